@@ -1,0 +1,76 @@
+"""Train deep networks on many processes from a notebook.
+
+Names are loaded when they are first used, so that importing the package stays quick and pulls in no framework.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter._version import __version__
+
+if TYPE_CHECKING:
+    from distdl_jupyter.azure.vm_sizes import vm_sizes
+    from distdl_jupyter.client import Job, attach, distributed, jobs, submit
+    from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobFailed, JobNotFound
+    from distdl_jupyter.core.spec import JobSpec
+    from distdl_jupyter.panels import launcher, panel
+    from distdl_jupyter.worker.report import log, progress
+
+_HOMES = {
+    "DistDLError": "core.errors",
+    "InvalidSpec": "core.errors",
+    "Job": "client",
+    "JobFailed": "core.errors",
+    "JobNotFound": "core.errors",
+    "JobSpec": "core.spec",
+    "attach": "client",
+    "distributed": "client",
+    "jobs": "client",
+    "launcher": "panels",
+    "log": "worker.report",
+    "panel": "panels",
+    "progress": "worker.report",
+    "submit": "client",
+    "vm_sizes": "azure.vm_sizes",
+}
+
+__all__ = [
+    "DistDLError",
+    "InvalidSpec",
+    "Job",
+    "JobFailed",
+    "JobNotFound",
+    "JobSpec",
+    "__version__",
+    "attach",
+    "distributed",
+    "jobs",
+    "launcher",
+    "log",
+    "panel",
+    "progress",
+    "submit",
+    "vm_sizes",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'distdl_jupyter' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"distdl_jupyter.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+def load_ipython_extension(ipython: Any) -> None:
+    """``%load_ext distdl_jupyter``: register the magics."""
+    from distdl_jupyter.magic import load
+
+    load(ipython)

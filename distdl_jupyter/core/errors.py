@@ -1,0 +1,104 @@
+"""Every error the package raises, in one place.
+
+    DistDLError
+      InvalidSpec          says which field and what is allowed
+      JobNotFound
+      JobNotRunning
+      PluginUnavailable    names the command that installs what is missing
+      LaunchFailed         carries the tail of what the launcher printed
+      JobFailed            raised by ``job.result()``: rank, exit code or signal, remote traceback, cell line
+
+Messages are one sentence with its remedy. Nothing here knows HTTP or a screen.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class DistDLError(Exception):
+    """Base of all errors of this package.
+
+    ``hint`` is the remedy as its own sentence ("" when the message already holds it).
+    """
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.hint}".strip()
+
+
+class InvalidSpec(DistDLError):
+    """A value of the request is not allowed; ``field`` names it."""
+
+    def __init__(self, message: str, *, field: str = "", hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.field = field
+
+
+class JobNotFound(DistDLError):
+    """No job has this id."""
+
+
+class JobNotRunning(DistDLError):
+    """The job has ended, so the request cannot be carried out."""
+
+
+class PluginUnavailable(DistDLError):
+    """A backend or cluster cannot be used here; the hint is the command that changes it."""
+
+
+class LaunchFailed(DistDLError):
+    """The ranks could not be started; ``output`` is the tail of what the launcher printed."""
+
+    def __init__(self, message: str, *, hint: str = "", output: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.output = output
+
+    def __str__(self) -> str:
+        return "\n".join(part for part in (super().__str__(), self.output) if part)
+
+
+class JobFailed(DistDLError):
+    """The job ended without success; ``str()`` shows the earliest failing rank's own traceback.
+
+    ``rank`` is the rank that failed first (None when the job failed as a whole), ``exit_code`` and ``signal``
+    (a name such as ``"KILL"``) say how its process ended, ``error`` is the exception as data (``type``,
+    ``message``, ``frames``, ``values``), ``others`` one line for each rank that ended because of it.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        job_id: str = "",
+        rank: int | None = None,
+        exit_code: int | None = None,
+        signal: str | None = None,
+        error: dict[str, Any] | None = None,
+        traceback: str = "",
+        others: tuple[str, ...] = (),
+        hint: str = "",
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.job_id = job_id
+        self.rank = rank
+        self.exit_code = exit_code
+        self.signal = signal
+        self.error = error or {}
+        self.traceback = traceback
+        self.others = others
+
+    def __str__(self) -> str:
+        parts = [super().__str__()]
+        if self.traceback:
+            parts.append(self.traceback.rstrip())
+        parts.extend(self.others)
+        return "\n".join(parts)
+
+    def _render_traceback_(self) -> list[str]:
+        """Show only the remote traceback in a notebook: the local frames hold nothing a user can mend."""
+        return str(self).splitlines()
