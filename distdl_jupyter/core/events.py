@@ -58,7 +58,7 @@ def encode(event: Event) -> bytes:
 
 def number_to_json(value: float) -> float | str:
     """Return a finite number as it is, any other as ``"nan"``, ``"inf"`` or ``"-inf"``."""
-    if isinstance(value, float) and not math.isfinite(value):
+    if not math.isfinite(value):
         return repr(value)
     return value
 
@@ -162,5 +162,3 @@ class JobLock:
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
-
-

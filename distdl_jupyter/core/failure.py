@@ -1,0 +1,96 @@
+"""Which rank failed first, and what the others did because of it: pure rules.
+
+In synchronous training one failing rank makes all others fail too, within milliseconds and sometimes before the first
+one's end is noticed. So an error that only says "a peer is gone" never counts as the cause while another one exists.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from distdl_jupyter.core.view import RankView
+
+#: Messages with which Horovod, Gloo, NCCL, torch.distributed and Open MPI report a lost peer.
+_ECHO = re.compile(
+    r"connection (was )?(closed|reset|refused)|closed by peer|reset by peer|broken pipe|socket (is )?closed|remote process exited"
+    r"|horovod has been shut down|shutdown in progress|HorovodInternalError|DistBackendError|DistNetworkError|ncclRemoteError"
+    r"|ncclSystemError|unhandled system error|aborted by (the )?peer|read timeout|timed out waiting|MPI_ERR_PROC_FAILED"
+    r"|remote process has (exited|failed)|peer rank|lost connection",
+    re.IGNORECASE,
+)
+
+
+@dataclass(slots=True)
+class Failure:
+    """The cause of a failed job. ``when`` is in epoch seconds.
+
+    ``what`` is a short phrase: ``KeyError: 'label'``, ``exit code 3``, ``ended by SIGKILL``. ``others`` are
+    ``{"rank", "what", "after"}`` in order of time, ``after`` in seconds behind the first failure.
+    """
+
+    rank: int
+    when: float
+    what: str
+    kind: str
+    error: dict[str, Any] | None = None
+    evidence: str = ""
+    others: list[dict[str, Any]] = field(default_factory=list)
+
+
+def is_echo(error: dict[str, Any] | None) -> bool:
+    """Say whether an exception only reports that another rank is gone."""
+    if not error:
+        return False
+    return _ECHO.search(f"{error.get('type', '')}: {error.get('message', '')}") is not None
+
+
+def first_failure(ranks: Sequence[RankView]) -> Failure | None:
+    """Return the earliest failure that is no echo (else the earliest echo), None when no rank failed."""
+    failed = [rank for rank in ranks if has_failed(rank)]
+    if not failed:
+        return None
+    first = min(failed, key=lambda rank: (_secondary(rank), _when(rank), rank.rank))
+    when = _when(first)
+    others = sorted((r for r in ranks if r is not first and (has_failed(r) or r.ended)), key=_when)
+    return Failure(
+        rank=first.rank,
+        when=when,
+        what=describe(first),
+        kind="exception" if first.error else ("signal" if first.signal else "exit"),
+        error=first.error,
+        evidence=first.evidence,
+        others=[{"rank": r.rank, "what": describe(r), "after": max(0.0, _when(r) - when)} for r in others],
+    )
+
+
+def has_failed(rank: RankView) -> bool:
+    """Say whether the rank raised, ended with another code than 0 or was killed."""
+    if rank.ok is False:
+        return True
+    return rank.status == "ended" and (bool(rank.code) or rank.signal is not None)
+
+
+def _secondary(rank: RankView) -> bool:
+    return is_echo(rank.error) or rank.signal in ("INT", "TERM") or rank.evidence == "stopped"
+
+
+def _when(rank: RankView) -> float:
+    times = [t for t in (rank.error_time, rank.ended) if t is not None]
+    return min(times, default=0.0)
+
+
+def describe(rank: RankView) -> str:
+    """Return how a rank ended as a short phrase."""
+    if rank.error:
+        message = str(rank.error.get("message", ""))
+        first_line = message.strip().splitlines()[0] if message.strip() else ""
+        return f"{rank.error.get('type', 'Error')}: {first_line}" if first_line else str(rank.error.get("type"))
+    if rank.signal:
+        return f"ended by SIG{rank.signal}"
+    if rank.code:
+        return f"exit code {rank.code}"
+    return "ended"

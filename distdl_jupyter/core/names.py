@@ -1,0 +1,117 @@
+"""The names of the field: ours are the primary ones, every alias of the neighbours is accepted.
+
+Sources of the aliases: Azure ML's PyTorch estimator and v2 distributions, Batch AI, torchrun, accelerate, SageMaker,
+TorchDistributor and HorovodRunner. An alias means what it means there.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from distdl_jupyter.core.errors import InvalidSpec
+
+ALIASES: dict[str, str] = {
+    "num_nodes": "node_count",
+    "nnodes": "node_count",
+    "instance_count": "node_count",
+    "nodeCount": "node_count",
+    "nproc_per_node": "process_count_per_node",
+    "process_count_per_instance": "process_count_per_node",
+    "numGpus": "process_count_per_node",
+    "backend": "distributed_backend",
+    "target": "compute_target",
+    "compute": "compute_target",
+    "cluster": "compute_target",
+    "vm_series": "vm_size",
+    "instance_type": "vm_size",
+    "useGpu": "use_gpu",
+    "env": "environment_variables",
+    "timeout": "max_run_duration_seconds",
+    "packages_to_install": "pip_packages",
+}
+
+#: Words that mean the total number of processes; divided by the nodes.
+TOTALS = ("np", "num_proc", "num_processes", "num_workers")
+
+BACKEND_ALIASES: dict[str, str] = {
+    "horovod": "horovod-gloo",
+    "mpi": "horovod-mpi",
+    "gloo": "torch-gloo",
+    "nccl": "torch-nccl",
+}
+
+
+def resolve(options: Mapping[str, Any], allowed: Iterable[str]) -> dict[str, Any]:
+    """Return ``options`` under their primary names.
+
+    Raises InvalidSpec for a name that is unknown (the message names the nearest allowed ones), for one value given
+    under two names, and for a total that does not divide by the nodes. ``np < 0`` means ``-np`` processes on this
+    machine, as in HorovodRunner; ``local_mode=True`` means ``compute_target="local"``, as in TorchDistributor.
+    """
+    allowed = set(allowed)
+    found: dict[str, Any] = {}
+    spelled: dict[str, str] = {}
+    totals: dict[str, Any] = {}
+    for name, value in options.items():
+        if name in TOTALS:
+            totals[name] = value
+            continue
+        primary, value = ("compute_target", "local") if name == "local_mode" else (ALIASES.get(name, name), value)
+        if name == "local_mode" and options[name] is not True:
+            continue
+        if primary not in allowed:
+            raise InvalidSpec(unknown(name, allowed), field=name)
+        if primary in found and found[primary] != value:
+            raise InvalidSpec(
+                f"{spelled[primary]} and {name} mean the same and differ: {found[primary]!r} and {value!r}.",
+                field=primary,
+                hint="Give one of them.",
+            )
+        found[primary], spelled[primary] = value, name
+    _apply_totals(totals, found, spelled)
+    return found
+
+
+def _apply_totals(totals: dict[str, Any], found: dict[str, Any], spelled: dict[str, str]) -> None:
+    for name, total in totals.items():
+        if isinstance(total, bool) or not isinstance(total, int) or total == 0:
+            raise InvalidSpec(f"{name} is {total!r}, but it takes a whole number of processes.", field=name)
+        if total < 0:
+            if found.get("compute_target", "local") != "local":
+                raise InvalidSpec(
+                    f"{name} below zero means processes on this machine.",
+                    field=name,
+                    hint="Leave compute_target out or give a positive number.",
+                )
+            found["compute_target"], total = "local", -total
+        nodes = found.get("node_count", 1)
+        if not isinstance(nodes, int) or nodes < 1 or total % nodes:
+            raise InvalidSpec(
+                f"{name}={total} processes cannot be divided equally among {nodes} nodes.",
+                field=name,
+                hint="Give process_count_per_node instead.",
+            )
+        per_node = total // nodes
+        if found.get("process_count_per_node", per_node) != per_node:
+            raise InvalidSpec(
+                f"{name}={total} and {spelled.get('process_count_per_node', 'process_count_per_node')}="
+                f"{found['process_count_per_node']} contradict each other.",
+                field=name,
+                hint="Give one of them.",
+            )
+        found["process_count_per_node"] = per_node
+
+
+def unknown(name: str, allowed: Iterable[str], what: str = "option") -> str:
+    """Return one sentence that answers an unknown name with the nearest and all allowed ones."""
+    names = sorted(allowed)
+    near = difflib.get_close_matches(name, [*names, *ALIASES], n=1)
+    guess = f" Did you mean {near[0]}?" if near else ""
+    return f"{name!r} is no {what}.{guess} Allowed: {', '.join(names)}."
+
+
+def backend_label(name: str) -> str:
+    """Return the canonical label of a backend ("mpi" -> "horovod-mpi")."""
+    return BACKEND_ALIASES.get(name, name)

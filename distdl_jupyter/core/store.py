@@ -1,0 +1,141 @@
+"""Where jobs lie on disk: ``$DISTDL_HOME/jobs/<id>/``, one private folder each.
+
+    spec.json       what was asked for, written once
+    payload.pkl     the captured function or cell, opened by ranks only
+    code/           modules that stood beside the notebook
+    events.jsonl    the truth (see core.events)
+    lock            held by the one writer
+    results/        rank-<n>.pkl, the values that came back
+    outputs/        what the training code wrote for keeping
+    supervisor.log  what the supervisor itself printed, for its own errors
+
+Reading never writes. A folder becomes visible only when it is complete and its lock is held.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from distdl_jupyter.core.errors import JobNotFound
+from distdl_jupyter.core.spec import JobSpec
+
+_ID = re.compile(r"\d{8}-\d{6}-[a-z0-9]{4,12}")
+_LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"
+
+
+def home() -> Path:
+    """Return the package's data directory: ``$DISTDL_HOME``, else ``distdl`` in Jupyter's data directory."""
+    if chosen := os.environ.get("DISTDL_HOME"):
+        return Path(chosen).expanduser()
+    return _jupyter_data() / "distdl"
+
+
+def _jupyter_data() -> Path:
+    # The same answer as jupyter_core.paths.jupyter_data_dir without its import time; it decides where jobs lie,
+    # so every adapter must agree on it.
+    from jupyter_core.paths import jupyter_data_dir
+
+    return Path(jupyter_data_dir())
+
+
+def new_id(now: float | None = None) -> str:
+    """Return a fresh id, sortable by time: ``20261121-024912-k3f9``."""
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
+    return f"{stamp}-{''.join(secrets.choice(_LETTERS) for _ in range(4))}"
+
+
+def is_id(text: str) -> bool:
+    """Say whether ``text`` has the form of a job id (so it can be no path)."""
+    return _ID.fullmatch(text) is not None
+
+
+class JobFolder:
+    """The paths of one job. Cheap; it opens nothing."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.id = path.name
+        self.spec_file = path / "spec.json"
+        self.payload = path / "payload.pkl"
+        self.code = path / "code"
+        self.events = path / "events.jsonl"
+        self.lock = path / "lock"
+        self.control = path / "control"
+        self.results = path / "results"
+        self.outputs = path / "outputs"
+        self.supervisor_log = path / "supervisor.log"
+
+    def spec(self) -> JobSpec:
+        """Read what was asked for. Raises JobNotFound when the folder is gone or not a job."""
+        try:
+            return JobSpec.from_json(json.loads(self.spec_file.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError, AttributeError) as error:
+            raise JobNotFound(f"No job {self.id} is here: its spec cannot be read ({error}).") from error
+
+    def result(self, rank: int) -> Path:
+        """Return where rank ``rank`` puts its pickled value."""
+        return self.results / f"rank-{rank}.pkl"
+
+
+class JobStore:
+    """All jobs of one data directory."""
+
+    def __init__(self, root: Path | None = None) -> None:
+        self.jobs = (root or home()) / "jobs"
+
+    def prepare(self, id_: str) -> JobFolder:
+        """Create the hidden, private folder of a job that is being made; ``publish`` shows it."""
+        self.jobs.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path = self.jobs / f".new-{id_}"
+        path.mkdir(mode=0o700)
+        for name in ("code", "results", "outputs"):
+            (path / name).mkdir(mode=0o700)
+        return JobFolder(path)
+
+    def publish(self, folder: JobFolder) -> JobFolder:
+        """Give a prepared folder its name. Raises FileExistsError when the id is taken."""
+        target = self.jobs / folder.path.name.removeprefix(".new-")
+        if target.exists():
+            raise FileExistsError(target)
+        folder.path.rename(target)
+        return JobFolder(target)
+
+    def ids(self) -> list[str]:
+        """Return all ids, newest first."""
+        try:
+            names = [entry.name for entry in os.scandir(self.jobs)]
+        except FileNotFoundError:
+            return []
+        return sorted(filter(is_id, names), reverse=True)
+
+    def folders(self) -> Iterator[JobFolder]:
+        """Yield the folders of all jobs, newest first."""
+        for id_ in self.ids():
+            yield JobFolder(self.jobs / id_)
+
+    def find(self, id_: str) -> JobFolder:
+        """Return the folder of a job by its id or by the id's last part when only one job has it.
+
+        Raises JobNotFound.
+        """
+        if is_id(id_) and (self.jobs / id_).is_dir():
+            return JobFolder(self.jobs / id_)
+        matches = [known for known in self.ids() if id_ and known.rsplit("-", 1)[1] == id_]
+        if len(matches) == 1:
+            return JobFolder(self.jobs / matches[0])
+        if matches:
+            raise JobNotFound(f"{len(matches)} jobs end in {id_!r}: {', '.join(matches)}.", hint="Give the whole id.")
+        raise JobNotFound(f"No job {id_!r} is here.", hint="%dist_jobs or 'distdl ls' lists the jobs.")
+
+    def remove(self, folder: JobFolder) -> None:
+        """Delete a job's folder; it disappears from listings at once."""
+        doomed = folder.path.with_name(f".old-{folder.id}")
+        folder.path.rename(doomed)
+        shutil.rmtree(doomed, ignore_errors=True)

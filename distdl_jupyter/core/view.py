@@ -1,0 +1,310 @@
+"""What everyone shows of a job: a pure fold over its events, and nothing else.
+
+``JobView.of(spec)`` then ``view.apply(event)`` for each event in order. The result is plain data (``to_json``); two
+readers of the same bytes hold equal views. Curves and log lines are folded by their own rooms (``core.series`` and
+``core.log``), because they are large.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+from distdl_jupyter.core.events import Event
+from distdl_jupyter.core.failure import Failure, first_failure
+from distdl_jupyter.core.spec import JobSpec
+from distdl_jupyter.core.state import State, may_follow
+
+
+@dataclass(slots=True)
+class PhaseView:
+    """One step of the job's set-up; ``seconds`` is None while it lasts and ``begun`` None before it began."""
+
+    phase: str
+    detail: str = ""
+    begun: float | None = None
+    seconds: float | None = None
+
+
+@dataclass(slots=True)
+class RankView:
+    """One rank: where it runs and how its process ended."""
+
+    rank: int
+    node: int = 0
+    host: str = ""
+    local_rank: int = 0
+    pid: int | None = None
+    gpu: int | None = None
+    #: waiting, started (process runs), ready (the ranks met), ended
+    status: str = "waiting"
+    code: int | None = None
+    signal: str | None = None
+    evidence: str = ""
+    ended: float | None = None
+    last_step: float | None = None
+    lines: int = 0
+    error_lines: int = 0
+    result: str | None = None
+    ok: bool | None = None
+    error: dict[str, Any] | None = None
+    error_time: float | None = None
+
+
+@dataclass(slots=True)
+class StopView:
+    """A job that is being stopped: the signal sent last, when the next one comes (epoch seconds), who is left."""
+
+    by: str
+    signal: str
+    sent: float
+    next: str = ""
+    next_at: float | None = None
+    kill_at: float | None = None
+    remaining: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class MetricView:
+    """The newest value of one metric over ranks: ``mean`` with the lowest and highest and their ranks."""
+
+    name: str
+    step: float = 0.0
+    values: dict[int, float] = field(default_factory=dict)
+    count: int = 0
+
+    @property
+    def mean(self) -> float:
+        """Mean over ranks of each rank's newest value."""
+        return sum(self.values.values()) / len(self.values)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return name, step, count, mean, low, low_rank, high, high_rank; numbers may be nan or inf."""
+        ordered = sorted(self.values.items(), key=lambda item: (item[1], item[0]))
+        (low_rank, low), (high_rank, high) = ordered[0], ordered[-1]
+        return {
+            "name": self.name, "step": self.step, "count": self.count, "mean": self.mean,
+            "low": low, "low_rank": low_rank, "high": high, "high_rank": high_rank,
+        }  # fmt: skip
+
+
+@dataclass(slots=True)
+class JobView:
+    """Everything small that is known of a job. Times are epoch seconds."""
+
+    id: str
+    name: str
+    process_count: int
+    node_count: int
+    process_count_per_node: int
+    distributed_backend: str
+    compute_target: str
+    created: float
+    state: State = State.QUEUED
+    reason: str = ""
+    started: float | None = None
+    ended: float | None = None
+    last_sign: float = 0.0
+    phases: list[PhaseView] = field(default_factory=list)
+    ranks: list[RankView] = field(default_factory=list)
+    done: float | None = None
+    total: float | None = None
+    unit: str = ""
+    #: First time and value of progress, for the time left.
+    progress_from: tuple[float, float] | None = None
+    progress_at: float | None = None
+    metrics: dict[str, MetricView] = field(default_factory=dict)
+    notes: list[dict[str, Any]] = field(default_factory=list)
+    lines: int = 0
+    stop: StopView | None = None
+    handle: dict[str, Any] | None = None
+
+    @classmethod
+    def of(cls, spec: JobSpec) -> JobView:
+        """Return the view of a job of which nothing but the spec is known."""
+        per_node = spec.process_count_per_node
+        return cls(
+            id=spec.id,
+            name=spec.name,
+            process_count=spec.process_count,
+            node_count=spec.node_count,
+            process_count_per_node=per_node,
+            distributed_backend=spec.distributed_backend,
+            compute_target=spec.compute_target,
+            created=spec.created,
+            last_sign=spec.created,
+            ranks=[RankView(r, node=r // per_node, local_rank=r % per_node) for r in range(spec.process_count)],
+        )
+
+    def apply(self, event: Event) -> None:
+        """Fold one event in; unknown types and ranks are ignored."""
+        self.last_sign = max(self.last_sign, event.get("t", 0.0))
+        fold = _FOLDS.get(event["type"])
+        if fold is not None:
+            fold(self, event)
+
+    def rank(self, number: Any) -> RankView | None:
+        """Return the view of one rank, None for a number that the job does not have."""
+        if isinstance(number, int) and 0 <= number < len(self.ranks):
+            return self.ranks[number]
+        return None
+
+    @property
+    def failure(self) -> Failure | None:
+        """The earliest failure with the ranks that ended because of it, None when no rank failed."""
+        if self.state in (State.COMPLETED, State.CANCELED, State.CANCELING) or self.by_request:
+            return None
+        return first_failure(self.ranks)
+
+    @property
+    def by_request(self) -> bool:
+        """Whether the stop was asked for (then ranks that end are no failure)."""
+        return self.stop is not None and self.stop.by in ("user", "time")
+
+    def elapsed(self, now: float) -> float:
+        """Seconds from creation to the end, or to ``now`` while the job lives."""
+        return max(0.0, (self.ended or now) - self.created)
+
+    def remaining(self, now: float) -> float | None:
+        """Seconds left at the mean pace of the progress so far, None when that cannot be said."""
+        if not self.total or self.done is None or self.progress_from is None or self.state is not State.RUNNING:
+            return None
+        since, first = self.progress_from
+        if self.done <= first or self.progress_at is None or self.progress_at <= since:
+            return None
+        pace = (self.done - first) / (self.progress_at - since)
+        return max(0.0, (self.total - self.done) / pace - (now - self.progress_at))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the whole view as plain data (NaN and inf are left as floats)."""
+        failure = self.failure
+        return {
+            **{f.name: getattr(self, f.name) for f in dataclasses.fields(self)},
+            "state": self.state.value,
+            "phases": [dataclasses.asdict(p) for p in self.phases],
+            "ranks": [dataclasses.asdict(r) for r in self.ranks],
+            "metrics": [m.to_json() for m in self.metrics.values()],
+            "stop": dataclasses.asdict(self.stop) if self.stop else None,
+            "failure": dataclasses.asdict(failure) if failure else None,
+        }
+
+
+def _state(view: JobView, event: Event) -> None:
+    try:
+        state = State(event["state"])
+    except ValueError:
+        return
+    if not may_follow(view.state, state):
+        return
+    view.state, view.reason = state, event.get("reason", "")
+    if state is State.RUNNING:
+        view.started = event["t"]
+    if state.ended:
+        view.ended = event["t"]
+        _end_phase(view, event["t"])
+
+
+def _phase(view: JobView, event: Event) -> None:
+    name, detail = event["phase"], event.get("detail", "")
+    if view.phases and view.phases[-1].phase == name:
+        view.phases[-1].detail = detail
+        return
+    _end_phase(view, event["t"])
+    view.phases.append(PhaseView(name, detail, begun=event["t"], seconds=event.get("seconds")))
+
+
+def _end_phase(view: JobView, now: float) -> None:
+    if view.phases and view.phases[-1].seconds is None:
+        last = view.phases[-1]
+        last.seconds = max(0.0, now - (last.begun or now))
+
+
+def _rank(view: JobView, event: Event) -> None:
+    rank = view.rank(event.get("rank"))
+    if rank is None:
+        return
+    for name in ("node", "host", "local_rank", "pid", "gpu", "status", "code", "signal", "evidence"):
+        if event.get(name) is not None:
+            setattr(rank, name, event[name])
+    if rank.status == "ended":
+        rank.ended = event["t"]
+
+
+def _log(view: JobView, event: Event) -> None:
+    count = event["text"].count("\n") + 1 if not event.get("redraws") else int(bool(event.get("closed")))
+    view.lines += count
+    rank = view.rank(event.get("rank"))
+    if rank is not None:
+        rank.lines += count
+        rank.error_lines += count if event.get("stream") == "err" else 0
+
+
+def _metric(view: JobView, event: Event) -> None:
+    rank = view.rank(event.get("rank"))
+    if rank is None:
+        return
+    rank.last_step = event["step"]
+    for name, value in event["values"].items():
+        metric = view.metrics.get(name)
+        if metric is None:
+            metric = view.metrics[name] = MetricView(name)
+        metric.values[rank.rank] = float(value)
+        metric.step = event["step"]
+        metric.count += 1
+
+
+def _progress(view: JobView, event: Event) -> None:
+    # Ranks of synchronous training go on together; the lowest reporting rank speaks for all.
+    if event.get("rank", 0) != 0 and view.progress_from is not None and view.ranks[0].status != "waiting":
+        return
+    done, total = event["done"], event.get("total")
+    if view.progress_from is None or (view.done is not None and done < view.done):
+        view.progress_from = (event["t"], done)
+    view.done, view.total, view.unit = done, total, event.get("unit", "")
+    view.progress_at = event["t"]
+
+
+def _note(view: JobView, event: Event) -> None:
+    view.notes.append({k: event.get(k, "") for k in ("t", "level", "text", "code")})
+
+
+def _result(view: JobView, event: Event) -> None:
+    rank = view.rank(event.get("rank"))
+    if rank is None:
+        return
+    rank.ok, rank.result = event["ok"], event.get("repr")
+    rank.error = event.get("error")
+    rank.error_time = None if rank.ok else (rank.error or {}).get("time", event["t"])
+
+
+def _stop(view: JobView, event: Event) -> None:
+    by = view.stop.by if view.stop is not None and view.by_request else event.get("by", "user")
+    now = event["t"]
+    view.stop = StopView(
+        by=by,
+        signal=event.get("signal", ""),
+        sent=now,
+        next=event.get("next", ""),
+        next_at=now + event["next_in"] if event.get("next_in") is not None else None,
+        kill_at=now + event["kill_in"] if event.get("kill_in") is not None else None,
+        remaining=list(event.get("remaining", ())),
+    )
+
+
+def _handle(view: JobView, event: Event) -> None:
+    view.handle = {"cluster": event.get("cluster"), "data": event.get("data")}
+
+
+_FOLDS = {
+    "state": _state,
+    "phase": _phase,
+    "rank": _rank,
+    "log": _log,
+    "metric": _metric,
+    "progress": _progress,
+    "note": _note,
+    "result": _result,
+    "stop": _stop,
+    "handle": _handle,
+}

