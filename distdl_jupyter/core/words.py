@@ -1,0 +1,181 @@
+"""How times, sizes, counts, numbers and states are written, in one place, for every surface.
+
+Pure functions from numbers to short text. Nothing here knows a job, a screen or HTML: what comes from a user must
+still be escaped by whoever shows it.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+
+from distdl_jupyter.core.state import PHASES, State
+
+#: The word of each state.
+STATE_WORDS: dict[State, str] = {state: state.value.capitalize() for state in State}
+
+#: The shape that stands beside the word, so that states differ without colour.
+STATE_SHAPES: dict[State, str] = {
+    State.QUEUED: "dashed-ring",
+    State.PREPARING: "arc",
+    State.STARTING: "arc",
+    State.RUNNING: "disc",
+    State.CANCELING: "slashed-ring",
+    State.COMPLETED: "tick",
+    State.FAILED: "cross",
+    State.CANCELED: "slashed-ring",
+    State.LOST: "question",
+}
+
+#: One character for each shape, for terminals.
+SHAPE_SIGNS: dict[str, str] = {
+    "dashed-ring": "◌",
+    "arc": "◔",
+    "disc": "●",
+    "slashed-ring": "⊘",
+    "tick": "✓",
+    "cross": "✗",
+    "question": "?",
+}
+
+#: The word of each phase of the set-up.
+PHASE_WORDS: dict[str, str] = {**{phase: phase.capitalize() for phase in PHASES}, "clean": "Clean up"}
+
+TIMES = "\N{MULTIPLICATION SIGN}"
+
+#: Longest unit first: (seconds, unit, seconds of the second unit, second unit).
+_SPANS = ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
+_AGO = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+_SIZES = ("B", "kB", "MB", "GB", "TB", "PB")
+
+
+def duration(seconds: float) -> str:
+    """Return a time span in whole seconds, two units at most: ``52 s``, ``1 min 21 s``, ``2 h 5 min``."""
+    whole = round(max(0.0, seconds))
+    for length, unit, part, part_unit in _SPANS:
+        if whole >= length:
+            rest = whole % length // part
+            return f"{whole // length} {unit} {rest} {part_unit}" if rest else f"{whole // length} {unit}"
+    return f"{whole} s"
+
+
+def seconds_taken(seconds: float) -> str:
+    """Return a short span with tenths, as phases show it: ``0.4 s``, ``3.5 s``; from 10 s on as ``duration``."""
+    return f"{max(0.0, seconds):.1f} s" if seconds < 9.95 else duration(seconds)
+
+
+def ago(seconds: float) -> str:
+    """Return how long something is past, in one unit: ``3 s ago``, ``41 min ago``, ``2 d ago``."""
+    for length, unit in _AGO:
+        if seconds >= length:
+            return f"{int(seconds // length)} {unit} ago"
+    return "just now"
+
+
+def left(seconds: float) -> str:
+    """Return the time left: ``about 28 s left``."""
+    return f"about {duration(seconds)} left"
+
+
+def size(byte_count: float) -> str:
+    """Return a size in decimal units: ``312 B``, ``2.1 kB``, ``927 kB``, ``1.2 MB``."""
+    value, unit = float(byte_count), 0
+    while round(value) >= 1000 and unit < len(_SIZES) - 1:
+        value, unit = value / 1000, unit + 1
+    return f"{value:.0f} {_SIZES[unit]}" if unit == 0 or value >= 9.95 else f"{value:.1f} {_SIZES[unit]}"
+
+
+def count(value: float) -> str:
+    """Return a count or a step with thousands marked: ``1,200``; ``0.5`` when it is no whole number."""
+    if not math.isfinite(value):
+        return number(value)
+    return f"{value:,.0f}" if value == int(value) else f"{value:,.6g}"
+
+
+def number(value: float) -> str:
+    """Return a value in about three digits: ``0.114``, ``0.040``, ``2.30``, ``47.2``, ``2,065``, ``3.1e-5``.
+
+    Whole numbers stay whole (``62``); from 0.01 to 1 there are three decimals, so that a column does not jump;
+    what is not finite is ``nan``, ``inf`` or ``-inf``.
+    """
+    if not math.isfinite(value):
+        return repr(float(value))
+    magnitude = abs(value)
+    if magnitude >= 1e9 or 0 < magnitude < 0.001:
+        return _scientific(value)
+    if value == int(value) or magnitude >= 999.5:
+        return f"{value + 0.0:,.0f}"
+    if magnitude < 0.00995:
+        return f"{value:.3g}"
+    return f"{value:.{_decimals(magnitude)}f}"
+
+
+def _decimals(magnitude: float) -> int:
+    """Return the decimals of a magnitude from 0.01 to 1,000 that leave it about three digits."""
+    return 3 if magnitude < 0.9995 else 2 if magnitude < 9.995 else 1 if magnitude < 99.95 else 0
+
+
+def _scientific(value: float) -> str:
+    mantissa, exponent = f"{value:.2e}".split("e")
+    mantissa = mantissa.rstrip("0").rstrip(".")
+    return f"{mantissa}e{int(exponent)}"
+
+
+def percent(done: float, total: float) -> str:
+    """Return a share in whole percent, 100 only when all is done: ``62 %``."""
+    share = max(0.0, done / total) if total else 0.0
+    return f"{100 if share >= 1 else min(99, round(100 * share))} %"
+
+
+def clock(moment: float, *, tenths: bool = False) -> str:
+    """Return the local time of day of an epoch time: ``02:49:17``, with tenths ``12:04:31.2``."""
+    if tenths:
+        moment = math.floor(moment * 10 + 1e-4) / 10
+        return f"{time.strftime('%H:%M:%S', time.localtime(moment))}.{round(moment * 10) % 10}"
+    return time.strftime("%H:%M:%S", time.localtime(moment))
+
+
+def date_and_clock(moment: float) -> str:
+    """Return local date and time of an epoch time: ``2026-11-21 02:50:33``."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))
+
+
+def day(moment: float) -> str:
+    """Return the local day of an epoch time: ``20 Nov``."""
+    return f"{time.localtime(moment).tm_mday} {time.strftime('%b', time.localtime(moment))}"
+
+
+def plural(amount: float, word: str, many: str | None = None) -> str:
+    """Return a count with its word: ``1 rank``, ``1,204 lines``, ``2 processes``."""
+    if amount == 1:
+        return f"1 {word}"
+    return f"{count(amount)} {many or _plural_of(word)}"
+
+
+def _plural_of(word: str) -> str:
+    return f"{word}es" if word.endswith(("s", "x", "ch", "sh")) else f"{word}s"
+
+
+def listing(words: Sequence[object]) -> str:
+    """Return words as a sentence lists them: ``image``, ``image and target``, ``0, 1 and 3``."""
+    texts = [str(word) for word in words]
+    return " and ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
+
+
+def ranks(numbers: Sequence[int]) -> str:
+    """Return ranks by name: ``rank 3``, ``ranks 0 and 1``; beyond six only how many: ``12 ranks``."""
+    if len(numbers) > 6:
+        return plural(len(numbers), "rank")
+    return f"{'rank' if len(numbers) == 1 else 'ranks'} {listing(numbers)}"
+
+
+def processes(node_count: int, process_count_per_node: int) -> str:
+    """Return the sum that a job's size is, nodes times processes per node: ``2 x 2 = 4 processes``, ``1 process``."""
+    total = plural(node_count * process_count_per_node, "process")
+    return total if total == "1 process" else f"{node_count} {TIMES} {process_count_per_node} = {total}"
+
+
+def short_id(id_: str) -> str:
+    """Return the last part of a job's id, as lists show it: ``k3f9``."""
+    return id_.rsplit("-", 1)[-1]
