@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import fcntl
 import os
+import platform
 import re
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -31,7 +31,7 @@ def cache_directory() -> Path:
         return Path(own).expanduser().absolute()
     if xdg := os.environ.get("XDG_CACHE_HOME"):
         return Path(xdg) / "distdl"
-    if sys.platform == "darwin":
+    if platform.system() == "Darwin":
         return Path.home() / "Library" / "Caches" / "distdl"
     return Path.home() / ".cache" / "distdl"
 

@@ -30,6 +30,7 @@ class ConsoleProgress:
         self._printed_at = 0.0
 
     def __call__(self, text: str) -> None:
+        """Show ``text``."""
         if self._rewrites:
             width = shutil.get_terminal_size().columns - 1
             self._stream.write(f"\r\x1b[K{text[:width]}")

