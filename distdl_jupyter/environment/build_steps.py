@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from distdl_jupyter.core.errors import PluginUnavailable
-from distdl_jupyter.environment.console import clock
+from distdl_jupyter.core.words import duration
 
 _COMPILE_STEP = re.compile(r"\[\s*(\d+)%\] (?:Building|Linking) CXX (?:\w+ )+(?:\S*/)?(\S+)")
 
@@ -80,7 +80,7 @@ class BuildSteps:
                     self._tail.append(line.rstrip())
                 if step := compile_step(line):
                     where = f"{step[0]} % ({step[1]}), "
-                self._progress(f"{name}: {where}{clock(time.monotonic() - self._started)} elapsed")
+                self._progress(f"{name}: {where}{duration(time.monotonic() - self._started)} elapsed")
         reader.join()
 
     def _next(self, lines: queue.SimpleQueue[str | None]) -> str | None:
@@ -91,7 +91,7 @@ class BuildSteps:
 
     def _failure(self, name: str) -> BuildFailed:
         return BuildFailed(
-            f"{name.capitalize()} failed after {clock(time.monotonic() - self._started)}.",
+            f"{name.capitalize()} failed after {duration(time.monotonic() - self._started)}.",
             hint=f"{remedy_for(self._log.read_text(encoding='utf-8', errors='replace'))} The whole log: {self._log}",
             output="\n".join(self._tail),
             log=self._log,

@@ -8,13 +8,6 @@ import time
 from typing import TextIO
 
 
-def clock(seconds: float) -> str:
-    """Format a duration: ``0:07``, ``12:30``, ``1:02:03``."""
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
 class ConsoleProgress:
     """A progress callback: call it with a short text; call ``end()`` before printing anything else.
 

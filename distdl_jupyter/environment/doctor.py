@@ -11,7 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TextIO
 
+from distdl_jupyter.core.words import listing, size
 from distdl_jupyter.environment.console import ConsoleProgress
+from distdl_jupyter.environment.inspection import CONTROLLER_NAMES
 from distdl_jupyter.environment.probe import Environment, probe
 
 Status = Literal["ok", "warn", "fail", "absent"]
@@ -90,7 +92,7 @@ def _cuda(version: str) -> str:
 def _horovod(seen: Environment) -> Row:
     found = seen.inspection
     if found.horovod_works:
-        names = ", ".join({"gloo": "Gloo", "mpi": "MPI"}[name] for name in found.controllers)
+        names = listing([CONTROLLER_NAMES[name] for name in found.controllers])
         return Row("Horovod", "ok", f"{found.horovod_version} (controllers: {names or 'none'})")
     if not found.horovod_version:
         return Row("Horovod", "fail", "not installed", _after(seen, "Run `distdl install horovod`."))
@@ -151,7 +153,7 @@ def _jobs_disk(seen: Environment) -> Row:
     name, jobs = "Disk for jobs", seen.jobs
     if jobs.error:
         return Row(name, "fail", f"{jobs.path}: {jobs.error}", "Set DISTDL_HOME to a folder that you own.")
-    value = f"{jobs.free_bytes / _GB:.1f} GB free in {jobs.path}"
+    value = f"{size(jobs.free_bytes)} free in {jobs.path}"
     if jobs.free_bytes < _NO_ROOM:
         return Row(name, "fail", value, "Free some space with `distdl rm ID`, or set DISTDL_HOME to another disk.")
     if jobs.free_bytes < _LITTLE_ROOM:

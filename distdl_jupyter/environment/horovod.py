@@ -23,12 +23,13 @@ from typing import Literal
 from urllib.parse import unquote
 
 from distdl_jupyter.core.errors import DistDLError
+from distdl_jupyter.core.words import duration, listing
 from distdl_jupyter.environment import toolchain
 from distdl_jupyter.environment.build import HOROVOD_VERSION, Recipe, build_wheel, pip
 from distdl_jupyter.environment.build_steps import BuildFailed
 from distdl_jupyter.environment.cache import BuildKey, WheelCache
-from distdl_jupyter.environment.console import ConsoleProgress, clock
-from distdl_jupyter.environment.inspection import Inspection, inspect_environment
+from distdl_jupyter.environment.console import ConsoleProgress
+from distdl_jupyter.environment.inspection import CONTROLLER_NAMES, Inspection, inspect_environment
 from distdl_jupyter.environment.mpi import Mpi, find_mpi
 
 Progress = Callable[[str], None]
@@ -53,8 +54,8 @@ class Installed:
             "cached": "is installed, from the wheel built earlier",
             "built": "is built and installed",
         }[self.how]
-        names = " and ".join({"gloo": "Gloo", "mpi": "MPI"}[name] for name in self.controllers)
-        return f"Horovod {self.version} with {names} {done} ({clock(self.seconds)}). {self.note}".rstrip()
+        names = listing([CONTROLLER_NAMES[name] for name in self.controllers])
+        return f"Horovod {self.version} with {names} {done} ({duration(self.seconds)}). {self.note}".rstrip()
 
 
 def install(
@@ -144,7 +145,7 @@ def _installed_from() -> str:
 
 
 def _install_wheel(order: _Order, started: float) -> Installed:
-    with order.cache.lock(order.key, lambda waited: order.say(f"waiting for another build: {clock(waited)}")):
+    with order.cache.lock(order.key, lambda waited: order.say(f"waiting for another build: {duration(waited)}")):
         cached = None if order.force else order.cache.find(order.key)
         if cached is not None:
             seen = _try_cached(order, cached)

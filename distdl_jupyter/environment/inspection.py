@@ -12,6 +12,9 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
+CONTROLLER_NAMES = {"gloo": "Gloo", "mpi": "MPI"}
+"""Horovod's controllers as people write them."""
+
 _MARK = "distdl-inspection:"
 
 _SCRIPT = f"""

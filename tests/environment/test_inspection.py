@@ -1,0 +1,58 @@
+"""What a fresh interpreter says about torch and Horovod."""
+
+from __future__ import annotations
+
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from distdl_jupyter.environment.inspection import inspect_environment
+
+
+def test_the_installed_horovod_imports_with_both_controllers() -> None:
+    seen = inspect_environment()
+    assert seen.horovod_error == ""
+    assert seen.horovod_works
+    assert seen.horovod_version == metadata.version("horovod")
+    assert seen.torch_version == metadata.version("torch")
+    assert seen.controllers == ("gloo", "mpi")
+
+
+def test_looking_imports_no_torch_here() -> None:
+    inspect_environment()
+    assert "torch" not in sys.modules
+
+
+def test_a_broken_horovod_is_an_error_and_not_a_controller(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    package = tmp_path / "horovod"
+    package.mkdir()
+    (package / "__init__.py").write_text("__version__ = '0.1'\n")
+    (package / "torch.py").write_text("raise ImportError('libmpi.so.40: cannot open shared object file')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    seen = inspect_environment()
+    assert not seen.horovod_works
+    assert seen.horovod_error == "ImportError: libmpi.so.40: cannot open shared object file"
+    assert seen.controllers == ()
+    assert seen.torch_version
+
+
+def test_a_crash_is_an_error_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("import os\nos._exit(9)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert "ended with code 9" in inspect_environment().torch_error
+
+
+def test_silence_is_an_error_in_the_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("import time\ntime.sleep(600)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert "longer than 2 s" in inspect_environment(timeout_seconds=2.0).torch_error
+
+
+def test_a_torch_in_the_current_folder_is_not_the_installed_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "torch.py").write_text("raise RuntimeError\n")
+    monkeypatch.chdir(tmp_path)
+    assert inspect_environment().torch_error == ""

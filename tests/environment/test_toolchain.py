@@ -1,0 +1,88 @@
+"""Prerequisites: each one that is missing is named in one sentence with its remedy, before any work."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from distdl_jupyter.core.errors import PluginUnavailable
+from distdl_jupyter.environment import toolchain
+
+
+def path_without(tmp_path: Path, *hidden: str) -> str:
+    """Return a PATH that has every tool of the real one except those whose names are ``hidden``."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for directory in reversed(os.environ["PATH"].split(os.pathsep)):
+        for tool in Path(directory).iterdir() if Path(directory).is_dir() else ():
+            if tool.name not in hidden:
+                link = folder / tool.name
+                link.unlink(missing_ok=True)
+                link.symlink_to(tool)
+    return str(folder)
+
+
+def test_everything_is_here() -> None:
+    assert toolchain.missing_to_install() == []
+    assert toolchain.missing_to_build(Path.home()) == []
+    toolchain.require([])
+
+
+def test_a_missing_compiler_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", path_without(tmp_path, "g++", "c++", "clang++"))
+    missing = toolchain.check_compiler()
+    assert missing is not None
+    assert missing.what == "Building Horovod needs a C++ compiler, and none is on PATH."
+    assert "install" in missing.remedy
+
+
+def test_a_compiler_that_cannot_compile_is_as_good_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    false = shutil.which("false")
+    assert false is not None
+    monkeypatch.setenv("CXX", false)
+    missing = toolchain.check_compiler()
+    assert missing is not None
+    assert false in missing.what
+
+
+def test_a_compiler_with_a_launcher_is_fine(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = toolchain.compiler_command()
+    monkeypatch.setenv("CXX", f"env {compiler}")
+    assert toolchain.check_compiler() is None
+
+
+def test_missing_make_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", path_without(tmp_path, "make"))
+    missing = toolchain.check_make()
+    assert missing is not None
+    assert "`make`" in missing.what
+
+
+def test_all_that_is_missing_is_said_at_once() -> None:
+    missing = [toolchain.Missing("No a.", "Get a."), toolchain.Missing("No b.", "Get b.")]
+    with pytest.raises(PluginUnavailable) as raised:
+        toolchain.require(missing)
+    assert str(raised.value) == "No a. Get a.\nNo b. Get b."
+
+
+def test_the_command_stops_before_any_work_without_a_compiler(tmp_path: Path) -> None:
+    environment = {
+        **os.environ,
+        "PATH": path_without(tmp_path, "g++", "c++", "clang++"),
+        "DISTDL_CACHE": str(tmp_path / "cache"),
+    }
+    environment.pop("CXX", None)
+    command = [sys.executable, "-m", "distdl_jupyter.environment.horovod", "--force"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    said = done.stderr.strip().splitlines()[-1]
+    assert said.startswith("Building Horovod needs a C++ compiler, and none is on PATH. Install one with ")
+    assert list((tmp_path / "cache").rglob("*.whl")) == []
+    assert [entry.suffix for entry in (tmp_path / "cache" / "wheels").iterdir()] == [".lock"]
