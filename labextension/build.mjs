@@ -1,0 +1,26 @@
+// Bundles every module of src/panels and the style sheet of the panels to what the Python package ships.
+// Each bundle is one self-contained ES module, as anywidget wants it: nothing is loaded from elsewhere at run time.
+import { readdirSync } from 'node:fs';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { build, context } from 'esbuild';
+
+const here = fileURLToPath(new URL('.', import.meta.url));
+const panels = join(here, 'src', 'panels');
+const options = {
+  entryPoints: [
+    ...readdirSync(panels).filter((name) => name.endsWith('.ts')).map((name) => join(panels, name)),
+    join(here, 'style', 'panels.css'),
+  ],
+  entryNames: '[name]',
+  outdir: join(here, '..', 'distdl_jupyter', 'panels', 'static'),
+  bundle: true,
+  format: 'esm',
+  target: ['es2022'],
+  minify: true,
+  charset: 'utf8',
+  logLevel: 'info',
+};
+
+if (process.argv.includes('--watch')) await (await context(options)).watch();
+else await build(options);

@@ -1,0 +1,116 @@
+/** How times, counts and numbers are written: the same rules as `core/words.py`, and a test holds the two together. */
+
+export type State =
+  | 'queued' | 'preparing' | 'starting' | 'running' | 'canceling' | 'completed' | 'failed' | 'canceled' | 'lost';
+
+export const ENDED: ReadonlySet<string> = new Set(['completed', 'failed', 'canceled', 'lost']);
+export const PHASES = ['capture', 'stage', 'start', 'rendezvous', 'train', 'collect', 'clean'] as const;
+const SPANS: [number, string, number, string][] = [
+  [86400, 'd', 3600, 'h'],
+  [3600, 'h', 60, 'min'],
+  [60, 'min', 1, 's'],
+];
+
+/** Return a word with a capital. */
+export const capital = (word: string): string => word.charAt(0).toUpperCase() + word.slice(1);
+
+/** Return the word of a phase of the set-up. */
+export const phaseWord = (phase: string): string => (phase === 'clean' ? 'Clean up' : capital(phase));
+
+/** Return a time span in whole seconds, two units at most: "52 s", "1 min 21 s". */
+export function duration(seconds: number): string {
+  const whole = Math.round(Math.max(0, seconds));
+  for (const [length, unit, part, partUnit] of SPANS) {
+    if (whole < length) continue;
+    const rest = Math.floor((whole % length) / part);
+    return `${Math.floor(whole / length)} ${unit}` + (rest ? ` ${rest} ${partUnit}` : '');
+  }
+  return `${whole} s`;
+}
+
+/** Return a short span with tenths, as phases show it: "3.5 s". */
+export function secondsTaken(seconds: number): string {
+  return seconds < 9.95 ? `${Math.max(0, seconds).toFixed(1)} s` : duration(seconds);
+}
+
+/** Return how long something is past, in one unit: "3 s ago". */
+export function ago(seconds: number): string {
+  for (const [length, unit] of [...SPANS, [1, 's'] as const]) {
+    if (seconds >= length) return `${Math.floor(seconds / length)} ${unit} ago`;
+  }
+  return 'just now';
+}
+
+/** Return a count or a step with thousands marked: "1,200". */
+export function count(value: number): string {
+  if (!Number.isFinite(value)) return number(value);
+  return Number.isInteger(value) ? thousands(value.toFixed(0)) : thousands(String(Number(value.toPrecision(6))));
+}
+
+/** Return a value in about three digits: "0.114", "47.2", "2,065", "3.1e-5". */
+export function number(value: number): string {
+  if (!Number.isFinite(value)) return Number.isNaN(value) ? 'nan' : value > 0 ? 'inf' : '-inf';
+  const size = Math.abs(value);
+  if (size >= 1e9 || (size > 0 && size < 0.001)) return scientific(value);
+  if (Number.isInteger(value) || size >= 999.5) return thousands((value + 0).toFixed(0));
+  if (size < 0.00995) return String(Number(value.toPrecision(3)));
+  return value.toFixed(size < 0.9995 ? 3 : size < 9.995 ? 2 : size < 99.95 ? 1 : 0);
+}
+
+function scientific(value: number): string {
+  const [mantissa = '', exponent = '0'] = value.toExponential(2).split('e');
+  return `${mantissa.replace(/\.?0+$/, '')}e${Number(exponent)}`;
+}
+
+function thousands(digits: string): string {
+  const [whole = '', fraction] = digits.split('.');
+  const marked = whole.replace(/\B(?=(\d{3})+$)/g, ',');
+  return fraction === undefined ? marked : `${marked}.${fraction}`;
+}
+
+/** Return a share in whole percent, 100 only when all is done: "62 %". */
+export function percent(done: number, total: number): string {
+  const share = total ? Math.max(0, done / total) : 0;
+  return `${share >= 1 ? 100 : Math.min(99, Math.round(100 * share))} %`;
+}
+
+/** Return the local time of day: "02:49:17", with tenths "12:04:31.2". */
+export function clock(moment: number, tenths = false): string {
+  const time = new Date(moment * 1000);
+  const two = (part: number): string => String(part).padStart(2, '0');
+  const text = `${two(time.getHours())}:${two(time.getMinutes())}:${two(time.getSeconds())}`;
+  return tenths ? `${text}.${Math.floor(time.getMilliseconds() / 100)}` : text;
+}
+
+/** Return the day of an epoch time as "20 Nov", "" when it is today. */
+export function pastDay(moment: number, now: number): string {
+  const [then, today] = [new Date(moment * 1000), new Date(now * 1000)];
+  if (then.toDateString() === today.toDateString()) return '';
+  return `${then.getDate()} ${then.toLocaleString('en', { month: 'short' })}`;
+}
+
+/** Return a count with its word: "1 rank", "1,204 lines". */
+export function plural(amount: number, word: string): string {
+  if (amount === 1) return `1 ${word}`;
+  return `${count(amount)} ${word}${/(s|x|ch|sh)$/.test(word) ? 'es' : 's'}`;
+}
+
+/** Return words as a sentence lists them: "0, 1 and 3". */
+export function listing(words: (string | number)[]): string {
+  return words.length < 2 ? words.join('') : `${words.slice(0, -1).join(', ')} and ${words[words.length - 1]}`;
+}
+
+/** Return ranks by name: "rank 3", "ranks 0 and 1"; beyond six only how many. */
+export function ranks(numbers: number[]): string {
+  if (numbers.length > 6) return plural(numbers.length, 'rank');
+  return `${numbers.length === 1 ? 'rank' : 'ranks'} ${listing(numbers)}`;
+}
+
+/** Return the sum that a job's size is: "2 × 2 = 4 processes", "1 process". */
+export function processes(nodes: number, perNode: number): string {
+  const total = plural(nodes * perNode, 'process');
+  return nodes * perNode === 1 ? total : `${nodes} × ${perNode} = ${total}`;
+}
+
+/** Return the last part of a job's id: "k3f9". */
+export const shortId = (id: string): string => id.slice(id.lastIndexOf('-') + 1);
