@@ -25,10 +25,17 @@ from playwright.sync_api import Browser, Locator, Page, sync_playwright
 ARTIFACTS = Path(__file__).parent.parent / "artifacts"
 #: Everything is slow on a small machine that others share.
 PATIENCE = 90.0
-_FLAGS = (
-    "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync --disable-dev-shm-usage --force-color-profile=srgb"
-).split()
+_FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+    "--force-color-profile=srgb",
+]
 
 
 @dataclass
