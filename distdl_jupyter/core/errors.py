@@ -4,6 +4,7 @@
       InvalidSpec          says which field and what is allowed
       JobNotFound
       JobNotRunning
+      JobStillRunning
       PluginUnavailable    names the command that installs what is missing
       LaunchFailed         carries the tail of what the launcher printed
       JobFailed            raised by ``job.result()``: rank, exit code or signal, remote traceback, cell line
@@ -45,6 +46,10 @@ class JobNotFound(DistDLError):
 
 class JobNotRunning(DistDLError):
     """The job has ended, so the request cannot be carried out."""
+
+
+class JobStillRunning(DistDLError):
+    """The job lives, so the request cannot be carried out yet."""
 
 
 class PluginUnavailable(DistDLError):

@@ -1,0 +1,130 @@
+"""The contract of a backend.
+
+A backend is asked three things: ``unavailable()`` says why it cannot run in this environment, ``plan()`` says what
+environment each rank gets, which services must run first and whether a launcher such as ``mpirun`` starts the ranks,
+and ``Options`` declares its settings once. It starts nothing and opens nothing.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core.spec import JobSpec
+
+
+@dataclass(frozen=True, slots=True)
+class RankPlace:
+    """Where one rank runs. ``host`` is the node's logical name; ``gpu`` the device it owns (None: none)."""
+
+    rank: int
+    node: int
+    host: str
+    local_rank: int
+    gpu: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """What a cluster offers a job: one place per rank, ports reserved on ``address``, the network interface."""
+
+    ranks: tuple[RankPlace, ...]
+    address: str
+    ports: tuple[int, ...]
+    interface: str
+    cores_per_rank: int = 1
+    #: True when several logical nodes share one machine.
+    emulated: bool = False
+
+    @property
+    def node_count(self) -> int:
+        """How many logical nodes there are."""
+        return len({place.node for place in self.ranks})
+
+    def local_size(self, node: int) -> int:
+        """How many ranks run on one node."""
+        return sum(place.node == node for place in self.ranks)
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A helper process that must print its ready line before the ranks start; it ends with the job."""
+
+    name: str
+    argv: tuple[str, ...]
+    ready: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How to run a job: ``environments`` has one dict per rank.
+
+    With ``launcher`` the ranks are started by that one command (its last words are filled with the worker's command),
+    else each rank is started directly.
+    """
+
+    environments: tuple[dict[str, str], ...]
+    services: tuple[Service, ...] = ()
+    launcher: tuple[str, ...] = ()
+    launcher_environment: dict[str, str] = field(default_factory=dict)
+    #: What to write into the log before the start, e.g. versions.
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NoOptions:
+    """A plug-in without settings."""
+
+
+class Backend(ABC):
+    """One way in which ranks meet."""
+
+    name: ClassVar[str]
+    Options: ClassVar[type] = NoOptions
+    #: Labels a user can choose, with the options each one sets: {"horovod-mpi": {"controller": "mpi"}}.
+    labels: ClassVar[dict[str, dict[str, Any]]] = {}
+    #: Ports that a plan uses.
+    ports: ClassVar[int] = 0
+    #: Whether ranks meet before they train.
+    meets: ClassVar[bool] = True
+
+    @abstractmethod
+    def unavailable(self, options: Any) -> str:
+        """Return one sentence with the remedy when this backend cannot run here, else ""."""
+
+    @abstractmethod
+    def plan(self, spec: JobSpec, placement: Placement, options: Any) -> Plan:
+        """Return how to run ``spec`` on ``placement``. Raises InvalidSpec when the two do not fit."""
+
+
+def common_environment(placement: Placement, place: RankPlace) -> dict[str, str]:
+    """Return what every rank gets whatever the backend: torchrun's variables, its GPU and its share of threads.
+
+    ``OMP_NUM_THREADS`` is the machine's cores divided by the ranks on it, because every rank would otherwise start as
+    many compute threads as there are cores.
+    """
+    local_size = placement.local_size(place.node)
+    environment = {
+        "RANK": str(place.rank),
+        "WORLD_SIZE": str(len(placement.ranks)),
+        "LOCAL_RANK": str(place.local_rank),
+        "LOCAL_WORLD_SIZE": str(local_size),
+        "GROUP_RANK": str(place.node),
+        "NODE_RANK": str(place.node),
+        "OMP_NUM_THREADS": str(placement.cores_per_rank),
+    }
+    if place.gpu is not None:
+        environment["CUDA_VISIBLE_DEVICES"] = str(place.gpu)
+    return environment
+
+
+def only_single(spec: JobSpec, label: str) -> None:
+    """Raise InvalidSpec when a backend that knows one process is asked for several."""
+    if spec.process_count > 1:
+        raise InvalidSpec(
+            f"The backend {label} runs one process, but {spec.process_count} are asked for.",
+            field="distributed_backend",
+            hint="Choose torch, horovod-gloo or horovod-mpi, or set node_count and process_count_per_node to 1.",
+        )

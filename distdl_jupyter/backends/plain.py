@@ -1,0 +1,27 @@
+"""One ordinary process, no communication: the same cell before it is distributed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.backends.base import Backend, Placement, Plan, common_environment, only_single
+
+if TYPE_CHECKING:
+    from distdl_jupyter.core.spec import JobSpec
+
+
+class PlainBackend(Backend):
+    """Runs exactly one process."""
+
+    name = "plain"
+    labels = {"plain": {}}  # noqa: RUF012 - declared as ClassVar in the base class
+    meets = False
+
+    def unavailable(self, options: Any) -> str:
+        """Plain Python is always there."""
+        return ""
+
+    def plan(self, spec: JobSpec, placement: Placement, options: Any) -> Plan:
+        """One rank with the common environment."""
+        only_single(spec, "plain")
+        return Plan(environments=tuple(common_environment(placement, place) for place in placement.ranks))

@@ -1,0 +1,63 @@
+"""torch.distributed: ranks meet at a TCP store with ``init_process_group()`` and the ``env://`` variables.
+
+The variables are those that torchrun sets (https://docs.pytorch.org/docs/stable/elastic/run.html, "Environment
+Variables"), so a script written for torchrun runs unchanged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from distdl_jupyter.backends.base import Backend, Placement, Plan, common_environment
+
+if TYPE_CHECKING:
+    from distdl_jupyter.core.spec import JobSpec
+
+
+@dataclass(frozen=True, slots=True)
+class TorchOptions:
+    """Settings of the torch backend."""
+
+    transport: str = field(
+        default="auto",
+        metadata={"help": "how tensors travel; auto: NCCL when every rank has a GPU, else Gloo",
+                  "choices": ("auto", "gloo", "nccl")},
+    )  # fmt: skip
+
+
+class TorchBackend(Backend):
+    """torch.distributed over Gloo or NCCL."""
+
+    name = "torch"
+    Options = TorchOptions
+    labels: ClassVar[dict[str, dict[str, Any]]] = {
+        "torch": {},
+        "torch-gloo": {"transport": "gloo"},
+        "torch-nccl": {"transport": "nccl"},
+    }
+    ports = 1
+
+    def unavailable(self, options: TorchOptions) -> str:
+        """Torch must be installed; it is looked for without importing it."""
+        if find_spec("torch") is None:
+            return "torch is not installed in this environment: run 'pip install distdl-jupyter[torch]'."
+        return ""
+
+    def plan(self, spec: JobSpec, placement: Placement, options: TorchOptions) -> Plan:
+        """Rank 0 hosts the store at the reserved port of the first node."""
+        meeting = {
+            "MASTER_ADDR": placement.address,
+            "MASTER_PORT": str(placement.ports[0]),
+            "GLOO_SOCKET_IFNAME": placement.interface,
+            "NCCL_SOCKET_IFNAME": placement.interface,
+            "DISTDL_TORCH_TRANSPORT": self._transport(placement, options),
+        }
+        return Plan(environments=tuple(common_environment(placement, p) | meeting for p in placement.ranks))
+
+    @staticmethod
+    def _transport(placement: Placement, options: TorchOptions) -> str:
+        if options.transport != "auto":
+            return options.transport
+        return "nccl" if all(place.gpu is not None for place in placement.ranks) else "gloo"

@@ -1,0 +1,263 @@
+"""``distdl``: jobs from a terminal, the environment's doctor and the one command that installs Horovod.
+
+A thin adapter over ``client``: it parses, calls and prints. Exit codes: 0 done, 1 the job or check failed, 2 the request
+was refused, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter import registry
+from distdl_jupyter._version import __version__
+from distdl_jupyter.core.errors import DistDLError, JobNotFound, JobNotRunning
+from distdl_jupyter.core.state import State
+from distdl_jupyter.core.words import ago, clock, duration, number, percent, processes, short_id
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from distdl_jupyter.client import Job
+    from distdl_jupyter.core.logline import LogLine
+    from distdl_jupyter.core.view import JobView
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    parser = _parser()
+    chosen = parser.parse_args(arguments)
+    run: Callable[[argparse.Namespace], int] | None = getattr(chosen, "run", None)
+    if run is None:
+        parser.print_help()
+        return 0
+    try:
+        return run(chosen)
+    except DistDLError as error:
+        print(f"distdl: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="distdl", description="Training jobs on many processes.")
+    parser.add_argument("--version", action="version", version=f"distdl {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+
+    one = _command(commands, "ls", _ls, "list the jobs, newest first")
+    one.add_argument("--json", action="store_true", help="print whole views as JSON")
+    one.add_argument("-a", "--all", action="store_true", help="all jobs (default: the newest 20)")
+
+    one = _command(commands, "show", _show, "say everything about one job")
+    one.add_argument("id", help="the job's id, or its last part")
+    one.add_argument("--json", action="store_true", help="print the whole view as JSON")
+
+    one = _command(commands, "logs", _logs, "print a job's log")
+    one.add_argument("id", help="the job's id, or its last part")
+    one.add_argument("-f", "--follow", action="store_true", help="go on until the job has ended")
+    one.add_argument("--rank", type=int, help="the lines of one rank only")
+    one.add_argument("--time", action="store_true", help="put the time before each line")
+
+    one = _command(commands, "stop", _stop, "stop a job: INT, TERM, KILL with a grace between")
+    one.add_argument("id", help="the job's id, or its last part")
+    one.add_argument("--now", action="store_true", help="KILL at once")
+    one.add_argument("--no-wait", action="store_true", help="return when the request is placed")
+
+    one = _command(commands, "rm", _rm, "delete ended jobs with their logs and values")
+    one.add_argument("id", nargs="+", help="the jobs' ids, or their last parts")
+
+    _add_submit(commands)
+    _command(commands, "doctor", _doctor, "say what works here, with a remedy for what does not")
+
+    one = _command(commands, "install", _install, "build and install what pip cannot")
+    one.add_argument("what", choices=["horovod"], help="what to install")
+    one.add_argument("--force", action="store_true", help="install again although it is there")
+    return parser
+
+
+def _command(commands: Any, name: str, run: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _add_submit(commands: Any) -> None:
+    one = _command(commands, "submit", _submit, "run a script on many processes")
+    one.add_argument("-N", "--node-count", type=int, default=1, help="nodes (default 1)")
+    one.add_argument("-p", "--process-count-per-node", type=_count_or_auto, default=1, metavar="N|auto",
+                     help="processes on each node; auto: one per GPU (default 1)")  # fmt: skip
+    one.add_argument("-b", "--distributed-backend", metavar="NAME", help=", ".join(registry.backend_labels()))
+    one.add_argument("--compute-target", default="local", help=", ".join(registry.names("clusters")))
+    one.add_argument("--name", help="the job's name (default: the script's)")
+    one.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="an environment variable")
+    one.add_argument("--max-run-duration-seconds", type=float, metavar="S", help="stop the job after S seconds")
+    one.add_argument("--use-gpu", action=argparse.BooleanOptionalAction, default=None, help="default: where there are")
+    one.add_argument("-f", "--follow", action="store_true", help="print the log until the job has ended")
+    one.add_argument("script", help="the Python script that every rank runs")
+    one.add_argument("arguments", nargs=argparse.REMAINDER, help="the script's own arguments")
+
+
+def _count_or_auto(text: str) -> int | str:
+    return text if text == "auto" else int(text)
+
+
+# commands --------------------------------------------------------------------------------------
+
+
+def _ls(chosen: argparse.Namespace) -> int:
+    from distdl_jupyter import client
+
+    jobs = client.jobs()
+    shown = jobs if chosen.all or chosen.json else jobs[:20]
+    views = [job.view() for job in shown]
+    if chosen.json:
+        print(json.dumps([_plain(view) for view in views], indent=1))
+        return 0
+    if not views:
+        print("No jobs yet. Put %%distributed -p 2 on top of a cell that trains, or: distdl submit -p 2 train.py")
+        return 0
+    now = time.time()
+    rows = [("ID", "STATE", "NAME", "PROCESSES", "BACKEND", "ELAPSED", "LAST", "CREATED")]
+    rows.extend(_row(view, now) for view in views)
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    if len(jobs) > len(shown):
+        print(f"{len(jobs) - len(shown)} older jobs: distdl ls --all")
+    return 0
+
+
+def _row(view: JobView, now: float) -> tuple[str, ...]:
+    state = view.state.value
+    if view.state is State.RUNNING and view.total and view.done is not None:
+        state = f"running {percent(view.done, view.total)}"
+    last = next((f"{m.name} {number(m.mean)}" for m in view.metrics.values()), "")
+    size = processes(view.node_count, view.process_count_per_node)
+    return (view.id, state, view.name, size, view.distributed_backend, duration(view.elapsed(now)), last,
+            ago(max(0.0, now - view.created)))  # fmt: skip
+
+
+def _plain(view: JobView) -> dict[str, Any]:
+    """Return the view as strict JSON data: numbers that are not finite become their names."""
+    return json.loads(json.dumps(view.to_json()), parse_constant=str)  # type: ignore[no-any-return]
+
+
+def _show(chosen: argparse.Namespace) -> int:
+    job = _find(chosen.id)
+    view = job.view()
+    if chosen.json:
+        print(json.dumps(_plain(view), indent=1))
+        return 0
+    print(f"{view.name}  {view.id}  {view.state.value}")
+    if view.reason:
+        print(view.reason)
+    print(f"{view.compute_target}, {processes(view.node_count, view.process_count_per_node)}, "
+          f"{view.distributed_backend}, {duration(view.elapsed(time.time()))}")  # fmt: skip
+    for metric in view.metrics.values():
+        print(f"{metric.name} {number(metric.mean)} at step {number(metric.step)}")
+    for rank in view.ranks:
+        print(f"rank {rank.rank} on {rank.host or 'this machine'}, pid {rank.pid}: {rank.status}")
+    for note in view.notes:
+        print(f"{note['level']}: {note['text']}")
+    return 0
+
+
+def _logs(chosen: argparse.Namespace) -> int:
+    job = _find(chosen.id)
+    many = job.spec.process_count > 1 and chosen.rank is None
+    for line in job.logs(chosen.rank, follow=chosen.follow):
+        print(_prefix(line, many=many, timed=chosen.time) + line.text, flush=chosen.follow)
+    return 0
+
+
+def _prefix(line: LogLine, *, many: bool, timed: bool) -> str:
+    prefix = f"{clock(line.time)} " if timed else ""
+    if many or line.rank is None:
+        prefix += f"[{'job' if line.rank is None else line.rank}] "
+    return prefix
+
+
+def _stop(chosen: argparse.Namespace) -> int:
+    job = _find(chosen.id)
+    try:
+        job.cancel(now=chosen.now)
+    except JobNotRunning as error:
+        print(error)
+        return 0
+    if not chosen.no_wait:
+        print(f"{job.name} {short_id(job.id)} {job.wait().state.value}")
+    return 0
+
+
+def _rm(chosen: argparse.Namespace) -> int:
+    for id_ in chosen.id:
+        job = _find(id_)
+        job.remove()
+        print(f"{job.id} removed")
+    return 0
+
+
+def _submit(chosen: argparse.Namespace) -> int:
+    from distdl_jupyter import capture, client
+
+    draft = capture.capture_script(chosen.script, None, chosen.arguments)
+    job = client.launch(
+        draft,
+        node_count=chosen.node_count,
+        process_count_per_node=chosen.process_count_per_node,
+        distributed_backend=chosen.distributed_backend,
+        compute_target=chosen.compute_target,
+        name=chosen.name,
+        environment_variables=_pairs(chosen.env),
+        max_run_duration_seconds=chosen.max_run_duration_seconds,
+        use_gpu=chosen.use_gpu,
+    )
+    if not chosen.follow:
+        print(job.id)
+        print(f"Follow it with: distdl logs -f {short_id(job.id)}", file=sys.stderr)
+        return 0
+    return _follow(job)
+
+
+def _follow(job: Job) -> int:
+    for line in job.logs(follow=True):
+        print(_prefix(line, many=job.spec.process_count > 1, timed=False) + line.text, flush=True)
+    view = job.view()
+    print(f"{view.name} {view.id} {view.state.value} {view.reason}".rstrip(), file=sys.stderr)
+    return 0 if view.state is State.COMPLETED else 1
+
+
+def _pairs(words: Sequence[str]) -> dict[str, str]:
+    return dict(word.split("=", 1) if "=" in word else (word, "") for word in words)
+
+
+def _find(id_: str) -> Job:
+    from distdl_jupyter import client
+
+    try:
+        return client.attach(id_)
+    except JobNotFound as error:
+        raise JobNotFound(error.message, hint="'distdl ls' lists the jobs.") from None
+
+
+def _doctor(_chosen: argparse.Namespace) -> int:
+    from distdl_jupyter.environment import doctor
+
+    return doctor.main()
+
+
+def _install(chosen: argparse.Namespace) -> int:
+    from distdl_jupyter.environment import horovod
+
+    return horovod.main(["--force"] if chosen.force else [])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,261 @@
+"""The facade that every surface uses: submit, list, attach, and the handle of a job.
+
+A ``Job`` holds no state of its own: what it answers is read from the job's folder, so any process may hold a handle of
+any job, and killing the one that submitted it changes nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import time
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from distdl_jupyter import jobspec, outcome
+from distdl_jupyter.core.errors import JobNotRunning, JobStillRunning
+from distdl_jupyter.core.events import EventWriter, JobLock
+from distdl_jupyter.core.logline import LogLine, lines_of
+from distdl_jupyter.core.series import SeriesBook
+from distdl_jupyter.core.state import State
+from distdl_jupyter.core.store import JobFolder, JobStore, new_id
+from distdl_jupyter.core.words import plural, size
+from distdl_jupyter.follow import POLL, Follower
+from distdl_jupyter.supervisor import control, detach
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    import pandas as pd
+
+    from distdl_jupyter.capture import Draft
+    from distdl_jupyter.core.spec import JobSpec
+    from distdl_jupyter.core.view import JobView
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Job:
+    """A handle of one job. Cheap to make; equal handles name the same job."""
+
+    def __init__(self, folder: JobFolder) -> None:
+        self.folder = folder
+        self.id = folder.id
+        self._follower = Follower(folder)
+        self._callbacks: list[Callable[[], None]] = []
+
+    @property
+    def spec(self) -> JobSpec:
+        """What was asked for."""
+        return self._follower.spec
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+        return self.spec.name
+
+    @property
+    def state(self) -> State:
+        """The state now."""
+        return self.view().state
+
+    def view(self) -> JobView:
+        """Return everything small that is known now (see core.view)."""
+        return self._follower.catch_up()
+
+    def on_settled(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` once in ``wait`` or ``result`` of this handle after the job ended, before they return."""
+        self._callbacks.append(callback)
+
+    def wait(self, timeout: float | None = None) -> Job:
+        """Wait until the job has ended, at most ``timeout`` seconds, and return this handle.
+
+        Raises TimeoutError; the job goes on then. A failed job is no error here: ``result`` raises it.
+        """
+        until = None if timeout is None else time.monotonic() + timeout
+        while not self.view().state.ended:
+            if until is not None and time.monotonic() >= until:
+                raise TimeoutError(f"Job {self.id} still is {self.state.value} after {timeout:g} s; it goes on.")
+            time.sleep(POLL)
+        while self._callbacks:
+            self._callbacks.pop(0)()
+        return self
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Wait for the end and return rank 0's value. Raises JobFailed, TimeoutError."""
+        return self.results(timeout)[0]
+
+    def results(self, timeout: float | None = None) -> list[Any]:
+        """Wait for the end and return every rank's value in order of rank. Raises JobFailed, TimeoutError."""
+        self.wait(timeout)
+        view = self.view()
+        if view.state is not State.COMPLETED:
+            raise outcome.job_failed(view, self.spec)
+        return outcome.values(self.folder, view)
+
+    def logs(self, rank: int | None = None, *, follow: bool = False) -> Iterator[LogLine]:
+        """Yield the log's lines (``rank stream time text``; ``str(line)`` is the text), of one rank when given.
+
+        With ``follow`` it goes on until the job has ended, else it yields what is there now.
+        """
+        follower = Follower(self.folder)
+        batches = follower.follow() if follow else iter(follower.read, [])
+        for batch in batches:
+            for line in lines_of(batch):
+                if rank is None or line.rank == rank:
+                    yield line
+
+    def metrics(self) -> pd.DataFrame:
+        """Return all reported metrics: one row per report with ``rank``, ``step``, ``time`` (UTC) and each metric."""
+        return outcome.metrics_frame(self.folder)
+
+    def figure(self, metric: str | None = None, *, each_rank: bool = False, log: bool = False) -> Any:
+        """Return a plotly Figure of one metric (the first by default) over steps.
+
+        Raises ValueError when the job has reported no such metric.
+        """
+        import plotly.graph_objects as go
+
+        from distdl_jupyter.core.figure import figure
+
+        book = SeriesBook()
+        for batch in iter(Follower(self.folder).read, []):
+            for event in batch:
+                book.apply(event)
+        names = list(self.view().metrics)
+        chosen = metric if metric is not None else next(iter(names), None)
+        if chosen not in names:
+            raise ValueError(f"The job has reported no metric {chosen!r}; there are: {', '.join(names) or 'none yet'}.")
+        return go.Figure(figure(book, chosen, mode="ranks" if each_rank else "band", log=log))
+
+    def cancel(self, *, now: bool = False) -> None:
+        """Stop the job from anywhere: INT, TERM, KILL with a grace between; ``now`` kills at once.
+
+        Returns when the request is placed; ``wait`` waits for the end. Raises JobNotRunning when it has ended.
+        """
+        if self.view().state.ended:
+            raise JobNotRunning(f"Job {self.id} has ended ({self.state.value}); there is nothing to cancel.")
+        control.request(self.folder.control, "cancel", now=now)
+
+    def remove(self) -> None:
+        """Delete the job's folder with its log and values. Raises JobStillRunning while the job lives."""
+        if not self.view().state.ended:
+            raise JobStillRunning(f"Job {self.id} still is {self.state.value}.", hint="Cancel it before removing it.")
+        JobStore(self.folder.path.parent.parent).remove(self.folder)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Job) and other.folder.path == self.folder.path
+
+    def __hash__(self) -> int:
+        return hash(self.folder.path)
+
+    def __repr__(self) -> str:
+        view = self.view()
+        return f"<Job {self.id} {self.name!r} {view.state.value}, {plural(view.process_count, 'process')}>"
+
+
+def jobs() -> list[Job]:
+    """Return all jobs of this user's data directory, newest first."""
+    return [Job(folder) for folder in JobStore().folders()]
+
+
+def attach(job_id: str) -> Job:
+    """Return a handle of a job by its id, or by the id's last part. Raises JobNotFound."""
+    return Job(JobStore().find(job_id))
+
+
+def submit(
+    function: Callable[..., Any] | None = None,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    entry_script: str | None = None,
+    source_directory: str = ".",
+    script_params: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Job:
+    """Run a function, or a script, on every rank and return at once with the job's handle.
+
+    ``options`` are ``node_count`` (1), ``process_count_per_node`` (1, or "auto": one per GPU), ``distributed_backend``
+    (None: torch for several processes, else plain), ``compute_target`` ("local"), ``name``, ``environment_variables``,
+    ``max_run_duration_seconds``, ``vm_size``, ``use_gpu``, ``max_log_bytes``, ``stop_grace_seconds``, the options of the
+    backend and cluster, and every alias of them (core.names).
+
+    Raises InvalidSpec and PluginUnavailable before anything is started.
+    """
+    from distdl_jupyter import capture
+
+    if (function is None) == (entry_script is None):
+        raise TypeError("submit() takes either a function or entry_script='train.py'.")
+    if entry_script is not None:
+        draft = capture.capture_script(entry_script, source_directory, script_params or {})
+    else:
+        assert function is not None
+        draft = capture.capture_function(function, tuple(args), dict(kwargs or {}))
+    return launch(draft, **options)
+
+
+def launch(draft: Draft, **options: Any) -> Job:
+    """Make a job of captured code and start its supervisor. Raises InvalidSpec, PluginUnavailable, OSError."""
+    store = JobStore()
+    spec, secret_values = jobspec.build(draft, options, id_=new_id())
+    folder = store.prepare(spec.id)
+    lock = JobLock.acquire(folder.lock)
+    assert lock is not None, "a folder that nobody else can see is not locked"
+    try:
+        draft.write(folder)
+        folder.spec_file.write_text(spec.dumps(), encoding="utf-8")
+        _write_beginning(folder, spec)
+        folder = store.publish(folder)
+        detach.start(folder, lock, secret_values)
+    except BaseException:
+        lock.release()
+        raise
+    return Job(folder)
+
+
+def _write_beginning(folder: JobFolder, spec: JobSpec) -> None:
+    writer = EventWriter(folder.events)
+    try:
+        writer.write("state", state=State.QUEUED.value, reason="")
+        total = sum(captured.size for captured in spec.captured)
+        detail = f"{plural(len(spec.captured), 'name')}, {size(total)}" if spec.captured else "nothing to capture"
+        writer.write("phase", phase="capture", detail=detail, seconds=round(spec.capture_seconds, 3))
+        for finding in spec.findings:
+            if finding.get("level") in ("warning", "error"):
+                text = f"{finding.get('text', '')} {finding.get('remedy', '')}".strip()
+                writer.write("note", level=finding["level"], text=text, code=finding.get("code", ""))
+    finally:
+        writer.close()
+
+
+class DistributedFunction:
+    """A function that knows how it is to be distributed; calling it runs it here, ``submit`` runs it as a job."""
+
+    def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
+        self._function = function
+        self._options = options
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the function in this process, once, as any function."""
+        return self._function(*args, **kwargs)
+
+    def submit(self, *args: Any, **kwargs: Any) -> Job:
+        """Run the function with these arguments on every rank; returns at once."""
+        return submit(self._function, args, kwargs, **self._options)
+
+    def options(self, **options: Any) -> DistributedFunction:
+        """Return the same function with other options."""
+        return DistributedFunction(self._function, {**self._options, **options})
+
+
+def distributed(function: Callable[..., Any] | None = None, **options: Any) -> Any:
+    """Decorate a function: ``@distributed(process_count_per_node=2)``, then ``train.submit(...)`` gives a Job."""
+    if function is not None:
+        return DistributedFunction(function, options)
+    return functools.partial(distributed, **options)
+
+
+if sys.platform == "win32":
+    raise ImportError("distdl_jupyter needs Linux or macOS: on Windows use WSL (Windows Subsystem for Linux).")

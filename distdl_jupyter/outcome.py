@@ -1,0 +1,109 @@
+"""What came of a job, for the one who asks: values, the failure as an exception, the metrics as a table.
+
+Values are pickles that the job's own ranks wrote into the user's private folder; they are opened here, in the user's
+process, only when the user asks for them.
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.core import events
+from distdl_jupyter.core.errors import DistDLError, JobFailed
+from distdl_jupyter.core.state import State
+from distdl_jupyter.core.words import plural
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pandas as pd
+
+    from distdl_jupyter.core.failure import Failure
+    from distdl_jupyter.core.spec import JobSpec
+    from distdl_jupyter.core.store import JobFolder
+    from distdl_jupyter.core.view import JobView
+
+
+def values(folder: JobFolder, view: JobView) -> list[Any]:
+    """Return every rank's value in order of rank; None for a rank that returned nothing."""
+    return [_value(folder.result(rank.rank)) for rank in view.ranks]
+
+
+def _value(path: Path) -> Any:
+    try:
+        with path.open("rb") as file:
+            return pickle.load(file)
+    except FileNotFoundError:
+        return None
+    except Exception as error:
+        raise DistDLError(
+            f"The value in {path.name} cannot be opened here ({type(error).__name__}: {error}).",
+            hint="Return plain data such as numbers, dicts or a state_dict, or import the missing module first.",
+        ) from error
+
+
+def job_failed(view: JobView, spec: JobSpec) -> JobFailed:
+    """Return the exception of a job that ended without success; the caller raises it."""
+    failure = view.failure
+    where = f"Job {view.name} ({view.id})"
+    if failure is None:
+        reasons = {
+            State.CANCELED: f"{where} was canceled.",
+            State.LOST: f"{where} is lost. {view.reason}",
+        }
+        return JobFailed(reasons.get(view.state, f"{where} failed: {view.reason}"), job_id=view.id)
+    rank = view.ranks[failure.rank]
+    return JobFailed(
+        f"Rank {failure.rank} of {view.process_count} failed first: {failure.what}{_place(failure)}.{_memory(failure)}",
+        job_id=view.id,
+        rank=failure.rank,
+        exit_code=rank.code,
+        signal=rank.signal,
+        error=failure.error,
+        traceback=str((failure.error or {}).get("traceback", "")),
+        others=_others(failure, spec),
+        hint=str((failure.error or {}).get("hint", "")),
+    )
+
+
+def _place(failure: Failure) -> str:
+    """Return ", in Cell [7], line 11" for the deepest frame of the user's own code."""
+    frames = [f for f in (failure.error or {}).get("frames", ()) if f.get("kind") in ("cell", "user")]
+    return f", in {frames[-1]['label']}, line {frames[-1]['line']}" if frames else ""
+
+
+def _memory(failure: Failure) -> str:
+    if not failure.what.endswith("SIGKILL"):
+        return f" {failure.evidence}" if failure.evidence else ""
+    if failure.evidence:
+        return f" It probably ran out of memory: {failure.evidence} Use smaller batches or fewer processes."
+    return " Nobody here sent it; the kernel does so when memory runs out, but no evidence of that was found."
+
+
+def _others(failure: Failure, spec: JobSpec) -> tuple[str, ...]:
+    if not failure.others:
+        return ()
+    shown = "; ".join(f"rank {o['rank']}: {o['what']} after {o['after']:.1f} s" for o in failure.others[:8])
+    more = f"; and {len(failure.others) - 8} more" if len(failure.others) > 8 else ""
+    return (f"{plural(len(failure.others), 'rank')} of {spec.process_count} ended because of it ({shown}{more}).",)
+
+
+def metrics_frame(folder: JobFolder) -> pd.DataFrame:
+    """Return one row per report: ``rank``, ``step``, ``time`` (UTC) and a column for each metric (NaN: not reported)."""
+    import pandas as pd
+
+    rows: list[dict[str, Any]] = []
+    cursor = 0
+    while True:
+        batch, after = events.read(folder.events, cursor)
+        for event in batch:
+            if event["type"] == "metric":
+                numbers = {name: events.number_from_json(v) for name, v in event["values"].items()}
+                rows.append({"rank": event["rank"], "step": event["step"], "time": event["t"], **numbers})
+        if after == cursor:
+            break
+        cursor = after
+    frame = pd.DataFrame(rows, columns=None if rows else ["rank", "step", "time"])
+    frame["time"] = pd.to_datetime(frame["time"], unit="s", utc=True)
+    return frame

@@ -1,0 +1,4 @@
+"""The one writer of a job: a small detached program, started alike by a kernel, a server or the command line.
+
+A program, not a library: only ``detach`` is imported by others.
+"""

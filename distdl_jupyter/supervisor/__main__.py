@@ -1,0 +1,43 @@
+"""``python -m distdl_jupyter.supervisor JOB_FOLDER LOCK_FD``: run one job to its end.
+
+Standard input holds one JSON line with the values of secret environment variables, then ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+from distdl_jupyter.core.store import JobFolder
+from distdl_jupyter.supervisor.guardian import Guardian
+from distdl_jupyter.supervisor.run import Supervisor
+
+
+def main() -> None:
+    """Set up signals and the guardian, then hand over to the supervisor."""
+    folder = JobFolder(Path(sys.argv[1]))
+    os.set_inheritable(int(sys.argv[2]), False)  # noqa: FBT003 - the lock stays here, ranks must not hold it
+    secret_variables = json.loads(sys.stdin.readline() or "{}")
+    guardian = Guardian(folder.id)
+    supervisor = Supervisor(folder, secret_variables, _wake_on_child())
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: supervisor.interrupt())
+    supervisor.run()
+    guardian.dismiss()
+
+
+def _wake_on_child() -> int:
+    """Return a descriptor that becomes readable when a child ends, so that an exit is noticed at once."""
+    read, write = os.pipe()
+    os.set_blocking(read, False)
+    os.set_blocking(write, False)
+    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    return read
+
+
+if __name__ == "__main__":
+    main()

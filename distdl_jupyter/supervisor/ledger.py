@@ -1,0 +1,142 @@
+"""The writing hand of a supervisor: turns what ranks say into events and keeps the view that they fold to.
+
+It decides what a report means for the log and the view; it starts, watches and stops nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.core.events import Event, EventWriter, number_from_json
+from distdl_jupyter.core.state import State
+from distdl_jupyter.core.view import JobView
+from distdl_jupyter.core.words import size as size_in_words
+from distdl_jupyter.supervisor.lines import Text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from distdl_jupyter.clusters.base import Stream
+    from distdl_jupyter.core.spec import JobSpec
+    from distdl_jupyter.core.store import JobFolder
+    from distdl_jupyter.supervisor.lines import Item
+
+
+class Ledger:
+    """Writes events and folds them at once, so that the supervisor decides on what every reader will see."""
+
+    def __init__(self, folder: JobFolder, spec: JobSpec) -> None:
+        self.view = JobView.of(spec)
+        self.spec = spec
+        self._writer = EventWriter(folder.events)
+        self._log_left = spec.max_log_bytes
+        self.greeted: set[int] = set()
+        self.ready: set[int] = set()
+        self.meeting: set[int] = set()
+        self.overheard: Callable[[str], None] = lambda _text: None
+
+    def fold(self, events: Sequence[Event]) -> None:
+        """Take in what the submitter wrote before."""
+        for event in events:
+            self.view.apply(event)
+
+    def write(self, type_: str, /, **fields: Any) -> None:
+        """Write one event and fold it in."""
+        self.view.apply(self._writer.write(type_, **fields))
+
+    def state(self, state: State, reason: str = "") -> None:
+        """Write a change of state; a state that cannot follow is left out."""
+        if self.view.state is not state:
+            self.write("state", state=state.value, reason=reason)
+
+    def phase(self, phase: str, detail: str = "") -> None:
+        """Write that a phase began, or a new detail of the one that lasts."""
+        last = self.view.phases[-1] if self.view.phases else None
+        if last is None or last.phase != phase or last.detail != detail:
+            self.write("phase", phase=phase, detail=detail)
+
+    def note(self, level: str, text: str, code: str = "") -> None:
+        """Write a sentence for the user."""
+        self.write("note", level=level, text=text, code=code)
+
+    def close(self) -> None:
+        """Close the log."""
+        self._writer.close()
+
+    # what streams say -------------------------------------------------------------------------
+
+    def take(self, stream: Stream, items: list[Item]) -> None:
+        """Take items of one stream (the pump's sink)."""
+        for item in items:
+            if isinstance(item, Text):
+                self._text(stream, item)
+            else:
+                self._report(stream, item)
+
+    def _text(self, stream: Stream, item: Text) -> None:
+        if stream.rank is None:
+            self.overheard(item.text + "\n")
+        length = len(item.text)
+        if self._log_left < length:
+            self._cap()
+            return
+        self._log_left -= 0 if item.redraws and not item.closed else length
+        more: dict[str, Any] = {"redraws": item.redraws} if item.redraws else {}
+        if item.closed:
+            more["closed"] = True
+        name = stream.name if stream.rank is not None else "sys"
+        self.write("log", rank=stream.rank, stream=name, text=item.text, **more)
+
+    def _cap(self) -> None:
+        if self._log_left >= 0:
+            self._log_left = -1
+            limit = size_in_words(self.spec.max_log_bytes)
+            self.note("warning", f"The log reached its limit of {limit}; later lines are dropped, metrics are kept. "
+                      "Raise max_log_bytes to keep more.", "log-limit")  # fmt: skip
+
+    def _report(self, stream: Stream, report: dict[str, Any]) -> None:
+        rank = stream.rank if stream.rank is not None else report.get("rank")
+        handler = _REPORTS.get(str(report.get("type")))
+        if handler is not None and self.view.rank(rank) is not None:
+            handler(self, rank, report)
+
+    def _hello(self, rank: int, report: dict[str, Any]) -> None:
+        self.greeted.add(rank)
+        if self.view.ranks[rank].pid != report.get("pid"):
+            self.write("rank", rank=rank, status="started", pid=report.get("pid"), host=report.get("host"))
+
+    def _rendezvous(self, rank: int, _report: dict[str, Any]) -> None:
+        self.meeting.add(rank)
+
+    def _ready(self, rank: int, _report: dict[str, Any]) -> None:
+        if rank not in self.ready:
+            self.ready.add(rank)
+            self.write("rank", rank=rank, status="ready")
+
+    def _metric(self, rank: int, report: dict[str, Any]) -> None:
+        values = {str(name): number_from_json(value) for name, value in report["values"].items()}
+        self.write("metric", rank=rank, step=report["step"], values=values)
+
+    def _progress(self, rank: int, report: dict[str, Any]) -> None:
+        self.write("progress", rank=rank, done=report["done"], total=report.get("total"), unit=report.get("unit", ""))
+
+    def _note(self, rank: int, report: dict[str, Any]) -> None:
+        text = str(report.get("text", ""))
+        code = str(report.get("code", ""))
+        if not any(note["text"] == text for note in self.view.notes):
+            self.write("note", level=report.get("level", "info"), text=text, code=code, rank=rank)
+
+    def _result(self, rank: int, report: dict[str, Any]) -> None:
+        fields = {name: report.get(name) for name in ("ok", "repr", "bytes", "error")}
+        self.write("result", rank=rank, **fields)
+
+
+_REPORTS: dict[str, Callable[[Ledger, int, dict[str, Any]], None]] = {
+    "hello": Ledger._hello,
+    "rendezvous": Ledger._rendezvous,
+    "ready": Ledger._ready,
+    "metric": Ledger._metric,
+    "progress": Ledger._progress,
+    "note": Ledger._note,
+    "result": Ledger._result,
+}

@@ -1,0 +1,266 @@
+"""One job from its spec to its end: place, start, watch, stop, collect, clean.
+
+The supervisor decides only on the view that its own events fold to. Ranks are unpickling strangers to it: it reads
+JSON alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import time
+from typing import TYPE_CHECKING
+
+from distdl_jupyter import registry
+from distdl_jupyter.clusters.base import Cluster, Context, Exit, Run
+from distdl_jupyter.core.errors import DistDLError, LaunchFailed
+from distdl_jupyter.core.events import read_all
+from distdl_jupyter.core.failure import has_failed
+from distdl_jupyter.core.state import State
+from distdl_jupyter.core.words import duration, plural, size
+from distdl_jupyter.supervisor import stopping
+from distdl_jupyter.supervisor.control import Inbox, request
+from distdl_jupyter.supervisor.ledger import Ledger
+from distdl_jupyter.supervisor.pump import Pump
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from distdl_jupyter.core.store import JobFolder
+
+_TICK = 0.1
+#: Seconds after which ranks that never meet are taken to be training all the same.
+_MEET_PATIENCE = 15.0
+
+
+class Supervisor:
+    """Runs one job. The caller holds the job's lock."""
+
+    def __init__(self, folder: JobFolder, secret_variables: Mapping[str, str], wake: int) -> None:
+        self._folder = folder
+        self._spec = folder.spec()
+        self._ledger = Ledger(folder, self._spec)
+        self._ledger.fold(read_all(folder.events)[0])
+        self._secrets = dict(secret_variables)
+        self._wake = wake
+        self._inbox = Inbox(folder.control)
+        self._stopper: stopping.Stopper | None = None
+        self._stop_by = ""
+        self._stop_reason = ""
+        self._living: set[int] = set(range(self._spec.process_count))
+        self._all_greeted_at: float | None = None
+        self._began = time.monotonic()
+        self._nonce = secrets.token_hex(8)
+        self._meets = True
+
+    def run(self) -> None:
+        """Run the job to its end; whatever happens, an end state is written and nothing is left running."""
+        try:
+            run = self._start()
+        except DistDLError as error:
+            self._refuse(error)
+            return
+        if run is None:
+            self._finish("")
+            return
+        pump = Pump(run.streams, self._nonce, self._ledger)
+        pump.watch(self._wake)
+        self._ledger.overheard = run.overheard
+        try:
+            self._watch(run, pump)
+            self._clean_up(run, pump)
+        finally:
+            run.close()
+        self._finish(self._stop_reason)
+
+    # start ------------------------------------------------------------------------------------
+
+    def _start(self) -> Run | None:
+        ledger, spec = self._ledger, self._spec
+        ledger.state(State.PREPARING)
+        ledger.phase("stage", "nothing to copy")
+        cluster: Cluster = registry.get("clusters", spec.compute_target)
+        backend, options = registry.backend(spec.distributed_backend, spec.backend_options)
+        cluster_options = registry.check_options("clusters", spec.compute_target, spec.cluster_options)
+        for reason in (cluster.unavailable(cluster_options), backend.unavailable(options)):
+            if reason:
+                raise LaunchFailed(reason)
+        placement = cluster.place(spec, backend.ports, cluster_options)
+        plan = backend.plan(spec, placement, options)
+        if self._canceled_before_start():
+            return None
+        ledger.state(State.STARTING)
+        ledger.phase("start", f"0 of {plural(spec.process_count, 'process')}")
+        run = cluster.start(spec, placement, plan, Context(self._folder, self._environment()))
+        self._meets = backend.meets
+        ledger.write("handle", cluster=cluster.name, data=run.handle())
+        for place in placement.ranks:
+            ledger.write("rank", rank=place.rank, status="waiting", node=place.node, host=place.host,
+                         local_rank=place.local_rank, gpu=place.gpu)  # fmt: skip
+        for start in run.started():
+            ledger.write("rank", rank=start.rank, status="started", pid=start.pid)
+        for note in plan.notes:
+            ledger.note("info", note)
+        return run
+
+    def _canceled_before_start(self) -> bool:
+        for wish in self._inbox.take():
+            if wish["type"] == "cancel":
+                self._stop_by = "user"
+        return bool(self._stop_by)
+
+    def _environment(self) -> dict[str, str]:
+        """The submitter's environment, the user's variables and the job's mark."""
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith("DISTDL_") or name in ("DISTDL_HOME", "DISTDL_CACHE")
+        }
+        if environment.get("MPLBACKEND", "").startswith("module://"):
+            environment["MPLBACKEND"] = "Agg"  # the notebook's inline backend has no notebook in a rank
+        if self._spec.use_gpu is False:
+            environment["CUDA_VISIBLE_DEVICES"] = ""
+        environment |= {
+            "DISTDL_JOB_ID": self._spec.id,
+            "DISTDL_JOB_DIR": str(self._folder.path),
+            "DISTDL_NONCE": self._nonce,
+            "PYTHONUNBUFFERED": "1",
+        }
+        return environment | self._spec.environment_variables | self._secrets
+
+    def _refuse(self, error: DistDLError) -> None:
+        if isinstance(error, LaunchFailed) and error.output:
+            self._ledger.write("log", rank=None, stream="sys", text=error.output)
+        self._finish(f"{error.message} {error.hint}".strip(), failed=True)
+
+    # watch ------------------------------------------------------------------------------------
+
+    def _watch(self, run: Run, pump: Pump) -> None:
+        while self._living:
+            pump.run(_TICK)
+            exits = run.poll()
+            if exits:
+                pump.drain()
+                for exit_ in exits:
+                    self._ended(exit_)
+            self._follow_phases()
+            self._obey(run)
+            self._keep_time(run)
+            self._notice_failure(run)
+            self._tick_stopper()
+
+    def _ended(self, exit_: Exit) -> None:
+        self._living.discard(exit_.rank)
+        self._ledger.write("rank", rank=exit_.rank, status="ended", code=exit_.code, signal=exit_.signal,
+                           evidence=exit_.evidence)  # fmt: skip
+
+    def _follow_phases(self) -> None:
+        ledger, total = self._ledger, self._spec.process_count
+        if ledger.view.state is not State.STARTING:
+            return
+        greeted, ready = len(ledger.greeted), len(ledger.ready)
+        if greeted == total and self._all_greeted_at is None:
+            self._all_greeted_at = time.monotonic()
+        if ready == total or self._trains_anyway():
+            ledger.phase("train")
+            ledger.state(State.RUNNING)
+        elif ledger.meeting:
+            waiting = [rank for rank in range(total) if rank not in ledger.ready | ledger.meeting]
+            ledger.phase("rendezvous", _waiting_for(waiting))
+        else:
+            ledger.phase("start", f"{greeted} of {plural(total, 'process')}")
+
+    def _trains_anyway(self) -> bool:
+        view = self._ledger.view
+        if view.metrics or view.done is not None:
+            return True
+        if self._all_greeted_at is None:
+            return False
+        if not self._meets:
+            return True
+        waited = time.monotonic() - self._all_greeted_at
+        return not self._ledger.meeting and waited > _MEET_PATIENCE
+
+    def _obey(self, run: Run) -> None:
+        for wish in self._inbox.take():
+            if wish["type"] == "cancel":
+                self.stop(run, "user", now=bool(wish.get("now")))
+
+    def _keep_time(self, run: Run) -> None:
+        limit = self._spec.max_run_duration_seconds
+        if limit is not None and self._stopper is None and time.monotonic() - self._began > limit:
+            self._stop_reason = (
+                f"The job was stopped after {duration(limit)}, its max_run_duration_seconds; raise it to run longer."
+            )
+            self.stop(run, "time")
+
+    def _notice_failure(self, run: Run) -> None:
+        if self._stopper is None and any(has_failed(rank) for rank in self._ledger.view.ranks):
+            self._stopper = stopping.Stopper(stopping.after_failure(), run.signal)
+            self._stop_by = "failure"
+
+    def stop(self, run: Run, by: str, *, now: bool = False) -> None:
+        """Begin to stop the job, or hurry a stop that is under way."""
+        if by == "user" and self._stop_by in ("", "user"):
+            self._ledger.state(State.CANCELING)
+        if self._stopper is None:
+            steps = stopping.at_once() if now else stopping.gentle(self._spec.stop_grace_seconds)
+            self._stopper, self._stop_by = stopping.Stopper(steps, run.signal), by
+        elif now:
+            self._stopper.hurry()
+
+    def interrupt(self) -> None:
+        """Take a signal to the supervisor itself as a request to stop (called from a signal handler)."""
+        with contextlib.suppress(OSError):
+            request(self._folder.control, "cancel")
+
+    def _tick_stopper(self) -> None:
+        sent = self._stopper.tick() if self._stopper is not None else None
+        if sent is not None:
+            self._ledger.write("stop", signal=sent.signal, by=self._stop_by, next=sent.next, next_in=sent.next_in,
+                               kill_in=sent.kill_in, remaining=sorted(self._living))  # fmt: skip
+
+    # end --------------------------------------------------------------------------------------
+
+    def _clean_up(self, run: Run, pump: Pump) -> None:
+        """Nothing of the job may stay alive, whatever the ranks left behind."""
+        pump.drain()
+        self._ledger.phase("collect", self._collected())
+        left = run.alive()
+        if left:
+            stopper = stopping.Stopper((stopping.Step("TERM", 1.0), stopping.Step("KILL", 1.0)), run.signal)
+            while run.alive():
+                stopper.tick()
+                pump.run(_TICK)
+            self._ledger.note("warning", f"{plural(len(left), 'process')} that ranks had left running "
+                              f"{'was' if len(left) == 1 else 'were'} ended.", "left-behind")  # fmt: skip
+        self._ledger.phase("clean", "no process left")
+        pump.finish()
+
+    def _collected(self) -> str:
+        values = list(self._folder.results.glob("rank-*.pkl"))
+        outputs = [path for path in self._folder.outputs.rglob("*") if path.is_file()]
+        total = sum(path.stat().st_size for path in (*values, *outputs))
+        parts = [plural(len(values), "value")] + ([plural(len(outputs), "file")] if outputs else [])
+        return f"{', '.join(parts)}, {size(total)}"
+
+    def _finish(self, reason: str, *, failed: bool = False) -> None:
+        ledger = self._ledger
+        if self._stop_by == "user" and not failed:
+            ledger.state(State.CANCELED, reason)
+        elif self._stop_by == "time" or failed:
+            ledger.state(State.FAILED, reason)
+        elif (failure := ledger.view.failure) is not None:
+            total = self._spec.process_count
+            ledger.state(State.FAILED, f"Rank {failure.rank} of {total} failed first: {failure.what}")
+        else:
+            ledger.state(State.COMPLETED)
+        ledger.close()
+
+
+def _waiting_for(ranks: list[int]) -> str:
+    if not ranks:
+        return ""
+    shown = ", ".join(map(str, ranks[:8])) + (" ..." if len(ranks) > 8 else "")
+    return f"waiting for rank{'s' if len(ranks) > 1 else ''} {shown}"
