@@ -1,0 +1,185 @@
+"""Rules about the machines: retired sizes, the network between nodes, GPUs, cores and disks.
+
+"Scale up before out": gradients cross NVLink inside one machine and a network between two, so as many GPUs as possible
+in one machine come first (Azure's reference architecture for distributed training with Horovod; Databricks' "single
+machine first"). Several machines need InfiniBand ("r" in a size's name).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.advice.model import Advice, Case, Level, Request
+from distdl_jupyter.azure.successors import successor_of
+from distdl_jupyter.core.words import TIMES, plural
+
+if TYPE_CHECKING:
+    from fractions import Fraction
+
+    from distdl_jupyter.azure.vm_sizes import VmSize
+
+
+def retired_size(case: Case) -> Advice | None:
+    """A size that cannot be rented any more is answered with its successor."""
+    request, size = case.request, case.request.vm_size
+    if size is None or not size.retired:
+        return None
+    found = successor_of(size)
+    reason = f"Azure retired {size.name} on {size.retirement_date}."
+    if found is None:
+        return Advice("retired", "error", "Retired size", reason)
+    change: dict[str, Any] = {"vm_size": found.size.name}
+    if request.process_count_per_node == size.whole_gpus:
+        change["process_count_per_node"] = found.size.whole_gpus
+    return Advice(
+        "retired", "error", "Retired size", f"{reason} {found.size.name} has {found.reason}",
+        action=f"Use {found.size.name}", change=change, source=found.source,
+    )  # fmt: skip
+
+
+def one_machine(case: Case) -> Advice | None:
+    """Several machines where one would do, or where nothing fast joins them."""
+    request, size = case.request, case.request.vm_size
+    if size is None or size.retired or request.node_count < 2:
+        return None
+    needed = request.node_count * min(request.process_count_per_node, size.whole_gpus)
+    single = _single(size, needed, case.catalogue)
+    if size.infiniband:
+        return _scale_up(request, size, single, needed)
+    slow = _slow_network(size)
+    if single is not None:
+        reason = f"{slow} {_holds(single, size, needed)}"
+        headline = f"One machine instead of {_small_number(request.node_count)}"
+        return _machines("no-infiniband", headline, reason, 1, single, needed)
+    return _fast_network(size, needed, slow, case.catalogue)
+
+
+def _slow_network(size: VmSize) -> str:
+    ethernet = f"{size.ethernet_text} Ethernet" if size.ethernet_text else "Ethernet"
+    if size.infiniband is None:
+        return f"No page states InfiniBand for {size.name}: gradients would cross {ethernet}."
+    return f"{size.name} has no InfiniBand: gradients would cross {ethernet}."
+
+
+def _scale_up(request: Request, size: VmSize, single: VmSize | None, needed: int) -> Advice | None:
+    if single is None:
+        return None
+    reason = f"{size.name} has InfiniBand, yet no network is faster than none. {_holds(single, size, needed)}"
+    headline = f"One machine instead of {_small_number(request.node_count)}"
+    return _machines("scale-up", headline, reason, 1, single, needed, "info")
+
+
+def _fast_network(size: VmSize, needed: int, slow: str, catalogue: Sequence[VmSize]) -> Advice | None:
+    options = [s for s in catalogue if _suits(s, size) and s.infiniband]
+    if not options:
+        return Advice("no-infiniband", "warning", "No InfiniBand between the nodes", slow)
+    best = min(options, key=lambda s: (_nodes(needed, s) * s.whole_gpus - needed, *_unlikeness(s, size)))
+    nodes = _nodes(needed, best)
+    reason = f"{slow} {nodes} {TIMES} {best.name} hold {_gpus(best, needed)}, joined by InfiniBand {best.fabric_text}."
+    return _machines("no-infiniband", "No InfiniBand between the nodes", reason, nodes, best, needed)
+
+
+def _machines(
+    code: str, headline: str, reason: str, nodes: int, size: VmSize, needed: int, level: Level = "warning"
+) -> Advice:
+    change = {"vm_size": size.name, "node_count": nodes, "process_count_per_node": needed // nodes}
+    action = f"Use {nodes} {TIMES} {size.name}"
+    return Advice(code, level, headline, reason, action=action, change=change)
+
+
+def _single(size: VmSize, needed: int, catalogue: Sequence[VmSize]) -> VmSize | None:
+    options = [s for s in catalogue if s.gpu_count >= needed and (s is size or _suits(s, size))]
+    return min(options, key=lambda s: (s.gpu_count - needed, s is not size, *_unlikeness(s, size)), default=None)
+
+
+def _suits(other: VmSize, size: VmSize) -> bool:
+    """Say whether code that runs on ``size`` runs and fits on ``other``, whose GPUs must be joined by NVLink."""
+    return (
+        not other.retired
+        and other.nvlink is True
+        and other.nvidia is size.nvidia
+        and other.arm_host is size.arm_host
+        and (other.gpu_memory_gib or 0) >= (size.gpu_memory_gib or 0)
+    )
+
+
+def _unlikeness(other: VmSize, size: VmSize) -> tuple[bool, Fraction | int, int]:
+    return other.gpu != size.gpu, (other.gpu_memory_gib or 0) - (size.gpu_memory_gib or 0), other.vcpus or 0
+
+
+def _nodes(needed: int, size: VmSize) -> int:
+    """Return the fewest machines among which ``needed`` ranks divide equally, one GPU each."""
+    fewest = -(-needed // size.whole_gpus)
+    return next(nodes for nodes in range(fewest, needed + 1) if needed % nodes == 0)
+
+
+def _holds(single: VmSize, size: VmSize, needed: int) -> str:
+    if single is size:
+        return f"One {single.name} has {single.gpus_text}: all {needed} processes fit."
+    text = f"One {single.name} holds {_gpus(single, needed, size)}"
+    return f"{text}, joined by NVLink." if single.nvlink else f"{text}."
+
+
+def _gpus(size: VmSize, needed: int, old: VmSize | None = None) -> str:
+    same = "the same " if old is not None and old.gpu == size.gpu and size.whole_gpus == needed else ""
+    return f"{same}{max(needed, size.whole_gpus)} {TIMES} {size.gpu} {size.memory_text}"
+
+
+def _small_number(count: int) -> str:
+    words = ("two", "three", "four", "five", "six", "seven", "eight", "nine")
+    return words[count - 2] if count - 2 < len(words) else str(count)
+
+
+def more_processes_than_gpus(case: Case) -> Advice | None:
+    """Ranks that share a GPU wait for each other; one rank per GPU is what Horovod and NCCL are made for."""
+    request, size = case.request, case.request.vm_size
+    if request.use_gpu is False:
+        return None
+    if request.compute_target == "local" and request.gpus and request.process_count > request.gpus:
+        nodes = request.node_count if request.node_count <= request.gpus else 1
+        return _shared_gpus("This machine", request.gpus, request.process_count, nodes, request.gpus // nodes)
+    if size is None or size.retired or request.process_count_per_node <= size.whole_gpus:
+        return None
+    return _shared_gpus(size.name, size.whole_gpus, request.process_count_per_node, request.node_count, size.whole_gpus)
+
+
+def _shared_gpus(owner: str, gpus: int, ranks: int, nodes: int, per_node: int) -> Advice:
+    them = "it" if gpus == 1 else "them"
+    return Advice(
+        "more-processes-than-gpus", "warning", "More processes than GPUs",
+        f"{owner} has {plural(gpus, 'GPU')}: {ranks} processes would share {them}, which NCCL does not support.",
+        action=f"Use {plural(per_node, 'process')} per node",
+        change={"node_count": nodes, "process_count_per_node": per_node},
+        source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/communicators.html",
+    )  # fmt: skip
+
+
+def more_processes_than_cores(case: Case) -> Advice | None:
+    """On this machine without GPUs every rank needs a core of its own to be any faster."""
+    request = case.request
+    if request.compute_target != "local" or not request.cores or request.gpus:
+        return None
+    if request.process_count <= request.cores:
+        return None
+    nodes = request.node_count if request.node_count <= request.cores else 1
+    change = {"node_count": nodes, "process_count_per_node": request.cores // nodes}
+    return Advice(
+        "more-processes-than-cores", "info", "More processes than cores",
+        f"This machine has {plural(request.cores, 'core')}: {request.process_count} processes would take turns. "
+        "That tries the code out, it trains no faster.",
+        action=f"Use {nodes} {TIMES} {request.cores // nodes}", change=change,
+    )  # fmt: skip
+
+
+def open_local_disk(case: Case) -> Advice | None:
+    """Data on a local disk that Azure does not encrypt."""
+    size = case.request.vm_size
+    if size is None or size.retired or size.local_nvme_encrypted is not False:
+        return None
+    return Advice(
+        "open-local-disk", "info", "Local disk is not encrypted",
+        f"The local NVMe of {size.name} is not encrypted by Azure Storage encryption, even with encryption at host, "
+        "and it is ephemeral. Keep sensitive data off it.",
+        source=size.notes,
+    )  # fmt: skip

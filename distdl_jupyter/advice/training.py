@@ -1,0 +1,91 @@
+"""Rules about the training: batch and learning rate, searches over settings, jobs too small to gain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from distdl_jupyter.advice.model import Advice, Case, PastJob, Request
+from distdl_jupyter.core.words import TIMES, duration, listing, number, plural, short_id
+
+#: Starting ranks and meeting costs seconds each time; a run shorter than this has little to win from more processes.
+SMALL_JOB_SECONDS = 300.0
+#: Linear scaling of the learning rate with a gradual warm-up over the first 5 epochs kept the accuracy of ResNet-50
+#: on ImageNet up to a global batch of 8,192 (section 2.1, 2.2 and figure 1).
+GOYAL = "Goyal et al. 2017, Accurate, Large Minibatch SGD, arXiv 1706.02677"
+LARGEST_PROVEN_BATCH = 8192
+#: This many runs of one code with other values are a search.
+SEARCH_RUNS = 3
+_TIMES_WORLD = {"horovod": "hvd.size()", "torch": "dist.get_world_size()"}
+
+
+def learning_rate(case: Case) -> Advice | None:
+    """More processes make the global batch larger; the learning rate follows linearly, with a warm-up."""
+    request, count = case.request, case.request.process_count
+    if count < 2 or request.scales_learning_rate or request.batch_size is None:
+        return None
+    batch = f"The global batch grows from {number(request.batch_size)} to {number(request.batch_size * count)}."
+    if request.batch_size * count > LARGEST_PROVEN_BATCH:
+        batch += f" Beyond {LARGEST_PROVEN_BATCH:,} accuracy fell in the study behind the rule."
+    if request.learning_rate is None:
+        return Advice("global-batch", "info", "Global batch", f"{batch} Scale the learning rate with it.", source=GOYAL)
+    name, scaled = request.learning_rate_name, _rate(request.learning_rate * count)
+    reason = f"{batch} Linear scaling suggests {name} {_rate(request.learning_rate)} → {scaled} with a warm-up."
+    return Advice("learning-rate", "info", "Learning rate", reason, source=GOYAL, **_scaling(request, name, scaled))
+
+
+def _scaling(request: Request, name: str, scaled: str) -> dict[str, Any]:
+    if request.learning_rate_is_argument:
+        return {"action": f"Use {name} = {scaled}", "change": {"kwargs": {name: float(scaled)}}}
+    world = _TIMES_WORLD.get(request.distributed_backend.split("-")[0])
+    if world is None:
+        return {}
+    return {"action": f"Copy {name} * {world}", "snippet": f"{name} * {world}"}
+
+
+def _rate(value: float) -> str:
+    """Return a learning rate without the noise of binary fractions: 0.1 * 3 is 0.3."""
+    return f"{value:.6g}"
+
+
+def small_job(case: Case) -> Advice | None:
+    """A run that one process finished quickly gains little from several."""
+    request = case.request
+    if request.process_count < 2:
+        return None
+    single = _newest_single(request, case.history)
+    if single is None or single.seconds is None or single.seconds > SMALL_JOB_SECONDS:
+        return None
+    return Advice(
+        "small-job", "info", "Small job",
+        f"One process finished {single.name} in {duration(single.seconds)} (job {short_id(single.id)}). "
+        f"{plural(request.process_count, 'process').capitalize()} may not be faster.",
+        action=f"Use 1 {TIMES} 1", change={"node_count": 1, "process_count_per_node": 1},
+    )  # fmt: skip
+
+
+def _newest_single(request: Request, history: Sequence[PastJob]) -> PastJob | None:
+    """Return the newest completed single-process run of the same code, else of the same name."""
+    done = [job for job in history if job.completed and job.process_count == 1 and job.seconds is not None]
+    same = [job for job in done if request.code and job.code == request.code]
+    same = same or [job for job in done if request.name and job.name == request.name]
+    return max(same, key=lambda job: job.id, default=None)
+
+
+def settings_search(case: Case) -> Advice | None:
+    """The same code again and again with other values: jobs of one process each need no gradients exchanged."""
+    request = case.request
+    if request.process_count < 2 or not request.code:
+        return None
+    runs = [job for job in case.history if job.code == request.code and job.process_count > 1]
+    if len({job.arguments for job in runs}) < SEARCH_RUNS:
+        return None
+    newest = sorted(runs, key=lambda job: job.id)[-SEARCH_RUNS:]
+    return Advice(
+        "settings-search", "info", "A search over settings",
+        f"This code ran {len(runs)} times on several processes with other values, last as "
+        f"{listing([short_id(job.id) for job in newest])}. Jobs of one process each, side by side, finish a search "
+        "sooner: they exchange no gradients and keep the batch as it is.",
+        action=f"Use 1 {TIMES} 1", change={"node_count": 1, "process_count_per_node": 1},
+        source="Databricks, Distributed training: tune on single nodes, distribute the final training",
+    )  # fmt: skip
