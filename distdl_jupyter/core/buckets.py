@@ -1,0 +1,247 @@
+"""Points of one metric in bounded memory: buckets of steps that grow wider as more points come.
+
+* One ``Grid`` per metric says which steps a bucket holds; one ``Series`` per rank holds what was reported in each
+  bucket. So all ranks of a metric share the bucket boundaries.
+* A bucket is the steps ``i * 2**k <= step < (i + 1) * 2**k``. ``k`` begins so low that every point has a bucket of its
+  own, and grows (widths double) when more buckets than allowed would be needed. It is always the smallest ``k`` that
+  fits, so the order in which points come makes no difference.
+* A bucket keeps the lowest and the highest value of each rank exactly, with their steps, and count and sum.
+* NaN and inf never enter a mean or an extremum; they are remembered with their steps.
+
+It knows steps, values and times only: no event, no figure.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from dataclasses import dataclass
+
+#: Buckets of one metric; with its exact first and last point a line has at most 1,000 points.
+MAX_BUCKETS = 998
+#: A metric of many ranks gets fewer buckets: their number times the ranks stays below this, down to a minimum.
+_MAX_CELLS = 64_000
+_MIN_BUCKETS = 128
+#: The first buckets are 1 / 2**20 wide: steps that differ by a millionth are told apart.
+_FINEST = 2.0**20
+
+NAN, INF, MINUS_INF = 1, 2, 4
+
+
+@dataclass(slots=True)
+class Point:
+    """One reported value; ``time`` in epoch seconds."""
+
+    step: float
+    time: float
+    value: float
+
+    @property
+    def order(self) -> tuple[float, float, float]:
+        """Points are ordered by step, then time; the value (NaN behind all) only makes the order total."""
+        return (self.step, self.time, math.inf if math.isnan(self.value) else self.value)
+
+
+class Grid:
+    """The buckets of one metric: their steps and when they were reported.
+
+    ``slots`` maps a bucket's number to its position in all columns, here and in each ``Series``.
+    """
+
+    __slots__ = ("doublings", "high_steps", "low_steps", "slots", "times")
+
+    def __init__(self) -> None:
+        #: How often the width has doubled.
+        self.doublings = 0
+        self.slots: dict[int, int] = {}
+        self.low_steps = array("d")
+        self.high_steps = array("d")
+        #: Latest time at the bucket's highest step.
+        self.times = array("d")
+
+    def slot(self, step: float, time: float) -> int:
+        """Return the position of the step's bucket, making one when there is none yet."""
+        # Multiplying by the first scale is exact; a smaller one would round the tiniest steps to 0.
+        number = math.floor(step * _FINEST) >> self.doublings
+        slot = self.slots.get(number)
+        if slot is None:
+            return self._new(number, step, time)
+        high = self.high_steps[slot]
+        if step > high:
+            self.high_steps[slot], self.times[slot] = step, time
+        elif step == high:
+            if time > self.times[slot]:
+                self.times[slot] = time
+        elif step < self.low_steps[slot]:
+            self.low_steps[slot] = step
+        return slot
+
+    def _new(self, number: int, step: float, time: float) -> int:
+        slot = self.slots[number] = len(self.times)
+        self.low_steps.append(step)
+        self.high_steps.append(step)
+        self.times.append(time)
+        return slot
+
+    def ordered(self) -> list[int]:
+        """Return the positions in order of steps."""
+        return [slot for _, slot in sorted(self.slots.items())]
+
+    def groups(self, limit: int) -> list[list[int]]:
+        """Return the positions in order of steps, grouped by the narrowest wider buckets that are at most ``limit``."""
+        doublings = self._doublings(limit)
+        groups: dict[int, list[int]] = {}
+        for number, slot in sorted(self.slots.items()):
+            groups.setdefault(number >> doublings, []).append(slot)
+        return list(groups.values())
+
+    def coarsen(self, limit: int) -> list[int]:
+        """Double the width until at most ``limit`` buckets are left; return the new position of each old one."""
+        doublings = self._doublings(limit)
+        moves = [0] * len(self.times)
+        old_low, old_high, old_times = self.low_steps, self.high_steps, self.times
+        ordered = sorted(self.slots.items())
+        self.doublings += doublings
+        self.slots, self.low_steps, self.high_steps, self.times = {}, array("d"), array("d"), array("d")
+        for number, slot in ordered:
+            new = self.slots.get(number >> doublings)
+            if new is None:
+                new = self.slots[number >> doublings] = len(self.times)
+                self.low_steps.append(old_low[slot])
+                self.high_steps.append(old_high[slot])
+                self.times.append(old_times[slot])
+            else:  # in order of steps, so the later one has the higher steps
+                self.high_steps[new], self.times[new] = old_high[slot], old_times[slot]
+            moves[slot] = new
+        return moves
+
+    def _doublings(self, limit: int) -> int:
+        doublings = 0
+        while len({number >> doublings for number in self.slots}) > limit:
+            doublings += 1
+        return doublings
+
+
+class Series:
+    """One metric of one rank: what each bucket of the grid holds, and the exact count, first and last point."""
+
+    __slots__ = ("bad", "count", "counts", "first", "high_steps", "highs", "last", "low_steps", "lows", "sums")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.first: Point | None = None
+        self.last: Point | None = None
+        #: Per bucket: finite values, their sum, the extrema and the lowest steps that reached them.
+        self.counts = array("q")
+        self.sums = array("d")
+        self.lows = array("d")
+        self.low_steps = array("d")
+        self.highs = array("d")
+        self.high_steps = array("d")
+        #: Position -> (bits of NAN, INF, MINUS_INF, lowest step of such a value).
+        self.bad: dict[int, tuple[int, float]] = {}
+
+    def add(self, slot: int, step: float, value: float, time: float) -> None:
+        """Take one point into the bucket at ``slot``."""
+        self.count += 1
+        last = self.last
+        if last is not None and step > last.step:
+            last.step, last.time, last.value = step, time, value
+        else:
+            self._keep_ends(Point(step, time, value))
+        if slot >= len(self.counts):
+            self._grow(slot + 1)
+        if not math.isfinite(value):
+            self._mark(slot, NAN if value != value else INF if value > 0 else MINUS_INF, step)
+            return
+        self.counts[slot] += 1
+        self.sums[slot] += value
+        low, high = self.lows[slot], self.highs[slot]
+        if value < low or (value == low and step < self.low_steps[slot]):
+            self.lows[slot], self.low_steps[slot] = value, step
+        if value > high or (value == high and step < self.high_steps[slot]):
+            self.highs[slot], self.high_steps[slot] = value, step
+
+    def has(self, slot: int) -> bool:
+        """Say whether the bucket holds a finite value of this rank."""
+        return slot < len(self.counts) and self.counts[slot] > 0
+
+    def coarsen(self, moves: list[int]) -> None:
+        """Merge buckets as ``Grid.coarsen`` said."""
+        old = list(
+            zip(moves, self.counts, self.sums, self.lows, self.low_steps, self.highs, self.high_steps, strict=False)
+        )
+        bad, self.bad = self.bad, {}
+        for column in (self.counts, self.sums, self.lows, self.low_steps, self.highs, self.high_steps):
+            del column[:]
+        self._grow(max((row[0] for row in old), default=-1) + 1)
+        for row in old:
+            self._merge(*row)
+        for slot, (bits, step) in bad.items():
+            self._mark(moves[slot], bits, step)
+
+    def _merge(
+        self, new: int, count: int, total: float, low: float, low_step: float, high: float, high_step: float
+    ) -> None:
+        self.counts[new] += count
+        self.sums[new] += total
+        if (low, low_step) < (self.lows[new], self.low_steps[new]):
+            self.lows[new], self.low_steps[new] = low, low_step
+        if (-high, high_step) < (-self.highs[new], self.high_steps[new]):
+            self.highs[new], self.high_steps[new] = high, high_step
+
+    def _mark(self, slot: int, bits: int, step: float) -> None:
+        known, first = self.bad.get(slot, (0, math.inf))
+        self.bad[slot] = (known | bits, min(first, step))
+
+    def _grow(self, size: int) -> None:
+        missing = size - len(self.counts)
+        for zeros in (self.counts, self.sums):
+            zeros.extend([0] * missing)
+        for infinite in (self.lows, self.low_steps, self.high_steps):
+            infinite.extend([math.inf] * missing)
+        self.highs.extend([-math.inf] * missing)
+
+    def _keep_ends(self, point: Point) -> None:
+        if self.first is None or point.order < self.first.order:
+            self.first = Point(point.step, point.time, point.value)
+        if self.last is None or point.order > self.last.order:
+            self.last = point
+
+
+class Metric:
+    """One metric of a job: the series of its ranks on one grid."""
+
+    __slots__ = ("count", "grid", "limit", "series")
+
+    def __init__(self) -> None:
+        self.grid = Grid()
+        self.series: dict[int, Series] = {}
+        self.limit = MAX_BUCKETS
+        #: Points of all ranks.
+        self.count = 0
+
+    def add(self, rank: int, step: float, value: float, time: float) -> None:
+        """Take one point of one rank. ``step`` and ``time`` must be finite."""
+        series = self.series.get(rank)
+        if series is None:
+            series = self._new(rank)
+        self.count += 1
+        grid = self.grid
+        series.add(grid.slot(step, time), step, value, time)
+        if len(grid.slots) > self.limit:
+            self._coarsen()
+
+    def ranked(self) -> list[tuple[int, Series]]:
+        """Return (rank, series) in order of ranks."""
+        return sorted(self.series.items())
+
+    def _new(self, rank: int) -> Series:
+        series = self.series[rank] = Series()
+        self.limit = max(_MIN_BUCKETS, min(MAX_BUCKETS, _MAX_CELLS // len(self.series)))
+        return series
+
+    def _coarsen(self) -> None:
+        moves = self.grid.coarsen(self.limit)
+        for series in self.series.values():
+            series.coarsen(moves)

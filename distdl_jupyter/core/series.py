@@ -1,0 +1,70 @@
+"""The curves of a job: metric events folded into bounded series.
+
+``SeriesBook().apply(event)`` for each event in order, about a microsecond a value; ``band(name)`` and ``lines(name)``
+cost some milliseconds whatever the number of points. How points are kept is ``core.buckets``'s affair, how they are
+read ``core.curves``'s, how a curve looks ``core.figure``'s.
+"""
+
+from __future__ import annotations
+
+import math
+
+from distdl_jupyter.core.buckets import Metric, Series
+from distdl_jupyter.core.curves import Band, Line, band_of, lines_of
+from distdl_jupyter.core.events import Event
+
+#: Names of metrics beyond this many are not kept: a name made from the step would fill the memory.
+MAX_METRICS = 500
+#: Steps beyond this (and those that are not finite) have no place on an axis; nanoseconds of the epoch have.
+MAX_STEP = 1e21
+
+
+class SeriesBook:
+    """All curves of a job, by the name of the metric."""
+
+    def __init__(self) -> None:
+        self._metrics: dict[str, Metric] = {}
+
+    def apply(self, event: Event) -> None:
+        """Fold one event in; other types than metric and what is malformed are ignored."""
+        if event.get("type") != "metric":
+            return
+        try:
+            rank, step, time = int(event["rank"]), float(event["step"]), float(event["t"])
+            if not (abs(step) <= MAX_STEP and math.isfinite(time)):
+                return
+            for name, value in event["values"].items():
+                metric = self._metrics.get(name) or self._new(name)
+                if metric is not None:
+                    metric.add(rank, step, float(value), time)
+        except (KeyError, TypeError, ValueError, OverflowError, AttributeError):
+            return
+
+    @property
+    def names(self) -> list[str]:
+        """Names of all metrics in the order of their first report."""
+        return list(self._metrics)
+
+    def count(self, name: str) -> int:
+        """Return how many points of a metric came, over all ranks: a view redraws when this has changed."""
+        metric = self._metrics.get(name)
+        return metric.count if metric else 0
+
+    def series(self, name: str, rank: int) -> Series | None:
+        """Return the series of one rank, None when it reported nothing of that name."""
+        metric = self._metrics.get(name)
+        return metric.series.get(rank) if metric else None
+
+    def band(self, name: str) -> Band:
+        """Return the metric over all ranks; an unknown name gives an empty band."""
+        return band_of(self._metrics.get(name) or Metric())
+
+    def lines(self, name: str) -> list[Line]:
+        """Return the metric's line of each rank in order of ranks; an unknown name gives none."""
+        return lines_of(self._metrics.get(name) or Metric())
+
+    def _new(self, name: str) -> Metric | None:
+        if len(self._metrics) >= MAX_METRICS:
+            return None
+        metric = self._metrics[name] = Metric()
+        return metric

@@ -1,0 +1,212 @@
+"""Curves: exact extrema and ends after any number of points in any order, in bounded memory."""
+
+import math
+import random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from distdl_jupyter.core import buckets
+from distdl_jupyter.core.curves import Mark
+from distdl_jupyter.core.series import MAX_METRICS, MAX_STEP, SeriesBook
+
+STEPS = st.one_of(st.integers(-5_000, 50_000).map(float), st.floats(-1e6, 1e6), st.floats(-MAX_STEP, MAX_STEP))
+VALUES = st.one_of(st.floats(-1e3, 1e3), st.floats(-1e300, 1e300), st.sampled_from([math.nan, math.inf, -math.inf]))
+POINTS = st.lists(st.tuples(st.integers(0, 3), STEPS, VALUES), min_size=1, max_size=60)
+
+
+def metric(rank, step, value, t=0.0, name="loss"):
+    return {"v": 1, "type": "metric", "t": t, "rank": rank, "step": step, "values": {name: value}}
+
+
+def book_of(points):
+    book = SeriesBook()
+    for rank, step, value in points:
+        book.apply(metric(rank, step, value, t=1000.0 + rank))
+    return book
+
+
+def wave(count, ranks=1, seed=1):
+    rng = random.Random(seed)
+    return [(rank, float(step), math.sin(step / 50) + rng.random()) for step in range(count) for rank in range(ranks)]
+
+
+def readable(book):
+    """All that a view gets but the means, whose rounding depends on the order."""
+    band = book.band("loss")
+    rows = [(r.step, r.time, r.mean is None, r.low, r.low_rank, r.high, r.high_rank) for r in band.rows]
+    lines = [(n.rank, n.steps, n.values, n.times, n.marks, n.count, repr(n.last)) for n in book.lines("loss")]
+    return rows, band.marks, band.ranks, band.count, band.last_step, lines
+
+
+def means_agree(one, other):
+    pairs = zip(one.band("loss").rows, other.band("loss").rows, strict=True)
+    return all(a.mean is None or abs(a.mean - b.mean) <= 1e-9 * max(abs(a.low), abs(a.high)) for a, b in pairs)
+
+
+def check_extrema(book, points):
+    finite = [(value, rank) for rank, _, value in points if math.isfinite(value)]
+    band = book.band("loss")
+    lows = [(row.low, row.low_rank) for row in band.rows if row.low is not None]
+    highs = [(row.high, row.high_rank) for row in band.rows if row.high is not None]
+    assert bool(lows) == bool(finite)
+    if finite:
+        assert min(lows) == min(finite)
+        highest = max(value for value, _ in finite)
+        assert min((-value, rank) for value, rank in highs) == (-highest, min(r for v, r in finite if v == highest))
+    for line in book.lines("loss"):
+        own = [value for rank, _, value in points if rank == line.rank and math.isfinite(value)]
+        shown = [value for value in line.values if value is not None]
+        assert (min(shown, default=None), max(shown, default=None)) == (min(own, default=None), max(own, default=None))
+
+
+@given(POINTS, st.integers(4, 40))
+@settings(max_examples=300, deadline=None)
+def test_extrema_are_exact_and_order_makes_no_difference(points, limit):
+    unique = list({(rank, step): (rank, step, value) for rank, step, value in points}.values())
+    shuffled = random.Random(len(points)).sample(unique, len(unique))
+    kept = buckets.MAX_BUCKETS
+    buckets.MAX_BUCKETS, buckets._MIN_BUCKETS = limit, 2
+    try:
+        one, other = book_of(unique), book_of(shuffled)
+        check_extrema(one, unique)
+        assert readable(one) == readable(other)
+        assert means_agree(one, other)
+        assert len(one.band("loss").rows) <= limit + 2
+    finally:
+        buckets.MAX_BUCKETS, buckets._MIN_BUCKETS = kept, 128
+
+
+def test_many_points_in_any_order_give_one_and_the_same_curve():
+    points = [*wave(30_000, ranks=2), (1, 17_777.0, 99.0), (0, 4_242.0, -99.0)]
+    points = list({point[:2]: point for point in points}.values())
+    shuffled = random.Random(7).sample(points, len(points))
+    one, other = book_of(points), book_of(shuffled)
+    check_extrema(one, points)
+    assert readable(one) == readable(other)
+    assert means_agree(one, other)
+
+
+def test_every_point_is_drawn_while_there_are_few():
+    points = wave(998)
+    (line,) = book_of(points).lines("loss")
+    assert list(zip(line.steps, line.values, strict=True)) == [(step, value) for _, step, value in points]
+    band = book_of(points).band("loss")
+    assert [(row.step, row.mean) for row in band.rows] == [(step, value) for _, step, value in points]
+
+
+def test_memory_and_drawn_points_are_bounded():
+    book = book_of(wave(20_000, ranks=3))
+    series = book.series("loss", 0)
+    assert len(series.counts) <= buckets.MAX_BUCKETS
+    assert series.count == 20_000
+    assert 400 < len(book.band("loss").rows) <= 1000
+    assert all(400 < len(line.steps) <= 1000 for line in book.lines("loss"))
+    assert book.count("loss") == 60_000
+
+
+def test_many_ranks_get_coarser_curves():
+    book = book_of((rank, float(step), rank + step) for rank in range(300) for step in range(0, 3000, 10))
+    assert len(book.band("loss").rows) <= 64_000 // 300 + 2
+    assert book.band("loss").rows[-1].high == 299 + 2990
+
+
+def test_first_and_last_point_stay_exact():
+    points = wave(5_001, ranks=2)
+    book = book_of(points)
+    band = book.band("loss")
+    assert band.rows[0].step == 0.0
+    assert band.rows[0].mean == (points[0][2] + points[1][2]) / 2
+    assert (band.rows[-1].step, band.last_step) == (5_000.0, 5_000.0)
+    assert band.rows[-1].mean == band.last == (points[-1][2] + points[-2][2]) / 2
+    line = book.lines("loss")[0]
+    assert (line.steps[0], line.values[0]) == points[0][1:]
+    assert (line.steps[-1], line.values[-1]) == points[-2][1:]
+
+
+def test_a_rank_that_has_not_reported_its_step_yet_does_not_bend_the_end():
+    book = book_of([(0, 0.0, 4.0), (1, 0.0, 2.0), (0, 1.0, 3.9)])
+    assert book.band("loss").rows[-1].mean == (3.9 + 2.0) / 2
+
+
+def test_steps_may_be_fractions():
+    book = book_of((0, step / 1000, float(step)) for step in range(500))
+    assert [row.step for row in book.band("loss").rows] == [step / 1000 for step in range(500)]
+
+
+def test_not_finite_values_are_gaps_with_marks():
+    points = [(rank, float(step), 1.0) for step in range(6) for rank in range(2)]
+    points[4] = (0, 2.0, math.nan)
+    points[9] = (1, 4.0, -math.inf)
+    book = book_of(points)
+    band = book.band("loss")
+    assert [row.mean for row in band.rows] == [1.0, 1.0, None, 1.0, None, 1.0]
+    assert band.marks == [Mark(2.0, ("nan",), (0,)), Mark(4.0, ("-inf",), (1,))]
+    first, second = book.lines("loss")
+    assert first.values == [1.0, 1.0, None, 1.0, 1.0, 1.0]
+    assert second.values == [1.0, 1.0, 1.0, 1.0, None, 1.0]
+    assert [mark.step for mark in second.marks] == [4.0]
+
+
+def test_marks_survive_decimation_and_stay_bounded():
+    points = [(0, float(step), math.nan if step > 5000 else 1.0) for step in range(40_000)]
+    band = book_of(points).band("loss")
+    assert len(band.marks) <= 1000
+    assert 5001.0 in {mark.step for mark in band.marks}
+    assert math.isnan(band.last)
+    assert band.rows[-1].mean is None
+
+
+def test_events_carry_not_finite_values_as_words():
+    book = book_of([(0, 1, "nan"), (0, 2, "inf"), (0, 3, 0.5)])
+    assert [mark.kinds for mark in book.band("loss").marks] == [("nan",), ("inf",)]
+
+
+def test_huge_values_do_not_overflow_the_mean():
+    book = book_of([(rank, 0.0, 1.7e308) for rank in range(4)] + [(0, float(s), 1.7e308) for s in range(3000)])
+    assert all(row.mean == 1.7e308 for row in book.band("loss").rows)
+
+
+def test_malformed_events_change_nothing():
+    book = book_of([(0, 1.0, 2.0)])
+    before = readable(book)
+    for event in (
+        {"type": "metric"},
+        {"type": "metric", "t": 1.0, "rank": None, "step": 1, "values": {"loss": 1}},
+        metric(0, "nan", 1.0),
+        metric(0, 10**400, 1.0),
+        metric(0, 1e300, 1.0),
+        metric(0, 1, "words"),
+        metric(0, 1, None),
+        {"type": "metric", "t": 1.0, "rank": 0, "step": 1, "values": [1]},
+        {"type": "log", "t": 1.0, "rank": 0, "stream": "out", "text": "loss 1"},
+    ):
+        book.apply(event)
+    assert readable(book) == before
+
+
+def test_names_keep_their_order_and_are_bounded():
+    book = SeriesBook()
+    for name in ("loss", "accuracy", "lr", "loss"):
+        book.apply(metric(0, 0, 1.0, name=name))
+    assert book.names == ["loss", "accuracy", "lr"]
+    for number in range(MAX_METRICS + 50):
+        book.apply(metric(0, 0, 1.0, name=f"n{number}"))
+    assert len(book.names) == MAX_METRICS
+
+
+def test_an_unknown_metric_reads_as_empty():
+    book = SeriesBook()
+    assert (book.band("loss").rows, book.band("loss").last, book.lines("loss"), book.count("loss")) == ([], None, [], 0)
+    assert book.series("loss", 0) is None
+
+
+@given(POINTS, st.integers(0, 60))
+@settings(max_examples=100, deadline=None)
+def test_reading_in_between_changes_nothing(points, cut):
+    whole, parts = book_of(points), SeriesBook()
+    for number, (rank, step, value) in enumerate(points):
+        if number == cut:
+            readable(parts)
+        parts.apply(metric(rank, step, value, t=1000.0 + rank))
+    assert readable(whole) == readable(parts)
