@@ -67,7 +67,7 @@ class VmSize:
     notes: str
 
     @property
-    def full_name(self) -> str:
+    def size(self) -> str:
         """Return the name as Azure's interfaces take it: ``Standard_NC96ads_A100_v4``."""
         return _PREFIX + self.name
 

@@ -22,7 +22,7 @@ def test_every_row_has_a_source_and_a_gpu() -> None:
         assert size.gpu_count > 0
         assert re.fullmatch(r"[A-Z]{1,2}\d+X?|RTX PRO 6000", size.gpu), size.gpu
         assert not size.name.startswith("Standard_")
-        assert size.full_name == f"Standard_{size.name}"
+        assert size.size == f"Standard_{size.name}"
 
 
 def test_names_are_unique_in_any_case() -> None:
@@ -98,7 +98,7 @@ def test_a_size_is_found_however_it_is_written(written: str, name: str) -> None:
 def test_every_size_finds_itself() -> None:
     for size in catalogue():
         assert find(size.name) is size
-        assert find(size.full_name.upper()) is size
+        assert find(size.size.upper()) is size
 
 
 @pytest.mark.parametrize(
