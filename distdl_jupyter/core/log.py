@@ -1,0 +1,213 @@
+"""The log of a job, folded for reading.
+
+* Equal lines of several ranks within ``WINDOW`` seconds are one row. A row keeps, for each of its ranks, the number of
+  the line in that rank's own output: the view of one rank orders its rows by it and so shows exactly what was printed.
+* A line that is drawn over and over (a progress bar) is not a row while it changes: it is in ``open`` and becomes a row
+  when it ends.
+* The newest ``tail`` rows are kept, the counts are of all.
+
+``LogBook.apply(event)`` for each event in order; ``changes(mark)`` says which rows were appended or replaced since.
+Text is made safe to show (``core.printable``) but not escaped for HTML.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from distdl_jupyter.core.events import Event
+from distdl_jupyter.core.printable import printable
+
+#: Equal lines of ranks are folded when they come within so many seconds.
+WINDOW = 2.0
+TAIL = 5000
+
+
+@dataclass(slots=True)
+class Row:
+    """One row: ``n`` is its number for ever, ``t`` epoch seconds, ``rank`` the first to print it (None: the system).
+
+    ``lines`` maps each rank that printed it to the number of the line in that rank's output, from 1. ``redraws``
+    counts how often the line was drawn over.
+    """
+
+    n: int
+    t: float
+    rank: int | None
+    stream: str
+    text: str
+    redraws: int = 0
+    lines: dict[int, int] = field(default_factory=dict)
+    revision: int = 0
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks printed the line; 0 for a line of the system."""
+        return len(self.lines)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the row as plain data."""
+        return {
+            "n": self.n, "t": self.t, "rank": self.rank, "stream": self.stream, "text": self.text,
+            "redraws": self.redraws, "ranks": self.ranks, "lines": {str(rank): n for rank, n in self.lines.items()},
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What a view must do to be up to date: forget rows below ``first``, put ``rows`` in by ``n``, replace ``open``.
+
+    ``rows`` ascend by ``n``; ``mark`` is what to ask with the next time.
+    """
+
+    rows: list[Row]
+    open: list[Row]
+    first: int
+    mark: int
+
+
+class LogBook:
+    """The log of one job of ``process_count`` ranks. Counts: ``total`` lines, ``counts`` and ``errors`` per rank."""
+
+    def __init__(self, process_count: int = 0, tail: int = TAIL) -> None:
+        self.process_count = process_count
+        self.rows: deque[Row] = deque(maxlen=tail)
+        self.total = 0
+        self.counts: dict[int, int] = {}
+        #: Lines on stderr; redrawn ones (progress bars live there) do not count.
+        self.errors: dict[int, int] = {}
+        self._open: dict[tuple[int | None, str], Row] = {}
+        self._recent = _Recent(tail)
+        self._next = 0
+        self._revision = 0
+
+    def apply(self, event: Event) -> None:
+        """Fold one event in; other types than log are ignored."""
+        if event.get("type") != "log":
+            return
+        t, rank, stream, text = event["t"], event.get("rank"), event.get("stream", "out"), event["text"]
+        if event.get("redraws"):
+            self._redraw(t, rank, stream, text, event)
+            return
+        for line in text.split("\n"):
+            self._add(t, rank, stream, printable(line))
+
+    @property
+    def open(self) -> list[Row]:
+        """The lines that are being redrawn, those with the newest drawing last."""
+        return sorted(self._open.values(), key=lambda row: row.revision)
+
+    @property
+    def mark(self) -> int:
+        """The mark of now, for ``changes``."""
+        return self._revision
+
+    @property
+    def error_count(self) -> int:
+        """Lines on stderr of all ranks."""
+        return sum(self.errors.values())
+
+    def everyone(self, row: Row) -> bool:
+        """Say whether all ranks of a job of several printed the row."""
+        return row.ranks == self.process_count > 1
+
+    def changes(self, since: int = 0) -> Changes:
+        """Return what changed since the mark of an earlier call; 0 gives everything that is kept."""
+        rows = [row for row in self.rows if row.revision > since]
+        return Changes(rows, self.open, self.rows[0].n if self.rows else self._next, self._revision)
+
+    def of_rank(self, rank: int) -> list[Row]:
+        """Return the kept rows of one rank in the order in which it printed them."""
+        return sorted((row for row in self.rows if rank in row.lines), key=lambda row: row.lines[rank])
+
+    def _add(self, t: float, rank: int | None, stream: str, text: str, redraws: int = 0) -> None:
+        self.total += 1
+        if not isinstance(rank, int):
+            self._append(Row(0, t, None, stream, text, redraws))
+            return
+        line = self.counts[rank] = self.counts.get(rank, 0) + 1
+        if stream == "err" and not redraws:
+            self.errors[rank] = self.errors.get(rank, 0) + 1
+        row = self._recent.find(t, rank, stream, text) if redraws <= 1 else None
+        if row is None:
+            row = self._append(Row(0, t, rank, stream, text, redraws))
+            if redraws <= 1:
+                self._recent.add(row)
+        row.lines[rank] = line
+        self._touch(row)
+
+    def _append(self, row: Row) -> Row:
+        row.n = self._next
+        self._next += 1
+        self.rows.append(row)
+        self._touch(row)
+        return row
+
+    def _touch(self, row: Row) -> None:
+        self._revision += 1
+        row.revision = self._revision
+
+    def _redraw(self, t: float, rank: int | None, stream: str, text: str, event: Event) -> None:
+        key, redraws = (rank, stream), int(event["redraws"])
+        if event.get("closed"):
+            self._open.pop(key, None)
+            self._add(t, rank, stream, printable(text), redraws)
+        else:
+            self._open[key] = Row(-1, t, rank, stream, printable(text), redraws)
+            self._touch(self._open[key])
+
+
+class _Recent:
+    """The rows of the last seconds by what they say, to find the one that a rank's equal line belongs to."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._rows: deque[Row] = deque()
+        self._by_text: dict[tuple[str, str], list[Row]] = {}
+        #: Number of the newest row that holds a rank's line of this text: equal lines of one rank stay separate.
+        self._held: dict[tuple[str, str], dict[int, int]] = {}
+
+    def add(self, row: Row) -> None:
+        """Take a new row."""
+        self._rows.append(row)
+        key = (row.stream, row.text)
+        self._by_text.setdefault(key, []).append(row)
+        self._held.setdefault(key, {})[row.rank or 0] = row.n
+
+    def find(self, t: float, rank: int, stream: str, text: str) -> Row | None:
+        """Return the oldest recent row of the text that has no line of the rank behind its newest one."""
+        self._forget(t)
+        key = (stream, text)
+        rows = self._by_text.get(key)
+        if rows is None:
+            return None
+        held = self._held[key]
+        at = bisect_right(rows, held.get(rank, -1), key=_number)
+        if at == len(rows):
+            return None
+        held[rank] = rows[at].n
+        return rows[at]
+
+    def _forget(self, now: float) -> None:
+        while self._rows and (now - self._rows[0].t > WINDOW or len(self._rows) >= self._size):
+            row = self._rows.popleft()
+            key = (row.stream, row.text)
+            rows = self._by_text[key]
+            del rows[0]
+            if not rows:
+                del self._by_text[key], self._held[key]
+
+
+def _number(row: Row) -> int:
+    return row.n
+
+
+def fold(events: Iterable[Event], process_count: int = 0) -> LogBook:
+    """Return the log of a whole sequence of events."""
+    book = LogBook(process_count)
+    for event in events:
+        book.apply(event)
+    return book

@@ -1,0 +1,192 @@
+"""The folded log: nothing lost, equal lines of ranks together, redrawn lines as one, updates by message only."""
+
+import re
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from distdl_jupyter.core.log import LogBook, fold
+from distdl_jupyter.core.printable import MAX_SHOWN, printable
+
+ESC = "\x1b"
+
+
+def log(text, rank=0, t=0.0, stream="out", **more):
+    return {"v": 1, "type": "log", "t": t, "rank": rank, "stream": stream, "text": text, **more}
+
+
+EVENTS = st.lists(
+    st.builds(
+        log,
+        st.lists(st.sampled_from(["a", "b", "loss 1", "", "é\tx"]), min_size=1, max_size=4).map("\n".join),
+        st.sampled_from([0, 1, 2, None]),
+        st.integers(0, 12).map(float),
+        st.sampled_from(["out", "err"]),
+    )
+    | st.builds(
+        lambda text, rank, redraws, closed: log(text, rank, 5.0, "err", redraws=redraws, closed=closed),
+        st.sampled_from(["10%", "20%"]),
+        st.integers(0, 2),
+        st.integers(1, 9),
+        st.booleans(),
+    ),
+    max_size=40,
+).map(lambda events: sorted(events, key=lambda event: event["t"]))
+
+
+class Mirror:
+    """What a view holds that only appends and replaces."""
+
+    def __init__(self):
+        self.rows, self.open, self.mark = {}, [], 0
+
+    def take(self, changes):
+        self.rows.update((row.n, row.to_json()) for row in changes.rows)
+        self.rows = {n: row for n, row in self.rows.items() if n >= changes.first}
+        self.open, self.mark = [row.to_json() for row in changes.open], changes.mark
+
+
+def shown(book):
+    return [(row.rank, row.text, row.ranks) for row in book.rows]
+
+
+@given(EVENTS)
+@settings(max_examples=200, deadline=None)
+def test_every_line_is_in_exactly_one_row(events):
+    book = fold(events, 3)
+    assert sum(max(1, row.ranks) for row in book.rows) == book.total
+    assert sum(row.rank is None for row in book.rows) + sum(book.counts.values()) == book.total
+    for rank in range(3):
+        printed = [
+            (event["stream"], line)
+            for event in events
+            if event["rank"] == rank and (not event.get("redraws") or event["closed"])
+            for line in event["text"].split("\n")
+        ]
+        assert [(row.stream, row.text) for row in book.of_rank(rank)] == printed
+        assert book.counts.get(rank, 0) == len(printed)
+    errors = [e for e in events if e["stream"] == "err" and e["rank"] is not None and not e.get("redraws")]
+    assert book.error_count == sum(e["text"].count("\n") + 1 for e in errors)
+
+
+@given(EVENTS, st.lists(st.integers(0, 40), max_size=5), st.integers(1, 10))
+@settings(max_examples=200, deadline=None)
+def test_a_view_that_appends_and_replaces_ends_up_equal(events, looks, tail):
+    book, mirror = LogBook(3, tail=tail), Mirror()
+    for number, event in enumerate(events):
+        if number in looks:
+            mirror.take(book.changes(mirror.mark))
+        book.apply(event)
+    mirror.take(book.changes(mirror.mark))
+    assert list(mirror.rows.values()) == [row.to_json() for row in book.rows]
+    assert sorted(mirror.rows) == list(mirror.rows)
+    assert mirror.open == [row.to_json() for row in book.open]
+    assert mirror.mark == book.mark
+
+
+@given(EVENTS, st.integers(0, 40))
+@settings(max_examples=100, deadline=None)
+def test_batches_of_lines_and_single_lines_fold_alike(events, cut):
+    single = [
+        {**event, "text": line}
+        for event in events
+        for line in ([event["text"]] if event.get("redraws") else event["text"].split("\n"))
+    ]
+    assert [row.to_json() for row in fold(events, 3).rows] == [row.to_json() for row in fold(single, 3).rows]
+
+
+def test_equal_lines_of_all_ranks_are_one_row():
+    book = fold([log("Horovod 0.28.1", rank, t=rank / 10) for rank in range(4)], 4)
+    assert shown(book) == [(0, "Horovod 0.28.1", 4)]
+    assert book.everyone(book.rows[0])
+    assert book.total == 4
+
+
+def test_lines_of_other_times_streams_and_the_same_rank_stay_apart():
+    book = fold(
+        [log("x"), log("x"), log("x", 1, stream="err"), log("x", 1, t=1.0), log("x", 2, t=9.0), log("x", None, t=9.0)],
+        3,
+    )
+    assert shown(book) == [(0, "x", 2), (0, "x", 1), (1, "x", 1), (2, "x", 1), (None, "x", 0)]
+    assert not book.everyone(book.rows[0])
+
+
+def test_repeated_blocks_fold_line_by_line():
+    book = fold([log("a\nb\na", rank) for rank in range(3)], 3)
+    assert shown(book) == [(0, "a", 3), (0, "b", 3), (0, "a", 3)]
+
+
+def test_a_rank_on_its_own_reads_in_the_order_it_printed():
+    book = fold([log("epoch 3 done", 0), log("rank 1: 0.12\nepoch 3 done", 1)], 2)
+    assert shown(book) == [(0, "epoch 3 done", 2), (1, "rank 1: 0.12", 1)]
+    assert [row.text for row in book.of_rank(1)] == ["rank 1: 0.12", "epoch 3 done"]
+
+
+def test_a_redrawn_line_is_open_until_it_ends():
+    book = LogBook(1)
+    for n in (1, 40, 743):
+        book.apply(log(f"{n}/1200", stream="err", redraws=n))
+    assert not book.rows
+    assert [(row.text, row.redraws) for row in book.open] == [("743/1200", 743)]
+    book.apply(log("epoch 1"))
+    book.apply(log("1200/1200", stream="err", redraws=1200, closed=True))
+    assert not book.open
+    assert [(row.text, row.redraws) for row in book.rows] == [("epoch 1", 0), ("1200/1200", 1200)]
+    assert (book.total, book.counts, book.error_count) == (2, {0: 2}, 0)
+
+
+def test_a_prompt_without_newline_that_ended_folds_as_a_line():
+    book = fold([log("done", rank, redraws=1, closed=True) for rank in range(2)], 2)
+    assert shown(book) == [(0, "done", 2)]
+
+
+def test_the_tail_is_bounded_and_the_counts_are_not():
+    book, mirror = LogBook(2), Mirror()
+    for number in range(300):
+        book.apply(log("\n".join(f"line {number} {k}" for k in range(100)), number % 2, t=number / 100))
+        if number % 50 == 0:
+            mirror.take(book.changes(mirror.mark))
+    mirror.take(book.changes(mirror.mark))
+    assert len(book.rows) == len(mirror.rows) == 5000
+    assert (book.total, book.counts) == (30_000, {0: 15_000, 1: 15_000})
+    assert book.changes().first == 25_000
+
+
+def test_a_flood_of_one_line_stays_quick_and_folds():
+    book = fold([log("\n".join(["."] * 4000), rank) for rank in range(4)], 4)
+    assert len(book.rows) == 4000
+    assert all(row.ranks == 4 for row in book.rows)
+
+
+def test_escape_sequences_go_and_text_stays():
+    assert printable(f"{ESC}[1;31mred{ESC}[0m {ESC}]0;title\x07tail {ESC}(B{ESC}[2Kend") == "red tail end"
+    assert printable(f"{ESC}]8;;https://example.org{ESC}\\link{ESC}]8;;{ESC}\\") == "link"
+    assert printable("a\x9b31mb") == "ab"
+    assert printable(f"cut {ESC}[3") == "cut [3"
+
+
+def test_control_characters_become_visible():
+    assert printable("a\x00b\x07c\x7f") == "a␀b␇c␡"
+    assert printable("file\u202egnp.exe") == "file<U+202E>gnp.exe"
+    assert printable("x\u2028y\x85z") == "x<U+2028>y<U+0085>z"
+    assert printable("bad \ud800 text").encode() == "bad \N{REPLACEMENT CHARACTER} text".encode()
+    assert printable("tab\tÄ 日本 👩‍🚀 שלום") == "tab\tÄ 日本 👩‍🚀 שלום"
+
+
+def test_backspaces_and_returns_draw_over():
+    assert printable("  1/100\b\b\b\b\b\b\b 99/100") == " 99/100"
+    assert printable("loading\rdone") == "doneing"
+    assert printable("windows line\r") == "windows line"
+
+
+def test_a_very_long_line_is_cut_with_its_length():
+    text = printable("x" * 64_000)
+    assert len(text) < MAX_SHOWN + 40
+    assert text.endswith("x … (64,000 characters)")
+    assert printable("x" * MAX_SHOWN) == "x" * MAX_SHOWN
+
+
+@given(st.text())
+def test_whatever_comes_is_printable(text):
+    assert re.search("[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028-\u202e]", printable(text)) is None
+    printable(text).encode()
