@@ -1,0 +1,88 @@
+# The two commands of this project are `make demo` and `make test`; both work in a fresh clone.
+# Everything goes into .venv/ (and labextension/node_modules/); .venv/.stamps/ remembers what is done.
+
+# Which torch to install when .venv has none yet.
+TORCH ?= torch==2.13.0
+# The Python that makes .venv; found when empty.
+PYTHON ?=
+
+VENV := .venv
+STAMPS := $(VENV)/.stamps
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check --no-input install
+STEP := .ci/step
+BUNDLE := distdl_jupyter/panels/static/panels.js
+MODULES := labextension/node_modules/.installed
+FRONT_END := $(shell find labextension -name node_modules -prune -o -type f -print)
+NOTEBOOK := notebooks/quickstart.ipynb
+
+# The front end is built here, with its time shown, and not a second time inside pip.
+export HATCH_JUPYTER_BUILDER_SKIP_NPM := 1
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+.PHONY: help demo test lab bench lint build clean
+
+help: ## Show this list
+	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 14
+
+demo: $(STAMPS)/horovod ## Train a network with Horovod on 2 processes, from a notebook
+	@$(PY) notebooks/run.py $(NOTEBOOK)
+
+lab: $(STAMPS)/horovod ## Open the same notebook in JupyterLab
+	@$(VENV)/bin/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) $(NOTEBOOK)
+
+test: $(STAMPS)/horovod $(STAMPS)/test ## Run every check and every test
+	@.ci/test-packages
+	@$(MAKE) --no-print-directory lint
+	@.ci/pytest $(PYTEST)
+
+lint: $(STAMPS)/test $(MODULES) ## Check style, types and the floors between the modules
+	@$(STEP) "Checking style" $(VENV)/bin/ruff check .
+	@$(STEP) "Checking format" $(VENV)/bin/ruff format --check .
+	@$(STEP) "Checking types" $(VENV)/bin/mypy
+	@$(STEP) "Checking the floors" $(VENV)/bin/lint-imports
+	@$(STEP) "Checking the front end" npm --prefix labextension run --silent check
+
+bench: $(STAMPS)/horovod $(STAMPS)/test ## Measure, as ratios
+	@for script in tests/benchmarks/bench_*.py; do $(PY) "$$script" || exit 1; done
+
+build: $(BUNDLE) ## Build the panels' front end
+
+clean: ## Remove all that the other targets made here (built Horovod wheels stay in the user cache)
+	rm -rf $(VENV) labextension/node_modules distdl_jupyter/panels/static .*_cache
+
+$(STAMPS)/prerequisites:
+	@python=$$(.ci/prerequisites "$(PYTHON)") && mkdir -p $(STAMPS) && printf '%s\n' "$$python" >$@
+
+$(STAMPS)/venv: | $(STAMPS)/prerequisites
+	@test -x $(PY) || $(STEP) "Making $(VENV)" "$$(cat $(STAMPS)/prerequisites)" -m venv $(VENV)
+	@touch $@
+
+# First and alone: the index's newest torch brings several GB of CUDA.
+$(STAMPS)/torch: | $(STAMPS)/venv
+	@$(PY) -c 'from importlib.metadata import version; version("torch")' 2>/dev/null || \
+		$(STEP) "Installing $(TORCH)" $(PIP) $(TORCH)
+	@touch $@
+
+$(MODULES): labextension/package.json labextension/package-lock.json | $(STAMPS)/prerequisites
+	@$(STEP) "Installing the front end's tools" npm --prefix labextension ci --no-audit --no-fund --loglevel=error
+	@touch $@
+
+$(BUNDLE): $(FRONT_END) $(MODULES)
+	@$(STEP) "Building the front end" npm --prefix labextension run --silent build
+	@touch $@
+
+$(STAMPS)/package: pyproject.toml | $(STAMPS)/torch $(BUNDLE)
+	@$(STEP) "Installing distdl_jupyter" $(PIP) -e '.[torch,mpi,demo]'
+	@touch $@
+
+$(STAMPS)/test: $(STAMPS)/package
+	@$(STEP) "Installing what the tests need" $(PIP) -e '.[test]'
+	@touch $@
+
+# Again when torch was replaced; its file is not there yet when the first run reads this.
+$(STAMPS)/horovod: $(STAMPS)/package $(wildcard $(VENV)/lib/python3*/site-packages/torch/version.py)
+	@$(VENV)/bin/distdl install horovod
+	@touch $@
