@@ -1,7 +1,7 @@
 """``distdl``: jobs from a terminal, the environment's doctor and the one command that installs Horovod.
 
 A thin adapter over ``client``: it parses, calls and prints. Exit codes: 0 done, 1 the job or check failed, 2 the request
-was refused, 130 interrupted.
+was refused, 130 stopped.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def _ls(chosen: argparse.Namespace) -> int:
         print("No jobs yet. Put %%distributed -p 2 on top of a cell that trains, or: distdl submit -p 2 train.py")
         return 0
     now = time.time()
-    rows = [("ID", "STATE", "NAME", "PROCESSES", "BACKEND", "ELAPSED", "LAST", "CREATED")]
+    rows: list[tuple[str, ...]] = [("ID", "STATE", "NAME", "PROCESSES", "BACKEND", "ELAPSED", "LAST", "CREATED")]
     rows.extend(_row(view, now) for view in views)
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     for row in rows:
@@ -235,7 +235,7 @@ def _follow(job: Job) -> int:
 
 
 def _pairs(words: Sequence[str]) -> dict[str, str]:
-    return dict(word.split("=", 1) if "=" in word else (word, "") for word in words)
+    return {name: value for name, _, value in (word.partition("=") for word in words)}
 
 
 def _find(id_: str) -> Job:

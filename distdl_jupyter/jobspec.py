@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import preflight, registry
-from distdl_jupyter.azure import vm_sizes
+from distdl_jupyter.azure.vm_sizes import find as find_vm_size
 from distdl_jupyter.core.errors import InvalidSpec, PluginUnavailable
 from distdl_jupyter.core.names import backend_label, resolve
 from distdl_jupyter.core.spec import JobSpec, check_count, check_name, looks_secret
@@ -87,7 +87,14 @@ def build(draft: Draft, options: Mapping[str, Any], *, id_: str) -> tuple[JobSpe
         versions=_versions(),
         created=time.time(),
     )
+    _dry_run(spec, cluster, cluster_options, backend, backend_options)
     return _with_findings(spec, draft), {k: v for k, v in variables.items() if looks_secret(k)}
+
+
+def _dry_run(spec: JobSpec, cluster: Any, cluster_options: Any, backend: Any, backend_options: Any) -> None:
+    """Make the plan once without starting it, so that what does not fit together is refused at once."""
+    preview = dataclasses.replace(cluster.preview(spec, cluster_options), ports=(0,) * backend.ports)
+    backend.plan(spec, preview, backend_options)
 
 
 def _plugin_options() -> set[str]:
@@ -144,7 +151,7 @@ def _flag(value: Any, field: str) -> bool | None:
 
 
 def _vm_size(name: Any) -> str | None:
-    return None if name in (None, "") else vm_sizes.find(str(name)).size
+    return None if name in (None, "") else find_vm_size(str(name)).size
 
 
 def _versions() -> dict[str, str]:

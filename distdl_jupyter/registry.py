@@ -48,7 +48,7 @@ def get(kind: Kind, name: str) -> Any:
 
 def problems() -> list[tuple[str, str, str]]:
     """Return (kind, name, reason) of each plug-in that cannot be loaded."""
-    found = []
+    found: list[tuple[str, str, str]] = []
     for kind in KINDS:
         for name in names(kind):
             try:

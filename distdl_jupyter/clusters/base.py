@@ -106,8 +106,12 @@ class Cluster(ABC):
         """Return what "auto" means: the GPUs of one node, else 1."""
 
     @abstractmethod
+    def preview(self, spec: JobSpec, options: Any) -> Placement:
+        """Return where the ranks would run, without ports and without reserving anything. Raises InvalidSpec."""
+
+    @abstractmethod
     def place(self, spec: JobSpec, ports: int, options: Any) -> Placement:
-        """Return a place for each rank, with ``ports`` free ports. Raises LaunchFailed or InvalidSpec."""
+        """Return the preview with ``ports`` free ports that stay reserved. Raises LaunchFailed, InvalidSpec."""
 
     @abstractmethod
     def start(self, spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> Run:

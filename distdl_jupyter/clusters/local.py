@@ -6,6 +6,7 @@ those of real nodes; memory, disk and network are shared.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import socket
 import sys
@@ -48,10 +49,15 @@ class LocalCluster(Cluster):
         return max(1, len(gpus.visible())) if use_gpu is not False else 1
 
     def place(self, spec: JobSpec, ports: int, options: Any) -> Placement:
+        """Reserve ports for the preview's placement."""
+        placement = self.preview(spec, options)
+        self._ports = PortReservation(ports)
+        return dataclasses.replace(placement, ports=self._ports.ports)
+
+    def preview(self, spec: JobSpec, options: Any) -> Placement:
         """Place rank r on node r // process_count_per_node; GPUs are dealt out in order."""
         devices = gpus.visible() if spec.use_gpu is not False else []
         _check_gpus(spec, devices)
-        self._ports = PortReservation(ports)
         emulated = spec.node_count > 1
         here = socket.gethostname()
         places = tuple(
@@ -67,7 +73,7 @@ class LocalCluster(Cluster):
         return Placement(
             ranks=places,
             address="127.0.0.1",
-            ports=self._ports.ports,
+            ports=(),
             interface="lo0" if sys.platform == "darwin" else "lo",
             cores_per_rank=max(1, _cores() // spec.process_count),
             emulated=emulated,

@@ -206,8 +206,8 @@ class DirectRun(LocalRun):
         """Reap ranks that ended."""
         exits = []
         for rank, process in self._ranks.items():
-            if process.returncode is None and process.poll() is not None:
-                exits.append(self._exit(rank, process.returncode))
+            if process.returncode is None and (code := process.poll()) is not None:
+                exits.append(self._exit(rank, code))
         return exits
 
     def _exit(self, rank: int, returncode: int) -> Exit:

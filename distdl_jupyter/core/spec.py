@@ -129,13 +129,20 @@ def check_count(value: object, field_name: str) -> int:
     return value
 
 
-_SECRET = re.compile(
-    r"(secret|passw(or)?d|passphrase|token|api_?key|access_?key|account_?key|private_?key|credential|sas$|_sas_|_key$|^key$"
-    r"|connection_?string|signature)",
-    re.IGNORECASE,
+_WORDS = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z0-9])(?=[A-Z])")
+_SECRET_WORDS = frozenset(
+    "secret secrets password passwords passwd pwd passphrase token tokens apikey credential credentials sas signature"
+    " key".split()
 )
 
 
 def looks_secret(name: str) -> bool:
-    """Say whether a variable of this name probably holds a secret (token, password, key, SAS ...)."""
-    return _SECRET.search(name) is not None
+    """Say whether a variable of this name probably holds a secret (token, password, key, SAS ...).
+
+    It goes by whole words, so that TOKENIZERS_PARALLELISM stays readable. "key" counts as the last word only.
+    """
+    words = [word.lower() for word in _WORDS.split(name) if word]
+    found = _SECRET_WORDS.intersection(words)
+    if found == {"key"}:
+        return words[-1] == "key"
+    return bool(found) or "connectionstring" in "".join(words)

@@ -97,8 +97,9 @@ class Ledger:
     def _report(self, stream: Stream, report: dict[str, Any]) -> None:
         rank = stream.rank if stream.rank is not None else report.get("rank")
         handler = _REPORTS.get(str(report.get("type")))
-        if handler is not None and self.view.rank(rank) is not None:
-            handler(self, rank, report)
+        view = self.view.rank(rank)
+        if handler is not None and view is not None:
+            handler(self, view.rank, report)
 
     def _hello(self, rank: int, report: dict[str, Any]) -> None:
         self.greeted.add(rank)

@@ -1,0 +1,444 @@
+"""Real jobs on this machine, with the real Horovod and the real torch.distributed."""
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+from distdl_jupyter import JobFailed, attach, distributed, jobs, submit
+from distdl_jupyter.clusters import processes
+from distdl_jupyter.core.errors import InvalidSpec, JobNotFound, JobNotRunning, JobStillRunning
+from distdl_jupyter.core.state import State
+from tests.conftest import until_gone, wait_for
+
+pytestmark = pytest.mark.timeout(600)
+
+
+def train_with_horovod():
+    import horovod.torch as hvd
+    import torch
+
+    from distdl_jupyter import log
+
+    hvd.init()
+    torch.manual_seed(hvd.rank())
+    model = torch.nn.Linear(4, 1)
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+    for step in range(5):
+        optimizer.zero_grad()
+        loss = model(torch.randn(8, 4)).square().mean()
+        loss.backward()
+        optimizer.synchronize()
+        gradient = model.weight.grad.clone()
+        with optimizer.skip_synchronize():
+            optimizer.step()
+        log(step=step, loss=loss)
+    return {
+        "rank": hvd.rank(), "size": hvd.size(), "local_rank": hvd.local_rank(), "local_size": hvd.local_size(),
+        "cross_rank": hvd.cross_rank(), "cross_size": hvd.cross_size(), "gradient": gradient.flatten().tolist(),
+        "weights": model.weight.detach().flatten().tolist(),
+    }  # fmt: skip
+
+
+def train_with_torch():
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    dist.init_process_group("gloo")
+    torch.manual_seed(dist.get_rank())
+    model = DistributedDataParallel(torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(5):
+        optimizer.zero_grad()
+        model(torch.randn(8, 4)).square().mean().backward()
+        optimizer.step()
+    gradient = model.module.weight.grad.flatten().tolist()
+    return {"rank": dist.get_rank(), "size": dist.get_world_size(), "gradient": gradient,
+            "local_rank": int(os.environ["LOCAL_RANK"]), "node": int(os.environ["GROUP_RANK"]),
+            "host": os.environ["DISTDL_HOST"]}  # fmt: skip
+
+
+@pytest.mark.parametrize("controller", ["gloo", "mpi"])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_horovod_averages_gradients_over_all_ranks(controller, ranks):
+    job = submit(train_with_horovod, process_count_per_node=ranks, distributed_backend=f"horovod-{controller}")
+    values = job.results(timeout=300)
+    assert [value["rank"] for value in values] == list(range(ranks))
+    assert {value["size"] for value in values} == {ranks}
+    for value in values[1:]:
+        assert value["gradient"] == pytest.approx(values[0]["gradient"], abs=1e-6)
+        assert value["weights"] == pytest.approx(values[0]["weights"], abs=1e-6)
+    metrics = job.metrics()
+    assert sorted(metrics["rank"].unique()) == list(range(ranks))
+    assert len(metrics) == 5 * ranks
+    assert metrics.groupby("step")["loss"].nunique().max() == ranks, "each rank trains on data of its own"
+
+
+@pytest.mark.parametrize(("nodes", "per_node"), [(1, 2), (2, 2)])
+def test_torch_averages_gradients_over_all_ranks(nodes, per_node):
+    job = submit(train_with_torch, node_count=nodes, process_count_per_node=per_node)
+    assert job.spec.distributed_backend == "torch"
+    values = job.results(timeout=300)
+    assert [value["local_rank"] for value in values] == list(range(per_node)) * nodes
+    for value in values[1:]:
+        assert value["gradient"] == pytest.approx(values[0]["gradient"], abs=1e-6)
+    if nodes == 2:
+        assert [(value["node"], value["host"]) for value in values] == [
+            (0, "node-0"), (0, "node-0"), (1, "node-1"), (1, "node-1")]  # fmt: skip
+
+
+def test_two_emulated_nodes_look_like_two_nodes_to_horovod():
+    job = submit(train_with_horovod, node_count=2, process_count_per_node=2, distributed_backend="horovod")
+    seen = [(v["rank"], v["local_rank"], v["local_size"], v["cross_rank"], v["cross_size"]) for v in job.results(300)]
+    assert seen == [(0, 0, 2, 0, 2), (1, 1, 2, 0, 2), (2, 0, 2, 1, 2), (3, 1, 2, 1, 2)]
+
+
+def test_two_jobs_at_once_do_not_meet_each_other():
+    first = submit(train_with_horovod, process_count_per_node=2, distributed_backend="horovod-gloo")
+    second = submit(train_with_torch, process_count_per_node=2)
+    third = submit(train_with_torch, process_count_per_node=2)
+    assert len(first.results(300)) == len(second.results(300)) == len(third.results(300)) == 2
+
+
+def test_a_single_process_needs_no_backend():
+    job = submit(lambda a, b=1: a + b, (1,), {"b": 41})
+    assert job.spec.distributed_backend == "plain"
+    assert job.result(60) == 42
+    assert job.results() == [42]
+    assert job.state is State.COMPLETED
+
+
+def test_logs_keep_rank_stream_and_order():
+    def talk():
+        import os
+        import sys
+
+        for line in range(50):
+            print("out", line)
+        print("to err", file=sys.stderr)
+        print("no newline at the end", end="")
+        return os.environ["DISTDL_RANK"]
+
+    job = submit(talk, process_count_per_node=2)
+    job.wait(60)
+    for rank in (0, 1):
+        lines = list(job.logs(rank))
+        out = [str(line) for line in lines if line.stream == "out"]
+        assert out == [f"out {n}" for n in range(50)] + ["no newline at the end"]
+        assert [line.text for line in lines if line.stream == "err"] == ["to err"]
+    assert {line.rank for line in job.logs()} == {0, 1}
+    assert list(job.logs(follow=True)) == list(job.logs())
+
+
+def test_a_failing_rank_ends_the_others_within_seconds_and_is_the_one_raised(tmp_path):
+    def fail_on_one():
+        import time
+
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        batch = {"image": 1, "target": 2}
+        if dist.get_rank() == 1:
+            time.sleep(0.3)
+            batch["label"]
+        time.sleep(600)
+
+    job = submit(fail_on_one, process_count_per_node=4)
+    with pytest.raises(JobFailed) as caught:
+        job.result(timeout=120)
+    assert caught.value.rank == 1
+    assert "KeyError" in caught.value.message
+    assert 'batch["label"]' in caught.value.traceback
+    assert not until_gone(job.id, 1.0)
+    view = job.view()
+    assert view.state is State.FAILED
+    assert view.ended - view.failure.when < 5.0
+    assert len(view.failure.others) == 3
+
+
+@pytest.mark.parametrize("controller", ["gloo", "mpi"])
+def test_the_cause_is_raised_and_not_the_echo_of_a_lost_peer(controller):
+    def fail_while_others_reduce():
+        import horovod.torch as hvd
+        import torch
+
+        hvd.init()
+        for step in range(10_000):
+            if hvd.rank() == 1 and step == 3:
+                raise ValueError("rank one is unhappy")
+            hvd.allreduce(torch.ones(3))
+
+    job = submit(fail_while_others_reduce, process_count_per_node=4, distributed_backend=f"horovod-{controller}")
+    with pytest.raises(JobFailed, match="Rank 1 of 4 failed first: ValueError: rank one is unhappy"):
+        job.result(timeout=120)
+
+
+@pytest.mark.parametrize("controller", ["gloo", "mpi"])
+@pytest.mark.parametrize(
+    ("end", "words", "code", "name"),
+    [("os._exit(7)", "exit code 7", 7, None), ("os.kill(os.getpid(), 9)", "ended by SIGKILL", None, "KILL"),
+     ("os.kill(os.getpid(), 11)", "ended by SIGSEGV", None, "SEGV")],
+)  # fmt: skip
+def test_a_rank_that_dies_without_a_word_is_named(controller, end, words, code, name):
+    def die(how):
+        import os  # noqa: F401 - used by the executed text
+
+        import horovod.torch as hvd
+        import torch
+
+        hvd.init()
+        if hvd.rank() == 1:
+            exec(how)
+        hvd.allreduce(torch.ones(3))
+
+    job = submit(die, (end,), process_count_per_node=2, distributed_backend=f"horovod-{controller}")
+    with pytest.raises(JobFailed, match=f"Rank 1 of 2 failed first: {words}") as caught:
+        job.result(timeout=120)
+    assert (caught.value.exit_code, caught.value.signal) == (code, name)
+
+
+def test_sys_exit_keeps_its_code():
+    def leave():
+        import sys
+
+        sys.exit(3)
+
+    job = submit(leave)
+    with pytest.raises(JobFailed) as caught:
+        job.result(60)
+    assert caught.value.exit_code == 3
+
+
+def forever():
+    import time
+
+    print("here", flush=True)
+    while True:
+        time.sleep(0.1)
+
+
+def stubborn():
+    import signal
+    import subprocess
+    import sys
+    import time
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    code = "import os, signal, time; signal.signal(15, signal.SIG_IGN); os.setsid(); time.sleep(600)"
+    subprocess.Popen([sys.executable, "-c", code], env={}, start_new_session=True)
+    print("here", flush=True)
+    time.sleep(600)
+
+
+def test_cancel_ends_a_job_from_anywhere():
+    job = submit(forever, process_count_per_node=2)
+    wait_for(lambda: any(job.logs()), what="the first line")
+    attach(job.id).cancel()
+    assert job.wait(60).state is State.CANCELED
+    assert not until_gone(job.id, 1.0)
+    with pytest.raises(JobFailed, match="was canceled"):
+        job.result()
+    with pytest.raises(JobNotRunning):
+        job.cancel()
+
+
+def test_cancel_ends_code_that_ignores_signals_and_its_runaway_children():
+    job = submit(stubborn, process_count_per_node=2, stop_grace_seconds=0.3)
+    wait_for(lambda: len(list(job.logs())) == 2, what="both ranks")
+    tree = processes.tree(job.id)
+    assert len(tree) >= 4
+    job.cancel()
+    assert job.wait(60).state is State.CANCELED
+    assert not [pid for pid in tree if alive(pid)]
+    signals = [job.view().stop.signal]
+    assert signals == ["KILL"]
+
+
+def test_cancel_now_does_not_wait():
+    job = submit(stubborn, process_count_per_node=1, stop_grace_seconds=60)
+    wait_for(lambda: any(job.logs()), what="the first line")
+    job.cancel()
+    wait_for(lambda: job.state is State.CANCELING)
+    job.cancel(now=True)
+    job.wait(30)
+    assert job.state is State.CANCELED
+
+
+def alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return open(f"/proc/{pid}/stat").read().split(")")[1].split()[0] != "Z" if os.path.exists("/proc") else True
+
+
+def test_a_time_limit_ends_the_job_and_says_so():
+    job = submit(forever, max_run_duration_seconds=2, stop_grace_seconds=0.5)
+    with pytest.raises(JobFailed, match="stopped after 2 s, its max_run_duration_seconds"):
+        job.result(60)
+
+
+@pytest.mark.parametrize("moment", [0.0, 0.05, 0.15, 0.4, 1.0, 2.5])
+def test_a_killed_supervisor_leaves_a_lost_job_and_no_process(moment):
+    job = submit(train_with_horovod, process_count_per_node=2, distributed_backend="horovod-gloo")
+    time.sleep(moment)
+    supervisor = find_supervisor(job.id)
+    os.kill(supervisor, signal.SIGKILL)
+    job.wait(30)
+    assert job.state is State.LOST
+    assert not until_gone(job.id, 10.0)
+    list(job.logs())
+    with pytest.raises(JobFailed, match="is lost"):
+        job.result()
+
+
+def find_supervisor(job_id):
+    import psutil
+
+    for process in psutil.process_iter(["cmdline", "ppid"]):
+        line = process.info["cmdline"] or []
+        if "distdl_jupyter.supervisor" in line and any(job_id in word for word in line):
+            parent = psutil.Process(process.info["ppid"]).cmdline()
+            if parent != line:  # the guardian is the supervisor's own fork
+                return process.pid
+    raise AssertionError(f"no supervisor of {job_id} is here")
+
+
+def test_a_job_outlives_the_process_group_of_its_submitter_and_another_process_reads_and_cancels_it():
+    code = textwrap.dedent(
+        """
+        import os, sys, time
+        from tests.client.test_local_jobs import forever
+        from distdl_jupyter import submit
+        print(submit(forever, process_count_per_node=2).id, flush=True)
+        time.sleep(600)
+        """
+    )
+    submitter = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    job_id = submitter.stdout.readline().strip()
+    job = attach(job_id)
+    wait_for(lambda: any(job.logs()), what="the first line")
+    os.killpg(submitter.pid, signal.SIGINT)
+    os.killpg(submitter.pid, signal.SIGKILL)
+    submitter.communicate()
+    time.sleep(1.0)
+    assert job.state is State.RUNNING
+    code = f"from distdl_jupyter import attach; j = attach({job_id!r}); j.cancel(); print(j.wait(60).state)"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert answer.stdout.strip() == "canceled"
+
+
+def test_environment_variables_reach_every_rank_and_secrets_stay_out_of_the_folder(monkeypatch):
+    def tell():
+        import os
+
+        return os.environ["MODE"], os.environ["MY_TOKEN"], os.environ["INHERITED"]
+
+    monkeypatch.setenv("INHERITED", "yes")
+    job = submit(tell, process_count_per_node=2, env={"MODE": "fast", "MY_TOKEN": "s3cr3t-v4lue"})
+    assert job.results(60) == [("fast", "s3cr3t-v4lue", "yes")] * 2
+    for path in job.folder.path.rglob("*"):
+        if path.is_file() and not path.suffix == ".pkl":
+            assert b"s3cr3t-v4lue" not in path.read_bytes(), path
+    assert job.spec.secret_variables == ("MY_TOKEN",)
+
+
+def test_a_script_runs_with_its_arguments(tmp_path):
+    (tmp_path / "helper_beside.py").write_text("def double(x):\n    return 2 * x\n")
+    (tmp_path / "train.py").write_text(
+        textwrap.dedent(
+            """
+            import argparse, os
+            from helper_beside import double
+            from distdl_jupyter import log
+            parser = argparse.ArgumentParser()
+            parser.add_argument("--epochs", type=int)
+            arguments = parser.parse_args()
+            for epoch in range(arguments.epochs):
+                log(step=epoch, loss=1 / (epoch + 1))
+            print("done", double(arguments.epochs), __name__)
+            """
+        )
+    )
+    job = submit(entry_script="train.py", source_directory=tmp_path, script_params={"--epochs": 3}, np=2)
+    job.wait(60)
+    assert job.state is State.COMPLETED, list(map(str, job.logs()))
+    assert [str(line) for line in job.logs(1)] == ["done 6 __main__"]
+    assert len(job.metrics()) == 6
+
+
+def test_metrics_keep_what_is_not_finite():
+    def report():
+        from distdl_jupyter import log
+
+        log(step=1, a=math.nan, b=math.inf)
+        log(step=2, a=1.0)
+
+    job = submit(report)
+    job.wait(60)
+    frame = job.metrics()
+    assert list(frame.columns) == ["rank", "step", "time", "a", "b"]
+    assert math.isnan(frame["a"][0])
+    assert frame["b"][0] == math.inf
+
+
+def test_the_decorator_runs_here_when_called_and_there_when_submitted():
+    @distributed(process_count_per_node=2)
+    def train(x):
+        import os
+
+        return x, os.environ.get("DISTDL_RANK", "")
+
+    assert train(1)[0] == 1
+    job = train.submit(5)
+    assert job.results(60) == [(5, "0"), (5, "1")]
+    assert train.options(np=1).submit(6).results(60) == [(6, "0")]
+
+
+def test_jobs_are_listed_attached_and_removed():
+    job = submit(lambda: 1)
+    assert jobs() == [job]
+    assert attach(job.id.rsplit("-", 1)[1]) == job
+    job.wait(60)
+    job.remove()
+    assert jobs() == []
+    with pytest.raises(JobNotFound):
+        attach(job.id)
+
+
+def test_a_living_job_cannot_be_removed():
+    job = submit(forever)
+    with pytest.raises(JobStillRunning, match="Cancel it"):
+        job.remove()
+    job.cancel(now=True)
+    job.wait(60)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"distributed_backend": "horovdo"}, "Allowed: horovod-gloo, horovod-mpi, plain, torch"),
+        ({"nodes": 2}, "Did you mean num_nodes"),
+        ({"process_count_per_node": 0}, "takes a whole number from 1"),
+        ({"process_count_per_node": 2, "distributed_backend": "plain"}, "runs one process"),
+        ({"node_count": 2, "distributed_backend": "horovod-mpi"}, "cannot emulate several nodes"),
+        ({"max_run_duration_seconds": -1}, "above zero"),
+        ({"compute_target": "lab"}, "'lab' is no cluster"),
+        ({"controller": "mpi"}, "option neither of the backend"),
+        ({"env": {"DISTDL_RANK": "1"}}, "set by this package"),
+        ({"use_gpu": True}, "use_gpu asks for a GPU"),
+        ({"vm_size": "Standard_NC99"}, "NC99"),
+    ],
+)
+def test_bad_requests_are_refused_before_anything_starts(options, words):
+    with pytest.raises(InvalidSpec, match=words):
+        submit(lambda: 1, **options)
+    assert jobs() == []

@@ -1,0 +1,38 @@
+"""What all tests share: an own data directory, and the proof that no process of a job outlives its test."""
+
+import time
+
+import pytest
+
+from distdl_jupyter.clusters import processes
+
+
+@pytest.fixture(autouse=True)
+def distdl_home(tmp_path, monkeypatch):
+    """An own data directory for every test; afterwards nothing of its jobs may be alive."""
+    home = tmp_path / "distdl-home"
+    monkeypatch.setenv("DISTDL_HOME", str(home))
+    yield home
+    folders = list((home / "jobs").glob("*-*-*")) if (home / "jobs").exists() else []
+    for folder in folders:
+        left = until_gone(folder.name)
+        if left:
+            processes.kill_all(folder.name)
+        assert not left, f"processes {left} of job {folder.name} outlived the test"
+
+
+def until_gone(job_id, patience=10.0):
+    """Wait until no process of a job is left; return who is left after ``patience`` seconds."""
+    until = time.monotonic() + patience
+    while (left := processes.marked(job_id)) and time.monotonic() < until:
+        time.sleep(0.05)
+    return left
+
+
+def wait_for(condition, patience=60.0, what="the condition"):
+    """Poll until ``condition()`` is true and return its value."""
+    until = time.monotonic() + patience
+    while not (value := condition()):
+        assert time.monotonic() < until, f"{what} did not come true in {patience:g} s"
+        time.sleep(0.05)
+    return value

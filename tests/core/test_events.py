@@ -1,0 +1,161 @@
+"""Each rule of the event log is a test."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distdl_jupyter.core import events
+from distdl_jupyter.core.events import EventWriter, JobLock, encode, read, read_all
+
+
+@pytest.fixture
+def log(tmp_path):
+    return tmp_path / "events.jsonl"
+
+
+def write_some(log, count=20):
+    writer = EventWriter(log)
+    for step in range(count):
+        writer.write("metric", rank=0, step=step, values={"loss": step / 3, "größe": math.nan})
+    writer.close()
+
+
+def test_a_reader_sees_exactly_the_whole_lines_at_every_cut_point(log, tmp_path):
+    write_some(log, 6)
+    data = log.read_bytes()
+    whole = [line for line in data.splitlines(keepends=True)]
+    cut = tmp_path / "cut.jsonl"
+    for length in range(len(data) + 1):
+        cut.write_bytes(data[:length])
+        complete, total = 0, 0
+        for line in whole:
+            if total + len(line) > length:
+                break
+            complete, total = complete + 1, total + len(line)
+        found, cursor = read(cut)
+        assert len(found) == complete
+        assert cursor == total
+
+
+def test_reading_on_from_any_cursor_loses_and_repeats_nothing(log):
+    write_some(log, 30)
+    expected, end = read_all(log)
+    for limit in (1, 7, 100, 10_000):
+        found, cursor = [], 0
+        while True:
+            more, after = read(log, cursor, limit)
+            if after == cursor:
+                break
+            found += more
+            cursor = after
+        assert found == expected
+        assert cursor == end == log.stat().st_size
+
+
+def test_an_interleaved_reader_sees_every_event_once_in_order(log):
+    total = 3000
+    writer = EventWriter(log)
+
+    def write():
+        for step in range(total):
+            writer.write("log", rank=0, stream="out", text="x" * (step % 700))
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    lengths, cursor = [], 0
+    while len(lengths) < total:
+        more, cursor = read(log, cursor, 4096)
+        lengths += [len(event["text"]) for event in more]
+        assert thread.is_alive() or more or len(lengths) == total
+    thread.join()
+    writer.close()
+    assert lengths == [step % 700 for step in range(total)]
+
+
+def test_a_torn_tail_is_ended_by_the_next_writer_and_skipped_by_readers(log):
+    write_some(log, 3)
+    with log.open("ab") as file:
+        file.write(b'{"v":1,"t":1.0,"type":"sta')
+    assert len(read_all(log)[0]) == 3
+    write_some(log, 2)
+    assert len(read_all(log)[0]) == 5
+
+
+def test_numbers_that_are_not_finite_survive_as_strict_json(log):
+    writer = EventWriter(log)
+    values = {"a": math.nan, "b": math.inf, "c": -math.inf, "d": 0.1}
+    writer.write("metric", rank=0, step=1, values=values)
+    writer.close()
+
+    def refuse(word):
+        raise AssertionError(f"{word} is no JSON")
+
+    line = json.loads(log.read_text(), parse_constant=refuse)
+    back = {name: events.number_from_json(value) for name, value in line["values"].items()}
+    assert math.isnan(back["a"])
+    assert (back["b"], back["c"], back["d"]) == (math.inf, -math.inf, 0.1)
+
+
+def test_a_number_that_is_not_finite_elsewhere_is_refused():
+    with pytest.raises(ValueError):
+        encode({"type": "progress", "done": math.inf})
+
+
+@given(st.text(), st.integers(), st.lists(st.text()))
+def test_any_text_stays_one_line(text, number, words):
+    line = encode({"type": "note", "text": text, "n": number, "words": words})
+    assert line.count(b"\n") == 1
+    assert line.endswith(b"\n")
+    assert json.loads(line) == {"type": "note", "text": text, "n": number, "words": words}
+
+
+def test_lines_that_are_no_events_are_skipped(log):
+    log.write_bytes(b'[1]\nnull\n{"type":3}\n\xff\xfe\n\n{"type":"future","t":1,"new":[]}\n')
+    assert [event["type"] for event in read_all(log)[0]] == ["future"]
+
+
+def test_a_missing_log_reads_as_empty(log):
+    assert read(log, 0) == ([], 0)
+
+
+def test_only_one_can_hold_the_lock(tmp_path):
+    first = JobLock.acquire(tmp_path / "lock")
+    assert JobLock.acquire(tmp_path / "lock") is None
+    first.release()
+    second = JobLock.acquire(tmp_path / "lock")
+    assert second is not None
+    second.release()
+
+
+def test_the_lock_goes_over_to_a_child_without_a_free_moment_and_is_free_after_kill(tmp_path):
+    path = tmp_path / "lock"
+    lock = JobLock.acquire(path)
+    child = subprocess.Popen(
+        [sys.executable, "-c", "import sys; print('here', flush=True); sys.stdin.read()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        pass_fds=(lock.fd,),
+    )
+    child.stdout.readline()
+    lock.release()
+    assert JobLock.acquire(path) is None, "the child holds it"
+    child.kill()
+    child.communicate()
+    free = JobLock.acquire(path)
+    assert free is not None
+    free.release()
+
+
+def test_descriptors_do_not_leak_into_other_programs(log, tmp_path):
+    writer, lock = EventWriter(log), JobLock.acquire(tmp_path / "lock")
+    assert not os.get_inheritable(writer._fd)
+    assert not os.get_inheritable(lock.fd)
+    writer.close()
+    lock.release()

@@ -1,0 +1,90 @@
+"""Job folders: private, complete when visible, found by id, never by path."""
+
+import stat
+
+import pytest
+
+from distdl_jupyter.core.errors import JobNotFound
+from distdl_jupyter.core.spec import Captured, JobSpec, Source, looks_secret
+from distdl_jupyter.core.store import JobStore, is_id, new_id
+
+
+@pytest.fixture
+def store(tmp_path):
+    return JobStore(tmp_path)
+
+
+def make(store, id_=None):
+    spec = JobSpec(id=id_ or new_id(), name="digits", captured=(Captured(name="x", kind="int"),), source=Source(code="1"))
+    folder = store.prepare(spec.id)
+    folder.spec_file.write_text(spec.dumps())
+    return store.publish(folder), spec
+
+
+def test_a_folder_is_private_and_visible_only_when_published(store):
+    folder = store.prepare(new_id())
+    assert store.ids() == []
+    assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700
+    published = store.publish(folder)
+    assert store.ids() == [published.id]
+
+
+def test_a_spec_survives_the_disk(store):
+    folder, spec = make(store)
+    assert folder.spec() == spec
+
+
+def test_fields_of_a_newer_version_are_ignored():
+    data = JobSpec(id="a", name="b").to_json()
+    data["invented_later"] = 1
+    data["source"]["invented_later"] = 2
+    assert JobSpec.from_json(data) == JobSpec(id="a", name="b")
+
+
+def test_jobs_are_listed_newest_first_and_found_by_their_last_part(store):
+    make(store, "20260101-000000-aaaa")
+    make(store, "20260102-000000-bbbb")
+    assert store.ids() == ["20260102-000000-bbbb", "20260101-000000-aaaa"]
+    assert store.find("aaaa").id == "20260101-000000-aaaa"
+
+
+def test_an_ambiguous_last_part_names_the_candidates(store):
+    make(store, "20260101-000000-aaaa")
+    make(store, "20260102-000000-aaaa")
+    with pytest.raises(JobNotFound, match="2 jobs end in 'aaaa'"):
+        store.find("aaaa")
+
+
+@pytest.mark.parametrize("text", ["", "..", "../../etc/passwd", "/etc", "20260101-000000-aaaa/../x", ".new-x", "a\0b"])
+def test_a_path_is_no_id(store, text):
+    assert not is_id(text)
+    with pytest.raises(JobNotFound):
+        store.find(text)
+
+
+def test_ids_are_unique_in_the_same_moment():
+    assert len({new_id(1.0) for _ in range(200)}) > 190
+
+
+def test_removing_takes_the_folder_away(store):
+    folder, _ = make(store)
+    store.remove(folder)
+    assert store.ids() == []
+    assert not folder.path.exists()
+
+
+def test_a_broken_spec_is_no_job(store):
+    folder, _ = make(store)
+    folder.spec_file.write_text("[]")
+    with pytest.raises(JobNotFound, match="cannot be read"):
+        folder.spec()
+
+
+@pytest.mark.parametrize("name", ["AZURE_CLIENT_SECRET", "HF_TOKEN", "db_password", "AZURE_STORAGE_KEY", "BLOB_SAS_URL", "MY_SAS", "apiKey", "AZURE_STORAGE_CONNECTION_STRING", "OPENAI_API_KEY"])
+def test_secret_names(name):
+    assert looks_secret(name)
+
+
+@pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "MONKEYS", "KEYBOARD", "TOKENIZERS_PARALLELISM", "KEY_BINDINGS", "PATH", "BATCH_SIZE"])
+def test_other_names(name):
+    assert not looks_secret(name)
