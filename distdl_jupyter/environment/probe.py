@@ -19,6 +19,7 @@ from pathlib import Path
 
 from distdl_jupyter.core.store import home
 from distdl_jupyter.environment import toolchain
+from distdl_jupyter.environment.cache import cache_directory
 from distdl_jupyter.environment.inspection import Inspection, inspect_environment
 from distdl_jupyter.environment.mpi import Mpi, find_mpi
 
@@ -67,7 +68,7 @@ def probe(timeout_seconds: float = 180.0) -> Environment:
         inspection = pool.submit(inspect_environment, sys.executable, timeout_seconds)
         gpus = pool.submit(_nvidia_smi)
         mpi = pool.submit(find_mpi)
-        missing = pool.submit(lambda: toolchain.missing_to_build(home()))
+        missing = pool.submit(lambda: toolchain.missing_to_build(cache_directory()))
         return Environment(
             python=platform.python_version(),
             executable=sys.executable,
