@@ -1,0 +1,125 @@
+"""A notebook cell as a job: its code, the names that it takes from the notebook, the modules beside it."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from distdl_jupyter.capture import listing, modules
+from distdl_jupyter.capture.cell_code import plain_python
+from distdl_jupyter.capture.draft import Draft, keep, waiting_file
+from distdl_jupyter.capture.free_names import Uses, imported, parse, uses
+from distdl_jupyter.capture.notebook import CodeText, Place, cell_label, shell
+from distdl_jupyter.capture.pickler import dump
+from distdl_jupyter.capture.references import in_order
+from distdl_jupyter.core.spec import Source
+
+#: Names that IPython puts in place of Python's own; a rank has Python's.
+_IPYTHONS = ("open", "exit", "quit", "get_ipython")
+#: Names that every module has besides the builtins, and ``display``, which a rank shows as text.
+_ALWAYS_THERE = {"__name__", "__file__", "__doc__", "__builtins__", "__spec__", "__package__", "__loader__", "display"}
+#: Calls that can define names unseen.
+_DEFINES_UNSEEN = ("exec", "eval", "globals", "locals", "vars", "setattr")
+
+
+def capture_cell(
+    code: str,
+    namespace: Mapping[str, Any],
+    *,
+    cell_id: str = "",
+    execution_count: int | None = None,
+    notebook: str = "",
+    first_line: int = 2,
+    command: str = "",
+) -> Draft:
+    """Capture ``code``, the text of a cell below its magic line, with what it uses from ``namespace``.
+
+    ``first_line`` is the cell's number of line 1 of ``code``, ``notebook`` the path of its file ("" when unknown),
+    ``command`` the magic line. Raises InvalidSpec when the code cannot run on ranks or a name cannot be pickled (it
+    names the place inside the value), SyntaxError when it is no Python.
+    """
+    begin = time.perf_counter()
+    place = Place(path=notebook, cell_id=cell_id, execution_count=execution_count)
+    filename = _filename(place)
+    code = plain_python(code, first_line=first_line, filename=filename)
+    used, tree = uses(code), parse(code)
+    values = _values(used, namespace)
+    file = waiting_file()
+    notes = dump(values.items(), file)
+    listing.refuse(notes, values, unit="cell")
+    shipped = modules.local_modules([*notes.modules, *imported(tree)], modules.roots(place))
+    own = CodeText(code, cell_label(execution_count, place.name), execution_count, first_line)
+    sources = {**listing.sources_of(notes, place), filename: own}
+    return keep(
+        Draft(
+            kind="cell",
+            name=_job_name(place),
+            source=Source(
+                code=code, filename=filename, notebook=notebook, cell_id=cell_id,
+                execution_count=execution_count, first_line=first_line, command=command,
+            ),
+            captured=listing.captured_list(values.items(), notes.sizes, shipped),
+            modules=tuple(shipped),
+            payload_json={
+                "kind": "cell",
+                "code": code,
+                "filename": filename,
+                "names": list(values),
+                "sources": {name: text.to_json() for name, text in sources.items()},
+                "path": modules.search_path(place),
+                "script": "",
+                "arguments": [],
+                "working_directory": str(Path.cwd()),
+            },
+            payload=file,
+            seconds=time.perf_counter() - begin,
+            texts=(own, *listing.texts_of(notes, place), *listing.module_texts(shipped)),
+            aliases=listing.aliases_of(values.items()),
+            imports=listing.imports_of(notes, imported(tree)),
+            on_gpu=tuple(notes.on_gpu),
+            missing=_shown(_missing(used, tree, namespace), first_line),
+            deleted=_shown(used.deleted, first_line),
+            certain=used.certain,
+            numbers=listing.numbers_of(values.items()),
+        )
+    )  # fmt: skip
+
+
+def _filename(place: Place) -> str:
+    number = "" if place.execution_count is None else f" {place.execution_count}"
+    return f"<cell{number} of {place.name}>" if place.name else f"<cell{number}>"
+
+
+def _job_name(place: Place) -> str:
+    notebook = Path(place.name).stem[:100]
+    number = "" if place.execution_count is None else f" [{place.execution_count}]"
+    return f"{notebook}{number}" if notebook else f"cell{number}"
+
+
+def _values(used: Uses, namespace: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that travel by name, each behind those that it needs."""
+    ordered = in_order([name for name in used.free if name in namespace], namespace)
+    return {name: namespace[name] for name in ordered if not _is_ipythons(name, namespace[name])}
+
+
+def _is_ipythons(name: str, value: object) -> bool:
+    ip = shell()
+    return name in _IPYTHONS and ip is not None and ip.user_ns_hidden.get(name) is value
+
+
+def _missing(used: Uses, tree: ast.Module, namespace: Mapping[str, Any]) -> dict[str, int]:
+    """Return the names that nobody defines; none when the cell can define names that cannot be seen."""
+    for node in ast.walk(tree):
+        star = isinstance(node, ast.ImportFrom) and node.names[0].name == "*"
+        if star or (isinstance(node, ast.Name) and node.id in _DEFINES_UNSEEN):
+            return {}
+    known = (set(dir(builtins)) | _ALWAYS_THERE) - {"get_ipython", "__IPYTHON__"}
+    return {name: line for name, line in used.free.items() if name not in namespace and name not in known}
+
+
+def _shown(lines: Mapping[str, int], first_line: int) -> dict[str, int]:
+    return {name: line + first_line - 1 for name, line in lines.items()}

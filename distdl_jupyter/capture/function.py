@@ -1,0 +1,172 @@
+"""A function call as a job: the function with its arguments and whatever it uses from the notebook."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import textwrap
+import time
+import types
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from distdl_jupyter.capture import listing, modules
+from distdl_jupyter.capture.draft import Draft, keep, waiting_file
+from distdl_jupyter.capture.notebook import CodeText, Place, code_text, here
+from distdl_jupyter.capture.pickler import CountingSink, dump
+from distdl_jupyter.capture.references import closure_of, in_order, names_used
+from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core.spec import Source
+
+
+def capture_function(
+    function: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    command: str = "",
+) -> Draft:
+    """Capture the call ``function(*args, **kwargs)``; lambdas, closures, bound methods and partials are functions too.
+
+    Raises InvalidSpec when the arguments do not fit the function's signature, something cannot be pickled (it names the
+    place inside the value) or the function is ``async``.
+    """
+    begin = time.perf_counter()
+    args, kwargs = tuple(args), dict(kwargs or {})
+    name = _name(function)
+    arguments = _arguments(function, name, args, kwargs)
+    _refuse_async(function, name)
+    place, inner = here(), _innermost(function)
+    namespace = inner.__globals__ if inner is not None and _of_notebook(inner) else vars(sys.modules["__main__"])
+    values = {
+        **_used(function, args, kwargs, namespace),
+        **(closure_of(inner) if inner is not None else {}),
+        **arguments,
+    }
+    call = {"function": function, "args": args, "kwargs": kwargs}
+    # The first pass finds out each name's own size and what fails; the second writes the three values of the payload.
+    notes = dump([*values.items(), (f"{name}()", call)], CountingSink())
+    listing.refuse(notes, {**values, f"{name}()": call}, unit="function")
+    file = waiting_file()
+    dump(call.items(), file)
+    shipped = modules.local_modules([*notes.modules, *_module_of(function)], modules.roots(place))
+    text = code_text(inner.__code__.co_filename, place) if inner is not None else None
+    return keep(
+        Draft(
+            kind="function",
+            name=name.strip("<>")[:120],
+            source=_source(inner, text, place, command or f"submit({name}, ...)"),
+            captured=listing.captured_list(values.items(), notes.sizes, shipped),
+            modules=tuple(shipped),
+            payload_json={
+                "kind": "function",
+                "code": "",
+                "filename": inner.__code__.co_filename if inner is not None else "",
+                "names": list(call),
+                "sources": {f: t.to_json() for f, t in listing.sources_of(notes, place).items()},
+                "path": modules.search_path(place),
+                "script": "",
+                "arguments": [],
+                "working_directory": str(Path.cwd()),
+            },
+            payload=file,
+            seconds=time.perf_counter() - begin,
+            texts=(*listing.texts_of(notes, place), *listing.module_texts(shipped)),
+            aliases=listing.aliases_of(values.items()),
+            imports=listing.imports_of(notes, _module_of(function)),
+            on_gpu=tuple(notes.on_gpu),
+            numbers=listing.numbers_of(values.items()),
+        )
+    )
+
+
+def _name(function: Callable[..., Any]) -> str:
+    inner = _innermost(function)
+    return getattr(inner or function, "__name__", None) or type(function).__name__
+
+
+def _innermost(function: object) -> types.FunctionType | None:
+    """Return the plain function inside a partial, a bound method or an object with ``__call__``."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if isinstance(function, types.MethodType):
+        function = function.__func__
+    if isinstance(function, types.FunctionType):
+        return function
+    if isinstance(function, type | types.BuiltinFunctionType):
+        return None
+    call = vars(type(function)).get("__call__")
+    return call if isinstance(call, types.FunctionType) else None
+
+
+def _of_notebook(function: types.FunctionType) -> bool:
+    return function.__module__ == "__main__"
+
+
+def _arguments(
+    function: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the arguments under their parameters' names."""
+    if not callable(function):
+        raise InvalidSpec(f"{function!r} is no function.", field="function", hint="Give the function, not its result.")
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return kwargs
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise InvalidSpec(
+            f"{name}{signature} cannot be called this way: {error}.",
+            field="args",
+            hint="Give its arguments as args=(...) and kwargs={...}.",
+        ) from None
+    found: dict[str, Any] = {}
+    for parameter, value in bound.arguments.items():
+        if signature.parameters[parameter].kind is inspect.Parameter.VAR_KEYWORD:
+            found.update(value)
+        elif signature.parameters[parameter].kind is inspect.Parameter.VAR_POSITIONAL:
+            found.update({f"{parameter}[{n}]": item for n, item in enumerate(value)})
+        else:
+            found[parameter] = value
+    return found
+
+
+def _refuse_async(function: Callable[..., Any], name: str) -> None:
+    if inspect.iscoroutinefunction(function):
+        raise InvalidSpec(
+            f"{name} is an async function, but each rank makes a plain call.",
+            field="function",
+            hint=f"Give a function that calls asyncio.run({name}()).",
+        )
+
+
+def _used(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], namespace: Mapping[str, Any]
+) -> dict[str, Any]:
+    ordered = in_order(names_used((function, args, kwargs), namespace), namespace)
+    return {name: namespace[name] for name in ordered if namespace[name] is not function}
+
+
+def _module_of(function: Callable[..., Any]) -> list[str]:
+    module = getattr(function, "__module__", None)
+    return [module] if isinstance(module, str) else []
+
+
+def _source(inner: types.FunctionType | None, text: CodeText | None, place: Place, command: str) -> Source:
+    if inner is None or text is None:
+        return Source(notebook=place.path, command=command)
+    first = inner.__code__.co_firstlineno
+    block = inspect.getblock(text.text.splitlines(keepends=True)[first - 1 :])
+    return Source(
+        code=textwrap.dedent("".join(block)),
+        filename=inner.__code__.co_filename,
+        notebook=place.path,
+        # The cell that calls submit() is not the one that holds the function.
+        cell_id=place.cell_id if text.cell is not None and text.cell == place.execution_count else "",
+        execution_count=text.cell,
+        first_line=first + text.first_line - 1,
+        command=command,
+    )

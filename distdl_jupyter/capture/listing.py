@@ -1,0 +1,129 @@
+"""The list of what travels, as people are shown it, and the sources of captured code for tracebacks and checks."""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+import types
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from distdl_jupyter.capture import culprit
+from distdl_jupyter.capture.describe import detail_of, kind_of
+from distdl_jupyter.capture.modules import LocalModule
+from distdl_jupyter.capture.notebook import CodeText, Place, code_text
+from distdl_jupyter.capture.pickler import Dump
+from distdl_jupyter.capture.references import travels_by_value
+from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core.spec import Captured
+
+_ORDER = ("class", "function", "value", "module")
+#: What stands in for a type whose values never travel, by the type's name.
+_REMEDIES = {
+    "InteractiveShell": "Leave get_ipython() out of it: it exists only in the notebook.",
+    "generator": "Make a list of it, or create it inside the {unit}.",
+    "TextIOWrapper": "Open the file inside the {unit}.",
+    "BufferedReader": "Open the file inside the {unit}.",
+    "BufferedWriter": "Open the file inside the {unit}.",
+    "Connection": "Connect inside the {unit}.",
+    "socket": "Connect inside the {unit}.",
+    "module": "Import it inside the {unit}.",
+}
+
+
+def is_reference(value: object) -> bool:
+    """Say whether only a name travels for this value: modules, and functions and classes that a rank can import."""
+    if isinstance(value, types.ModuleType):
+        return True
+    if isinstance(value, types.FunctionType | type):
+        return not travels_by_value(value)
+    return isinstance(value, types.BuiltinFunctionType) and isinstance(value.__self__, types.ModuleType | None)
+
+
+def captured_list(
+    values: Iterable[tuple[str, object]], sizes: Mapping[str, int], modules: Iterable[LocalModule]
+) -> tuple[Captured, ...]:
+    """Return what travels by value, then the modules beside the notebook."""
+    found = [
+        Captured(name=name, kind=kind_of(value), detail=detail_of(name, value), size=sizes[name])
+        for name, value in values
+        if not is_reference(value)
+    ]
+    found.sort(key=lambda one: _ORDER.index(one.kind))
+    shipped = [Captured(name=m.label, kind="module", detail=m.detail, size=m.size) for m in modules]
+    return tuple(found + shipped)
+
+
+def numbers_of(values: Iterable[tuple[str, object]]) -> dict[str, float]:
+    """Return the plain numbers among the values."""
+    return {k: v for k, v in values if isinstance(v, int | float) and not isinstance(v, bool)}
+
+
+def sources_of(dump: Dump, place: Place) -> dict[str, CodeText]:
+    """Return the source behind every function that is shipped whole, by the file name that its code carries."""
+    found: dict[str, CodeText] = {}
+    for function in dump.functions.values():
+        filename = function.__code__.co_filename
+        if filename not in found and (text := code_text(filename, place)) is not None:
+            found[filename] = text
+    return found
+
+
+def texts_of(dump: Dump, place: Place) -> list[CodeText]:
+    """Return the text of every shipped function by itself."""
+    found: dict[tuple[str, int], CodeText] = {}
+    for function in dump.functions.values():
+        text = code_text(function.__code__.co_filename, place)
+        first = function.__code__.co_firstlineno
+        if text is not None:
+            block = "".join(inspect.getblock(text.text.splitlines(keepends=True)[first - 1 :]))
+            found[text.label, first] = CodeText(
+                textwrap.dedent(block), text.label, text.cell, text.first_line + first - 1
+            )
+    return list(found.values())
+
+
+def aliases_of(values: Iterable[tuple[str, object]]) -> dict[str, str]:
+    """Return the full name of each module, function and class that a rank imports, by the name it has in the code."""
+    found: dict[str, str] = {}
+    for name, value in values:
+        if isinstance(value, types.ModuleType):
+            found[name] = value.__name__
+        elif is_reference(value):
+            found[name] = f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', name)}"
+    return found
+
+
+def imports_of(dump: Dump, *more: Iterable[str]) -> frozenset[str]:
+    """Return the top-level modules that the job's code needs."""
+    names = [*dump.modules, *(name for names in more for name in names)]
+    return frozenset(name.partition(".")[0] for name in names)
+
+
+def refuse(dump: Dump, values: Mapping[str, Any], *, unit: str) -> None:
+    """Raise InvalidSpec when names cannot be pickled: all of them, each with the place inside it and the remedy."""
+    if not dump.errors:
+        return
+    found: dict[int, culprit.Culprit] = {}
+    for name, error in dump.errors.items():
+        one = culprit.find(name, values[name], error)
+        known = found.get(id(one.value))
+        if known is None or len(one.path) < len(known.path):
+            found[id(one.value)] = one
+    sentences = [_sentence(one, unit) for one in found.values()]
+    first = next(iter(found.values()))
+    raise InvalidSpec(" ".join(sentences), field=first.path)
+
+
+def _sentence(one: culprit.Culprit, unit: str) -> str:
+    names = [cls.__name__ for cls in type(one.value).__mro__]
+    remedy = next((_REMEDIES[name] for name in names if name in _REMEDIES), "Create it inside the {unit}.")
+    reason = str(one.error).strip().splitlines()[0].rstrip(".") if str(one.error).strip() else type(one.error).__name__
+    said = "" if one.type_name in reason and "cannot pickle" in reason.lower() else f" ({reason})"
+    article = "an" if one.type_name[:1].lower() in "aeiou" else "a"
+    return f"{one.path} cannot be sent to the ranks: it is {article} {one.type_name}{said}. {remedy.format(unit=unit)}"
+
+
+def module_texts(modules: Iterable[LocalModule]) -> list[CodeText]:
+    """Return every Python file that is shipped."""
+    return [CodeText(text, path) for module in modules for path, text in module.texts()]

@@ -1,0 +1,199 @@
+"""Modules beside the notebook: which ones the code uses, and which of their files travel with the job.
+
+A module counts as beside the notebook when it lies directly in the notebook's folder, in the working directory or in
+a folder that was put on ``sys.path`` by hand: installed packages do not. The unit is a top-level module or package, as
+it is on disk at the start of the job. Nothing is imported to find out.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+import site
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+
+from distdl_jupyter.capture.free_names import imported, parse
+from distdl_jupyter.capture.notebook import Place, shell
+
+_CODE = (".py", ".pyi", ".so", ".pyd")
+_SKIPPED_FOLDERS = ("__pycache__", "node_modules")
+#: Data files inside a package travel up to this size each, and together up to the second one.
+_LARGEST_FILE = 1_000_000
+_LARGEST_DATA = 20_000_000
+_MOST_FILES = 20_000
+#: This package itself is installed where the ranks run.
+_NEVER = ("distdl_jupyter", "__main__")
+
+
+@dataclass(frozen=True, slots=True)
+class LocalModule:
+    """One top-level module or package. ``files`` are below ``root``; ``left_out`` were too large to travel."""
+
+    name: str
+    root: Path
+    files: tuple[Path, ...]
+    size: int
+    where: str
+    is_package: bool = False
+    left_out: tuple[Path, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """File or folder as lists show it: ``shards.py``, ``mylib/``."""
+        return f"{self.name}/" if self.is_package else self.files[0].name
+
+    @property
+    def detail(self) -> str:
+        """What it is: ``module beside the notebook``."""
+        return f"{'package' if self.is_package else 'module'} {self.where}"
+
+    def texts(self) -> Iterator[tuple[str, str]]:
+        """Yield (path below the root, source text) of each Python file."""
+        for file in self.files:
+            if file.suffix == ".py":
+                yield file.as_posix(), (self.root / file).read_text(encoding="utf-8", errors="replace")
+
+    def copy(self, target: Path) -> None:
+        """Copy the files below ``target``, keeping their folders."""
+        for file in self.files:
+            (target / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(self.root / file, target / file)
+
+
+def roots(place: Place) -> dict[Path, str]:
+    """Return the folders whose modules travel, each with words for where that is; first come, first served."""
+    found: dict[Path, str] = {}
+    if place.folder is not None:
+        found[place.folder.resolve()] = "beside the notebook"
+    here = Path.cwd()
+    found.setdefault(here, "beside the notebook" if shell() is not None else "in the working directory")
+    for folder in _added_by_hand():
+        found.setdefault(folder, f"from {folder.name}/")
+    return found
+
+
+def _added_by_hand() -> Iterator[Path]:
+    installed = [Path(p).resolve() for p in (*sysconfig.get_paths().values(), sys.prefix, sys.base_prefix)]
+    by_pth = set(_pth_folders())
+    for entry in sys.path:
+        folder = Path(entry).resolve()
+        if not entry or not folder.is_dir() or folder in by_pth or "IPython" in folder.parts:
+            continue
+        if not any(folder.is_relative_to(known) for known in installed):
+            yield folder
+
+
+def _pth_folders() -> Iterator[Path]:
+    """Yield the folders that ``.pth`` files put on the path: packages installed in editable form."""
+    for packages in {*site.getsitepackages(), sysconfig.get_path("purelib")}:
+        for file in Path(packages).glob("*.pth"):
+            for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
+                if line.strip() and not line.startswith(("import ", "import\t", "#")):
+                    yield (Path(packages) / line.strip()).resolve()
+
+
+def local_modules(names: Iterable[str], folders: dict[Path, str]) -> list[LocalModule]:
+    """Return the modules of ``names`` that lie in ``folders``, and those that they import in turn."""
+    importlib.invalidate_caches()
+    found: dict[str, LocalModule | None] = {}
+    pending = [name.partition(".")[0] for name in names]
+    while pending:
+        name = pending.pop(0)
+        if name in found or name in _NEVER:
+            continue
+        module = found[name] = _find(name, folders)
+        if module is not None:
+            pending.extend(_imports_of(module))
+    return [module for module in found.values() if module is not None]
+
+
+def _imports_of(module: LocalModule) -> list[str]:
+    found: list[str] = []
+    for _, text in module.texts():
+        try:
+            found.extend(imported(parse(text)))
+        except (SyntaxError, ValueError):
+            continue
+    return found
+
+
+def _find(name: str, folders: dict[Path, str]) -> LocalModule | None:
+    location = _location(name, folders)
+    if location is None:
+        return None
+    is_package = location.name == "__init__.py" or location.is_dir()
+    top = location.parent if location.name == "__init__.py" else location
+    root = top.parent
+    if root not in folders:
+        return None
+    files, left_out = _package_files(top) if is_package else ([top], [])
+    return LocalModule(
+        name=name,
+        root=root,
+        files=tuple(file.relative_to(root) for file in files),
+        size=sum(file.stat().st_size for file in files),
+        where=folders[root],
+        is_package=is_package,
+        left_out=tuple(file.relative_to(root) for file in left_out),
+    )
+
+
+def _location(name: str, folders: dict[Path, str]) -> Path | None:
+    """Return the file (or the folder of a package without ``__init__.py``) from which ``name`` is imported."""
+    module = sys.modules.get(name)
+    if module is not None:
+        return _resolved(getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), None))
+    if name in sys.stdlib_module_names:
+        return None
+    spec = PathFinder.find_spec(name) or PathFinder.find_spec(name, [str(folder) for folder in folders])
+    return _location_of_spec(spec) if spec is not None else None
+
+
+def _location_of_spec(spec: ModuleSpec) -> Path | None:
+    if spec.has_location:
+        return _resolved(spec.origin)
+    return _resolved(next(iter(spec.submodule_search_locations or ()), None))
+
+
+def _resolved(path: str | None) -> Path | None:
+    """Return the path with its folder's links followed but not its own: a linked module belongs where the link is."""
+    if not path:
+        return None
+    here = Path(path)
+    if here.name == "__init__.py":
+        return here.parent.parent.resolve() / here.parent.name / here.name
+    return here.parent.resolve() / here.name
+
+
+def _package_files(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Return the files of a package that travel and those that are too large to."""
+    kept: list[Path] = []
+    left_out: list[Path] = []
+    data = 0
+    for number, file in enumerate(_walk(folder)):
+        size = file.stat().st_size
+        if file.suffix in _CODE:
+            kept.append(file)
+        elif number < _MOST_FILES and size <= _LARGEST_FILE and data + size <= _LARGEST_DATA:
+            kept.append(file)
+            data += size
+        else:
+            left_out.append(file)
+    return kept, left_out
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    for path, folders, files in os.walk(folder):
+        folders[:] = sorted(f for f in folders if not f.startswith(".") and f not in _SKIPPED_FOLDERS)
+        yield from (Path(path) / f for f in sorted(files) if not f.startswith(".") and (Path(path) / f).is_file())
+
+
+def search_path(place: Place) -> list[str]:
+    """Return the folders for a rank's ``sys.path``, behind the shipped copies."""
+    return [str(folder) for folder in roots(place)]

@@ -1,0 +1,131 @@
+"""Where the code stands: the notebook, the cell that is being run, and the cell from which a function came.
+
+Reads a running IPython when there is one and never imports it; in a plain interpreter every answer is simply empty.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_IN = re.compile(r"In\[(\d+)\]")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The cell that is being run. ``raw`` is its whole text; ``path`` the notebook's file ("" when unknown)."""
+
+    path: str = ""
+    cell_id: str = ""
+    execution_count: int | None = None
+    raw: str = ""
+
+    @property
+    def name(self) -> str:
+        """File name of the notebook, "" when unknown."""
+        return Path(self.path).name if self.path else ""
+
+    @property
+    def folder(self) -> Path | None:
+        """Folder of the notebook when it exists on this machine."""
+        parent = Path(self.path).parent if self.path else None
+        return parent if parent is not None and parent.is_absolute() and parent.is_dir() else None
+
+
+@dataclass(frozen=True, slots=True)
+class CodeText:
+    """The source from which a code object was compiled. ``cell`` is its execution count, None for a file."""
+
+    text: str
+    label: str
+    cell: int | None = None
+    first_line: int = 1
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the entry for the payload's ``sources``."""
+        return {"text": self.text, "label": self.label, "cell": self.cell, "first_line": self.first_line}
+
+
+def shell() -> Any | None:
+    """Return the running IPython shell or None."""
+    ipython = sys.modules.get("IPython")
+    return ipython.get_ipython() if ipython is not None and hasattr(ipython, "get_ipython") else None
+
+
+def here() -> Place:
+    """Return the cell that is being run now, as far as it is known."""
+    ip = shell()
+    if ip is None:
+        return Place()
+    raw, number = _newest_input(ip)
+    return Place(path=_notebook_path(ip), cell_id=_cell_id(ip), execution_count=number, raw=raw)
+
+
+def _newest_input(ip: Any) -> tuple[str, int | None]:
+    history = getattr(ip, "history_manager", None)
+    inputs = getattr(history, "input_hist_raw", None) or [""]
+    return (inputs[-1], len(inputs) - 1) if len(inputs) > 1 else ("", None)
+
+
+def _notebook_path(ip: Any) -> str:
+    # VS Code puts the path into the namespace, ipykernel what the Jupyter server set when it started the kernel.
+    for name in ("__vsc_ipynb_file__", "__session__"):
+        value = ip.user_ns.get(name)
+        if isinstance(value, str) and value.endswith(".ipynb"):
+            return _plain_path(value)
+    return _plain_path(os.environ.get("JPY_SESSION_NAME", ""))
+
+
+def _plain_path(path: str) -> str:
+    # A collaborative session has names such as "RTC:json:notebook:<path>".
+    path = path.rpartition(":")[2] if path.startswith("RTC:") else path
+    return path if path.endswith(".ipynb") else ""
+
+
+def _cell_id(ip: Any) -> str:
+    parent = ip.get_parent() if hasattr(ip, "get_parent") else {}
+    metadata = parent.get("metadata") if isinstance(parent, dict) else None
+    value = (metadata or {}).get("cellId") or ""
+    return value if isinstance(value, str) else ""
+
+
+def cell_number(filename: str) -> int | None:
+    """Return the execution count of the cell that was compiled under this file name, None for any other file."""
+    compiler = getattr(shell(), "compile", None)
+    ask = getattr(compiler, "format_code_name", None)
+    named = ask(filename) if ask is not None else None
+    match = _IN.fullmatch(named[1]) if named else None
+    return int(match[1]) if match else None
+
+
+def code_text(filename: str, place: Place) -> CodeText | None:
+    """Return the source behind a code object's file name, None when it is not known."""
+    text = "".join(linecache.getlines(filename))
+    if not text:
+        return None
+    number = cell_number(filename)
+    if number is None:
+        return CodeText(text, Path(filename).name)
+    return CodeText(text, cell_label(number, place.name), number, 1 + _lines_cut(text, number))
+
+
+def _lines_cut(text: str, number: int) -> int:
+    """Return how many empty lines IPython cut off the top of a cell before it compiled it."""
+    inputs = getattr(getattr(shell(), "history_manager", None), "input_hist_raw", [])
+    raw = inputs[number] if number < len(inputs) else ""
+    first = text.partition("\n")[0]
+    for count, line in enumerate(raw.splitlines()):
+        if line.strip():
+            return count if line.strip() == first.strip() else 0
+    return 0
+
+
+def cell_label(number: int | None, notebook: str) -> str:
+    """Return how people are told about a cell: ``Cell [7] in quickstart.ipynb``."""
+    label = f"Cell [{number}]" if number is not None else "Cell"
+    return f"{label} in {notebook}" if notebook else label

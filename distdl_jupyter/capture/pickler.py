@@ -1,0 +1,172 @@
+"""Pickling of captured names: one shared pickler, the size of each name, and notes on what travels.
+
+* The notebook's own ``sys.stdout`` and ``open`` become the rank's; tensors on a GPU go to the rank's own GPU.
+* It is noted which modules the bytes refer to, so that those beside the notebook can be shipped.
+
+Nothing here opens a pickle.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import io
+import sys
+import types
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import cloudpickle
+
+from distdl_jupyter.capture.references import imports_of
+
+#: Written by every Python from 3.8 on; a newer default would shut older workers out.
+PROTOCOL = 5
+_SYSTEM_STREAMS = ("stdout", "stderr")
+
+
+@dataclass(slots=True)
+class Dump:
+    """What became of the names: bytes per name, errors per name, and what the bytes refer to."""
+
+    sizes: dict[str, int] = field(default_factory=dict)
+    errors: dict[str, Exception] = field(default_factory=dict)
+    #: Modules that a rank must be able to import, by full name.
+    modules: set[str] = field(default_factory=set)
+    #: Functions that are shipped whole.
+    functions: dict[int, types.FunctionType] = field(default_factory=dict)
+    #: Names that hold tensors on a GPU.
+    on_gpu: list[str] = field(default_factory=list)
+
+
+class Sink(Protocol):
+    """Where pickled bytes go: the part of a file that is needed."""
+
+    def write(self, data: Any, /) -> int:
+        """Take bytes."""
+        ...
+
+    def tell(self) -> int:
+        """Return how many bytes were taken."""
+        ...
+
+
+class CountingSink:
+    """A file that only counts what is written to it."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def write(self, data: Any, /) -> int:
+        """Count and forget ``data``."""
+        length = memoryview(data).nbytes
+        self.count += length
+        return length
+
+    def tell(self) -> int:
+        """Return how many bytes were written."""
+        return self.count
+
+
+class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """cloudpickle's pickler that takes ``notes``."""
+
+    def __init__(self, file: Sink, notes: Dump) -> None:
+        super().__init__(file, protocol=PROTOCOL)
+        self.notes = notes
+        self.gpu_seen = False
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Reduce what means something else in a rank, note what is shipped, leave the rest to cloudpickle."""
+        replaced = _rank_counterpart(obj)
+        if replaced is not None:
+            self.gpu_seen = self.gpu_seen or _is_on_gpu(obj)
+            return replaced
+        reduced = super().reducer_override(obj)
+        self._note(obj, shipped_whole=reduced is not NotImplemented)
+        return reduced
+
+    def _note(self, obj: Any, *, shipped_whole: bool) -> None:
+        if isinstance(obj, types.ModuleType):
+            self.notes.modules.add(obj.__name__)
+        elif isinstance(obj, types.FunctionType | types.BuiltinFunctionType | type):
+            if shipped_whole and isinstance(obj, types.FunctionType) and obj not in (_TO_OWN_GPU, _NO_IPYTHON):
+                self.notes.functions[id(obj)] = obj
+                self.notes.modules.update(imports_of(obj.__code__))
+            elif not shipped_whole and isinstance(module := getattr(obj, "__module__", None), str):
+                self.notes.modules.add(module)
+
+
+def _rank_counterpart(obj: Any) -> tuple[Any, ...] | None:
+    """Return how to build in a rank what stands for ``obj`` there, None for all ordinary objects."""
+    for name in _SYSTEM_STREAMS:
+        if obj is getattr(sys, name) or obj is getattr(sys, f"__{name}__"):
+            return getattr, (sys, name)
+    if isinstance(obj, types.FunctionType) and getattr(obj, "__wrapped__", None) is io.open:
+        return getattr, (builtins, "open")
+    if type(obj).__module__.startswith(("IPython.", "ipykernel.")) and type(obj).__name__.endswith("ExitAutocall"):
+        return getattr, (sys, "exit")
+    if isinstance(obj, types.MethodType) and obj.__name__ == "get_ipython" and "IPython" in sys.modules:
+        return functools.partial, (_NO_IPYTHON,)
+    return (_TO_OWN_GPU, (_without_gpu(obj),)) if _is_on_gpu(obj) else None
+
+
+def _is_on_gpu(obj: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and type(obj) is getattr(torch, "Tensor", None) and bool(obj.is_cuda)
+
+
+def _without_gpu(tensor: Any) -> Any:
+    return tensor.detach().cpu().requires_grad_(tensor.requires_grad)
+
+
+def _to_own_gpu(tensor: Any) -> Any:
+    """Run in a rank: move a tensor that was on a GPU to the rank's own one, when it has any."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return tensor
+    return tensor.detach().cuda().requires_grad_(tensor.requires_grad)
+
+
+def _get_ipython() -> Any:
+    """Run in a rank: answer the question "is this a notebook" as a plain interpreter does."""
+    raise NameError("name 'get_ipython' is not defined")
+
+
+def _without_module(function: Callable[..., Any]) -> types.FunctionType:
+    """Return a copy that belongs to no module, so that it is shipped whole: a rank need not have this room."""
+    return types.FunctionType(function.__code__, {"__name__": "__main__", "__builtins__": builtins})
+
+
+_TO_OWN_GPU = _without_module(_to_own_gpu)
+_NO_IPYTHON = _without_module(_get_ipython)
+
+
+def dump(items: Iterable[tuple[str, Any]], file: Sink) -> Dump:
+    """Pickle the values one behind the other with one pickler, so that what two names share stays one object.
+
+    Behind the first name that fails ``file`` is worthless; the others are still tried, so that all that fail are known.
+    """
+    notes = Dump()
+    pickler = Pickler(file, notes)
+    for name, value in items:
+        begin = file.tell()
+        try:
+            pickler.dump(value)
+        except Exception as error:  # noqa: BLE001 - any exception can come out of a user's __reduce__ or __getstate__
+            notes.errors[name] = error
+            file = CountingSink()
+            pickler = Pickler(file, notes)
+            continue
+        notes.sizes[name] = file.tell() - begin
+        if pickler.gpu_seen:
+            notes.on_gpu.append(name)
+            pickler.gpu_seen = False
+    return notes
+
+
+def why_not(value: object) -> Exception | None:
+    """Return the error with which ``value`` alone refuses to be pickled, None when it can be."""
+    return dump([("", value)], CountingSink()).errors.get("")

@@ -1,0 +1,129 @@
+"""A script as a job: where it lies, its arguments, and the source that stands beside it. It runs in place."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from distdl_jupyter.capture.draft import Draft
+from distdl_jupyter.capture.free_names import imported, parse
+from distdl_jupyter.capture.listing import module_texts
+from distdl_jupyter.capture.modules import LocalModule, local_modules
+from distdl_jupyter.capture.notebook import CodeText
+from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core.spec import Captured, Source, looks_secret
+
+Parameters = Mapping[str, Any] | Sequence[Any] | None
+
+
+def capture_script(
+    entry_script: str | os.PathLike[str],
+    source_directory: str | os.PathLike[str] | None = ".",
+    script_params: Parameters = None,
+) -> Draft:
+    """Capture ``python entry_script ...``; the script is run in place, its path counts from ``source_directory``.
+
+    ``source_directory`` is also the working directory; None means the current one. ``script_params`` is a dict from
+    flags to values (``{"--epochs": 3, "--amp": "", "--sizes": [64, 128]}``): "", None and True give the bare flag,
+    False leaves it out, a list puts several values behind the flag. A plain list of arguments is taken as it is.
+
+    Raises InvalidSpec when the script is not there or is no Python.
+    """
+    begin = time.perf_counter()
+    folder = Path(source_directory or ".").expanduser().resolve()
+    script = _existing(folder, entry_script)
+    text = _checked(script)
+    arguments, secret = _arguments(script_params)
+    beside = local_modules(
+        imported(parse(text)), {script.parent: "beside the script", folder: "in the source directory"}
+    )
+    return Draft(
+        kind="script",
+        name=script.stem[:120],
+        source=Source(code=text, filename=str(script), command=f"entry_script={script.name}"),
+        captured=tuple(_listed(script, beside)),
+        payload_json={
+            "kind": "script",
+            "code": "",
+            "filename": str(script),
+            "names": [],
+            "sources": {},
+            "path": list(dict.fromkeys([str(script.parent), str(folder)])),
+            "script": str(script),
+            "arguments": arguments,
+            "working_directory": str(folder),
+        },
+        seconds=time.perf_counter() - begin,
+        texts=(CodeText(text, script.name), *module_texts(beside)),
+        imports=frozenset(imported(parse(text))),
+        secret_arguments=frozenset(secret),
+    )
+
+
+def _existing(folder: Path, entry_script: str | os.PathLike[str]) -> Path:
+    if not folder.is_dir():
+        raise InvalidSpec(f"source_directory {str(folder)!r} is no folder.", field="source_directory")
+    script = (folder / Path(entry_script).expanduser()).resolve()
+    if not script.is_file():
+        near = ", ".join(sorted(p.name for p in folder.glob("*.py"))[:8])
+        hint = f"There are {near}." if near else "There is no Python file in it."
+        raise InvalidSpec(f"No script {str(entry_script)!r} is in {folder}.", field="entry_script", hint=hint)
+    return script
+
+
+def _checked(script: Path) -> str:
+    try:
+        text = script.read_text(encoding="utf-8")
+        parse(text)
+    except UnicodeDecodeError as error:
+        raise InvalidSpec(f"{script.name} is no text in UTF-8: {error}.", field="entry_script") from None
+    except (SyntaxError, ValueError) as error:
+        line = getattr(error, "lineno", None)
+        where = f"Line {line} of {script.name}" if line else script.name
+        raise InvalidSpec(f"{where} is no Python: {getattr(error, 'msg', error)}.", field="entry_script") from None
+    return text
+
+
+def _listed(script: Path, beside: Iterable[LocalModule]) -> list[Captured]:
+    first = Captured(name=script.name, kind="module", detail="script, run in place", size=script.stat().st_size)
+    return [first, *(Captured(name=m.label, kind="module", detail=m.detail, size=m.size) for m in beside)]
+
+
+def _arguments(parameters: Parameters) -> tuple[list[str], list[int]]:
+    """Return the command line behind the script's name, and the positions in it that hold secrets."""
+    if parameters is None:
+        return [], []
+    if isinstance(parameters, str) or not isinstance(parameters, Mapping | Sequence):
+        raise InvalidSpec(
+            f"script_params is {type(parameters).__name__}, but it takes a dict.",
+            field="script_params",
+            hint='Example: {"--epochs": 3}.',
+        )
+    if not isinstance(parameters, Mapping):
+        return _plain([str(one) for one in parameters])
+    arguments: list[str] = []
+    for flag, value in parameters.items():
+        arguments.extend(_one(str(flag), value))
+    return _plain(arguments)
+
+
+def _one(flag: str, value: Any) -> list[str]:
+    if value is False:
+        return []
+    if value is None or value is True or (isinstance(value, str) and not value):
+        return [flag]
+    values = value if isinstance(value, list | tuple) else [value]
+    return [flag, *(str(one) for one in values)]
+
+
+def _plain(arguments: list[str]) -> tuple[list[str], list[int]]:
+    """Return the arguments and which of them belong to a flag whose name looks secret."""
+    secret = []
+    for number, text in enumerate(arguments):
+        flag, equals, _ = text.partition("=")
+        if text.startswith("-") and looks_secret(flag.lstrip("-").replace("-", "_")):
+            secret.append(number if equals else number + 1)
+    return arguments, [n for n in secret if n < len(arguments)]
