@@ -1,0 +1,95 @@
+"""The one way out of a rank for reports: whole marked lines on its standard output.
+
+It holds its own descriptor of that stream, so reports still arrive when training code redirects descriptor 1. It is
+safe to use from several threads, and after a fork in the child. It does not know what a report means.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+from typing import Any
+
+from distdl_jupyter.worker import protocol
+
+
+class Channel:
+    """Sends the reports of one rank. A reader that is gone is no error: the lifeline ends such a rank."""
+
+    def __init__(self, fd: int, nonce: str, rank: int) -> None:
+        self.rank = rank
+        self._fd = fd
+        self._nonce = nonce
+        self._lock = threading.RLock()
+
+    def renew(self) -> None:
+        """Take a fresh lock in a forked child, because the parent's other threads may have held the old one."""
+        self._lock = threading.RLock()
+
+    def send(self, type_: str, /, *, t: float | None = None, **fields: Any) -> None:
+        """Write one report stamped with ``t`` (default: now) and the rank. Numbers must be finite."""
+        moment = round(time.time() if t is None else t, 4)
+        self._write(protocol.encode(self._nonce, {"type": type_, "t": moment, "rank": self.rank, **fields}))
+
+    def note(self, level: str, text: str, code: str = "") -> None:
+        """Report a sentence for the user; ``level`` is info, warning or error."""
+        self.send("note", level=level, text=text, code=code)
+
+    def metric(self, step: float, values: dict[str, float | str], t: float | None = None) -> None:
+        """Report the values of one step; what is too long for one atomic write to a pipe goes in several reports."""
+        line = protocol.encode(
+            self._nonce,
+            {"type": "metric", "t": round(time.time() if t is None else t, 4), "rank": self.rank, "step": step,
+             "values": values},
+        )  # fmt: skip
+        if len(line) <= select.PIPE_BUF or len(values) == 1:
+            self._write(line)
+            return
+        names = list(values)
+        middle = len(names) // 2
+        for part in (names[:middle], names[middle:]):
+            self.metric(step, {name: values[name] for name in part}, t)
+
+    def _write(self, line: bytes) -> None:
+        with self._lock:
+            while line:
+                try:
+                    line = line[os.write(self._fd, line) :]
+                except BlockingIOError:
+                    # Training code can make the shared pipe non-blocking.
+                    select.select([], [self._fd], [])
+                except OSError:
+                    return
+
+
+_channel: Channel | None = None
+_looked = False
+
+
+def opened(nonce: str, rank: int) -> Channel | None:
+    """Open the channel of this process (its standard output as it is now) and return it; None without a nonce."""
+    global _channel, _looked
+    _looked = True
+    _channel = Channel(os.dup(1), nonce, rank) if nonce else None
+    return _channel
+
+
+def current() -> Channel | None:
+    """Return this process's channel; None when it is no rank of a job.
+
+    A program that a rank has started finds the rank in its environment and reports on its own standard output.
+    """
+    if not _looked:
+        nonce, rank = os.environ.get("DISTDL_NONCE", ""), os.environ.get("DISTDL_RANK", "")
+        opened(nonce if rank.isdigit() else "", int(rank) if rank.isdigit() else 0)
+    return _channel
+
+
+def _renew() -> None:
+    if _channel is not None:
+        _channel.renew()
+
+
+os.register_at_fork(after_in_child=_renew)

@@ -1,0 +1,77 @@
+"""Runs the job's code in this process: a cell, a function or a script."""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.worker import payload as payloads
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from distdl_jupyter.worker.payload import Payload
+    from distdl_jupyter.worker.sources import Sources
+
+
+def run(folder: Path, payload: Payload, sources: Sources) -> Any:
+    """Run the payload and return the rank's value; whatever the code raises comes through."""
+    sources.add_all(payload.sources)
+    payloads.extend_path(folder, payload)
+    if payload.working_directory:
+        _enter(payload.working_directory)
+    if payload.kind == "script":
+        return run_script(payload.script, payload.arguments)
+    main = payloads.fresh_main()
+    values = payloads.load(folder, payload, main.__dict__)
+    if payload.kind == "function":
+        return values["function"](*values["args"], **values["kwargs"])
+    main.__dict__.update(values)
+    # A notebook has it as a built-in name; a rank shows a value as text.
+    main.__dict__.setdefault("display", print)
+    return run_cell(payload.code, payload.filename, sources, main.__dict__)
+
+
+def _enter(directory: str) -> None:
+    try:
+        os.chdir(directory)
+    except OSError as error:
+        raise payloads.CannotLoad(
+            f"The job's working directory {directory} cannot be entered on {os.uname().nodename}: {error.strerror}."
+        ) from error
+
+
+def run_cell(code: str, filename: str, sources: Sources, namespace: dict[str, Any]) -> Any:
+    """Run a cell in ``namespace`` and return the value of its last expression.
+
+    None when it ends in another statement or in a semicolon, as in a notebook.
+    """
+    code = code.replace("\r\n", "\n")
+    # Blank lines on top, rather than shifted nodes, so that a SyntaxError too names the notebook's line.
+    code = "\n" * sources.add_shifted(filename, code) + code
+    tree = ast.parse(code, filename)
+    last = tree.body[-1] if tree.body else None
+    shown = isinstance(last, ast.Expr) and not _ends_in_semicolon(code, last)
+    if shown:
+        tree.body.pop()
+    exec(compile(tree, filename, "exec", dont_inherit=True), namespace)  # noqa: S102  running the cell is the purpose
+    if not shown or not isinstance(last, ast.Expr):
+        return None
+    return eval(compile(ast.Expression(last.value), filename, "eval", dont_inherit=True), namespace)  # noqa: S307
+
+
+def _ends_in_semicolon(code: str, last: ast.Expr) -> bool:
+    line = code.split("\n")[(last.end_lineno or 1) - 1]
+    # The column counts bytes of UTF-8.
+    rest = line.encode()[last.end_col_offset or 0 :].decode()
+    return rest.lstrip().startswith(";")
+
+
+def run_script(script: str, arguments: tuple[str, ...]) -> None:
+    """Run a file as Python runs a program: as ``__main__``, with its arguments in ``sys.argv``."""
+    import runpy
+
+    sys.argv = [script, *arguments]
+    runpy.run_path(script, run_name="__main__")

@@ -1,0 +1,196 @@
+"""One sentence that says what an error is about, from the values at the failing line; "" when nothing sure is known.
+
+Each rule reads an exception and the views of the user's frames (deepest first, the notebook's before modules). It only
+says what it has read there.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from distdl_jupyter.worker.shortly import keys_of, names_in_words, shape, sizes_in_words
+from distdl_jupyter.worker.statement import MISSING, View
+
+Rule = Callable[[BaseException, Sequence[View]], str]
+
+
+def hint(error: BaseException, views: Sequence[View]) -> str:
+    """Return the first rule's sentence, "" when no rule knows the error."""
+    for rule in RULES:
+        try:
+            sentence = rule(error, views)
+        except Exception:  # noqa: BLE001, S112  a hint is never worth losing the error for
+            continue
+        if sentence:
+            return sentence
+    return ""
+
+
+def _missing_key(error: BaseException, views: Sequence[View]) -> str:
+    if not isinstance(error, KeyError) or not error.args:
+        return ""
+    for name, owner, key in _subscripts(views):
+        keys = keys_of(owner)
+        if keys is None or (key is not MISSING and key != error.args[0]) or error.args[0] in keys:
+            continue
+        return _keys_sentence(name, keys, len(owner) if isinstance(owner, dict) else len(keys))
+    return ""
+
+
+def _keys_sentence(name: str, keys: list[Any], total: int) -> str:
+    if not keys:
+        return f"`{name}` is empty."
+    words = names_in_words(keys[:8], max(0, total - 8))
+    return f"The keys of `{name}` are {words}." if total > 1 else f"The only key of `{name}` is {words}."
+
+
+def _index(error: BaseException, views: Sequence[View]) -> str:
+    if not isinstance(error, IndexError):
+        return ""
+    for name, owner, key in _subscripts(views):
+        size = (shape(owner) or (0,))[0] if shape(owner) is not None else _length(owner)
+        if isinstance(key, int) and size is not None and not -size <= key < size:
+            return f"`{name}` has {_count(size, 'element')} and the index is {key:,}."
+    return ""
+
+
+def _subscripts(views: Sequence[View]) -> Iterator[tuple[str, Any, Any]]:
+    """Yield (text, value, key) of everything that is indexed on the failing lines; the key may be MISSING."""
+    for view in views:
+        for node in view.expressions():
+            if isinstance(node, ast.Subscript):
+                yield ast.unparse(node.value), view.value(node.value), view.value(node.slice)
+
+
+def _length(value: Any) -> int | None:
+    return len(value) if type(value) in (list, tuple, str, bytes) else None
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number:,} {word}{'' if number == 1 else 's'}"
+
+
+#: Words of torch, numpy and TensorFlow in errors about shapes.
+_SHAPE_WORDS = ("shape", "size", "dimension", "broadcast", "matmul", "mismatch")
+
+
+def _layer(error: BaseException, views: Sequence[View]) -> str:
+    """A layer that was given the wrong number of features: ``self.fc(x)``."""
+    if not _about_shapes(error):
+        return ""
+    for view in views:
+        for call in view.expressions():
+            if not isinstance(call, ast.Call) or not call.args:
+                continue
+            takes, sizes = _features(view.value(call.func)), shape(view.value(call.args[0]))
+            if takes is not None and sizes and sizes[-1] != takes:
+                return (
+                    f"`{ast.unparse(call.func)}` takes {_count(takes, 'feature')}, and `{ast.unparse(call.args[0])}` "
+                    f"({sizes_in_words(sizes)}) has {sizes[-1]:,}."
+                )
+    return ""
+
+
+def _features(layer: Any) -> int | None:
+    found = getattr(layer, "__dict__", {}).get("in_features")
+    return found if isinstance(found, int) else None
+
+
+def _operands(error: BaseException, views: Sequence[View]) -> str:
+    """Two operands whose shapes do not fit: ``x @ w``, ``a + b``, ``torch.matmul(x, w)``."""
+    if not _about_shapes(error):
+        return ""
+    for view in views:
+        for node in view.expressions():
+            pair = _pair(node)
+            if pair is None:
+                continue
+            shapes = [shape(view.value(side)) for side in pair]
+            if shapes[0] is not None and shapes[1] is not None and _at_odds(node, shapes[0], shapes[1]):
+                left, right = (
+                    f"`{ast.unparse(s)}` is {sizes_in_words(z or ())}" for s, z in zip(pair, shapes, strict=True)
+                )
+                return f"{left} and {right}."
+    return ""
+
+
+def _pair(node: ast.AST) -> tuple[ast.expr, ast.expr] | None:
+    if isinstance(node, ast.BinOp):
+        return node.left, node.right
+    if isinstance(node, ast.Call) and len(node.args) >= 2:
+        return node.args[0], node.args[1]
+    return None
+
+
+def _at_odds(node: ast.AST, left: tuple[int, ...], right: tuple[int, ...]) -> bool:
+    if isinstance(node, ast.BinOp) and not isinstance(node.op, ast.MatMult):
+        return any(a != b and 1 not in (a, b) for a, b in zip(reversed(left), reversed(right), strict=False))
+    return left != right or len(left) < 2 or left[-1] != right[-2]
+
+
+def _about_shapes(error: BaseException) -> bool:
+    text = str(error).lower()
+    return isinstance(error, RuntimeError | ValueError | TypeError) and any(word in text for word in _SHAPE_WORDS)
+
+
+def _not_initialised(error: BaseException, _views: Sequence[View]) -> str:
+    text = str(error)
+    if "Horovod has not been initialized" in text:
+        return "Call hvd.init() at the top of the cell, before any other call of Horovod."
+    if "process group has not been initialized" in text:
+        return "Call torch.distributed.init_process_group() at the top of the cell, before any other distributed call."
+    return ""
+
+
+def _missing_module(error: BaseException, _views: Sequence[View]) -> str:
+    if not isinstance(error, ModuleNotFoundError) or not error.name:
+        return ""
+    top = error.name.split(".")[0]
+    if top in sys.modules:
+        return ""
+    return f"`{top}` is not installed for {sys.executable}, and no {top}.py travelled with the job."
+
+
+def _missing_name(error: BaseException, views: Sequence[View]) -> str:
+    name = getattr(error, "name", None)
+    if type(error) is not NameError or not name or not views:
+        return ""
+    return f"`{name}` is neither set in this code nor captured from the notebook: set it before it is used here."
+
+
+def _missing_file(error: BaseException, _views: Sequence[View]) -> str:
+    name = getattr(error, "filename", None)
+    if not isinstance(error, FileNotFoundError) or not isinstance(name, str | Path) or Path(name).is_absolute():
+        return ""
+    return f"The path is relative to the job's working directory, {Path.cwd()}."
+
+
+def _gpu_memory(error: BaseException, _views: Sequence[View]) -> str:
+    if "out of memory" not in str(error).lower() or not isinstance(error, RuntimeError | MemoryError):
+        return ""
+    return "The GPU's memory is full: a smaller batch needs less of it."
+
+
+def _data_loader(error: BaseException, _views: Sequence[View]) -> str:
+    text = str(error).rstrip()
+    if not text.startswith("Caught ") or "Original Traceback" not in text:
+        return ""
+    return f"It was raised in a worker process of the DataLoader: {text.splitlines()[-1].strip()[:200]}"
+
+
+RULES: tuple[Rule, ...] = (
+    _data_loader,
+    _missing_key,
+    _index,
+    _not_initialised,
+    _missing_module,
+    _missing_name,
+    _missing_file,
+    _gpu_memory,
+    _layer,
+    _operands,
+)

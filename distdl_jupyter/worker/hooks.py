@@ -1,0 +1,89 @@
+"""Runs our code right after a framework's module was imported, without importing any framework.
+
+A finder stands first on ``sys.meta_path``. For the few modules that somebody asked about it lets the usual finders
+find the module and has the loader call back when the module's code has run; for every other name it is one dictionary
+lookup. A callback that fails becomes a note: user code never sees it.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+from distdl_jupyter.worker import report
+
+After = Callable[[ModuleType], None]
+Before = Callable[[], None]
+
+
+class PostImport:
+    """A finder that finds nothing itself; see the module."""
+
+    def __init__(self) -> None:
+        self._after: dict[str, After] = {}
+        self._before: dict[str, Before] = {}
+
+    def after(self, name: str, call: After) -> None:
+        """Call ``call(module)`` when the module ``name`` has been imported; at once if it already is."""
+        if name in sys.modules:
+            guarded(f"after the import of {name}", call, sys.modules[name])
+        else:
+            self._after[name] = call
+
+    def before(self, name: str, check: Before) -> None:
+        """Call ``check()`` when the module ``name`` is about to be imported; an ImportError of it is the import's."""
+        self._before[name] = check
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Take part in the import system: prepare the module's loader, or leave the name to the others."""
+        if (check := self._before.get(name)) is not None:
+            check()
+        if name not in self._after:
+            return None
+        spec = self._found_by_others(name, path, target)
+        if spec is not None and spec.loader is not None:
+            guarded(f"before the import of {name}", self._call_after, spec.loader, name)
+        return spec
+
+    def _found_by_others(self, name: str, path: Any, target: Any) -> importlib.machinery.ModuleSpec | None:
+        for finder in sys.meta_path:
+            if finder is not self and hasattr(finder, "find_spec"):
+                spec = finder.find_spec(name, path, target)
+                if spec is not None:
+                    return spec
+        return None
+
+    def _call_after(self, loader: Any, name: str) -> None:
+        """Let this one loader object call back; its class, and so what frameworks see of it, stays the same."""
+        execute = loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            del loader.exec_module
+            execute(module)
+            call = self._after.pop(name, None)
+            if call is not None:
+                guarded(f"after the import of {name}", call, module)
+
+        loader.exec_module = exec_module
+
+
+def install() -> PostImport:
+    """Put a finder first on ``sys.meta_path`` and return it."""
+    finder = PostImport()
+    sys.meta_path.insert(0, finder)
+    return finder
+
+
+def guarded(what: str, call: Callable[..., Any], *arguments: Any) -> Any:
+    """Call something of ours from inside user code; when it fails say so in a note and return None."""
+    try:
+        return call(*arguments)
+    except Exception as error:  # noqa: BLE001  our failure must not become the user's
+        text = f"Metrics are not picked up completely: {what} {type(error).__name__} was raised ({error!s:.200})."
+        report.note("warning", text, "hook")
+        return None

@@ -1,0 +1,123 @@
+"""Who this rank is, read from the environment of whatever launcher started it.
+
+The variables ``DISTDL_*`` say it plainly. Under a launcher that starts all ranks with one environment (``mpirun``,
+``srun``, ``torchrun``) the rank comes from that launcher's own variables, and the ``DISTDL_*`` ones are set from it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, MutableMapping
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Identity(NamedTuple):
+    """One rank of a job. ``nonce`` is "" when nobody reads reports; ``pipes`` is None without named pipes."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_size: int
+    node_rank: int
+    node_count: int
+    host: str
+    folder: Path
+    nonce: str
+    pipes: Path | None
+
+
+class Launcher(NamedTuple):
+    """The variables of one launcher; "" where it has none."""
+
+    rank: str
+    world_size: str
+    local_rank: str
+    local_size: str
+    node_rank: str
+    node_count: str
+
+
+#: In order of precedence. OMPI_COMM_WORLD_NODE_RANK is left out: it counts processes of a node, not nodes.
+LAUNCHERS = (
+    Launcher("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE",
+             "", ""),
+    Launcher("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE", "HOROVOD_CROSS_RANK",
+             "HOROVOD_CROSS_SIZE"),
+    Launcher("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "", ""),
+    Launcher("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "", "SLURM_NODEID", "SLURM_NNODES"),
+    Launcher("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"),
+)  # fmt: skip
+
+
+def identify(environment: MutableMapping[str, str]) -> Identity:
+    """Return who this rank is and set the ``DISTDL_*`` variables that were missing.
+
+    Raises ValueError when DISTDL_JOB_DIR is missing or a count is no whole number.
+    """
+    folder = Path(environment.get("DISTDL_JOB_DIR", ""))
+    if not folder.is_absolute():
+        raise ValueError("DISTDL_JOB_DIR must be the absolute path of the job's folder: start ranks through a job.")
+    pipes = Path(environment["DISTDL_PIPES"]) if environment.get("DISTDL_PIPES") else None
+    if "DISTDL_RANK" not in environment:
+        environment.update(_derived(environment))
+        environment.update(_own_variables(pipes, int(environment["DISTDL_RANK"])))
+    rank, size = _number(environment, "DISTDL_RANK", 0), _number(environment, "DISTDL_WORLD_SIZE", 1)
+    return Identity(
+        rank=rank,
+        world_size=size,
+        local_rank=_number(environment, "DISTDL_LOCAL_RANK", rank),
+        local_size=_number(environment, "DISTDL_LOCAL_SIZE", size),
+        node_rank=_number(environment, "DISTDL_NODE_RANK", 0),
+        node_count=_number(environment, "DISTDL_NODE_COUNT", 1),
+        host=environment.setdefault("DISTDL_HOST", os.uname().nodename),
+        folder=folder,
+        nonce=environment.get("DISTDL_NONCE", ""),
+        pipes=pipes,
+    )
+
+
+def _derived(environment: Mapping[str, str]) -> dict[str, str]:
+    # torchrun inside an allocation of Slurm: its ranks inherit the variables of the Slurm task that started it.
+    order = (LAUNCHERS[-1], *LAUNCHERS) if "TORCHELASTIC_RUN_ID" in environment else LAUNCHERS
+    found = next((launcher for launcher in order if launcher.rank in environment), None)
+    if found is None:
+        return {"DISTDL_RANK": "0"}
+    rank, size = _number(environment, found.rank, 0), _number(environment, found.world_size, 1)
+    local_size = _number(environment, found.local_size, 0)
+    node_count = _number(environment, found.node_count, 0) or (size // local_size if local_size else 1)
+    local_size = local_size or max(1, size // node_count)
+    numbers = {
+        "DISTDL_RANK": rank,
+        "DISTDL_WORLD_SIZE": size,
+        "DISTDL_LOCAL_RANK": _number(environment, found.local_rank, rank % local_size),
+        "DISTDL_LOCAL_SIZE": local_size,
+        "DISTDL_NODE_RANK": _number(environment, found.node_rank, rank // local_size),
+        "DISTDL_NODE_COUNT": node_count,
+    }
+    return {name: str(number) for name, number in numbers.items()}
+
+
+def _own_variables(pipes: Path | None, rank: int) -> dict[str, str]:
+    """Return what the job wants in this one rank's environment, where a launcher gave all ranks the same.
+
+    The list ``ranks.json`` beside the named pipes has one object of variables for each rank.
+    """
+    if pipes is None:
+        return {}
+    try:
+        own = json.loads((pipes / "ranks.json").read_text(encoding="utf-8"))[rank]
+    except (OSError, ValueError, IndexError):
+        return {}
+    return {str(name): str(value) for name, value in own.items()}
+
+
+def _number(environment: Mapping[str, str], name: str, default: int) -> int:
+    text = environment.get(name, "") if name else ""
+    if not text:
+        return default
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{name} is {text!r}, but it takes a whole number.") from None

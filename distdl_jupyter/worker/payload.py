@@ -1,0 +1,122 @@
+"""What a rank is to run, read from the job's folder. Only ranks open the pickle.
+
+The captured values stand in ``payload.pkl`` as consecutive pickles with one shared memo, in the order of ``names``.
+"""
+
+from __future__ import annotations
+
+import builtins
+import json
+import os
+import pickle
+import sys
+import types
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+FORMAT = 1
+
+
+class CannotLoad(RuntimeError):
+    """A captured name cannot be rebuilt in this rank; the message names it and says why."""
+
+
+class Payload(NamedTuple):
+    """The job's code. ``kind`` is cell, function or script; see the file payload.json for the fields."""
+
+    kind: str
+    code: str = ""
+    filename: str = "<cell>"
+    names: tuple[str, ...] = ()
+    sources: Mapping[str, Mapping[str, Any]] = types.MappingProxyType({})
+    path: tuple[str, ...] = ()
+    script: str = ""
+    arguments: tuple[str, ...] = ()
+    working_directory: str = ""
+
+
+def read(folder: Path) -> Payload:
+    """Read ``payload.json`` of a job's folder. Raises CannotLoad when it is missing or of a later format."""
+    path = folder / "payload.json"
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CannotLoad(f"The job's payload {path} cannot be read: {error}.") from error
+    if data.get("format") != FORMAT:
+        raise CannotLoad(
+            f"The job's payload has the format {data.get('format')}, but this version of distdl-jupyter reads "
+            f"{FORMAT}: install the version that submitted the job."
+        )
+    known = {name: data[name] for name in Payload._fields if data.get(name) is not None}
+    for name in ("names", "path", "arguments"):
+        known[name] = tuple(known.get(name, ()))
+    return Payload(**known)
+
+
+def fresh_main() -> types.ModuleType:
+    """Put an empty module in the place of ``__main__``, as a new notebook has it, and return it."""
+    module = types.ModuleType("__main__")
+    module.__dict__["__builtins__"] = builtins
+    sys.modules["__main__"] = module
+    return module
+
+
+def extend_path(folder: Path, payload: Payload) -> None:
+    """Put the modules that travel with the job first on ``sys.path``; a script's own folder stands before them."""
+    own = [str(Path(payload.script).parent)] if payload.script else []
+    wanted = [*own, str(folder / "code"), *payload.path]
+    sys.path[:0] = list(dict.fromkeys(wanted))
+
+
+def load(folder: Path, payload: Payload, namespace: dict[str, Any]) -> dict[str, Any]:
+    """Return the captured values by name. Functions of the notebook get ``namespace`` as their globals.
+
+    Raises CannotLoad naming the first name that cannot be rebuilt.
+    """
+    values: dict[str, Any] = {}
+    if not payload.names:
+        return values
+    try:
+        file = (folder / "payload.pkl").open("rb")
+    except OSError as error:
+        raise CannotLoad(f"The captured values cannot be read: {error}.") from error
+    with file:
+        unpickler = NotebookUnpickler(file, namespace)
+        for name in payload.names:
+            try:
+                values[name] = unpickler.load()
+            except Exception as error:
+                raise CannotLoad(_why(name, error)) from error
+    return values
+
+
+class NotebookUnpickler(pickle.Unpickler):
+    """Rebuilds what cloudpickle wrote, with one change: the notebook's functions share one namespace again.
+
+    cloudpickle gives functions captured from ``__main__`` a dict of their own as globals, so a cell that sets a
+    variable which such a function reads would not be heard. Here that dict is the namespace in which the cell runs.
+    """
+
+    def __init__(self, file: Any, namespace: dict[str, Any]) -> None:
+        super().__init__(file)
+        self._namespace = namespace
+
+    def find_class(self, module: str, name: str, /) -> Any:
+        """Return the named object; cloudpickle's maker of functions is replaced by one that shares the namespace."""
+        found = super().find_class(module, name)
+        if name == "_make_function" and module.startswith("cloudpickle"):
+            return lambda code, own, *rest: found(code, self._shared(own), *rest)
+        return found
+
+    def _shared(self, own: dict[str, Any]) -> dict[str, Any]:
+        return self._namespace if own.get("__name__") == "__main__" else own
+
+
+def _why(name: str, error: Exception) -> str:
+    reason = f"{type(error).__name__}: {error}".rstrip(".: ")
+    if isinstance(error, ModuleNotFoundError):
+        reason = f"the module {error.name} is not installed for {sys.executable} on {os.uname().nodename}"
+    elif isinstance(error, EOFError):
+        reason = "the payload ends before it"
+    return f"The captured name {name!r} cannot be loaded in this rank: {reason}."

@@ -1,0 +1,58 @@
+r"""A report of a rank as one marked line of its standard output, and how a reader finds it there.
+
+``\x1e<nonce> <compact strict JSON>\n``. The nonce is random for each job, so text that a program prints cannot pass for
+a report by accident. Text without a newline may stand before the marker on the same line; ASCII escapes keep the JSON
+free of control characters. Pure: bytes in, bytes out.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+Report = dict[str, Any]
+
+_dumps = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+
+
+def marker(nonce: str) -> bytes:
+    """Return the bytes with which every report of the job begins."""
+    return b"\x1e" + nonce.encode() + b" "
+
+
+def encode(nonce: str, report: Report) -> bytes:
+    """Return the report as one marked line.
+
+    Raises ValueError for a number that is not finite and TypeError for what JSON cannot hold.
+    """
+    return marker(nonce) + _dumps(report).encode() + b"\n"
+
+
+def split(line: bytes, nonce: str) -> tuple[bytes, Report | None]:
+    """Cut one line into the text before the report and the report.
+
+    Without a report the line comes back whole and None with it: a marker with another nonce, or with anything but a
+    JSON object that has a "type" behind it, is plain text.
+    """
+    mark = marker(nonce)
+    start = line.find(mark)
+    while start >= 0:
+        report = _decode(line[start + len(mark) :])
+        if report is not None:
+            return line[:start], report
+        start = line.find(mark, start + 1)
+    return line, None
+
+
+def _decode(text: bytes) -> Report | None:
+    if not text.startswith(b"{"):
+        return None
+    try:
+        report = json.loads(text.decode(), parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return None
+    return report if isinstance(report, dict) and isinstance(report.get("type"), str) else None
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no strict JSON.")

@@ -1,0 +1,161 @@
+"""The life of one rank: its streams, its greeting, the job's code, its value or error, its orderly end."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from distdl_jupyter.worker import (
+    autolog,
+    channel,
+    execute,
+    hooks,
+    payload,
+    report,
+    results,
+    streams,
+    watch_keras,
+    watch_lightning,
+    watch_rendezvous,
+    watch_tensorboard,
+    watch_transformers,
+)
+from distdl_jupyter.worker.identity import Identity, identify
+from distdl_jupyter.worker.sources import Sources
+
+#: Packages whose versions a rank tells; read from file names, nothing is imported.
+PACKAGES = ("torch", "horovod", "tensorflow", "keras", "lightning", "pytorch_lightning", "transformers", "numpy")
+#: Exit code of a program that was interrupted, as shells give it.
+INTERRUPTED = 130
+#: Exit code of a rank that was started wrongly (EX_USAGE).
+MISUSED = 64
+
+
+def main() -> int:
+    """Run this process's rank and return its exit code."""
+    try:
+        identity = identify(os.environ)
+    except (ValueError, LookupError) as error:
+        os.write(2, f"This rank cannot start: {error}\n".encode())
+        return MISUSED
+    streams.adopt(identity.pipes, identity.rank)
+    faulthandler.enable()
+    # A shell that starts a program in the background lets it ignore SIGINT; a cancelled job must still end.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    channel.opened(identity.nonce, identity.rank)
+    _tell("hello", pid=os.getpid(), host=identity.host, python=sys.version.split()[0], versions=versions())
+    _watch_frameworks()
+    return _run(identity, Sources())
+
+
+def _watch_frameworks() -> None:
+    finder = hooks.install()
+    for part in (watch_rendezvous, watch_keras, watch_lightning, watch_transformers, watch_tensorboard):
+        part.watch(finder)
+
+
+def _run(identity: Identity, sources: Sources) -> int:
+    try:
+        value = execute.run(identity.folder, payload.read(identity.folder), sources)
+    except SystemExit as error:
+        return _exited(error, identity, sources)
+    except BaseException as error:  # noqa: BLE001  whatever ends the user's code is told
+        _quiet()
+        return _failed(error, identity, sources)
+    _quiet()
+    _deliver(identity, value)
+    _leave_groups()
+    return 0
+
+
+def _quiet() -> None:
+    """From here on only the end is told; a second SIGINT must not cut it off."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with contextlib.suppress(Exception):
+        autolog.release()
+        report.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+
+
+def _deliver(identity: Identity, value: Any) -> None:
+    size, problem = results.save(identity.folder, identity.rank, value)
+    if problem:
+        report.note("warning", problem, "result")
+    _tell("result", ok=True, repr=_text(value), bytes=size, error=None)
+
+
+def _text(value: Any) -> str:
+    with contextlib.suppress(Exception):
+        return results.text(value)
+    return type(value).__name__
+
+
+def _exited(error: SystemExit, identity: Identity, sources: Sources) -> int:
+    """``sys.exit``: nothing and 0 are success, a number is the exit code, anything else is printed and means 1."""
+    _quiet()
+    code = error.code
+    if code is None or code == 0:
+        _deliver(identity, None)
+        _leave_groups()
+        return 0
+    if not isinstance(code, int):
+        sys.stderr.write(f"{code}\n")
+    _tell_failure(error, identity, sources)
+    return code if isinstance(code, int) else 1
+
+
+def _failed(error: BaseException, identity: Identity, sources: Sources) -> int:
+    failure = _tell_failure(error, identity, sources)
+    interrupted = isinstance(error, KeyboardInterrupt)
+    sys.stderr.write(_interruption(failure) if interrupted else failure["traceback"])
+    sys.stderr.flush()
+    return INTERRUPTED if interrupted else 1
+
+
+def _tell_failure(error: BaseException, identity: Identity, sources: Sources) -> dict[str, Any]:
+    from distdl_jupyter.worker import failure
+
+    data = failure.describe(error, sources, identity.folder / "code")
+    _tell("result", ok=False, repr="", bytes=0, error=data)
+    return data
+
+
+def _interruption(failure: dict[str, Any]) -> str:
+    own = [frame for frame in failure["frames"] if frame["kind"] in ("cell", "user")]
+    return f"Interrupted in {own[-1]['label']}, line {own[-1]['line']}.\n" if own else "Interrupted.\n"
+
+
+def _leave_groups() -> None:
+    """Shut down what the code has initialised and not shut down, so that no peer is left waiting for this rank."""
+    for name in ("horovod.torch", "horovod.tensorflow", "horovod.mxnet"):
+        horovod = sys.modules.get(name)
+        if horovod is not None and hasattr(horovod, "is_initialized"):
+            hooks.guarded("at the end", lambda h=horovod: h.shutdown() if h.is_initialized() else None)
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available():
+        hooks.guarded("at the end", lambda: distributed.destroy_process_group() if distributed.is_initialized() else 0)
+
+
+def _tell(type_: str, **fields: Any) -> None:
+    out = channel.current()
+    if out is not None:
+        out.send(type_, **fields)
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of the packages that matter here, from the names of their ``.dist-info`` folders."""
+    found: dict[str, str] = {}
+    for directory in sys.path:
+        with contextlib.suppress(OSError):
+            for entry in Path(directory).glob("*.dist-info"):
+                name, _, version = entry.stem.partition("-")
+                if name in PACKAGES:
+                    found.setdefault(name, version)
+    return found

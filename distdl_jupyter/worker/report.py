@@ -1,0 +1,113 @@
+"""``log`` and ``progress``: what training code calls to report, the same on one rank, on many and in a plain notebook.
+
+* In a rank each call is one atomic write to its standard output, so nothing is lost when the rank is killed.
+* Values that are on a GPU are copied without waiting and sent by a thread as soon as they arrive (see ``deferred``).
+* Outside a job ``log`` prints a line, at most two a second, and ``progress`` does nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from typing import Any
+
+from distdl_jupyter.worker import channel, deferred, scalar
+
+#: Seconds between two lines that ``log`` prints outside a job.
+PRINT_EVERY = 0.5
+
+#: Names that training code logs itself; automatic pick-up leaves them alone.
+own_names: set[str] = set()
+#: Whether training code reports its own progress.
+own_progress = False
+
+_count = itertools.count()
+_next_print = 0.0
+
+
+def log(step: float | None = None, **metrics: Any) -> None:
+    """Report the values of some metrics at one step: ``log(step=3, loss=0.1, accuracy=0.9)``.
+
+    Values are Python or numpy numbers, or arrays and tensors of one element; NaN and inf are kept. Without ``step`` the
+    calls of each rank are counted: 0, 1, 2, ... Names that are no Python words go as ``log(**{"loss/train": 0.1})``.
+
+    Raises TypeError for a value that is not one number, and ValueError for a step that is not finite.
+    """
+    own_names.update(metrics)
+    number = next(_count) if step is None else _step(step)
+    send(number, metrics)
+
+
+def send(step: float, metrics: dict[str, Any]) -> None:
+    """Report values at a step, whoever found them. Raises TypeError for a value that is not one number."""
+    out = channel.current()
+    later = [name for name, value in metrics.items() if getattr(value, "is_cuda", False)] if out else []
+    values = {name: _json(name, value) for name, value in metrics.items() if name not in later}
+    if out is None:
+        _print(step, values)
+        return
+    if later:
+        deferred.add(out, step, {name: metrics[name] for name in later})
+    if values:
+        out.metric(step, values)
+
+
+def progress(done: float, total: float | None = None, unit: str = "") -> None:
+    """Report how far this rank is: ``progress(3, 10, "epochs")``. Without ``total`` no end is known.
+
+    Raises TypeError for what is no number and ValueError for a number that is not finite.
+    """
+    global own_progress
+    own_progress = True
+    send_progress(_finite("done", done), None if total is None else _finite("total", total), str(unit))
+
+
+def send_progress(done: float, total: float | None, unit: str) -> None:
+    """Report progress, whoever found it; nothing happens outside a job."""
+    out = channel.current()
+    if out is not None:
+        out.send("progress", done=done, total=total, unit=unit)
+
+
+def note(level: str, text: str, code: str = "") -> None:
+    """Report a sentence for the user; nothing happens outside a job."""
+    out = channel.current()
+    if out is not None:
+        out.note(level, text, code)
+
+
+def flush() -> None:
+    """Wait until values that were still on a GPU are sent."""
+    deferred.flush()
+
+
+def _json(name: str, value: Any) -> scalar.Number:
+    # The common case first: this runs for each value of each training step.
+    if type(value) is float and math.isfinite(value):
+        return value
+    return scalar.to_json(name, value)
+
+
+def _step(step: Any) -> float:
+    return step if type(step) is int else _finite("step", step)
+
+
+def _finite(name: str, value: Any) -> float:
+    try:
+        number = scalar.to_json(name, value)
+    except TypeError:
+        raise TypeError(f"{name} is {value!r:.80}, but it takes a number.") from None
+    if not isinstance(number, str):
+        return number
+    raise ValueError(f"{name} is {number}, but it takes a finite number.")
+
+
+def _print(step: float, values: dict[str, scalar.Number]) -> None:
+    global _next_print
+    now = time.monotonic()
+    if now < _next_print:
+        return
+    _next_print = now + PRINT_EVERY
+    words = [f"{name} {value if isinstance(value, str) else f'{value:.6g}'}" for name, value in values.items()]
+    print(f"step {step:.12g}", *words, sep="  ")  # noqa: T201  the line is for the notebook cell that logs

@@ -1,0 +1,160 @@
+"""A value in a few words, safely: nothing here can take long, raise, or wait for a GPU.
+
+So the ``repr`` of a class that is not known to be harmless is never called; such a value is shown as its class.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Mapping
+from itertools import islice
+from typing import Any
+
+from distdl_jupyter.worker.masking import MASK, looks_secret
+from distdl_jupyter.worker.scalar import TIMES
+
+#: Longest text of one string, and of one value.
+LONGEST_STRING = 80
+LONGEST = 160
+_ITEMS = 6
+#: Libraries whose ``shape`` and ``dtype`` are plain attributes.
+_ARRAYS = ("torch", "numpy", "tensorflow", "keras", "jax", "jaxlib", "pandas", "scipy", "cupy", "polars")
+#: Modules of the standard library whose classes print short and cheap.
+_HARMLESS = ("pathlib", "datetime", "decimal", "fractions", "uuid", "enum")
+
+
+def short(value: Any) -> str:
+    """Return the value in at most LONGEST characters: ``312``, ``Tensor 32 x 10 float32``, ``dict, keys a, b``."""
+    try:
+        text = _describe(value, 2)
+    except Exception:  # noqa: BLE001  attributes of foreign classes are read
+        text = type(value).__name__
+    text = " ".join(text.split())
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+
+
+def _describe(value: Any, depth: int) -> str:
+    simple = _SIMPLE.get(type(value))
+    if simple is not None:
+        return simple(value)
+    name = type(value).__name__
+    module = str(getattr(type(value), "__module__", ""))
+    if isinstance(value, type):
+        return f"class {value.__name__}"
+    if type(value) in (list, tuple, set, frozenset):
+        return _items(value, depth)
+    if (sizes := shape(value)) is not None:
+        return _array(name, value, sizes)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return _fields(name, dict(zip(value._fields, value, strict=False)), depth)
+    if (keys := keys_of(value)) is not None:
+        return f"{name}, {_keys(keys, value)}"
+    if isinstance(value, BaseException):
+        return f"{name}: {str(value)[:LONGEST_STRING]}"
+    if "__dataclass_fields__" in type(value).__dict__:
+        own = {field: vars(value)[field] for field in type(value).__dataclass_fields__ if field in vars(value)}
+        return _fields(name, own, depth)
+    if module in _HARMLESS or isinstance(value, range | slice):
+        return repr(value)
+    return name
+
+
+def shape(value: Any) -> tuple[int, ...] | None:
+    """Return the sizes of an array or tensor of a known library, None for anything else."""
+    if not any(str(getattr(base, "__module__", "")).split(".")[0] in _ARRAYS for base in type(value).__mro__):
+        return None
+    try:
+        return tuple(int(size) for size in value.shape)
+    except Exception:  # noqa: BLE001  a library's own attribute
+        return None
+
+
+def sizes_in_words(sizes: tuple[int, ...]) -> str:
+    """Return ``32 x 10`` with a multiplication sign; ``scalar`` without sizes."""
+    return f" {TIMES} ".join(map(str, sizes)) or "scalar"
+
+
+def keys_of(value: Any) -> list[Any] | None:
+    """Return the first keys (nine at most) of a mapping or of an object with ``keys()``, None for anything else."""
+    if isinstance(value, dict):
+        return list(islice(dict.keys(value), 9))
+    if isinstance(value, type) or not (isinstance(value, Mapping) or callable(getattr(type(value), "keys", None))):
+        return None
+    try:
+        return list(islice(value.keys(), 9))
+    except Exception:  # noqa: BLE001  a foreign class's own method
+        return None
+
+
+def names_in_words(names: list[Any], more: int = 0) -> str:
+    """Return names as a sentence lists them: ``image``, ``image and target``, ``a, b, c and 4 more``."""
+    words = [str(name)[:40] for name in names] + ([f"{more} more"] if more else [])
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def _keys(keys: list[Any], value: Any) -> str:
+    if not keys:
+        return "empty"
+    shown = ", ".join(str(key)[:40] for key in keys[:8])
+    total = len(value) if isinstance(value, dict) else len(keys)
+    return f"keys {shown}" + (f" and {total - 8:,} more" if total > 8 else "")
+
+
+def _array(name: str, value: Any, sizes: tuple[int, ...]) -> str:
+    kind = str(getattr(value, "dtype", "")).rpartition(".")[2]
+    device = str(getattr(value, "device", "cpu"))
+    place = "" if device.lower().startswith(("cpu", "<")) or not device else device
+    what = sizes_in_words(sizes)
+    if not sizes and not place and callable(getattr(value, "item", None)):
+        what = _describe(value.item(), 0)
+    return " ".join(word for word in (name, what, kind, place) if word)
+
+
+def _items(value: Any, depth: int) -> str:
+    if len(value) > _ITEMS or depth <= 0:
+        return f"{type(value).__name__} of {len(value):,}"
+    opened, closed = _BRACKETS[type(value)] if value else (f"{type(value).__name__}(", ")")
+    return f"{opened}{', '.join(_describe(item, depth - 1) for item in value)}{closed}"
+
+
+def _fields(name: str, fields: dict[str, Any], depth: int) -> str:
+    if depth <= 0:
+        return name
+    shown = [f"{key}={named(key, item, depth - 1)}" for key, item in islice(fields.items(), _ITEMS)]
+    return f"{name}({', '.join(shown)}{', ...' if len(fields) > _ITEMS else ''})"
+
+
+def named(name: str, value: Any, depth: int = 2) -> str:
+    """Return the value in a few words, masked when its name looks secret."""
+    return MASK if looks_secret(name) and not callable(value) else _describe(value, depth)
+
+
+def _float(value: float) -> str:
+    text = repr(value)
+    return text if len(text) <= 8 else f"{value:.6g}"
+
+
+def _int(value: int) -> str:
+    return repr(value) if abs(value) < 10**30 else f"int of {value.bit_length():,} bits"
+
+
+def _string(value: str | bytes) -> str:
+    cut = repr(value[:LONGEST_STRING])
+    return cut if len(value) <= LONGEST_STRING else f"{cut}… ({len(value):,})"
+
+
+_BRACKETS: dict[type, tuple[str, str]] = {list: ("[", "]"), tuple: ("(", ")"), set: ("{", "}"),
+                                          frozenset: ("frozenset({", "})")}  # fmt: skip
+_SIMPLE: dict[type, Callable[[Any], str]] = {
+    type(None): repr,
+    bool: repr,
+    int: _int,
+    float: _float,
+    complex: repr,
+    str: _string,
+    bytes: _string,
+    types.FunctionType: lambda value: f"function {value.__name__}",
+    types.BuiltinFunctionType: lambda value: f"function {value.__name__}",
+    types.MethodType: lambda value: f"method {value.__name__}",
+    types.ModuleType: lambda value: f"module {value.__name__}",
+}

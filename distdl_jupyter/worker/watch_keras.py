@@ -1,0 +1,106 @@
+"""Picks up what Keras reports while ``Model.fit`` runs, through a callback of its public interface.
+
+Each batch gives its logs (Keras' running means) at the number of batches so far; the end of an epoch gives what is new
+there (``val_loss`` ...) at the same number, so that all curves share one axis. Keras 2 (``tf_keras``) and 3 alike.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.worker import autolog
+from distdl_jupyter.worker.hooks import PostImport, guarded
+
+if TYPE_CHECKING:
+    import inspect
+
+#: Module of ``Model`` by release: Keras 3, tf_keras and Keras 2.
+MODULES = ("keras.src.models.model", "tf_keras.src.engine.training", "keras.src.engine.training")
+
+
+def watch(finder: PostImport) -> None:
+    """Ask to be told when Keras is imported."""
+    for name in MODULES:
+        finder.after(name, _watch_fit)
+
+
+def _watch_fit(module: ModuleType) -> None:
+    import inspect
+
+    model = module.Model
+    original = model.fit
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def fit(*args: Any, **kwargs: Any) -> Any:
+        given = guarded("before Model.fit", _with_callback, signature, args, kwargs)
+        args, kwargs = given or (args, kwargs)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            guarded("after Model.fit", autolog.release)
+
+    model.fit = fit
+
+
+def _with_callback(
+    signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of ``fit`` with our callback among its callbacks."""
+    bound = signature.bind(*args, **kwargs)
+    callbacks = sys.modules[type_module(bound.arguments["self"])].callbacks
+    given = bound.arguments.get("callbacks")
+    ours = _callback(callbacks.Callback)
+    if isinstance(given, callbacks.CallbackList):
+        given.append(ours)
+    else:
+        listed = list(given) if isinstance(given, list | tuple) else [given] if given is not None else []
+        bound.arguments["callbacks"] = [*listed, ours]
+    return bound.args, bound.kwargs
+
+
+def type_module(model: Any) -> str:
+    """Return the top package of the Keras that a model's class derives from: ``keras`` or ``tf_keras``."""
+    tops = [base.__module__.split(".")[0] for base in type(model).__mro__]
+    return next(top for top in tops if top in ("keras", "tf_keras"))
+
+
+def _callback(base: type) -> Any:
+    return type("JobMetrics", (_Reports, base), {})()
+
+
+class _Reports:
+    """The callback's methods; they are called by Keras with its own arguments."""
+
+    #: Keras may call us from its own thread, so it need not wait for values that are still being computed.
+    async_safe = True
+    params: dict[str, Any] | None
+    _steps = 0
+    _before = 0
+    _named: frozenset[str] = frozenset()
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._before = self._steps
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        guarded("in Model.fit", self._batch, batch, dict(logs or {}))
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        guarded("in Model.fit", self._epoch, epoch, dict(logs or {}))
+
+    def _batch(self, batch: int, logs: dict[str, Any]) -> None:
+        self._steps = self._before + batch + 1
+        self._named = frozenset(logs)
+        autolog.offer("keras", self._steps, logs)
+        steps, epochs = (self.params or {}).get("steps"), (self.params or {}).get("epochs")
+        if steps and epochs:
+            autolog.advance(self._steps, steps * epochs, "steps")
+
+    def _epoch(self, epoch: int, logs: dict[str, Any]) -> None:
+        autolog.offer("keras", self._steps, {name: value for name, value in logs.items() if name not in self._named})
+        epochs = (self.params or {}).get("epochs")
+        if epochs and not (self.params or {}).get("steps"):
+            autolog.advance(epoch + 1, epochs, "epochs")

@@ -1,0 +1,86 @@
+"""Tells when a rank begins to meet the others and when they have met: Horovod's and torch's initialisation.
+
+It also refuses Horovod under Keras 3: there every rank trains on its own, without an error (measured with Horovod
+0.28.1: the ranks' weights differ after the first step).
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from distdl_jupyter.worker import channel
+from distdl_jupyter.worker.hooks import PostImport, guarded
+
+
+def watch(finder: PostImport) -> None:
+    """Ask to be told of the modules in which the meeting happens."""
+    finder.after("horovod.common.basics", _watch_horovod)
+    finder.after("torch.distributed.distributed_c10d", _watch_torch)
+    for name in ("horovod.keras", "horovod.tensorflow.keras"):
+        finder.before(name, functools.partial(refuse_keras_3, name))
+
+
+def _watch_horovod(basics: ModuleType) -> None:
+    owner = basics.HorovodBasics
+    owner.init = _reporting(owner.init, lambda horovod: {"backend": _controller(horovod), "size": horovod.size()})
+
+
+def _controller(horovod: Any) -> str:
+    return "horovod-mpi" if horovod.mpi_enabled() else "horovod-gloo"
+
+
+def _watch_torch(c10d: ModuleType) -> None:
+    original = c10d.init_process_group
+    watched = _reporting(original, lambda *_: {"backend": f"torch-{c10d.get_backend()}", "size": c10d.get_world_size()})
+    # torch.distributed takes its names from here afterwards, unless it was imported before us.
+    for module in (c10d, sys.modules.get("torch.distributed")):
+        if module is not None and getattr(module, "init_process_group", None) is original:
+            module.__dict__["init_process_group"] = watched
+
+
+def _reporting(initialise: Callable[..., Any], facts: Callable[..., dict[str, Any]]) -> Callable[..., Any]:
+    """Return ``initialise`` with a report before and after it; ``facts`` gets its first argument (a method's self)."""
+
+    @functools.wraps(initialise)
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        guarded("before the ranks met", _tell, "rendezvous")
+        result = initialise(*args, **kwargs)
+        guarded("after the ranks met", lambda: _tell("ready", **facts(*args[:1])))
+        return result
+
+    return watched
+
+
+def _tell(type_: str, **fields: Any) -> None:
+    out = channel.current()
+    if out is not None:
+        out.send(type_, **fields)
+
+
+def refuse_keras_3(module: str) -> None:
+    """Raise ImportError when ``import keras`` means Keras 3 here."""
+    version = keras_version()
+    if version.split(".")[0].isdigit() and int(version.split(".")[0]) >= 3:
+        raise ImportError(
+            f"{module} of Horovod 0.28 does not average gradients under Keras 3 ({version} is installed), so each rank "
+            "would train a model of its own: use horovod.torch, or tf_keras with TF_USE_LEGACY_KERAS=1 and "
+            "sys.modules['keras'] = tf_keras before this import.",
+            name=module,
+        )
+
+
+def keras_version() -> str:
+    """Return the version of the module that ``import keras`` gives, "" without one; Keras itself is not imported."""
+    loaded = sys.modules.get("keras")
+    if loaded is not None:
+        return str(getattr(loaded, "__version__", ""))
+    from importlib import metadata
+
+    try:
+        return metadata.version("keras")
+    except metadata.PackageNotFoundError:
+        return ""
