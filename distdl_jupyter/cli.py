@@ -1,7 +1,7 @@
 """``distdl``: jobs from a terminal, the environment's doctor and the one command that installs Horovod.
 
-A thin adapter over ``client``: it parses, calls and prints. Exit codes: 0 done, 1 the job or check failed, 2 the request
-was refused, 130 stopped.
+A thin adapter over ``client``: it parses, calls and prints. Exit codes: 0 done, 1 the job or check failed, 2 the
+request was refused, 130 interrupted.
 """
 
 from __future__ import annotations

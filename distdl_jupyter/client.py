@@ -11,7 +11,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from distdl_jupyter import jobspec, outcome
+from distdl_jupyter import outcome
 from distdl_jupyter.core.errors import JobNotRunning, JobStillRunning
 from distdl_jupyter.core.events import EventWriter, JobLock
 from distdl_jupyter.core.logline import LogLine, lines_of
@@ -90,7 +90,7 @@ class Job:
         self.wait(timeout)
         view = self.view()
         if view.state is not State.COMPLETED:
-            raise outcome.job_failed(view, self.spec)
+            raise outcome.job_failed(self.folder, view)
         return outcome.values(self.folder, view)
 
     def logs(self, rank: int | None = None, *, follow: bool = False) -> Iterator[LogLine]:
@@ -178,8 +178,8 @@ def submit(
 
     ``options`` are ``node_count`` (1), ``process_count_per_node`` (1, or "auto": one per GPU), ``distributed_backend``
     (None: torch for several processes, else plain), ``compute_target`` ("local"), ``name``, ``environment_variables``,
-    ``max_run_duration_seconds``, ``vm_size``, ``use_gpu``, ``max_log_bytes``, ``stop_grace_seconds``, the options of the
-    backend and cluster, and every alias of them (core.names).
+    ``max_run_duration_seconds``, ``vm_size``, ``use_gpu``, ``max_log_bytes``, ``stop_grace_seconds``, the options
+    of the backend and cluster, and every alias of them (core.names).
 
     Raises InvalidSpec and PluginUnavailable before anything is started.
     """
@@ -197,6 +197,8 @@ def submit(
 
 def launch(draft: Draft, **options: Any) -> Job:
     """Make a job of captured code and start its supervisor. Raises InvalidSpec, PluginUnavailable, OSError."""
+    from distdl_jupyter import jobspec  # readers of jobs need neither capture nor checks
+
     store = JobStore()
     spec, secret_values = jobspec.build(draft, options, id_=new_id())
     folder = store.prepare(spec.id)

@@ -47,7 +47,7 @@ class Follower:
             self._heard = time.monotonic()
         elif not self.view.state.ended and time.monotonic() - self._heard > _SILENCE:
             self._heard = time.monotonic()
-            if settle(self.folder, self.view):
+            if settle(self.folder):
                 return self.read()
         return found
 
@@ -69,10 +69,10 @@ class Follower:
                 time.sleep(poll)
 
 
-def settle(folder: JobFolder, view: JobView) -> bool:
+def settle(folder: JobFolder) -> bool:
     """End a job that has no writer any more; True when this call wrote its end.
 
-    The caller's ``view`` must hold everything in the log. Nothing happens while a writer lives.
+    Nothing happens while a writer lives.
     """
     if not folder.path.exists():
         return False

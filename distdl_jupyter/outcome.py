@@ -7,10 +7,12 @@ process, only when the user asks for them.
 from __future__ import annotations
 
 import pickle
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core import events
 from distdl_jupyter.core.errors import DistDLError, JobFailed
+from distdl_jupyter.core.logline import lines_of
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.words import plural
 
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from distdl_jupyter.core.failure import Failure
-    from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.core.store import JobFolder
     from distdl_jupyter.core.view import JobView
 
@@ -43,7 +44,7 @@ def _value(path: Path) -> Any:
         ) from error
 
 
-def job_failed(view: JobView, spec: JobSpec) -> JobFailed:
+def job_failed(folder: JobFolder, view: JobView) -> JobFailed:
     """Return the exception of a job that ended without success; the caller raises it."""
     failure = view.failure
     where = f"Job {view.name} ({view.id})"
@@ -61,8 +62,8 @@ def job_failed(view: JobView, spec: JobSpec) -> JobFailed:
         exit_code=rank.code,
         signal=rank.signal,
         error=failure.error,
-        traceback=str((failure.error or {}).get("traceback", "")),
-        others=_others(failure, spec),
+        traceback=str((failure.error or {}).get("traceback", "")) or _last_lines(folder, failure.rank),
+        others=_others(failure, view.process_count),
         hint=str((failure.error or {}).get("hint", "")),
     )
 
@@ -81,16 +82,29 @@ def _memory(failure: Failure) -> str:
     return " Nobody here sent it; the kernel does so when memory runs out, but no evidence of that was found."
 
 
-def _others(failure: Failure, spec: JobSpec) -> tuple[str, ...]:
+def _last_lines(folder: JobFolder, rank: int, count: int = 10) -> str:
+    """Return what a rank printed last, for one that died without reporting an exception."""
+    lines: deque[str] = deque(maxlen=count)
+    cursor = 0
+    while True:
+        batch, after = events.read(folder.events, cursor)
+        lines.extend(line.text for line in lines_of(batch) if line.rank == rank)
+        if after == cursor:
+            break
+        cursor = after
+    return "\n".join([f"The last lines of rank {rank}:", *lines]) if lines else ""
+
+
+def _others(failure: Failure, process_count: int) -> tuple[str, ...]:
     if not failure.others:
         return ()
     shown = "; ".join(f"rank {o['rank']}: {o['what']} after {o['after']:.1f} s" for o in failure.others[:8])
     more = f"; and {len(failure.others) - 8} more" if len(failure.others) > 8 else ""
-    return (f"{plural(len(failure.others), 'rank')} of {spec.process_count} ended because of it ({shown}{more}).",)
+    return (f"{plural(len(failure.others), 'rank')} of {process_count} ended because of it ({shown}{more}).",)
 
 
 def metrics_frame(folder: JobFolder) -> pd.DataFrame:
-    """Return one row per report: ``rank``, ``step``, ``time`` (UTC) and a column for each metric (NaN: not reported)."""
+    """Return one row per report: ``rank``, ``step``, ``time`` (UTC), and a column a metric (NaN: not reported)."""
     import pandas as pd
 
     rows: list[dict[str, Any]] = []

@@ -103,7 +103,7 @@ def _slot(spec: JobSpec, place: RankPlace) -> dict[str, str]:
     }
 
 
-def _mpi_plan(spec: JobSpec, placement: Placement, options: HorovodOptions) -> Plan:
+def _mpi_plan(_spec: JobSpec, placement: Placement, options: HorovodOptions) -> Plan:
     if placement.emulated:
         raise InvalidSpec(
             "Open MPI sees one machine, so horovod-mpi cannot emulate several nodes on it.",

@@ -29,8 +29,8 @@ def command(mpirun: str, ranks: int, cores: int) -> tuple[str, ...]:
     return tuple(words)
 
 
-_EXIT_NAME = re.compile(r"Process name: \[[^\]]*?,(\d+)\]\s+Exit code:\s*(\d+)")
-_SIGNAL = re.compile(r"rank (\d+) with PID (\d+) on node \S+ exited on\s+signal (\d+)")
+_EXIT_NAME = re.compile(r"Process name: \[[^\n]*?(\d+)\]\s+Exit code:\s*(\d+)")
+_SIGNAL = re.compile(r"rank\s+(\d+)\s+with\s+PID\s+(\d+)\s+on\s+node\s+\S+\s+exited\s+on\s+signal\s+(\d+)")
 
 
 def first_exit(text: str) -> tuple[int, int | None, int | None] | None:

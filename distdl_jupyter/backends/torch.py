@@ -60,4 +60,7 @@ class TorchBackend(Backend):
     def _transport(placement: Placement, options: TorchOptions) -> str:
         if options.transport != "auto":
             return options.transport
-        return "nccl" if all(place.gpu is not None for place in placement.ranks) else "gloo"
+        # NCCL refuses two ranks on one device ("Duplicate GPU detected").
+        devices = {(place.node if not placement.emulated else 0, place.gpu) for place in placement.ranks}
+        with_gpu = all(place.gpu is not None for place in placement.ranks)
+        return "nccl" if with_gpu and len(devices) == len(placement.ranks) else "gloo"

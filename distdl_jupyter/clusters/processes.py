@@ -56,7 +56,7 @@ def send(pids: Iterable[int], number: int) -> None:
 
 
 def kill_all(job_id: str, roots: Iterable[int] = (), patience: float = 5.0) -> list[int]:
-    """KILL every process of a job until none is left; return the pids that were found. Gives up after ``patience`` s."""
+    """KILL every process of a job until none is left, for ``patience`` seconds; return the pids that were found."""
     roots, seen = list(roots), dict[int, None]()
     until = time.monotonic() + patience
     while (left := tree(job_id, roots)) and time.monotonic() < until:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 
 from distdl_jupyter.core.buckets import INF, MINUS_INF, NAN, Grid, Metric, Series
 
-#: A decimated line draws two points of each of these, and the exact first and last point.
-_LINE_BUCKETS = 499
+#: Points of a line at most.
+MAX_POINTS = 1000
 _KINDS = ((NAN, "nan"), (INF, "inf"), (MINUS_INF, "-inf"))
 
 
@@ -105,13 +105,15 @@ def band_of(metric: Metric) -> Band:
     return band
 
 
-def lines_of(metric: Metric) -> list[Line]:
-    """Return the line of each rank, in order of ranks."""
+def lines_of(metric: Metric, most: int = MAX_POINTS) -> list[Line]:
+    """Return the line of each rank, in order of ranks, each of at most ``most`` points (from 8)."""
     grid = metric.grid
     ordered = grid.ordered()
-    single, wide = [[slot] for slot in ordered], grid.groups(_LINE_BUCKETS)
+    # A wide bucket gives two points, and the exact first and last point come on top.
+    single, wide = [[slot] for slot in ordered], grid.groups((most - 2) // 2)
+    every = len(ordered) <= most
     return [
-        _line(rank, series, grid, ordered, wide if max(series.counts, default=0) > 1 else single)
+        _line(rank, series, grid, ordered, single if every and max(series.counts, default=0) <= 1 else wide)
         for rank, series in metric.ranked()
     ]
 

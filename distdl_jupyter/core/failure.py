@@ -16,10 +16,19 @@ if TYPE_CHECKING:
 
 #: Messages with which Horovod, Gloo, NCCL, torch.distributed and Open MPI report a lost peer.
 _ECHO = re.compile(
-    r"connection (was )?(closed|reset|refused)|closed by peer|reset by peer|broken pipe|socket (is )?closed|remote process exited"
-    r"|horovod has been shut down|shutdown in progress|HorovodInternalError|DistBackendError|DistNetworkError|ncclRemoteError"
-    r"|ncclSystemError|unhandled system error|aborted by (the )?peer|read timeout|timed out waiting|MPI_ERR_PROC_FAILED"
-    r"|remote process has (exited|failed)|peer rank|lost connection",
+    "|".join(
+        (
+            r"connection (was )?(closed|reset|refused)",
+            r"(closed|reset|aborted) by (the )?peer",
+            r"broken pipe|socket (is )?closed|lost connection|peer rank",
+            r"remote process (has )?(exited|failed)",
+            r"read timeout|timed out waiting",
+            r"horovod has been shut down|shutdown in progress|HorovodInternalError",
+            r"DistBackendError|DistNetworkError",
+            r"ncclRemoteError|ncclSystemError|unhandled system error",
+            r"MPI_ERR_PROC_FAILED",
+        )
+    ),
     re.IGNORECASE,
 )
 

@@ -58,9 +58,11 @@ def resolve(options: Mapping[str, Any], allowed: Iterable[str]) -> dict[str, Any
         if name in TOTALS:
             totals[name] = value
             continue
-        primary, value = ("compute_target", "local") if name == "local_mode" else (ALIASES.get(name, name), value)
-        if name == "local_mode" and options[name] is not True:
+        if name == "local_mode":
+            if value is True:
+                found["compute_target"] = "local"
             continue
+        primary = ALIASES.get(name, name)
         if primary not in allowed:
             raise InvalidSpec(unknown(name, allowed), field=name)
         if primary in found and found[primary] != value:
@@ -85,15 +87,15 @@ def _apply_totals(totals: dict[str, Any], found: dict[str, Any], spelled: dict[s
                     field=name,
                     hint="Leave compute_target out or give a positive number.",
                 )
-            found["compute_target"], total = "local", -total
+            found["compute_target"] = "local"
         nodes = found.get("node_count", 1)
-        if not isinstance(nodes, int) or nodes < 1 or total % nodes:
+        if not isinstance(nodes, int) or nodes < 1 or abs(total) % nodes:
             raise InvalidSpec(
                 f"{name}={total} processes cannot be divided equally among {nodes} nodes.",
                 field=name,
                 hint="Give process_count_per_node instead.",
             )
-        per_node = total // nodes
+        per_node = abs(total) // nodes
         if found.get("process_count_per_node", per_node) != per_node:
             raise InvalidSpec(
                 f"{name}={total} and {spelled.get('process_count_per_node', 'process_count_per_node')}="

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from distdl_jupyter.core.buckets import Metric, Series
-from distdl_jupyter.core.curves import Band, Line, band_of, lines_of
+from distdl_jupyter.core.curves import MAX_POINTS, Band, Line, band_of, lines_of
 from distdl_jupyter.core.events import Event
 
 #: Names of metrics beyond this many are not kept: a name made from the step would fill the memory.
@@ -59,9 +59,9 @@ class SeriesBook:
         """Return the metric over all ranks; an unknown name gives an empty band."""
         return band_of(self._metrics.get(name) or Metric())
 
-    def lines(self, name: str) -> list[Line]:
-        """Return the metric's line of each rank in order of ranks; an unknown name gives none."""
-        return lines_of(self._metrics.get(name) or Metric())
+    def lines(self, name: str, most: int = MAX_POINTS) -> list[Line]:
+        """Return the metric's line of each rank, at most ``most`` points each; an unknown name gives none."""
+        return lines_of(self._metrics.get(name) or Metric(), most)
 
     def _new(self, name: str) -> Metric | None:
         if len(self._metrics) >= MAX_METRICS:

@@ -131,8 +131,23 @@ def check_count(value: object, field_name: str) -> int:
 
 _WORDS = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z0-9])(?=[A-Z])")
 _SECRET_WORDS = frozenset(
-    "secret secrets password passwords passwd pwd passphrase token tokens apikey credential credentials sas signature"
-    " key".split()
+    (
+        "secret",
+        "secrets",
+        "password",
+        "passwords",
+        "passwd",
+        "pwd",
+        "passphrase",
+        "token",
+        "tokens",
+        "apikey",
+        "credential",
+        "credentials",
+        "sas",
+        "signature",
+        "key",
+    )
 )
 
 

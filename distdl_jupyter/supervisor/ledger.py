@@ -101,43 +101,50 @@ class Ledger:
         if handler is not None and view is not None:
             handler(self, view.rank, report)
 
-    def _hello(self, rank: int, report: dict[str, Any]) -> None:
-        self.greeted.add(rank)
-        if self.view.ranks[rank].pid != report.get("pid"):
-            self.write("rank", rank=rank, status="started", pid=report.get("pid"), host=report.get("host"))
 
-    def _rendezvous(self, rank: int, _report: dict[str, Any]) -> None:
-        self.meeting.add(rank)
+def _hello(ledger: Ledger, rank: int, report: dict[str, Any]) -> None:
+    ledger.greeted.add(rank)
+    if ledger.view.ranks[rank].pid != report.get("pid"):
+        ledger.write("rank", rank=rank, status="started", pid=report.get("pid"), host=report.get("host"))
 
-    def _ready(self, rank: int, _report: dict[str, Any]) -> None:
-        if rank not in self.ready:
-            self.ready.add(rank)
-            self.write("rank", rank=rank, status="ready")
 
-    def _metric(self, rank: int, report: dict[str, Any]) -> None:
-        values = {str(name): number_from_json(value) for name, value in report["values"].items()}
-        self.write("metric", rank=rank, step=report["step"], values=values)
+def _rendezvous(ledger: Ledger, rank: int, _report: dict[str, Any]) -> None:
+    ledger.meeting.add(rank)
 
-    def _progress(self, rank: int, report: dict[str, Any]) -> None:
-        self.write("progress", rank=rank, done=report["done"], total=report.get("total"), unit=report.get("unit", ""))
 
-    def _note(self, rank: int, report: dict[str, Any]) -> None:
-        text = str(report.get("text", ""))
-        code = str(report.get("code", ""))
-        if not any(note["text"] == text for note in self.view.notes):
-            self.write("note", level=report.get("level", "info"), text=text, code=code, rank=rank)
+def _ready(ledger: Ledger, rank: int, _report: dict[str, Any]) -> None:
+    if rank not in ledger.ready:
+        ledger.ready.add(rank)
+        ledger.write("rank", rank=rank, status="ready")
 
-    def _result(self, rank: int, report: dict[str, Any]) -> None:
-        fields = {name: report.get(name) for name in ("ok", "repr", "bytes", "error")}
-        self.write("result", rank=rank, **fields)
+
+def _metric(ledger: Ledger, rank: int, report: dict[str, Any]) -> None:
+    values = {str(name): number_from_json(value) for name, value in report["values"].items()}
+    ledger.write("metric", rank=rank, step=report["step"], values=values)
+
+
+def _progress(ledger: Ledger, rank: int, report: dict[str, Any]) -> None:
+    ledger.write("progress", rank=rank, done=report["done"], total=report.get("total"), unit=report.get("unit", ""))
+
+
+def _note(ledger: Ledger, rank: int, report: dict[str, Any]) -> None:
+    text = str(report.get("text", ""))
+    code = str(report.get("code", ""))
+    if not any(note["text"] == text for note in ledger.view.notes):
+        ledger.write("note", level=report.get("level", "info"), text=text, code=code, rank=rank)
+
+
+def _result(ledger: Ledger, rank: int, report: dict[str, Any]) -> None:
+    fields = {name: report.get(name) for name in ("ok", "repr", "bytes", "error")}
+    ledger.write("result", rank=rank, **fields)
 
 
 _REPORTS: dict[str, Callable[[Ledger, int, dict[str, Any]], None]] = {
-    "hello": Ledger._hello,
-    "rendezvous": Ledger._rendezvous,
-    "ready": Ledger._ready,
-    "metric": Ledger._metric,
-    "progress": Ledger._progress,
-    "note": Ledger._note,
-    "result": Ledger._result,
+    "hello": _hello,
+    "rendezvous": _rendezvous,
+    "ready": _ready,
+    "metric": _metric,
+    "progress": _progress,
+    "note": _note,
+    "result": _result,
 }

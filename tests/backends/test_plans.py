@@ -1,0 +1,134 @@
+"""Plans are values: printed, compared and tested without starting anything."""
+
+import pytest
+
+from distdl_jupyter import registry
+from distdl_jupyter.backends.base import Placement, RankPlace
+from distdl_jupyter.backends.mpirun import command, first_exit
+from distdl_jupyter.core.errors import InvalidSpec, PluginUnavailable
+from distdl_jupyter.core.spec import JobSpec
+
+
+def placement(nodes, per_node, gpus=0):
+    places = tuple(
+        RankPlace(rank, rank // per_node, f"node-{rank // per_node}", rank % per_node, rank % gpus if gpus else None)
+        for rank in range(nodes * per_node)
+    )
+    return Placement(places, "127.0.0.1", (20_001,), "lo", cores_per_rank=1, emulated=nodes > 1)
+
+
+def plan(label, nodes=1, per_node=2, gpus=0, **given):
+    backend, options = registry.backend(label, given)
+    spec = JobSpec(id="i", name="n", node_count=nodes, process_count_per_node=per_node, distributed_backend=label)
+    return backend.plan(spec, placement(nodes, per_node, gpus), options)
+
+
+def column(made, name):
+    return [environment.get(name) for environment in made.environments]
+
+
+def test_horovod_gloo_numbers_ranks_over_nodes():
+    made = plan("horovod-gloo", nodes=2, per_node=2)
+    assert column(made, "HOROVOD_RANK") == ["0", "1", "2", "3"]
+    assert column(made, "HOROVOD_LOCAL_RANK") == ["0", "1", "0", "1"]
+    assert column(made, "HOROVOD_CROSS_RANK") == ["0", "0", "1", "1"]
+    assert column(made, "HOROVOD_HOSTNAME") == ["node-0", "node-0", "node-1", "node-1"]
+    assert set(column(made, "HOROVOD_GLOO_RENDEZVOUS_PORT")) == {"20001"}
+    assert [service.name for service in made.services] == ["Horovod rendezvous"]
+    assert made.launcher == ()
+
+
+def test_horovod_mpi_is_started_by_mpirun_and_puts_no_value_on_its_command_line():
+    made = plan("horovod-mpi")
+    assert made.launcher[0].endswith("mpirun")
+    assert "-np" in made.launcher
+    assert not any("=" in word for word in made.launcher)
+    assert made.services == ()
+
+
+def test_horovod_settings_become_its_variables():
+    made = plan("horovod-gloo", fusion_threshold_mb=64, cycle_time_ms=2.5)
+    assert set(column(made, "HOROVOD_FUSION_THRESHOLD")) == {str(64 * 2**20)}
+    assert set(column(made, "HOROVOD_CYCLE_TIME")) == {"2.5"}
+
+
+def test_torch_gets_the_variables_of_torchrun():
+    made = plan("torch", nodes=2, per_node=2)
+    for name, expected in {
+        "RANK": ["0", "1", "2", "3"], "LOCAL_RANK": ["0", "1", "0", "1"], "GROUP_RANK": ["0", "0", "1", "1"],
+        "WORLD_SIZE": ["4"] * 4, "LOCAL_WORLD_SIZE": ["2"] * 4, "MASTER_ADDR": ["127.0.0.1"] * 4,
+        "MASTER_PORT": ["20001"] * 4,
+    }.items():  # fmt: skip
+        assert column(made, name) == expected
+
+
+def test_each_rank_gets_a_gpu_of_its_own_and_nccl_then():
+    made = plan("torch", per_node=2, gpus=2)
+    assert column(made, "CUDA_VISIBLE_DEVICES") == ["0", "1"]
+    assert column(made, "DISTDL_TORCH_TRANSPORT") == ["nccl", "nccl"]
+
+
+def test_ranks_that_share_a_gpu_do_not_use_nccl():
+    made = plan("torch", per_node=4, gpus=2)
+    assert column(made, "CUDA_VISIBLE_DEVICES") == ["0", "1", "0", "1"]
+    assert set(column(made, "DISTDL_TORCH_TRANSPORT")) == {"gloo"}
+
+
+def test_plain_runs_one_process():
+    assert len(plan("plain", per_node=1).environments) == 1
+    with pytest.raises(InvalidSpec, match="2 are asked for"):
+        plan("plain", per_node=2)
+
+
+@pytest.mark.parametrize(
+    ("label", "options"),
+    [("horovod-gloo", {"controller": "nccl"}), ("torch", {"transport": "mpi"}), ("torch", {"fusion_threshold_mb": 1})],
+)
+def test_settings_that_do_not_exist_are_refused(label, options):
+    with pytest.raises(InvalidSpec):
+        plan(label, **options)
+
+
+def test_a_broken_plug_in_hides_nobody(monkeypatch):
+    from importlib import metadata
+
+    broken = metadata.EntryPoint("broken", "no_such_module_here:Backend", "distdl_jupyter.backends")
+    points = {**registry._points("backends"), "broken": broken}
+    monkeypatch.setattr(registry, "_points", lambda kind: points if kind == "backends" else {})
+    assert "horovod-gloo" in registry.backend_labels()
+    assert [(kind, name) for kind, name, _ in registry.problems()] == [("backends", "broken")]
+    with pytest.raises(PluginUnavailable, match="no_such_module_here"):
+        registry.get("backends", "broken")
+
+
+OPEN_MPI_4 = """
+--------------------------------------------------------------------------
+mpirun noticed that process rank 1 with PID 4242 on node vm exited on signal 9 (Killed).
+--------------------------------------------------------------------------
+"""
+OPEN_MPI_5 = """
+--------------------------------------------------------------------------
+prterun detected that one or more processes exited with non-zero status,
+thus causing the job to be terminated. The first process to do so was:
+
+   Process name: [prterun-vm-17150@1,3]
+   Exit code:    7
+--------------------------------------------------------------------------
+"""
+OPEN_MPI_4_EXIT = """
+  Process name: [[36475,1],2]
+  Exit code:    1
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [(OPEN_MPI_4, (1, None, 9)), (OPEN_MPI_5, (3, 7, None)), (OPEN_MPI_4_EXIT, (2, 1, None)), ("nothing", None)],
+)
+def test_the_rank_that_mpirun_names_is_read(text, expected):
+    assert first_exit(text) == expected
+
+
+def test_more_ranks_than_cores_are_allowed_where_there_are_more():
+    assert ":OVERSUBSCRIBE" in command("mpirun", 4, 2)
+    assert ":OVERSUBSCRIBE" not in command("mpirun", 2, 2)

@@ -1,0 +1,147 @@
+"""The fold: the same events give the same view, whoever reads them and however they were cut."""
+
+import itertools
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distdl_jupyter.core.failure import first_failure, is_echo
+from distdl_jupyter.core.spec import JobSpec
+from distdl_jupyter.core.state import State, may_follow
+from distdl_jupyter.core.view import JobView, RankView
+
+SPEC = JobSpec(id="20261121-024912-k3f9", name="digits", node_count=2, process_count_per_node=2, created=100.0)
+
+
+def fold(*events):
+    view = JobView.of(SPEC)
+    for number, event in enumerate(events):
+        view.apply({"v": 1, "t": 101.0 + number, **event})
+    return view
+
+
+def state(word):
+    return {"type": "state", "state": word}
+
+
+def test_a_fresh_view_knows_its_ranks():
+    view = fold()
+    assert [(rank.rank, rank.node, rank.local_rank) for rank in view.ranks] == [(0, 0, 0), (1, 0, 1), (2, 1, 0), (3, 1, 1)]
+    assert view.state is State.QUEUED
+
+
+@given(st.permutations(list(State)))
+def test_states_only_move_forward_and_an_end_is_final(order):
+    view = fold(*(state(one.value) for one in order))
+    seen = [State.QUEUED]
+    for one in order:
+        if may_follow(seen[-1], one):
+            seen.append(one)
+    assert view.state is seen[-1]
+    assert sum(one.ended for one in seen) <= 1
+
+
+def test_phases_get_their_durations():
+    view = fold(
+        {"type": "phase", "phase": "capture", "detail": "5 names", "seconds": 0.1},
+        {"type": "phase", "phase": "stage", "detail": "nothing to copy"},
+        {"type": "phase", "phase": "start", "detail": "0 of 4"},
+        {"type": "phase", "phase": "start", "detail": "4 of 4"},
+        {"type": "phase", "phase": "train"},
+        state("completed"),
+    )
+    assert [(p.phase, p.detail, p.seconds) for p in view.phases] == [
+        ("capture", "5 names", 0.1), ("stage", "nothing to copy", 1.0), ("start", "4 of 4", 2.0), ("train", "", 1.0),
+    ]  # fmt: skip
+
+
+def test_metrics_show_the_newest_value_of_each_rank():
+    view = fold(
+        *({"type": "metric", "rank": rank, "step": step, "values": {"loss": 10 - step + rank}}
+          for step, rank in itertools.product(range(3), range(4)))
+    )  # fmt: skip
+    assert view.metrics["loss"].to_json() == {
+        "name": "loss", "step": 2, "count": 12, "mean": 9.5, "low": 8.0, "low_rank": 0, "high": 11.0, "high_rank": 3,
+    }  # fmt: skip
+    assert view.ranks[3].last_step == 2
+
+
+def test_time_left_follows_the_mean_pace():
+    view = fold(state("running"), *({"type": "progress", "rank": 0, "done": n, "total": 10} for n in (1, 2, 3)))
+    assert view.remaining(view.progress_at) == pytest.approx(7.0)
+    assert view.remaining(view.progress_at + 2.0) == pytest.approx(5.0)
+    assert view.elapsed(110.0) == 10.0
+
+
+def test_unknown_events_ranks_and_fields_change_nothing():
+    plain = fold(state("running"))
+    more = fold({**state("running"), "new": 1}, {"type": "invented", "t": 0}, {"type": "rank", "rank": 99, "status": "ended"},
+                {"type": "metric", "rank": None, "step": 1, "values": {"x": 1}})  # fmt: skip
+    more.last_sign = plain.last_sign
+    assert more == plain
+
+
+def test_a_view_is_plain_data():
+    view = fold(state("running"), {"type": "rank", "rank": 1, "status": "ended", "code": 3},
+                {"type": "stop", "signal": "TERM", "by": "failure", "next": "KILL", "next_in": 1.5, "kill_in": 1.5})  # fmt: skip
+    data = json.loads(json.dumps(view.to_json()))
+    assert data["state"] == "running"
+    assert data["failure"]["rank"] == 1
+    assert data["failure"]["what"] == "exit code 3"
+
+
+def rank(number, *, error=None, at=None, code=None, signal=None, ended=None, evidence=""):
+    one = RankView(number, status="ended" if ended else "started", code=code, signal=signal, ended=ended, evidence=evidence)
+    if error:
+        one.ok, one.error, one.error_time = False, {"type": error[0], "message": error[1]}, at
+    return one
+
+
+ECHO = ("HorovodInternalError", "ncclCommAbort")
+
+
+def test_the_earliest_failure_is_the_cause():
+    ranks = [rank(0, error=("KeyError", "'b'"), at=2.0), rank(1, error=("KeyError", "'a'"), at=1.0)]
+    failure = first_failure(ranks)
+    assert (failure.rank, failure.what) == (1, "KeyError: 'a'")
+    assert failure.others == [{"rank": 0, "what": "KeyError: 'b'", "after": 1.0}]
+
+
+def test_a_silent_death_comes_before_the_echoes_that_were_heard_earlier():
+    ranks = [rank(0, error=ECHO, at=1.0, ended=1.1, code=1), rank(1, signal="KILL", ended=1.05)]
+    assert first_failure(ranks).rank == 1
+    assert first_failure(ranks).what == "ended by SIGKILL"
+
+
+def test_a_rank_that_was_stopped_is_never_the_cause():
+    ranks = [rank(0, signal="TERM", ended=1.0, evidence="stopped"), rank(1, code=7, ended=2.0)]
+    assert first_failure(ranks).rank == 1
+
+
+def test_echoes_alone_still_are_a_failure():
+    assert first_failure([rank(0, error=ECHO, at=1.0)]).rank == 0
+
+
+def test_no_failure_without_a_failed_rank():
+    assert first_failure([rank(0, ended=1.0, code=0), rank(1)]) is None
+
+
+@pytest.mark.parametrize(
+    "message",
+    ["[../gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:4242", "Connection reset by peer",
+     "Horovod has been shut down. This was caused by an exception on one of the ranks"],
+)  # fmt: skip
+def test_messages_of_lost_peers_are_echoes(message):
+    assert is_echo({"type": "RuntimeError", "message": message})
+
+
+def test_an_ordinary_error_is_no_echo():
+    assert not is_echo({"type": "ValueError", "message": "shapes (3, 4) and (5,) do not match"})
+
+
+def test_a_canceled_job_has_no_failure():
+    view = fold(state("running"), {"type": "stop", "signal": "INT", "by": "user"},
+                {"type": "rank", "rank": 0, "status": "ended", "signal": "INT"}, state("canceled"))  # fmt: skip
+    assert view.failure is None
