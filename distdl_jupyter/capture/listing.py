@@ -6,11 +6,12 @@ import inspect
 import textwrap
 import types
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from distdl_jupyter.capture import culprit
 from distdl_jupyter.capture.describe import detail_of, kind_of
-from distdl_jupyter.capture.modules import LocalModule
+from distdl_jupyter.capture.modules import LocalModule, is_installed
 from distdl_jupyter.capture.notebook import CodeText, Place, code_text
 from distdl_jupyter.capture.pickler import Dump
 from distdl_jupyter.capture.references import travels_by_value
@@ -60,19 +61,24 @@ def numbers_of(values: Iterable[tuple[str, object]]) -> dict[str, float]:
 
 
 def sources_of(dump: Dump, place: Place) -> dict[str, CodeText]:
-    """Return the source behind every function that is shipped whole, by the file name that its code carries."""
+    """Return the notebook's source behind every function that is shipped whole, by the file name that its code carries.
+
+    Real files are left out: a traceback finds them by itself.
+    """
     found: dict[str, CodeText] = {}
-    for function in dump.functions.values():
-        filename = function.__code__.co_filename
-        if filename not in found and (text := code_text(filename, place)) is not None:
+    for filename in {function.__code__.co_filename for function in dump.functions.values()}:
+        text = code_text(filename, place)
+        if text is not None and (text.cell is not None or not Path(filename).exists()):
             found[filename] = text
     return found
 
 
 def texts_of(dump: Dump, place: Place) -> list[CodeText]:
-    """Return the text of every shipped function by itself."""
+    """Return the text of every shipped function by itself; functions of installed packages are left out."""
     found: dict[tuple[str, int], CodeText] = {}
     for function in dump.functions.values():
+        if is_installed(function.__code__.co_filename):
+            continue
         text = code_text(function.__code__.co_filename, place)
         first = function.__code__.co_firstlineno
         if text is not None:

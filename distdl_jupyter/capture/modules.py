@@ -79,14 +79,20 @@ def roots(place: Place) -> dict[Path, str]:
 
 
 def _added_by_hand() -> Iterator[Path]:
-    installed = [Path(p).resolve() for p in (*sysconfig.get_paths().values(), sys.prefix, sys.base_prefix)]
     by_pth = set(_pth_folders())
     for entry in sys.path:
         folder = Path(entry).resolve()
         if not entry or not folder.is_dir() or folder in by_pth or "IPython" in folder.parts:
             continue
-        if not any(folder.is_relative_to(known) for known in installed):
+        if not is_installed(folder):
             yield folder
+
+
+def is_installed(path: str | Path) -> bool:
+    """Say whether a path belongs to this Python environment or the standard library."""
+    here = Path(path).resolve()
+    folders = (*sysconfig.get_paths().values(), sys.prefix, sys.base_prefix)
+    return any(here.is_relative_to(Path(folder).resolve()) for folder in folders)
 
 
 def _pth_folders() -> Iterator[Path]:

@@ -1,0 +1,27 @@
+"""Runs all checks over a draft and what is asked for."""
+
+from __future__ import annotations
+
+from distdl_jupyter.preflight import files, machine, names, reading, training
+from distdl_jupyter.preflight.model import Check, Draft, Finding, Report, Request
+
+
+def report(draft: Draft, request: Request) -> Report:
+    """Return every check with what it saw. A JobSpec is a request."""
+    code = reading.read(draft)
+    checks: list[Check | None] = [
+        names.names(draft),
+        names.captured_values(draft),
+        training.backend(code, draft, request),
+        training.gradients(code, request),
+        training.data(code, draft, request),
+        files.files(code, request),
+        machine.kernel_memory(),
+        machine.keras(code, request),
+    ]
+    return Report(tuple(check for check in checks if check is not None))
+
+
+def check(draft: Draft, request: Request) -> list[Finding]:
+    """Return what was found, errors first; the caller refuses to start when there is one."""
+    return report(draft, request).findings

@@ -1,0 +1,82 @@
+"""Check that ranks do not write the same file: a write to a fixed path that no test of the rank guards."""
+
+from __future__ import annotations
+
+import ast
+
+from distdl_jupyter.preflight.model import Check, Finding, Request
+from distdl_jupyter.preflight.reading import Call, Code, speaks_of_rank
+
+#: Calls that write, with the position of the path among the arguments; methods have theirs behind ``.``.
+_WRITERS = {
+    "torch.save": 1, "numpy.save": 0, "numpy.savez": 0, "numpy.savez_compressed": 0, "numpy.savetxt": 0,
+    "joblib.dump": 1, ".to_csv": 0, ".to_parquet": 0, ".to_json": 0, ".to_pickle": 0, ".to_feather": 0,
+    ".save_pretrained": 0, ".save_weights": 0, ".save_model": 0, ".savefig": 0, "horovod.save": 1,
+}  # fmt: skip
+_PATH_METHODS = ("write_text", "write_bytes")
+
+
+def files(code: Code, request: Request) -> Check:
+    """No two ranks write the same file."""
+    name = "Files"
+    if request.process_count == 1:
+        return Check(name, "one process writes")
+    found = tuple(_finding(call, path) for call in code.calls if (path := _fixed_path(call, code)) is not None)
+    return Check(name, "several ranks write the same file" if found else "no file is written by several ranks", found)
+
+
+def _finding(call: Call, path: str) -> Finding:
+    return Finding(
+        "warning",
+        "shared-file",
+        f"Every rank would write {path} in {call.place}, one over the other.",
+        "Put `if rank == 0:` before it, or the rank into the file's name.",
+    )
+
+
+def _fixed_path(call: Call, code: Code) -> str | None:
+    """Return the path as written when the call writes to one that is the same for all ranks."""
+    path = None if call.one_rank else _written_path(call)
+    if isinstance(path, ast.Name):
+        path = code.texts.get(path.id)
+    if path is None or not _is_text(path) or speaks_of_rank(path):
+        return None
+    return ast.unparse(path)[:60]
+
+
+def _written_path(call: Call) -> ast.expr | None:
+    if call.name in ("open", "io.open", "builtins.open"):
+        return _argument(call, 0) if _mode(call, 1) else None
+    if call.last == "open" and isinstance(call.node.func, ast.Attribute):
+        return call.node.func.value if _mode(call, 0) else None
+    if call.last in _PATH_METHODS and isinstance(call.node.func, ast.Attribute):
+        return call.node.func.value
+    position = _WRITERS.get(call.name, _WRITERS.get(f".{call.last}"))
+    return None if position is None else _argument(call, position)
+
+
+def _argument(call: Call, position: int) -> ast.expr | None:
+    if position < len(call.node.args):
+        return call.node.args[position]
+    named = ("file", "f", "path", "path_or_buf", "fname", "filename", "save_directory")
+    return next((k.value for k in call.node.keywords if k.arg in named), None)
+
+
+def _mode(call: Call, position: int) -> bool:
+    """Say whether a file is opened for writing by a mode that stands in the code."""
+    given = call.node.args[position] if position < len(call.node.args) else None
+    given = given or next((k.value for k in call.node.keywords if k.arg == "mode"), None)
+    return isinstance(given, ast.Constant) and isinstance(given.value, str) and bool(set("wxa+") & set(given.value))
+
+
+def _is_text(node: ast.expr) -> bool:
+    """Say whether an expression is a path that is put together from text that stands in the code."""
+    if isinstance(node, ast.Constant):
+        return isinstance(node.value, str) and not node.value.startswith("/dev/")
+    if isinstance(node, ast.JoinedStr):
+        return True
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div | ast.Add | ast.Mod):
+        return _is_text(node.left) or _is_text(node.right)
+    if isinstance(node, ast.Call):
+        return any(_is_text(argument) for argument in node.args)
+    return False

@@ -1,0 +1,66 @@
+"""Checks of this kernel and this environment: GPU memory that the kernel holds, Keras 3 under Horovod."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from importlib import metadata
+from typing import Any
+
+from distdl_jupyter.core.words import size
+from distdl_jupyter.preflight.model import Check, Finding, Request
+from distdl_jupyter.preflight.reading import Code
+from distdl_jupyter.preflight.training import family
+
+#: Below this a kernel only holds its CUDA context.
+_WORTH_TELLING = 50_000_000
+
+
+def kernel_memory(modules: Mapping[str, Any] = sys.modules) -> Check | None:
+    """The kernel leaves the GPUs to the ranks; None when it has never used one (torch is not imported to find out)."""
+    cuda = getattr(modules.get("torch"), "cuda", None)
+    if cuda is None or not cuda.is_initialized():
+        return None
+    findings = tuple(_held(cuda))
+    return Check("GPU memory", "held by this kernel" if findings else "this kernel holds none", findings)
+
+
+def _held(cuda: Any) -> Iterator[Finding]:
+    for device in range(cuda.device_count()):
+        held = cuda.memory_reserved(device)
+        if held >= _WORTH_TELLING:
+            yield Finding(
+                "warning",
+                "kernel-holds-gpu",
+                f"This kernel holds {size(held)} on GPU {device}, which the ranks cannot use.",
+                "Delete the tensors and call torch.cuda.empty_cache(), or restart the kernel.",
+            )
+
+
+def keras(code: Code, request: Request, environment: Mapping[str, str] = os.environ) -> Check | None:
+    """Keras trains with averaged gradients under Horovod; None when the two do not meet.
+
+    Horovod's Keras wrappers override a method that Keras 3 no longer calls, so training goes on without any error and
+    without averaging.
+    """
+    wrapped = any(call.name.startswith(("horovod.keras", "horovod.tensorflow.keras")) for call in code.calls)
+    if family(request) != "horovod" or request.process_count == 1 or not wrapped:
+        return None
+    version = _keras_version()
+    if version < 3 or environment.get("TF_USE_LEGACY_KERAS") == "1":
+        return Check("Keras", f"Keras {version}" if version else "not installed here")
+    finding = Finding(
+        "error",
+        "keras-3",
+        f"Keras {version} with Horovod's Keras wrappers trains without averaging gradients, and without an error.",
+        "Use a torch or TensorFlow training loop with hvd.allreduce, or tf_keras with TF_USE_LEGACY_KERAS=1.",
+    )
+    return Check("Keras", "gradients would not be averaged", (finding,))
+
+
+def _keras_version() -> int:
+    try:
+        return int(metadata.version("keras").partition(".")[0])
+    except (metadata.PackageNotFoundError, ValueError):
+        return 0

@@ -1,0 +1,171 @@
+"""What checks take and give: plain data. An error stops the start, a warning is shown, an info is folded away."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+from distdl_jupyter.core.spec import Captured, Kind
+from distdl_jupyter.core.words import plural
+
+Level = Literal["error", "warning", "info"]
+_LEVELS: tuple[Level, ...] = ("error", "warning", "info")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing found: ``text`` says what, with numbers, ``remedy`` what to do about it; ``code`` is for programs."""
+
+    level: Level
+    code: str
+    text: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at; ``result`` says in one line what was seen."""
+
+    name: str
+    result: str
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing but infos was found."""
+        return all(finding.level == "info" for finding in self.findings)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All checks in the order in which they are shown."""
+
+    checks: tuple[Check, ...]
+
+    @property
+    def findings(self) -> list[Finding]:
+        """All findings, errors first."""
+        found = [finding for check in self.checks for finding in check.findings]
+        return sorted(found, key=lambda finding: _LEVELS.index(finding.level))
+
+    def summary(self) -> str:
+        """Return one line: ``All 6 checks passed``, ``4 of 6 checks passed, 1 error, 1 warning``."""
+        passed = sum(check.passed for check in self.checks)
+        if passed == len(self.checks):
+            return f"All {passed} checks passed"
+        counts = [(sum(f.level == level for f in self.findings), level) for level in _LEVELS[:2]]
+        found = ", ".join(plural(count, level) for count, level in counts if count)
+        return f"{passed} of {len(self.checks)} checks passed, {found}"
+
+
+class Request(Protocol):
+    """What is asked for, as far as checks need it; a JobSpec is one."""
+
+    @property
+    def distributed_backend(self) -> str:
+        """Label of the backend."""
+        ...
+
+    @property
+    def process_count(self) -> int:
+        """World size."""
+        ...
+
+
+class Text(Protocol):
+    """One piece of source; ``first_line`` is the line that people see for line 1 of ``text``."""
+
+    @property
+    def text(self) -> str:
+        """The source."""
+        ...
+
+    @property
+    def label(self) -> str:
+        """Where it stands: ``Cell [4]``, ``train.py``."""
+        ...
+
+    @property
+    def first_line(self) -> int:
+        """Number of its first line."""
+        ...
+
+
+class ShippedModule(Protocol):
+    """A module beside the notebook."""
+
+    @property
+    def label(self) -> str:
+        """File or folder."""
+        ...
+
+    @property
+    def left_out(self) -> Sequence[Path]:
+        """Files that were too large to travel."""
+        ...
+
+
+class Draft(Protocol):
+    """Captured code, as far as checks need it (see capture.Draft)."""
+
+    @property
+    def kind(self) -> Kind:
+        """Cell, function or script."""
+        ...
+
+    @property
+    def captured(self) -> Sequence[Captured]:
+        """What travels."""
+        ...
+
+    @property
+    def modules(self) -> Sequence[ShippedModule]:
+        """Modules beside the notebook that travel."""
+        ...
+
+    @property
+    def texts(self) -> Sequence[Text]:
+        """All source that could be read."""
+        ...
+
+    @property
+    def aliases(self) -> Mapping[str, str]:
+        """What captured names refer to, by full name."""
+        ...
+
+    @property
+    def imports(self) -> frozenset[str]:
+        """Top-level modules that the code needs."""
+        ...
+
+    @property
+    def on_gpu(self) -> Sequence[str]:
+        """Names that hold tensors on a GPU."""
+        ...
+
+    @property
+    def missing(self) -> Mapping[str, int]:
+        """Names that nobody defines, with their line."""
+        ...
+
+    @property
+    def deleted(self) -> Mapping[str, int]:
+        """Names that are deleted without being there, with their line."""
+        ...
+
+    @property
+    def certain(self) -> frozenset[str]:
+        """Names that are read whatever way the code takes."""
+        ...
+
+    @property
+    def numbers(self) -> Mapping[str, float]:
+        """Plain numbers by name."""
+        ...
+
+    @property
+    def secret_arguments(self) -> frozenset[int]:
+        """Positions of script arguments that look secret."""
+        ...

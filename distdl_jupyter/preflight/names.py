@@ -1,0 +1,96 @@
+"""Checks of what travels: names that nobody defines, values that are large, on a GPU, or look secret."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdl_jupyter.core import words
+from distdl_jupyter.core.spec import looks_secret
+from distdl_jupyter.preflight.model import Check, Draft, Finding
+
+LARGE = 100_000_000
+
+
+def names(draft: Draft) -> Check:
+    """Everything that the cell uses is there."""
+    findings = (*_missing(draft), *_deleted(draft))
+    return Check("Names", f"{words.plural(len(draft.captured), 'name')} captured, none missing", findings)
+
+
+def _missing(draft: Draft) -> Iterator[Finding]:
+    for name, line in draft.missing.items():
+        yield Finding(
+            "error" if name in draft.certain else "warning",
+            "missing-name",
+            f"Line {line} uses {name}, which neither the cell nor the notebook defines.",
+            "Run the cell that defines it first.",
+        )
+
+
+def _deleted(draft: Draft) -> Iterator[Finding]:
+    for name, line in draft.deleted.items():
+        yield Finding(
+            "warning",
+            "deleted-name",
+            f"Line {line} deletes {name}, which the ranks do not have: only names that are used travel.",
+            "Leave the del statement out.",
+        )
+
+
+def captured_values(draft: Draft) -> Check:
+    """What travels is small, knows no GPU and holds no secret."""
+    total = sum(one.size for one in draft.captured)
+    findings = (*_large(draft), *_on_gpu(draft), *_secret(draft), *_left_out(draft))
+    return Check("Captured values", f"{words.size(total)} in all", findings)
+
+
+def _large(draft: Draft) -> Iterator[Finding]:
+    for one in draft.captured:
+        if one.size > LARGE:
+            yield Finding(
+                "warning",
+                "large-value",
+                f"{one.name} ({one.detail}) is {words.size(one.size)}: every rank reads and holds its own copy.",
+                f"Load it inside the {draft.kind}, each rank its own part.",
+            )
+
+
+def _on_gpu(draft: Draft) -> Iterator[Finding]:
+    for name in draft.on_gpu:
+        yield Finding(
+            "warning",
+            "gpu-value",
+            f"{name} is on this kernel's GPU: each rank gets a copy on its own GPU, or in memory when it has none.",
+            f"Keep it on the CPU (.cpu()) and move it to the GPU inside the {draft.kind}.",
+        )
+
+
+def _secret(draft: Draft) -> Iterator[Finding]:
+    for one in draft.captured:
+        if one.kind == "value" and looks_secret(one.name) and one.detail.partition(",")[0] in ("str", "bytes"):
+            yield Finding(
+                "warning",
+                "secret-value",
+                f"{one.name} looks like a secret and would be stored with the job's captured values.",
+                "Pass it as an environment variable and read it with os.environ.",
+            )
+    if draft.secret_arguments:
+        yield Finding(
+            "warning",
+            "secret-argument",
+            "A script argument looks like a secret and would be stored with the job.",
+            "Pass it as an environment variable and read it with os.environ.",
+        )
+
+
+def _left_out(draft: Draft) -> Iterator[Finding]:
+    for module in draft.modules:
+        if module.left_out:
+            listed = words.listing([file.name for file in module.left_out[:3]])
+            more = f" and {len(module.left_out) - 3} more" if len(module.left_out) > 3 else ""
+            yield Finding(
+                "info",
+                "left-out-file",
+                f"{module.label} travels without its large files {listed}{more}.",
+                "Read them by an absolute path.",
+            )

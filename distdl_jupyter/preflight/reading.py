@@ -1,0 +1,198 @@
+"""Source text as facts: which calls stand where, under which full names, and which only one rank makes.
+
+Full names come from the code's own imports and from what captured names refer to. Nothing is imported or run.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from distdl_jupyter.preflight.model import Draft
+
+_RANK = re.compile(r"rank|main_process|is_master|is_chief|is_root", re.IGNORECASE)
+#: What a name is taken for when nothing in the code says where it comes from.
+_USUAL = {"hvd": "horovod", "dist": "torch.distributed", "torch": "torch", "np": "numpy", "plt": "matplotlib.pyplot"}
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call: ``name`` is dotted and full where known (``horovod.torch.init``), ``last`` its last word.
+
+    ``one_rank`` says that a test of the rank stands around it; ``line`` is the line that people see.
+    """
+
+    name: str
+    node: ast.Call
+    label: str
+    line: int
+    one_rank: bool
+    function: str
+
+    @property
+    def last(self) -> str:
+        """Last word of the name."""
+        return self.name.rpartition(".")[2]
+
+    @property
+    def place(self) -> str:
+        """Where it stands, for people."""
+        return f"line {self.line} of {self.label}"
+
+    @property
+    def beginning(self) -> str:
+        """The place as the beginning of a sentence."""
+        return f"L{self.place[1:]}"
+
+
+@dataclass(slots=True)
+class Code:
+    """All source of a job that could be read. ``words`` are all names and attributes that occur in it."""
+
+    calls: list[Call] = field(default_factory=list)
+    words: set[str] = field(default_factory=set)
+    imports: set[str] = field(default_factory=set)
+    #: Names that are set to a text, with the expression.
+    texts: dict[str, ast.expr] = field(default_factory=dict)
+    read: int = 0
+
+    def called(self, *last: str) -> Call | None:
+        """Return the first call whose last word is one of these."""
+        return next((call for call in self.calls if call.last in last), None)
+
+    def uses(self, *words: str) -> bool:
+        """Say whether one of these names or attributes occurs anywhere."""
+        return not self.words.isdisjoint(words)
+
+    def needs(self, *modules: str) -> bool:
+        """Say whether one of these top-level modules is needed."""
+        return not self.imports.isdisjoint(modules)
+
+
+def read(draft: Draft) -> Code:
+    """Return the facts of all source texts of a draft; those that cannot be parsed are passed over."""
+    code = Code(imports=set(draft.imports))
+    for piece in draft.texts:
+        tree = _parsed(piece.text)
+        if tree is None:
+            continue
+        code.read += 1
+        aliases = {**_USUAL, **draft.aliases, **_aliases(tree)}
+        code.imports.update(name.partition(".")[0] for name in _aliases(tree).values())
+        code.words.update(_words(tree))
+        code.texts.update(_text_variables(tree))
+        code.calls.extend(_calls(tree, aliases, piece.label, piece.first_line - 1))
+    code.imports.update(name.partition(".")[0] for name in draft.aliases.values())
+    guarded = {call.last for call in code.calls if call.one_rank}
+    code.calls = [c if not c.function or c.function not in guarded else _only_one(c) for c in code.calls]
+    return code
+
+
+def _only_one(call: Call) -> Call:
+    # A function that is called under a test of the rank runs on one rank with everything in it.
+    return Call(call.name, call.node, call.label, call.line, one_rank=True, function=call.function)
+
+
+def _parsed(text: str) -> ast.Module | None:
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            return ast.parse(text)
+    except (SyntaxError, ValueError):
+        return None
+
+
+def _aliases(tree: ast.AST) -> dict[str, str]:
+    """Return what the imports of the code bind: {"hvd": "horovod.torch", "DDP": "torch.nn.parallel.Dist..."}."""
+    found: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for one in node.names:
+                found[one.asname or one.name.partition(".")[0]] = one.name if one.asname else one.name.partition(".")[0]
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            found.update({one.asname or one.name: f"{node.module}.{one.name}" for one in node.names})
+    return found
+
+
+def _words(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.alias):
+            yield node.name.rpartition(".")[2]
+        elif isinstance(node, ast.keyword) and node.arg:
+            yield node.arg
+
+
+def _text_variables(tree: ast.AST) -> dict[str, ast.expr]:
+    found = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            found[node.targets[0].id] = node.value
+    return found
+
+
+def dotted(node: ast.AST, aliases: Mapping[str, str]) -> str:
+    """Return the full name of what is called, "" when it is no plain name: ``hvd.init`` is ``horovod.torch.init``."""
+    if isinstance(node, ast.Name):
+        return aliases.get(node.id, node.id)
+    if isinstance(node, ast.Attribute):
+        before = dotted(node.value, aliases)
+        return f"{before}.{node.attr}" if before else f"?.{node.attr}"
+    return ""
+
+
+def _calls(tree: ast.Module, aliases: Mapping[str, str], label: str, shift: int) -> Iterator[Call]:
+    walk = _Walk(aliases, label, shift)
+    walk.body(tree.body, one_rank=False, function="")
+    return iter(walk.calls)
+
+
+class _Walk:
+    """Finds calls while keeping in mind whether a test of the rank holds at this point."""
+
+    def __init__(self, aliases: Mapping[str, str], label: str, shift: int) -> None:
+        self.calls: list[Call] = []
+        self._aliases, self._label, self._shift = aliases, label, shift
+
+    def body(self, statements: Iterable[ast.stmt], *, one_rank: bool, function: str) -> None:
+        """Walk a block; behind ``if rank != 0: return`` only one rank goes on."""
+        for statement in statements:
+            self.node(statement, one_rank=one_rank, function=function)
+            if isinstance(statement, ast.If) and speaks_of_rank(statement.test) and _leaves(statement.body):
+                one_rank = True
+
+    def node(self, node: ast.AST, *, one_rank: bool, function: str) -> None:
+        """Walk one node with all that is inside it."""
+        if isinstance(node, ast.Call):
+            name = dotted(node.func, self._aliases)
+            self.calls.append(Call(name, node, self._label, node.lineno + self._shift, one_rank, function))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            function = node.name
+        if isinstance(node, ast.If | ast.IfExp | ast.While) and speaks_of_rank(node.test):
+            one_rank = True
+        for _, value in ast.iter_fields(node):
+            if isinstance(value, list) and value and isinstance(value[0], ast.stmt):
+                self.body(value, one_rank=one_rank, function=function)
+            else:
+                for child in value if isinstance(value, list) else [value]:
+                    if isinstance(child, ast.AST):
+                        self.node(child, one_rank=one_rank, function=function)
+
+
+def speaks_of_rank(node: ast.AST) -> bool:
+    """Say whether an expression depends on the rank, by the words in it."""
+    for part in ast.walk(node):
+        word = part.id if isinstance(part, ast.Name) else part.attr if isinstance(part, ast.Attribute) else ""
+        word = part.value if isinstance(part, ast.Constant) and isinstance(part.value, str) else word
+        if _RANK.search(word):
+            return True
+    return False
+
+
+def _leaves(body: list[ast.stmt]) -> bool:
+    return bool(body) and isinstance(body[-1], ast.Return | ast.Continue | ast.Break | ast.Raise)
