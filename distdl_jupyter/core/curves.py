@@ -62,25 +62,41 @@ class Band:
 
 @dataclass(slots=True)
 class Line:
-    """One rank's curve: at most 1,000 points, a value of None is a gap.
+    """One rank's curve: at most 1,000 points; a value of None is a gap.
 
-    While every bucket holds one value these are all values; later each bucket gives its lowest and its highest point,
-    so that no spike is lost. First and last point are exact.
+    While every bucket holds one value these are all values. Later a point is a bucket's mean at the middle of its
+    steps, and ``lows`` and ``highs`` are the bucket's exact extrema. First and last point are always exact.
     """
 
     rank: int
     steps: list[float] = field(default_factory=list)
     values: list[float | None] = field(default_factory=list)
+    lows: list[float | None] = field(default_factory=list)
+    highs: list[float | None] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
     marks: list[Mark] = field(default_factory=list)
     count: int = 0
     last: float | None = None
 
-    def add(self, step: float, value: float | None, time: float) -> None:
-        """Append one point."""
-        self.steps.append(step)
-        self.values.append(value)
-        self.times.append(time)
+    def add(self, point: Sample, at: int | None = None) -> None:
+        """Put one point in at a place, by default the end."""
+        place = len(self.steps) if at is None else at
+        self.steps.insert(place, point.step)
+        self.values.insert(place, point.value)
+        self.lows.insert(place, point.low)
+        self.highs.insert(place, point.high)
+        self.times.insert(place, point.time)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One point of a line."""
+
+    step: float
+    time: float
+    value: float | None
+    low: float | None
+    high: float | None
 
 
 def band_of(metric: Metric) -> Band:
@@ -106,16 +122,9 @@ def band_of(metric: Metric) -> Band:
 
 
 def lines_of(metric: Metric, most: int = MAX_POINTS) -> list[Line]:
-    """Return the line of each rank, in order of ranks, each of at most ``most`` points (from 8)."""
-    grid = metric.grid
-    ordered = grid.ordered()
-    # A wide bucket gives two points, and the exact first and last point come on top.
-    single, wide = [[slot] for slot in ordered], grid.groups((most - 2) // 2)
-    every = len(ordered) <= most
-    return [
-        _line(rank, series, grid, ordered, single if every and max(series.counts, default=0) <= 1 else wide)
-        for rank, series in metric.ranked()
-    ]
+    """Return the line of each rank, in order of ranks, each of at most ``most`` points (from 3)."""
+    groups = metric.grid.groups(most - 2)  # the exact first and last point come on top
+    return [_line(rank, series, metric.grid, groups) for rank, series in metric.ranked()]
 
 
 class _Fold:
@@ -205,36 +214,34 @@ def _marks(ordered: Iterable[int], ranked: list[tuple[int, Series]]) -> list[Mar
     return marks
 
 
-def _line(rank: int, series: Series, grid: Grid, ordered: list[int], groups: list[list[int]]) -> Line:
+def _line(rank: int, series: Series, grid: Grid, groups: list[list[int]]) -> Line:
+    ordered = [slot for group in groups for slot in group]
     line = Line(rank, count=series.count, marks=_marks(ordered, [(rank, series)]))
     for group in groups:
         held = [slot for slot in group if series.has(slot)]
         if held:
-            _add_extrema(line, series, grid, held)
+            line.add(_sample(series, grid, held))
         elif any(slot in series.bad for slot in group):
-            line.add(grid.low_steps[group[0]], None, grid.times[group[0]])
-    if series.first and series.last:
-        _exact_line_ends(line, series)
-        line.last = series.last.value
+            line.add(Sample(grid.low_steps[group[0]], grid.times[group[0]], None, None, None))
+    _exact_line_ends(line, series)
     return line
 
 
-def _add_extrema(line: Line, series: Series, grid: Grid, held: list[int]) -> None:
-    low = min(held, key=lambda slot: (series.lows[slot], series.low_steps[slot]))
-    high = min(held, key=lambda slot: (-series.highs[slot], series.high_steps[slot]))
-    points = {
-        (series.low_steps[low], series.lows[low], grid.times[low]),
-        (series.high_steps[high], series.highs[high], grid.times[high]),
-    }
-    for step, value, time in sorted(points):
-        line.add(step, value, time)
+def _sample(series: Series, grid: Grid, held: list[int]) -> Sample:
+    """Return the point of some neighbouring buckets that all hold values."""
+    number = sum(series.counts[slot] for slot in held)
+    low, high = min(series.lows[slot] for slot in held), max(series.highs[slot] for slot in held)
+    mean = _within(sum(series.sums[slot] for slot in held) / number, low, high)
+    middle = grid.low_steps[held[0]] / 2 + grid.high_steps[held[-1]] / 2
+    return Sample(series.low_steps[held[0]] if number == 1 else middle, grid.times[held[-1]], mean, low, high)
 
 
 def _exact_line_ends(line: Line, series: Series) -> None:
     first, last = series.first, series.last
-    if first and math.isfinite(first.value) and first.step < line.steps[0]:
-        line.steps.insert(0, first.step)
-        line.values.insert(0, first.value)
-        line.times.insert(0, first.time)
-    if last and math.isfinite(last.value) and last.step > line.steps[-1]:
-        line.add(last.step, last.value, last.time)
+    if first is None or last is None:
+        return
+    line.last = last.value
+    if math.isfinite(first.value) and first.step < line.steps[0]:
+        line.add(Sample(first.step, first.time, first.value, line.lows[0], line.highs[0]), 0)
+    if math.isfinite(last.value) and last.step > line.steps[-1]:
+        line.add(Sample(last.step, last.time, last.value, line.lows[-1], line.highs[-1]))

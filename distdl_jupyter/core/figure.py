@@ -1,7 +1,8 @@
 """The curve as a plotly figure, defined once: the kernel's panel, a browser and ``job.figure()`` draw the same dict.
 
-Plain dicts and lists; plotly is not needed to make them. For one ``mode`` and set of ranks the traces stand in a fixed
-order, so that a live figure can be updated trace by trace.
+Plain dicts and lists; plotly (from 6.3 on) is not needed to make them. For one ``mode`` and set of ranks the traces
+stand in a fixed order, so that a live figure can be updated trace by trace. It knows curves and colours, no job and no
+widget.
 """
 
 from __future__ import annotations
@@ -11,20 +12,25 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from distdl_jupyter.core.curves import Band, Line, Mark, Row
 from distdl_jupyter.core.scale import Axis, log_axis, step_axis, value_axis
 from distdl_jupyter.core.series import SeriesBook
 from distdl_jupyter.core.theme import COLOURED_RANKS, DARK, LIGHT, Theme
-from distdl_jupyter.core.words import clock, count, listing, number, plural, ranks
+from distdl_jupyter.core.traces import (
+    Trace,
+    band_traces,
+    end_trace,
+    grey_traces,
+    marks_trace,
+    mean_trace,
+    rank_trace,
+)
+from distdl_jupyter.core.words import number
 
 Figure = dict[str, Any]
-Trace = dict[str, Any]
 Mode = Literal["band", "ranks"]
 
 #: Pixels for which margins and ticks are chosen when no size is given.
 _WIDTH, _HEIGHT = 430, 202
-#: Value in a hover text, as d3-format: four digits, no trailing zeros.
-_VALUE = ",.4~g"
 #: Points of all grey lines together, when there are too many ranks for colours.
 _GREY_POINTS = 12_000
 
@@ -45,228 +51,119 @@ def figure(
     """Return one metric over steps as ``{"data": [...], "layout": {...}}``.
 
     ``mode`` "band" is the mean over ranks with a band from the lowest to the highest; "ranks" is a line per rank, in
-    grey above 8 ranks but for ``highlight``. ``width`` and ``height`` are pixels (None: as large as its place; ticks
-    are then chosen for 430 x 202). ``standalone`` adds what a panel says around the curve: the metric's name, a
-    background, and ticks that follow a zoom. An unknown metric gives an empty plot.
+    grey above 8 ranks but for the rank ``highlight``. ``width`` and ``height`` are pixels (None: as large as its place;
+    ticks are then chosen for 430 x 202). ``theme`` goes before ``dark``. ``standalone`` adds what a panel says around
+    the curve: the metric's name, a background, and ticks that follow a zoom. An unknown metric gives an empty plot.
     """
     chosen = theme or (DARK if dark else LIGHT)
-    size = (width or _WIDTH, height or _HEIGHT)
-    make = _band_figure if mode == "band" else _ranks_figure
-    plot = make(book, metric, _Look(chosen, log, size, highlight))
+    look = _Look(chosen, log, width or _WIDTH, height or _HEIGHT, highlight)
+    plot = _band_plot(book, metric, look) if mode == "band" else _ranks_plot(book, metric, look)
     layout = _layout(plot, chosen, width, height)
     layout["uirevision"] = f"{metric}/{mode}/{log}"
     if standalone:
-        _stand_alone(layout, metric, chosen)
+        _stand_alone(layout, metric)
     return {"data": plot.traces, "layout": layout}
 
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """How to draw: theme, logarithmic values or not, pixels, the rank to show in colour."""
+    """How to draw: colours, logarithmic values or not, pixels, the rank to show in colour."""
 
     theme: Theme
     log: bool
-    size: tuple[int, int]
+    width: int
+    height: int
     highlight: int | None
 
 
 @dataclass(slots=True)
 class _Plot:
-    """Traces with their axes; ``right`` pixels beside the plot, ``legend_rows`` above it."""
+    """Traces with their axes; ``right`` are the pixels beside the plot, ``legend_rows`` the lines above it."""
 
     traces: list[Trace]
     x: Axis
     y: Axis
     right: int
     legend_rows: int
-    note: str = ""
+    note: str
+    hover: str
 
 
-def _band_figure(book: SeriesBook, metric: str, look: _Look) -> _Plot:
+def _band_plot(book: SeriesBook, metric: str, look: _Look) -> _Plot:
     band, theme = book.band(metric), look.theme
-    rows = [row for row in band.rows if row.low is not None]
-    y, note = _axis([value for row in rows for value in (row.low, row.high) if value is not None], look)
-    several = any(row.low != row.high for row in rows)
-    end = _end(band, y, theme)
+    y, note = _value_axis([value for row in band.rows for value in (row.low, row.high) if value is not None], look)
+    wide = any(row.low != row.high for row in band.rows)
+    label = "" if band.last is None else number(band.last)
     traces = [
-        *_band_traces(rows, y, theme, visible=several),
-        _mean_trace(band, y, theme, named=several),
-        end,
-        _marks_trace(band.marks, y, theme),
+        *band_traces(band.rows, y, theme.band, visible=wide),
+        mean_trace(band, y, theme, with_extent=wide),
+        end_trace(band, label, y, theme),
+        marks_trace(band.marks, y, theme),
     ]
-    right = 22 + 7 * len(end["text"][0]) if end["text"] else 14
-    legend = 1 if several or band.marks else 0
-    return _Plot(traces, _steps([(row.step, row.step) for row in band.rows], look), y, right, legend, note)
+    right = 9 + 7 * len(label) if label else 14
+    x = _step_axis([row.step for row in band.rows], look)
+    return _Plot(traces, x, y, right, 1 if wide or band.marks else 0, note, "x unified")
 
 
-def _ranks_figure(book: SeriesBook, metric: str, look: _Look) -> _Plot:
-    theme = look.theme
-    lines = book.lines(metric)
+def _ranks_plot(book: SeriesBook, metric: str, look: _Look) -> _Plot:
+    band, lines, theme = book.band(metric), book.lines(metric), look.theme
     coloured = len(lines) <= COLOURED_RANKS
     if not coloured:
         lines = book.lines(metric, max(40, _GREY_POINTS // len(lines)))
-    y, note = _axis([value for line in lines for value in line.values if value is not None], look)
-    traces = [_rank_trace(line, y, theme) for line in lines] if coloured else _grey_traces(lines, y, look)
-    traces.append(_marks_trace(book.band(metric).marks, y, theme))
-    x = _steps([(line.steps[0], line.steps[-1]) for line in lines if line.steps], look)
-    entries = sum(trace.get("showlegend", True) and trace.get("visible", True) for trace in traces)
-    rows = -(-entries * 112 // max(112, look.size[0] - 60))
-    return _Plot(traces, x, y, 14, rows if len(lines) > 1 else 0, note)
+    # Means of many values hide what single values did: the band behind them does not.
+    averaged = any(line.lows != line.highs for line in lines)
+    values = [value for row in band.rows for value in (row.low, row.high) if value is not None]
+    y, note = _value_axis(values, look)
+    traces = [
+        *band_traces(band.rows, y, theme.haze, visible=averaged),
+        *([rank_trace(line, y, theme) for line in lines] if coloured else grey_traces(lines, y, theme, look.highlight)),
+        marks_trace(band.marks, y, theme),
+    ]
+    x = _step_axis([step for line in lines for step in line.steps[:1] + line.steps[-1:]], look)
+    rows = _legend_rows(traces, look.width - 60) if len(lines) > 1 else 0
+    return _Plot(traces, x, y, 14, rows, note, "x unified" if coloured else "closest")
 
 
-def _axis(values: list[float], look: _Look) -> tuple[Axis, str]:
-    """Return the axis of values and a note when it is not the one asked for."""
-    most = max(2, (look.size[1] - 50) // 30)
-    if look.log:
-        axis = log_axis(values, most)
-        if axis is not None:
-            return axis, ""
+def _legend_rows(traces: list[Trace], width: int) -> int:
+    """Return how many rows the legend needs: an entry is its sign, its text and some air, and rows are filled."""
+    names = [trace["name"] for trace in traces if trace["showlegend"]]
+    widest = max((46 + 6 * len(name) for name in names), default=0)
+    return -(-len(names) // max(1, width // widest)) if widest else 0
+
+
+def _value_axis(values: list[float], look: _Look) -> tuple[Axis, str]:
+    """Return the axis of values, and a note when it is not the one asked for."""
+    most = max(2, (look.height - 50) // 30)
+    axis = log_axis(values, most) if look.log else None
+    if axis is not None:
+        return axis, ""
     return value_axis(values, most), "Log shows values above 0 only." if look.log and values else ""
 
 
-def _steps(spans: list[tuple[float, float]], look: _Look) -> Axis:
-    most = max(2, (look.size[0] - 54) // 62)
-    return step_axis(min((low for low, _ in spans), default=0.0), max((high for _, high in spans), default=1.0), most)
-
-
-def _drawn(value: float | None, y: Axis) -> float | None:
-    """Return the value when the axis can show it: a logarithmic one has no place for 0 and below."""
-    return None if value is None or (y.log and value <= 0) else value
-
-
-def _band_traces(rows: list[Row], y: Axis, theme: Theme, *, visible: bool) -> list[Trace]:
-    x = [row.step for row in rows]
-    edge = {"type": "scatter", "mode": "lines", "x": x, "line": {"width": 0}, "hoverinfo": "skip", "visible": visible}
-    # At the lower edge of a logarithmic axis the band goes on below what can be shown.
-    lows, highs = ([max(value or 0.0, y.low) if y.log else value for value in values] for values in _edges(rows))
-    fill = {"fill": "tonexty", "fillcolor": theme.band, "name": "min to max", "showlegend": visible}
-    return [{**edge, "y": lows, "showlegend": False}, {**edge, "y": highs, **fill, "legendrank": 2}]
-
-
-def _edges(rows: list[Row]) -> tuple[list[float | None], list[float | None]]:
-    return [row.low for row in rows], [row.high for row in rows]
-
-
-def _mean_trace(band: Band, y: Axis, theme: Theme, *, named: bool) -> Trace:
-    several = len(band.ranks) > 1
-    details = [[clock(row.time), row.high, row.low, row.high_rank, row.low_rank] for row in band.rows]
-    who = (", rank %{customdata[3]}", ", rank %{customdata[4]}") if several else ("", "")
-    extent = (
-        f"<br>highest {_field('customdata[1]')}{who[0]}<br>lowest {_field('customdata[2]')}{who[1]}" if named else ""
-    )
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "name": f"mean of {len(band.ranks)}" if several else "mean",
-        "showlegend": named,
-        "legendrank": 1,
-        "x": [row.step for row in band.rows],
-        "y": [_drawn(row.mean, y) for row in band.rows],
-        "customdata": details,
-        "connectgaps": False,
-        "line": {"color": theme.curve, "width": 2, "shape": "linear"},
-        "hovertemplate": f"{_head(band.rows)}<br>{'mean ' if named else ''}<b>{_field('y')}</b>{extent}<extra></extra>",
-    }
-
-
-def _head(rows: list[Row]) -> str:
-    whole = all(row.step.is_integer() for row in (rows[0], rows[-1])) if rows else True
-    return f"<b>step %{{x:{',.0f' if whole else ','}}}</b>  %{{customdata[0]}}"
-
-
-def _field(name: str) -> str:
-    return f"%{{{name}:{_VALUE}}}"
-
-
-def _end(band: Band, y: Axis, theme: Theme) -> Trace:
-    """Return the last value at the line's end: a dot with its number, or the word nan at the axis."""
-    mean = band.rows[-1].mean if band.rows else None
-    shown = _drawn(mean, y)
-    trace: Trace = {
-        "type": "scatter",
-        "mode": "markers+text",
-        "x": [band.last_step],
-        "y": [y.low if shown is None else shown],
-        "text": [f"<b>{'' if band.last is None else number(band.last)}</b>"],
-        "textposition": "middle right",
-        "textfont": {"color": theme.curve if shown is not None else theme.warn, "size": 11},
-        "marker": {"color": theme.curve, "size": 6, "opacity": 0 if shown is None else 1},
-        "cliponaxis": False,
-        "hoverinfo": "skip",
-        "showlegend": False,
-    }
-    return trace if band.last is not None else {**trace, "x": [], "y": [], "text": []}
-
-
-def _rank_trace(line: Line, y: Axis, theme: Theme) -> Trace:
-    last = "" if line.last is None else f"  {number(line.last)}"
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "name": f"rank {line.rank}{last}",
-        "x": line.steps,
-        "y": [_drawn(value, y) for value in line.values],
-        "customdata": [clock(moment) for moment in line.times],
-        "connectgaps": False,
-        "line": {"color": theme.rank_colour(line.rank), "width": 1.5, "dash": theme.rank_dash(line.rank)},
-        "hovertemplate": f"<b>rank {line.rank}</b>  step %{{x:,}}  %{{customdata}}<br>{_field('y')}<extra></extra>",
-    }
-
-
-def _grey_traces(lines: list[Line], y: Axis, look: _Look) -> list[Trace]:
-    """Return all ranks in grey (one entry in the legend) and the highlighted one in its colour, on top."""
-    traces = [_rank_trace(line, y, look.theme) for line in lines]
-    for trace in traces:
-        trace["line"] = {"color": look.theme.grey, "width": 1}
-        trace["showlegend"] = False
-    if traces:
-        traces[0].update(name=plural(len(lines), "rank"), showlegend=True)
-    bright = [_rank_trace(line, y, look.theme) for line in lines if line.rank == look.highlight]
-    for trace in bright:
-        trace["line"]["width"] = 2
-    return traces + bright
-
-
-def _marks_trace(marks: list[Mark], y: Axis, theme: Theme) -> Trace:
-    kinds = {kind: None for mark in marks for kind in mark.kinds}
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "name": ", ".join(kinds) or "nan",
-        "visible": bool(marks),
-        "showlegend": bool(marks),
-        "legendrank": 3,
-        "x": [mark.step for mark in marks],
-        "y": [y.low] * len(marks),
-        "text": [f"step {count(mark.step)}: {listing(mark.kinds)} on {ranks(mark.ranks)}" for mark in marks],
-        "hovertemplate": "%{text}<extra></extra>",
-        "cliponaxis": False,
-        "marker": {"symbol": "x-thin", "size": 7, "line": {"color": theme.warn, "width": 2}},
-    }
+def _step_axis(steps: list[float], look: _Look) -> Axis:
+    return step_axis(min(steps, default=0.0), max(steps, default=1.0), max(2, (look.width - 54) // 62))
 
 
 def _layout(plot: _Plot, theme: Theme, width: int | None, height: int | None) -> Figure:
     labels = max((len(label) for _, label in plot.y.ticks), default=1)
     text = {"family": theme.font, "size": 11, "color": theme.ink_2}
-    layout = {
+    return {
         "autosize": width is None,
-        "width": width,
-        "height": height,
+        **({} if width is None else {"width": width}),
+        **({} if height is None else {"height": height}),
         "margin": {"l": 14 + 7 * labels, "r": plot.right, "t": 10 + 18 * plot.legend_rows, "b": 26, "pad": 0},
         "font": text,
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
+        "paper_bgcolor": theme.surface,
+        "plot_bgcolor": theme.surface,
         "showlegend": plot.legend_rows > 0,
-        "legend": _LEGEND,
-        "hovermode": "x",
-        "hoverlabel": {"bgcolor": theme.surface, "bordercolor": theme.border, "align": "left"},
+        "legend": dict(_LEGEND),
+        "hovermode": plot.hover,
+        "hoverlabel": {"bgcolor": theme.surface, "bordercolor": theme.border, "font": {**text, "color": theme.ink}},
         "xaxis": _step_axis_layout(plot.x, theme),
         "yaxis": {**_ticks(plot.y), "gridcolor": theme.grid, "gridwidth": 1, "zeroline": False},
-        "annotations": [_STEP, *([{**_NOTE, "text": plot.note}] if plot.note else [])],
+        "annotations": [dict(_STEP), *([{**_NOTE, "text": plot.note}] if plot.note else [])],
         "dragmode": "zoom",
     }
-    layout["hoverlabel"]["font"] = {**text, "color": theme.ink}
-    return {key: value for key, value in layout.items() if value is not None}
 
 
 _LEGEND = {
@@ -274,24 +171,17 @@ _LEGEND = {
     "x": 1,
     "xanchor": "right",
     "y": 1,
-    "yanchor": "bottom",
+    "yref": "container",
+    "yanchor": "top",
+    "traceorder": "normal",
     "bgcolor": "rgba(0,0,0,0)",
     "itemwidth": 30,
     "itemclick": False,
     "itemdoubleclick": False,
 }
-_STEP = {
-    "text": "step",
-    "showarrow": False,
-    "xref": "paper",
-    "yref": "paper",
-    "x": 1,
-    "y": 0,
-    "xanchor": "right",
-    "yanchor": "top",
-    "yshift": -3,
-}
-_NOTE = {"showarrow": False, "xref": "paper", "yref": "paper", "x": 0, "y": 1, "xanchor": "left", "yanchor": "bottom"}
+_CORNER = {"showarrow": False, "xref": "paper", "yref": "paper"}
+_STEP = {**_CORNER, "text": "step", "x": 1, "y": 0, "xanchor": "right", "yanchor": "top", "yshift": -4}
+_NOTE = {**_CORNER, "x": 0, "y": 1, "xanchor": "left", "yanchor": "bottom"}
 
 
 def _ticks(axis: Axis) -> Figure:
@@ -305,6 +195,7 @@ def _ticks(axis: Axis) -> Figure:
 
 
 def _step_axis_layout(axis: Axis, theme: Theme) -> Figure:
+    digits = ",.0f" if axis.high.is_integer() else ","
     return {
         **_ticks(axis),
         "showgrid": False,
@@ -317,27 +208,19 @@ def _step_axis_layout(axis: Axis, theme: Theme) -> Figure:
         "tickcolor": theme.axis,
         "showspikes": True,
         "spikemode": "across",
-        "spikesnap": "data",
+        "spikesnap": "hovered data",
         "spikedash": "2px,2px",
         "spikethickness": 1,
         "spikecolor": theme.axis,
+        "unifiedhovertitle": {"text": f"<b>step %{{x:{digits}}}</b>"},
     }
 
 
-def _stand_alone(layout: Figure, metric: str, theme: Theme) -> None:
+def _stand_alone(layout: Figure, metric: str) -> None:
     """Say what a panel would say around the curve. The name is a user's: it is no markup."""
-    layout["title"] = {
-        "text": html.escape(metric),
-        "x": 0,
-        "xanchor": "left",
-        "y": 1,
-        "yanchor": "top",
-        "pad": {"l": 12, "t": 8},
-    }
-    layout["margin"]["t"] += 20
-    layout["paper_bgcolor"] = layout["plot_bgcolor"] = theme.surface
-    layout["annotations"] = [note for note in layout["annotations"] if note is not _STEP]
-    layout["xaxis"].update(tickmode="auto", tickformat=",", title={"text": "step"})
-    for key in ("tickvals", "ticktext"):
-        del layout["xaxis"][key]
+    title = {"text": html.escape(metric), "x": 0, "xanchor": "left", "y": 1, "yanchor": "top", "font": {"size": 13}}
+    layout["title"] = {**title, "pad": {"l": 12, "t": 8}}
+    layout["margin"]["t"] += 22
     layout["margin"]["b"] += 18
+    del layout["annotations"][0], layout["xaxis"]["tickvals"], layout["xaxis"]["ticktext"]
+    layout["xaxis"].update(tickmode="auto", tickformat=",", title={"text": "step", "font": {"size": 11}})

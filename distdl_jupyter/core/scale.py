@@ -82,7 +82,7 @@ def _extent(values: Iterable[float]) -> tuple[float, float]:
         return low, high
     if abs(high) < 1e-290:
         return 0.0, 1.0
-    return min(0.0, low), max(0.0, high)
+    return min(0.0, 1.25 * low), max(0.0, 1.25 * high)
 
 
 def _round_up(rough: float) -> float:

@@ -14,7 +14,10 @@ COLOURED_RANKS = 8
 
 @dataclass(frozen=True, slots=True)
 class Theme:
-    """Colours as CSS text. ``ink`` is text, ``ink_2`` secondary text, ``curve`` the mean, ``band`` min to max."""
+    """Colours as CSS text. ``ink`` is text, ``ink_2`` secondary text, ``curve`` the mean.
+
+    ``band`` is min to max around the mean, ``haze`` the same behind the lines of single ranks.
+    """
 
     surface: str
     ink: str
@@ -24,6 +27,7 @@ class Theme:
     border: str
     curve: str
     band: str
+    haze: str
     warn: str
     grey: str
     ranks: tuple[str, ...]
@@ -47,6 +51,7 @@ LIGHT = Theme(
     border="#bdbdbd",
     curve="#1564b2",
     band="rgba(25,118,210,0.22)",
+    haze="rgba(117,117,117,0.16)",
     warn="#e65100",
     grey="rgba(117,117,117,0.45)",
     ranks=("#0d4a94", "#a8430a", "#2f9a70", "#bd5fd2"),
@@ -61,6 +66,7 @@ DARK = Theme(
     border="#616161",
     curve="#64b5f6",
     band="rgba(33,150,243,0.22)",
+    haze="rgba(170,170,170,0.16)",
     warn="#ff9800",
     grey="rgba(170,170,170,0.4)",
     ranks=("#8cbbff", "#ee7f38", "#6af0b0", "#cc78b4"),

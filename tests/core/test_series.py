@@ -35,7 +35,7 @@ def readable(book):
     """All that a view gets but the means, whose rounding depends on the order."""
     band = book.band("loss")
     rows = [(r.step, r.time, r.mean is None, r.low, r.low_rank, r.high, r.high_rank) for r in band.rows]
-    lines = [(n.rank, n.steps, n.values, n.times, n.marks, n.count, repr(n.last)) for n in book.lines("loss")]
+    lines = [(n.rank, n.steps, n.lows, n.highs, n.times, n.marks, n.count, repr(n.last)) for n in book.lines("loss")]
     return rows, band.marks, band.ranks, band.count, band.last_step, lines
 
 
@@ -56,8 +56,8 @@ def check_extrema(book, points):
         assert min((-value, rank) for value, rank in highs) == (-highest, min(r for v, r in finite if v == highest))
     for line in book.lines("loss"):
         own = [value for rank, _, value in points if rank == line.rank and math.isfinite(value)]
-        shown = [value for value in line.values if value is not None]
-        assert (min(shown, default=None), max(shown, default=None)) == (min(own, default=None), max(own, default=None))
+        lows, highs = ([value for value in edge if value is not None] for edge in (line.lows, line.highs))
+        assert (min(lows, default=None), max(highs, default=None)) == (min(own, default=None), max(own, default=None))
 
 
 @given(POINTS, st.integers(4, 40))

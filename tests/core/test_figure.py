@@ -1,0 +1,155 @@
+"""The curve as a plotly dict: valid for plotly, strict JSON, small, and saying exactly what was reported."""
+
+import json
+import math
+import time
+
+import plotly.graph_objects as go
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from distdl_jupyter.core.figure import figure
+from distdl_jupyter.core.series import SeriesBook
+from distdl_jupyter.core.theme import DARK, LIGHT
+
+POINTS = st.lists(
+    st.tuples(st.integers(0, 11), st.one_of(st.integers(0, 2000).map(float), st.floats(-1e21, 1e21)), st.floats()),
+    max_size=40,
+)
+
+
+def book_of(points, name="loss"):
+    book = SeriesBook()
+    for rank, step, value in points:
+        book.apply({"type": "metric", "t": 1.8e9 + step % 1000, "rank": rank, "step": step, "values": {name: value}})
+    return book
+
+
+def story(ranks=4, steps=94):
+    return book_of(
+        (rank, 8.0 * step, 2 / (1 + step / 9) + rank / 100) for step in range(steps) for rank in range(ranks)
+    )
+
+
+def named(made, name):
+    (trace,) = [trace for trace in made["data"] if trace["name"].split("  ")[0] == name]
+    return trace
+
+
+@given(POINTS, st.sampled_from(["band", "ranks"]), st.booleans(), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_any_curve_is_a_valid_figure(points, mode, log, standalone):
+    made = figure(book_of(points), "loss", mode=mode, log=log, standalone=standalone)
+    json.dumps(made, allow_nan=False)
+    go.Figure(made)
+    low, high = made["layout"]["yaxis"]["range"]
+    for trace in made["data"]:
+        assert len(trace["x"]) == len(trace["y"]) <= 1000
+        shown = [value for value in trace["y"] if value is not None and not log]
+        slack = 1e-6 * (high / 2 - low / 2)
+        assert all(low - slack <= value <= high + slack for value in shown if abs(value) < 1e300)
+
+
+def test_the_band_says_mean_extent_time_and_ranks():
+    made = figure(story(), "loss")
+    mean = named(made, "mean of 4")
+    assert mean["line"] == {"color": LIGHT.curve, "width": 2}
+    assert (mean["x"][0], mean["y"][0]) == (0.0, pytest.approx(2.015))
+    clock = time.strftime("%H:%M:%S", time.localtime(1.8e9))
+    assert mean["customdata"][0] == [clock, pytest.approx(2.03), 2.0, 3, 0]
+    assert named(made, "min to max")["fillcolor"].endswith("0.22)")
+    end = named(made, "last")
+    assert (end["x"], end["text"]) == ([744.0], ["<b>0.191</b>"])
+    assert [note["text"] for note in made["layout"]["annotations"]] == ["step"]
+    assert made["layout"]["xaxis"]["ticktext"] == ["0", "200", "400", "600"]
+    assert not made["layout"]["xaxis"]["showgrid"]
+
+
+def test_each_rank_has_its_colour_and_dash_and_value():
+    made = figure(story(8), "loss", mode="ranks", dark=True)
+    lines = [trace for trace in made["data"] if trace["name"].startswith("rank")]
+    assert [line["line"]["color"] for line in lines] == [*DARK.ranks, *DARK.ranks]
+    assert [line["line"]["dash"] for line in lines] == ["solid"] * 4 + ["dash"] * 4
+    assert lines[3]["name"] == "rank 3  0.206"
+    assert not named(made, "min to max")["visible"]
+
+
+def test_above_eight_ranks_all_are_grey_but_the_highlighted():
+    made = figure(story(16), "loss", mode="ranks", highlight=5)
+    lines = [trace for trace in made["data"] if trace["type"] == "scatter" and "rank" in trace["name"]]
+    assert [line["line"]["color"] for line in lines] == [LIGHT.grey] * 16 + [LIGHT.ranks[1]]
+    assert [line["name"] for line in lines if line["showlegend"]] == ["16 ranks", "rank 5  0.226"]
+
+
+def test_one_rank_has_no_band_and_no_legend():
+    made = figure(story(1), "loss")
+    assert not made["layout"]["showlegend"]
+    assert not named(made, "min to max")["visible"]
+
+
+def test_long_lines_of_ranks_stand_on_their_extent():
+    book = book_of(
+        (rank, float(step), math.sin(step) + (step == 777) * 50) for step in range(5000) for rank in range(2)
+    )
+    made = figure(book, "loss", mode="ranks")
+    extent = named(made, "min to max")
+    assert extent["visible"]
+    assert max(extent["y"]) == math.sin(777) + 50
+
+
+def test_not_finite_values_are_marked_on_the_axis():
+    book = book_of([(0, 1.0, 1.0), (0, 2.0, math.nan), (1, 2.0, math.inf), (0, 3.0, 1.0), (1, 3.0, 2.0)])
+    made = figure(book, "loss")
+    assert named(made, "mean of 2")["y"] == [1.0, None, 1.5]
+    marks = named(made, "nan, inf")
+    assert (marks["x"], marks["y"]) == ([2.0], [made["layout"]["yaxis"]["range"][0]])
+    assert marks["text"] == ["step 2: nan and inf on ranks 0 and 1"]
+
+
+def test_a_training_that_ends_in_nan_says_so_at_its_end():
+    made = figure(book_of([(0, 1.0, 1.0), (0, 2.0, math.nan)]), "loss")
+    end = named(made, "last")
+    assert end["text"] == ["<b>nan</b>"]
+    assert end["textfont"]["color"] == LIGHT.warn
+
+
+def test_log_needs_positive_values_and_says_so():
+    made = figure(book_of([(0, 1.0, -1.0), (0, 2.0, -2.0)]), "loss", log=True)
+    assert made["layout"]["yaxis"]["type"] == "linear"
+    assert "Log shows values above 0 only." in [note["text"] for note in made["layout"]["annotations"]]
+    mixed = figure(book_of([(0, 1.0, -1.0), (0, 2.0, 2.0)]), "loss", log=True)
+    assert mixed["layout"]["yaxis"]["type"] == "log"
+    assert named(mixed, "mean")["y"] == [None, 2.0]
+
+
+def test_a_users_name_is_no_markup():
+    name = '<a href="javascript:alert(1)">loss</a>'
+    made = figure(book_of([(0, 1.0, 1.0)], name), name, standalone=True)
+    assert made["layout"]["title"]["text"].startswith("&lt;a href=")
+    assert "javascript" not in json.dumps(made["data"])
+
+
+def test_sizes_reach_the_layout():
+    layout = figure(story(), "loss", width=800, height=400)["layout"]
+    assert (layout["width"], layout["height"], layout["autosize"]) == (800, 400, False)
+    assert len(layout["yaxis"]["tickvals"]) >= 5
+    assert "width" not in figure(story(), "loss")["layout"]
+
+
+def test_text_reaches_its_contrast_on_its_surface():
+    for theme in (LIGHT, DARK):
+        for colour in (*theme.ranks, theme.curve, theme.warn):
+            assert contrast(colour, theme.surface) >= 3, colour
+        assert contrast(theme.curve, theme.surface) >= 4.5
+
+
+def contrast(one, other):
+    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def luminance(colour):
+    channels = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
