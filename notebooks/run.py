@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import nbformat
 from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError
+from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
 from distdl_jupyter import attach, jobs
 from distdl_jupyter.core.logline import lines_of
@@ -65,11 +65,13 @@ def execute(notebook: Path, copy: Path) -> str | None:
         document,
         timeout=CELL_SECONDS,
         kernel_name="python3",
+        # The kernel's warning about its open ports would stand in the middle of the job's output.
+        extra_arguments=["--log-level=ERROR"],
         resources={"metadata": {"path": str(notebook.parent.absolute())}},
     )
     try:
         client.execute()
-    except CellExecutionError as error:
+    except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
         return TERMINAL_CODES.sub("", str(error)).strip()
     finally:
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -131,10 +133,10 @@ def conclude(finished: list[Job], copy: Path) -> int:
     for job in finished:
         metrics = job.metrics()
         say(f"\n{job.name}: {job.state.value}, {plural(job.spec.process_count, 'process')}, job {job.id}")
-        if (loss := column(metrics, "loss", "loss")) is not None:
-            say(curve(metrics.groupby("step")[loss].mean().dropna()))
-        if (reached := column(metrics, "accuracy", "test_accuracy")) is not None:
-            accuracy = float(metrics.groupby("step")[reached].mean().dropna().iloc[-1])
+        if len(loss := over_steps(metrics, "loss", "loss")):
+            say(curve(loss))
+        if len(reached := over_steps(metrics, "accuracy", "test_accuracy")):
+            accuracy = float(reached.iloc[-1])
     say(f"\nTest accuracy: {number(accuracy)} (at least {LEAST_ACCURACY} is wanted)")
     say(f"The executed notebook: {copy}")
     if not accuracy >= LEAST_ACCURACY:
@@ -144,10 +146,14 @@ def conclude(finished: list[Job], copy: Path) -> int:
     return 0
 
 
-def column(metrics: pd.DataFrame, word: str, best: str) -> str | None:
-    """Return the metric ``best``, or else the first whose name holds ``word``."""
+def over_steps(metrics: pd.DataFrame, word: str, best: str) -> pd.Series[Any]:
+    """Return the mean over ranks at each step of the metric ``best``, or else of the first whose name holds ``word``.
+
+    Empty when there is none, or when none of its values is a number.
+    """
     names = [str(name) for name in metrics.columns if word in str(name)]
-    return best if best in names else next(iter(names), None)
+    chosen = best if best in names else next(iter(names), None)
+    return metrics.groupby("step")[chosen].mean().dropna() if chosen else metrics.iloc[:0, 0]
 
 
 def curve(series: pd.Series[Any]) -> str:

@@ -233,7 +233,10 @@ def _result(seen: Inspection, how: Literal["kept", "cached", "built"], started: 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the installation from a command line; 0 when Horovod works afterwards, 1 with the reason otherwise."""
-    parser = argparse.ArgumentParser(prog="distdl install horovod", description=install.__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(
+        prog="distdl install horovod",
+        description="Build Horovod once for the torch of this environment and install it.",
+    )
     parser.add_argument("--force", action="store_true", help="build anew even when it is installed or cached")
     parser.add_argument("--no-mpi", action="store_true", help="leave MPI out even when one is found")
     options = parser.parse_args(arguments)
