@@ -126,7 +126,7 @@ def _ranks_plot(book: SeriesBook, metric: str, look: _Look) -> _Plot:
 
 def _legend_rows(traces: list[Trace], width: int) -> int:
     """Return how many rows the legend needs: an entry is its sign, its text and some air, and rows are filled."""
-    names = [trace["name"] for trace in traces if trace["showlegend"]]
+    names = [trace["name"].replace("%{meta[0]}", *trace.get("meta", [""])) for trace in traces if trace["showlegend"]]
     widest = max((46 + 6 * len(name) for name in names), default=0)
     return -(-len(names) // max(1, width // widest)) if widest else 0
 

@@ -85,12 +85,12 @@ def end_trace(band: Band, label: str, y: Axis, theme: Theme) -> Trace:
 
 
 def rank_trace(line: Line, y: Axis, theme: Theme) -> Trace:
-    """Return one rank's line with its last value in the legend."""
-    last = "" if line.last is None else f"  {number(line.last)}"
+    """Return one rank's line with its last value in the legend; the trace's name stays the same while it grows."""
     return {
         "type": "scatter",
         "mode": "lines",
-        "name": f"rank {line.rank}{last}",
+        "name": f"rank {line.rank}  %{{meta[0]}}",
+        "meta": ["" if line.last is None else number(line.last)],
         "showlegend": True,
         "x": line.steps,
         "y": [drawable(value, y) for value in line.values],

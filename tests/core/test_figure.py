@@ -71,7 +71,7 @@ def test_each_rank_has_its_colour_and_dash_and_value():
     lines = [trace for trace in made["data"] if trace["name"].startswith("rank")]
     assert [line["line"]["color"] for line in lines] == [*DARK.ranks, *DARK.ranks]
     assert [line["line"]["dash"] for line in lines] == ["solid"] * 4 + ["dash"] * 4
-    assert lines[3]["name"] == "rank 3  0.206"
+    assert (lines[3]["name"], lines[3]["meta"]) == ("rank 3  %{meta[0]}", ["0.206"])
     assert not named(made, "min to max")["visible"]
 
 
@@ -79,7 +79,13 @@ def test_above_eight_ranks_all_are_grey_but_the_highlighted():
     made = figure(story(16), "loss", mode="ranks", highlight=5)
     lines = [trace for trace in made["data"] if trace["type"] == "scatter" and "rank" in trace["name"]]
     assert [line["line"]["color"] for line in lines] == [LIGHT.grey] * 16 + [LIGHT.ranks[1]]
-    assert [line["name"] for line in lines if line["showlegend"]] == ["16 ranks", "rank 5  0.226"]
+    assert [line["name"] for line in lines if line["showlegend"]] == ["16 ranks", "rank 5  %{meta[0]}"]
+
+
+def test_traces_keep_their_names_while_they_grow():
+    for mode in ("band", "ranks"):
+        short, long = (figure(story(4, steps), "loss", mode=mode)["data"] for steps in (10, 94))
+        assert [trace["name"] for trace in short] == [trace["name"] for trace in long]
 
 
 def test_one_rank_has_no_band_and_no_legend():
