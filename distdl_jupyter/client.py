@@ -15,10 +15,11 @@ from distdl_jupyter import outcome
 from distdl_jupyter.core.errors import JobNotRunning, JobStillRunning
 from distdl_jupyter.core.events import EventWriter, JobLock
 from distdl_jupyter.core.logline import LogLine, lines_of
+from distdl_jupyter.core.names import override
 from distdl_jupyter.core.series import SeriesBook
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore, new_id
-from distdl_jupyter.core.words import plural, size
+from distdl_jupyter.core.words import plural
 from distdl_jupyter.follow import POLL, Follower
 from distdl_jupyter.supervisor import control, detach
 
@@ -207,7 +208,7 @@ def launch(draft: Draft, **options: Any) -> Job:
     try:
         draft.write(folder)
         folder.spec_file.write_text(spec.dumps(), encoding="utf-8")
-        _write_beginning(folder, spec)
+        _write_beginning(folder, spec, draft)
         folder = store.publish(folder)
         detach.start(folder, lock, secret_values)
     except BaseException:
@@ -216,13 +217,13 @@ def launch(draft: Draft, **options: Any) -> Job:
     return Job(folder)
 
 
-def _write_beginning(folder: JobFolder, spec: JobSpec) -> None:
+def _write_beginning(folder: JobFolder, spec: JobSpec, draft: Draft) -> None:
     writer = EventWriter(folder.events)
     try:
         writer.write("state", state=State.QUEUED.value, reason="")
-        total = sum(captured.size for captured in spec.captured)
-        detail = f"{plural(len(spec.captured), 'name')}, {size(total)}" if spec.captured else "nothing to capture"
-        writer.write("phase", phase="capture", detail=detail, seconds=round(spec.capture_seconds, 3))
+        writer.write("phase", phase="capture", detail=draft.heading(), seconds=round(spec.capture_seconds, 3))
+        if spec.captured:
+            writer.write("log", rank=None, stream="sys", text=f"Captured {draft.summary()}")
         for finding in spec.findings:
             if finding.get("level") in ("warning", "error"):
                 text = f"{finding.get('text', '')} {finding.get('remedy', '')}".strip()
@@ -249,7 +250,7 @@ class DistributedFunction:
 
     def options(self, **options: Any) -> DistributedFunction:
         """Return the same function with other options."""
-        return DistributedFunction(self._function, {**self._options, **options})
+        return DistributedFunction(self._function, override(self._options, options))
 
 
 def distributed(function: Callable[..., Any] | None = None, **options: Any) -> Any:

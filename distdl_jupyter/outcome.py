@@ -83,16 +83,20 @@ def _memory(failure: Failure) -> str:
 
 
 def _last_lines(folder: JobFolder, rank: int, count: int = 10) -> str:
-    """Return what a rank printed last, for one that died without reporting an exception."""
+    """Return what a rank (or, when it printed nothing, the launcher) said last, for one that died without a report."""
     lines: deque[str] = deque(maxlen=count)
+    launcher: deque[str] = deque(maxlen=count)
     cursor = 0
     while True:
         batch, after = events.read(folder.events, cursor)
-        lines.extend(line.text for line in lines_of(batch) if line.rank == rank)
+        for line in lines_of(batch):
+            if line.rank in (rank, None) and line.text.strip(" -"):
+                (launcher if line.rank is None else lines).append(line.text)
         if after == cursor:
             break
         cursor = after
-    return "\n".join([f"The last lines of rank {rank}:", *lines]) if lines else ""
+    whose = f"rank {rank}" if lines else "the launcher"
+    return "\n".join([f"The last lines of {whose}:", *(lines or launcher)]) if lines or launcher else ""
 
 
 def _others(failure: Failure, process_count: int) -> tuple[str, ...]:

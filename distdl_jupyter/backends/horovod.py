@@ -111,8 +111,7 @@ def _mpi_plan(_spec: JobSpec, placement: Placement, options: HorovodOptions) -> 
             hint="Choose horovod-gloo or torch to try multi-node code here, or node_count=1.",
         )
     environment = {"HOROVOD_CONTROLLER": "mpi", "HOROVOD_CPU_OPERATIONS": "mpi", **_tuning(options)}
-    total = placement.cores_per_rank * len(placement.ranks)
     return Plan(
         environments=tuple(common_environment(placement, place) | environment for place in placement.ranks),
-        launcher=mpirun.command(mpirun.find(), len(placement.ranks), total),
+        launcher=mpirun.command(mpirun.find(), len(placement.ranks)),
     )

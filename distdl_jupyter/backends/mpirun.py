@@ -19,11 +19,9 @@ def find() -> str:
     return str(own) if own.exists() else (shutil.which("mpirun") or "")
 
 
-def command(mpirun: str, ranks: int, cores: int) -> tuple[str, ...]:
+def command(mpirun: str, ranks: int) -> tuple[str, ...]:
     """Return the start of the command line that runs ``ranks`` copies of the program that follows."""
     words = [mpirun, "-np", str(ranks), "--bind-to", "none", "--map-by", ":OVERSUBSCRIBE"]
-    if ranks <= cores:
-        words = words[:-2]
     if os.geteuid() == 0:
         words.insert(1, "--allow-run-as-root")
     return tuple(words)

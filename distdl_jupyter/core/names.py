@@ -106,6 +106,16 @@ def _apply_totals(totals: dict[str, Any], found: dict[str, Any], spelled: dict[s
         found["process_count_per_node"] = per_node
 
 
+def override(options: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``options`` where those of ``later`` replace what means the same under any name."""
+    replaced = {_meaning(name) for name in later}
+    return {name: value for name, value in options.items() if _meaning(name) not in replaced} | dict(later)
+
+
+def _meaning(name: str) -> str:
+    return "process_count_per_node" if name in TOTALS else ALIASES.get(name, name)
+
+
 def unknown(name: str, allowed: Iterable[str], what: str = "option") -> str:
     """Return one sentence that answers an unknown name with the nearest and all allowed ones."""
     names = sorted(allowed)

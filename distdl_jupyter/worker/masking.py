@@ -4,27 +4,35 @@ from __future__ import annotations
 
 import os
 import re
+from pathlib import Path
 
 MASK = "•••"
 
-#: The same rule as for the job's spec; a test holds the two together.
-_SECRET = re.compile(
-    r"(secret|passw(or)?d|passphrase|token|api_?key|access_?key|account_?key|private_?key|credential|sas$|_sas_|_key$|^key$"
-    r"|connection_?string|signature)",
-    re.IGNORECASE,
-)
+_WORDS = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z0-9])(?=[A-Z])")
+_SECRET_WORDS = frozenset(
+    ("secret", "secrets", "password", "passwords", "passwd", "pwd", "passphrase", "token", "tokens", "apikey",
+     "credential", "credentials", "sas", "signature", "key")
+)  # fmt: skip
 #: Shorter values are words that stand in many texts by chance.
 _SHORTEST = 6
 
 
 def looks_secret(name: str) -> bool:
-    """Say whether a variable of this name probably holds a secret (token, password, key, SAS ...)."""
-    return _SECRET.search(name) is not None
+    """Say whether a variable of this name probably holds a secret (token, password, key, SAS ...).
+
+    The same rule as for the variables in a job's spec; a test holds the two together.
+    """
+    words = [word.lower() for word in _WORDS.split(name) if word]
+    found = _SECRET_WORDS.intersection(words)
+    if found == {"key"}:
+        return words[-1] == "key"
+    return bool(found) or "connectionstring" in "".join(words)
 
 
 def redact(text: str) -> str:
     """Return the text without the values of environment variables whose name looks secret."""
     for name, value in os.environ.items():
-        if len(value) >= _SHORTEST and value in text and looks_secret(name):
+        # PWD is the working directory, and a variable may name the file that holds a secret: paths are no secrets.
+        if len(value) >= _SHORTEST and value in text and looks_secret(name) and not Path(value).exists():
             text = text.replace(value, MASK)
     return text

@@ -10,23 +10,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter.worker import (
-    autolog,
-    channel,
-    execute,
-    hooks,
-    payload,
-    report,
-    results,
-    streams,
-    watch_keras,
-    watch_lightning,
-    watch_rendezvous,
-    watch_tensorboard,
-    watch_transformers,
-)
+from distdl_jupyter.worker import channel, execute, payload, report, results, streams, watch
 from distdl_jupyter.worker.identity import Identity, identify
 from distdl_jupyter.worker.sources import Sources
+from distdl_jupyter.worker.watch import autolog
+from distdl_jupyter.worker.watch.hooks import guarded
 
 #: Packages whose versions a rank tells; read from file names, nothing is imported.
 PACKAGES = ("torch", "horovod", "tensorflow", "keras", "lightning", "pytorch_lightning", "transformers", "numpy")
@@ -49,14 +37,8 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     channel.opened(identity.nonce, identity.rank)
     _tell("hello", pid=os.getpid(), host=identity.host, python=sys.version.split()[0], versions=versions())
-    _watch_frameworks()
+    watch.start()
     return _run(identity, Sources())
-
-
-def _watch_frameworks() -> None:
-    finder = hooks.install()
-    for part in (watch_rendezvous, watch_keras, watch_lightning, watch_transformers, watch_tensorboard):
-        part.watch(finder)
 
 
 def _run(identity: Identity, sources: Sources) -> int:
@@ -137,10 +119,10 @@ def _leave_groups() -> None:
     for name in ("horovod.torch", "horovod.tensorflow", "horovod.mxnet"):
         horovod = sys.modules.get(name)
         if horovod is not None and hasattr(horovod, "is_initialized"):
-            hooks.guarded("at the end", lambda h=horovod: h.shutdown() if h.is_initialized() else None)
+            guarded("at the end", lambda h=horovod: h.shutdown() if h.is_initialized() else None)
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available():
-        hooks.guarded("at the end", lambda: distributed.destroy_process_group() if distributed.is_initialized() else 0)
+        guarded("at the end", lambda: distributed.destroy_process_group() if distributed.is_initialized() else 0)
 
 
 def _tell(type_: str, **fields: Any) -> None:

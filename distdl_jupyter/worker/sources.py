@@ -56,5 +56,5 @@ def show(filename: str, text: str) -> None:
     """Let ``linecache`` answer for a file that does not exist."""
     # str.splitlines would also cut at form feeds, which Python does not count. Without a modification time
     # linecache.checkcache() keeps the entry.
-    lines = [f"{line}\n" for line in text.split("\n")]
+    lines = [f"{line}\n" for line in text.removesuffix("\n").split("\n")]
     linecache.cache[filename] = (len(text), None, lines, filename)

@@ -129,6 +129,5 @@ def test_the_rank_that_mpirun_names_is_read(text, expected):
     assert first_exit(text) == expected
 
 
-def test_more_ranks_than_cores_are_allowed_where_there_are_more():
-    assert ":OVERSUBSCRIBE" in command("mpirun", 4, 2)
-    assert ":OVERSUBSCRIBE" not in command("mpirun", 2, 2)
+def test_more_ranks_than_cores_are_allowed():
+    assert ":OVERSUBSCRIBE" in command("mpirun", 4)

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
+
 from distdl_jupyter.capture import Draft, capture_cell
 from distdl_jupyter.core.store import JobFolder, JobStore, new_id
-from IPython.core.interactiveshell import InteractiveShell
 
 
 class Notebook:

@@ -7,8 +7,8 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from distdl_jupyter.worker import autolog
-from distdl_jupyter.worker.hooks import PostImport, guarded
+from distdl_jupyter.worker.watch import autolog
+from distdl_jupyter.worker.watch.hooks import PostImport, guarded
 
 #: Bookkeeping of a run rather than a curve.
 _NOT_METRICS = ("epoch", "step", "total_flos")

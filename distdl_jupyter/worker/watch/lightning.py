@@ -12,8 +12,8 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from distdl_jupyter.worker import autolog
-from distdl_jupyter.worker.hooks import PostImport, guarded
+from distdl_jupyter.worker.watch import autolog
+from distdl_jupyter.worker.watch.hooks import PostImport, guarded
 
 _CONNECTOR = "trainer.connectors.logger_connector.logger_connector"
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-from distdl_jupyter.worker import autolog
-from distdl_jupyter.worker.hooks import PostImport, guarded
+from distdl_jupyter.worker.watch import autolog
+from distdl_jupyter.worker.watch.hooks import PostImport, guarded
 
 MODULES = ("torch.utils.tensorboard.writer", "tensorboardX.writer")
 

@@ -11,8 +11,8 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.worker import autolog
-from distdl_jupyter.worker.hooks import PostImport, guarded
+from distdl_jupyter.worker.watch import autolog
+from distdl_jupyter.worker.watch.hooks import PostImport, guarded
 
 if TYPE_CHECKING:
     import inspect

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from distdl_jupyter.worker import channel
-from distdl_jupyter.worker.hooks import PostImport, guarded
+from distdl_jupyter.worker.watch.hooks import PostImport, guarded
 
 
 def watch(finder: PostImport) -> None:

@@ -1,0 +1,292 @@
+"""Errors of real ranks as data: the cell's line, whose code each frame is, the values there, and one hint."""
+
+import json
+import signal
+import sys
+import textwrap
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distdl_jupyter.core import spec
+from distdl_jupyter.worker import masking
+from tests.worker import ranks
+
+TRAINING = """\
+import torch
+import torch.nn.functional as F
+from shards import Batch
+
+model = torch.nn.Linear(4, 2)
+api_token = 'abc123secret'
+for step in range(3):
+    image = torch.ones(8, 4)
+    batch = Batch({"image": image, "target": torch.zeros(8)})
+    loss = F.cross_entropy(model(batch["image"]), batch["label"]) * len(api_token)
+"""
+SHARDS = """\
+class Batch:
+    def __init__(self, arrays):
+        self.arrays = arrays
+
+    def keys(self):
+        return self.arrays.keys()
+
+    def __getitem__(self, key):
+        return self.arrays[key]
+"""
+
+
+def test_the_cell_s_line_is_found_below_a_magic_line(folder):
+    """Line 11 of the notebook's cell is line 10 of its code, because the magic line stands above."""
+    (folder.path / "code" / "shards.py").write_text(SHARDS)
+    ended = ranks.run(folder.cell(TRAINING, first_line=2))
+    assert ended.code == 1
+    error = ended.error
+    assert (error["type"], error["message"]) == ("KeyError", "'label'")
+    assert [(f["kind"], f["label"]) for f in error["frames"] if f["kind"] != "worker"] == [
+        ("cell", "Cell [7] in quickstart.ipynb"),
+        ("user", "shards.py"),
+    ]
+    cell, module = error["frames"][-2:]
+    assert (cell["line"], cell["cell"], cell["function"]) == (11, 7, "<module>")
+    assert cell["source"][0] == [9, "    image = torch.ones(8, 4)"]
+    assert cell["source"][2][0] == 11
+    assert cell["source"][2][1].startswith("    loss = F.cross_entropy(")
+    assert len(cell["source"]) == 3, "the cell ends there"
+    assert (module["line"], module["function"], module["cell"]) == (9, "Batch.__getitem__", None)
+    assert module["file"] == str(folder.path / "code" / "shards.py")
+    assert error["values_at"] == error["frames"].index(cell)
+    assert error["values"] == [
+        ["step", "0"],
+        ["model", "Linear"],
+        ["batch", "Batch, keys image, target"],
+        ["api_token", "•••"],
+    ]
+    assert error["hint"] == "The keys of `batch` are image and target."
+    assert error["causes"] == []
+    assert ended.reports[0]["t"] <= error["time"] <= ended.result["t"] + 1
+
+
+def test_the_printed_traceback_shows_the_cell_and_not_the_worker(folder):
+    (folder.path / "code" / "shards.py").write_text(SHARDS)
+    ended = ranks.run(folder.cell(TRAINING, first_line=2))
+    assert ended.err == ended.error["traceback"]
+    lines = ended.err.splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    assert lines[1] == '  File "Cell [7] in quickstart.ipynb", line 11, in <module>'
+    assert lines[2].strip().startswith('loss = F.cross_entropy(model(batch["image"])')
+    assert lines[-1] == "KeyError: 'label'"
+    assert "worker" not in ended.err
+
+
+def test_what_python_prints_itself_shows_the_notebook_s_lines(folder):
+    code = "import traceback, warnings\ntry:\n    1 / 0\nexcept ZeroDivisionError:\n    traceback.print_exc()\n"
+    code += "warnings.warn('old')"
+    ended = ranks.run(folder.cell(code, first_line=2))
+    assert 'File "<Cell [7] in quickstart.ipynb>", line 4, in <module>\n    1 / 0' in ended.err
+    assert ":7: UserWarning: old\n  warnings.warn('old')" in ended.err
+
+
+def test_a_function_of_another_cell_is_shown_in_its_own_cell(folder):
+    other = "def divide(a, b):\n    return a / b\n"
+    namespace = {"__name__": "__main__"}
+    exec(compile(other, "/tmp/ipykernel_42/7.py", "exec"), namespace)
+    label = "Cell [3] in quickstart.ipynb"
+    sources = {"/tmp/ipykernel_42/7.py": {"text": other, "label": label, "cell": 3, "first_line": 1}}
+    ended = ranks.run(folder.cell("divide(1, 0)", values={"divide": namespace["divide"]}, more=sources))
+    inner = ended.error["frames"][-1]
+    assert (inner["label"], inner["line"], inner["cell"], inner["kind"]) == (label, 2, 3, "cell")
+    assert ended.error["values"] == [["a", "1"], ["b", "0"]]
+    assert 'File "Cell [3] in quickstart.ipynb", line 2, in divide\n    return a / b' in ended.err
+
+
+def test_a_syntax_error_is_shown_in_the_cell(folder):
+    ended = ranks.run(folder.cell("x = 1\ny = = 2\n", first_line=2))
+    assert ended.error["type"] == "SyntaxError"
+    frame = ended.error["frames"][-1]
+    assert (frame["kind"], frame["line"]) == ("cell", 3)
+    assert 'File "Cell [7] in quickstart.ipynb", line 3\n    y = = 2' in ended.err
+
+
+def test_a_script_s_error_has_its_own_frames_only(folder, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("def main(path):\n    return open(path)\n\nmain('data/missing.csv')\n")
+    ended = ranks.run(folder.script(script))
+    own = [frame for frame in ended.error["frames"] if frame["kind"] == "user"]
+    assert [(frame["label"], frame["line"]) for frame in own] == [("train.py", 4), ("train.py", 2)]
+    assert {frame["kind"] for frame in ended.error["frames"]} == {"worker", "user"}
+    assert ended.err.splitlines()[1] == f'  File "{script}", line 4, in <module>'
+    assert ended.error["values"] == [["path", "'data/missing.csv'"]]
+    assert ended.error["hint"] == f"The path is relative to the job's working directory, {folder.path}."
+
+
+def test_library_frames_are_told_apart(folder):
+    ended = ranks.run(folder.cell("import json\njson.loads('{')"))
+    kinds = [frame["kind"] for frame in ended.error["frames"]]
+    assert kinds[-1] == "library"
+    assert ended.error["frames"][-1]["label"] == "json/decoder.py"
+    assert ended.error["frames"][-1]["source"] == []
+
+
+def test_causes_are_told(folder):
+    code = "try:\n    {}['x']\nexcept KeyError as error:\n    raise RuntimeError('no shard') from error"
+    ended = ranks.run(folder.cell(code))
+    assert ended.error["type"] == "RuntimeError"
+    (cause,) = ended.error["causes"]
+    assert (cause["type"], cause["message"], cause["frames"][-1]["line"]) == ("KeyError", "'x'", 2)
+    assert "direct cause" in ended.err
+
+
+def test_deep_recursion_stays_small(folder):
+    ended = ranks.run(folder.cell("def f(n):\n    return f(n + 1)\nf(0)"))
+    assert ended.error["type"] == "RecursionError"
+    assert len(ended.error["frames"]) <= 80
+    assert len(json.dumps(ended.error)) < 60_000
+
+
+def test_an_error_that_cannot_be_shown_still_arrives(folder):
+    code = """
+class Odd(Exception):
+    def __str__(self):
+        raise ValueError('no text')
+class Slow:
+    def __repr__(self):
+        import time; time.sleep(1000)
+    def __getattr__(self, name):
+        import time; time.sleep(1000)
+slow = Slow()
+raise Odd(slow)
+"""
+    ended = ranks.run(folder.cell(code))
+    assert (ended.code, ended.error["type"], ended.error["message"]) == (1, "Odd", "")
+    assert ended.error["values"] == [["slow", "Slow"]]
+
+
+def test_secrets_of_the_environment_are_not_told(folder):
+    code = "import os\nkept = os.environ['STORE_TOKEN']\nraise ValueError('refused: ' + kept)"
+    ended = ranks.run(folder.cell(code), STORE_TOKEN="s3cr3t-value")
+    assert "s3cr3t-value" not in json.dumps(ended.reports) + ended.err
+    assert ended.error["message"] == "refused: •••"
+    assert ["kept", "'•••'"] in ended.error["values"]
+
+
+def test_an_interrupted_value_is_an_error_too(folder):
+    process = ranks.start(folder.cell("import time\nprint('ready'); time.sleep(300)"))
+    while b"ready" not in process.stdout.readline():
+        pass
+    process.send_signal(signal.SIGINT)
+    ended = ranks.end(process)
+    assert ended.error["frames"][-1]["line"] == 2
+
+
+HINTS = {
+    "a mapping's keys": (
+        "config = {'lr': 0.1, 'epochs': 3, 'batch': 32}\nconfig['epoch']",
+        "The keys of `config` are lr, epochs and batch.",
+    ),
+    "a mapping with many keys": (
+        "rows = {n: n for n in range(1000)}\nrows[-1]",
+        "The keys of `rows` are 0, 1, 2, 3, 4, 5, 6, 7 and 992 more.",
+    ),
+    "an empty mapping": ("rows = {}\nrows['a']", "`rows` is empty."),
+    "an attribute's keys": (
+        "class T: pass\nself = T()\nself.parts = {'a': 1}\nkey = 'b'\nself.parts[key]",
+        "The only key of `self.parts` is a.",
+    ),
+    "an index": ("labels = [1, 2, 3]\ni = 3\nlabels[i]", "`labels` has 3 elements and the index is 3."),
+    "an array's index": (
+        "import numpy as np\nx = np.zeros((5, 2))\nx[7]",
+        "`x` has 5 elements and the index is 7.",
+    ),
+    "a layer": (
+        "import torch\nfc = torch.nn.Linear(128, 10)\nx = torch.ones(32, 64)\nfc(x)",
+        "`fc` takes 128 features, and `x` (32 \N{MULTIPLICATION SIGN} 64) has 64.",
+    ),
+    "a layer of a model": (
+        textwrap.dedent("""
+            import torch
+            class Net(torch.nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.fc = torch.nn.Linear(128, 10)
+                def forward(self, x):
+                    return self.fc(x)
+            Net()(torch.ones(2, 3))
+        """),
+        "`self.fc` takes 128 features, and `x` (2 \N{MULTIPLICATION SIGN} 3) has 3.",
+    ),
+    "a product": (
+        "import torch\nx, w = torch.ones(32, 64), torch.ones(128, 10)\nx @ w",
+        "`x` is 32 \N{MULTIPLICATION SIGN} 64 and `w` is 128 \N{MULTIPLICATION SIGN} 10.",
+    ),
+    "a sum of arrays": (
+        "import numpy as np\na, b = np.ones((3, 4)), np.ones((5, 4))\na + b",
+        "`a` is 3 \N{MULTIPLICATION SIGN} 4 and `b` is 5 \N{MULTIPLICATION SIGN} 4.",
+    ),
+    "a module": (
+        "import shards_of_mine",
+        f"`shards_of_mine` is not installed for {sys.executable}, and no shards_of_mine.py travelled with the job.",
+    ),
+    "a name": (
+        "modle(1)",
+        "`modle` is neither set in this code nor captured from the notebook: set it before it is used here.",
+    ),
+    "torch's init": (
+        "import torch.distributed as dist\nimport torch\ndist.all_reduce(torch.ones(1))",
+        "Call torch.distributed.init_process_group() at the top of the cell, before any other distributed call.",
+    ),
+    "Horovod's init": (
+        "import horovod.torch as hvd\nhvd.rank()",
+        "Call hvd.init() at the top of the cell, before any other call of Horovod.",
+    ),
+    "a data loader": (
+        textwrap.dedent("""
+            import torch
+            class Broken(torch.utils.data.Dataset):
+                def __len__(self): return 4
+                def __getitem__(self, n): return {}['label']
+            next(iter(torch.utils.data.DataLoader(Broken(), num_workers=1)))
+        """),
+        "It was raised in a worker process of the DataLoader: KeyError: 'label'",
+    ),
+    "nothing known": ("raise ValueError('x')", ""),
+    "another key error": ("d = {'a': 1}\ndef f(): raise KeyError('zz')\nd['a'], f()", ""),
+}
+
+
+@pytest.mark.parametrize("name", HINTS)
+def test_hints(folder, name):
+    code, hint = HINTS[name]
+    ended = ranks.run(folder.cell(code))
+    assert ended.code == 1
+    assert ended.error["hint"] == hint, ended.err
+
+
+WORDS = [
+    "my",
+    "AWS",
+    "access",
+    "key",
+    "Key",
+    "keys",
+    "token",
+    "TOKENIZER",
+    "sas",
+    "pwd",
+    "connection",
+    "String",
+    "_",
+    "-",
+]
+
+
+@given(st.lists(st.sampled_from(WORDS)))
+def test_secret_names_are_those_of_the_spec(words):
+    """The worker may import nothing of the package, so it has the rule once more."""
+    assert masking.looks_secret("".join(words)) == spec.looks_secret("".join(words))
+
+
+def test_secret_words_are_those_of_the_spec():
+    assert masking._SECRET_WORDS == spec._SECRET_WORDS

@@ -1,0 +1,239 @@
+"""Cells, functions and scripts in real ranks: values, ends, exit codes and signals."""
+
+import signal
+import sys
+import textwrap
+import time
+
+import pytest
+
+from tests.worker import ranks
+
+
+def test_a_rank_greets_runs_and_gives_its_value_back(folder):
+    ended = ranks.run(folder.cell("print('hello')\nx = 2\n{'b': x, 'a': [1, x]}"), rank=1, size=4)
+    assert ended.code == 0, ended.err
+    assert (ended.out, ended.err) == ("hello\n", "")
+    hello, result = ended.reports
+    assert hello["type"] == "hello"
+    assert hello["python"] == sys.version.split()[0]
+    assert hello["host"] == "node-a"
+    assert hello["versions"]["torch"].startswith("2")
+    assert abs(hello["t"] - time.time()) < 600
+    assert (result["ok"], result["repr"], result["error"]) == (True, "{'b': 2, 'a': [1, 2]}", None)
+    assert folder.value(rank=1) == {"b": 2, "a": [1, 2]}
+    assert result["bytes"] == (folder.path / "results" / "rank-1.pkl").stat().st_size
+    assert [path.name for path in (folder.path / "results").iterdir()] == ["rank-1.pkl"]
+
+
+@pytest.mark.parametrize(
+    ("code", "value"),
+    [
+        ("1 + 1", 2),
+        ("1 + 1;", None),
+        ("1 + 1  ;  # nothing", None),
+        ("1 + 1  # ; shown", 2),
+        ("x = 3", None),
+        ("", None),
+        ("# only a comment", None),
+        ("if True:\n    5", None),
+        ("(\n  6\n)", 6),
+        ("(6);", None),
+        ("'ö;'", "ö;"),
+        ("x = 'ö'; x", "ö"),
+        ("f'{1};'\r\n", "1;"),
+        ("from __future__ import annotations\ndef f(x: Missing): return 7\nf(0)", 7),
+        ("def f():\n    return x\nx = 8\nf()", 8),
+        ("__name__", "__main__"),
+    ],
+)
+def test_the_last_expression_is_the_value(folder, code, value):
+    ended = ranks.run(folder.cell(code))
+    assert ended.code == 0, ended.err
+    assert folder.value() == value
+
+
+def test_names_from_the_notebook_are_there(folder):
+    ended = ranks.run(folder.cell("scale * 2", values={"scale": 21, "note": "x"}))
+    assert ended.code == 0, ended.err
+    assert folder.value() == 42
+
+
+def test_a_module_that_travels_with_the_job_is_found_first(folder):
+    (folder.path / "code" / "shards.py").write_text("def name():\n    return 'mine'\n")
+    ended = ranks.run(folder.cell("import shards\nshards.name()"))
+    assert ended.code == 0, ended.err
+    assert folder.value() == "mine"
+
+
+def train(scale, *, offset):
+    return scale * 2 + offset
+
+
+def test_a_function_runs_with_its_arguments(folder):
+    ended = ranks.run(folder.function(train, (20,), {"offset": 2}))
+    assert ended.code == 0, ended.err
+    assert folder.value() == 42
+
+
+def test_a_script_runs_as_a_program(folder, tmp_path):
+    (tmp_path / "beside.py").write_text("WORD = 'found'\n")
+    script = tmp_path / "train.py"
+    script.write_text(
+        textwrap.dedent("""
+        import sys
+        import beside
+        if __name__ == "__main__":
+            print(sys.argv[1:], beside.WORD, __file__)
+    """)
+    )
+    ended = ranks.run(folder.script(script, "--epochs", "3"))
+    assert ended.code == 0, ended.err
+    assert ended.out == f"['--epochs', '3'] found {script}\n"
+    assert folder.value() is None
+    assert ended.result["repr"] == ""
+
+
+def test_processes_that_a_script_spawns_can_import_it(folder, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        textwrap.dedent("""
+        import multiprocessing
+        def double(x):
+            return 2 * x
+        if __name__ == "__main__":
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                print(pool.map(double, [1, 2]))
+    """)
+    )
+    ended = ranks.run(folder.script(script))
+    assert (ended.code, ended.out) == (0, "[2, 4]\n"), ended.err
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "ok", "message"),
+    [
+        ("sys.exit()", 0, True, None),
+        ("sys.exit(0)", 0, True, None),
+        ("sys.exit(3)", 3, False, "3"),
+        ("sys.exit('no data')", 1, False, "no data"),
+    ],
+)
+def test_sys_exit_keeps_its_code(folder, end, code, ok, message):
+    ended = ranks.run(folder.cell(f"import sys\n{end}"))
+    assert ended.code == code
+    assert ended.result["ok"] is ok
+    if ok:
+        assert folder.value() is None
+    else:
+        assert (ended.error["type"], ended.error["message"]) == ("SystemExit", message)
+        assert ended.error["frames"][-1]["line"] == 2
+    assert ended.err == ("no data\n" if message == "no data" else "")
+
+
+def test_an_abrupt_end_reports_nothing(folder):
+    ended = ranks.run(folder.cell("import os\nprint('last words')\nos._exit(9)"))
+    assert (ended.code, ended.out, ended.of("result")) == (9, "last words\n", [])
+
+
+def test_a_crash_in_native_code_leaves_the_stack(folder):
+    ended = ranks.run(folder.cell("import ctypes\nctypes.string_at(0)"))
+    assert ended.code == -signal.SIGSEGV
+    assert "Segmentation fault" in ended.err
+    assert "line 2 in <module>" in ended.err
+
+
+def interrupt(folder, code, **more):
+    process = ranks.start(folder.cell(code), **more)
+    line = process.stdout.readline()
+    while b"ready" not in line:
+        line = process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    return ranks.end(process)
+
+
+def test_an_interrupt_tells_where_and_ends_with_130(folder):
+    ended = interrupt(folder, "import time\n\nprint('ready'); time.sleep(300)")
+    assert ended.code == 130
+    assert ended.error["type"] == "KeyboardInterrupt"
+    assert ended.err == "Interrupted in Cell [7] in quickstart.ipynb, line 3.\n"
+
+
+def test_an_interrupt_lets_the_code_clean_up(folder):
+    ended = interrupt(
+        folder, "import time\ntry:\n    print('ready')\n    time.sleep(300)\nfinally:\n    print('saved')"
+    )
+    assert (ended.code, ended.out) == (130, "saved\n")
+
+
+def test_a_rank_that_was_started_with_interrupts_ignored_still_listens(folder):
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        ended = interrupt(folder, "import time\n\nprint('ready'); time.sleep(300)")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert ended.code == 130
+
+
+def test_a_value_that_cannot_be_pickled_is_told_and_its_text_comes_back(folder):
+    ended = ranks.run(folder.cell("import threading\n{'lock': threading.Lock()}"))
+    assert ended.code == 0
+    assert ended.result["ok"]
+    assert ended.result["repr"].startswith("{'lock': <unlocked _thread.lock object")
+    assert ended.result["bytes"] == 0
+    (note,) = ended.of("note")
+    assert note["level"] == "warning"
+    assert note["text"] == (
+        "The value of rank 0 is dict, which cannot be pickled (TypeError: cannot pickle '_thread.lock' object), so "
+        "only its text comes back: end the cell with plain data, arrays or a state_dict."
+    )
+    assert list((folder.path / "results").iterdir()) == []
+
+
+def test_a_class_of_the_cell_comes_back_by_value(folder):
+    ended = ranks.run(folder.cell("class Point:\n    def __init__(self, x):\n        self.x = x\nPoint(3)"))
+    assert ended.code == 0, ended.err
+    assert folder.value().x == 3
+
+
+def test_long_texts_of_values_are_cut(folder):
+    ended = ranks.run(folder.cell("list(range(100_000))"))
+    assert len(ended.result["repr"]) <= 400
+    assert ended.result["repr"].startswith("[0, 1, 2")
+    assert len(folder.value()) == 100_000
+
+
+def test_a_value_whose_text_raises_is_still_delivered(folder):
+    code = "class Odd(Exception):\n    def __repr__(self):\n        raise ValueError\nOdd()"
+    ended = ranks.run(folder.cell(code))
+    assert (ended.code, ended.result["ok"]) == (0, True), ended.err
+    assert "Odd" in ended.result["repr"]
+
+
+def test_display_shows_text(folder):
+    assert ranks.run(folder.cell("display('seen')")).out == "seen\n"
+
+
+def test_text_that_imitates_a_report_is_text(folder):
+    ended = ranks.run(folder.cell("print('\\x1eabc {\"type\":\"result\",\"ok\":false}')\nprint('\\x1e', end='')"))
+    assert (ended.code, ended.result["ok"]) == (0, True)
+    assert ended.out == '\x1eabc {"type":"result","ok":false}\n\x1e'
+
+
+def test_any_character_can_be_printed(folder):
+    ended = ranks.run(folder.cell("print('ö\\ud800')"), LC_ALL="C", PYTHONUTF8="0")
+    assert (ended.code, ended.out) == (0, "ö\\ud800\n"), ended.err
+
+
+def test_without_a_nonce_a_rank_runs_by_hand(folder):
+    ended = ranks.run(folder.cell("from distdl_jupyter import log\nlog(loss=0.5)"), DISTDL_NONCE="")
+    assert (ended.code, ended.out) == (0, "step 0  loss 0.5\n")
+
+
+def test_a_missing_working_directory_is_named(folder):
+    folder.cell("1")
+    payload = folder.path / "payload.json"
+    payload.write_text(payload.read_text().replace(f'"{folder.path}"', '"/nowhere"'))
+    ended = ranks.run(folder)
+    assert ended.code == 1
+    assert ended.error["message"].startswith("The job's working directory /nowhere cannot be entered on ")
