@@ -43,8 +43,8 @@ def test_calls_without_a_step_are_counted_by_each_rank(folder):
         ("log(loss=None)", "The metric 'loss' is None, but a metric is one number."),
         ("log(accuracy=[1])", "The metric 'accuracy' is a list, but a metric is one number."),
         ("log(loss=1j)", "The metric 'loss' is a complex, but a metric is one number."),
-        ("log(loss=torch.ones(2, 3))", "The metric 'loss' has the shape 2 \N{MULTIPLICATION SIGN} 3, but a metric is one "
-                                       "number: log its mean, or its elements under a name each."),
+        ("log(loss=torch.ones(2, 3))", "The metric 'loss' has the shape 2 \N{MULTIPLICATION SIGN} 3, but a metric is "
+                                       "one number: log its mean, or its elements under a name each."),
         ("log(step='a', loss=1)", "step is 'a', but it takes a number."),
         ("progress('half')", "done is 'half', but it takes a number."),
     ],
