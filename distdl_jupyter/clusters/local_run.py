@@ -113,6 +113,7 @@ class LocalRun(Run):
         finally:
             os.close(write)
         self._services.append(process)
+        processes.spared.add(process.pid)
         said = _await_line(read, service.ready, _SERVICE_PATIENCE)
         if service.ready not in said:
             raise LaunchFailed(f"{service.name} did not start.", output=said.strip()[-2000:])
@@ -121,8 +122,7 @@ class LocalRun(Run):
 
     def alive(self) -> list[int]:
         """Return every living process of the job but its services."""
-        services = {service.pid for service in self._services}
-        return [pid for pid in processes.tree(self._context.folder.id, self._roots()) if pid not in services]
+        return processes.tree(self._context.folder.id, self._roots())
 
     def signal(self, name: str) -> None:
         """INT goes to each rank's process group, as a terminal would send it; TERM and KILL to the whole tree."""

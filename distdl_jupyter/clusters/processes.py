@@ -7,14 +7,20 @@ too; descendants of known processes are added in case one of them cleared its en
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterable
 
 import psutil
 
 MARK = "DISTDL_JOB_ID"
+
+#: Children of this process that belong to it and not to the job's ranks: services, the guardian.
+spared: set[int] = set()
+_adopts = False
 
 
 def marked(job_id: str) -> list[int]:
@@ -43,9 +49,19 @@ def with_descendants(pids: Iterable[int]) -> list[int]:
     return list(found)
 
 
+def adopt_orphans() -> None:
+    """Become the parent of daemonised grandchildren, so that they stay findable even without their mark (Linux)."""
+    global _adopts
+    if sys.platform == "linux":
+        pr_set_child_subreaper = 36  # include/uapi/linux/prctl.h
+        _adopts = ctypes.CDLL(None, use_errno=True).prctl(pr_set_child_subreaper, 1, 0, 0, 0) == 0
+
+
 def tree(job_id: str, roots: Iterable[int] = ()) -> list[int]:
-    """Return every living process of a job: the marked ones, ``roots``, and all their descendants."""
-    return with_descendants([*roots, *marked(job_id)])
+    """Return every living process of a job: the marked ones, ``roots``, adopted ones, and all their descendants."""
+    own = [child.pid for child in psutil.Process().children()] if _adopts else []
+    wanted = [pid for pid in (*roots, *marked(job_id), *own) if pid not in spared]
+    return [pid for pid in with_descendants(wanted) if pid not in spared]
 
 
 def send(pids: Iterable[int], number: int) -> None:

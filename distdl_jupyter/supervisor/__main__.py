@@ -11,6 +11,7 @@ import signal
 import sys
 from pathlib import Path
 
+from distdl_jupyter.clusters.processes import adopt_orphans
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.supervisor.guardian import Guardian
 from distdl_jupyter.supervisor.run import Supervisor
@@ -22,6 +23,7 @@ def main() -> None:
     os.set_inheritable(int(sys.argv[2]), False)  # noqa: FBT003 - the lock stays here, ranks must not hold it
     secret_variables = json.loads(sys.stdin.readline() or "{}")
     guardian = Guardian(folder.id)
+    adopt_orphans()
     supervisor = Supervisor(folder, secret_variables, _wake_on_child())
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: supervisor.interrupt())

@@ -23,6 +23,7 @@ class Guardian:
         if self._pid == 0:
             _guard(read, job_id)
         os.close(read)
+        processes.spared.add(self._pid)
 
     def dismiss(self) -> None:
         """Say goodbye and wait until the guardian has gone."""

@@ -11,7 +11,6 @@ import time
 import pytest
 
 from distdl_jupyter import JobFailed, attach, distributed, jobs, submit
-from distdl_jupyter.clusters import processes
 from distdl_jupyter.core.errors import InvalidSpec, JobNotFound, JobNotRunning, JobStillRunning
 from distdl_jupyter.core.state import State
 from tests.conftest import until_gone, wait_for
@@ -237,8 +236,10 @@ def stubborn():
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    code = "import os, signal, time; signal.signal(15, signal.SIG_IGN); os.setsid(); time.sleep(600)"
-    subprocess.Popen([sys.executable, "-c", code], env={}, start_new_session=True)
+    # A daemon: its parent is gone, its session is its own, and it has cleared its environment.
+    daemon = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"
+    starter = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {daemon!r}], env={{}}, start_new_session=True)"
+    subprocess.run([sys.executable, "-c", starter], check=True)
     print("here", flush=True)
     time.sleep(600)
 
@@ -258,8 +259,7 @@ def test_cancel_ends_a_job_from_anywhere():
 def test_cancel_ends_code_that_ignores_signals_and_its_runaway_children():
     job = submit(stubborn, process_count_per_node=2, stop_grace_seconds=0.3)
     wait_for(lambda: heard(job) == {0, 1}, what="both ranks")
-    tree = processes.tree(job.id)
-    assert len(tree) >= 4
+    tree = wait_for(lambda: daemons(job), what="both daemons")
     job.cancel()
     assert job.wait(60).state is State.CANCELED
     assert not [pid for pid in tree if alive(pid)]
@@ -277,12 +277,21 @@ def test_cancel_now_does_not_wait():
     assert job.state is State.CANCELED
 
 
+def daemons(job):
+    import psutil
+
+    children = psutil.Process(find_supervisor(job.id)).children(recursive=True)
+    found = [one.pid for one in children if any("SIG_IGN" in word for word in one.cmdline())]
+    return [one.pid for one in children] if len(found) == 2 else None
+
+
 def alive(pid):
+    import psutil
+
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
         return False
-    return open(f"/proc/{pid}/stat").read().split(")")[1].split()[0] != "Z" if os.path.exists("/proc") else True
 
 
 def test_a_time_limit_ends_the_job_and_says_so():
