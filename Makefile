@@ -31,7 +31,8 @@ demo: $(STAMPS)/horovod ## Train a network with Horovod on 2 processes, from a n
 	@$(PY) notebooks/run.py $(NOTEBOOK)
 
 lab: $(STAMPS)/horovod ## Open the same notebook in JupyterLab
-	@$(VENV)/bin/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) $(NOTEBOOK)
+	@$(VENV)/bin/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) \
+		--notebook-dir=$(dir $(NOTEBOOK)) --LabApp.default_url=/lab/tree/$(notdir $(NOTEBOOK)) $(LAB)
 
 test: $(STAMPS)/horovod $(STAMPS)/test ## Run every check and every test
 	@.ci/test-packages
