@@ -14,7 +14,7 @@ from distdl_jupyter.core import events
 from distdl_jupyter.core.errors import DistDLError, JobFailed
 from distdl_jupyter.core.logline import lines_of
 from distdl_jupyter.core.state import State
-from distdl_jupyter.core.words import plural
+from distdl_jupyter.core.words import plural, ranks
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -100,11 +100,17 @@ def _last_lines(folder: JobFolder, rank: int, count: int = 10) -> str:
 
 
 def _others(failure: Failure, process_count: int) -> tuple[str, ...]:
+    """Return one sentence about the ranks that ended because of the first, those that ended alike together."""
     if not failure.others:
         return ()
-    shown = "; ".join(f"rank {o['rank']}: {o['what']} after {o['after']:.1f} s" for o in failure.others[:8])
-    more = f"; and {len(failure.others) - 8} more" if len(failure.others) > 8 else ""
-    return (f"{plural(len(failure.others), 'rank')} of {process_count} ended because of it ({shown}{more}).",)
+    alike: dict[str, list[dict[str, Any]]] = {}
+    for other in failure.others:
+        alike.setdefault(other["what"].split(":")[0], []).append(other)
+    said = [
+        f"{ranks(sorted(one['rank'] for one in same))}: {what} after {min(one['after'] for one in same):.1f} s"
+        for what, same in alike.items()
+    ]
+    return (f"{plural(len(failure.others), 'rank')} of {process_count} ended because of it ({'; '.join(said)}).",)
 
 
 def metrics_frame(folder: JobFolder) -> pd.DataFrame:

@@ -8,74 +8,11 @@ and ``Options`` declares its settings once. It starts nothing and opens nothing.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core.plan import NoOptions, Placement, Plan, RankPlace
 from distdl_jupyter.core.spec import JobSpec
-
-
-@dataclass(frozen=True, slots=True)
-class RankPlace:
-    """Where one rank runs. ``host`` is the node's logical name; ``gpu`` the device it owns (None: none)."""
-
-    rank: int
-    node: int
-    host: str
-    local_rank: int
-    gpu: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """What a cluster offers a job: one place per rank, ports reserved on ``address``, the network interface."""
-
-    ranks: tuple[RankPlace, ...]
-    address: str
-    ports: tuple[int, ...]
-    interface: str
-    cores_per_rank: int = 1
-    #: True when several logical nodes share one machine.
-    emulated: bool = False
-
-    @property
-    def node_count(self) -> int:
-        """How many logical nodes there are."""
-        return len({place.node for place in self.ranks})
-
-    def local_size(self, node: int) -> int:
-        """How many ranks run on one node."""
-        return sum(place.node == node for place in self.ranks)
-
-
-@dataclass(frozen=True, slots=True)
-class Service:
-    """A helper process that must print its ready line before the ranks start; it ends with the job."""
-
-    name: str
-    argv: tuple[str, ...]
-    ready: str
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """How to run a job: ``environments`` has one dict per rank.
-
-    With ``launcher`` the ranks are started by that one command (its last words are filled with the worker's command),
-    else each rank is started directly.
-    """
-
-    environments: tuple[dict[str, str], ...]
-    services: tuple[Service, ...] = ()
-    launcher: tuple[str, ...] = ()
-    launcher_environment: dict[str, str] = field(default_factory=dict)
-    #: What to write into the log before the start, e.g. versions.
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class NoOptions:
-    """A plug-in without settings."""
 
 
 class Backend(ABC):

@@ -13,8 +13,9 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from distdl_jupyter.backends import mpirun, rendezvous
-from distdl_jupyter.backends.base import Backend, Placement, Plan, RankPlace, Service, common_environment
+from distdl_jupyter.backends.base import Backend, common_environment
 from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core.plan import Launcher, Placement, Plan, RankPlace, Service
 
 if TYPE_CHECKING:
     from distdl_jupyter.core.spec import JobSpec
@@ -113,5 +114,5 @@ def _mpi_plan(_spec: JobSpec, placement: Placement, options: HorovodOptions) -> 
     environment = {"HOROVOD_CONTROLLER": "mpi", "HOROVOD_CPU_OPERATIONS": "mpi", **_tuning(options)}
     return Plan(
         environments=tuple(common_environment(placement, place) | environment for place in placement.ranks),
-        launcher=mpirun.command(mpirun.find(), len(placement.ranks)),
+        launcher=Launcher(mpirun.command(mpirun.find(), len(placement.ranks)), mpirun.first_exit),
     )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.backends.base import Backend, Placement, Plan, common_environment, only_single
+from distdl_jupyter.backends.base import Backend, common_environment, only_single
+from distdl_jupyter.core.plan import Placement, Plan
 
 if TYPE_CHECKING:
     from distdl_jupyter.core.spec import JobSpec

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from distdl_jupyter.backends.base import Backend, Placement, Plan, common_environment
+from distdl_jupyter.backends.base import Backend, common_environment
+from distdl_jupyter.core.plan import Placement, Plan
 
 if TYPE_CHECKING:
     from distdl_jupyter.core.spec import JobSpec

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from distdl_jupyter.backends.base import NoOptions, Placement, Plan
+from distdl_jupyter.core.plan import NoOptions, Placement, Plan
 
 if TYPE_CHECKING:
     from distdl_jupyter.core.spec import JobSpec

@@ -13,12 +13,12 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.backends.base import Placement, Plan, RankPlace
 from distdl_jupyter.clusters import gpus, processes
 from distdl_jupyter.clusters.base import Cluster, Context, Run
 from distdl_jupyter.clusters.local_run import DirectRun, LauncherRun
 from distdl_jupyter.clusters.ports import PortReservation
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
+from distdl_jupyter.core.plan import Placement, Plan, RankPlace
 
 if TYPE_CHECKING:
     from distdl_jupyter.core.spec import JobSpec

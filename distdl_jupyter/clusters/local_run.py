@@ -21,14 +21,13 @@ from abc import abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.backends import mpirun
 from distdl_jupyter.clusters import processes
 from distdl_jupyter.clusters.base import Context, Exit, Run, Start, Stream
 from distdl_jupyter.core.errors import LaunchFailed
 
 if TYPE_CHECKING:
-    from distdl_jupyter.backends.base import Placement, Plan, RankPlace, Service
     from distdl_jupyter.clusters.ports import PortReservation
+    from distdl_jupyter.core.plan import Launcher, Placement, Plan, RankPlace, Service
     from distdl_jupyter.core.spec import JobSpec
 
 _SERVICE_PATIENCE = 60.0
@@ -238,11 +237,11 @@ class LauncherRun(LocalRun):
         read, write = os.pipe()
         try:
             self._launcher = subprocess.Popen(
-                [*self._plan.launcher, *self._worker()],
+                [*self._launch_with().argv, *self._worker()],
                 stdin=subprocess.DEVNULL,
                 stdout=write,
                 stderr=write,
-                env=self._environment(None) | self._plan.launcher_environment,
+                env=self._environment(None),
                 cwd=self._spec.working_directory or None,
                 start_new_session=True,
             )
@@ -250,6 +249,10 @@ class LauncherRun(LocalRun):
             os.close(write)
             os.set_blocking(read, False)
             self._streams.append(Stream(read, None, "out"))
+
+    def _launch_with(self) -> Launcher:
+        assert self._plan.launcher is not None, "a plan without a launcher is run by DirectRun"
+        return self._plan.launcher
 
     def started(self) -> list[Start]:
         """Return nothing: ranks tell their pids themselves."""
@@ -280,7 +283,7 @@ class LauncherRun(LocalRun):
         ranks = range(len(self._placement.ranks))
         if process.returncode == 0:
             return [Exit(rank, 0, None) for rank in ranks]
-        first = mpirun.first_exit(self._said)
+        first = self._launch_with().first_exit(self._said)
         return [self._exit(rank, first, process.returncode) for rank in ranks]
 
     def _exit(self, rank: int, first: tuple[int, int | None, int | None] | None, returncode: int) -> Exit:

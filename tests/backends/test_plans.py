@@ -3,9 +3,9 @@
 import pytest
 
 from distdl_jupyter import registry
-from distdl_jupyter.backends.base import Placement, RankPlace
 from distdl_jupyter.backends.mpirun import command, first_exit
 from distdl_jupyter.core.errors import InvalidSpec, PluginUnavailable
+from distdl_jupyter.core.plan import Placement, RankPlace
 from distdl_jupyter.core.spec import JobSpec
 
 
@@ -35,14 +35,14 @@ def test_horovod_gloo_numbers_ranks_over_nodes():
     assert column(made, "HOROVOD_HOSTNAME") == ["node-0", "node-0", "node-1", "node-1"]
     assert set(column(made, "HOROVOD_GLOO_RENDEZVOUS_PORT")) == {"20001"}
     assert [service.name for service in made.services] == ["Horovod rendezvous"]
-    assert made.launcher == ()
+    assert made.launcher is None
 
 
 def test_horovod_mpi_is_started_by_mpirun_and_puts_no_value_on_its_command_line():
     made = plan("horovod-mpi")
-    assert made.launcher[0].endswith("mpirun")
-    assert "-np" in made.launcher
-    assert not any("=" in word for word in made.launcher)
+    assert made.launcher.argv[0].endswith("mpirun")
+    assert "-np" in made.launcher.argv
+    assert not any("=" in word for word in made.launcher.argv)
     assert made.services == ()
 
 

@@ -336,7 +336,9 @@ def test_a_job_outlives_the_process_group_of_its_submitter_and_another_process_r
         time.sleep(600)
         """
     )
-    submitter = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    submitter = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
     job_id = submitter.stdout.readline().strip()
     job = attach(job_id)
     wait_for(lambda: heard(job), what="the first line")

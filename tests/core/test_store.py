@@ -15,7 +15,9 @@ def store(tmp_path):
 
 
 def make(store, id_=None):
-    spec = JobSpec(id=id_ or new_id(), name="digits", captured=(Captured(name="x", kind="int"),), source=Source(code="1"))
+    spec = JobSpec(
+        id=id_ or new_id(), name="digits", captured=(Captured(name="x", kind="int"),), source=Source(code="1")
+    )
     folder = store.prepare(spec.id)
     folder.spec_file.write_text(spec.dumps())
     return store.publish(folder), spec
@@ -80,11 +82,26 @@ def test_a_broken_spec_is_no_job(store):
         folder.spec()
 
 
-@pytest.mark.parametrize("name", ["AZURE_CLIENT_SECRET", "HF_TOKEN", "db_password", "AZURE_STORAGE_KEY", "BLOB_SAS_URL", "MY_SAS", "apiKey", "AZURE_STORAGE_CONNECTION_STRING", "OPENAI_API_KEY"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "AZURE_CLIENT_SECRET",
+        "HF_TOKEN",
+        "db_password",
+        "AZURE_STORAGE_KEY",
+        "BLOB_SAS_URL",
+        "MY_SAS",
+        "apiKey",
+        "AZURE_STORAGE_CONNECTION_STRING",
+        "OPENAI_API_KEY",
+    ],
+)
 def test_secret_names(name):
     assert looks_secret(name)
 
 
-@pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "MONKEYS", "KEYBOARD", "TOKENIZERS_PARALLELISM", "KEY_BINDINGS", "PATH", "BATCH_SIZE"])
+@pytest.mark.parametrize(
+    "name", ["OMP_NUM_THREADS", "MONKEYS", "KEYBOARD", "TOKENIZERS_PARALLELISM", "KEY_BINDINGS", "PATH", "BATCH_SIZE"]
+)
 def test_other_names(name):
     assert not looks_secret(name)

@@ -28,7 +28,12 @@ def state(word):
 
 def test_a_fresh_view_knows_its_ranks():
     view = fold()
-    assert [(rank.rank, rank.node, rank.local_rank) for rank in view.ranks] == [(0, 0, 0), (1, 0, 1), (2, 1, 0), (3, 1, 1)]
+    assert [(rank.rank, rank.node, rank.local_rank) for rank in view.ranks] == [
+        (0, 0, 0),
+        (1, 0, 1),
+        (2, 1, 0),
+        (3, 1, 1),
+    ]
     assert view.state is State.QUEUED
 
 
@@ -93,7 +98,9 @@ def test_a_view_is_plain_data():
 
 
 def rank(number, *, error=None, at=None, code=None, signal=None, ended=None, evidence=""):
-    one = RankView(number, status="ended" if ended else "started", code=code, signal=signal, ended=ended, evidence=evidence)
+    one = RankView(
+        number, status="ended" if ended else "started", code=code, signal=signal, ended=ended, evidence=evidence
+    )
     if error:
         one.ok, one.error, one.error_time = False, {"type": error[0], "message": error[1]}, at
     return one
