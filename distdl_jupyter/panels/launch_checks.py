@@ -1,0 +1,146 @@
+"""What the form can find out before the start: capture, the checks of the code, and a dry run of the plan."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter import preflight, registry
+from distdl_jupyter.core.errors import DistDLError, InvalidSpec
+from distdl_jupyter.core.plan import Placement, RankPlace
+from distdl_jupyter.core.spec import JobSpec, check_name
+from distdl_jupyter.core.words import plural
+from distdl_jupyter.preflight import Check, Finding, Report
+
+if TYPE_CHECKING:
+    from distdl_jupyter.capture import Draft
+
+#: A dry run builds one place per rank; beyond this it would only cost time.
+_MOST_RANKS = 4096
+
+
+def cores() -> int:
+    """Return the cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def gpus() -> int:
+    """Return the GPUs of this machine that ranks may use."""
+    from distdl_jupyter.clusters.gpus import visible
+
+    return len(visible())
+
+
+def capture(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Draft | None, DistDLError | None]:
+    """Return the draft of a job, or why there can be none."""
+    from distdl_jupyter.capture import capture_function
+
+    try:
+        return capture_function(function, tuple(args), dict(kwargs)), None
+    except DistDLError as error:
+        return None, error
+
+
+def run(draft: Draft | None, capture_error: DistDLError | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``level``, ``summary`` and ``items`` (name, level, text, remedy) of all checks of these options."""
+    checks = [*_captured(capture_error), *_named(options), _place(options)]
+    if draft is not None:
+        checks += _code(draft, options)
+    report = Report(tuple(checks))
+    items = [item for check in checks for item in _items(check)]
+    level = next((level for level in ("error", "warning") if any(item["level"] == level for item in items)), "ok")
+    return {"level": level, "summary": report.summary(), "items": items}
+
+
+def _items(check: Check) -> list[dict[str, str]]:
+    """Return what the page shows of a check: its result, or each of its findings."""
+    if not check.findings:
+        return [{"name": check.name, "level": "ok", "text": check.result, "remedy": ""}]
+    return [
+        {"name": check.name, "level": finding.level, "text": finding.text, "remedy": finding.remedy}
+        for finding in check.findings
+    ]
+
+
+def _refused(name: str, error: DistDLError) -> Check:
+    return Check(name, "", (Finding("error", "refused", error.message, error.hint),))
+
+
+def _captured(error: DistDLError | None) -> list[Check]:
+    return [] if error is None else [_refused("Capture", error)]
+
+
+def _named(options: Mapping[str, Any]) -> list[Check]:
+    try:
+        check_name(options["name"])
+    except DistDLError as error:
+        return [_refused("Name", error)]
+    return []
+
+
+def _place(options: Mapping[str, Any]) -> Check:
+    """Check that backend and cluster can be used here and fit each other, by a dry run of the plan."""
+    name = "Backend and cluster"
+    try:
+        spec, backend, backend_options, cluster = _spec(options)
+        for plugin, given in ((backend, backend_options), (cluster, cluster.Options())):
+            if reason := plugin.unavailable(given):
+                return Check(name, "", (Finding("error", "unavailable", reason),))
+        _refuse_missing_gpus(spec)
+        if spec.process_count <= _MOST_RANKS:
+            backend.plan(spec, _placement(spec, max(1, backend.ports)), backend_options)
+    except DistDLError as error:
+        return _refused(name, error)
+    ranks = plural(spec.process_count, "process")
+    return Check(name, f"{spec.distributed_backend} can run {ranks} on {spec.compute_target}")
+
+
+def _spec(options: Mapping[str, Any]) -> tuple[JobSpec, Any, Any, Any]:
+    label = options["distributed_backend"]
+    cluster = registry.get("clusters", options["compute_target"])
+    known = {field.name for field in registry.options("backends", registry.backend(label, {})[0].name)}
+    given = {name: value for name, value in options.items() if name in known}
+    backend, backend_options = registry.backend(label, given)
+    spec = JobSpec(
+        id="",
+        name=options["name"],
+        node_count=options["node_count"],
+        process_count_per_node=options["process_count_per_node"],
+        distributed_backend=label,
+        backend_options=given,
+        compute_target=options["compute_target"],
+        use_gpu=options["use_gpu"],
+    )
+    return spec, backend, backend_options, cluster
+
+
+def _refuse_missing_gpus(spec: JobSpec) -> None:
+    if spec.use_gpu and spec.compute_target == "local" and gpus() < spec.process_count:
+        wanted = plural(spec.process_count, "process")
+        raise InvalidSpec(
+            f"A GPU is asked for each of {wanted}, but this machine has {gpus() or 'none'}.",
+            hint="Set 'Use GPU' to Automatic or use fewer processes.",
+        )
+
+
+def _placement(spec: JobSpec, ports: int) -> Placement:
+    """Return a place for each rank as this machine or equal nodes would give it; no port is really taken."""
+    per_node = spec.process_count_per_node
+    places = tuple(
+        RankPlace(r, r // per_node, f"node-{r // per_node}", r % per_node) for r in range(spec.process_count)
+    )
+    emulated = spec.compute_target == "local" and spec.node_count > 1
+    return Placement(places, "127.0.0.1", (0,) * ports, "lo", emulated=emulated)
+
+
+def _code(draft: Draft, options: Mapping[str, Any]) -> tuple[Check, ...]:
+    try:
+        spec, *_ = _spec(options)
+    except DistDLError:
+        return ()
+    return preflight.report(draft, spec).checks

@@ -1,0 +1,160 @@
+"""What the launch form offers: sizes, backends, clusters and durations as plain data for the page.
+
+Everything comes from the catalogue and the registry; what cannot be used here is offered with the reason why not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import platform
+import sys
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter import registry
+from distdl_jupyter.azure import catalogue, successor_of
+from distdl_jupyter.core.errors import DistDLError
+from distdl_jupyter.core.words import duration
+
+if TYPE_CHECKING:
+    from distdl_jupyter.azure import VmSize
+
+#: Seconds offered under "Stop after"; 0 is no limit.
+STOP_AFTER = (0, 300, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400, 172_800)
+#: Packages whose versions say what a backend will run with.
+_PACKAGES = {"horovod": (("Horovod", "horovod"), ("torch", "torch")), "torch": (("torch", "torch"),)}
+
+
+@functools.cache
+def sizes() -> tuple[dict[str, Any], ...]:
+    """Return one row for each size, from little GPU memory to much; shares, little known and retired ones last."""
+    return tuple(_row(size) for size in sorted(catalogue(), key=_order))
+
+
+def _order(size: VmSize) -> tuple[bool, bool, bool, float, str]:
+    memory = float(size.gpu_count * (size.gpu_memory_gib or 0))
+    network_unknown = size.infiniband is None and size.ethernet_gbps is None
+    return size.retired, size.gpu_count < 1, network_unknown, memory, size.name
+
+
+def _row(size: VmSize) -> dict[str, Any]:
+    found = successor_of(size)
+    return {
+        "name": size.name,
+        "series": size.series,
+        "gpus": size.gpus_text,
+        "per_node": size.whole_gpus,
+        "memory": size.memory_text,
+        "network": {True: "InfiniBand", False: "Ethernet", None: "not stated"}[size.infiniband],
+        "rate": size.fabric_text if size.infiniband else size.ethernet_text,
+        "retired": str(size.retirement_date) if size.retired else "",
+        "successor": found.size.name if found else "",
+        "successor_reason": found.reason if found else "",
+        "words": " ".join([size.name, size.series, size.gpu_model, size.gpu]).lower(),
+        "sources": list(size.sources),
+        "notes": size.notes,
+    }
+
+
+def backends() -> list[dict[str, Any]]:
+    """Return the backends to choose from, single-process ones last: label, reason (why not), detail, options."""
+    labels = registry.backend_labels()
+    shown = [label for label, name in labels.items() if name not in labels or label == name]
+    ordered = sorted(shown, key=lambda label: (not _meets(labels[label]), labels[label], label))
+    return [_backend(label, labels[label]) for label in ordered]
+
+
+def _meets(name: str) -> bool:
+    return bool(registry.get("backends", name).meets)
+
+
+def _backend(label: str, name: str) -> dict[str, Any]:
+    plugin, options = registry.backend(label, {})
+    preset = plugin.labels.get(label, {})
+    return {
+        "label": label,
+        "backend": name,
+        "reason": plugin.unavailable(options),
+        "detail": _versions(name),
+        "options": [_option(field) for field in dataclasses.fields(plugin.Options) if field.name not in preset],
+    }
+
+
+def split_label(label: str) -> tuple[str, dict[str, Any]]:
+    """Return the offered label that means ``label`` and the options that make it so: ("torch", {transport: nccl}).
+
+    Raises InvalidSpec for a label that no backend knows.
+    """
+    plugin, _ = registry.backend(label, {})
+    labels = registry.backend_labels()
+    name = labels.get(label, label)
+    if name in labels and label != name:
+        return name, dict(plugin.labels.get(label, {}))
+    return label, {}
+
+
+def _option(field: dataclasses.Field[Any]) -> dict[str, Any]:
+    choices = field.metadata.get("choices")
+    default = None if field.default is dataclasses.MISSING else field.default
+    kind = "choice" if choices else _kind_of(str(field.type), default)
+    return {
+        "name": field.name,
+        "help": field.metadata.get("help", ""),
+        "choices": [str(choice) for choice in choices or ()],
+        "default": default,
+        "kind": kind,
+    }
+
+
+def _kind_of(annotation: str, default: Any) -> str:
+    if isinstance(default, bool) or "bool" in annotation:
+        return "flag"
+    return "number" if "float" in annotation or "int" in annotation else "text"
+
+
+def _versions(name: str) -> str:
+    found = []
+    for word, package in _PACKAGES.get(name, ()):
+        try:
+            found.append(f"{word} {metadata.version(package)}")
+        except metadata.PackageNotFoundError:
+            continue
+    return ", ".join(found) or f"Python {platform.python_version()}"
+
+
+def clusters() -> list[dict[str, Any]]:
+    """Return the clusters to choose from: name, title, detail, and the reason when one cannot be used."""
+    return [_cluster(name) for name in registry.names("clusters")]
+
+
+def _cluster(name: str) -> dict[str, Any]:
+    try:
+        plugin = registry.get("clusters", name)
+        reason = plugin.unavailable(plugin.Options())
+    except DistDLError as error:
+        reason = str(error)
+    local = name == "local"
+    return {
+        "name": name,
+        "title": f"this {_system()} machine" if local else "",
+        "detail": machine() if local else "",
+        "reason": reason,
+        "local": local,
+    }
+
+
+def _system() -> str:
+    return {"darwin": "macOS", "linux": "Linux"}.get(sys.platform, "")
+
+
+def machine() -> str:
+    """Return this machine in words: "2 cores, no GPU"."""
+    from distdl_jupyter.clusters import local
+
+    return local.describe()
+
+
+def durations() -> list[dict[str, Any]]:
+    """Return the choices of "Stop after"."""
+    return [{"seconds": seconds, "text": duration(seconds) if seconds else "No limit"} for seconds in STOP_AFTER]

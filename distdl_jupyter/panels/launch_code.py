@@ -1,0 +1,92 @@
+"""What the launch form can know of a training function without running it.
+
+Numbers count only when they are really there: as an argument, a default, a closure's or a notebook's variable.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+BATCH_NAMES = ("batch_size", "batch", "train_batch_size", "per_device_batch_size")
+RATE_NAMES = ("lr", "learning_rate", "base_lr")
+_WORLD = r"(?:\w+\.)?(?:size|get_world_size|num_replicas|world_size|WORLD_SIZE)\b"
+_SCALES = re.compile(
+    rf"(?:{'|'.join(RATE_NAMES)})\w*\s*\*=?\s*{_WORLD}|{_WORLD}(?:\(\))?\s*\*\s*(?:{'|'.join(RATE_NAMES)})"
+)
+_HOROVOD = re.compile(r"\bhorovod\b|\bhvd\s*\.")
+_TORCH = re.compile(r"\binit_process_group\b|\btorch\.distributed\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """What is known of one function with the arguments it will be called with."""
+
+    name: str
+    code: str
+    batch_size: float | None = None
+    learning_rate: float | None = None
+    rate_name: str = "lr"
+    rate_is_argument: bool = False
+    scales_rate: bool = False
+
+    def wanted_backend(self) -> str:
+        """Return the backend that the source speaks of ("horovod", "torch"), "" when it names none."""
+        if _HOROVOD.search(self.code):
+            return "horovod"
+        return "torch" if _TORCH.search(self.code) else ""
+
+
+def inspect_training(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    code: str = "",
+    numbers: Mapping[str, float] | None = None,
+) -> Training:
+    """Return what is known; ``code`` and ``numbers`` (captured with it, by name) when the caller has them already."""
+    code = code or source_of(function)
+    arguments = _arguments(function, args, kwargs)
+    known = {**(numbers or {}), **arguments}
+    _, batch = _first_number(known, BATCH_NAMES)
+    rate_name, rate = _first_number(known, RATE_NAMES)
+    return Training(
+        name=getattr(function, "__name__", type(function).__name__),
+        code=code,
+        batch_size=batch,
+        learning_rate=rate,
+        rate_name=rate_name or "lr",
+        rate_is_argument=rate_name in arguments,
+        scales_rate=_SCALES.search(code) is not None,
+    )
+
+
+def source_of(function: Callable[..., Any]) -> str:
+    """Return a function's source, "" when it cannot be had (a built-in, a class instance)."""
+    try:
+        return textwrap.dedent(inspect.getsource(inspect.unwrap(function)))
+    except (OSError, TypeError):
+        return ""
+
+
+def _arguments(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        bound = inspect.signature(function).bind_partial(*args, **kwargs)
+    except (TypeError, ValueError):
+        return dict(kwargs)
+    bound.apply_defaults()
+    return dict(bound.arguments)
+
+
+def _first_number(known: Mapping[str, Any], names: Sequence[str]) -> tuple[str, float | None]:
+    for name in names:
+        value = known.get(name)
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0:
+            return name, value
+    return "", None

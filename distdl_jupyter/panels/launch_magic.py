@@ -1,0 +1,52 @@
+"""The magic line, and the cell, that do the same as the form. Pure text.
+
+Secrets never stand in it, nor what does not fit into one line.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from distdl_jupyter.core.spec import looks_secret
+
+#: Longer arguments than this would make the cell unreadable; a name stands for them.
+_LONGEST = 60
+
+
+def line(options: Mapping[str, Any], variable: str = "job") -> str:
+    """Return ``%%distributed ...`` for options under their primary names; what is None or empty is left out."""
+    words = ["%%distributed", "-N", str(options["node_count"]), "-p", str(options["process_count_per_node"])]
+    words += ["-b", options["distributed_backend"]]
+    if options.get("compute_target", "local") != "local":
+        words += ["--compute-target", options["compute_target"]]
+    for flag, name in (("--vm-size", "vm_size"), ("--name", "name")):
+        if options.get(name):
+            words += [flag, shlex.quote(str(options[name]))]
+    if options.get("use_gpu") is not None:
+        words.append("--use-gpu" if options["use_gpu"] else "--no-use-gpu")
+    if options.get("max_run_duration_seconds"):
+        words += ["--max-run-duration-seconds", f"{options['max_run_duration_seconds']:g}"]
+    for name, value in (options.get("environment_variables") or {}).items():
+        if not looks_secret(name) and len(str(value).splitlines()) < 2:
+            words += ["--env", shlex.quote(f"{name}={value}")]
+    for name, value in (options.get("plugin_options") or {}).items():
+        words += [f"--{name.replace('_', '-')}", shlex.quote(str(value))]
+    return " ".join([*words, "-o", variable])
+
+
+def cell(
+    options: Mapping[str, Any], function: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+) -> str:
+    """Return the whole cell: the magic line, then the call of the function by its name."""
+    given = [_literal(value, f"argument_{number}") for number, value in enumerate(args, 1)]
+    given += [f"{name}={_literal(value, name)}" for name, value in (kwargs or {}).items()]
+    return f"{line(options)}\n{function}({', '.join(given)})"
+
+
+def _literal(value: Any, name: str) -> str:
+    """Return a value as code where that is short and exact, else a variable's name for the user to fill in."""
+    if isinstance(value, str | int | float | bool | type(None)) and len(repr(value)) <= _LONGEST:
+        return repr(value)
+    return name

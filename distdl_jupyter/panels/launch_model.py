@@ -1,0 +1,330 @@
+"""The state of the launch form: plain traits and what follows from them, without any widget.
+
+The page sets the traits of the first group and shows those of the second, which are worked out here after each
+change. Values of environment variables whose name looks secret never become a trait: traits can be saved with a
+notebook.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import traitlets
+
+from distdl_jupyter import azure
+from distdl_jupyter.advice import Advice, Request, advise
+from distdl_jupyter.core.errors import DistDLError
+from distdl_jupyter.core.names import backend_label, resolve
+from distdl_jupyter.core.spec import Captured, looks_secret
+from distdl_jupyter.core.words import count, plural, processes, size
+from distdl_jupyter.panels import launch_checks, launch_choices, launch_code, launch_history, launch_magic
+
+#: What ``launcher`` accepts as defaults, under the primary names of ``submit``.
+DEFAULTS = (
+    "node_count",
+    "process_count_per_node",
+    "distributed_backend",
+    "compute_target",
+    "name",
+    "environment_variables",
+    "max_run_duration_seconds",
+    "vm_size",
+    "use_gpu",
+)
+_USE_GPU = {"": None, "yes": True, "no": False}
+MAX_COUNT = 10_000
+
+
+class LaunchModel(traitlets.HasTraits):
+    """One form for one function. ``submit`` starts a job with what the form shows."""
+
+    # What the user chooses.
+    vm_size = traitlets.Unicode("").tag(sync=True)
+    node_count = traitlets.Int(1, min=1, max=MAX_COUNT).tag(sync=True)
+    process_count_per_node = traitlets.Int(1, min=1, max=MAX_COUNT).tag(sync=True)
+    automatic = traitlets.Bool(default_value=True).tag(sync=True)
+    distributed_backend = traitlets.Unicode("plain").tag(sync=True)
+    backend_options = traitlets.Dict().tag(sync=True)
+    compute_target = traitlets.Unicode("local").tag(sync=True)
+    name = traitlets.Unicode("").tag(sync=True)
+    stop_after = traitlets.Float(0.0, min=0.0).tag(sync=True)
+    use_gpu = traitlets.Enum(list(_USE_GPU), "").tag(sync=True)
+
+    # What the page shows.
+    choices = traitlets.Dict().tag(sync=True)
+    automatic_text = traitlets.Unicode("").tag(sync=True)
+    title = traitlets.Dict().tag(sync=True)
+    environment: traitlets.List[dict[str, Any]] = traitlets.List().tag(sync=True)
+    captured = traitlets.Dict().tag(sync=True)
+    checks = traitlets.Dict().tag(sync=True)
+    advice: traitlets.List[dict[str, Any]] = traitlets.List().tag(sync=True)
+    batch = traitlets.Unicode("").tag(sync=True)
+    magic = traitlets.Unicode("").tag(sync=True)
+    cell = traitlets.Unicode("").tag(sync=True)
+    status = traitlets.Dict().tag(sync=True)
+    answered = traitlets.Int(0).tag(sync=True)
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        **defaults: Any,
+    ) -> None:
+        super().__init__()
+        self._function, self._args, self._kwargs = function, tuple(args), dict(kwargs or {})
+        self._variables: dict[str, str] = {}
+        self._spoken: list[Advice] = []
+        self._quiet = False
+        self._history = launch_history.past_jobs()
+        self.capture()
+        self._begin(resolve(defaults, DEFAULTS))
+        self.observe(self._changed, names=_CHOSEN)
+        self.recompute()
+
+    # ---- beginning ----
+
+    def _begin(self, given: dict[str, Any]) -> None:
+        self.choices = {
+            "sizes": list(launch_choices.sizes()),
+            "catalogue_date": str(azure.catalogue_date()),
+            "backends": launch_choices.backends(),
+            "clusters": launch_choices.clusters(),
+            "durations": launch_choices.durations(),
+        }
+        self.name = str(given.get("name") or self._draft_name())
+        self.compute_target = str(given.get("compute_target") or "local")
+        self.vm_size = azure.find(given["vm_size"]).name if given.get("vm_size") else ""
+        self.use_gpu = {value: word for word, value in _USE_GPU.items()}[given.get("use_gpu")]
+        self.stop_after = float(given.get("max_run_duration_seconds") or 0)
+        self._variables = {str(k): str(v) for k, v in (given.get("environment_variables") or {}).items()}
+        self.node_count = given.get("node_count") or 1
+        self._begin_processes(given.get("process_count_per_node"))
+        label = given.get("distributed_backend") or self._likely_backend()
+        self.distributed_backend, self.backend_options = launch_choices.split_label(backend_label(label))
+        self._show_environment()
+
+    def _begin_processes(self, asked: int | str | None) -> None:
+        """Take what was asked for; else one process per GPU, and two where there is none but several cores."""
+        self.automatic = asked == "auto" or (asked is None and self.gpus_per_node > 0)
+        if self.automatic:
+            self.process_count_per_node = max(1, self.gpus_per_node)
+        else:
+            self.process_count_per_node = int(asked) if asked else min(2, launch_checks.cores())
+
+    def _likely_backend(self) -> str:
+        """Return the backend that the code speaks of and that works here, else one that fits the process count."""
+        wanted = self.training.wanted_backend()
+        usable = [choice for choice in self.choices["backends"] if not choice["reason"]]
+        named = [choice["label"] for choice in self.choices["backends"] if choice["backend"] == wanted]
+        working = [choice["label"] for choice in usable if choice["backend"] == wanted]
+        if working or named:
+            return str((working or named)[0])
+        return "torch" if self.process_count > 1 and any(c["label"] == "torch" for c in usable) else "plain"
+
+    # ---- capture ----
+
+    def capture(self) -> None:
+        """Capture the function as a job would, to show what travels; a failure becomes a failed check."""
+        self._draft, self._capture_error = launch_checks.capture(self._function, self._args, self._kwargs)
+        draft = self._draft
+        self.training = launch_code.inspect_training(
+            self._function, self._args, self._kwargs,
+            code=draft.source.code if draft else "", numbers=draft.numbers if draft else None,
+        )  # fmt: skip
+        self.title = {"function": self.training.name, "place": _place(draft.source) if draft else ""}
+        self.captured = _captured(draft.captured if draft else ())
+
+    def _draft_name(self) -> str:
+        return self._draft.name if self._draft else self.training.name
+
+    # ---- what follows from the choices ----
+
+    @property
+    def process_count(self) -> int:
+        """World size."""
+        return self.node_count * self.process_count_per_node
+
+    @property
+    def gpus_per_node(self) -> int:
+        """GPUs that "one per GPU" means: those of the chosen size, else of this machine; 0 without any."""
+        if self.use_gpu == "no":
+            return 0
+        return azure.find(self.vm_size).whole_gpus if self.vm_size else launch_checks.gpus()
+
+    @property
+    def total(self) -> str:
+        """The sum that the form is: "2 x 4 = 8 processes"."""
+        return processes(self.node_count, self.process_count_per_node)
+
+    def options(self) -> dict[str, Any]:
+        """Return what ``submit`` gets, under the primary names."""
+        return {
+            "node_count": self.node_count,
+            "process_count_per_node": self.process_count_per_node,
+            "distributed_backend": self.distributed_backend,
+            "compute_target": self.compute_target,
+            "name": self.name.strip() or self._draft_name(),
+            "environment_variables": dict(self._variables) or None,
+            "max_run_duration_seconds": self.stop_after or None,
+            "vm_size": self.vm_size or None,
+            "use_gpu": _USE_GPU[self.use_gpu],
+            **{name: value for name, value in self.backend_options.items() if value not in (None, "")},
+        }
+
+    def _changed(self, change: traitlets.Bunch) -> None:
+        if self._quiet:
+            return
+        with self._silence():
+            if change["name"] == "process_count_per_node":
+                self.automatic = False
+            if change["name"] == "distributed_backend":
+                self.backend_options = {}
+            if self.automatic:
+                self.process_count_per_node = max(1, self.gpus_per_node)
+        self.recompute()
+
+    @contextlib.contextmanager
+    def _silence(self) -> Iterator[None]:
+        before, self._quiet = self._quiet, True
+        try:
+            with self.hold_trait_notifications():
+                yield
+        finally:
+            self._quiet = before
+
+    def recompute(self) -> None:
+        """Work out checks, advice and the magic from the choices. Changes nothing that the user chose."""
+        with self.hold_trait_notifications():
+            options = self.options()
+            per_gpu = self.gpus_per_node
+            self.automatic_text = "auto: one per GPU" if per_gpu else "auto: 1, no GPU"
+            self.checks = launch_checks.run(self._draft, self._capture_error, options)
+            self._spoken = advise(self._request(), azure.catalogue(), self._history)
+            self.advice = [_advice(one) for one in self._spoken]
+            batch = self.training.batch_size
+            self.batch = f"global batch {count(batch * self.process_count)}" if batch else ""
+            shown = {
+                **options,
+                "plugin_options": {k: v for k, v in self.backend_options.items() if v not in (None, "")},
+            }
+            self.magic = launch_magic.line(shown)
+            self.cell = launch_magic.cell(shown, self.training.name, self._args, self._kwargs)
+            self.answered += 1
+
+    def _request(self) -> Request:
+        training = self.training
+        return Request(
+            node_count=self.node_count,
+            process_count_per_node=self.process_count_per_node,
+            distributed_backend=self.distributed_backend,
+            compute_target=self.compute_target,
+            vm_size=azure.find(self.vm_size) if self.vm_size else None,
+            use_gpu=_USE_GPU[self.use_gpu],
+            name=self.name,
+            code=training.code,
+            batch_size=training.batch_size,
+            learning_rate=training.learning_rate,
+            learning_rate_name=training.rate_name,
+            learning_rate_is_argument=training.rate_is_argument,
+            scales_learning_rate=training.scales_rate,
+            cores=launch_checks.cores(),
+            gpus=launch_checks.gpus(),
+        )
+
+    # ---- what the page asks for ----
+
+    def apply(self, code: str) -> None:
+        """Set the fields that one advice names, after a click on it; unknown codes do nothing."""
+        chosen = next((one for one in self._spoken if one.code == code), None)
+        if chosen is None:
+            return
+        change = dict(chosen.change)
+        rates = change.pop("kwargs", None)
+        with self._silence():
+            if "process_count_per_node" in change:
+                self.automatic = False
+            for name, value in change.items():
+                setattr(self, name, value)
+            if self.automatic:
+                self.process_count_per_node = max(1, self.gpus_per_node)
+        if rates:
+            self._kwargs.update(rates)
+            self.capture()
+        self.recompute()
+
+    def set_environment(self, entries: Sequence[Mapping[str, Any]]) -> None:
+        """Take all variables from the page; a value of None keeps the secret that is there."""
+        kept = self._variables
+        self._variables = {
+            str(entry["name"]): kept.get(str(entry["name"]), "") if entry.get("value") is None else str(entry["value"])
+            for entry in entries
+            if entry.get("name")
+        }
+        self._show_environment()
+        self.recompute()
+
+    def _show_environment(self) -> None:
+        self.environment = [
+            {"name": name, "value": None if looks_secret(name) else value, "secret": looks_secret(name)}
+            for name, value in self._variables.items()
+        ]
+
+    def refresh(self) -> None:
+        """Capture and check again, for a function that uses variables which changed since."""
+        self._history = launch_history.past_jobs()
+        self.capture()
+        self.recompute()
+
+    def submit(self) -> Any:
+        """Start a job with what the form shows and return its handle; None when it was refused.
+
+        ``status`` then says so in one sentence.
+        """
+        from distdl_jupyter import client
+
+        self.status = {"level": "busy", "text": "Submitting"}
+        self.answered += 1
+        options = {name: value for name, value in self.options().items() if value is not None}
+        try:
+            job = client.submit(self._function, self._args, self._kwargs, **options)
+        except (DistDLError, OSError) as error:
+            self.status = {"level": "error", "text": str(error)}
+            return None
+        except Exception as error:
+            self.status = {"level": "error", "text": f"{type(error).__name__}: {error}"}
+            raise
+        self.status = {"level": "ok", "text": f"Submitted {job.spec.name}", "job": job.id}
+        return job
+
+
+_CHOSEN = [
+    "vm_size", "node_count", "process_count_per_node", "automatic", "distributed_backend", "backend_options",
+    "compute_target", "name", "stop_after", "use_gpu",
+]  # fmt: skip
+
+
+def _captured(items: Sequence[Captured]) -> dict[str, Any]:
+    total = sum(item.size for item in items)
+    return {
+        "summary": f"{plural(len(items), 'name')}, {size(total)}" if items else "nothing",
+        "items": [{"name": item.name, "detail": item.detail, "size": size(item.size)} for item in items],
+    }
+
+
+def _advice(one: Advice) -> dict[str, Any]:
+    return {
+        "code": one.code, "level": one.level, "headline": one.headline, "reason": one.reason, "action": one.action,
+        "snippet": one.snippet, "source": one.source,
+    }  # fmt: skip
+
+
+def _place(source: Any) -> str:
+    """Return where a function was written: "from cell [5]", "from steps.py"."""
+    if source.execution_count is not None:
+        return f"from cell [{source.execution_count}]"
+    name = os.path.basename(source.filename)  # noqa: PTH119 - pseudo names such as <stdin> are no paths
+    return f"from {name}" if name and not name.startswith("<") else ""

@@ -1,0 +1,122 @@
+/** What travels with the job, what could be better, and the button that starts it. */
+import { copy } from '../clipboard';
+import { fill, h, onClick, setText, show } from '../dom';
+import { icon } from '../icons';
+import { processes } from '../words';
+import { heading, link, setLine } from './controls';
+import type { Advice, Part, Store } from './state';
+
+export class CapturedNames implements Part {
+  readonly element: HTMLElement;
+  readonly #summary = h('span', { class: 'dd-sub dd-s12 dd-num' });
+  readonly #list = h('table', { class: 'dd-captured' });
+
+  constructor(private readonly store: Store) {
+    this.element = h('section', { class: 'dd-form-part' }, h('div', { class: 'dd-form-row' }, heading('Captured names'), this.#summary), this.#list);
+  }
+
+  update(): void {
+    const { summary, items } = this.store.get('captured');
+    setText(this.#summary, summary);
+    fill(this.#list, JSON.stringify(items), () => items.map(({ name, detail, size }) => h('tr', {},
+      h('td', { class: 'dd-mono dd-ell', title: name }, name),
+      h('td', { class: 'dd-sub dd-ell', title: detail }, detail),
+      h('td', { class: 'dd-right dd-num dd-nw' }, size))));
+  }
+}
+
+/** Advice is shown costliest first; more than these are folded. */
+const FIRST = 3;
+
+export class AdviceList implements Part {
+  readonly element: HTMLElement;
+  readonly #count = h('span', { class: 'dd-sub' });
+  readonly #waiting = h('span', { class: 'dd-sub dd-s12', role: 'status' });
+  readonly #list = h('div', {});
+  #all = false;
+
+  constructor(private readonly store: Store) {
+    this.element = h('section', { class: 'dd-form-part dd-grow' },
+      h('div', { class: 'dd-form-row' }, h('span', { class: 'dd-form-row dd-advice-head' }, heading('Advice'), this.#count), this.#waiting), this.#list);
+  }
+
+  /** Say that the kernel has not answered the last change yet. */
+  wait(text: string): void {
+    setText(this.#waiting, text);
+    this.#list.classList.toggle('dd-stale', Boolean(text));
+  }
+
+  update(): void {
+    const all = this.store.get('advice');
+    setText(this.#count, all.length ? String(all.length) : '');
+    fill(this.#list, JSON.stringify([all, this.#all]), () => {
+      if (!all.length) return [h('div', { class: 'dd-sub dd-s12' }, 'Nothing to say: this fits.')];
+      const shown = this.#all ? all : all.slice(0, FIRST);
+      const rest = all.length - shown.length;
+      return [...shown.map((one) => this.#item(one)), rest > 0 && link(`Show ${rest} more`, () => this.#showAll())];
+    });
+  }
+
+  #showAll(): void {
+    this.#all = true;
+    this.update();
+  }
+
+  #item(advice: Advice): HTMLElement {
+    const [name, ink] = advice.level === 'info' ? ['info', 'dd-ink-brand'] : ['warn', advice.level === 'error' ? 'dd-ink-err' : 'dd-ink-warn'];
+    const title = advice.source ? `Source: ${advice.source}` : null;
+    return h('div', { class: 'dd-advice' },
+      icon(name ?? 'info', 16, ink ?? ''),
+      h('div', { class: 'dd-advice-text', title },
+        h('div', { class: 'dd-b' }, advice.headline),
+        h('div', { class: 'dd-sub dd-s12' }, advice.reason),
+        advice.action ? this.#action(advice) : null));
+  }
+
+  #action(advice: Advice): HTMLElement {
+    if (!advice.snippet) return link(advice.action, () => this.store.send({ type: 'apply', code: advice.code }), { class: 'dd-link dd-s12' });
+    const button = h('button', { type: 'button', class: 'dd-link dd-s12 dd-copy-link' }, advice.action, icon('copy', 14));
+    return onClick(button, () => void copy(advice.snippet, button));
+  }
+}
+
+export class Submit implements Part {
+  readonly element: HTMLElement;
+  readonly #button: HTMLButtonElement;
+  readonly #total = h('span', { class: 'dd-num dd-nw' });
+  readonly #batch = h('span', { class: 'dd-sub dd-num dd-nw' });
+  readonly #done = h('div', { class: 'dd-submit-status dd-s12', role: 'status' });
+  readonly #refused = h('div', { class: 'dd-submit-status dd-s12 dd-ink-err', role: 'alert' });
+
+  constructor(private readonly store: Store) {
+    this.#button = onClick(h('button', { type: 'button', class: 'dd-btn dd-primary dd-submit', 'aria-keyshortcuts': 'Control+Enter' }, 'Submit'), () => this.press());
+    const keys = navigator.platform.startsWith('Mac') ? '⌘ Enter' : 'Ctrl Enter';
+    this.element = h('section', { class: 'dd-form-part dd-submit-part' },
+      h('div', { class: 'dd-row dd-submit-row' }, this.#button, h('span', { class: 'dd-s12 dd-submit-sum' }, this.#total, this.#batch), h('span', { class: 'dd-grow' }), h('kbd', { class: 'dd-kbd' }, keys)),
+      this.#done, this.#refused);
+  }
+
+  /** Submit when that is possible. */
+  press(): void {
+    if (!this.#button.disabled) this.store.send({ type: 'submit' });
+  }
+
+  update(): void {
+    const status = this.store.get('status');
+    const checks = this.store.get('checks');
+    this.#button.disabled = status.level === 'busy' || checks.level === 'error';
+    this.#button.title = checks.level === 'error' ? checks.summary : '';
+    setText(this.#total, processes(this.store.get('node_count'), this.store.get('process_count_per_node')));
+    setLine(this.#batch, this.store.get('batch'));
+    setLine(this.#refused, status.level === 'error' ? (status.text ?? '') : '');
+    this.#showDone();
+  }
+
+  #showDone(): void {
+    const { level, text = '', job = '' } = this.store.get('status');
+    show(this.#done, level === 'busy' || level === 'ok');
+    fill(this.#done, JSON.stringify([level, text, job]), () => level === 'ok'
+      ? [icon('check', 14, 'dd-ink-ok'), h('span', {}, `${text} `, h('span', { class: 'dd-mono dd-sub' }, job))]
+      : [level === 'busy' && text]);
+  }
+}

@@ -1,0 +1,106 @@
+/** Name, time limit, and the options that few jobs need. */
+import { fill, h, onClick } from '../dom';
+import { icon } from '../icons';
+import { capital, duration } from '../words';
+import { Segments, Select, TextField, checkbox, freshId, heading, labelled } from './controls';
+import { Environment } from './environment';
+import type { Option, OptionValue, Part, Store } from './state';
+
+export class Details implements Part {
+  readonly element: HTMLElement;
+  readonly #name: TextField;
+  readonly #stop: Select;
+
+  constructor(private readonly store: Store) {
+    const [name, stop] = [freshId('name'), freshId('stop')];
+    this.#name = new TextField({ 'aria-labelledby': name, maxlength: '120' }, (value) => store.set({ name: value }));
+    this.#stop = new Select(stop, (value) => store.set({ stop_after: Number(value) }));
+    this.element = h('section', { class: 'dd-form-part dd-name-and-stop' },
+      labelled('Name', name, this.#name.element),
+      labelled('Stop after', stop, this.#stop.element),
+    );
+  }
+
+  update(): void {
+    const stop = this.store.get('stop_after');
+    const offered = this.store.get('choices').durations.map(({ seconds, text }) => ({ value: String(seconds), text, reason: '' }));
+    if (!offered.some(({ value }) => value === String(stop))) offered.push({ value: String(stop), text: duration(stop), reason: '' });
+    this.#stop.offer(offered);
+    this.#stop.show(String(stop));
+    this.#name.show(this.store.get('name'));
+  }
+}
+
+export class MoreOptions implements Part {
+  readonly element: HTMLElement;
+  readonly #button: HTMLButtonElement;
+  readonly #body: HTMLElement;
+  readonly #gpu: Segments;
+  readonly #environment: Environment;
+  readonly #settings = h('div', { class: 'dd-settings' });
+
+  constructor(private readonly store: Store) {
+    const [body, gpu] = [freshId('more'), freshId('gpu')];
+    this.#button = onClick(
+      h('button', { type: 'button', class: 'dd-more', 'aria-expanded': 'false', 'aria-controls': body },
+        icon('right', 12, 'dd-sub'), h('span', {}, 'More options'), h('span', { class: 'dd-sub dd-s12 dd-ell' }, 'environment variables, backend settings, GPU use')),
+      () => this.#toggle(),
+    );
+    const choices = [['', 'Automatic'], ['yes', 'Yes'], ['no', 'No']].map(([value = '', text = '']) => ({ value, text, reason: '' }));
+    this.#gpu = new Segments(gpu, choices, (value) => store.set({ use_gpu: value === 'yes' || value === 'no' ? value : '' }));
+    this.#environment = new Environment(store);
+    this.#body = h('div', { class: 'dd-more-body', id: body, hidden: true },
+      this.#environment.element,
+      h('div', { class: 'dd-more-row' }, this.#settings, labelled('Use GPU', gpu, this.#gpu.element)),
+    );
+    this.element = h('section', { class: 'dd-form-part dd-more-part' }, this.#button, this.#body);
+  }
+
+  update(): void {
+    this.#gpu.show(this.store.get('use_gpu'));
+    this.#environment.update();
+    const label = this.store.get('distributed_backend');
+    const options = this.store.get('choices').backends.find((one) => one.label === label)?.options ?? [];
+    fill(this.#settings, JSON.stringify([label, this.store.get('backend_options')]), () => options.map((option) => this.#setting(option)));
+  }
+
+  #toggle(): void {
+    this.#body.hidden = !this.#body.hidden;
+    this.#button.setAttribute('aria-expanded', String(!this.#body.hidden));
+  }
+
+  /** Return the control of one option that the backend declares. */
+  #setting(option: Option): HTMLElement {
+    const id = freshId('option');
+    const set = (value: OptionValue): void => this.store.set({ backend_options: { ...this.store.get('backend_options'), [option.name]: value } });
+    const value = this.store.get('backend_options')[option.name] ?? option.default;
+    return h('div', { class: 'dd-labelled', title: option.help }, heading(spoken(option.name), id), control(option, id, value, set), h('div', { class: 'dd-form-note' }, option.help && `${capital(option.help)}.`));
+  }
+}
+
+/** Return an option's name as words, its unit in brackets: "Cycle time (ms)". */
+function spoken(name: string): string {
+  const words = name.replace(/_(mb|gb|ms|s)$/, (_, unit: string) => ` (${unit.endsWith('b') ? unit.toUpperCase() : unit})`);
+  return capital(words.replaceAll('_', ' '));
+}
+
+function control(option: Option, id: string, value: OptionValue, set: (value: OptionValue) => void): HTMLElement {
+  if (option.kind === 'choice') {
+    const select = new Select(id, set);
+    select.offer(option.choices.map((text) => ({ value: text, text, reason: '' })));
+    select.show(String(value));
+    return select.element;
+  }
+  if (option.kind === 'flag') {
+    const box = checkbox(spoken(option.name), set);
+    box.input.checked = value === true;
+    return box.element;
+  }
+  const number = option.kind === 'number';
+  const field = new TextField({ 'aria-labelledby': id, inputmode: number ? 'decimal' : 'text', placeholder: 'default' }, (text) => {
+    if (!number) set(text || null);
+    else set(text.trim() && Number.isFinite(Number(text)) ? Number(text) : null);
+  });
+  field.show(value === null ? '' : String(value));
+  return field.element;
+}

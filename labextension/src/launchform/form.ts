@@ -1,0 +1,147 @@
+/**
+ * The launch form: where to run, how many, how they meet; what travels; what could be better; Submit; the same as magic.
+ *
+ * It reads and sets a `Store` and knows nothing of widgets. `update` brings every part up to date; it is cheap.
+ */
+import { copy } from '../clipboard';
+import { adopt, fill, h, onClick, setText } from '../dom';
+import { icon } from '../icons';
+import { AdviceList, CapturedNames, Submit } from './aside';
+import { freshId, link } from './controls';
+import { Details, MoreOptions } from './details';
+import { Place } from './place';
+import { Sizing } from './sizing';
+import type { Check, Part, Store } from './state';
+import { VmTable } from './vmtable';
+
+/** After this many milliseconds without an answer the advice is marked as old. */
+const PATIENCE = 500;
+const MARKS: Record<Check['level'], [string, string]> = {
+  ok: ['check', 'dd-ink-ok'],
+  info: ['info', 'dd-ink-brand'],
+  warning: ['warn', 'dd-ink-warn'],
+  error: ['warn', 'dd-ink-err'],
+};
+
+export class Form {
+  readonly element = h('section', { 'aria-label': 'Run distributed' });
+  readonly #store: Store;
+  readonly #parts: Part[];
+  readonly #advice: AdviceList;
+  #asked = 0;
+  #timer: ReturnType<typeof setTimeout> | undefined;
+
+  constructor(given: Store) {
+    const store: Store = { get: (name) => given.get(name), set: (changes) => this.#set(changes), send: (message) => this.#send(message) };
+    this.#store = given;
+    const submit = new Submit(store);
+    this.#advice = new AdviceList(store);
+    const left = [new VmTable(store), new Sizing(store), new Place(store), new Details(store), new MoreOptions(store)];
+    const right = [new CapturedNames(store), this.#advice, submit];
+    const [head, foot] = [new Head(store), new Foot(store)];
+    this.#parts = [head, ...left, ...right, foot];
+    adopt(this.element, 'dd-form');
+    this.element.append(head.element,
+      h('div', { class: 'dd-form-columns' }, h('div', { class: 'dd-form-main' }, ...left.map(({ element }) => element)), h('aside', { class: 'dd-form-aside' }, ...right.map(({ element }) => element))),
+      foot.element);
+    this.element.addEventListener('keydown', (event) => {
+      if (event.key !== 'Enter' || !(event.ctrlKey || event.metaKey)) return;
+      event.preventDefault();
+      (document.activeElement as HTMLElement | null)?.blur();
+      submit.press();
+    });
+  }
+
+  /** Bring every part up to date after something changed. */
+  update(): void {
+    for (const part of this.#parts) part.update();
+    if (this.#store.get('answered') > this.#asked) this.#answered();
+  }
+
+  #set(changes: Parameters<Store['set']>[0]): void {
+    const now = Object.keys(changes).map((name) => this.#store.get(name as keyof typeof changes));
+    if (JSON.stringify(now) === JSON.stringify(Object.values(changes))) return;
+    this.#ask();
+    this.#store.set(changes);
+    this.update();
+  }
+
+  #send(message: Parameters<Store['send']>[0]): void {
+    this.#ask();
+    this.#store.send(message);
+  }
+
+  #ask(): void {
+    this.#asked = this.#store.get('answered');
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => this.#advice.wait('No answer from the kernel yet'), PATIENCE);
+  }
+
+  #answered(): void {
+    clearTimeout(this.#timer);
+    this.#advice.wait('');
+  }
+}
+
+class Head implements Part {
+  readonly element: HTMLElement;
+  readonly #function = h('span', { class: 'dd-mono' });
+  readonly #place = h('span', {});
+  readonly #summary = h('span', { class: 'dd-row dd-s12 dd-nw', role: 'status' });
+  readonly #details: HTMLButtonElement;
+  readonly #list: HTMLElement;
+
+  constructor(private readonly store: Store) {
+    const id = freshId('checks');
+    this.#list = h('div', { class: 'dd-checks', id, hidden: true });
+    this.#details = link('Details', () => this.#toggle(), { class: 'dd-link dd-s12', 'aria-expanded': 'false', 'aria-controls': id });
+    this.element = h('header', {},
+      h('div', { class: 'dd-form-head' },
+        h('h2', { class: 'dd-title dd-nw' }, 'Run distributed'),
+        h('span', { class: 'dd-sub dd-ell dd-grow dd-form-function' }, this.#function, ' ', this.#place),
+        this.#summary, this.#details),
+      this.#list);
+  }
+
+  update(): void {
+    const { function: name, place } = this.store.get('title');
+    setText(this.#function, name);
+    setText(this.#place, place);
+    const { level, summary, items } = this.store.get('checks');
+    fill(this.#summary, JSON.stringify([level, summary]), () => [mark(level), h('span', {}, summary)]);
+    fill(this.#list, JSON.stringify(items), () => [
+      h('ul', {}, ...items.map(item)),
+      link('Check again', () => this.store.send({ type: 'refresh' }), { class: 'dd-link dd-s12' }),
+    ]);
+  }
+
+  #toggle(): void {
+    this.#list.hidden = !this.#list.hidden;
+    this.#details.setAttribute('aria-expanded', String(!this.#list.hidden));
+  }
+}
+
+function mark(level: Check['level']): SVGSVGElement {
+  const [name, ink] = MARKS[level];
+  return icon(name, 16, ink);
+}
+
+function item(check: Check): HTMLElement {
+  return h('li', {}, mark(check.level), h('span', {}, h('span', { class: check.level === 'ok' ? 'dd-sub' : 'dd-b' }, `${check.name}: `), check.text, check.remedy && ` ${check.remedy}`));
+}
+
+class Foot implements Part {
+  readonly element: HTMLElement;
+  readonly #magic = h('span', { class: 'dd-mono dd-ell dd-grow' });
+
+  constructor(private readonly store: Store) {
+    const button = h('button', { type: 'button', class: 'dd-btn dd-quiet dd-small', title: 'Copy a cell that does the same' }, icon('copy'), 'Copy as magic');
+    onClick(button, () => void copy(store.get('cell'), button));
+    this.element = h('footer', { class: 'dd-form-foot dd-s12' }, h('span', { class: 'dd-sub dd-nw' }, 'Same as'), this.#magic, button);
+  }
+
+  update(): void {
+    setText(this.#magic, this.store.get('magic'));
+    this.#magic.title = this.store.get('cell');
+  }
+}

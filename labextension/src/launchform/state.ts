@@ -1,0 +1,129 @@
+/** What the launch form shows and sets: the traits of `panels/launch_model.py`, without any knowledge of widgets. */
+
+export interface Size {
+  name: string;
+  series: string;
+  gpus: string;
+  per_node: number;
+  memory: string;
+  network: string;
+  rate: string;
+  /** The day it was retired, "" when it can be rented. */
+  retired: string;
+  successor: string;
+  successor_reason: string;
+  /** What the filter looks at, in small letters. */
+  words: string;
+  sources: string[];
+  notes: string;
+}
+
+export interface Option {
+  name: string;
+  help: string;
+  choices: string[];
+  default: string | number | boolean | null;
+  kind: 'choice' | 'number' | 'flag' | 'text';
+}
+
+export interface Backend {
+  label: string;
+  backend: string;
+  /** Why it cannot be used here, "" when it can. */
+  reason: string;
+  detail: string;
+  options: Option[];
+}
+
+export interface Cluster {
+  name: string;
+  title: string;
+  detail: string;
+  reason: string;
+  local: boolean;
+}
+
+export interface Choices {
+  sizes: Size[];
+  catalogue_date: string;
+  backends: Backend[];
+  clusters: Cluster[];
+  durations: { seconds: number; text: string }[];
+}
+
+export type OptionValue = string | number | boolean | null;
+
+/** The traits that the page sets. */
+export interface Chosen {
+  vm_size: string;
+  node_count: number;
+  process_count_per_node: number;
+  automatic: boolean;
+  distributed_backend: string;
+  backend_options: Record<string, OptionValue>;
+  compute_target: string;
+  name: string;
+  stop_after: number;
+  use_gpu: '' | 'yes' | 'no';
+}
+
+export interface Variable {
+  name: string;
+  /** null: a secret that the kernel keeps to itself. */
+  value: string | null;
+  secret: boolean;
+}
+
+export interface Advice {
+  code: string;
+  level: 'error' | 'warning' | 'info';
+  headline: string;
+  reason: string;
+  action: string;
+  snippet: string;
+  source: string;
+}
+
+export interface Check {
+  name: string;
+  level: 'ok' | 'info' | 'warning' | 'error';
+  text: string;
+  remedy: string;
+}
+
+/** The traits that only the kernel sets. */
+export interface Shown {
+  choices: Choices;
+  title: { function: string; place: string };
+  automatic_text: string;
+  environment: Variable[];
+  captured: { summary: string; items: { name: string; detail: string; size: string }[] };
+  checks: { level: Check['level']; summary: string; items: Check[] };
+  advice: Advice[];
+  batch: string;
+  magic: string;
+  cell: string;
+  status: { level?: 'busy' | 'ok' | 'error'; text?: string; job?: string };
+  answered: number;
+}
+
+export type Fields = Chosen & Shown;
+
+export type Message =
+  | { type: 'submit' }
+  | { type: 'refresh' }
+  | { type: 'apply'; code: string }
+  | { type: 'environment'; entries: { name: string; value: string | null }[] };
+
+/** Where the form reads and writes: a widget's model in a notebook. */
+export interface Store {
+  get<K extends keyof Fields>(name: K): Fields[K];
+  set(changes: Partial<Chosen>): void;
+  send(message: Message): void;
+}
+
+/** One part of the form: an element that is brought up to date after every change. */
+export interface Part {
+  readonly element: HTMLElement;
+  update(): void;
+}

@@ -1,0 +1,151 @@
+/** The sizes of the catalogue as a table with a filter. A retired size cannot be chosen, only replaced. */
+import { whenAttached } from '../anywidget';
+import { fill, h, onClick, setText, show, type Child } from '../dom';
+import { icon } from '../icons';
+import { plural } from '../words';
+import { TextField, checkbox, freshId, heading, link } from './controls';
+import type { Part, Size, Store } from './state';
+
+export class VmTable implements Part {
+  readonly element: HTMLElement;
+  readonly #group = freshId('vm');
+  readonly #filter: TextField;
+  readonly #fabric = checkbox('InfiniBand only', () => this.update());
+  readonly #retired = checkbox('Retired', () => this.update());
+  readonly #body = h('tbody');
+  readonly #frame: HTMLElement;
+  readonly #caption = h('span', { role: 'status' });
+  readonly #clear: HTMLButtonElement;
+  readonly #pages = h('div', { class: 'dd-vm-pages dd-sub', hidden: true });
+  readonly #sources: HTMLButtonElement;
+  #shownChoice: string | null = null;
+
+  constructor(private readonly store: Store) {
+    const id = freshId('heading');
+    this.#filter = new TextField({ type: 'search', placeholder: 'Filter', 'aria-label': 'Filter sizes' }, () => undefined, icon('search', 14, 'dd-sub'));
+    this.#filter.input.addEventListener('input', () => this.update());
+    this.#clear = link('Clear choice', () => store.set({ vm_size: '' }));
+    this.#sources = link('sources', () => this.#toggleSources(), { 'aria-expanded': 'false' });
+    this.#frame = h('div', { class: 'dd-vm-frame', role: 'radiogroup', 'aria-labelledby': id }, h('table', { class: 'dd-vm' }, head(), this.#body));
+    this.element = h('section', { class: 'dd-form-part' },
+      h('div', { class: 'dd-vm-top' }, heading('VM series', id), h('span', { class: 'dd-grow' }), this.#filter.element, this.#fabric.element, this.#retired.element),
+      this.#frame,
+      h('div', { class: 'dd-form-note dd-vm-caption' }, h('span', {}, this.#caption, ' ', this.#sources), this.#clear),
+      this.#pages,
+    );
+  }
+
+  update(): void {
+    const { sizes, catalogue_date } = this.store.get('choices');
+    const chosen = this.store.get('vm_size');
+    const found = sizes.filter((size) => this.#passes(size));
+    fill(this.#body, JSON.stringify([found.map((size) => size.name), this.#filter.input.value]), () =>
+      found.length ? found.map((size) => this.#row(size)) : [this.#nothing(sizes)]);
+    this.#mark(chosen);
+    setText(this.#caption, `${found.length} of ${sizes.length} sizes. Catalogue of ${catalogue_date},`);
+    show(this.#clear, Boolean(chosen));
+    this.#showPages(sizes.find((size) => size.name === chosen), catalogue_date);
+  }
+
+  #passes(size: Size): boolean {
+    if (size.retired && !this.#retired.input.checked) return false;
+    if (this.#fabric.input.checked && size.network !== 'InfiniBand') return false;
+    return this.#matches(size);
+  }
+
+  #matches(size: Size): boolean {
+    const words = this.#filter.input.value.toLowerCase().replace('standard_', '').split(/\s+/);
+    return words.every((word) => size.words.includes(word));
+  }
+
+  #row(size: Size): HTMLElement {
+    const radio = h('input', { type: 'radio', class: 'dd-radio', name: this.#group, value: size.name, disabled: Boolean(size.retired), 'aria-label': this.#spoken(size) });
+    radio.addEventListener('change', () => this.store.set({ vm_size: size.name }));
+    const row = h('tr', { class: size.retired ? 'dd-retired' : '', title: size.notes || null },
+      h('td', { class: 'dd-vm-radio' }, radio),
+      h('td', { class: 'dd-vm-name dd-ell', title: size.name }, size.name),
+      h('td', { class: 'dd-ell', title: size.gpus }, size.gpus),
+      h('td', { class: 'dd-right dd-num' }, size.memory),
+      ...(size.retired ? [this.#replacement(size)] : network(size)),
+    );
+    if (!size.retired) onClick(row, () => radio.checked || this.store.set({ vm_size: size.name }));
+    return row;
+  }
+
+  #spoken(size: Size): string {
+    if (size.retired) return `${size.name}, retired ${size.retired}`;
+    return `${size.name}, ${size.gpus}, ${size.memory} each, ${size.network} ${size.rate}`.trim();
+  }
+
+  #replacement(size: Size): HTMLElement {
+    const tag = h('span', { class: 'dd-tag dd-tag-err' }, `Retired ${size.retired}`);
+    if (!size.successor) return h('td', { colspan: 2 }, tag);
+    const use = link(size.successor, () => this.#replace(size), { title: size.successor_reason, 'aria-label': `Use ${size.successor} instead of ${size.name}` });
+    return h('td', { colspan: 2 }, h('span', { class: 'dd-row dd-replacement' }, tag, h('span', { class: 'dd-nw' }, 'use ', use)));
+  }
+
+  #replace(size: Size): void {
+    this.#filter.input.value = '';
+    this.#fabric.input.checked = false;
+    this.store.set({ vm_size: size.successor });
+    this.update();
+    this.#frame.querySelector<HTMLInputElement>('input:checked')?.focus();
+  }
+
+  /** Return the row that stands for no match; it offers retired sizes where they are what was looked for. */
+  #nothing(sizes: Size[]): HTMLElement {
+    const hidden = this.#retired.input.checked ? [] : sizes.filter((size) => size.retired && this.#matches(size));
+    const retired: Child[] = hidden.length
+      ? [` ${plural(hidden.length, 'retired size')} ${hidden.length === 1 ? 'does' : 'do'}: `, link('show', () => this.#showRetired())]
+      : [];
+    return h('tr', {}, h('td', { colspan: 6, class: 'dd-sub dd-vm-none' }, 'No size matches.', ...retired));
+  }
+
+  #showRetired(): void {
+    this.#retired.input.checked = true;
+    this.update();
+  }
+
+  #mark(chosen: string): void {
+    let marked: HTMLElement | undefined;
+    for (const radio of this.#body.querySelectorAll<HTMLInputElement>('input')) {
+      radio.checked = radio.value === chosen;
+      const row = radio.closest('tr');
+      row?.classList.toggle('dd-chosen', radio.checked);
+      if (radio.checked && row) marked = row;
+    }
+    const found = marked;
+    if (found && this.#shownChoice !== chosen) whenAttached(this.#frame, () => reveal(this.#frame, found));
+    this.#shownChoice = chosen;
+  }
+
+  #toggleSources(): void {
+    this.#pages.hidden = !this.#pages.hidden;
+    this.#sources.setAttribute('aria-expanded', String(!this.#pages.hidden));
+  }
+
+  #showPages(size: Size | undefined, date: string): void {
+    fill(this.#pages, size?.name ?? '', () => size
+      ? [h('div', {}, `${size.name} was read from:`), h('ul', {}, ...size.sources.map((page) => h('li', {}, page))), size.notes && h('div', {}, `Notes: ${size.notes}.`)]
+      : [`Microsoft's pages on GPU sizes and their retirement, newest of ${date}. Each row has its own: choose a size to read them. What no page states is left open.`]);
+  }
+}
+
+function head(): HTMLElement {
+  const columns: [string, string][] = [['', 'dd-vm-radio'], ['Size', ''], ['GPUs', 'dd-vm-gpus'], ['Memory each', 'dd-vm-memory dd-right'], ['Between nodes', 'dd-vm-between'], ['', 'dd-vm-rate']];
+  return h('thead', {}, h('tr', {}, ...columns.map(([text, name]) => h('th', { class: name, scope: 'col' }, text))));
+}
+
+function network(size: Size): HTMLElement[] {
+  const title = size.network === 'not stated' ? `No page states InfiniBand for ${size.name}; its Ethernet: ${size.rate || 'not stated'}.` : null;
+  const what = size.network === 'InfiniBand' ? h('span', { class: 'dd-tag dd-tag-ok' }, 'InfiniBand') : h('span', { class: 'dd-sub' }, size.network);
+  return [h('td', { title }, what), h('td', { class: 'dd-sub dd-num dd-ell', title }, size.rate)];
+}
+
+/** Scroll the frame, and only the frame, so that the row can be seen. */
+function reveal(frame: HTMLElement, row: HTMLElement): void {
+  const below = row.offsetTop + row.offsetHeight - frame.clientHeight;
+  const headHeight = frame.querySelector('thead')?.offsetHeight ?? 0;
+  if (row.offsetTop - headHeight < frame.scrollTop) frame.scrollTop = row.offsetTop - headHeight;
+  else if (below > frame.scrollTop) frame.scrollTop = below + row.offsetHeight;
+}

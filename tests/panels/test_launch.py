@@ -1,0 +1,78 @@
+"""The launch form as a widget: what the page sends is carried out, and the job's panel appears below."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ipywidgets
+import pytest
+
+from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.panels.launch import Launcher, launcher
+from distdl_jupyter.panels.monitor import JobPanel
+
+
+def alone() -> str:
+    return "done"
+
+
+def page(form: Any, **message: Any) -> None:
+    """Send what the page would send."""
+    form._handle_custom_msg(message, [])
+
+
+def opened(**defaults: Any) -> Launcher:
+    return launcher(alone, **{"process_count_per_node": 1, "distributed_backend": "plain", **defaults})
+
+
+def test_it_is_a_widget_with_the_form_alone() -> None:
+    shown = opened()
+    assert isinstance(shown, ipywidgets.VBox)
+    assert shown.children == (shown.form,)
+    assert shown.job is None
+
+
+def test_the_state_of_the_widget_holds_no_secret() -> None:
+    shown = opened(environment_variables={"HF_TOKEN": "hf_abc"})
+    assert "hf_abc" not in repr(shown.form.get_state())
+
+
+def test_messages_of_the_page() -> None:
+    shown = opened(vm_size="NC96ads_A100_v4", node_count=2, distributed_backend="torch")
+    page(shown.form, type="apply", code="no-infiniband")
+    assert shown.form.node_count == 1
+    page(shown.form, type="environment", entries=[{"name": "A", "value": "1"}])
+    assert shown.form.environment == [{"name": "A", "value": "1", "secret": False}]
+    before = shown.form.answered
+    page(shown.form, type="refresh")
+    assert shown.form.answered > before
+    page(shown.form, type="nonsense")
+
+
+def test_submit_shows_the_panel_of_the_newest_job_below() -> None:
+    shown = opened()
+    page(shown.form, type="submit")
+    first = shown.job
+    assert first is not None, shown.form.status
+    assert isinstance(shown.children[1], JobPanel)
+    assert first.result(120) == "done"
+    second = shown.submit()
+    assert second is not None
+    assert shown.jobs == [first, second]
+    assert len(shown.children) == 2
+    assert shown.children[1].job == second
+    assert second.result(120) == "done"
+
+
+def test_a_refused_submit_returns_none_and_says_why() -> None:
+    shown = opened(process_count_per_node=2)
+    assert shown.submit() is None
+    assert "plain" in shown.form.status["text"]
+    assert shown.children == (shown.form,)
+
+
+def test_what_is_no_function_is_refused_in_one_sentence() -> None:
+    with pytest.raises(TypeError, match=r"write launcher\(train\)"):
+        launcher(alone())  # type: ignore[arg-type]
+    with pytest.raises(InvalidSpec, match="Did you mean"):
+        launcher(alone, node_cuont=2)

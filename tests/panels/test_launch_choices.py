@@ -1,0 +1,82 @@
+"""What the form offers is what is really there, with a reason for what is not."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from distdl_jupyter.azure import catalogue
+from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.panels import launch_choices
+
+
+def test_every_size_has_its_row_and_retired_ones_come_last_with_what_replaces_them() -> None:
+    rows = launch_choices.sizes()
+    assert {row["name"] for row in rows} == {size.name for size in catalogue()}
+    retired = [bool(row["retired"]) for row in rows]
+    assert retired == sorted(retired)
+    for row in rows:
+        assert bool(row["retired"]) is bool(row["successor"])
+        assert bool(row["retired"]) is bool(row["successor_reason"])
+
+
+def test_a_row_says_what_is_known_and_no_more() -> None:
+    rows = {row["name"]: row for row in launch_choices.sizes()}
+    assert rows["NC96ads_A100_v4"]["rate"] == "80 Gb/s"
+    assert rows["NC96ads_A100_v4"]["network"] == "Ethernet"
+    assert rows["NC4as_T4_v3"]["network"] == "not stated"
+    assert rows["ND96isr_H100_v5"]["network"] == "InfiniBand"
+    assert rows["NC24lds_xl_RTXPRO6000BSE_v6"]["memory"] == "not stated"
+
+
+def test_the_choices_are_plain_json() -> None:
+    choices = [launch_choices.sizes(), launch_choices.backends(), launch_choices.clusters(), launch_choices.durations()]
+    assert json.loads(json.dumps(choices, allow_nan=False))
+
+
+def test_backends_are_offered_once_with_their_options() -> None:
+    offered = {choice["label"]: choice for choice in launch_choices.backends()}
+    assert list(offered) == ["horovod-gloo", "horovod-mpi", "torch", "plain"]
+    assert [option["name"] for option in offered["torch"]["options"]] == ["transport"]
+    assert offered["torch"]["options"][0]["kind"] == "choice"
+    assert "controller" not in [option["name"] for option in offered["horovod-mpi"]["options"]]
+    assert {option["kind"] for option in offered["horovod-gloo"]["options"]} == {"number"}
+    assert "2.13" in offered["torch"]["detail"] or offered["torch"]["detail"].startswith("torch ")
+
+
+def test_a_backend_that_is_missing_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("distdl_jupyter.backends.horovod.find_spec", lambda name: None)
+    offered = {choice["label"]: choice["reason"] for choice in launch_choices.backends()}
+    assert "distdl install horovod" in offered["horovod-gloo"]
+    assert offered["plain"] == ""
+
+
+@pytest.mark.parametrize(
+    ("label", "shown"),
+    [
+        ("torch-nccl", ("torch", {"transport": "nccl"})),
+        ("torch", ("torch", {})),
+        ("horovod-mpi", ("horovod-mpi", {})),
+        ("plain", ("plain", {})),
+    ],
+)
+def test_a_label_is_shown_as_the_choice_that_means_it(label: str, shown: tuple[str, dict[str, str]]) -> None:
+    assert launch_choices.split_label(label) == shown
+
+
+def test_an_unknown_label_is_refused() -> None:
+    with pytest.raises(InvalidSpec, match="horovod-gloo"):
+        launch_choices.split_label("horovodgloo")
+
+
+def test_the_cluster_line_says_which_machine() -> None:
+    (local,) = [cluster for cluster in launch_choices.clusters() if cluster["local"]]
+    assert local["name"] == "local"
+    assert "core" in local["detail"]
+    assert local["reason"] == ""
+
+
+def test_durations_begin_without_a_limit() -> None:
+    assert launch_choices.durations()[0] == {"seconds": 0, "text": "No limit"}
+    assert {"seconds": 10_800, "text": "3 h"} in launch_choices.durations()

@@ -1,0 +1,63 @@
+"""The line that does the same: complete, quoted, and without a secret."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distdl_jupyter.panels.launch_magic import cell, line
+
+OPTIONS: dict[str, Any] = {
+    "node_count": 2, "process_count_per_node": 4, "distributed_backend": "horovod-mpi", "compute_target": "local",
+    "name": "digits",
+}  # fmt: skip
+
+
+def test_the_plain_line() -> None:
+    assert line(OPTIONS) == "%%distributed -N 2 -p 4 -b horovod-mpi --name digits -o job"
+
+
+def test_everything_that_was_chosen_stands_in_it() -> None:
+    more = {
+        "compute_target": "gpu-a100", "vm_size": "NC96ads_A100_v4", "use_gpu": False,
+        "max_run_duration_seconds": 5400.0,
+        "environment_variables": {"OMP_NUM_THREADS": "2", "NOTE": "two words"},
+        "plugin_options": {"cycle_time_ms": 2.5},
+    }  # fmt: skip
+    assert line({**OPTIONS, **more}) == (
+        "%%distributed -N 2 -p 4 -b horovod-mpi --compute-target gpu-a100 --vm-size NC96ads_A100_v4 --name digits "
+        "--no-use-gpu --max-run-duration-seconds 5400 --env OMP_NUM_THREADS=2 --env 'NOTE=two words' "
+        "--cycle-time-ms 2.5 -o job"
+    )
+
+
+def test_a_secret_never_stands_in_it() -> None:
+    text = cell({**OPTIONS, "environment_variables": {"HF_TOKEN": "hf_abc", "A": "1"}}, "train")
+    assert "hf_abc" not in text
+    assert "TOKEN" not in text
+    assert "--env A=1" in text
+
+
+ONE_LINE = st.characters(exclude_categories=["C", "Zl", "Zp"])
+
+
+def test_a_value_of_several_lines_is_left_out() -> None:
+    text = line({**OPTIONS, "environment_variables": {"A": "one\ntwo", "B": "1"}})
+    assert len(text.splitlines()) == 1
+    assert "--env B=1" in text
+
+
+@given(name=st.text(ONE_LINE, min_size=1), value=st.text(ONE_LINE))
+def test_any_name_and_value_survive_the_quoting(name: str, value: str) -> None:
+    words = shlex.split(line({**OPTIONS, "name": name, "environment_variables": {"A": value}})[2:])
+    assert name in words
+    assert f"A={value}" in words
+
+
+def test_the_cell_calls_the_function_as_the_form_does() -> None:
+    assert cell(OPTIONS, "train").splitlines() == [line(OPTIONS), "train()"]
+    text = cell(OPTIONS, "train", (3, "x"), {"lr": 0.1, "data": list(range(1000))})
+    assert text.splitlines()[1] == "train(3, 'x', lr=0.1, data=data)"

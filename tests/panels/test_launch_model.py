@@ -1,0 +1,281 @@
+# ruff: noqa: RUF001
+"""The launch form without a browser: what follows from each choice, and a real job from Submit."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any
+
+import pytest
+
+from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core.state import State
+from distdl_jupyter.panels import launch_checks
+from distdl_jupyter.panels.launch_model import LaunchModel
+
+
+def alone() -> str:
+    return "done"
+
+
+def horovod_train(batch_size: int = 32, lr: float = 0.01) -> tuple[int, int, float]:
+    import horovod.torch as hvd
+
+    hvd.init()
+    return hvd.rank(), hvd.size(), lr
+
+
+def secret_reader() -> str | None:
+    import os
+
+    return os.environ.get("HF_TOKEN")
+
+
+@pytest.fixture(autouse=True)
+def _two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch_checks, "cores", lambda: 2)
+    monkeypatch.setattr(launch_checks, "gpus", lambda: 0)
+
+
+def codes(form: LaunchModel) -> list[str]:
+    return [advice["code"] for advice in form.advice]
+
+
+def synced(form: LaunchModel) -> dict[str, Any]:
+    return {name: getattr(form, name) for name in form.trait_names(sync=True)}
+
+
+def test_it_begins_with_something_that_runs() -> None:
+    form = LaunchModel(horovod_train)
+    assert form.distributed_backend == "horovod-gloo"
+    assert form.total == "1 × 2 = 2 processes"
+    assert form.checks["level"] != "error", form.checks
+    assert form.name == "horovod_train"
+    assert form.title["function"] == "horovod_train"
+
+
+def test_what_the_page_gets_is_plain_json() -> None:
+    json.dumps(synced(LaunchModel(horovod_train, vm_size="NCv3", node_count=2)), allow_nan=False)
+
+
+def test_defaults_are_taken_under_their_aliases() -> None:
+    form = LaunchModel(
+        alone, nnodes=2, nproc_per_node=3, backend="torch-gloo", name="digits", timeout=90, env={"A": "1"},
+        vm_size="standard_nc96ads_a100_v4", use_gpu=False,
+    )  # fmt: skip
+    assert (form.node_count, form.process_count_per_node, form.automatic) == (2, 3, False)
+    assert (form.distributed_backend, form.backend_options) == ("torch", {"transport": "gloo"})
+    assert form.vm_size == "NC96ads_A100_v4"
+    options = form.options()
+    assert options["max_run_duration_seconds"] == 90
+    assert options["environment_variables"] == {"A": "1"}
+    assert options["use_gpu"] is False
+    assert options["transport"] == "gloo"
+
+
+@pytest.mark.parametrize("wrong", [{"nodes": 2}, {"vm_size": "NC1"}, {"distributed_backend": "horovodd"}])
+def test_an_unknown_default_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidSpec):
+        LaunchModel(alone, **wrong)
+
+
+def test_the_total_follows_nodes_and_processes() -> None:
+    form = LaunchModel(horovod_train)
+    form.node_count, form.process_count_per_node = 2, 4
+    assert form.total == "2 × 4 = 8 processes"
+    assert form.batch == "global batch 256"
+    assert "-N 2 -p 4" in form.magic
+    assert form.cell.splitlines() == [form.magic, "horovod_train()"]
+
+
+def test_automatic_is_one_process_per_gpu_of_the_chosen_size() -> None:
+    form = LaunchModel(alone, process_count_per_node="auto")
+    assert (form.process_count_per_node, form.automatic_text) == (1, "auto: 1, no GPU")
+    form.vm_size = "NC96ads_A100_v4"
+    assert (form.process_count_per_node, form.automatic_text) == (4, "auto: one per GPU")
+    form.vm_size = "ND96isr_H100_v5"
+    assert form.process_count_per_node == 8
+    form.use_gpu = "no"
+    assert form.process_count_per_node == 1
+    form.use_gpu = ""
+    form.process_count_per_node = 3
+    assert not form.automatic
+    form.vm_size = "NC96ads_A100_v4"
+    assert form.process_count_per_node == 3
+    form.automatic = True
+    assert form.process_count_per_node == 4
+
+
+def test_a_machine_with_gpus_begins_with_one_process_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch_checks, "gpus", lambda: 4)
+    form = LaunchModel(alone)
+    assert form.automatic
+    assert form.process_count_per_node == 4
+
+
+def test_another_backend_forgets_the_options_of_the_old_one() -> None:
+    form = LaunchModel(alone, distributed_backend="torch-gloo")
+    form.distributed_backend = "horovod-gloo"
+    assert form.backend_options == {}
+    assert "transport" not in form.options()
+
+
+def test_what_does_not_fit_is_a_failed_check_with_its_remedy() -> None:
+    form = LaunchModel(alone, process_count_per_node=2, distributed_backend="plain")
+    assert form.checks["level"] == "error"
+    (failed,) = [item for item in form.checks["items"] if item["level"] == "error"]
+    assert "plain runs one process, but 2 are asked for" in failed["text"]
+    assert failed["remedy"]
+    form.process_count_per_node = 1
+    assert form.checks["level"] == "ok"
+
+
+def test_mpi_cannot_emulate_nodes() -> None:
+    form = LaunchModel(horovod_train, node_count=2, process_count_per_node=1, distributed_backend="horovod-mpi")
+    assert any("horovod-mpi cannot emulate" in item["text"] for item in form.checks["items"])
+    form.node_count = 1
+    assert form.checks["level"] != "error", form.checks
+
+
+def test_gpus_that_are_not_there_are_named_before_the_start() -> None:
+    form = LaunchModel(alone, process_count_per_node=2, distributed_backend="torch", use_gpu=True)
+    assert any("this machine has none" in item["text"] for item in form.checks["items"])
+
+
+@pytest.mark.parametrize("name", ["x" * 121, "tab\there"])
+def test_a_name_that_cannot_be_used(name: str) -> None:
+    form = LaunchModel(alone, process_count_per_node=1, distributed_backend="plain")
+    form.name = name
+    assert form.checks["level"] == "error"
+    form.name = "   "
+    assert form.options()["name"] == "alone"
+    assert form.checks["level"] == "ok"
+
+
+def test_what_cannot_travel_is_named_and_found_again_when_mended() -> None:
+    held = {"stream": threading.Lock()}
+
+    def train() -> Any:
+        return held
+
+    form = LaunchModel(train, process_count_per_node=1, distributed_backend="plain")
+    assert form.checks["level"] == "error"
+    assert form.captured["items"] == []
+    text = " ".join(f"{item['text']} {item['remedy']}" for item in form.checks["items"])
+    assert "held" in text
+    assert "lock" in text
+    held["stream"] = "mended"  # type: ignore[assignment]
+    form.refresh()
+    assert form.checks["level"] == "ok"
+    assert "held" in [item["name"] for item in form.captured["items"]]
+
+
+def test_captured_names_are_listed_with_sizes() -> None:
+    table = list(range(1000))
+
+    def train() -> int:
+        return len(table)
+
+    form = LaunchModel(train)
+    (item,) = [item for item in form.captured["items"] if item["name"] == "table"]
+    assert item["size"].endswith("kB")
+    assert form.captured["summary"].startswith(f"{len(form.captured['items'])} names, ")
+
+
+def test_the_advice_of_the_picture_and_its_one_click() -> None:
+    form = LaunchModel(horovod_train, vm_size="NC96ads_A100_v4", node_count=2, process_count_per_node="auto")
+    assert codes(form) == ["no-infiniband", "learning-rate", "more-processes-than-cores"]
+    assert form.advice[0]["headline"] == "One machine instead of two"
+    form.apply("no-infiniband")
+    assert (form.vm_size, form.node_count, form.process_count_per_node) == ("ND96amsr_A100_v4", 1, 8)
+    assert "no-infiniband" not in codes(form)
+    form.apply("more-processes-than-cores")
+    assert form.total == "1 × 2 = 2 processes"
+
+
+def test_a_learning_rate_that_is_an_argument_can_be_scaled_with_one_click() -> None:
+    form = LaunchModel(horovod_train, kwargs={"lr": 0.01}, process_count_per_node=2)
+    assert form.advice[0]["action"] == "Use lr = 0.02"
+    form.apply("learning-rate")
+    assert form.cell.endswith("horovod_train(lr=0.02)")
+
+
+def test_advice_that_is_not_there_changes_nothing() -> None:
+    form = LaunchModel(alone)
+    before = synced(form)
+    form.apply("no-infiniband")
+    assert synced(form) == before
+
+
+def test_secrets_stay_in_the_kernel() -> None:
+    form = LaunchModel(alone, environment_variables={"HF_TOKEN": "hf_abc", "A": "1"})
+    assert form.environment == [
+        {"name": "HF_TOKEN", "value": None, "secret": True},
+        {"name": "A", "value": "1", "secret": False},
+    ]
+    form.set_environment([{"name": "HF_TOKEN", "value": None}, {"name": "A", "value": "2"}, {"name": "", "value": "x"}])
+    assert form.options()["environment_variables"] == {"HF_TOKEN": "hf_abc", "A": "2"}
+    form.set_environment([{"name": "HF_TOKEN", "value": "hf_new"}])
+    assert form.options()["environment_variables"] == {"HF_TOKEN": "hf_new"}
+    assert "hf_" not in json.dumps(synced(form))
+    form.set_environment([])
+    assert form.options()["environment_variables"] is None
+
+
+def test_every_answer_is_counted() -> None:
+    form = LaunchModel(alone)
+    for change in (
+        lambda: setattr(form, "node_count", 2),
+        lambda: form.apply("more-processes-than-cores"),
+        lambda: form.set_environment([]),
+        form.refresh,
+    ):
+        before = form.answered
+        change()
+        assert form.answered > before
+
+
+def test_submit_runs_real_horovod_with_what_the_form_shows() -> None:
+    form = LaunchModel(horovod_train, process_count_per_node=2, name="digits")
+    form.apply("learning-rate")
+    job = form.submit()
+    assert job is not None, form.status
+    assert form.status == {"level": "ok", "text": "Submitted digits", "job": job.id}
+    assert job.results(120) == [(0, 2, 0.02), (1, 2, 0.02)]
+    assert job.spec.name == "digits"
+
+
+def test_submit_carries_vm_size_limit_and_secrets() -> None:
+    form = LaunchModel(
+        secret_reader, process_count_per_node=1, distributed_backend="plain", vm_size="NC24ads_A100_v4", timeout=3600,
+        environment_variables={"HF_TOKEN": "hf_abc"},
+    )  # fmt: skip
+    job = form.submit()
+    assert job is not None, form.status
+    assert job.result(120) == "hf_abc"
+    assert job.spec.vm_size == "Standard_NC24ads_A100_v4"
+    assert job.spec.max_run_duration_seconds == 3600
+    assert "hf_abc" not in job.folder.spec_file.read_text()
+
+
+def test_a_refused_submit_says_why_and_the_form_goes_on() -> None:
+    form = LaunchModel(alone, process_count_per_node=1, distributed_backend="plain")
+    form.set_environment([{"name": "A=B", "value": "1"}])
+    assert form.submit() is None
+    assert form.status["level"] == "error"
+    assert "A=B" in form.status["text"]
+    form.set_environment([])
+    job = form.submit()
+    assert job is not None
+    assert job.wait(120).state is State.COMPLETED
+
+
+def test_the_job_that_ran_becomes_history() -> None:
+    form = LaunchModel(horovod_train, process_count_per_node=1, distributed_backend="horovod-gloo")
+    job = form.submit()
+    assert job is not None
+    job.wait(120)
+    form.process_count_per_node = 2
+    form.refresh()
+    assert "small-job" in codes(form)
