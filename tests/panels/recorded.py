@@ -119,7 +119,9 @@ class Recording:
         echo = "Horovod has been shut down. This was caused by an exception on one of the ranks."
         for rank in (0, 1):
             text = {"type": "HorovodInternalError", "message": echo, "time": self.t + 0.6, "frames": [], "values": []}
-            self.event("result", rank=rank, ok=False, repr="", error={**text, "traceback": f"HorovodInternalError: {echo}"})
+            self.event(
+                "result", rank=rank, ok=False, repr="", error={**text, "traceback": f"HorovodInternalError: {echo}"}
+            )
         self.event("rank", 0.3, rank=2, status="ended", code=1)
         self.event("stop", by="failure", signal="INT", next="TERM", next_in=5, kill_in=10, remaining=[0, 1, 3])
         self.event("rank", 0.4, rank=0, status="ended", code=1)

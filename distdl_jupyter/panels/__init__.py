@@ -1,0 +1,22 @@
+"""What a notebook shows: the live panel of a job, the form that starts one, the output that stays in the notebook."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from distdl_jupyter.panels.launch import launcher
+    from distdl_jupyter.panels.monitor import panel
+    from distdl_jupyter.panels.show import show
+
+__all__ = ["launcher", "panel", "show"]
+
+_HOMES = {"launcher": "launch", "panel": "monitor", "show": "show"}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'distdl_jupyter.panels' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"distdl_jupyter.panels.{home}"), name)

@@ -1,0 +1,95 @@
+"""The curve of a panel: one plotly FigureWidget, updated in place, and the bar over it.
+
+A FigureWidget opens with a message of 5 MB and each update resends whole arrays. So there is one a panel, made when
+there is both something to draw and somebody to see it; the series are decimated (core.series), and the feed asks for
+at most a few updates a second.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import anywidget
+import ipywidgets
+import traitlets
+
+from distdl_jupyter.core.figure import Mode, figure
+from distdl_jupyter.panels.assets import asset
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+    from distdl_jupyter.panels.model import JobModel
+
+_CONFIG = {"displayModeBar": False, "displaylogo": False, "responsive": True, "doubleClick": "reset"}
+
+
+class CurveBar(anywidget.AnyWidget):
+    """Metrics with their newest values, band or each rank, scale, table, zoom."""
+
+    _esm = asset("curvebar.js")
+    world = traitlets.Int(1).tag(sync=True)
+    metrics: traitlets.List[dict[str, str]] = traitlets.List().tag(sync=True)
+    metric = traitlets.Unicode().tag(sync=True)
+    mode = traitlets.Unicode("band").tag(sync=True)
+    logarithmic = traitlets.Bool(default_value=False).tag(sync=True)
+    summary = traitlets.Unicode().tag(sync=True)
+    table: traitlets.List[list[str]] = traitlets.List().tag(sync=True)
+
+
+class Curve:
+    """The left half of a panel. ``draw`` is called by one thread only."""
+
+    def __init__(self, model: JobModel) -> None:
+        self._model = model
+        self.bar = CurveBar(world=model.view.process_count)
+        self._plot = ipywidgets.Box().add_class("dd-plot")
+        self.box = ipywidgets.VBox([self.bar, self._plot]).add_class("dd").add_class("dd-curve")
+        self._figure: go.FigureWidget | None = None
+        self._drawn: tuple[object, ...] = ()
+
+    @property
+    def behind(self) -> bool:
+        """Whether the drawing is older than the data or the user's choice."""
+        return bool(self._model.metric) and self._drawn != self._wanted()
+
+    @staticmethod
+    def prepare() -> None:
+        """Import plotly, which takes a second, before there is something to draw."""
+        import plotly.graph_objects  # noqa: F401
+
+    def _wanted(self) -> tuple[object, ...]:
+        model = self._model
+        return (model.metric, model.mode, model.logarithmic, model.dark, model.book.count(model.metric))
+
+    def draw(self) -> None:
+        """Bring the figure up to date."""
+        model = self._model
+        wanted = self._wanted()
+        mode: Mode = "ranks" if model.mode == "ranks" else "band"
+        new = figure(model.book, model.metric, mode=mode, log=model.logarithmic, dark=model.dark)
+        if self._figure is None:
+            self._show(new)
+        else:
+            update(self._figure, new)
+        self._drawn = wanted
+
+    def _show(self, new: dict[str, Any]) -> None:
+        import plotly.graph_objects as go
+
+        self._figure = go.FigureWidget(data=new["data"], layout=new["layout"])
+        self._figure._config = {**self._figure._config, **_CONFIG}  # noqa: SLF001  (plotly's way to configure a widget)
+        self._plot.children = [self._figure]
+
+
+def update(shown: go.FigureWidget, new: dict[str, Any]) -> None:
+    """Make a figure equal to a newly computed one, trace by trace where the traces are the same in number and kind."""
+    same = [trace.name for trace in shown.data] == [trace.get("name") for trace in new["data"]]
+    with shown.batch_update():
+        if same:
+            for trace, values in zip(shown.data, new["data"], strict=True):
+                trace.update(values, overwrite=True)
+        shown.layout.update(new["layout"], overwrite=True)
+    if not same:
+        shown.data = ()
+        shown.add_traces(new["data"])

@@ -1,0 +1,148 @@
+"""The job panel: a card of ipywidgets that shows one job live, wherever widgets are drawn.
+
+    Card (VBox)
+      head       state, name, id, progress, buttons; the phases while it sets up; the failure when it failed
+      body (HBox)
+        curve    bar over the curve, one FigureWidget
+        log      rows by message
+      notice     at most one line
+
+The model holds the state (panels.model), the feed's thread moves it (panels.feed).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import anywidget
+import ipywidgets
+import traitlets
+
+from distdl_jupyter.core.errors import DistDLError
+from distdl_jupyter.follow import Follower
+from distdl_jupyter.panels.assets import asset
+from distdl_jupyter.panels.curves import Curve
+from distdl_jupyter.panels.feed import Feed, Pace
+from distdl_jupyter.panels.logview import LogWidget
+from distdl_jupyter.panels.model import JobModel
+from distdl_jupyter.panels.subshell import reachable
+
+if TYPE_CHECKING:
+    from distdl_jupyter.client import Job
+    from distdl_jupyter.core.events import Event
+
+#: Seconds between two updates of each part.
+_SECONDS = {"card": 0.25, "log": 0.2, "curve": 0.5}
+
+
+class HeadWidget(anywidget.AnyWidget):
+    """Head, phases and failure; it brings the style sheet of the whole panel."""
+
+    _esm = asset("head.js")
+    _css = asset("panels.css")
+    card = traitlets.Dict().tag(sync=True)
+    beat = traitlets.Float().tag(sync=True)
+    dark = traitlets.Bool(default_value=False).tag(sync=True)
+    detached = traitlets.Bool(default_value=False).tag(sync=True)
+
+
+class NoticeWidget(anywidget.AnyWidget):
+    """The line at the foot."""
+
+    _esm = asset("notice.js")
+    card = traitlets.Dict().tag(sync=True)
+    problem = traitlets.Unicode().tag(sync=True)
+
+
+class JobPanel(ipywidgets.VBox):  # type: ignore[misc]
+    """One job, live. ``interactive`` False waits for a front end's sign before the heavy curve is made."""
+
+    def __init__(self, job: Job, *, interactive: bool = True) -> None:
+        super().__init__()
+        self.job = job
+        follower = Follower(job.folder)
+        self.model = JobModel(follower.view, can_rerun=hasattr(job, "rerun"))
+        self.head = HeadWidget()
+        self.notice = NoticeWidget()
+        self.curve = Curve(self.model)
+        self.lines = LogWidget(self.model.lines, world=follower.view.process_count)
+        self._body = ipywidgets.HBox([self.curve.box, self.lines])
+        self._interactive = interactive
+        self._paces = {name: Pace(seconds) for name, seconds in _SECONDS.items()}
+        self._connect()
+        self.children = [self.head, self._body, self.notice]
+        if interactive:
+            threading.Thread(target=self.curve.prepare, daemon=True).start()
+        self.feed = Feed(follower, self._take, self._draw)
+        self.feed.start()
+
+    def _connect(self) -> None:
+        for box, name in ((self, "dd-card"), (self._body, "dd-body")):
+            box.add_class("dd").add_class(name)
+        for name in ("card", "beat"):
+            traitlets.dlink((self.model, name), (self.head, name))
+        for name in ("dark", "detached"):
+            traitlets.link((self.head, name), (self.model, name))
+        traitlets.dlink((self.model, "foot"), (self.notice, "card"))
+        traitlets.dlink((self.model, "problem"), (self.notice, "problem"))
+        traitlets.dlink((self.model, "failed"), (self.lines, "failed"))
+        for name in ("metrics", "summary", "table"):
+            traitlets.dlink((self.model, name), (self.curve.bar, name))
+        for name in ("metric", "mode", "logarithmic"):
+            traitlets.link((self.model, name), (self.curve.bar, name))
+        self.model.observe(lambda _change: self.feed.poke(), ["metric", "mode", "logarithmic", "dark", "detached"])
+        for widget in (self.head, self.notice, self.curve.bar, self.lines):
+            reachable(widget)
+        self.head.on_msg(self._pressed)
+        self.lines.on_msg(lambda *_: self.feed.poke())
+
+    # ---- what the feed's thread does ----
+
+    def _take(self, events: list[Event]) -> None:
+        self.model.take(events)
+
+    def _draw(self, *, final: bool) -> None:
+        """Send what has changed, each part at its own pace; the last time everything."""
+        now = time.monotonic()
+        due = {name for name, pace in self._paces.items() if pace.due(now) or final}
+        if "card" in due:
+            self.model.publish(time.time())
+        if self.model.detached and not final:
+            return
+        if "log" in due and self.lines.behind:
+            self.lines.push()
+        if "curve" in due and self.curve.behind and (self._interactive or self.lines.greeted):
+            self.curve.draw()
+            self.model.describe()
+        if final:
+            self.lines.keep_tail()
+
+    # ---- what a user presses ----
+
+    def _pressed(self, _widget: object, content: dict[str, Any], _buffers: object) -> None:
+        """Carry out a press in a thread of its own: a job may be slow to reach, the page must not wait."""
+        threading.Thread(target=self._carry_out, args=(content.get("type"),), daemon=True).start()
+
+    def _carry_out(self, what: str | None) -> None:
+        actions = {"cancel": self.job.cancel, "kill": lambda: self.job.cancel(now=True), "rerun": self._rerun}
+        action = actions.get(what or "")
+        if action is None:
+            return
+        try:
+            action()
+            self.model.problem = ""
+        except (DistDLError, OSError) as error:
+            self.model.problem = str(error)
+            self.head.send({"type": "release"})
+
+    def _rerun(self) -> None:
+        from distdl_jupyter.panels.show import show
+
+        show(self.job.rerun())  # type: ignore[attr-defined]
+
+
+def panel(job: Job) -> JobPanel:
+    """Return the live panel of a job, as a widget to be displayed or laid out with others."""
+    return JobPanel(job)

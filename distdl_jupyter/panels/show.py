@@ -1,0 +1,126 @@
+"""What a cell leaves behind for a job: one output in several forms, live now and readable for ever.
+
+``application/vnd.distdl.job+json`` names the job for front ends that know it, the widget view is the live panel,
+``text/html`` and ``text/plain`` are the job's last state. The output is written when the job is shown, and once more
+when it has ended: before ``job.wait()`` returns in this kernel, else by a thread.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.core.log import LogBook
+from distdl_jupyter.core.series import SeriesBook
+from distdl_jupyter.follow import Follower
+from distdl_jupyter.panels import snapshot
+
+if TYPE_CHECKING:
+    from distdl_jupyter.client import Job
+    from distdl_jupyter.panels.monitor import JobPanel
+
+#: Seconds for which a cell that waits for the job has the first turn to write its end.
+_TURN = 1.0
+JOB_MIME = "application/vnd.distdl.job+json"
+
+
+def show(job: Job) -> None:
+    """Display a job in the running cell."""
+    shown = Shown(job, with_widget=asked_by_notebook())
+    job.on_settled(shown.waited)
+    shown.start()
+
+
+def asked_by_notebook() -> bool:
+    """Say whether the running cell belongs to a front end that draws widgets: those name the cell they ask for."""
+    try:
+        from IPython.core.getipython import get_ipython
+
+        parent: Any = get_ipython().get_parent()  # type: ignore[union-attr]
+    except (ImportError, AttributeError, LookupError):
+        return False
+    return bool(parent and (parent.get("metadata") or {}).get("cellId"))
+
+
+class Shown:
+    """One displayed output of a job."""
+
+    def __init__(self, job: Job, *, with_widget: bool) -> None:
+        self._job = job
+        self._display_id = uuid.uuid4().hex
+        self._panel: JobPanel | None = _panel(job) if with_widget else None
+        self._settling = threading.Lock()
+        self._settled = self._waited = False
+
+    def start(self) -> None:
+        """Display now, and see to it that the end will be shown."""
+        _display(self._bundle(), self._display_id, update=False)
+        threading.Thread(target=self._watch, name=f"distdl-output-{self._job.id}", daemon=True).start()
+
+    def waited(self) -> None:
+        """Write the last state of the ended job from the cell that waits for it.
+
+        A front end that draws widgets takes the thread's message just as well and gets none twice. One that does not,
+        such as a program that executes the notebook, heeds only what belongs to the cell it is running.
+        """
+        with self._settling:
+            if not self._waited and not (self._settled and self._panel is not None):
+                self._settle()
+            self._waited = True
+
+    def _watch(self) -> None:
+        for _ in Follower(self._job.folder).follow():
+            pass
+        time.sleep(_TURN)
+        with self._settling:
+            if not self._settled:
+                self._settle()
+
+    def _settle(self) -> None:
+        if self._panel is not None:
+            self._panel.feed.finish()
+        _display(self._bundle(), self._display_id, update=True)
+        self._settled = True
+
+    def _bundle(self) -> dict[str, Any]:
+        follower = Follower(self._job.folder)
+        book, lines = SeriesBook(), LogBook(follower.view.process_count)
+        for events in iter(follower.read, []):
+            for event in events:
+                book.apply(event)
+                lines.apply(event)
+        view = follower.view
+        result = view.ranks[0].result or ""
+        bundle: dict[str, Any] = {
+            JOB_MIME: {"id": view.id, "version": 1},
+            "text/html": snapshot.html(view, book, lines, follower.spec, result),
+            "text/plain": snapshot.text(view, book, lines, follower.spec, result),
+        }
+        if self._panel is not None:
+            bundle["application/vnd.jupyter.widget-view+json"] = {
+                "version_major": 2,
+                "version_minor": 0,
+                "model_id": self._panel.model_id,
+            }
+        return bundle
+
+
+def _panel(job: Job) -> JobPanel | None:
+    """Return the live panel; None where widgets are not installed, so that the static form is shown."""
+    try:
+        from distdl_jupyter.panels.monitor import JobPanel
+    except ImportError:
+        return None
+    return JobPanel(job)
+
+
+def _display(bundle: dict[str, Any], display_id: str, *, update: bool) -> None:
+    from IPython.display import publish_display_data
+
+    publish_display_data(
+        bundle,  # type: ignore[no-untyped-call]
+        transient={"display_id": display_id},
+        update=update,
+    )

@@ -1,0 +1,111 @@
+"""A failed job told for reading: the first failure with its place, and what happened in order.
+
+Pure, and only what the events say: a place or a time that nobody reported is left out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from distdl_jupyter.core import words
+from distdl_jupyter.core.failure import Failure, is_echo
+from distdl_jupyter.core.state import State
+from distdl_jupyter.core.view import JobView, RankView
+
+#: A failure is told when the job has come to its end: before that the first sign may still turn out to be an echo.
+_TOLD = (State.FAILED, State.LOST)
+#: Others that ended within so many seconds of each other, in the same way, are one entry.
+_TOGETHER = 1.0
+
+
+def failure_card(view: JobView) -> dict[str, Any] | None:
+    """Return the failure as the panel shows it (``Failure`` in labextension/src/card.ts), None when there is none.
+
+    A job that failed as a whole, before any rank did, has ``rank`` None; the state's reason says why.
+    """
+    if view.state not in _TOLD:
+        return None
+    failure = view.failure
+    if failure is None:
+        return _whole_job(view) if view.state is State.FAILED else None
+    error = failure.error or {}
+    return {
+        "rank": failure.rank,
+        "when": failure.when,
+        "what": failure.what,
+        "error_type": str(error.get("type", "")),
+        "message": str(error.get("message", "")),
+        "place": place(view.ranks[failure.rank]),
+        "hint": " ".join(str(part) for part in (error.get("hint", ""), failure.evidence) if part and part != "stopped"),
+        "frames": error.get("frames", []),
+        "values": error.get("values", []),
+        "traceback": str(error.get("traceback", "")),
+        "others": failure.others,
+        "story": story(view, failure),
+    }
+
+
+def _whole_job(view: JobView) -> dict[str, Any]:
+    empty: dict[str, Any] = dict.fromkeys(("what", "error_type", "message", "place", "hint", "traceback"), "")
+    return {**empty, "rank": None, "when": view.ended, "frames": [], "values": [], "others": [], "story": []}
+
+
+def place(rank: RankView) -> str:
+    """Return where a rank runs, as far as it is known: ``node-b (pid 48213, GPU 0)``."""
+    inside = [f"pid {rank.pid}"] if rank.pid is not None else []
+    inside += [f"GPU {rank.gpu}"] if rank.gpu is not None else []
+    if not rank.host:
+        return ", ".join(inside)
+    return f"{rank.host} ({', '.join(inside)})" if inside else rank.host
+
+
+def story(view: JobView, failure: Failure) -> list[dict[str, Any]]:
+    """Return what happened: when the ranks met, the first failure, the others grouped by how they ended."""
+    first = {"t": failure.when, "text": _first(view, failure), "bad": True}
+    told = [*_met(view), first, *_others(view, failure)]
+    if view.ended is not None and all(rank.status == "ended" for rank in view.ranks):
+        told[-1]["text"] += "; no process left"
+    return told
+
+
+def _met(view: JobView) -> list[dict[str, Any]]:
+    train = next((phase for phase in view.phases if phase.phase == "train"), None)
+    if train is None or train.begun is None:
+        return []
+    who = f"{words.plural(view.process_count, 'rank')} met and started" if view.process_count > 1 else "Started"
+    return [{"t": train.begun, "text": f"{who} training", "bad": False}]
+
+
+def _first(view: JobView, failure: Failure) -> str:
+    who = f"Rank {failure.rank}" if view.process_count > 1 else "The process"
+    if failure.error:
+        return f"{who} raised {failure.error.get('type', 'an exception')}"
+    return f"{who} {_ended(view.ranks[failure.rank])}"
+
+
+def _ended(rank: RankView) -> str:
+    if rank.signal:
+        return f"ended by SIG{rank.signal}"
+    return f"ended with exit code {rank.code}" if rank.code else "ended"
+
+
+def _others(view: JobView, failure: Failure) -> list[dict[str, Any]]:
+    groups: list[tuple[str, float, list[int]]] = []
+    for other in failure.others:
+        how, after = _how(view.ranks[other["rank"]], failure.rank), other["after"]
+        if groups and groups[-1][0] == how and after - groups[-1][1] <= _TOGETHER:
+            groups[-1][2].append(other["rank"])
+        else:
+            groups.append((how, after, [other["rank"]]))
+    return [
+        {"t": failure.when + after, "text": f"{words.ranks(sorted(ranks)).capitalize()} {how}", "bad": False}
+        for how, after, ranks in groups
+    ]
+
+
+def _how(rank: RankView, first: int) -> str:
+    if is_echo(rank.error):
+        return f"lost rank {first}"
+    if rank.error:
+        return f"raised {rank.error.get('type', 'an exception')}"
+    return _ended(rank)

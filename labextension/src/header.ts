@@ -1,0 +1,317 @@
+/**
+ * The head of a job's panel: state, name, id; where and how many; percent, step, time left; the buttons.
+ *
+ * It answers in that order, in every state. It knows nothing of widgets: it is given a `Card` and calls `Actions`.
+ */
+import { Clock, type Card, type Host, type Stop } from './card';
+import { copy } from './clipboard';
+import { assign, fill, h, onClick, setText, show, type Child } from './dom';
+import { icon } from './icons';
+import { ENDED, ago, capital, clock, count, duration, pastDay, percent, plural, processes, shortId } from './words';
+
+export interface Actions {
+  cancel(): void;
+  kill(): void;
+  detach(): void;
+  attach(): void;
+  rerun(): void;
+}
+
+/** A job younger than this is canceled without a question, in seconds. */
+const YOUNG = 60;
+/** Seconds of silence after which the live view counts as paused. */
+const PAUSED = 5;
+const SETUP = new Set(['queued', 'preparing', 'starting']);
+
+export class Header {
+  readonly clock = new Clock();
+  #card: Card | null = null;
+  #detached = false;
+  #asking = false;
+  #pressed: string | null = null;
+
+  readonly #pill = h('span', { class: 'dd-pill' });
+  readonly #name = h('span', { class: 'dd-title dd-ell' });
+  readonly #id = h('span', { class: 'dd-mono dd-sub dd-id-long dd-nw' });
+  readonly #shortId = h('span', { class: 'dd-mono dd-sub dd-id-short dd-nw' });
+  readonly #copy = button('copy', 'Copy id', 'dd-quiet dd-icon');
+  readonly #inline = h('span', { class: 'dd-sub dd-s12 dd-num dd-ell' });
+  readonly #paused = h('span', { class: 'dd-paused dd-row dd-s12 dd-ink-warn', hidden: true });
+  readonly #question = h('span', { class: 'dd-row dd-ask', role: 'group', hidden: true });
+  readonly #attach = button('attach', 'Attach', 'dd-keep');
+  readonly #detach = button('detach', 'Detach', 'dd-shrink');
+  readonly #rerun = button('rerun', 'Rerun', '');
+  readonly #cancel = button('close', 'Cancel', 'dd-shrink dd-danger');
+  readonly #kill = button('stop', 'Kill now', 'dd-shrink dd-danger');
+  readonly #meta = h('div', { class: 'dd-dots dd-sub dd-s12 dd-num dd-grow' });
+  readonly #hosts = h('div', { class: 'dd-hosts dd-s12', role: 'img' });
+  readonly #metaRow = h('div', { class: 'dd-row dd-meta' }, this.#meta, this.#hosts);
+  readonly #percent = h('span', { class: 'dd-b dd-nw' });
+  readonly #steps = h('span', { class: 'dd-dots dd-sub dd-grow' });
+  readonly #elapsed = h('span', { class: 'dd-sub dd-nw' });
+  readonly #left = h('span', { class: 'dd-b dd-nw' });
+  readonly #workRow = h('div', { class: 'dd-row dd-num dd-work' }, this.#percent, this.#steps, this.#elapsed, this.#left);
+  readonly #stopNext = h('span', { class: 'dd-grow dd-ell' });
+  readonly #stopPlaces = h('span', { class: 'dd-sub dd-ell' });
+  readonly #stopRow = h('div', { class: 'dd-row dd-num dd-s12 dd-stop' }, this.#stopNext, this.#stopPlaces);
+  readonly #fill = h('i');
+  readonly #bar = h('div', { class: 'dd-bar', role: 'progressbar', 'aria-valuemin': 0, 'aria-valuemax': 100 }, this.#fill);
+  readonly #live = h('div', { class: 'dd-sr', role: 'status', 'aria-live': 'polite' });
+
+  constructor(readonly root: HTMLElement, private readonly actions: Actions) {
+    root.classList.add('dd-head');
+    root.setAttribute('role', 'group');
+    const buttons = [this.#attach, this.#detach, this.#rerun, this.#cancel, this.#kill];
+    const identity = [this.#pill, this.#name, this.#id, this.#shortId, this.#copy, this.#inline];
+    const top = h('div', { class: 'dd-row dd-top' }, ...identity, h('span', { class: 'dd-grow' }), this.#paused, this.#question, ...buttons);
+    root.append(top, this.#metaRow, this.#workRow, this.#stopRow, this.#bar, this.#live);
+    this.#connect();
+  }
+
+  #connect(): void {
+    onClick(this.#copy, () => void copy(this.#card?.id ?? '', this.#copy));
+    onClick(this.#cancel, () => this.#askOrCancel());
+    onClick(this.#kill, () => this.#press('kill'));
+    onClick(this.#detach, () => this.actions.detach());
+    onClick(this.#attach, () => this.actions.attach());
+    onClick(this.#rerun, () => this.#press('rerun'));
+    this.#question.addEventListener('keydown', (event) => {
+      if (event.key === 'Escape') this.#answer(false);
+    });
+  }
+
+  /** Show a newer card. */
+  update(card: Card, detached = false): void {
+    const changed = this.#card?.state !== card.state;
+    if (changed && this.#card) setText(this.#live, `${card.name}: ${capital(card.state)}`);
+    if (changed) this.#asking = false;
+    if (changed) this.#pressed = null;
+    this.#card = card;
+    this.#detached = detached;
+    this.tick();
+  }
+
+  /** The kernel has answered a press that could not be carried out, so the button is free again. */
+  release(): void {
+    this.#pressed = null;
+    this.tick();
+  }
+
+  /** Redraw what depends on the time; to be called a few times a second. */
+  tick(): void {
+    const card = this.#card;
+    if (!card) return;
+    const paused = this.#isPaused(card);
+    assign(this.root, { 'data-mode': this.#mode(card), 'aria-label': `Job ${card.name}` });
+    this.#drawIdentity(card);
+    this.#drawMeta(card);
+    this.#drawWork(card);
+    this.#drawStop(card);
+    this.#drawPaused(card, paused);
+    this.#drawButtons(card, paused);
+  }
+
+  #mode(card: Card): string {
+    if (this.#detached) return 'detached';
+    if (ENDED.has(card.state)) return 'ended';
+    if (SETUP.has(card.state)) return 'setup';
+    return card.state;
+  }
+
+  #drawIdentity(card: Card): void {
+    assign(this.#pill, { 'data-state': card.state });
+    const turns = card.state === 'starting' || card.state === 'preparing';
+    fill(this.#pill, card.state, () => [icon(card.state, 14, turns ? 'dd-turn' : ''), capital(card.state)]);
+    setText(this.#name, card.name);
+    assign(this.#name, { title: card.name });
+    setText(this.#id, card.id);
+    setText(this.#shortId, shortId(card.id));
+    setText(this.#inline, this.#inlineText(card));
+    assign(this.#inline, { title: this.#inlineText(card) });
+  }
+
+  #inlineText(card: Card): string {
+    const mode = this.#mode(card);
+    if (mode === 'setup') return places(card).join(' · ');
+    if (mode === 'detached') return [share(card), this.#leftText(card)].filter(Boolean).join(', ');
+    if (mode === 'canceling') return stopText(card.stop, card, this.clock.now());
+    if (card.state === 'lost') return `No result; last sign ${clock(card.last_sign)}`;
+    return '';
+  }
+
+  #drawMeta(card: Card): void {
+    const mode = this.#mode(card);
+    show(this.#metaRow, mode === 'running' || mode === 'ended');
+    const words = [...places(card), ...(mode === 'ended' ? endWords(card, this.clock.now()) : [])];
+    fill(this.#meta, words.join('|'), () => words.map((word) => h('span', {}, word)));
+    drawHosts(this.#hosts, mode === 'running' ? card.hosts : []);
+  }
+
+  #drawWork(card: Card): void {
+    const running = this.#mode(card) === 'running';
+    show(this.#workRow, running);
+    setText(this.#percent, share(card));
+    show(this.#percent, Boolean(share(card)));
+    const words = workWords(card);
+    fill(this.#steps, words.join('|'), () => words.map((word) => h('span', {}, word)));
+    setText(this.#elapsed, `${duration(this.clock.now() - card.created)} elapsed`);
+    setText(this.#left, this.#leftText(card));
+    show(this.#left, this.#leftText(card) !== '');
+    const known = running && Boolean(card.total) && card.done !== null;
+    show(this.#bar, known || this.#mode(card) === 'canceling');
+    if (known) this.#drawBar((card.done ?? 0) / (card.total ?? 1), [share(card), this.#leftText(card)].filter(Boolean).join(', '));
+  }
+
+  #drawBar(part: number, text: string): void {
+    const width = Math.max(0, Math.min(1, part)) * 100;
+    this.#fill.style.width = `${width.toFixed(1)}%`;
+    assign(this.#bar, { 'aria-valuenow': Math.round(width), 'aria-valuetext': text, 'aria-label': 'Progress' });
+  }
+
+  #leftText(card: Card): string {
+    if (card.left === null || card.state !== 'running') return '';
+    return `about ${duration(Math.max(0, card.left - (this.clock.now() - card.now)))} left`;
+  }
+
+  #drawStop(card: Card): void {
+    const stop = card.stop;
+    const shown = this.#mode(card) === 'canceling' && stop !== null;
+    show(this.#stopRow, shown);
+    if (!shown || !stop) return;
+    const now = this.clock.now();
+    setText(this.#stopNext, nextSignals(stop, now));
+    setText(this.#stopPlaces, stop.places.join('; '));
+    const end = stop.kill_at ?? stop.next_at;
+    this.#drawBar(end === null || end <= stop.sent ? 1 : (now - stop.sent) / (end - stop.sent), nextSignals(stop, now));
+  }
+
+  #isPaused(card: Card): boolean {
+    return !ENDED.has(card.state) && this.clock.silence() > PAUSED;
+  }
+
+  #drawPaused(card: Card, paused: boolean): void {
+    show(this.#paused, paused);
+    if (!paused) return;
+    const text = this.clock.live ? `Live view paused ${ago(this.clock.silence())}` : `Shown as of ${clock(card.now)}`;
+    fill(this.#paused, text, () => [icon('warn', 14), h('span', { class: 'dd-ell' }, text)]);
+    assign(this.#paused, { title: `The kernel sends nothing. The job goes on; %dist_attach ${card.id} shows it again.` });
+  }
+
+  #drawButtons(card: Card, paused: boolean): void {
+    const living = !ENDED.has(card.state);
+    const canceling = card.state === 'canceling';
+    show(this.#question, this.#asking);
+    show(this.#attach, this.#detached);
+    show(this.#detach, living && !canceling && !SETUP.has(card.state) && !this.#detached && !this.#asking);
+    show(this.#cancel, living && !canceling && !this.#detached && !this.#asking);
+    show(this.#kill, canceling && !this.#detached);
+    show(this.#rerun, !living && card.can_rerun && card.state !== 'failed' && !this.#detached);
+    const blocked = paused || this.#pressed !== null;
+    for (const each of [this.#cancel, this.#kill, this.#rerun, this.#detach]) each.disabled = blocked;
+  }
+
+  #askOrCancel(): void {
+    const card = this.#card;
+    if (!card) return;
+    if (this.clock.now() - card.created < YOUNG) this.#press('cancel');
+    else this.#ask(card);
+  }
+
+  #ask(card: Card): void {
+    const yes = onClick(button('', 'Yes', 'dd-danger'), () => this.#answer(true));
+    const no = onClick(button('', 'No', ''), () => this.#answer(false));
+    this.#question.replaceChildren(h('span', { class: 'dd-ell' }, `Cancel ${card.name}?`), yes, no);
+    this.#asking = true;
+    this.tick();
+    no.focus();
+  }
+
+  #answer(yes: boolean): void {
+    this.#asking = false;
+    if (yes) this.#press('cancel');
+    this.tick();
+    this.#cancel.focus();
+  }
+
+  #press(what: 'cancel' | 'kill' | 'rerun'): void {
+    this.#pressed = what;
+    this.tick();
+    this.actions[what]();
+  }
+}
+
+/** Return a button with an icon and a word; narrow panels keep the icon and show the word as a tooltip. */
+export function button(name: string, label: string, classes: string): HTMLButtonElement {
+  const bare = classes.includes('dd-icon');
+  const word = bare ? null : h('span', { class: 'dd-word' }, label);
+  return h('button', { type: 'button', class: `dd-btn ${classes}`, title: label, 'aria-label': label }, name ? icon(name) : null, word);
+}
+
+function places(card: Card): string[] {
+  return [card.compute_target, processes(card.node_count, card.process_count_per_node), card.backend];
+}
+
+function share(card: Card): string {
+  return card.total && card.done !== null ? percent(card.done, card.total) : '';
+}
+
+/** "epoch 62 of 100", "step 744 of 1,200": only what the ranks reported. */
+function workWords(card: Card): string[] {
+  const words: string[] = [];
+  const unit = card.unit || 'step';
+  if (card.done !== null) words.push(`${unit} ${count(card.done)}${card.total ? ` of ${count(card.total)}` : ''}`);
+  if (card.step !== null && (card.done === null || unit !== 'step')) words.push(`step ${count(card.step)}`);
+  return words;
+}
+
+function endWords(card: Card, now: number): string[] {
+  const end = card.ended ?? card.last_sign;
+  const words = [`ran ${duration(end - card.created)}`];
+  const day = pastDay(end, now);
+  if (card.state === 'failed' || card.state === 'canceled') {
+    const at = workWords(card)[0];
+    if (at) words.push(`stopped at ${at}`);
+  }
+  return day ? [`${day}, ${words[0] ?? ''}`, ...words.slice(1)] : words;
+}
+
+function stopText(stop: Stop | null, card: Card, now: number): string {
+  if (!stop) return places(card).join(' · ');
+  const total = card.node_count * card.process_count_per_node;
+  const sent = stop.signal ? `${stop.signal} sent ${ago(now - stop.sent)}` : 'Stopping';
+  return `${sent}, ${stop.remaining} of ${plural(total, 'rank')} still ${stop.remaining === 1 ? 'runs' : 'run'}`;
+}
+
+function nextSignals(stop: Stop, now: number): string {
+  const parts: string[] = [];
+  const inSeconds = (at: number): string => `in ${duration(Math.max(0, at - now))}`;
+  if (stop.next && stop.next_at !== null) parts.push(`${stop.next} ${inSeconds(stop.next_at)}`);
+  if (stop.kill_at !== null && stop.next !== 'KILL') parts.push(`KILL ${inSeconds(stop.kill_at)}`);
+  return parts.join(', ');
+}
+
+/** Draw each rank as a dot beside its node's name; large jobs get one bar a node. */
+function drawHosts(element: HTMLElement, hosts: Host[]): void {
+  const key = JSON.stringify(hosts);
+  show(element, hosts.length > 0);
+  assign(element, { 'aria-label': hosts.map(hostLabel).join('; ') });
+  fill(element, key, () => [
+    h('span', { class: 'dd-hosts-all' }, ...hosts.map(hostElement)),
+    h('span', { class: 'dd-hosts-few dd-nw' }, plural(hosts.reduce((sum, host) => sum + sizeOf(host), 0), 'rank')),
+  ]);
+}
+
+const sizeOf = (host: Host): number => Object.values(host.counts).reduce((sum, many) => sum + many, 0);
+
+function hostLabel(host: Host): string {
+  const counts = Object.entries(host.counts).map(([status, many]) => `${many} ${status}`);
+  return `${host.name ? `${host.name}: ` : ''}${counts.join(', ')}`;
+}
+
+function hostElement(host: Host): HTMLElement {
+  const name = host.name ? h('span', { class: 'dd-sub dd-ell' }, host.name) : null;
+  const dots: Child[] = host.ranks.map(([rank, status]) => h('i', { class: 'dd-dot', 'data-status': status, title: `rank ${rank}: ${status}` }));
+  const many = sizeOf(host);
+  const bar = h('span', { class: 'dd-hostbar', title: hostLabel(host) }, `${(host.counts.ready ?? 0)} of ${many}`);
+  return h('span', { class: 'dd-host' }, name, dots.length ? h('span', { class: 'dd-dotgrid' }, ...dots) : bar);
+}

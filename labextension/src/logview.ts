@@ -1,0 +1,402 @@
+/**
+ * The log of a job: time, rank, stream, text; a tab for each rank; search; follow.
+ *
+ * Only the rows in sight are in the page: all rows have one height, so the place of each is known. A row keeps its element
+ * while it is in sight, so a selection of text survives new lines. It is given a `LogStore` and told when that changed.
+ */
+import { arrowKeys, assign, fill, h, onClick, setText, show } from './dom';
+import { button } from './header';
+import { icon } from './icons';
+import { places, type LogStore, type Row } from './logstore';
+import { clock, count, plural } from './words';
+
+const HEIGHT = 18;
+const SPARE = 8;
+const PADDING = 6;
+/** Above so many ranks, a list to choose from takes the place of the tabs. */
+const MAX_TABS = 8;
+
+/** What of a view outlives it, when a front end draws it anew. */
+export interface Place {
+  rank: number | null;
+  query: string;
+  follow: boolean;
+  scroll: number;
+  /** Show only the last lines of one rank, below a failure. */
+  folded: boolean;
+}
+
+export interface Setting {
+  world: number;
+  /** Rank whose last lines are shown while folded, and how its last error line begins. */
+  failed: { rank: number | null; text: string } | null;
+}
+
+export const newPlace = (): Place => ({ rank: null, query: '', follow: true, scroll: 0, folded: true });
+
+export class LogView {
+  #rows: Row[] = [];
+  #matches: number[] = [];
+  #current = -1;
+  #selected: number | null = null;
+  #seen = 0;
+  #setting: Setting = { world: 1, failed: null };
+  #drawn = new Map<string, HTMLElement>();
+  #expected = -1;
+
+  readonly #tabs = h('div', { class: 'dd-tabs', role: 'tablist', 'aria-label': 'Log of' });
+  readonly #input = h('input', { type: 'text', placeholder: 'Search', 'aria-label': 'Search the log', spellcheck: 'false' });
+  readonly #found = h('span', { class: 'dd-sub dd-found-count dd-num', 'aria-live': 'polite' });
+  readonly #search = h('label', { class: 'dd-field dd-search', title: 'Search the log ( / )' }, icon('search', 14, 'dd-sub'), this.#input, this.#found);
+  readonly #fresh = h('span', { class: 'dd-fresh dd-num' });
+  readonly #follow = button('follow', 'Follow', 'dd-quiet dd-icon dd-follow');
+  readonly #bar = h('div', { class: 'dd-part' }, this.#tabs, h('span', { class: 'dd-grow' }), this.#search, this.#follow);
+  readonly #foldedTitle = h('h3', { class: 'dd-h3' });
+  readonly #foldedCount = h('span', { class: 'dd-sub dd-s12' });
+  readonly #unfold = h('button', { type: 'button', class: 'dd-link dd-s12' }, 'Show full log');
+  readonly #foldedBar = h('div', { class: 'dd-part dd-low', hidden: true }, this.#foldedTitle, this.#foldedCount, h('span', { class: 'dd-grow' }), this.#unfold);
+  readonly #sheet = h('div', { class: 'dd-log-sheet' });
+  readonly #body = h('div', { class: 'dd-log-body', tabindex: 0, role: 'region', 'aria-label': 'Log lines' }, this.#sheet);
+  readonly #whole = h('pre', { class: 'dd-log-whole', tabindex: 0, hidden: true, 'aria-label': 'Whole line' });
+
+  constructor(
+    private readonly root: HTMLElement,
+    private readonly store: LogStore,
+    private readonly place: Place,
+    private readonly onUnfold: () => void,
+  ) {
+    root.classList.add('dd-log');
+    root.append(this.#bar, this.#foldedBar, this.#body, this.#whole);
+    this.#follow.append(this.#fresh);
+    this.#input.value = place.query;
+    this.#seen = store.arrived;
+    this.#connect();
+  }
+
+  #connect(): void {
+    this.#body.addEventListener('scroll', () => this.#scrolled());
+    this.#input.addEventListener('input', () => this.#searchFor(this.#input.value));
+    this.#input.addEventListener('keydown', (event) => this.#searchKey(event));
+    this.root.addEventListener('keydown', (event) => this.#key(event));
+    this.#body.addEventListener('keydown', (event) => this.#bodyKey(event));
+    onClick(this.#follow, () => this.#setFollow(!this.place.follow));
+    onClick(this.#unfold, () => this.#openAll());
+    arrowKeys(this.#tabs, () => [...this.#tabs.querySelectorAll<HTMLElement>('[role=tab]')], (tab) => tab.click());
+    onClick(this.#sheet, (event) => this.#clicked(event));
+  }
+
+  /** Take over how many ranks there are and which one failed. */
+  set(setting: Setting): void {
+    this.#setting = setting;
+    this.refresh();
+  }
+
+  /** The store has changed, or the view came into sight: draw what is seen now. */
+  refresh(): void {
+    const folded = this.#folded();
+    this.#drawBars(folded);
+    this.#rows = folded ? this.store.rows(this.#setting.failed?.rank ?? null).slice(-6) : this.store.rows(this.place.rank);
+    this.#sheet.style.height = `${this.#rows.length * HEIGHT}px`;
+    this.#find();
+    if (this.place.follow && !folded) this.#toEnd();
+    this.#draw();
+  }
+
+  /** Put the view back to where it was scrolled to, after its front end drew it anew. */
+  restore(): void {
+    if (!this.place.follow) this.#scrollTo(this.place.scroll);
+    this.refresh();
+  }
+
+  #folded(): boolean {
+    return this.place.folded && this.#setting.failed !== null;
+  }
+
+  #openAll(): void {
+    this.place.folded = false;
+    this.place.rank = null;
+    this.onUnfold();
+    this.refresh();
+  }
+
+  // ---- bars ----
+
+  #drawBars(folded: boolean): void {
+    show(this.#bar, !folded);
+    show(this.#foldedBar, folded);
+    this.root.classList.toggle('dd-log-folded', folded);
+    const rank = this.#setting.failed?.rank ?? null;
+    setText(this.#foldedTitle, rank === null ? 'Last lines' : `Last lines of rank ${rank}`);
+    setText(this.#foldedCount, `${plural(this.store.total, 'line')} in all ranks`);
+    this.#drawTabs();
+    const fresh = this.place.follow ? 0 : this.store.arrived - this.#seen;
+    if (this.place.follow) this.#seen = this.store.arrived;
+    setText(this.#fresh, fresh > 0 ? `${count(fresh)} new` : '');
+    this.#follow.classList.toggle('dd-on', this.place.follow);
+    assign(this.#follow, { 'aria-pressed': String(this.place.follow), title: this.place.follow ? 'Follow is on ( f )' : 'Follow the newest line ( f )' });
+  }
+
+  #drawTabs(): void {
+    const world = this.#setting.world;
+    fill(this.#tabs, String(world), () => (world > MAX_TABS ? [this.#tab(null), this.#rankList(world)] : this.#allTabs(world)));
+    for (const tab of this.#tabs.querySelectorAll<HTMLElement>('[role=tab]')) {
+      const rank = tab.dataset['rank'] ? Number(tab.dataset['rank']) : null;
+      assign(tab, { 'aria-selected': String(rank === this.place.rank), tabindex: rank === this.place.rank ? 0 : -1 });
+      const tag = tab.querySelector<HTMLElement>('.dd-tag');
+      if (tag) this.#drawErrors(tag, rank);
+    }
+    const list = this.#tabs.querySelector('select');
+    if (list) list.value = this.place.rank === null ? '' : String(this.place.rank);
+  }
+
+  #drawErrors(tag: HTMLElement, rank: number | null): void {
+    const errors = rank === null ? 0 : (this.store.errors[rank] ?? 0);
+    show(tag, errors > 0);
+    setText(tag, count(errors));
+    assign(tag, { title: `${plural(errors, 'line')} on stderr` });
+  }
+
+  #allTabs(world: number): HTMLElement[] {
+    if (world === 1) return [this.#tab(null)];
+    return [this.#tab(null), ...Array.from({ length: world }, (_, rank) => this.#tab(rank))];
+  }
+
+  #tab(rank: number | null): HTMLElement {
+    const tag = h('span', { class: 'dd-tag dd-tag-warn dd-num', hidden: true });
+    const swatch = rank === null ? null : h('i', { class: `dd-swatch ${rankClass(rank)}` });
+    const word = rank === null ? 'All' : `Rank ${rank}`;
+    const tab = h('button', { type: 'button', role: 'tab', 'data-rank': rank === null ? '' : rank }, swatch, h('span', { 'data-word': word }, word), tag);
+    return onClick(tab, () => this.#choose(rank));
+  }
+
+  #rankList(world: number): HTMLElement {
+    const options = Array.from({ length: world }, (_, rank) => h('option', { value: rank }, `Rank ${rank}`));
+    const list = h('select', { class: 'dd-ranklist', 'aria-label': 'Rank' }, h('option', { value: '' }, 'Each rank'), ...options);
+    list.addEventListener('change', () => this.#choose(list.value === '' ? null : Number(list.value)));
+    return list;
+  }
+
+  #choose(rank: number | null): void {
+    this.place.rank = rank;
+    this.#close();
+    this.#current = -1;
+    if (!this.place.follow) this.#scrollTo(0);
+    this.refresh();
+  }
+
+  // ---- follow ----
+
+  #setFollow(on: boolean): void {
+    this.place.follow = on;
+    this.refresh();
+  }
+
+  #scrolled(): void {
+    const at = this.#body.scrollTop;
+    this.place.scroll = at;
+    if (Math.abs(at - this.#expected) > 1 && this.#body.clientHeight > 0) {
+      const atEnd = at + this.#body.clientHeight >= this.#body.scrollHeight - HEIGHT / 2;
+      if (atEnd !== this.place.follow && !this.#folded()) {
+        this.place.follow = atEnd;
+        this.#drawBars(this.#folded());
+      }
+    }
+    this.#expected = at;
+    this.#draw();
+  }
+
+  #toEnd(): void {
+    this.#scrollTo(this.#body.scrollHeight);
+  }
+
+  #scrollTo(top: number): void {
+    this.#body.scrollTop = top;
+    this.#expected = this.#body.scrollTop;
+    this.place.scroll = this.#expected;
+  }
+
+  // ---- rows ----
+
+  #draw(): void {
+    const top = this.#folded() ? 0 : this.#body.scrollTop;
+    const from = Math.max(0, Math.floor(top / HEIGHT) - SPARE);
+    const to = Math.min(this.#rows.length, Math.ceil((top + this.#body.clientHeight) / HEIGHT) + SPARE);
+    const kept = new Map<string, HTMLElement>();
+    for (let at = from; at < to; at += 1) this.#drawRow(at, kept);
+    for (const [key, element] of this.#drawn) if (!kept.has(key)) element.remove();
+    this.#drawn = kept;
+  }
+
+  #drawRow(at: number, kept: Map<string, HTMLElement>): void {
+    const row = this.#rows[at];
+    if (!row) return;
+    const key = row.n >= 0 ? String(row.n) : `open-${row.rank ?? ''}-${row.stream}`;
+    const looks = [row.text, row.redraws, row.lines.size, this.place.query, this.place.rank, at === this.#current, row.n === this.#selected, this.#setting.failed?.text].join('\u0000');
+    let element = this.#drawn.get(key);
+    if (element?.dataset['looks'] !== looks) {
+      const fresh = this.#rowElement(row, at === this.#current);
+      fresh.dataset['looks'] = looks;
+      if (element) element.replaceWith(fresh);
+      else this.#sheet.append(fresh);
+      element = fresh;
+    }
+    const top = `${at * HEIGHT + PADDING}px`;
+    if (element.style.top !== top) element.style.top = top;
+    element.dataset['at'] = String(at);
+    kept.set(key, element);
+  }
+
+  #rowElement(row: Row, current: boolean): HTMLElement {
+    const error = row.stream === 'err' && !row.redraws;
+    const bad = error && this.#isFailure(row);
+    const classes = ['dd-ll', bad ? 'dd-ll-bad' : error ? 'dd-ll-err' : '', row.rank === null ? 'dd-ll-sys' : '', row.n === this.#selected ? 'dd-ll-open' : ''];
+    return h(
+      'div',
+      { class: classes.filter(Boolean).join(' ') },
+      h('span', { class: 'dd-t dd-num' }, clock(row.t)),
+      this.#who(row),
+      h('span', { class: 'dd-e' }, error ? 'err' : ''),
+      h('span', { class: 'dd-x' }, h('span', { class: 'dd-text' }, ...marked(row.text, this.place.query, current)), this.#badge(row)),
+    );
+  }
+
+  #isFailure(row: Row): boolean {
+    const failed = this.#setting.failed;
+    return Boolean(failed?.text) && row.rank === failed?.rank && row.text.trimStart().startsWith(failed?.text ?? '');
+  }
+
+  #who(row: Row): HTMLElement {
+    if (row.rank === null) return h('span');
+    const rank = this.place.rank ?? (this.#folded() ? (this.#setting.failed?.rank ?? null) : null);
+    if (rank === null && row.lines.size === this.#setting.world && row.lines.size > 1) return h('span', { class: 'dd-rn' }, 'all');
+    return h('span', { class: `dd-rn ${rankClass(rank ?? row.rank)}` }, String(rank ?? row.rank));
+  }
+
+  #badge(row: Row): HTMLElement | null {
+    const words = [row.lines.size > 1 ? `×${row.lines.size} ranks` : '', row.redraws > 1 ? plural(row.redraws, 'redraw') : ''];
+    const text = words.filter(Boolean).join(', ');
+    return text ? h('span', { class: 'dd-badge' }, text) : null;
+  }
+
+  // ---- search ----
+
+  #searchFor(query: string): void {
+    this.place.query = query.trim() ? query : '';
+    this.#current = -1;
+    this.refresh();
+    if (this.place.query) this.#goTo(this.#matches.at(-1) ?? -1);
+  }
+
+  #find(): void {
+    const query = this.place.query;
+    this.#matches = query ? this.#rows.flatMap((row, at) => (places(row.text, query).length ? [at] : [])) : [];
+    if (query && this.place.follow) this.#current = this.#matches.at(-1) ?? -1;
+    const at = this.#matches.indexOf(this.#current);
+    setText(this.#found, query ? `${at >= 0 ? count(at + 1) : 0} / ${count(this.#matches.length)}` : '');
+    show(this.#found, query !== '');
+    this.#search.classList.toggle('dd-searching', query !== '');
+  }
+
+  #searchKey(event: KeyboardEvent): void {
+    if (event.key === 'Escape') this.#endSearch();
+    else if (event.key === 'Enter') this.#step(event.shiftKey ? -1 : 1);
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+  }
+
+  #endSearch(): void {
+    this.#input.value = '';
+    this.#searchFor('');
+    this.#body.focus();
+  }
+
+  #step(by: number): void {
+    const many = this.#matches.length;
+    if (!many) return;
+    const at = this.#matches.indexOf(this.#current);
+    this.#goTo(this.#matches[(at + by + many) % many] ?? -1);
+  }
+
+  /** Bring the match in row `at` into sight. Stepping through matches ends following, as scrolling does. */
+  #goTo(at: number): void {
+    if (at < 0) return;
+    this.#current = at;
+    const top = at * HEIGHT;
+    const inSight = top >= this.#body.scrollTop && top + HEIGHT <= this.#body.scrollTop + this.#body.clientHeight;
+    if (!inSight) {
+      this.place.follow = false;
+      this.#scrollTo(top - this.#body.clientHeight / 2);
+    } else if (at !== this.#matches.at(-1)) this.place.follow = false;
+    this.refresh();
+  }
+
+  // ---- keys and whole lines ----
+
+  #key(event: KeyboardEvent): void {
+    if (event.target === this.#input || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.key === '/') this.#input.focus();
+    else if (event.key === 'f') this.#setFollow(!this.place.follow);
+    else if (event.key === 'Escape') this.#close();
+    else return;
+    event.preventDefault();
+  }
+
+  #bodyKey(event: KeyboardEvent): void {
+    const by = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (event.key === 'End') this.#setFollow(true);
+    else if (by !== undefined && this.#selected !== null) this.#moveSelection(by);
+    else return;
+    event.preventDefault();
+  }
+
+  #moveSelection(by: number): void {
+    const at = this.#rows.findIndex((row) => row.n === this.#selected);
+    const row = this.#rows[at + by];
+    if (row) this.#open(row, at + by);
+  }
+
+  #clicked(event: MouseEvent): void {
+    const element = (event.target as Element).closest<HTMLElement>('.dd-ll');
+    const selection = window.getSelection();
+    if (!element || (selection && !selection.isCollapsed)) return;
+    const at = Number(element.dataset['at']);
+    const row = this.#rows[at];
+    if (row && row.n !== this.#selected) this.#open(row, at);
+    else this.#close();
+  }
+
+  /** Show the whole text of a row below the log, broken into lines. */
+  #open(row: Row, at: number): void {
+    this.#selected = row.n;
+    setText(this.#whole, row.text);
+    show(this.#whole, true);
+    const top = at * HEIGHT;
+    const bottom = this.#body.scrollTop + this.#body.clientHeight - this.#whole.offsetHeight;
+    if (top < this.#body.scrollTop || top + 2 * HEIGHT > bottom) {
+      this.place.follow = false;
+      this.#scrollTo(Math.max(0, top - this.#body.clientHeight / 3));
+    }
+    this.refresh();
+  }
+
+  #close(): void {
+    if (this.#selected === null) return;
+    this.#selected = null;
+    show(this.#whole, false);
+    this.refresh();
+  }
+}
+
+const rankClass = (rank: number): string => `dd-rank-${rank % 4}${rank % 8 > 3 ? ' dd-rank-dashed' : ''}`;
+
+function marked(text: string, query: string, current: boolean): (Node | string)[] {
+  const parts: (Node | string)[] = [];
+  let at = 0;
+  for (const [from, to] of places(text, query)) {
+    parts.push(text.slice(at, from), h('mark', { class: current ? 'dd-cur' : '' }, text.slice(from, to)));
+    at = to;
+  }
+  parts.push(text.slice(at));
+  return parts;
+}

@@ -1,0 +1,55 @@
+/** The bar over the curve as a widget. It also keeps the figure below it fitting and named for screen readers. */
+import { Bin, put, type Context } from '../anywidget';
+import { adopt, assign } from '../dom';
+import { Picker, type Choice, type Metric, type TableRow } from '../picker';
+
+/** What Plotly hangs on its element when it is told to be responsive. */
+interface Plot extends HTMLElement {
+  _responsiveChartHandler?: () => void;
+}
+
+function render({ model, el }: Context): () => void {
+  const bin = new Bin();
+  adopt(el);
+  const choose = ({ metric, mode, log }: Choice): void => {
+    model.set('metric', metric);
+    model.set('mode', mode);
+    put(model, 'logarithmic', log);
+  };
+  const picker = new Picker(el, choose, (on) => el.closest('.dd-body')?.classList.toggle('dd-zoomed', on));
+  const plot = (): Plot | null => el.closest('.dd-curve')?.querySelector<Plot>('.dd-plot') ?? null;
+  const draw = (): void => {
+    const choice = { metric: model.get('metric'), mode: model.get('mode'), log: model.get('logarithmic') } as Choice;
+    picker.update(model.get('metrics') as Metric[], choice, (model.get('world') as number) > 1);
+  };
+  const describe = (): void => {
+    picker.table(model.get('table') as TableRow[]);
+    const area = plot();
+    if (area) assign(area, { role: 'img', 'aria-label': model.get('summary') as string });
+  };
+  for (const name of ['metrics', 'metric', 'mode', 'logarithmic']) bin.on(model, `change:${name}`, draw);
+  for (const name of ['summary', 'table']) bin.on(model, `change:${name}`, describe);
+  draw();
+  const observer = new ResizeObserver(() => {
+    describe();
+    fit(plot());
+  });
+  observer.observe(el);
+  bin.add(() => observer.disconnect());
+  bin.every(1000, () => fit(plot()));
+  return bin.empty;
+}
+
+/** Let the figure take the size of its place; it only notices the window's size by itself. */
+function fit(area: Plot | null): void {
+  const figure = area?.querySelector<Plot>('.js-plotly-plot');
+  const drawn = figure?.querySelector('svg.main-svg');
+  if (!area || !figure || !drawn || !area.clientWidth) return;
+  const style = getComputedStyle(area);
+  const room = area.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight);
+  const height = area.clientHeight - parseFloat(style.paddingTop) - parseFloat(style.paddingBottom);
+  const same = Math.abs(drawn.clientWidth - room) < 2 && Math.abs(drawn.clientHeight - height) < 2;
+  if (!same) figure._responsiveChartHandler?.();
+}
+
+export default { render };

@@ -1,0 +1,82 @@
+/**
+ * The log as a widget. Rows come as messages that append and replace, never as a trait that is sent whole.
+ *
+ * Until a front end has said hello, the kernel puts the newest rows into the trait `tail`, which every front end has when it
+ * arrives; after the hello it sends the whole kept log once and then only what is new. A gap in the numbers of the messages
+ * is answered by another hello. The rows live beside the model, so drawing a view anew needs no kernel.
+ */
+import { Bin, tell, whenAttached, type Context, type Model } from '../anywidget';
+import { adopt } from '../dom';
+import { LogStore, type Changes } from '../logstore';
+import { LogView, newPlace, type Setting } from '../logview';
+
+interface LogMessage extends Changes {
+  type: 'log';
+  seq: number;
+  /** Set on the answer to a hello: for whom it is; it replaces everything. */
+  viewer?: string;
+}
+
+export default () => {
+  const viewer = Math.random().toString(36).slice(2);
+  const store = new LogStore();
+  const place = newPlace();
+  const redraws = new Set<() => void>();
+  let seq = -1;
+
+  const take = (model: Model, message: LogMessage): void => {
+    if (message.viewer !== undefined && message.viewer !== viewer) return;
+    const whole = message.viewer === viewer;
+    if (!whole && seq < 0) return;
+    if (!whole && message.seq !== seq + 1) {
+      if (message.seq > seq + 1) tell(model, 'hello', { viewer });
+      return;
+    }
+    seq = message.seq;
+    store.apply(message, whole);
+    for (const redraw of redraws) redraw();
+  };
+  const takeTail = (model: Model): void => {
+    const tail = model.get('tail') as Changes | Record<string, never>;
+    if (seq >= 0 || !('rows' in tail)) return;
+    store.apply(tail as Changes, true);
+    for (const redraw of redraws) redraw();
+  };
+
+  return {
+    initialize({ model }: { model: Model }): void {
+      model.on('msg:custom', (message) => {
+        if ((message as { type: string }).type === 'log') take(model, message as LogMessage);
+      });
+      model.on('change:tail', () => takeTail(model));
+      takeTail(model);
+      tell(model, 'hello', { viewer });
+    },
+
+    render({ model, el }: Context): () => void {
+      const bin = new Bin();
+      adopt(el);
+      const unfold = (): void => void el.closest('.dd-card')?.classList.add('dd-unfolded');
+      const view = new LogView(el, store, place, unfold);
+      const redraw = (): void => view.refresh();
+      const set = (): void => view.set({ world: model.get('world'), failed: failedOf(model) } as Setting);
+      redraws.add(redraw);
+      bin.add(() => redraws.delete(redraw));
+      bin.on(model, 'change:failed', set);
+      set();
+      const observer = new ResizeObserver(redraw);
+      observer.observe(el);
+      bin.add(() => observer.disconnect());
+      whenAttached(el, () => {
+        if (!place.folded) unfold();
+        view.restore();
+      });
+      return bin.empty;
+    },
+  };
+};
+
+function failedOf(model: Model): Setting['failed'] {
+  const failed = model.get('failed') as Partial<NonNullable<Setting['failed']>>;
+  return failed.text === undefined ? null : { rank: failed.rank ?? null, text: failed.text };
+}

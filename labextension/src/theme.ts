@@ -1,0 +1,23 @@
+/** Says whether the page is dark, and when that changes: curves are drawn with colours of their own for either. */
+
+/** Return whether the text on this element's background would be light. */
+export function isDark(element: Element): boolean {
+  const { body } = element.ownerDocument;
+  const said = body.getAttribute('data-jp-theme-light');
+  if (said !== null) return said === 'false';
+  const kind = body.getAttribute('data-vscode-theme-kind');
+  if (kind !== null) return !kind.includes('light');
+  return luminance(getComputedStyle(body).backgroundColor) < 0.4;
+}
+
+/** Call `changed` when the page's theme may have changed; returns what ends it. */
+export function watchTheme(element: Element, changed: () => void): () => void {
+  const observer = new MutationObserver(changed);
+  observer.observe(element.ownerDocument.body, { attributes: true, attributeFilter: ['data-jp-theme-light', 'data-jp-theme-name', 'class'] });
+  return () => observer.disconnect();
+}
+
+function luminance(color: string): number {
+  const [r = 255, g = 255, b = 255, a = 1] = (color.match(/[\d.]+/g) ?? []).map(Number);
+  return a === 0 ? 1 : (0.2126 * r + 0.7152 * g + 0.0722 * b) / 255;
+}
