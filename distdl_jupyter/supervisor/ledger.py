@@ -59,6 +59,10 @@ class Ledger:
         """Write a sentence for the user."""
         self.write("note", level=level, text=text, code=code)
 
+    def say(self, text: str) -> None:
+        """Write a line of the system's own into the log."""
+        self.write("log", rank=None, stream="sys", text=text)
+
     def close(self) -> None:
         """Close the log."""
         self._writer.close()

@@ -18,16 +18,18 @@ from distdl_jupyter.core.errors import DistDLError, LaunchFailed
 from distdl_jupyter.core.events import read_all
 from distdl_jupyter.core.failure import has_failed
 from distdl_jupyter.core.state import State
-from distdl_jupyter.core.words import duration, plural, size
+from distdl_jupyter.core.words import duration, plural, ranks, size
 from distdl_jupyter.supervisor import stopping
 from distdl_jupyter.supervisor.control import Inbox, request
 from distdl_jupyter.supervisor.ledger import Ledger
 from distdl_jupyter.supervisor.pump import Pump
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.core.store import JobFolder
+    from distdl_jupyter.core.view import RankView
 
 _TICK = 0.1
 #: Seconds after which ranks that never meet are taken to be training all the same.
@@ -100,6 +102,7 @@ class Supervisor:
                          local_rank=place.local_rank, gpu=place.gpu)  # fmt: skip
         for start in run.started():
             ledger.write("rank", rank=start.rank, status="started", pid=start.pid)
+        ledger.say(_versions(spec))
         for note in plan.notes:
             ledger.note("info", note)
         return run
@@ -131,7 +134,7 @@ class Supervisor:
 
     def _refuse(self, error: DistDLError) -> None:
         if isinstance(error, LaunchFailed) and error.output:
-            self._ledger.write("log", rank=None, stream="sys", text=error.output)
+            self._ledger.say(error.output)
         self._finish(f"{error.message} {error.hint}".strip(), failed=True)
 
     # watch ------------------------------------------------------------------------------------
@@ -226,6 +229,7 @@ class Supervisor:
     def _clean_up(self, run: Run, pump: Pump) -> None:
         """Nothing of the job may stay alive, whatever the ranks left behind."""
         pump.drain()
+        self._ledger.say(_endings(self._ledger.view.ranks))
         self._ledger.phase("collect", self._collected())
         left = run.alive()
         if left:
@@ -257,6 +261,37 @@ class Supervisor:
         else:
             ledger.state(State.COMPLETED)
         ledger.close()
+
+
+def _versions(spec: JobSpec) -> str:
+    """Return what the ranks run with, for the record: "horovod-gloo, Horovod 0.28.1, torch 2.13.0, Python 3.11.7"."""
+    shown = {
+        "horovod": "Horovod",
+        "openmpi": "Open MPI",
+        "torch": "torch",
+        "tensorflow": "TensorFlow",
+        "python": "Python",
+    }
+    known = [
+        f"{word} {spec.versions[name]}" for name, word in shown.items() if name in spec.versions and _used(spec, name)
+    ]
+    return ", ".join([spec.distributed_backend, *known])
+
+
+def _used(spec: JobSpec, package: str) -> bool:
+    wanted = {"horovod": "horovod", "openmpi": "-mpi"}
+    return wanted.get(package, "") in spec.distributed_backend
+
+
+def _endings(all_ranks: Sequence[RankView]) -> str:
+    """Return how the ranks' processes ended: "4 ranks ended with code 0"; those that ended alike together."""
+    alike: dict[str, list[int]] = {}
+    for rank in all_ranks:
+        how = f"by SIG{rank.signal}" if rank.signal else f"with code {rank.code}"
+        alike.setdefault(how, []).append(rank.rank)
+    if len(alike) == 1:
+        return f"{plural(len(all_ranks), 'rank')} ended {next(iter(alike))}"
+    return "; ".join(f"{ranks(numbers)} ended {how}" for how, numbers in alike.items())
 
 
 def _waiting_for(ranks: list[int]) -> str:
