@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from distdl_jupyter.backends.base import Backend, common_environment
+from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.plan import Placement, Plan
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ class TorchOptions:
 
     transport: str = field(
         default="auto",
-        metadata={"help": "how tensors travel; auto: NCCL when every rank has a GPU, else Gloo",
+        metadata={"help": "how tensors travel; auto: Gloo for CPU tensors, NCCL for GPU tensors",
                   "choices": ("auto", "gloo", "nccl")},
     )  # fmt: skip
 
@@ -48,20 +49,25 @@ class TorchBackend(Backend):
 
     def plan(self, spec: JobSpec, placement: Placement, options: TorchOptions) -> Plan:
         """Rank 0 hosts the store at the reserved port of the first node."""
+        if options.transport == "nccl":
+            _check_gpus(placement)
         meeting = {
             "MASTER_ADDR": placement.address,
             "MASTER_PORT": str(placement.ports[0]),
             "GLOO_SOCKET_IFNAME": placement.interface,
             "NCCL_SOCKET_IFNAME": placement.interface,
-            "DISTDL_TORCH_TRANSPORT": self._transport(placement, options),
         }
+        if options.transport != "auto":
+            meeting["DISTDL_TORCH_TRANSPORT"] = options.transport
         return Plan(environments=tuple(common_environment(placement, p) | meeting for p in placement.ranks))
 
-    @staticmethod
-    def _transport(placement: Placement, options: TorchOptions) -> str:
-        if options.transport != "auto":
-            return options.transport
-        # NCCL refuses two ranks on one device ("Duplicate GPU detected").
-        devices = {(place.node if not placement.emulated else 0, place.gpu) for place in placement.ranks}
-        with_gpu = all(place.gpu is not None for place in placement.ranks)
-        return "nccl" if with_gpu and len(devices) == len(placement.ranks) else "gloo"
+
+def _check_gpus(placement: Placement) -> None:
+    """Refuse NCCL without a device for each rank: it stops with "Duplicate GPU detected" when two share one."""
+    devices = {(0 if placement.emulated else place.node, place.gpu) for place in placement.ranks}
+    if any(place.gpu is None for place in placement.ranks) or len(devices) < len(placement.ranks):
+        raise InvalidSpec(
+            f"torch-nccl needs a GPU for each of {len(placement.ranks)} ranks.",
+            field="distributed_backend",
+            hint="Choose torch-gloo, or fewer processes.",
+        )

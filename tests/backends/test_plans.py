@@ -62,16 +62,20 @@ def test_torch_gets_the_variables_of_torchrun():
         assert column(made, name) == expected
 
 
-def test_each_rank_gets_a_gpu_of_its_own_and_nccl_then():
-    made = plan("torch", per_node=2, gpus=2)
+def test_each_rank_gets_a_gpu_of_its_own():
+    made = plan("torch-nccl", per_node=2, gpus=2)
     assert column(made, "CUDA_VISIBLE_DEVICES") == ["0", "1"]
     assert column(made, "DISTDL_TORCH_TRANSPORT") == ["nccl", "nccl"]
 
 
-def test_ranks_that_share_a_gpu_do_not_use_nccl():
-    made = plan("torch", per_node=4, gpus=2)
-    assert column(made, "CUDA_VISIBLE_DEVICES") == ["0", "1", "0", "1"]
-    assert set(column(made, "DISTDL_TORCH_TRANSPORT")) == {"gloo"}
+@pytest.mark.parametrize("gpus", [0, 2])
+def test_nccl_without_a_gpu_for_each_rank_is_refused(gpus):
+    with pytest.raises(InvalidSpec, match="torch-nccl needs a GPU for each of 4 ranks"):
+        plan("torch-nccl", per_node=4, gpus=gpus)
+
+
+def test_ranks_share_gpus_where_there_are_fewer():
+    assert column(plan("torch", per_node=4, gpus=2), "CUDA_VISIBLE_DEVICES") == ["0", "1", "0", "1"]
 
 
 def test_plain_runs_one_process():

@@ -93,6 +93,16 @@ def test_torch_averages_gradients_over_all_ranks(nodes, per_node):
             (0, "node-0"), (0, "node-0"), (1, "node-1"), (1, "node-1")]  # fmt: skip
 
 
+def test_the_transport_of_the_label_is_taken_when_the_code_names_none():
+    def which():
+        import torch.distributed as dist
+
+        dist.init_process_group()
+        return dist.get_backend()
+
+    assert submit(which, np=2, distributed_backend="gloo").results(200) == ["gloo", "gloo"]
+
+
 def test_two_emulated_nodes_look_like_two_nodes_to_horovod():
     job = submit(train_with_horovod, node_count=2, process_count_per_node=2, distributed_backend="horovod")
     seen = [(v["rank"], v["local_rank"], v["local_size"], v["cross_rank"], v["cross_size"]) for v in job.results(300)]

@@ -7,6 +7,7 @@ It also refuses Horovod under Keras 3: there every rank trains on its own, witho
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Callable
 from types import ModuleType
@@ -35,11 +36,24 @@ def _controller(horovod: Any) -> str:
 
 def _watch_torch(c10d: ModuleType) -> None:
     original = c10d.init_process_group
-    watched = _reporting(original, lambda *_: {"backend": f"torch-{c10d.get_backend()}", "size": c10d.get_world_size()})
+    watched = _reporting(_with_transport(original), lambda *_: {"backend": f"torch-{c10d.get_backend()}", "size": c10d.get_world_size()})
     # torch.distributed takes its names from here afterwards, unless it was imported before us.
     for module in (c10d, sys.modules.get("torch.distributed")):
         if module is not None and getattr(module, "init_process_group", None) is original:
             module.__dict__["init_process_group"] = watched
+
+
+def _with_transport(initialise: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``init_process_group`` that takes the transport of the job when the code names none."""
+    transport = os.environ.get("DISTDL_TORCH_TRANSPORT")
+    if not transport:
+        return initialise
+
+    @functools.wraps(initialise)
+    def chosen(backend: str | None = None, *args: Any, **kwargs: Any) -> Any:
+        return initialise(backend or transport, *args, **kwargs)
+
+    return chosen
 
 
 def _reporting(initialise: Callable[..., Any], facts: Callable[..., dict[str, Any]]) -> Callable[..., Any]:
