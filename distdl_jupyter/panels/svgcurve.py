@@ -1,0 +1,167 @@
+"""The curve as one small SVG picture: mean, band, last value. The same axes as the live figure, no script.
+
+It draws what ``core.series`` says; the words around the picture are ``snapshot``'s.
+"""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass, replace
+
+from distdl_jupyter.core.curves import Band, Row
+from distdl_jupyter.core.printable import printable
+from distdl_jupyter.core.scale import Axis, step_axis, value_axis
+from distdl_jupyter.core.theme import LIGHT, Theme
+from distdl_jupyter.core.words import count, number
+
+WIDTH, HEIGHT = 430, 196
+_LEFT, _TOP, _BOTTOM = 36, 26, 24
+_SANS = "system-ui,-apple-system,Segoe UI,Helvetica Neue,Helvetica,Arial,sans-serif"
+
+
+def svg(band: Band, name: str = "", *, points: int = 180, theme: Theme = LIGHT) -> str:
+    """Return the picture, ``WIDTH`` x ``HEIGHT`` pixels, its lines of about ``points`` points, named after the metric.
+
+    Extrema stay exact however few points there are. An empty band gives an empty plot.
+    """
+    rows = thin(band.rows, points)
+    values = [value for row in rows for value in (row.low, row.high) if value is not None]
+    steps = [row.step for row in rows] or [0.0]
+    label = "" if band.last is None else number(band.last)
+    frame = _Frame(step_axis(min(steps), max(steps), 6), value_axis(values, 5), WIDTH - 10 - 7 * len(label))
+    parts = [*_grid(frame, theme), *_curve(band, rows, frame, theme), *_end(band, rows, label, frame, theme)]
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}"'
+    style = f'font-family="{_SANS}" font-size="11" fill="{theme.ink_2}"'
+    title = f'<text x="{_LEFT}" y="14" font-weight="600">{html.escape(short(name))}</text>'
+    return f'{head} role="img" {style}>{title}{"".join(parts)}</svg>'
+
+
+def short(name: str) -> str:
+    """Return a metric's name as it fits beside the legend."""
+    shown = printable(name)
+    return shown if len(shown) <= 24 else f"{shown[:23]}…"
+
+
+def summary(band: Band, name: str = "") -> str:
+    """Return the curve as one sentence: ``loss from 2.30 to 0.080 in 1,200 steps, lowest 0.035, highest 2.41``."""
+    known = [row for row in band.rows if row.low is not None and row.high is not None]
+    means = [row.mean for row in band.rows if row.mean is not None]
+    name = printable(name, 60)
+    if not known or band.last is None:
+        return f"{name} has no values".strip()
+    low = min(row.low for row in known if row.low is not None)
+    high = max(row.high for row in known if row.high is not None)
+    begun = f"from {number(means[0])} " if means else ""
+    way = f"{begun}to {number(band.last)} at step {count(band.last_step)}"
+    return f"{name} {way}, lowest {number(low)}, highest {number(high)}".strip()
+
+
+def thin(rows: list[Row], most: int) -> list[Row]:
+    """Return at most about ``most`` rows: neighbours are merged with their exact extrema, both ends stay."""
+    if len(rows) <= most:
+        return rows
+    size = -(-(len(rows) - 2) // max(1, most - 2))
+    inner = rows[1:-1]
+    return [rows[0], *(_merged(inner[at : at + size]) for at in range(0, len(inner), size)), rows[-1]]
+
+
+def _merged(rows: list[Row]) -> Row:
+    means = [row.mean for row in rows if row.mean is not None]
+    lows = [row.low for row in rows if row.low is not None]
+    highs = [row.high for row in rows if row.high is not None]
+    mean = min(max(means), max(min(means), sum(value / len(means) for value in means))) if means else None
+    middle = rows[0].step / 2 + rows[-1].step / 2
+    return replace(rows[-1], step=middle, mean=mean, low=min(lows, default=None), high=max(highs, default=None))
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """Axes and the plot's right edge; from values to pixels."""
+
+    x: Axis
+    y: Axis
+    right: float
+
+    def at(self, step: float, value: float) -> str:
+        """Return a point as "x y" with a tenth of a pixel."""
+        return f"{self.across(step):.1f} {self.down(value):.1f}"
+
+    def across(self, step: float) -> float:
+        """Return a step's place from the left."""
+        return _LEFT + self.x.place(step) * (self.right - _LEFT)
+
+    def down(self, value: float) -> float:
+        """Return a value's place from the top."""
+        return _TOP + (1 - self.y.place(value)) * (HEIGHT - _TOP - _BOTTOM)
+
+
+def _grid(frame: _Frame, theme: Theme) -> list[str]:
+    parts = []
+    bottom, right = HEIGHT - _BOTTOM, f"{frame.right:.0f}"
+    for value, label in frame.y.ticks:
+        y = round(frame.down(value)) + 0.5
+        parts.append(f'<path d="M{_LEFT} {y}H{right}" stroke="{theme.grid}"/>')
+        parts.append(f'<text x="{_LEFT - 7}" y="{y + 3.5}" text-anchor="end">{label}</text>')
+    parts.append(f'<path d="M{_LEFT} {bottom + 0.5}H{right}" stroke="{theme.axis}"/>')
+    for step, label in frame.x.ticks:
+        x = round(frame.across(step)) + 0.5
+        parts.append(f'<path d="M{x} {bottom}v3" stroke="{theme.axis}"/>')
+        parts.append(f'<text x="{x}" y="{bottom + 15}" text-anchor="middle">{label}</text>')
+    parts.append(f'<text x="{right}" y="{bottom + 15}" text-anchor="end">step</text>')
+    return parts
+
+
+def _curve(band: Band, rows: list[Row], frame: _Frame, theme: Theme) -> list[str]:
+    edge = [(row.step, row.low, row.high) for row in rows if row.low is not None and row.high is not None]
+    wide = any(low != high for _, low, high in edge)
+    parts = []
+    if wide:
+        upper = "L".join(frame.at(step, high) for step, _, high in edge)
+        lower = "L".join(frame.at(step, low) for step, low, _ in reversed(edge))
+        parts.append(f'<path d="M{upper}L{lower}Z" fill="#1976d2" fill-opacity="0.22"/>')
+    style = f'fill="none" stroke="{theme.curve}" stroke-width="2" stroke-linejoin="round" stroke-linecap="round"'
+    parts.extend(f'<path d="M{"L".join(run)}" {style}/>' for run in _runs(rows, frame))
+    parts.extend(_marks(band, frame, theme))
+    parts.extend(_legend(band, frame, theme) if wide else ())
+    return parts
+
+
+def _runs(rows: list[Row], frame: _Frame) -> list[list[str]]:
+    """Return the mean's points between its gaps; a lone point becomes a short line."""
+    runs: list[list[str]] = [[]]
+    for row in rows:
+        if row.mean is not None:
+            runs[-1].append(frame.at(row.step, row.mean))
+        elif runs[-1]:
+            runs.append([])
+    return [run if len(run) > 1 else run * 2 for run in runs if run]
+
+
+def _marks(band: Band, frame: _Frame, theme: Theme) -> list[str]:
+    y = HEIGHT - _BOTTOM
+    places = sorted({round(frame.across(mark.step) / 3) * 3 for mark in band.marks})
+    crosses = "".join(f"M{x - 3} {y - 3}l6 6m0 -6l-6 6" for x in places)
+    return [f'<path d="{crosses}" stroke="{theme.warn}" stroke-width="1.5"/>'] if crosses else []
+
+
+def _end(band: Band, rows: list[Row], label: str, frame: _Frame, theme: Theme) -> list[str]:
+    if not label:
+        return []
+    mean = rows[-1].mean
+    x, y = frame.across(band.last_step), frame.down(frame.y.low if mean is None else mean)
+    dot = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{theme.curve}"/>' if mean is not None else ""
+    ink = theme.curve if mean is not None else theme.warn
+    return [dot, f'<text x="{x + 7:.1f}" y="{y + 4:.1f}" font-weight="600" fill="{ink}">{label}</text>']
+
+
+def _legend(band: Band, frame: _Frame, theme: Theme) -> list[str]:
+    several = len(band.ranks) > 1
+    words = f"mean of {len(band.ranks)}" if several else "mean"
+    # Letters may be 15 % wider than the usual: each entry has room to spare.
+    first, second = frame.right - 126 - 7 * len(words), frame.right - 92
+    return [
+        f'<path d="M{first:.0f} 10.5h16" stroke="{theme.curve}" stroke-width="2"/>',
+        f'<text x="{first + 21:.0f}" y="14">{words}</text>',
+        f'<rect x="{second:.0f}" y="5" width="16" height="10" fill="#1976d2" fill-opacity="0.25"/>',
+        f'<text x="{second + 21:.0f}" y="14">min to max</text>',
+    ]

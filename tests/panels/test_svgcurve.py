@@ -1,0 +1,88 @@
+"""The curve as a picture: well-formed, small, with exact extrema, gaps and marks."""
+
+import math
+import re
+import xml.etree.ElementTree as ET
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from distdl_jupyter.core.series import SeriesBook
+from distdl_jupyter.panels.svgcurve import HEIGHT, WIDTH, summary, svg, thin
+
+
+def band_of(points, name="loss"):
+    book = SeriesBook()
+    for rank, step, value in points:
+        book.apply({"type": "metric", "t": 1.0, "rank": rank, "step": step, "values": {name: value}})
+    return book.band(name)
+
+
+def paths(picture, **wanted):
+    return [
+        e.get("d")
+        for e in ET.fromstring(picture).iter()
+        if e.tag.endswith("path") and all(e.get(k) == v for k, v in wanted.items())
+    ]
+
+
+def lines(picture):
+    return paths(picture, **{"stroke-width": "2", "stroke-linejoin": "round"})
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.floats(-1e21, 1e21), st.floats()), max_size=50),
+    st.text(max_size=40),
+    st.integers(4, 60),
+)
+@settings(max_examples=100, deadline=None)
+def test_any_curve_is_a_picture(points, name, most):
+    picture = svg(band_of(points), name, points=most)
+    root = ET.fromstring(picture)
+    numbers = re.findall(r"-?\d+\.?\d*", " ".join(paths(picture)))
+    assert all(-10 <= float(number) <= WIDTH + 10 for number in numbers)
+    assert "nan" not in " ".join(paths(picture))
+    assert {e.tag.rpartition("}")[2] for e in root.iter()} <= {"svg", "text", "path", "circle", "rect"}
+
+
+def test_a_spike_survives_thinning():
+    points = [(0, float(step), 1.0 + math.sin(step)) for step in range(20_000)] + [(1, 7777.0, 500.0)]
+    band = band_of(points)
+    rows = thin(band.rows, 60)
+    assert len(rows) <= 61
+    assert max(row.high for row in rows if row.high is not None) == 500.0
+    assert (rows[0].step, rows[-1].step) == (0.0, 19_999.0)
+    assert len(svg(band, "loss", points=60)) < 8_000
+    assert len(svg(band, "loss")) < 16_000
+
+
+def test_the_drawing_stays_inside_the_plot():
+    picture = svg(band_of([(0, 0.0, 2.0), (0, 100.0, 0.0)]), "loss")
+    (drawn,) = lines(picture)
+    assert drawn.startswith("M36.0 ")
+    last = [float(n) for n in drawn.rsplit("L", 1)[1].split()]
+    assert last[0] < WIDTH - 10
+    assert last[1] == HEIGHT - 24
+
+
+def test_gaps_split_the_line_and_are_marked():
+    values = [1.0, 0.8, math.nan, 0.6, 0.5]
+    picture = svg(band_of([(0, float(step), value) for step, value in enumerate(values)]))
+    assert [drawn.count("L") for drawn in lines(picture)] == [1, 1]
+    assert len(paths(picture, **{"stroke-width": "1.5"})) == 1
+
+
+def test_a_lone_point_is_seen():
+    assert len(lines(svg(band_of([(0, 3.0, 0.5)])))) == 1
+
+
+def test_the_legend_stands_only_where_there_is_a_band():
+    assert "min to max" not in svg(band_of([(0, 0.0, 1.0), (0, 1.0, 2.0)]))
+    assert "mean of 2" in svg(band_of([(0, 0.0, 1.0), (1, 0.0, 2.0)]))
+
+
+def test_a_curve_in_words():
+    band = band_of([(0, 0.0, 2.3), (0, 600.0, 2.5), (0, 1200.0, 0.08)])
+    assert summary(band, "loss") == "loss from 2.30 to 0.080 at step 1,200, lowest 0.080, highest 2.50"
+    assert summary(band_of([]), "loss") == "loss has no values"
+    assert summary(band_of([(0, 1.0, math.nan)]), "loss") == "loss has no values"
