@@ -5,6 +5,9 @@
 TORCH ?= torch==2.13.0
 # The Python that makes .venv; found when empty.
 PYTHON ?=
+# More arguments for pytest (`make test PYTEST="-k horovod"`) and for `jupyter lab`.
+PYTEST ?=
+LAB ?=
 
 VENV := .venv
 STAMPS := $(VENV)/.stamps
@@ -35,16 +38,10 @@ lab: $(STAMPS)/horovod ## Open the same notebook in JupyterLab
 		--notebook-dir=$(dir $(NOTEBOOK)) --LabApp.default_url=/lab/tree/$(notdir $(NOTEBOOK)) $(LAB)
 
 test: $(STAMPS)/horovod $(STAMPS)/test ## Run every check and every test
-	@.ci/test-packages
-	@$(MAKE) --no-print-directory lint
-	@.ci/pytest $(PYTEST)
+	@.ci/test $(PYTEST)
 
 lint: $(STAMPS)/test $(MODULES) ## Check style, types and the floors between the modules
-	@$(STEP) "Checking style" $(VENV)/bin/ruff check .
-	@$(STEP) "Checking format" $(VENV)/bin/ruff format --check .
-	@$(STEP) "Checking types" $(VENV)/bin/mypy
-	@$(STEP) "Checking the floors" $(VENV)/bin/lint-imports
-	@$(STEP) "Checking the front end" npm --prefix labextension run --silent check
+	@.ci/lint
 
 bench: $(STAMPS)/horovod $(STAMPS)/test ## Measure, as ratios
 	@for script in tests/benchmarks/bench_*.py; do $(PY) "$$script" || exit 1; done
