@@ -206,10 +206,24 @@ def _footer(view: JobView, log: LogBook, rows: list[Row]) -> Html:
     small = f"font-size:11px;line-height:16px;color:{INK_2}"
     moment = words.date_and_clock(view.ended or view.last_sign)
     alive = "" if view.state.ended else " while the job went on"
-    lines = f", last {len(rows)} of {words.plural(log.total, 'log line')}" if rows else ""
-    saved = Html(f"Saved {moment}{alive}{lines}. Live again with ")
+    saved_lines = _lines_said(view, log, rows)
+    saved = Html(f"Saved {moment}{alive}{saved_lines}. Live again with ")
     attach = span(f"white-space:nowrap;font:11px/16px {MONO}", escape(f"%dist_attach {view.id}", 80))
     return div(f"border-top:1px solid {BORDER};padding:6px 12px;background:{SUNK};{small}", saved, attach)
+
+
+def _lines_said(view: JobView, log: LogBook, rows: list[Row]) -> str:
+    """Return how much of the log is here: ``, last 5 of 164 log lines``."""
+    kept = [row for row in rows if row.n >= 0]
+    if not kept:
+        return ""
+    failure = view.failure
+    if failure is not None and view.process_count > 1 and all(failure.rank in row.lines for row in kept):
+        return f", last {words.plural(len(kept), 'line')} of rank {failure.rank}, {words.count(log.total)} in all ranks"
+    said = sum(max(1, row.ranks) for row in kept)
+    if said == log.total:
+        return f", with {words.plural(said, 'log line')}" if said == 1 else f", with all {words.count(said)} log lines"
+    return f", last {words.count(said)} of {words.plural(log.total, 'log line')}"
 
 
 def _ending(view: JobView) -> str:
