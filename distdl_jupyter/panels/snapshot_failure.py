@@ -50,7 +50,8 @@ def own_frame(card: Card) -> Frame | None:
     """Return the frame to look at: the deepest of a cell, else the deepest of the user's own files."""
     own = [frame for frame in card["frames"] if frame.get("kind") in ("cell", "user")]
     cells = [frame for frame in own if frame.get("cell") is not None]
-    return (cells or own or [None])[-1]
+    found: list[Frame] = cells or own
+    return found[-1] if found else None
 
 
 def where(card: Card) -> str:
