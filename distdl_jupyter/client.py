@@ -127,7 +127,7 @@ class Job:
         chosen = metric if metric is not None else next(iter(names), None)
         if chosen not in names:
             raise ValueError(f"The job has reported no metric {chosen!r}; there are: {', '.join(names) or 'none yet'}.")
-        return go.Figure(figure(book, chosen, mode="ranks" if each_rank else "band", log=log))
+        return go.Figure(figure(book, chosen, mode="ranks" if each_rank else "band", log=log, standalone=True))
 
     def cancel(self, *, now: bool = False) -> None:
         """Stop the job from anywhere: INT, TERM, KILL with a grace between; ``now`` kills at once.
