@@ -7,15 +7,16 @@ import builtins
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from distdl_jupyter.capture import listing, modules
 from distdl_jupyter.capture.cell_code import plain_python
-from distdl_jupyter.capture.draft import Draft, keep, waiting_file
+from distdl_jupyter.capture.draft import Draft, keep, pickled
 from distdl_jupyter.capture.free_names import Uses, imported, parse, uses
 from distdl_jupyter.capture.notebook import CodeText, Place, cell_label, shell
-from distdl_jupyter.capture.pickler import dump
 from distdl_jupyter.capture.references import in_order
+from distdl_jupyter.capture.submodules import with_submodules
 from distdl_jupyter.core.spec import Source
 
 #: Names that IPython puts in place of Python's own; a rank has Python's.
@@ -48,10 +49,10 @@ def capture_cell(
     code = plain_python(code, first_line=first_line, filename=filename)
     used, tree = uses(code), parse(code)
     values = _values(used, namespace)
-    file = waiting_file()
-    notes = dump(values.items(), file)
+    notes, file = pickled(with_submodules(values, tree).items())
     listing.refuse(notes, values, unit="cell")
-    shipped = modules.local_modules([*notes.modules, *imported(tree)], modules.roots(place))
+    named = [value.__name__ for value in values.values() if isinstance(value, ModuleType)]
+    shipped = modules.local_modules([*notes.modules, *named, *imported(tree)], modules.roots(place))
     own = CodeText(code, cell_label(execution_count, place.name), execution_count, first_line)
     sources = {**listing.sources_of(notes, place), filename: own}
     return keep(
@@ -79,7 +80,7 @@ def capture_cell(
             seconds=time.perf_counter() - begin,
             texts=(own, *listing.texts_of(notes, place), *listing.module_texts(shipped)),
             aliases=listing.aliases_of(values.items()),
-            imports=listing.imports_of(notes, imported(tree)),
+            imports=listing.imports_of(notes, named, imported(tree)),
             on_gpu=tuple(notes.on_gpu),
             missing=_shown(_missing(used, tree, namespace), first_line),
             deleted=_shown(used.deleted, first_line),

@@ -9,12 +9,13 @@ import json
 import shutil
 import tempfile
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import IO, Any
 
 from distdl_jupyter.capture.modules import LocalModule
 from distdl_jupyter.capture.notebook import CodeText
+from distdl_jupyter.capture.pickler import Dump, dump
 from distdl_jupyter.core import words
 from distdl_jupyter.core.spec import Captured, Kind, Source
 from distdl_jupyter.core.store import JobFolder
@@ -102,6 +103,13 @@ def keep(draft: Draft) -> Draft:
     return draft
 
 
-def waiting_file() -> Any:
-    """Return a file for pickles: in memory while it is small."""
-    return tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)
+def pickled(items: Iterable[tuple[str, Any]]) -> tuple[Dump, Any]:
+    """Pickle the values into a file that waits for the job: in memory while it is small. None when a value fails."""
+    file = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115 - the draft closes it (keep)
+    notes: Dump | None = None
+    try:
+        notes = dump(items, file)
+    finally:
+        if notes is None or notes.errors:
+            file.close()
+    return notes, (None if notes.errors else file)

@@ -3,23 +3,31 @@
 * Statements are walked in the order in which Python evaluates them, with the set of names that are bound for sure.
 * Branches (``if``, ``try``, ``match``) bind a name only when each of them that goes on does; a loop's body counts as
   run at least once.
-* Bodies of functions are not entered.
+* What the body of a function reads counts where the function is first mentioned, for it may be called there; what is
+  never mentioned counts at the end.
 """
 
 from __future__ import annotations
 
 import ast
+import symtable
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
+_COMPREHENSIONS = ("listcomp", "setcomp", "dictcomp", "genexpr")
 _Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 
 
 class _Scope:
-    """Names of a class body or a comprehension, which hide those of the cell while it lasts."""
+    """Names of a class body or a comprehension, which hide those of the cell while it lasts.
 
-    def __init__(self, *, is_class: bool) -> None:
+    ``branches`` is how deep in branches it begins; what a class binds in a deeper one is not bound for sure.
+    """
+
+    def __init__(self, *, is_class: bool, branches: int) -> None:
         self.is_class = is_class
+        self.branches = branches
         self.names: set[str] = set()
 
 
@@ -28,10 +36,11 @@ class Flow:
 
     def __init__(self) -> None:
         self.bound: set[str] | None = set()
-        self.ever_bound: set[str] = set()
         self.free: dict[str, int] = {}
         self.certain: set[str] = set()
         self.deleted: dict[str, int] = {}
+        #: What the body of each function and class of the cell reads when it is called.
+        self._bodies: dict[str, dict[str, int]] = {}
         self._branches = 0
         self._scopes: list[_Scope] = []
         self._breaks: list[list[set[str]]] = []
@@ -62,19 +71,53 @@ class Flow:
         """Take note that a name is bound from here on."""
         scope = next((s for s in reversed(self._scopes) if s.is_class), None)
         if scope is not None:
-            scope.names.add(name)
+            if scope.branches == self._branches:
+                scope.names.add(name)
             return
-        self.ever_bound.add(name)
         if self.bound is not None:
             self.bound.add(name)
 
     def read(self, name: str, line: int) -> None:
         """Take note that a name is read."""
-        if self.bound is None or name in self.bound or any(name in scope.names for scope in self._scopes):
+        hidden = self._hidden(name)
+        if self.bound is None or (hidden and name not in self._bodies):
             return
+        if hidden or name in self.bound:
+            self._mention(self._bodies.get(name, {}))
+        else:
+            self._take(name, line, certain=not self._branches)
+
+    def _hidden(self, name: str) -> bool:
+        """Say whether a class body or a comprehension binds the name; inside the second, class names are not seen."""
+        for depth, scope in enumerate(reversed(self._scopes)):
+            if scope.is_class:
+                return not depth and name in scope.names
+            if name in scope.names:
+                return True
+        return False
+
+    def _take(self, name: str, line: int, *, certain: bool) -> None:
         self.free.setdefault(name, line)
-        if not self._branches:
+        if certain:
             self.certain.add(name)
+
+    def _mention(self, body: dict[str, int]) -> None:
+        """Take note of what a body reads if it runs here, and what functions of the cell that it calls read in turn."""
+        pending, seen = list(body.items()), set[str]()
+        while pending and self.bound is not None:
+            name, line = pending.pop()
+            if name in seen:
+                continue
+            seen.add(name)
+            if name not in self.bound and not any(name in s.names for s in self._scopes if not s.is_class):
+                self._take(name, line, certain=False)
+            pending.extend(self._bodies.get(name, {}).items())
+
+    def finish(self) -> None:
+        """Take note of what functions read that nothing has mentioned."""
+        for name, body in self._bodies.items():
+            if self.bound is not None and name in self.bound:
+                self._mention(body)
 
     def _name(self, node: ast.Name) -> None:
         if isinstance(node.ctx, ast.Load):
@@ -85,11 +128,12 @@ class Flow:
             self._delete(node)
 
     def _delete(self, node: ast.Name) -> None:
-        if self.bound is None or any(node.id in scope.names for scope in self._scopes):
-            return
-        if node.id not in self.bound:
-            self.deleted.setdefault(node.id, node.lineno)
-        self.bound.discard(node.id)
+        if self._scopes and self._scopes[-1].is_class:
+            self._scopes[-1].names.discard(node.id)
+        elif self.bound is not None:
+            if node.id not in self.bound:
+                self.deleted.setdefault(node.id, node.lineno)
+            self.bound.discard(node.id)
 
     def _import(self, node: ast.Import | ast.ImportFrom) -> None:
         for alias in node.names:
@@ -123,10 +167,19 @@ class Flow:
         self.walk_all(node.decorator_list)
         self._signature(node.args)
         self.walk_all([node.returns])
-        self.bind(node.name)
+        self._define(node)
 
     def _lambda(self, node: ast.Lambda) -> None:
         self._signature(node.args)
+        self._mention(read_later(node))
+
+    def _define(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> None:
+        body = read_later(node)
+        if node.decorator_list:
+            # A decorator may call it at once.
+            self._mention(body)
+        self.bind(node.name)
+        self._bodies[node.name] = body
 
     def _signature(self, args: ast.arguments) -> None:
         self.walk_all([*args.defaults, *args.kw_defaults])
@@ -135,15 +188,15 @@ class Flow:
 
     def _class_def(self, node: ast.ClassDef) -> None:
         self.walk_all([*node.decorator_list, *node.bases, *node.keywords])
-        self._scopes.append(_Scope(is_class=True))
+        self._scopes.append(_Scope(is_class=True, branches=self._branches))
         self.walk_all(node.body)
         self._scopes.pop()
-        self.bind(node.name)
+        self._define(node)
 
     # -- comprehensions --------------------------------------------------------------------------------------------
 
     def _comprehension(self, node: _Comprehension) -> None:
-        scope = _Scope(is_class=False)
+        scope = _Scope(is_class=False, branches=self._branches)
         self.walk(node.generators[0].iter)
         self._scopes.append(scope)
         for number, generator in enumerate(node.generators):
@@ -158,11 +211,13 @@ class Flow:
 
     def _if_exp(self, node: ast.IfExp) -> None:
         self.walk(node.test)
-        self._perhaps([node.body, node.orelse])
+        start = self.bound
+        self.bound = _join(self._branch(start, [node.body]), self._branch(start, [node.orelse]))
 
     def _bool_op(self, node: ast.BoolOp) -> None:
         self.walk(node.values[0])
-        self._perhaps(node.values[1:])
+        start = self.bound
+        self.bound = _join(start, self._branch(start, node.values[1:]))
 
     def _branch(self, start: set[str] | None, nodes: Iterable[ast.AST]) -> set[str] | None:
         """Walk ``nodes`` from ``start`` and return what is bound behind them."""
@@ -178,9 +233,10 @@ class Flow:
     def _try(self, node: ast.Try) -> None:
         start = self.bound
         ends = [self._branch(start, [*node.body, *node.orelse])]
-        ends.extend(self._branch(start, [handler]) for handler in node.handlers)
+        broken_off = None if start is None else start - _deleted_in(node.body)
+        ends.extend(self._branch(broken_off, [handler]) for handler in node.handlers)
         end = _join(*ends)
-        behind = self._branch(start if end is None else end, node.finalbody)
+        behind = self._branch(broken_off if end is None else end, node.finalbody)
         self.bound = None if end is None else behind
 
     def _except_handler(self, node: ast.ExceptHandler) -> None:
@@ -283,3 +339,30 @@ def _join(*ends: set[str] | None) -> set[str] | None:
     """Return what is bound whichever way was taken; None stands for a way that does not go on."""
     going_on = [end for end in ends if end is not None]
     return set.intersection(*going_on) if going_on else None
+
+
+def _deleted_in(statements: Iterable[ast.stmt]) -> set[str]:
+    nodes = [node for statement in statements for node in ast.walk(statement)]
+    return {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Del)}
+
+
+def read_later(node: ast.stmt | ast.Lambda) -> dict[str, int]:
+    """Return the names from outside that the bodies of functions inside ``node`` read when called, with their lines."""
+    with warnings.catch_warnings(action="ignore"):
+        table = symtable.symtable(ast.unparse(node), "<cell>", "exec")
+    inside = list(ast.walk(node))
+    changed = {n.target.id for n in inside if isinstance(n, ast.AugAssign) and isinstance(n.target, ast.Name)}
+    lines: dict[str, int] = {}
+    for part in inside:
+        if isinstance(part, ast.Name):
+            lines[part.id] = min(part.lineno, lines.get(part.id, part.lineno))
+    return {name: lines.get(name, node.lineno) for name in _read_in_functions(table, changed, later=False)}
+
+
+def _read_in_functions(table: symtable.SymbolTable, changed: set[str], *, later: bool) -> list[str]:
+    later = later or (table.get_type() not in ("module", "class") and table.get_name() not in _COMPREHENSIONS)
+    own = [symbol for symbol in table.get_symbols() if later and symbol.is_global()]
+    found = [symbol.get_name() for symbol in own if symbol.is_referenced() or symbol.get_name() in changed]
+    for child in table.get_children():
+        found.extend(_read_in_functions(child, changed, later=later))
+    return found

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from distdl_jupyter.capture import listing, modules
-from distdl_jupyter.capture.draft import Draft, keep, waiting_file
+from distdl_jupyter.capture.draft import Draft, keep, pickled
 from distdl_jupyter.capture.notebook import CodeText, Place, code_text, here
 from distdl_jupyter.capture.pickler import CountingSink, dump
 from distdl_jupyter.capture.references import closure_of, in_order, names_used
@@ -49,8 +49,7 @@ def capture_function(
     # The first pass finds out each name's own size and what fails; the second writes the three values of the payload.
     notes = dump([*values.items(), (f"{name}()", call)], CountingSink())
     listing.refuse(notes, {**values, f"{name}()": call}, unit="function")
-    file = waiting_file()
-    dump(call.items(), file)
+    _, file = pickled(call.items())
     shipped = modules.local_modules([*notes.modules, *_module_of(function)], modules.roots(place))
     text = code_text(inner.__code__.co_filename, place) if inner is not None else None
     return keep(
@@ -83,8 +82,9 @@ def capture_function(
 
 
 def _name(function: Callable[..., Any]) -> str:
-    inner = _innermost(function)
-    return getattr(inner or function, "__name__", None) or type(function).__name__
+    while isinstance(function, functools.partial):
+        function = function.func
+    return getattr(function, "__name__", None) or type(function).__name__
 
 
 def _innermost(function: object) -> types.FunctionType | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import builtins
 import functools
 import io
+import pickle
 import sys
 import types
 from collections.abc import Callable, Iterable
@@ -23,6 +24,7 @@ from distdl_jupyter.capture.references import imports_of
 
 #: Written by every Python from 3.8 on; a newer default would shut older workers out.
 PROTOCOL = 5
+_CACHE = type(functools.lru_cache(len))
 _SYSTEM_STREAMS = ("stdout", "stderr")
 
 
@@ -84,17 +86,19 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             self.gpu_seen = self.gpu_seen or _is_on_gpu(obj)
             return replaced
         reduced = super().reducer_override(obj)
-        self._note(obj, shipped_whole=reduced is not NotImplemented)
+        if reduced is NotImplemented and type(obj) not in self.dispatch_table:
+            _refuse_name_only(obj)
+        self._note(obj, whole=reduced is not NotImplemented)
         return reduced
 
-    def _note(self, obj: Any, *, shipped_whole: bool) -> None:
+    def _note(self, obj: Any, *, whole: bool) -> None:
         if isinstance(obj, types.ModuleType):
             self.notes.modules.add(obj.__name__)
         elif isinstance(obj, types.FunctionType | types.BuiltinFunctionType | type):
-            if shipped_whole and isinstance(obj, types.FunctionType) and obj not in (_TO_OWN_GPU, _NO_IPYTHON):
+            if whole and isinstance(obj, types.FunctionType) and obj not in _OWN:
                 self.notes.functions[id(obj)] = obj
                 self.notes.modules.update(imports_of(obj.__code__))
-            elif not shipped_whole and isinstance(module := getattr(obj, "__module__", None), str):
+            elif not whole and isinstance(module := getattr(obj, "__module__", None), str):
                 self.notes.modules.add(module)
 
 
@@ -109,7 +113,17 @@ def _rank_counterpart(obj: Any) -> tuple[Any, ...] | None:
         return getattr, (sys, "exit")
     if isinstance(obj, types.MethodType) and obj.__name__ == "get_ipython" and "IPython" in sys.modules:
         return functools.partial, (_NO_IPYTHON,)
+    if isinstance(obj, _CACHE) and obj.__module__ == "__main__":
+        return _CACHED, (obj.__wrapped__, obj.cache_parameters())
     return (_TO_OWN_GPU, (_without_gpu(obj),)) if _is_on_gpu(obj) else None
+
+
+def _refuse_name_only(obj: Any) -> None:
+    """Raise PicklingError for an object of the notebook that pickle would only name: no rank finds it by that name."""
+    if isinstance(obj, type | types.FunctionType) or getattr(obj, "__module__", None) != "__main__":
+        return
+    if callable(obj) and isinstance(obj.__reduce_ex__(PROTOCOL), str):
+        raise pickle.PicklingError("pickle can only name it, and its name is known in the notebook only")
 
 
 def _is_on_gpu(obj: Any) -> bool:
@@ -135,13 +149,24 @@ def _get_ipython() -> Any:
     raise NameError("name 'get_ipython' is not defined")
 
 
-def _without_module(function: Callable[..., Any]) -> types.FunctionType:
-    """Return a copy that belongs to no module, so that it is shipped whole: a rank need not have this room."""
-    return types.FunctionType(function.__code__, {"__name__": "__main__", "__builtins__": builtins})
+def _cached(function: Any, parameters: dict[str, Any]) -> Any:
+    """Run in a rank: put the cache around a function again."""
+    import functools
+
+    return functools.lru_cache(**parameters)(function)
 
 
-_TO_OWN_GPU = _without_module(_to_own_gpu)
-_NO_IPYTHON = _without_module(_get_ipython)
+def shipped_whole(function: Callable[..., Any]) -> types.FunctionType:
+    """Return a copy that belongs to no module, so that a rank need not have this room to run it."""
+    copy = types.FunctionType(function.__code__, {"__name__": "__main__", "__builtins__": builtins})
+    _OWN.add(copy)
+    return copy
+
+
+_OWN: set[types.FunctionType] = set()
+_TO_OWN_GPU = shipped_whole(_to_own_gpu)
+_NO_IPYTHON = shipped_whole(_get_ipython)
+_CACHED = shipped_whole(_cached)
 
 
 def dump(items: Iterable[tuple[str, Any]], file: Sink) -> Dump:

@@ -59,6 +59,9 @@ def names_used(value: object, namespace: Mapping[str, Any]) -> list[str]:
         seen.add(id(part))
         if isinstance(part, types.FunctionType) and part.__globals__ is namespace:
             found.update(dict.fromkeys(globals_of(part.__code__)))
+        name = part.__name__ if isinstance(part, types.FunctionType | type) else ""
+        if name and namespace.get(name) is part:
+            found[name] = None
         pending.extend(parts_of(part))
     return list(found)
 

@@ -1,0 +1,227 @@
+"""The flags of the magics, from which ``%%distributed?`` is written.
+
+The flags of every job stand here; those of backends and clusters come from their ``Options``. Each alias of an option
+that other tools use is accepted as a flag too, without being listed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import dataclasses
+import inspect
+import shlex
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from distdl_jupyter import jobspec, registry
+from distdl_jupyter.core.errors import InvalidSpec, PluginUnavailable
+from distdl_jupyter.core.names import ALIASES, TOTALS, resolve, unknown
+from distdl_jupyter.core.spec import looks_secret
+
+_MASK = "•••"
+#: Flags that say what the magic does rather than what the job is.
+_OWN = ("out", "wait", "panel")
+
+_DESCRIPTION = """
+Run this cell on every rank of a distributed job.
+
+The cell comes back at once and shows the job live: state, curves, log. The job runs in processes of its own, so it
+outlives the kernel, the page and the server. Names that the cell takes from the notebook travel by value, modules
+beside the notebook travel too; the value of the last expression comes back.
+"""
+
+_EPILOG = """
+Inside the cell, report with ``from distdl_jupyter import log, progress``.
+
+Examples:
+
+    %%distributed -p 2 -b horovod-gloo --name digits -o job
+    %%distributed -N 2 -p 4 -b torch --wait
+
+Then ``job.result()`` is the value of rank 0 and ``job.results()`` the list by rank.
+"""
+
+
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Help as wide as the text above it."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=36, width=110)
+
+
+class Parser(argparse.ArgumentParser):
+    """Answers mistakes with one sentence that names what is allowed; ``call`` is the magic with its signs."""
+
+    def __init__(self, call: str, description: str, *, epilog: str = "", places: str = "") -> None:
+        self.call = call
+        super().__init__(
+            prog=call.lstrip("%"),
+            usage=f"{call} [flags]{places}".replace("%", "%%"),
+            description=inspect.cleandoc(description),
+            epilog=inspect.cleandoc(epilog),
+            formatter_class=_Help,
+            add_help=False,
+            allow_abbrev=False,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        """Raise InvalidSpec."""
+        text = message[:1].upper() + message[1:]
+        raise InvalidSpec(f"{text}.", field="flag", hint=f"{self.call}? lists all flags.")
+
+    def parse(self, line: str) -> argparse.Namespace:
+        """Return what the words of a magic line mean. Raises InvalidSpec."""
+        try:
+            words = shlex.split(line)
+        except ValueError as error:
+            raise InvalidSpec(f"The magic line cannot be read: {error}.", hint="Close every quote.") from None
+        if {"-h", "--help"} & set(words):
+            raise InvalidSpec(f"{self.call}? shows the help.", field="flag")
+        chosen, rest = self.parse_known_args(words)
+        if rest:
+            raise InvalidSpec(self._stray(rest[0]), field="flag")
+        return chosen
+
+    def _stray(self, word: str) -> str:
+        if not word.startswith("-"):
+            return f"{word!r} stands alone on the magic line; each value follows its flag, such as -p 2."
+        shown = [a for a in self._actions if a.help is not argparse.SUPPRESS]
+        flags = [next(f for f in a.option_strings if f.startswith("--")) for a in shown if a.option_strings]
+        return unknown(word.partition("=")[0], flags, "flag")
+
+
+def cell_parser(name: str = "distributed") -> Parser:
+    """Return the parser of the cell magic."""
+    parser = Parser(f"%%{name}", _DESCRIPTION, epilog=_EPILOG)
+    parser.argument_default = argparse.SUPPRESS
+    _add_job_flags(parser)
+    _add_own_flags(parser)
+    known = {action.dest for action in parser._actions}  # noqa: SLF001 - argparse has no public list
+    _add_plugin_flags(parser, known)
+    _add_aliases(parser, {action.dest for action in parser._actions})  # noqa: SLF001
+    return parser
+
+
+def _add_job_flags(parser: Parser) -> None:
+    add = parser.add_argument
+    add("-N", "--node-count", type=int, metavar="N", help="Nodes (default 1).")
+    add("-p", "--process-count-per-node", type=_count_or_auto, metavar="N",
+        help="Processes on each node; auto: one per GPU (default 1).")  # fmt: skip
+    add("-b", "--distributed-backend", metavar="NAME",
+        help=f"One of {', '.join(registry.backend_labels())} (default: torch, or plain for one process).")  # fmt: skip
+    add("--compute-target", metavar="NAME", help=f"One of {', '.join(registry.names('clusters'))} (default local).")
+    add("--vm-size", metavar="SIZE", help="Azure VM size, for targets that rent machines.")
+    add(
+        "--use-gpu",
+        action=argparse.BooleanOptionalAction,
+        help="Whether ranks get a GPU each (default: where there are).",
+    )
+    add("--name", metavar="NAME", help="The job's name (default: notebook and cell number).")
+    add("--env", action="append", dest="environment_variables", metavar="NAME=VALUE",
+        help="An environment variable of the ranks; may be repeated.")  # fmt: skip
+    add("--max-run-duration-seconds", type=float, metavar="S", help="Stop the job after S seconds.")
+    add("--max-log-bytes", type=int, metavar="N", help="Drop log text beyond this, with a note (default 1 GB).")
+    add(
+        "--stop-grace-seconds",
+        type=float,
+        metavar="S",
+        help="Time between INT, TERM and KILL when it stops (default 5).",
+    )
+
+
+def _add_own_flags(parser: Parser) -> None:
+    add = parser.add_argument
+    add("-o", "--out", metavar="NAME", help="Keep the Job in this variable.")
+    add("--wait", action=argparse.BooleanOptionalAction,
+        help="Wait for the end: a failure is raised here, an interrupt cancels the job.")  # fmt: skip
+    add("--panel", action=argparse.BooleanOptionalAction, help="Show the live panel (default) or a line of text.")
+
+
+def _add_plugin_flags(parser: Parser, known: set[str]) -> None:
+    for kind in registry.KINDS:
+        for name in registry.names(kind):
+            with contextlib.suppress(PluginUnavailable):
+                group = parser.add_argument_group(f"{kind[:-1]} {name}")
+                for field in registry.options(kind, name):
+                    if field.name not in known:
+                        _add_option(group, field)
+                        known.add(field.name)
+
+
+def _add_option(group: argparse._ArgumentGroup, field: dataclasses.Field[Any]) -> None:
+    flag = f"--{field.name.replace('_', '-')}"
+    text = str(field.metadata.get("help", "")).rstrip(".").replace("%", "%%")
+    text = f"{text[:1].upper()}{text[1:]}{'' if field.default is None else f' (default {field.default})'}."
+    if isinstance(field.default, bool):
+        group.add_argument(flag, action=argparse.BooleanOptionalAction, dest=field.name, help=text)
+        return
+    kind = type(field.default) if isinstance(field.default, int | float | str) else value_of
+    choices = field.metadata.get("choices")
+    number = any(word in str(field.type) for word in ("int", "float"))
+    metavar = "|".join(map(str, choices)) if choices else "N" if number else "VALUE"
+    group.add_argument(flag, type=kind, dest=field.name, metavar=metavar, help=text)
+
+
+def _add_aliases(parser: Parser, known: set[str]) -> None:
+    for alias in (*ALIASES, *TOTALS):
+        if alias not in known and alias not in ("env", "useGpu"):
+            parser.add_argument(f"--{alias.replace('_', '-')}", dest=alias, type=value_of, help=argparse.SUPPRESS)
+
+
+def _count_or_auto(text: str) -> int | str:
+    if text != "auto" and not text.lstrip("-").isdecimal():
+        raise argparse.ArgumentTypeError(f"it takes a whole number or auto, not {text!r}")
+    return text if text == "auto" else int(text)
+
+
+def value_of(text: str) -> Any:
+    """Return what a word of a magic line means: a number, True, False, None, or the text itself."""
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+    return value if isinstance(value, int | float | str | bool | type(None)) else text
+
+
+def allowed() -> set[str]:
+    """Return the primary names of all options of all jobs and plug-ins."""
+    return {action.dest for action in cell_parser()._actions} - {*_OWN, *ALIASES, *TOTALS}  # noqa: SLF001
+
+
+def job_options(chosen: argparse.Namespace, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the job's options under their primary names; flags go before the defaults of this kernel."""
+    given = {name: value for name, value in vars(chosen).items() if name not in _OWN}
+    if "environment_variables" in given:
+        variables = pairs_of(given["environment_variables"])
+        given["environment_variables"] = {**(defaults.get("environment_variables") or {}), **variables}
+    named = {ALIASES.get(name, name) for name in given}
+    if named & set(TOTALS):
+        named.add("process_count_per_node")
+    merged = {**{name: value for name, value in defaults.items() if name not in named}, **given}
+    return resolve(merged, {*jobspec.COMMON, *allowed()})
+
+
+def pairs_of(words: list[str]) -> dict[str, str]:
+    """Return NAME=VALUE words as a dict. Raises InvalidSpec."""
+    found = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name:
+            raise InvalidSpec(
+                "--env takes NAME=VALUE.", field="environment_variables", hint="Example: --env OMP_NUM_THREADS=2."
+            )
+        found[name] = value
+    return found
+
+
+def without_secrets(line: str) -> str:
+    """Return the magic line with the values of secret-looking environment variables masked."""
+    return " ".join(shlex.quote(_masked(word)) for word in shlex.split(line))
+
+
+def _masked(word: str) -> str:
+    flag = "--env=" if word.startswith("--env=") else ""
+    name, equals, _ = word.removeprefix(flag).partition("=")
+    return f"{flag}{name}={_MASK}" if equals and looks_secret(name) else word

@@ -1,0 +1,123 @@
+"""``%%distributed``: the cell is captured, the job started and shown; ``--wait`` makes the cell last as long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter import capture
+from distdl_jupyter.core.errors import InvalidSpec, JobNotRunning
+from distdl_jupyter.core.state import State
+from distdl_jupyter.core.words import processes, short_id
+from distdl_jupyter.magic.arguments import cell_parser, job_options, without_secrets
+from distdl_jupyter.magic.session import Session, told_shortly
+
+if TYPE_CHECKING:
+    from distdl_jupyter.client import Job
+
+
+class CellMagic:
+    """The cell magic of one kernel."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def named(self, name: str) -> Callable[[str, str], Any]:
+        """Return the function to register under this name; its docstring is the help text."""
+
+        def distributed(line: str, cell: str) -> Any:
+            with told_shortly():
+                return self.run(name, line, cell)
+
+        distributed.__name__ = name
+        distributed.__doc__ = cell_parser(name).format_help()
+        return distributed
+
+    def run(self, name: str, line: str, cell: str) -> Any:
+        """Run one cell; returns rank 0's value when it waits, else None."""
+        from distdl_jupyter import client
+
+        chosen = cell_parser(name).parse(line)
+        out = _identifier(getattr(chosen, "out", None))
+        options = job_options(chosen, self._session.defaults)
+        place = capture.here()
+        first_line = _line_below_magic(place.raw, cell)
+        draft = capture.capture_cell(
+            cell,
+            self._session.ip.user_ns,
+            cell_id=place.cell_id,
+            execution_count=place.execution_count if first_line else None,
+            notebook=place.path,
+            first_line=first_line or 2,
+            command=without_secrets(f"%%{name} {line}").strip(),
+        )
+        with_panel = getattr(chosen, "panel", True)
+        if not with_panel:
+            _say(f"Captured {draft.summary()}")
+        job = client.launch(draft, **options)
+        self._session.started(job)
+        if out:
+            self._session.keep(out, job)
+        _show(job, with_panel=with_panel)
+        return _wait(job) if getattr(chosen, "wait", False) else None
+
+
+def _identifier(name: str | None) -> str | None:
+    if name is not None and not name.isidentifier():
+        raise InvalidSpec(f"--out takes a variable's name, but {name!r} cannot be one.", field="out")
+    return name
+
+
+def _line_below_magic(raw: str, cell: str) -> int | None:
+    """Return the number of the cell's first line within the whole cell, None when ``raw`` is another cell."""
+    position = raw.rstrip().rfind(cell.rstrip())
+    return raw.count("\n", 0, position) + 1 if position >= 0 and cell.strip() else None
+
+
+def _show(job: Job, *, with_panel: bool) -> None:
+    if with_panel:
+        from distdl_jupyter import panels
+
+        panels.show(job)
+        return
+    spec = job.spec
+    for finding in spec.findings:
+        if finding["level"] != "info":
+            _say(f"{finding['level'].capitalize()}: {finding['text']} {finding['remedy']}".strip())
+    size = processes(spec.node_count, spec.process_count_per_node)
+    _say(f"Started {spec.name} ({job.id}): {size}, {spec.distributed_backend} on {spec.compute_target}")
+
+
+def _wait(job: Job) -> Any:
+    """Wait for the job's end and return rank 0's value. Raises JobFailed.
+
+    The first interrupt cancels a job on this machine, the second kills it, the third leaves it alone; a job elsewhere
+    goes on after the first.
+    """
+    interrupts = 0
+    while True:
+        try:
+            job.wait()
+            break
+        except KeyboardInterrupt:
+            interrupts += 1
+            if interrupts == 3 or job.spec.compute_target != "local":
+                _say(f"Job {job.name} goes on. %dist_cancel {short_id(job.id)} stops it.")
+                raise
+            _stop(job, now=interrupts == 2)
+    return job.result()
+
+
+def _stop(job: Job, *, now: bool) -> None:
+    try:
+        job.cancel(now=now)
+    except JobNotRunning:
+        return
+    if job.state is State.CANCELING or not now:
+        _say(f"Canceling job {job.name} ({short_id(job.id)}). Interrupt again to kill it at once.")
+    if now:
+        _say(f"Killing job {job.name} ({short_id(job.id)}).")
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)  # noqa: T201 - a cell's output

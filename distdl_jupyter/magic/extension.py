@@ -1,0 +1,50 @@
+"""Registers the magics with an IPython shell, beside whatever other extensions have registered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from distdl_jupyter.magic.cell import CellMagic
+from distdl_jupyter.magic.lines import LineMagics
+from distdl_jupyter.magic.session import Session
+
+_NAMES = ("distributed", "distdl")
+
+
+def load(ip: Any) -> None:
+    """Register ``%%distributed``, its alias ``%%distdl`` and the ``%dist_...`` line magics; again is harmless.
+
+    When another extension owns ``%%distributed`` it keeps it, and one line says so.
+    """
+    session = Session(ip)
+    cell, lines = CellMagic(session), LineMagics(session)
+    owner = _owner(ip)
+    for name in _NAMES if owner is None else _NAMES[1:]:
+        ip.register_magic_function(cell.named(name), "cell", name)
+    if owner is not None:
+        print(f"%%distributed belongs to {owner}: use %%distdl instead, it does the same as here described.")  # noqa: T201
+    for name, function in lines.all().items():
+        ip.register_magic_function(function, "line", name)
+    _show_jobs_as_panels(ip)
+
+
+def _owner(ip: Any) -> str | None:
+    """Return the name of the other package whose magic ``%%distributed`` is, None when it is free or ours."""
+    manager = ip.magics_manager
+    found = manager.magics["cell"].get("distributed")
+    if found is None:
+        lazy = manager.lazy_magics.get("distributed")
+        return None if lazy is None or lazy.startswith("distdl_jupyter") else str(lazy)
+    module = str(getattr(found, "__module__", None) or type(found).__module__)
+    return None if module.startswith("distdl_jupyter") else module.partition(".")[0]
+
+
+def _show_jobs_as_panels(ip: Any) -> None:
+    """Let a Job at the end of a cell show its panel. Nothing is imported before the first one is shown."""
+    ip.display_formatter.ipython_display_formatter.for_type_by_name("distdl_jupyter.client", "Job", _show)
+
+
+def _show(job: Any) -> None:
+    from distdl_jupyter import panels
+
+    panels.show(job)

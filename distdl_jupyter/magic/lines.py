@@ -1,0 +1,198 @@
+"""The line magics: list the jobs, show one, read its log, cancel it, set this kernel's defaults."""
+
+from __future__ import annotations
+
+import argparse
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter import jobspec, registry
+from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core.names import resolve
+from distdl_jupyter.core.spec import check_count, looks_secret
+from distdl_jupyter.core.words import plural, short_id
+from distdl_jupyter.magic.arguments import Parser, allowed, pairs_of, value_of
+from distdl_jupyter.magic.session import Session, told_shortly
+from distdl_jupyter.magic.table import JobTable
+
+if TYPE_CHECKING:
+    from distdl_jupyter.client import Job
+    from distdl_jupyter.core.logline import LogLine
+
+_TAIL = 200
+
+
+class LineMagics:
+    """The line magics of one kernel."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def all(self) -> dict[str, Callable[[str], Any]]:
+        """Return the functions to register, by name; their docstrings are the help texts."""
+        return {
+            "dist_jobs": _magic(_jobs_parser(), self._jobs),
+            "dist_attach": _magic(_attach_parser(), self._attach),
+            "dist_logs": _magic(_logs_parser(), self._logs),
+            "dist_cancel": _magic(_cancel_parser(), self._cancel),
+            "dist_config": _magic(_config_parser(), self._config),
+        }
+
+    def _jobs(self, chosen: argparse.Namespace) -> JobTable:
+        from distdl_jupyter import client
+
+        jobs = client.jobs()
+        shown = jobs if chosen.all else jobs[:20]
+        return JobTable([job.view() for job in shown], older=len(jobs) - len(shown))
+
+    def _attach(self, chosen: argparse.Namespace) -> Job | None:
+        job = self._session.job(chosen.id)
+        if chosen.out is None:
+            return job
+        if not chosen.out.isidentifier():
+            raise InvalidSpec(f"--out takes a variable's name, but {chosen.out!r} cannot be one.", field="out")
+        self._session.keep(chosen.out, job)
+        return None
+
+    def _logs(self, chosen: argparse.Namespace) -> None:
+        job = self._session.job(chosen.id)
+        many = job.spec.process_count > 1
+        lines = job.logs(chosen.rank, follow=chosen.follow)
+        for line in lines if chosen.follow else _last(lines, chosen.tail):
+            _say(_line(line, many=many))
+
+    def _cancel(self, chosen: argparse.Namespace) -> None:
+        job = self._session.job(chosen.id)
+        job.cancel(now=chosen.now)
+        _say(f"{'Killing' if chosen.now else 'Canceling'} job {job.name} ({short_id(job.id)}).")
+
+    def _config(self, chosen: argparse.Namespace) -> None:
+        if chosen.clear:
+            self._session.defaults.clear()
+        changes = {name.replace("-", "_"): value for name, value in pairs(chosen.settings).items()}
+        self._session.defaults = configured(self._session.defaults, changes)
+        _say(_settings(self._session.defaults))
+
+
+def _magic(parser: Parser, run: Callable[[argparse.Namespace], Any]) -> Callable[[str], Any]:
+    def magic(line: str) -> Any:
+        with told_shortly():
+            return run(parser.parse(line))
+
+    magic.__name__ = parser.prog
+    magic.__doc__ = parser.format_help()
+    return magic
+
+
+def _with_id(parser: Parser) -> Parser:
+    parser.add_argument("id", nargs="?", default="", help="The job's id or its last part (default: the newest job).")
+    return parser
+
+
+def _jobs_parser() -> Parser:
+    parser = Parser("%dist_jobs", "List the jobs, newest first, whoever started them.")
+    parser.add_argument("-a", "--all", action="store_true", help="All jobs (default: the newest 20).")
+    return parser
+
+
+def _attach_parser() -> Parser:
+    text = "Show a job live. ``job = %dist_attach k3f9`` gives its handle instead."
+    parser = _with_id(Parser("%dist_attach", text, places=" [ID]"))
+    parser.add_argument("-o", "--out", metavar="NAME", help="Keep the Job in this variable and show nothing.")
+    return parser
+
+
+def _logs_parser() -> Parser:
+    parser = _with_id(Parser("%dist_logs", "Print a job's log.", places=" [ID]"))
+    parser.add_argument("--rank", type=int, metavar="N", help="The lines of one rank only.")
+    parser.add_argument(
+        "--tail", type=int, metavar="N", default=_TAIL, help=f"The last N lines; 0: all (default {_TAIL})."
+    )
+    parser.add_argument("-f", "--follow", action="store_true", help="Go on until the job has ended.")
+    return parser
+
+
+def _cancel_parser() -> Parser:
+    parser = _with_id(Parser("%dist_cancel", "Cancel a job: INT, TERM, KILL with a grace between.", places=" [ID]"))
+    parser.add_argument("--now", action="store_true", help="Kill it at once.")
+    return parser
+
+
+def _config_parser() -> Parser:
+    text = """
+    Show or set this kernel's defaults for %%distributed.
+
+    Example: ``%dist_config process_count_per_node=2 distributed_backend=horovod-gloo``. An empty value removes one.
+    """
+    parser = Parser("%dist_config", text, places=" [NAME=VALUE ...]")
+    parser.add_argument("settings", nargs="*", metavar="NAME=VALUE", help="Options under any of their names.")
+    parser.add_argument("--clear", action="store_true", help="Remove all defaults first.")
+    return parser
+
+
+def pairs(words: list[str]) -> dict[str, str]:
+    """Return NAME=VALUE words as a dict. Raises InvalidSpec."""
+    for word in words:
+        if "=" not in word:
+            raise InvalidSpec(f"{word!r} sets nothing; write NAME=VALUE.", field=word)
+    return dict(word.split("=", 1) for word in words)
+
+
+def configured(defaults: dict[str, Any], changes: dict[str, str]) -> dict[str, Any]:
+    """Return the defaults with the changes made and checked. Raises InvalidSpec."""
+    names = {*jobspec.COMMON, *allowed()}
+    removed = resolve({name: "" for name, text in changes.items() if not text}, names)
+    given = {name: value_of(text) for name, text in changes.items() if text}
+    if isinstance(env := given.pop("env", given.pop("environment_variables", None)), str):
+        given["environment_variables"] = {**defaults.get("environment_variables", {}), **pairs_of(env.split(","))}
+    result = {**defaults, **resolve(given, names)}
+    result = {name: value for name, value in result.items() if name not in removed}
+    _check(result)
+    return result
+
+
+def _check(options: dict[str, Any]) -> None:
+    for name in ("node_count", "process_count_per_node"):
+        if options.get(name, 1) != "auto" or name == "node_count":
+            check_count(options.get(name, 1), name)
+    if options.get("distributed_backend"):
+        registry.backend(str(options["distributed_backend"]), {})
+    if options.get("compute_target"):
+        registry.get("clusters", str(options["compute_target"]))
+
+
+def _settings(defaults: dict[str, Any]) -> str:
+    if not defaults:
+        return "No defaults are set. Example: %dist_config process_count_per_node=2"
+    return "\n".join(f"{name} = {_shown(value)}" for name, value in sorted(defaults.items()))
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{k}={'•••' if looks_secret(k) else v}" for k, v in value.items())
+    return str(value)
+
+
+def _last(lines: Iterator[LogLine], tail: int) -> Iterator[LogLine]:
+    """Yield the last ``tail`` lines; what was left out is said first."""
+    if tail <= 0:
+        yield from lines
+        return
+    kept: deque[LogLine] = deque(maxlen=tail)
+    left_out = 0
+    for line in lines:
+        left_out += len(kept) == tail
+        kept.append(line)
+    if left_out:
+        _say(f"{plural(left_out, 'earlier line')} left out; --tail 0 prints all")
+    yield from kept
+
+
+def _line(line: LogLine, *, many: bool) -> str:
+    who = "" if line.rank is None or not many else f"[{line.rank}] "
+    return f"{who}{line.text}"
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)  # noqa: T201 - a cell's output

@@ -1,0 +1,68 @@
+"""What the magics of one kernel remember: the defaults set with ``%dist_config`` and the newest job started here.
+
+Errors of this package are shown as one line: the frames of the magic hold nothing that a user can mend.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobFailed, JobNotFound
+
+if TYPE_CHECKING:
+    from distdl_jupyter.client import Job
+
+
+class Session:
+    """The state of one kernel."""
+
+    def __init__(self, ip: Any) -> None:
+        self.ip = ip
+        self.defaults: dict[str, Any] = {}
+        self._newest = ""
+
+    def started(self, job: Job) -> None:
+        """Remember the newest job."""
+        self._newest = job.id
+
+    def job(self, job_id: str = "") -> Job:
+        """Return the job with this id (or its last part); without one the newest, first of this kernel, then of all.
+
+        Raises JobNotFound.
+        """
+        from distdl_jupyter import client
+
+        if job_id or self._newest:
+            return client.attach(job_id or self._newest)
+        every = client.jobs()
+        if not every:
+            raise JobNotFound("There are no jobs yet.", hint="%%distributed on top of a cell starts one.")
+        return every[0]
+
+    def keep(self, name: str, value: object) -> None:
+        """Put a value into the notebook's namespace."""
+        self.ip.push({name: value})
+
+
+@contextlib.contextmanager
+def told_shortly() -> Iterator[None]:
+    """Let IPython show errors of this package as one line, and a cell's syntax error with its place only."""
+    try:
+        yield
+    except JobFailed:
+        raise
+    except DistDLError as error:
+        _render_as(error, [f"{type(error).__name__}: {error}"])
+        raise
+    except SyntaxError as error:
+        told = InvalidSpec(f"Line {error.lineno} of the cell is no Python: {error.msg}.", field="cell")
+        _render_as(told, "".join(traceback.format_exception_only(error)).splitlines())
+        raise told from None
+
+
+def _render_as(error: Exception, lines: list[str]) -> None:
+    # IPython asks an exception for its own rendering by this name.
+    error._render_traceback_ = lambda: lines  # type: ignore[attr-defined]

@@ -1,0 +1,66 @@
+"""Jobs as a table, for a notebook and for a terminal. Everything that comes from jobs is set as text."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from html import escape
+from typing import TYPE_CHECKING
+
+from distdl_jupyter.core import words
+from distdl_jupyter.core.state import State
+
+if TYPE_CHECKING:
+    from distdl_jupyter.core.view import JobView
+
+_HEAD = ("Id", "State", "Name", "Processes", "Backend", "Elapsed", "Last", "Created")
+_EMPTY = "No jobs yet. Put %%distributed -p 2 on top of a cell that trains."
+
+
+class JobTable:
+    """Shows itself; ``older`` is how many more jobs there are."""
+
+    def __init__(self, views: Sequence[JobView], older: int = 0, now: float | None = None) -> None:
+        self._rows = [_row(view, time.time() if now is None else now) for view in views]
+        self._older = older
+
+    def __repr__(self) -> str:
+        if not self._rows:
+            return _EMPTY
+        rows = [_HEAD, *self._rows]
+        widths = [max(len(row[i]) for row in rows) for i in range(len(_HEAD))]
+        lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+        return "\n".join([*lines, *([self._more()] if self._older else [])])
+
+    def _repr_html_(self) -> str:
+        if not self._rows:
+            return f"<p>{escape(_EMPTY)}</p>"
+        head = "".join(f'<th style="text-align:left">{escape(cell)}</th>' for cell in _HEAD)
+        body = "".join(f"<tr>{''.join(_cell(cell) for cell in row)}</tr>" for row in self._rows)
+        more = f"<p>{escape(self._more())}</p>" if self._older else ""
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
+
+    def _more(self) -> str:
+        return f"{words.plural(self._older, 'older job')}: %dist_jobs --all"
+
+
+def _cell(text: str) -> str:
+    return f'<td style="text-align:left">{escape(text)}</td>'
+
+
+def _row(view: JobView, now: float) -> tuple[str, ...]:
+    shape = words.SHAPE_SIGNS[words.STATE_SHAPES[view.state]]
+    state = f"{shape} {words.STATE_WORDS[view.state]}"
+    if view.state is State.RUNNING and view.total and view.done is not None:
+        state += f" {words.percent(view.done, view.total)}"
+    last = next((f"{metric.name} {words.number(metric.mean)}" for metric in view.metrics.values()), "")
+    return (
+        view.id,
+        state,
+        view.name,
+        words.processes(view.node_count, view.process_count_per_node),
+        view.distributed_backend,
+        words.duration(view.elapsed(now)),
+        last,
+        words.ago(max(0.0, now - view.created)),
+    )

@@ -1,0 +1,122 @@
+"""Modules beside the notebook travel as files; installed ones do not."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from distdl_jupyter.capture.modules import local_modules, roots
+from distdl_jupyter.capture.notebook import Place
+
+
+def write(path, text=""):
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def labels(draft):
+    return {one.name: one.detail for one in draft.captured if one.kind == "module"}
+
+
+def test_a_module_and_what_it_imports_travel(notebook, rank, written):
+    write("shards.py", "from deeper import X\ndef part(): return X\n")
+    write("deeper.py", "import json\nX = 5\n")
+    write("other.py", "raise SystemExit\n")
+    notebook.run("import shards")
+    draft = notebook.capture("shards.part()")
+    assert labels(draft) == {"shards.py": "module beside the notebook", "deeper.py": "module beside the notebook"}
+    assert sorted(p.name for p in written(draft).code.iterdir()) == ["deeper.py", "shards.py"]
+    assert rank(draft).value == 5
+
+
+def test_the_copy_is_what_runs(notebook, rank, written, monkeypatch):
+    write("shards.py", "X = 'as it was'\n")
+    draft = notebook.capture("import shards\n(shards.X, shards.__file__)")
+    folder = written(draft)
+    value, file = rank(draft).value
+    assert value == "as it was"
+    assert "/code/shards.py" in file
+    assert (folder.code / "shards.py").read_text() == "X = 'as it was'\n"
+
+
+def test_functions_and_classes_of_a_module_bring_it_along(notebook, rank):
+    write("shards.py", "class Net:\n    def go(self): return helper()\ndef helper(): return 3\n")
+    notebook.run("from shards import Net, helper\nnet = Net()")
+    draft = notebook.capture("(net.go(), helper())")
+    assert set(labels(draft)) == {"shards.py"}
+    assert [one.name for one in draft.captured] == ["net", "shards.py"]
+    assert rank(draft).value == (3, 3)
+
+
+def test_imports_inside_a_captured_function_count(notebook, rank):
+    write("shards.py", "X = 8\n")
+    notebook.run("def f():\n    import shards\n    return shards.X")
+    draft = notebook.capture("f()")
+    assert set(labels(draft)) == {"shards.py"}
+    assert rank(draft).value == 8
+
+
+def test_a_package_travels_whole_but_for_large_data(notebook, rank, written):
+    write("mylib/__init__.py", "from .inner import deep\n")
+    write("mylib/inner/deep.py", "from pathlib import Path\nX = Path(__file__).with_name('words.txt').read_text()\n")
+    write("mylib/inner/words.txt", "hello")
+    write("mylib/inner/big.bin", "x" * 1_000_001)
+    write("mylib/.git/config", "no")
+    write("mylib/__pycache__/x.pyc", "no")
+    draft = notebook.capture("import mylib.inner.deep\nmylib.inner.deep.X")
+    assert labels(draft) == {"mylib/": "package beside the notebook"}
+    assert [str(p) for p in draft.modules[0].left_out] == ["mylib/inner/big.bin"]
+    folder = written(draft)
+    assert sorted(str(p.relative_to(folder.code)) for p in folder.code.rglob("*") if p.is_file()) == [
+        "mylib/__init__.py", "mylib/inner/deep.py", "mylib/inner/words.txt",
+    ]  # fmt: skip
+    assert rank(draft).value == "hello"
+
+
+def test_a_package_without_init_travels(notebook, rank):
+    write("plainlib/one.py", "X = 4\n")
+    notebook.run("import plainlib.one")
+    draft = notebook.capture("plainlib.one.X")
+    assert labels(draft) == {"plainlib/": "package beside the notebook"}
+    assert rank(draft).value == 4
+
+
+def test_a_folder_put_on_the_path_by_hand_counts(notebook, rank, tmp_path):
+    write(tmp_path / "src" / "tools.py", "X = 6\n")
+    notebook.run(f"import sys\nsys.path.insert(0, {str(tmp_path / 'src')!r})\nimport tools")
+    draft = notebook.capture("tools.X")
+    assert labels(draft) == {"tools.py": "module from src/"}
+    assert rank(draft).value == 6
+
+
+def test_the_notebooks_own_folder_counts_when_it_is_another_one(notebook, rank, tmp_path):
+    write(tmp_path / "elsewhere" / "shards.py", "X = 7\n")
+    (tmp_path / "elsewhere" / "n.ipynb").touch()
+    draft = notebook.capture("import shards\nshards.X", notebook=str(tmp_path / "elsewhere" / "n.ipynb"))
+    assert set(labels(draft)) == {"shards.py"}
+    assert rank(draft).value == 7
+
+
+def test_a_linked_module_belongs_where_the_link_is(notebook, rank, tmp_path):
+    write(tmp_path / "real" / "original.py", "X = 9\n")
+    Path("linked.py").symlink_to(tmp_path / "real" / "original.py")
+    notebook.run("import linked")
+    draft = notebook.capture("linked.X")
+    assert set(labels(draft)) == {"linked.py"}
+    assert rank(draft).value == 9
+
+
+@pytest.mark.parametrize("name", ["numpy", "json", "sys", "distdl_jupyter", "pytest", "no_such_module", "__main__"])
+def test_installed_and_missing_modules_stay(notebook, name):
+    assert local_modules([name], roots(Place())) == []
+
+
+def test_a_file_that_is_hidden_by_an_installed_module_stays(notebook):
+    write("pickle.py", "raise SystemExit\n")
+    assert local_modules(["pickle"], roots(Place())) == []
+
+
+def test_packages_installed_in_editable_form_stay():
+    assert not any((folder / "distdl_jupyter").is_dir() for folder in roots(Place()) if folder != Path.cwd())
+    assert Path(sys.prefix) not in roots(Place())
