@@ -42,13 +42,21 @@ def log(step: float | None = None, **metrics: Any) -> None:
 def send(step: float, metrics: dict[str, Any]) -> None:
     """Report values at a step, whoever found them. Raises TypeError for a value that is not one number."""
     out = channel.current()
-    later = [name for name, value in metrics.items() if getattr(value, "is_cuda", False)] if out else []
-    values = {name: _json(name, value) for name, value in metrics.items() if name not in later}
+    values: dict[str, scalar.Number] = {}
+    later: dict[str, Any] = {}
+    for name, value in metrics.items():
+        # The common case first: this runs for each value of each training step.
+        if type(value) is float and math.isfinite(value):
+            values[name] = value
+        elif out is not None and getattr(value, "is_cuda", False):
+            later[name] = value
+        else:
+            values[name] = scalar.to_json(name, value)
     if out is None:
         _print(step, values)
         return
     if later:
-        deferred.add(out, step, {name: metrics[name] for name in later})
+        deferred.add(out, step, later)
     if values:
         out.metric(step, values)
 
@@ -80,13 +88,6 @@ def note(level: str, text: str, code: str = "") -> None:
 def flush() -> None:
     """Wait until values that were still on a GPU are sent."""
     deferred.flush()
-
-
-def _json(name: str, value: Any) -> scalar.Number:
-    # The common case first: this runs for each value of each training step.
-    if type(value) is float and math.isfinite(value):
-        return value
-    return scalar.to_json(name, value)
 
 
 def _step(step: Any) -> float:

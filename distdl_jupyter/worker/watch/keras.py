@@ -55,7 +55,7 @@ def _with_callback(
     given = bound.arguments.get("callbacks")
     ours = _callback(callbacks.Callback)
     if isinstance(given, callbacks.CallbackList):
-        given.append(ours)
+        given.callbacks.append(ours)
     else:
         listed = list(given) if isinstance(given, list | tuple) else [given] if given is not None else []
         bound.arguments["callbacks"] = [*listed, ours]

@@ -69,7 +69,7 @@ def _offer(trainer: Any, metrics: dict[str, Any], step: int | None) -> None:
 
 
 def _steps(trainer: Any) -> int:
-    """Return how many batches were trained on, the number by which Lightning itself counts (from 0)."""
+    """Return the number of the batch by which Lightning itself logs, from 0."""
     inner = getattr(trainer.fit_loop.epoch_loop, "_batches_that_stepped", None)
     return int(trainer.global_step if inner is None else inner)
 
@@ -83,8 +83,7 @@ class _Reports:
     def _batch(self, trainer: Any, outputs: Any, batch_idx: int) -> None:
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
         if loss is not None:
-            # The callback runs after the step was counted.
-            autolog.offer("lightning batches", max(0, _steps(trainer) - 1), {"loss": loss.detach()})
+            autolog.offer("lightning batches", _steps(trainer), {"loss": loss.detach()})
         batches, epochs, steps = trainer.num_training_batches, trainer.max_epochs, trainer.max_steps
         if steps is not None and steps > 0:
             autolog.advance(trainer.global_step, steps, "steps")

@@ -36,7 +36,9 @@ def _controller(horovod: Any) -> str:
 
 def _watch_torch(c10d: ModuleType) -> None:
     original = c10d.init_process_group
-    watched = _reporting(_with_transport(original), lambda *_: {"backend": f"torch-{c10d.get_backend()}", "size": c10d.get_world_size()})
+    watched = _reporting(
+        _with_transport(original), lambda *_: {"backend": f"torch-{c10d.get_backend()}", "size": c10d.get_world_size()}
+    )
     # torch.distributed takes its names from here afterwards, unless it was imported before us.
     for module in (c10d, sys.modules.get("torch.distributed")):
         if module is not None and getattr(module, "init_process_group", None) is original:

@@ -1,0 +1,122 @@
+"""The import hook changes nothing but what it was asked to, and never breaks an import."""
+
+import importlib
+import importlib.util
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from distdl_jupyter.worker import report
+from distdl_jupyter.worker.watch import hooks
+from tests.worker import ranks
+
+
+@pytest.fixture
+def finder(tmp_path, monkeypatch):
+    """A finder in place, and a folder of modules on the path; both are gone afterwards."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = set(sys.modules)
+    found = hooks.install()
+    yield found
+    sys.meta_path.remove(found)
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def test_the_call_comes_after_the_module_ran_and_once(finder, tmp_path):
+    (tmp_path / "framework_a.py").write_text("value = 1\n")
+    seen = []
+    finder.after("framework_a", lambda module: seen.append(module.value))
+    assert importlib.util.find_spec("framework_a") is not None, "looking for it is no import"
+    assert seen == []
+    module = importlib.import_module("framework_a")
+    importlib.import_module("framework_a")
+    assert seen == [1]
+    assert type(module.__loader__).__name__ == "SourceFileLoader"
+    assert "exec_module" not in vars(module.__loader__)
+    assert module.__spec__.loader is module.__loader__
+
+
+def test_a_module_that_was_imported_before_is_told_at_once(finder):
+    seen = []
+    finder.after("json", seen.append)
+    assert [module.__name__ for module in seen] == ["json"]
+
+
+def test_a_failing_call_is_a_note_and_no_error(finder, tmp_path, monkeypatch):
+    notes = []
+    monkeypatch.setattr(report, "note", lambda *note: notes.append(note))
+    (tmp_path / "framework_b.py").write_text("value = 1\n")
+    finder.after("framework_b", lambda module: module.missing)
+    assert importlib.import_module("framework_b").value == 1
+    ((level, text, code),) = notes
+    assert (level, code) == ("warning", "hook")
+    assert text.startswith(
+        "Metrics are not picked up completely: after the import of framework_b AttributeError was raised"
+    )
+
+
+def test_a_module_that_fails_to_import_fails_as_ever_and_can_be_tried_again(finder, tmp_path):
+    seen = []
+    (tmp_path / "framework_c.py").write_text("raise RuntimeError('broken')\n")
+    finder.after("framework_c", seen.append)
+    with pytest.raises(RuntimeError, match="broken"):
+        importlib.import_module("framework_c")
+    assert seen == []
+    (tmp_path / "framework_c.py").write_text("value = 12345\n")
+    importlib.invalidate_caches()
+    importlib.import_module("framework_c")
+    assert len(seen) == 1
+
+
+def test_a_module_that_is_not_there_is_not_found_as_ever(finder):
+    finder.after("framework_d", lambda module: None)
+    with pytest.raises(ModuleNotFoundError, match="No module named 'framework_d'"):
+        importlib.import_module("framework_d")
+
+
+def test_a_check_refuses_an_import(finder, tmp_path):
+    (tmp_path / "framework_e.py").write_text("value = 1\n")
+
+    def refuse():
+        raise ImportError("not together with that")
+
+    finder.before("framework_e", refuse)
+    with pytest.raises(ImportError, match="not together with that"):
+        importlib.import_module("framework_e")
+
+
+def test_a_rank_imports_no_framework_by_itself(folder):
+    ended = ranks.run(folder.cell("""
+import sys
+heavy = {"torch", "numpy", "keras", "lightning", "transformers", "horovod", "tensorboard", "pandas", "cloudpickle"}
+sorted({name.split(".")[0] for name in sys.modules} & heavy), "distdl_jupyter.core" in sys.modules
+"""))  # fmt: skip
+    assert ended.code == 0, ended.err
+    assert folder.value() == ([], False)
+
+
+def test_the_folder_works_alone_with_the_standard_library_only(folder, tmp_path):
+    """As on a host to which nothing else was copied."""
+    home = tmp_path / "elsewhere"
+    shutil.copytree(Path(hooks.__file__).parents[1], home / "distdl_jupyter" / "worker")
+    folder.cell("""
+from distdl_jupyter.worker.report import log
+log(loss=0.5)
+import distdl_jupyter.worker
+{'file': distdl_jupyter.worker.__file__}
+""")
+    process = subprocess.run(
+        [sys.executable, "-S", "-P", "-m", "distdl_jupyter.worker"],
+        env=ranks.environment(folder, PYTHONPATH=str(home)),
+        cwd=folder.path,
+        capture_output=True,
+        check=False,
+    )
+    ended = ranks.Ended(process.returncode, process.stdout, process.stderr)
+    assert ended.code == 0, ended.err
+    assert ended.metric("loss") == [(0, 0.5)]
+    assert folder.value()["file"].startswith(str(home))

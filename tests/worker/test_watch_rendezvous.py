@@ -1,0 +1,153 @@
+"""When real ranks meet, what they tell of it, and how they part."""
+
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from distdl_jupyter.backends import rendezvous
+from distdl_jupyter.worker.watch import rendezvous as watched
+from distdl_jupyter.worker.watch.hooks import PostImport
+from tests.worker import ranks
+
+TORCH = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+total = torch.tensor([float(dist.get_rank() + 1)])
+dist.all_reduce(total)
+"""
+HOROVOD = """
+import torch, horovod.torch as hvd
+hvd.init()
+total = hvd.allreduce(torch.tensor([hvd.rank() + 1.0]), op=hvd.Sum)
+"""
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def torch_environment(size):
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(size)}
+    return [shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(size)]
+
+
+def run_all(folder, environments):
+    size = len(environments)
+    started = [ranks.start(folder, rank, size, **more) for rank, more in enumerate(environments)]
+    return [ranks.end(process) for process in started]
+
+
+def types_of(ended):
+    return [report["type"] for report in ended.reports if report["type"] != "note"]
+
+
+def test_torch_ranks_tell_when_they_meet_and_are_taken_apart_at_the_end(folder):
+    folder.cell(TORCH + "total.item()")
+    for rank, ended in enumerate(run_all(folder, torch_environment(2))):
+        assert ended.code == 0, ended.err
+        assert folder.value(rank) == 3.0
+        assert types_of(ended) == ["hello", "rendezvous", "ready", "result"]
+        (ready,) = ended.of("ready")
+        assert (ready["backend"], ready["size"]) == ("torch-gloo", 2)
+        assert "destroy_process_group" not in ended.err, "torch warns about a group that nobody shut down"
+
+
+def test_a_device_mesh_is_a_meeting_too(folder):
+    code = "from torch.distributed.device_mesh import init_device_mesh\ninit_device_mesh('cpu', (2,)).size()"
+    for ended in run_all(folder.cell(code), torch_environment(2)):
+        assert ended.code == 0, ended.err
+        assert types_of(ended) == ["hello", "rendezvous", "ready", "result"]
+
+
+def test_ranks_that_cannot_meet_tell_that_they_tried(folder):
+    code = "import torch.distributed as dist\ndist.init_process_group('gloo', init_method='env://')"
+    ended = ranks.run(folder.cell(code))
+    assert ended.code == 1
+    assert types_of(ended) == ["hello", "rendezvous", "result"]
+    assert "environment variable RANK expected" in ended.error["message"]
+    assert "watch/rendezvous.py" not in ended.err, "our own frame is no part of the printed traceback"
+
+
+@pytest.fixture
+def horovod_environment():
+    """Horovod's rendezvous server for two ranks; yields each rank's variables."""
+    port = free_port()
+    argv = [sys.executable, "-P", "-m", rendezvous.__name__, "127.0.0.1", str(port), "1", "2"]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        said = server.stdout.readline()
+        while rendezvous.READY not in said:
+            assert said, "the rendezvous server ended"
+            said = server.stdout.readline()
+        shared = {
+            "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
+            "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
+            "HOROVOD_GLOO_IFACE": "lo",
+            "HOROVOD_CONTROLLER": "gloo",
+            "HOROVOD_CPU_OPERATIONS": "gloo",
+            "HOROVOD_HOSTNAME": rendezvous.host_name(0),
+            "HOROVOD_SIZE": "2",
+            "HOROVOD_LOCAL_SIZE": "2",
+            "HOROVOD_CROSS_RANK": "0",
+            "HOROVOD_CROSS_SIZE": "1",
+        }
+        yield [shared | {"HOROVOD_RANK": str(rank), "HOROVOD_LOCAL_RANK": str(rank)} for rank in range(2)]
+        server.stdin.close()
+        server.wait(timeout=60)
+
+
+def test_horovod_ranks_tell_when_they_meet(folder, horovod_environment):
+    folder.cell(HOROVOD + "total.item()")
+    for rank, ended in enumerate(run_all(folder, horovod_environment)):
+        assert ended.code == 0, ended.err
+        assert folder.value(rank) == 3.0
+        assert types_of(ended) == ["hello", "rendezvous", "ready", "result"]
+        (ready,) = ended.of("ready")
+        assert (ready["backend"], ready["size"]) == ("horovod-gloo", 2)
+
+
+def test_a_failing_horovod_rank_lets_the_other_end(folder, horovod_environment):
+    folder.cell(HOROVOD + "if hvd.rank() == 1:\n    {}['label']\nhvd.allreduce(total)")
+    first, second = run_all(folder, horovod_environment)
+    assert (second.code, second.error["type"]) == (1, "KeyError")
+    assert first.code == 1
+    assert first.error["type"] == "HorovodInternalError"
+
+
+def test_horovod_under_keras_3_is_refused_in_one_sentence(folder):
+    ended = ranks.run(folder.cell("import horovod.keras as hvd"))
+    assert ended.error["type"] == "ImportError"
+    assert ended.error["message"].startswith(
+        "horovod.keras of Horovod 0.28 does not average gradients under Keras 3 (3."
+    )
+    assert "use horovod.torch, or tf_keras" in ended.error["message"]
+
+
+@pytest.mark.parametrize("module", ["horovod.keras", "horovod.tensorflow.keras"])
+def test_both_of_horovod_s_keras_modules_are_refused(module):
+    """Asked of the import system itself: Horovod's package for TensorFlow is not built here."""
+    finder = PostImport()
+    watched.watch(finder)
+    with pytest.raises(ImportError, match=f"^{module} of Horovod"):
+        finder.find_spec(module)
+    assert finder.find_spec("horovod.torch") is None
+
+
+def test_horovod_under_an_older_keras_goes_on(folder):
+    """tf_keras in the place of keras, as Horovod needs it: then the refusal does not apply."""
+    code = """
+import sys, types
+sys.modules["keras"] = types.ModuleType("keras")
+sys.modules["keras"].__version__ = "2.21.0"
+import horovod.keras
+"""
+    ended = ranks.run(folder.cell(code))
+    assert "does not average" not in ended.error["message"], "it fails later, because TensorFlow is not installed"
+    assert ended.error["type"] == "ModuleNotFoundError"
+
+
+def test_importing_horovod_for_torch_is_not_refused():
+    assert watched.keras_version().startswith("3."), "the refusal is tested with a real Keras 3"
