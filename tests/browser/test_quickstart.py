@@ -52,7 +52,8 @@ from tqdm import tqdm
 hvd.init()
 model = DigitsCNN()
 hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.02 * hvd.size()), model.named_parameters())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.02 * hvd.size())
+optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
 print(f"train {len(images):,} images, batch 32 x {hvd.size()} = {32 * hvd.size()}")
 bar = tqdm(total=60 * 14, disable=hvd.rank() > 0)
 for step, (epoch, x, y) in enumerate(batches(hvd.rank(), hvd.size(), epochs=60)):

@@ -248,7 +248,10 @@ def stubborn():
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     # A daemon: its parent is gone, its session is its own, and it has cleared its environment.
     daemon = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"
-    starter = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {daemon!r}], env={{}}, start_new_session=True)"
+    starter = (
+        f"import subprocess, sys; "
+        f"subprocess.Popen([sys.executable, '-c', {daemon!r}], env={{}}, start_new_session=True)"
+    )
     subprocess.run([sys.executable, "-c", starter], check=True)
     print("here", flush=True)
     time.sleep(600)
@@ -373,7 +376,7 @@ def test_environment_variables_reach_every_rank_and_secrets_stay_out_of_the_fold
     job = submit(tell, process_count_per_node=2, env={"MODE": "fast", "MY_TOKEN": secret})
     assert job.results(60) == [("fast", secret, "yes")] * 2
     for path in job.folder.path.rglob("*"):
-        if path.is_file() and not path.suffix == ".pkl":
+        if path.is_file() and path.suffix != ".pkl":
             assert secret.encode() not in path.read_bytes(), path
     assert job.spec.secret_variables == ("MY_TOKEN",)
 

@@ -30,7 +30,7 @@ def write_some(log, count=20):
 def test_a_reader_sees_exactly_the_whole_lines_at_every_cut_point(log, tmp_path):
     write_some(log, 6)
     data = log.read_bytes()
-    whole = [line for line in data.splitlines(keepends=True)]
+    whole = list(data.splitlines(keepends=True))
     cut = tmp_path / "cut.jsonl"
     for length in range(len(data) + 1):
         cut.write_bytes(data[:length])
@@ -104,7 +104,7 @@ def test_numbers_that_are_not_finite_survive_as_strict_json(log):
 
 
 def test_a_number_that_is_not_finite_elsewhere_is_refused():
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="not JSON compliant"):
         encode({"type": "progress", "done": math.inf})
 
 

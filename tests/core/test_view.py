@@ -82,15 +82,22 @@ def test_time_left_follows_the_mean_pace():
 
 def test_unknown_events_ranks_and_fields_change_nothing():
     plain = fold(state("running"))
-    more = fold({**state("running"), "new": 1}, {"type": "invented", "t": 0}, {"type": "rank", "rank": 99, "status": "ended"},
-                {"type": "metric", "rank": None, "step": 1, "values": {"x": 1}})  # fmt: skip
+    more = fold(
+        {**state("running"), "new": 1},
+        {"type": "invented", "t": 0},
+        {"type": "rank", "rank": 99, "status": "ended"},
+        {"type": "metric", "rank": None, "step": 1, "values": {"x": 1}},
+    )
     more.last_sign = plain.last_sign
     assert more == plain
 
 
 def test_a_view_is_plain_data():
-    view = fold(state("running"), {"type": "rank", "rank": 1, "status": "ended", "code": 3},
-                {"type": "stop", "signal": "TERM", "by": "failure", "next": "KILL", "next_in": 1.5, "kill_in": 1.5})  # fmt: skip
+    view = fold(
+        state("running"),
+        {"type": "rank", "rank": 1, "status": "ended", "code": 3},
+        {"type": "stop", "signal": "TERM", "by": "failure", "next": "KILL", "next_in": 1.5, "kill_in": 1.5},
+    )
     data = json.loads(json.dumps(view.to_json()))
     assert data["state"] == "running"
     assert data["failure"]["rank"] == 1

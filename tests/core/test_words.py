@@ -112,8 +112,8 @@ def test_words_with_numbers():
     ]
     assert [words.processes(1, 1), words.processes(1, 2), words.processes(2, 4)] == [
         "1 process",
-        "1 × 2 = 2 processes",  # noqa: RUF001
-        "2 × 4 = 8 processes",  # noqa: RUF001
+        "1 × 2 = 2 processes",
+        "2 × 4 = 8 processes",
     ]
     assert words.short_id("20261121-024912-k3f9") == "k3f9"
 

@@ -126,7 +126,7 @@ def test_an_interrupt_of_the_kernel_leaves_the_job_alone(kernel):
 
 def test_a_failing_rank_is_raised_with_its_cell_line_within_five_seconds(kernel):
     kernel.run(FAIL)
-    said, failed = kernel.run("job.result()")
+    _said, failed = kernel.run("job.result()")
     plain = re.sub(r"\x1b\[[0-9;]*m", "", failed)
     assert "Rank 1 of 4 failed first: KeyError: 'label'" in plain
     assert re.search(r"[Cc]ell \[\d+\].*line 8", plain)

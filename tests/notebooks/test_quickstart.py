@@ -34,7 +34,7 @@ def bundle_of(cell):
 
 
 def test_the_job_reached_the_accuracy_and_reported_every_step(executed, monkeypatch):
-    notebook, home = executed
+    _notebook, home = executed
     monkeypatch.setenv("DISTDL_HOME", str(home))
     (job,) = jobs()
     assert job.state is State.COMPLETED
@@ -53,7 +53,7 @@ def test_the_result_stands_in_the_notebook(executed):
 
 
 def test_the_saved_cell_reads_well_where_nothing_runs(executed):
-    notebook, home = executed
+    notebook, _home = executed
     bundle = bundle_of(cell_with(notebook, "%%distributed"))
     html, text = bundle["text/html"], bundle["text/plain"]
     assert len(html) < 60_000
