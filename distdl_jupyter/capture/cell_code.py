@@ -37,8 +37,10 @@ def _transformed(code: str, first_line: int, filename: str, error: SyntaxError) 
     """Return the code without prompts and indentation of all lines; refuse what only IPython can run."""
     from IPython.core.inputtransformer2 import TransformerManager
 
+    # IPython cuts off empty lines at the top, which would shift the numbers of all others.
+    body = code.lstrip("\n")
     manager: Any = TransformerManager
-    transformed: str = manager().transform_cell(code)
+    transformed: str = "\n" * (len(code) - len(body)) + manager().transform_cell(body)
     try:
         tree = parse(transformed)
     except SyntaxError as still:

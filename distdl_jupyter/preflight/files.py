@@ -38,7 +38,7 @@ def _fixed_path(call: Call, code: Code) -> str | None:
     """Return the path as written when the call writes to one that is the same for all ranks."""
     path = None if call.one_rank else _written_path(call)
     if isinstance(path, ast.Name):
-        path = code.texts.get(path.id)
+        path = code.assigned.get(path.id)
     if path is None or not _is_text(path) or speaks_of_rank(path):
         return None
     return ast.unparse(path)[:60]

@@ -55,8 +55,8 @@ class Code:
     calls: list[Call] = field(default_factory=list)
     words: set[str] = field(default_factory=set)
     imports: set[str] = field(default_factory=set)
-    #: Names that are set to a text, with the expression.
-    texts: dict[str, ast.expr] = field(default_factory=dict)
+    #: Names that are set once or more, with the last expression.
+    assigned: dict[str, ast.expr] = field(default_factory=dict)
     read: int = 0
 
     def called(self, *last: str) -> Call | None:
@@ -83,7 +83,7 @@ def read(draft: Draft) -> Code:
         aliases = {**_USUAL, **draft.aliases, **_aliases(tree)}
         code.imports.update(name.partition(".")[0] for name in _aliases(tree).values())
         code.words.update(_words(tree))
-        code.texts.update(_text_variables(tree))
+        code.assigned.update(_assigned(tree))
         code.calls.extend(_calls(tree, aliases, piece.label, piece.first_line - 1))
     code.imports.update(name.partition(".")[0] for name in draft.aliases.values())
     guarded = {call.last for call in code.calls if call.one_rank}
@@ -128,12 +128,21 @@ def _words(tree: ast.AST) -> Iterator[str]:
             yield node.arg
 
 
-def _text_variables(tree: ast.AST) -> dict[str, ast.expr]:
-    found = {}
+def _assigned(tree: ast.AST) -> dict[str, ast.expr]:
+    found: dict[str, ast.expr] = {}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-            found[node.targets[0].id] = node.value
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                found.update(_pairs(target, node.value))
     return found
+
+
+def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
+    if isinstance(target, ast.Name):
+        yield target.id, value
+    elif isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+        for one, part in zip(target.elts, value.elts, strict=True):
+            yield from _pairs(one, part)
 
 
 def dotted(node: ast.AST, aliases: Mapping[str, str]) -> str:

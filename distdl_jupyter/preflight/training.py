@@ -190,10 +190,10 @@ def _order(code: Code, sampler: Call) -> Iterator[Finding]:
 
 def _global_batch(code: Code, draft: Draft, request: Request) -> Iterator[Finding]:
     size = draft.numbers.get("batch_size")
-    for call in code.calls:
-        given = next((k.value for k in call.node.keywords if k.arg == "batch_size"), None)
-        if size is None and isinstance(given, ast.Constant) and isinstance(given.value, int):
-            size = given.value
+    given = [k.value for call in code.calls for k in call.node.keywords if k.arg == "batch_size"]
+    for expression in [code.assigned.get("batch_size"), *given]:
+        if size is None and isinstance(expression, ast.Constant) and isinstance(expression.value, int):
+            size = expression.value
     if size is not None and size > 0:
         total = count(size * request.process_count)
         text = f"Each step sees {count(size)} {TIMES} {request.process_count} = {total} samples."

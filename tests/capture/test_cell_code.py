@@ -18,6 +18,7 @@ from distdl_jupyter.core.errors import InvalidSpec
         ("torch.save?", 2, "`torch.save?`, asks IPython for help"),
         ("x = 1\nget_ipython().run_line_magic('pwd', '')", 3, "get_ipython(), which no rank has"),
         ("x = 1\nawait f()", 3, "awaits outside a function"),
+        ("\n\n!ls", 4, "`!ls`, is a shell command"),
         ("async for x in y: pass", 2, "awaits outside a function"),
         ("a = [\n  x async for x in y]", 3, "awaits outside a function"),
     ],
@@ -51,7 +52,8 @@ def test_indentation_and_prompts_are_taken_off():
 
 
 @pytest.mark.parametrize(
-    ("code", "line"), [("x = 1\ny = = 2", 6), ("return 3", 5), ("x = (1,\n", 5), ("!ls\nx = = 1", 6), ("def f(:\n", 5)]
+    ("code", "line"),
+    [("x = 1\ny = = 2", 6), ("return 3", 5), ("x = (1,\n", 5), ("!ls\nx = = 1", 6), ("def f(:\n", 5), ("\n\nx = =", 7)],
 )
 def test_a_syntax_error_carries_the_cells_line(code, line):
     with pytest.raises(SyntaxError) as caught:

@@ -128,7 +128,7 @@ def test_arguments_that_are_one_object_stay_one(notebook, rank):
 def test_without_a_notebook(rank, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     draft = capture_function(functools.partial(pow, 2), (5,))
-    assert (draft.name, draft.captured, draft.source.notebook) == ("pow", (), "")
+    assert (draft.name, listed(draft), draft.source.notebook) == ("pow", {"exp": "int = 5"}, "")
     assert rank(draft).value == 32
 
 

@@ -103,19 +103,37 @@ def notebooks(tmp_path: Path) -> Path:
     return folder
 
 
+def environment(notebooks: Path, ipython: Path) -> dict[str, str]:
+    """What a Jupyter server sets for a kernel."""
+    return {**os.environ, "IPYTHONDIR": str(ipython), "JPY_SESSION_NAME": str(notebooks / "quickstart.ipynb")}
+
+
 @pytest.fixture
-def kernel(notebooks: Path, tmp_path: Path, distdl_home: Path) -> Iterator[Kernel]:
+def plain_kernel(notebooks: Path, tmp_path: Path, distdl_home: Path) -> Iterator[Kernel]:
+    """A kernel that has not loaded the extension."""
+    one = Kernel(notebooks, environment(notebooks, tmp_path / "ipython"))
+    yield one
+    one.stop()
+
+
+@pytest.fixture
+def kernel(plain_kernel: Kernel) -> Kernel:
     """A kernel with the extension loaded."""
-    one = Kernel(
-        notebooks,
-        {
-            **os.environ,
-            "IPYTHONDIR": str(tmp_path / "ipython"),
-            "JPY_SESSION_NAME": str(notebooks / "quickstart.ipynb"),
-        },
-    )
-    try:
-        one.ok("%load_ext distdl_jupyter")
-        yield one
-    finally:
-        one.stop()
+    plain_kernel.ok("%load_ext distdl_jupyter")
+    return plain_kernel
+
+
+@pytest.fixture(scope="module")
+def one_for_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
+    folder = tmp_path_factory.mktemp("notebooks")
+    one = Kernel(folder, environment(folder, folder / "ipython"))
+    one.ok("%load_ext distdl_jupyter\nimport threading\nlock = threading.Lock()")
+    yield one
+    one.stop()
+
+
+@pytest.fixture
+def shared_kernel(one_for_all: Kernel, distdl_home: Path) -> Kernel:
+    """One kernel for tests that start no job."""
+    one_for_all.ok(f"import os\nos.environ['DISTDL_HOME'] = {str(distdl_home)!r}")
+    return one_for_all

@@ -1,0 +1,155 @@
+"""The flags of %%distributed, without a kernel."""
+
+import shlex
+
+import pytest
+
+from distdl_jupyter import jobspec
+from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core.names import ALIASES
+from distdl_jupyter.magic.arguments import allowed, cell_parser, job_options, value_of, without_secrets
+from distdl_jupyter.magic.lines import configured
+from distdl_jupyter.panels import launch_magic
+
+
+def options(line, defaults=None):
+    return job_options(cell_parser().parse(line), defaults or {})
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("", {}),
+        ("-N 2 -p 4", {"node_count": 2, "process_count_per_node": 4}),
+        ("--node-count 2 --process-count-per-node auto", {"node_count": 2, "process_count_per_node": "auto"}),
+        ("-b horovod-mpi", {"distributed_backend": "horovod-mpi"}),
+        ("--name 'my job' --compute-target local", {"name": "my job", "compute_target": "local"}),
+        ("--use-gpu", {"use_gpu": True}),
+        ("--no-use-gpu", {"use_gpu": False}),
+        ("--env A=1 --env B=x=y", {"environment_variables": {"A": "1", "B": "x=y"}}),
+        ("--max-run-duration-seconds 90", {"max_run_duration_seconds": 90.0}),
+        ("--controller mpi --transport gloo", {"controller": "mpi", "transport": "gloo"}),
+        ("--fusion-threshold-mb 64", {"fusion_threshold_mb": 64}),
+        ("-o job --wait --no-panel", {}),
+        ("--num-nodes 2 --nproc-per-node 3", {"node_count": 2, "process_count_per_node": 3}),
+        ("-N 2 --np 8", {"node_count": 2, "process_count_per_node": 4}),
+        ("--backend mpi --timeout 5", {"distributed_backend": "mpi", "max_run_duration_seconds": 5}),
+    ],
+)
+def test_flags_mean_options(line, expected):
+    assert options(line) == expected
+
+
+def test_every_common_option_and_every_alias_is_a_flag():
+    assert set(jobspec.COMMON) <= allowed()
+    flags = {flag for action in cell_parser()._actions for flag in action.option_strings}
+    for alias in ALIASES:
+        assert f"--{alias.replace('_', '-')}" in flags or alias in ("useGpu", "packages_to_install"), alias
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("--proces-count-per-node 2", "Did you mean --process-count-per-node\\? Allowed: --compute-target, "),
+        ("--foo", "'--foo' is no flag"),
+        ("--foo=3", "'--foo' is no flag"),
+        ("2", "'2' stands alone on the magic line; each value follows its flag, such as -p 2"),
+        ("-p two", "it takes a whole number or auto, not 'two'"),
+        ("-p", "expected one argument"),
+        ("--name 'open", "The magic line cannot be read: No closing quotation"),
+        ("--env A", "--env takes NAME=VALUE"),
+        ("--np 3 -N 2", "cannot be divided equally among 2 nodes"),
+        ("--num-nodes 2 -N 3", "mean the same and differ"),
+        ("--help", "%%distributed\\? shows the help"),
+    ],
+)
+def test_mistakes_are_answered_with_one_sentence(line, words):
+    with pytest.raises(InvalidSpec, match=words):
+        options(line)
+
+
+def test_flags_go_before_defaults():
+    defaults = {"process_count_per_node": 8, "name": "x", "environment_variables": {"A": "0", "Z": "9"}}
+    assert options("-p 2 --env A=1", defaults) == {
+        "process_count_per_node": 2,
+        "name": "x",
+        "environment_variables": {"A": "1", "Z": "9"},
+    }
+    assert options("--np 4", defaults)["process_count_per_node"] == 4
+    assert options("--nproc-per-node 3", defaults)["process_count_per_node"] == 3
+    assert options("", defaults) == defaults
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("-p 2 --env MY_TOKEN=abc --env A=1", "-p 2 --env 'MY_TOKEN=•••' --env A=1"),
+        ("--env=API_KEY=abc", "'--env=API_KEY=•••'"),
+        ("--name 'a b'", "--name 'a b'"),
+    ],
+)
+def test_secrets_are_masked_in_the_command_that_is_kept(line, shown):
+    assert without_secrets(line) == shown
+    assert "abc" not in without_secrets(line)
+
+
+def test_the_forms_magic_line_means_what_the_form_says():
+    chosen = {
+        "node_count": 2, "process_count_per_node": 4, "distributed_backend": "horovod-mpi", "name": "digits 2",
+        "use_gpu": False, "max_run_duration_seconds": 3600.0, "environment_variables": {"A": "x y"},
+        "plugin_options": {"cycle_time_ms": 5},
+    }  # fmt: skip
+    line = launch_magic.line(chosen)
+    assert shlex.split(line)[0] == "%%distributed"
+    parsed = cell_parser().parse(line.removeprefix("%%distributed"))
+    assert parsed.out == "job"
+    expected = {name: value for name, value in chosen.items() if name != "plugin_options"} | chosen["plugin_options"]
+    assert job_options(parsed, {}) == expected
+
+
+def test_help_names_every_flag_with_its_meaning():
+    text = cell_parser("distdl").format_help()
+    assert text.startswith("usage: %%distdl [flags]\n")
+    for words in (
+        "-p N, --process-count-per-node N",
+        "horovod-gloo, horovod-mpi",
+        "--controller gloo|mpi",
+        "%%distributed -p 2",
+    ):
+        assert words in text
+    for action in cell_parser()._actions:
+        assert action.help
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("3", 3), ("2.5", 2.5), ("True", True), ("None", None), ("auto", "auto"), ("[1]", "[1]")]
+)
+def test_words_become_values(text, value):
+    assert value_of(text) == value
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        (
+            {"process_count_per_node": "2", "backend": "horovod"},
+            {"process_count_per_node": 2, "distributed_backend": "horovod"},
+        ),
+        ({"np": "3"}, {"process_count_per_node": 3}),
+        ({"env": "A=1,B=2"}, {"environment_variables": {"A": "1", "B": "2"}}),
+    ],
+)
+def test_defaults_are_set(changes, expected):
+    assert configured({}, changes) == expected
+
+
+def test_defaults_are_removed_and_checked():
+    assert configured({"node_count": 2, "name": "x"}, {"nnodes": ""}) == {"name": "x"}
+    for changes, words in (
+        ({"foo": "1"}, "'foo' is no option"),
+        ({"node_count": "0"}, "node_count is 0"),
+        ({"backend": "mpx"}, "'mpx' is no distributed backend"),
+        ({"target": "moon"}, "'moon' is no cluster"),
+    ):
+        with pytest.raises(InvalidSpec, match=words):
+            configured({}, changes)

@@ -1,0 +1,260 @@
+"""The magics in a real kernel, with real jobs."""
+
+import re
+import time
+
+import pytest
+
+from distdl_jupyter import attach, jobs
+from distdl_jupyter.core.state import State
+from tests.conftest import wait_for
+
+pytestmark = pytest.mark.timeout(600)
+JOB_MIME = "application/vnd.distdl.job+json"
+
+
+def test_a_cell_runs_on_every_rank_and_its_value_comes_back(kernel, notebooks):
+    (notebooks / "shards.py").write_text("def share(x, rank, size): return x[rank::size]\n")
+    kernel.ok("import numpy as np, shards\ndata = np.arange(6.0)")
+    kernel.ok("def part(hvd):\n    return float(shards.share(data, hvd.rank(), hvd.size()).sum())")
+    started = time.monotonic()
+    ran = kernel.ok(
+        "%%distributed -p 2 -b horovod-gloo --name digits -o job --env MY_TOKEN=s3cret --env PLAIN=1\n"
+        "import os\nimport horovod.torch as hvd\n\nhvd.init()\n"
+        "print('rank', hvd.rank(), len(os.environ['MY_TOKEN']), os.environ['PLAIN'])\n"
+        "(hvd.rank(), part(hvd))",
+        cell_id="cell-abc",
+    )
+    assert time.monotonic() - started < 30
+    assert ran.shown[0][JOB_MIME]["id"] == jobs()[0].id
+    assert ran.value is None
+    assert eval(kernel.ok("job.results()").value["text/plain"]) == [(0, 6.0), (1, 9.0)]
+    spec = jobs()[0].spec
+    assert spec.name == "digits"
+    assert (spec.source.cell_id, spec.source.execution_count, spec.source.first_line) == ("cell-abc", 4, 2)
+    assert spec.source.notebook == str(notebooks / "quickstart.ipynb")
+    assert spec.source.command == (
+        "%%distributed -p 2 -b horovod-gloo --name digits -o job --env 'MY_TOKEN=•••' --env PLAIN=1"
+    )
+    assert [one.name for one in spec.captured] == ["part", "data", "shards.py"]
+    assert {str(line) for line in jobs()[0].logs() if line.rank is not None} == {"rank 0 6 1", "rank 1 6 1"}
+    for file in jobs()[0].folder.path.rglob("*"):
+        assert file.is_dir() or b"s3cret" not in file.read_bytes(), file
+
+
+def test_with_wait_the_value_is_the_cells_and_a_failure_is_raised(kernel):
+    kernel.ok("scale = 10")
+    ran = kernel.ok("%%distributed -p 2 -b torch --wait --no-panel\nimport os\nint(os.environ['RANK']) + scale")
+    assert ran.value == {"text/plain": "10"}
+    assert ran.text.startswith("Captured 1 name, ")
+    assert "Warning: The cell never initialises torch.distributed" in ran.text
+    assert re.search(r"Started quickstart \[3\] \(.*\): 1 . 2 = 2 processes, torch on local", ran.text)
+    assert kernel.ok("%%distributed --wait --no-panel\nscale;").value is None
+
+    kernel.ok("def deep(x):\n    return {'image': 1}[x]")
+    ran = kernel.run(
+        "%%distributed -p 2 -b torch --wait --no-panel -o bad\nimport os, time\n\n"
+        "if os.environ['RANK'] == '1':\n    deep('label')\ntime.sleep(60)"
+    )
+    assert ran.error.startswith(
+        "JobFailed: Rank 1 of 2 failed first: KeyError: 'label', in Cell [5] in quickstart.ipynb, line 2."
+    )
+    assert 'File "Cell [6] in quickstart.ipynb", line 5, in <module>' in ran.traceback
+    assert 'File "Cell [5] in quickstart.ipynb", line 2, in deep' in ran.traceback
+    assert "distdl_jupyter" not in ran.traceback, "only what happened in the rank is shown"
+    assert kernel.ok("bad.state.value").value == {"text/plain": "'failed'"}
+
+
+def test_the_panel_stays_and_shows_the_end(kernel):
+    ran = kernel.ok("%%distributed --wait\nprint('x')\n41 + 1")
+    assert ran.value == {"text/plain": "42"}
+    assert "Completed" in ran.shown[-1]["text/plain"]
+    assert ran.shown[-1][JOB_MIME]["id"] == jobs()[0].id
+
+
+SLOW = "import time, signal\nprint('up', flush=True)\n"
+
+
+def running():
+    found = jobs()
+    return found and found[0].state is State.RUNNING and any("up" in str(line) for line in found[0].logs())
+
+
+def test_an_interrupt_cancels_a_job_that_is_waited_for(kernel):
+    done = []
+
+    def during(text):
+        if "Started" in text and not done:
+            done.append(wait_for(running))
+            kernel.interrupt()
+
+    ran = kernel.run(f"%%distributed -p 2 -b torch --wait --no-panel -o job\n{SLOW}time.sleep(300)", during=during)
+    assert "Canceling job quickstart [2]" in ran.text
+    assert ran.error.startswith("JobFailed: Job quickstart [2]")
+    assert "was canceled" in ran.error
+    assert jobs()[0].state is State.CANCELED
+    assert kernel.ok("job.state.value").value == {"text/plain": "'canceled'"}
+
+
+def test_a_second_interrupt_kills_it(kernel):
+    done = []
+
+    def during(text):
+        if "Started" in text and not done:
+            done.append(wait_for(running))
+            kernel.interrupt()
+        elif "Canceling" in text and len(done) == 1:
+            done.append(True)
+            kernel.interrupt()
+
+    stubborn = f"{SLOW}for s in (signal.SIGINT, signal.SIGTERM): signal.signal(s, signal.SIG_IGN)\n"
+    stubborn += "print('up', flush=True)\ntime.sleep(300)"
+    started = time.monotonic()
+    ran = kernel.run(f"%%distributed --wait --no-panel --stop-grace-seconds 200\n{stubborn}", during=during)
+    assert "Killing job" in ran.text
+    assert "was canceled" in ran.error
+    assert time.monotonic() - started < 100, "the grace of 200 s was not waited for"
+
+
+def test_an_interrupt_of_another_cell_leaves_jobs_alone(kernel):
+    kernel.ok(f"%%distributed --no-panel\n{SLOW}time.sleep(300)")
+    wait_for(running)
+    ran = kernel.run(
+        "import time\nprint('waiting', flush=True)\ntime.sleep(60)", during=lambda text: kernel.interrupt()
+    )
+    assert ran.error.startswith("KeyboardInterrupt")
+    assert jobs()[0].state is State.RUNNING
+    assert "Killing job quickstart [2]" in kernel.ok("%dist_cancel --now").text
+    wait_for(lambda: jobs()[0].state.ended)
+
+
+def test_line_magics(kernel):
+    assert "No jobs yet" in kernel.ok("%dist_jobs").value["text/plain"]
+    assert kernel.run("%dist_logs").error.startswith("JobNotFound: There are no jobs yet.")
+    kernel.ok(
+        "%%distributed -p 2 -b torch --no-panel --wait --name '<b>first</b>'\n"
+        "import os\nprint('hello', os.environ['RANK'])"
+    )
+    kernel.ok("%%distributed --no-panel --wait --name second\nfor i in range(300): print(i)")
+    first, second = (next(job.id for job in jobs() if job.name == name) for name in ("<b>first</b>", "second"))
+
+    table = kernel.ok("%dist_jobs").value
+    assert {row.split()[0] for row in table["text/plain"].splitlines()[1:]} == {first, second}
+    assert "&lt;b&gt;first" in table["text/html"]
+    assert "<b>first" not in table["text/html"]
+
+    lines = kernel.ok(f"%dist_logs {first}").text.splitlines()
+    assert sorted(line for line in lines if line.startswith("[")) == ["[0] hello 0", "[1] hello 1"]
+    assert kernel.ok(f"%dist_logs {first[-4:]} --rank 1").text.strip() == "[1] hello 1"
+    lines = kernel.ok("%dist_logs --tail 5 --rank 0").text.splitlines()
+    assert lines == ["295 earlier lines left out; --tail 0 prints all", "295", "296", "297", "298", "299"]
+    assert len(kernel.ok("%dist_logs --tail 0 --rank 0").text.splitlines()) == 300
+
+    kernel.ok(f"job = %dist_attach {first}")
+    assert kernel.ok("job.id").value == {"text/plain": repr(first)}
+    shown = kernel.ok("%dist_attach").shown
+    assert shown[0][JOB_MIME]["id"] == second
+    kernel.ok(f"%dist_attach {first[-4:]} -o other")
+    assert kernel.ok("other == job").value == {"text/plain": "True"}
+    assert kernel.run("%dist_cancel").error.startswith(f"JobNotRunning: Job {second} has ended")
+    assert kernel.run("%dist_attach zzzz").error.startswith("JobNotFound: No job 'zzzz' is here.")
+
+
+def test_defaults_of_this_kernel(kernel):
+    assert "No defaults are set" in kernel.ok("%dist_config").text
+    assert kernel.ok("%dist_config process_count_per_node=2 backend=torch env=API_KEY=abc").text.splitlines() == [
+        "distributed_backend = torch", "environment_variables = API_KEY=•••", "process_count_per_node = 2",
+    ]  # fmt: skip
+    kernel.ok("%%distributed --no-panel --wait\nimport os\nlen(os.environ['API_KEY'])")
+    spec = jobs()[0].spec
+    assert (spec.process_count, spec.distributed_backend, spec.secret_variables) == (2, "torch", ("API_KEY",))
+    kernel.ok("%%distributed --no-panel --wait -p 1 -b plain\n1")
+    assert jobs()[0].spec.process_count == 1
+    kernel.ok("%dist_config --clear")
+    assert "No defaults are set" in kernel.ok("%dist_config").text
+
+
+def test_help_is_real(kernel):
+    text = kernel.ok("%%distributed?").pager
+    for words in ("usage: %%distributed [flags]", "--process-count-per-node N", "job.result()"):
+        assert words in text
+    assert "usage: %dist_logs [flags] [ID]" in kernel.ok("%dist_logs?").pager
+
+
+@pytest.mark.parametrize(
+    ("cell", "error"),
+    [
+        ("%%distributed --foo 3\n1", "InvalidSpec: '--foo' is no flag."),
+        ("%%distributed\nx = = 3", "InvalidSpec: Line 2 of the cell is no Python: invalid syntax."),
+        ("\n\n%%distributed\n\n!ls", "InvalidSpec: Line 5 of the cell, `!ls`, is a shell command"),
+        ("%%distributed\nprint(lock)", "InvalidSpec: lock cannot be sent to the ranks: it is a lock."),
+        (
+            "%%distributed\nbatches()",
+            "InvalidSpec: Line 2 uses batches, which neither the cell nor the notebook defines.",
+        ),
+        ("%%distributed -p 0\n1", "InvalidSpec: process_count_per_node is 0, but it takes a whole number from 1."),
+        ("%%distributed -p 2 -b mpx\n1", "InvalidSpec: 'mpx' is no distributed backend."),
+        ("%%distributed -o 1x\n1", "InvalidSpec: --out takes a variable's name, but '1x' cannot be one."),
+        (
+            "%%distributed -p 2\nimport horovod.torch as hvd\nhvd.init()",
+            "InvalidSpec: The code calls hvd.init() in line 3",
+        ),
+    ],
+)
+def test_refusals_are_one_line_and_start_nothing(shared_kernel, cell, error):
+    ran = shared_kernel.run(cell)
+    assert ran.error.startswith(error)
+    assert "site-packages" not in ran.traceback
+    assert "/magic/" not in ran.traceback
+    assert len(ran.traceback.splitlines()) <= 4
+    assert jobs() == []
+
+
+def test_a_syntax_error_shows_its_place(shared_kernel):
+    traceback = shared_kernel.run("%%distributed\n\nx = (1,\n").traceback
+    assert 'File "<cell' in traceback
+    assert "line 3" in traceback
+    assert "^" in traceback
+
+
+def test_variables_in_the_magic_line_but_not_in_the_cell(kernel):
+    kernel.ok("n = 2\nrun = 'a b'")
+    kernel.ok("%%distributed -p {n} -b torch --name '{run}-{n}' --no-panel --wait\nprint('$n {n}')")
+    job = jobs()[0]
+    assert (job.spec.process_count, job.name) == (2, "a b-2")
+    assert {str(line) for line in job.logs(0)} == {"$n {n}"}
+
+
+def test_the_alias_does_the_same(kernel):
+    assert kernel.ok("%%distdl --wait --no-panel\n6 * 7").value == {"text/plain": "42"}
+    assert jobs()[0].spec.source.command == "%%distdl --wait --no-panel"
+
+
+def test_another_extension_keeps_its_magic(plain_kernel):
+    plain_kernel.ok(
+        "from IPython.core.magic import register_cell_magic\n"
+        "@register_cell_magic\ndef distributed(line, cell):\n    return 'theirs'\n"
+        "distributed.__module__ = 'nbdistributed.magics'"
+    )
+    ran = plain_kernel.ok("%load_ext distdl_jupyter")
+    assert ran.text.startswith("%%distributed belongs to nbdistributed: use %%distdl instead")
+    assert plain_kernel.ok("%%distributed\n1").value == {"text/plain": "'theirs'"}
+    assert plain_kernel.ok("%%distdl --wait --no-panel\n5").value == {"text/plain": "5"}
+    assert plain_kernel.ok("%reload_ext distdl_jupyter").text.startswith("%%distributed belongs to")
+
+
+def test_loading_twice_is_quiet_and_loads_no_framework(plain_kernel):
+    assert plain_kernel.ok("%load_ext distdl_jupyter\n%reload_ext distdl_jupyter").text == ""
+    heavy = "[m for m in ('torch', 'plotly', 'pandas', 'horovod', 'ipywidgets') if m in sys.modules]"
+    assert plain_kernel.ok(f"import sys\n{heavy}").value == {"text/plain": "[]"}
+
+
+def test_a_job_outlives_its_kernel(plain_kernel):
+    plain_kernel.ok("%load_ext distdl_jupyter")
+    plain_kernel.ok(f"%%distributed --no-panel\n{SLOW}time.sleep(300)")
+    wait_for(running)
+    plain_kernel.manager.shutdown_kernel(now=True)
+    job = attach(jobs()[0].id)
+    assert job.state is State.RUNNING
+    job.cancel(now=True)
+    job.wait(60)

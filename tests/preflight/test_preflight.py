@@ -1,0 +1,295 @@
+"""What is said about code before it starts: each finding both ways, over real drafts."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from distdl_jupyter import preflight
+from distdl_jupyter.capture import capture_cell, capture_function, capture_script
+from distdl_jupyter.core.spec import JobSpec
+from distdl_jupyter.preflight.machine import keras
+from distdl_jupyter.preflight.reading import read
+
+GOOD_HOROVOD = """
+import horovod.torch as hvd, torch
+hvd.init()
+model = torch.nn.Linear(2, 2)
+optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+x = torch.ones(8, 2)[hvd.rank()::hvd.size()]
+model(x).sum().backward()
+optimizer.step()
+if hvd.rank() == 0:
+    torch.save(model.state_dict(), "model.pt")
+"""
+GOOD_TORCH = """
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+dist.init_process_group()
+model = DDP(torch.nn.Linear(2, 2))
+sampler = torch.utils.data.DistributedSampler([1, 2])
+loader = torch.utils.data.DataLoader([1, 2], sampler=sampler, batch_size=32)
+for epoch in range(3):
+    sampler.set_epoch(epoch)
+    for batch in loader:
+        model(batch).sum().backward()
+"""
+
+
+def asked(backend="horovod-gloo", processes=4):
+    return JobSpec(id="", name="", distributed_backend=backend, process_count_per_node=processes)
+
+
+def found(code, backend="horovod-gloo", processes=4, namespace=None):
+    draft = capture_cell(code, namespace or {}, execution_count=7, first_line=1)
+    return {finding.code: finding for finding in preflight.check(draft, asked(backend, processes))}
+
+
+def problems(*args, **kwargs):
+    return {code: finding for code, finding in found(*args, **kwargs).items() if finding.level != "info"}
+
+
+@pytest.mark.parametrize(("code", "backend"), [(GOOD_HOROVOD, "horovod-gloo"), (GOOD_TORCH, "torch")])
+def test_good_code_passes_all_checks(code, backend):
+    draft = capture_cell(code, {}, execution_count=7)
+    report = preflight.report(draft, asked(backend))
+    assert [finding for finding in report.findings if finding.level != "info"] == []
+    assert report.summary() == "All 6 checks passed"
+    assert all(check.result and check.passed for check in report.checks)
+
+
+def test_the_quickstart_passes_all_checks():
+    cells = json.loads((Path(__file__).parents[2] / "notebooks" / "quickstart.ipynb").read_text())["cells"]
+    cell = next("".join(c["source"]) for c in cells if "".join(c["source"]).startswith("%%distributed"))
+    arrays = {name: np.zeros(3) for name in ("train_images", "train_labels", "test_images", "test_labels")}
+    draft = capture_cell(cell.partition("\n")[2], {**arrays, "DigitsCNN": object})
+    report = preflight.report(draft, asked("horovod-gloo", 2))
+    assert report.summary() == "All 6 checks passed"
+    assert [f.text for f in report.findings] == ["Each step sees 32 \N{MULTIPLICATION SIGN} 2 = 64 samples."]
+
+
+@pytest.mark.parametrize(
+    ("code", "backend", "words", "remedy"),
+    [
+        ("x = 1", "horovod-gloo", "never initialises Horovod: its 4 processes", "`import horovod.torch as hvd`"),
+        ("import tensorflow as tf", "horovod", "never initialises Horovod", "`import horovod.tensorflow as hvd`"),
+        ("import torch", "mpi", "never initialises Horovod", "`hvd.init()`"),
+        ("x = 1", "torch", "never initialises torch.distributed", "`dist.init_process_group()`"),
+    ],
+)  # fmt: skip
+def test_a_cell_that_never_initialises_the_backend_is_told_how(code, backend, words, remedy):
+    finding = problems(code, backend)["backend-not-initialised"]
+    assert finding.level == "warning"
+    assert words in finding.text
+    assert remedy in finding.remedy
+
+
+def test_code_for_the_other_backend_is_an_error():
+    finding = problems("import horovod.torch as hvd\nhvd.init()", "torch")["other-backend"]
+    assert (finding.level, finding.remedy) == ("error", "Choose distributed_backend='horovod-gloo'.")
+    assert "line 2 of Cell [7]" in finding.text
+    finding = problems("from torch.distributed import init_process_group as go\ngo()", "horovod-mpi")["other-backend"]
+    assert (finding.level, finding.remedy) == ("error", "Choose distributed_backend='torch'.")
+
+
+def test_code_that_knows_both_backends_fits_both():
+    code = "if mpi:\n    import horovod.torch as hvd\n    hvd.init()\nelse:\n    import torch.distributed as dist\n"
+    code += "    dist.init_process_group()"
+    for backend in ("horovod-gloo", "torch"):
+        assert problems(code, backend, namespace={"mpi": True}) == {}
+
+
+@pytest.mark.parametrize("library", ["lightning", "pytorch_lightning", "accelerate", "transformers", "deepspeed"])
+def test_libraries_that_start_the_backend_themselves(library):
+    assert problems(f"import {library}\nloss.backward()", "torch", namespace={"loss": 1}) == {}
+    assert "backend-not-initialised" in problems(f"import {library}", "horovod-gloo")
+
+
+@pytest.mark.parametrize("backend", ["plain", "torch", "horovod-gloo"])
+def test_one_process_needs_nothing(backend):
+    assert problems("import torch\nloss.backward()\ntorch.save(1, 'x.pt')", backend, 1, {"loss": 1}) == {}
+
+
+def test_names_in_the_notebook_say_what_they_are():
+    import horovod.torch as hvd
+    from torch.distributed import init_process_group
+
+    assert "other-backend" in problems("h.init()", "torch", namespace={"h": hvd})
+    assert problems("meet()", "torch", namespace={"meet": init_process_group}) == {}
+
+
+def initialises():
+    import torch.distributed as dist
+
+    dist.init_process_group()
+
+
+def test_captured_functions_and_modules_beside_are_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(initialises, "__module__", "__main__")
+    assert problems("initialises()", "torch", namespace={"initialises": initialises}) == {}
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    Path("meeting.py").write_text("import torch.distributed as dist\ndef go(): dist.init_process_group()\n")
+    assert problems("import meeting\nmeeting.go()", "torch") == {}
+    assert "backend-not-initialised" in problems("import nothing_here", "torch")
+
+
+def test_a_script_is_read(tmp_path):
+    (tmp_path / "train.py").write_text(GOOD_TORCH)
+    assert preflight.report(capture_script("train.py", tmp_path), asked("torch")).summary() == "All 6 checks passed"
+    (tmp_path / "train.py").write_text("print(1)")
+    findings = preflight.check(capture_script("train.py", tmp_path, {"--api-token": "x"}), asked("torch"))
+    assert [f.code for f in findings] == ["secret-argument", "backend-not-initialised"]
+    assert findings[1].text.startswith("The script never")
+
+
+def test_code_that_cannot_be_read_is_not_judged():
+    report = preflight.report(capture_function(np.sum, ([1],)), asked("torch"))
+    assert "not at hand" in {check.name: check.result for check in report.checks}["Backend"]
+    assert report.summary() == "All 6 checks passed"
+
+
+def test_gradients_that_nobody_averages():
+    finding = problems("hvd.init()\nloss.backward()", namespace={"loss": 1, "hvd": 1})["gradients-not-averaged"]
+    assert finding.text.startswith("Line 2 of Cell [7] computes gradients")
+    assert "hvd.DistributedOptimizer" in finding.remedy
+    code = "import torch.distributed as dist\ndist.init_process_group()\nloss.backward()"
+    assert "DistributedDataParallel" in problems(code, "torch", namespace={"loss": 1})["gradients-not-averaged"].remedy
+    assert problems(f"{code}\ndist.all_reduce(loss)", "torch", namespace={"loss": 1}) == {}
+
+
+def test_ranks_that_start_from_different_weights():
+    code = GOOD_HOROVOD.replace("hvd.broadcast_parameters(model.state_dict(), root_rank=0)", "")
+    assert "broadcast_parameters" in problems(code)["no-common-start"].remedy
+    assert problems(code.replace("hvd.init()", "hvd.init()\ntorch.manual_seed(0)")) == {}
+
+
+def test_data_that_every_rank_reads_whole():
+    loader = "import torch.distributed as dist\ndist.init_process_group()\nfrom torch.utils.data import DataLoader\n"
+    undivided = problems(f"{loader}DataLoader([1], batch_size=4, shuffle=True)", "torch")["data-not-divided"]
+    assert "line 4 of Cell [7]" in undivided.text
+    assert problems(f"{loader}DataLoader([1, 2][dist.get_rank()::2])", "torch") == {}
+    assert found(f"{loader}DataLoader([1], batch_size=4)", "torch")["global-batch"].text.endswith("= 16 samples.")
+
+
+def test_a_sampler_that_never_hears_of_epochs():
+    assert found(GOOD_TORCH.replace("sampler.set_epoch(epoch)", "pass"), "torch")["no-set-epoch"].level == "info"
+    fixed = GOOD_TORCH.replace("sampler.set_epoch(epoch)", "pass").replace(
+        "Sampler([1, 2])", "Sampler([1, 2], shuffle=False)"
+    )
+    assert "no-set-epoch" not in found(fixed, "torch")
+
+
+@pytest.mark.parametrize(
+    ("line", "path"),
+    [
+        ("torch.save(model, 'model.pt')", "'model.pt'"),
+        ("torch.save(model, f=f'model-{epoch}.pt')", "f'model-{epoch}.pt'"),
+        ("np.save(out / 'a.npy', x)", "out / 'a.npy'"),
+        ("frame.to_csv('a.csv')", "'a.csv'"),
+        ("with open('log.txt', 'a') as f: pass", "'log.txt'"),
+        ("with Path('log.txt').open('w') as f: pass", "Path('log.txt')"),
+        ("Path('x.txt').write_text('a')", "Path('x.txt')"),
+        ("path = 'm.pt'\ntorch.save(model, path)", "'m.pt'"),
+        ("def save():\n    torch.save(model, 'm.pt')\nsave()", "'m.pt'"),
+        ("for epoch in range(2):\n    plt.savefig('a.png')", "'a.png'"),
+        ("from joblib import dump\ndump(model, 'm.joblib')", "'m.joblib'"),
+    ],
+)
+def test_files_that_every_rank_writes(line, path):
+    names = dict.fromkeys(("torch", "model", "np", "x", "out", "frame", "Path", "plt", "epoch"), 1)
+    code = f"import horovod.torch as hvd\nhvd.init()\n{line}"
+    assert f"would write {path} in line" in problems(code, namespace=names)["shared-file"].text
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "if hvd.rank() == 0:\n    torch.save(model, 'model.pt')",
+        "if hvd.rank() == 0 and epoch > 3:\n    torch.save(model, 'model.pt')",
+        "if is_main_process:\n    with open('a', 'w') as f: pass",
+        "torch.save(model, f'model-{hvd.rank()}.pt')",
+        "path = f'model-{rank}.pt'\ntorch.save(model, path)",
+        "torch.save(model, buffer)",
+        "open('data.txt').read()\nopen('data.txt', 'rb')",
+        "def save():\n    if rank != 0:\n        return\n    torch.save(model, 'm.pt')\nsave()",
+        "def save():\n    torch.save(model, 'm.pt')\nif hvd.rank() == 0:\n    save()",
+        "hvd.rank() == 0 and print('x')\nopen('/dev/null', 'w')",
+        "x = save(model, 'm.pt') if rank == 0 else None",
+    ],
+)
+def test_writes_that_are_fine(line):
+    names = dict.fromkeys(("torch", "model", "epoch", "rank", "is_main_process", "buffer", "save"), 1)
+    assert problems(f"import horovod.torch as hvd\nhvd.init()\n{line}", namespace=names) == {}
+
+
+def test_names_that_nobody_defines():
+    finding = problems("x = 1\nbatches(x)\nif x:\n    other", "plain", 1)
+    assert finding["missing-name"].level == "warning", "the last one wins in this dict: other is read on one way only"
+    levels = {f.text.split()[3].rstrip(","): f.level for f in preflight.check(
+        capture_cell("x = 1\nbatches(x)\nif x:\n    other", {}, first_line=2), asked("plain", 1))}  # fmt: skip
+    assert levels == {"batches": "error", "other": "warning"}
+    deleted = problems("del gone", "plain", 1)["deleted-name"]
+    assert "Line 1 deletes gone" in deleted.text
+
+
+def test_large_and_secret_values():
+    big = np.zeros(13_000_000)
+    finding = problems("big.sum()", "plain", 1, {"big": big})["large-value"]
+    assert "big (ndarray 13000000) is 104 MB" in finding.text
+    assert problems("small.sum()", "plain", 1, {"small": big[:10].copy()}) == {}
+    secret = problems("token", "plain", 1, {"token": "sk-secret"})["secret-value"]
+    assert "sk-secret" not in secret.text + secret.remedy
+    assert "os.environ" in secret.remedy
+    assert problems("tokens", "plain", 1, {"tokens": [1, 2]}) == {}
+
+
+def test_files_of_a_package_that_stay_behind(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    Path("lib").mkdir()
+    Path("lib/__init__.py").touch()
+    for name in "abcd":
+        Path(f"lib/{name}.bin").write_bytes(bytes(1_000_001))
+    finding = found("import lib", "plain", 1)["left-out-file"]
+    assert (finding.level, finding.text) == (
+        "info",
+        "lib/ travels without its large files a.bin, b.bin and c.bin and 1 more.",
+    )
+
+
+def test_keras_3_under_horovods_wrappers_is_refused():
+    draft = capture_cell("import horovod.keras as hvd\nhvd.init()\nhvd.DistributedOptimizer(1)", {})
+    check = keras(read(draft), asked(), environment={})
+    assert check is not None
+    assert [f.level for f in check.findings] == ["error"], "keras 3 is installed with the tests"
+    assert keras(read(draft), asked(), environment={"TF_USE_LEGACY_KERAS": "1"}).passed
+    assert keras(read(draft), asked(processes=1)) is None
+    assert keras(read(draft), asked("torch")) is None
+    plain = capture_cell("import horovod.torch as hvd\nhvd.init()", {})
+    assert keras(read(plain), asked()) is None
+
+
+def test_a_report_counts_and_orders():
+    draft = capture_cell("import horovod.torch as hvd\nhvd.init()\nmissing", {})
+    report = preflight.report(draft, asked("torch"))
+    assert report.summary() == "4 of 6 checks passed, 2 errors"
+    draft = capture_cell("if len('a'):\n    perhaps\nimport torch", {})
+    report = preflight.report(draft, asked("torch"))
+    assert report.summary() == "4 of 6 checks passed, 2 warnings"
+    assert {check.name for check in report.checks} == {
+        "Names", "Captured values", "Backend", "Gradients", "Data", "Files",
+    }  # fmt: skip
+
+
+def test_findings_are_whole_sentences():
+    code = "import torch\ndel gone\nmissing\nloss = 1\nloss.backward()\ntorch.save(1, 'x')\n"
+    code += "torch.utils.data.DataLoader([1])"
+    findings = found(code, "torch").values()
+    assert len(findings) == 6
+    for finding in findings:
+        assert finding.text.endswith(".")
+        assert finding.remedy.endswith(".")
