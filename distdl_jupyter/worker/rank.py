@@ -10,11 +10,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter.worker import channel, execute, payload, report, results, streams, watch
+from distdl_jupyter.worker import channel, execute, parting, payload, report, results, streams, watch
 from distdl_jupyter.worker.identity import Identity, identify
 from distdl_jupyter.worker.sources import Sources
 from distdl_jupyter.worker.watch import autolog
-from distdl_jupyter.worker.watch.hooks import guarded
 
 #: Packages whose versions a rank tells; read from file names, nothing is imported.
 PACKAGES = ("torch", "horovod", "tensorflow", "keras", "lightning", "pytorch_lightning", "transformers", "numpy")
@@ -51,7 +50,7 @@ def _run(identity: Identity, sources: Sources) -> int:
         return _failed(error, identity, sources)
     _quiet()
     _deliver(identity, value)
-    _leave_groups()
+    parting.leave()
     return 0
 
 
@@ -85,7 +84,7 @@ def _exited(error: SystemExit, identity: Identity, sources: Sources) -> int:
     code = error.code
     if code is None or code == 0:
         _deliver(identity, None)
-        _leave_groups()
+        parting.leave()
         return 0
     if not isinstance(code, int):
         sys.stderr.write(f"{code}\n")
@@ -112,17 +111,6 @@ def _tell_failure(error: BaseException, identity: Identity, sources: Sources) ->
 def _interruption(failure: dict[str, Any]) -> str:
     own = [frame for frame in failure["frames"] if frame["kind"] in ("cell", "user")]
     return f"Interrupted in {own[-1]['label']}, line {own[-1]['line']}.\n" if own else "Interrupted.\n"
-
-
-def _leave_groups() -> None:
-    """Shut down what the code has initialised and not shut down, so that no peer is left waiting for this rank."""
-    for name in ("horovod.torch", "horovod.tensorflow", "horovod.mxnet"):
-        horovod = sys.modules.get(name)
-        if horovod is not None and hasattr(horovod, "is_initialized"):
-            guarded("at the end", lambda h=horovod: h.shutdown() if h.is_initialized() else None)
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available():
-        guarded("at the end", lambda: distributed.destroy_process_group() if distributed.is_initialized() else 0)
 
 
 def _tell(type_: str, **fields: Any) -> None:

@@ -56,6 +56,36 @@ def test_torch_ranks_tell_when_they_meet_and_are_taken_apart_at_the_end(folder):
         assert "destroy_process_group" not in ended.err, "torch warns about a group that nobody shut down"
 
 
+def test_a_group_without_a_named_transport_tells_the_one_it_has(folder):
+    folder.cell("import torch.distributed as dist\ndist.init_process_group()")
+    for ended in run_all(folder, torch_environment(2)):
+        assert ended.code == 0, ended.err
+        assert [ready["backend"] for ready in ended.of("ready")] == ["torch-gloo"]
+
+
+def test_ranks_that_are_done_early_wait_for_those_that_still_need_them(folder):
+    """Rank 0 keeps the store and has nothing to do; rank 2 asks the store a second later."""
+    folder.cell("""
+import os, time, torch.distributed as dist
+dist.init_process_group("gloo")
+if dist.get_rank() == 2:
+    time.sleep(1)
+    dist.new_group([2], group_desc="late")
+dist.get_rank()
+""")
+    for rank, ended in enumerate(run_all(folder, torch_environment(3))):
+        assert ended.code == 0, ended.err
+        assert folder.value(rank) == rank
+        assert ended.err == ""
+
+
+def test_a_rank_that_ends_abruptly_does_not_hold_the_others_for_ever(folder):
+    folder.cell(TORCH + "import os\nif dist.get_rank() == 1:\n    os._exit(0)\ntotal.item()")
+    first, second = run_all(folder, torch_environment(2))
+    assert (first.code, second.code) == (0, 0)
+    assert folder.value() == 3.0
+
+
 def test_a_device_mesh_is_a_meeting_too(folder):
     code = "from torch.distributed.device_mesh import init_device_mesh\ninit_device_mesh('cpu', (2,)).size()"
     for ended in run_all(folder.cell(code), torch_environment(2)):

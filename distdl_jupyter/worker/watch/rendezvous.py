@@ -37,12 +37,22 @@ def _controller(horovod: Any) -> str:
 def _watch_torch(c10d: ModuleType) -> None:
     original = c10d.init_process_group
     watched = _reporting(
-        _with_transport(original), lambda *_: {"backend": f"torch-{c10d.get_backend()}", "size": c10d.get_world_size()}
+        _with_transport(original), lambda *_: {"backend": f"torch-{_transport(c10d)}", "size": c10d.get_world_size()}
     )
     # torch.distributed takes its names from here afterwards, unless it was imported before us.
     for module in (c10d, sys.modules.get("torch.distributed")):
         if module is not None and getattr(module, "init_process_group", None) is original:
             module.__dict__["init_process_group"] = watched
+
+
+def _transport(c10d: ModuleType) -> str:
+    """Return the group's transport; a group that was made without naming one has one for each kind of device."""
+    name = str(c10d.get_backend())
+    if name != "undefined":
+        return name
+    by_device = dict(part.split(":", 1) for part in str(c10d.get_backend_config()).split(","))
+    device = "cuda" if "cuda" in by_device and sys.modules["torch"].cuda.is_available() else "cpu"
+    return by_device[device]
 
 
 def _with_transport(initialise: Callable[..., Any]) -> Callable[..., Any]:
