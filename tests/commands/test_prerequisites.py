@@ -46,8 +46,9 @@ def fresh_copy(tmp_path: Path) -> Path:
 
 
 def make(copy: Path, path: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if name not in ("CXX", "MAKEFLAGS", "MFLAGS")}
-    environment["PATH"] = path
+    # These tests may run inside `make test` themselves.
+    outer = ("CXX", "MAKEFLAGS", "MFLAGS", "MAKELEVEL")
+    environment = {**{name: value for name, value in os.environ.items() if name not in outer}, "PATH": path}
     return subprocess.run(
         ["make", *arguments], cwd=copy, env=environment, capture_output=True, text=True, timeout=120, check=False
     )

@@ -130,12 +130,11 @@ def test_looking_at_the_jobs_folder_creates_nothing(tmp_path: Path) -> None:
     assert "is not a folder" in jobs_disk(tmp_path / "file" / "jobs").error
 
 
-def test_the_real_environment_is_probed_without_torch_in_this_process() -> None:
+def test_the_real_environment_is_probed() -> None:
     seen = probe()
     assert seen.inspection.horovod_works
     assert seen.mpi is not None
     assert seen.lab_extensions_missing == ()
-    assert "torch" not in sys.modules
 
 
 def run_doctor(**environment: str) -> tuple[int, str]:

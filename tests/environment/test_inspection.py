@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -21,8 +22,14 @@ def test_the_installed_horovod_imports_with_both_controllers() -> None:
 
 
 def test_looking_imports_no_torch_here() -> None:
-    inspect_environment()
-    assert "torch" not in sys.modules
+    program = (
+        "import sys\n"
+        "from distdl_jupyter.environment.probe import probe\n"
+        "seen = probe()\n"
+        "print(seen.inspection.torch_version, 'torch' in sys.modules, 'horovod' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == f"{metadata.version('torch')} False False\n"
 
 
 def test_a_broken_horovod_is_an_error_and_not_a_controller(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
