@@ -127,7 +127,7 @@ def _describe(error: BaseException, about: Describer, depth: int) -> dict[str, A
     return {
         "type": type(error).__name__,
         "message": _message(error),
-        "traceback": text(error, about.sources),
+        "traceback": text(error, about),
         "time": round(time.time(), 4),
         "frames": [_frame(frame, about) for frame in frames],
         "values": values,
@@ -187,8 +187,11 @@ def _cut(text_: str, longest: int) -> str:
     return f"{text_[:half]}\n[{len(text_) - 2 * half:,} characters left out]\n{text_[-half:]}"
 
 
-def text(error: BaseException, sources: Sources) -> str:
-    """Return the traceback as Python prints it, with cells and their lines, and without the worker's frames."""
+def text(error: BaseException, about: Describer) -> str:
+    """Return the traceback as Python prints it, with cells and their lines, and without the worker's frames.
+
+    A module that travelled with the job is called by its own name, not by the path of its copy.
+    """
     whole = traceback.TracebackException.from_exception(error, lookup_lines=False, compact=True)
     pending, seen = [whole], set()
     while pending:
@@ -196,32 +199,39 @@ def text(error: BaseException, sources: Sources) -> str:
         if id(part) in seen:
             continue
         seen.add(id(part))
-        _map(part, sources)
+        _map(part, about)
         pending.extend(p for p in (part.__cause__, part.__context__, *(part.exceptions or ())) if p is not None)
     return _cut(masking.redact("".join(whole.format())), _LONGEST_TRACEBACK)
 
 
-def _map(part: traceback.TracebackException, sources: Sources) -> None:
+def _map(part: traceback.TracebackException, about: Describer) -> None:
     kept = [frame for frame in part.stack if not _is_scaffold(frame.filename)]
     part.stack = traceback.StackSummary.from_list(kept)
     for frame in kept:
-        cell = sources.cell(frame.filename)
-        if cell is not None:
-            _show_as(frame.filename, cell, sources)
-            frame.filename = cell.label
-            frame.lineno = (frame.lineno or 0) + cell.shift
-            frame.end_lineno = None if frame.end_lineno is None else frame.end_lineno + cell.shift
+        shift = _show_as_label(frame.filename, about)
+        if shift is not None:
+            frame.filename = about.label(frame.filename)
+            frame.lineno = (frame.lineno or 0) + shift
+            frame.end_lineno = None if frame.end_lineno is None else frame.end_lineno + shift
     filename = getattr(part, "filename", None)
-    cell = sources.cell(filename) if filename else None
-    if cell is not None:
-        part.filename = cell.label
-        part.lineno = str(int(part.lineno or 0) + cell.shift)
+    shift = _show_as_label(filename, about) if filename else None
+    if filename and shift is not None:
+        part.filename = about.label(filename)
+        part.lineno = str(int(part.lineno or 0) + shift)
 
 
 def _is_scaffold(filename: str) -> bool:
     return filename.startswith((_HERE, "<frozen runpy"))
 
 
-def _show_as(filename: str, cell: Cell, sources: Sources) -> None:
-    """Let the cell's lines be found under its label too, at the numbers that the notebook shows."""
-    show(cell.label, "\n" * cell.shift + "".join(sources.lines(filename)))
+def _show_as_label(filename: str, about: Describer) -> int | None:
+    """Let the lines of a cell or of a module that travelled be found under its label too.
+
+    Returns by how much line numbers move there; None for a file that keeps its name.
+    """
+    cell = about.sources.cell(filename)
+    if cell is None and not (about.code and filename.startswith(about.code)):
+        return None
+    shift = cell.shift if cell else 0
+    show(about.label(filename), "\n" * shift + "".join(about.sources.lines(filename)))
+    return shift

@@ -78,6 +78,7 @@ def test_the_printed_traceback_shows_the_cell_and_not_the_worker(folder):
     assert lines[1] == '  File "Cell [7] in quickstart.ipynb", line 11, in <module>'
     assert lines[2].strip().startswith('loss = F.cross_entropy(model(batch["image"])')
     assert lines[-1] == "KeyError: 'label'"
+    assert lines[4:6] == ['  File "shards.py", line 9, in __getitem__', "    return self.arrays[key]"]
     assert "worker" not in ended.err
 
 

@@ -181,3 +181,11 @@ import horovod.keras
 
 def test_importing_horovod_for_torch_is_not_refused():
     assert watched.keras_version().startswith("3."), "the refusal is tested with a real Keras 3"
+
+
+def test_a_horovod_rank_that_is_done_early_leaves_the_other_at_work(folder, horovod_environment):
+    folder.cell(HOROVOD + "import time\nif hvd.rank() == 0:\n    time.sleep(1)\n(hvd.rank(), hvd.size(), total.item())")
+    for rank, ended in enumerate(run_all(folder, horovod_environment)):
+        assert ended.code == 0, ended.err
+        assert folder.value(rank) == (rank, 2, 3.0)
+        assert ended.err == ""

@@ -79,11 +79,16 @@ def install() -> PostImport:
     return finder
 
 
+_told: set[str] = set()
+
+
 def guarded(what: str, call: Callable[..., Any], *arguments: Any) -> Any:
     """Call something of ours from inside user code; when it fails say so in a note and return None."""
     try:
         return call(*arguments)
     except Exception as error:  # noqa: BLE001  our failure must not become the user's
         text = f"Metrics are not picked up completely: {what} {type(error).__name__} was raised ({error!s:.200})."
-        report.note("warning", text, "hook")
+        if text not in _told:
+            _told.add(text)
+            report.note("warning", text, "hook")
         return None
