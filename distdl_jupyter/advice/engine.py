@@ -9,7 +9,7 @@ from distdl_jupyter.advice import machines, training
 from distdl_jupyter.advice.model import Advice, Case, PastJob, Request, Rule
 
 if TYPE_CHECKING:
-    from distdl_jupyter.azure.vm_sizes import VmSize
+    from distdl_jupyter.azure.vm_size import VmSize
 
 #: Costliest first: what cannot start, what wastes machines, what wastes the run, what is good to know.
 RULES: tuple[Rule, ...] = (

@@ -17,7 +17,7 @@ from distdl_jupyter.core.words import TIMES, plural
 if TYPE_CHECKING:
     from fractions import Fraction
 
-    from distdl_jupyter.azure.vm_sizes import VmSize
+    from distdl_jupyter.azure.vm_size import VmSize
 
 
 def retired_size(case: Case) -> Advice | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from distdl_jupyter.azure.vm_sizes import VmSize
+    from distdl_jupyter.azure.vm_size import VmSize
 
 Level = Literal["error", "warning", "info"]
 

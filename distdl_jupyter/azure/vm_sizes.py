@@ -11,127 +11,18 @@ import dataclasses
 import difflib
 import functools
 import re
-from dataclasses import dataclass
 from datetime import date
 from fractions import Fraction
 from importlib import resources
 from typing import TYPE_CHECKING
 
+from distdl_jupyter.azure.vm_size import PREFIX, VmSize
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.core.words import TIMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     import pandas as pd
-
-_PREFIX = "Standard_"
-#: What ``VmSize.gpu`` finds in a model's full name: "NVIDIA Tesla V100 (NVLink)" -> "V100".
-_SHORT_GPU = re.compile(r"RTX PRO \d+|MI\d+X|GB\d+|[AHKPTV]\d+")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VmSize:
-    """One size. ``None`` or ``""`` means that no source stated it.
-
-    ``gpu_count`` is exact: ``Fraction(1, 6)`` where a size holds a share of a GPU. ``gpu_memory_gib`` is per GPU (of
-    the share, where it is one). Rates are in Gb/s; ``infiniband_gbps_per_gpu`` and ``..._per_vm`` are one direction.
-    """
-
-    name: str
-    series: str
-    gpu_model: str
-    gpu_count: Fraction
-    gpu_memory_gib: int | None
-    vcpus: int | None
-    ram_gib: int | None
-    #: True, False, or None where no page says it.
-    nvlink: bool | None
-    nvlink_detail: str
-    infiniband: bool | None
-    fabric: str
-    infiniband_gbps_per_gpu: int | None
-    infiniband_gbps_per_vm: int | None
-    ethernet_gbps: float | None
-    temp_disk_gib: int | None
-    local_nvme: str
-    local_nvme_encrypted: bool | None
-    #: "retired", "no retirement listed", "GA" or "".
-    status: str
-    status_date: date | None
-    retirement_date: date | None
-    #: Size or series that Azure's own migration guide names, with the page.
-    azure_successor: str
-    azure_successor_source: str
-    source: str
-    notes: str
-
-    @property
-    def size(self) -> str:
-        """Return the name as Azure's interfaces take it: ``Standard_NC96ads_A100_v4``."""
-        return _PREFIX + self.name
-
-    @property
-    def gpu(self) -> str:
-        """Return the model's short word: ``A100``, ``T4``, ``RTX PRO 6000``."""
-        found = _SHORT_GPU.search(self.gpu_model)
-        return found.group() if found else self.gpu_model
-
-    @property
-    def whole_gpus(self) -> int:
-        """Return how many ranks can own a GPU of this size; a share of a GPU serves one."""
-        return max(1, int(self.gpu_count))
-
-    @property
-    def retired(self) -> bool:
-        """Whether it can no longer be rented in public regions."""
-        return self.status == "retired"
-
-    @property
-    def nvidia(self) -> bool:
-        """Whether its GPUs run CUDA and NCCL."""
-        return self.gpu_model.startswith("NVIDIA")
-
-    @property
-    def arm_host(self) -> bool:
-        """Whether its processor is an Arm one, for which x86 packages do not run."""
-        return self.notes.startswith("Arm host")
-
-    @property
-    def gpus_text(self) -> str:
-        """Return count and model: ``4 x A100``."""
-        return f"{self.gpu_count} {TIMES} {self.gpu}"
-
-    @property
-    def memory_text(self) -> str:
-        """Return the memory of each GPU: ``80 GB``, or ``not stated``."""
-        return "not stated" if self.gpu_memory_gib is None else f"{self.gpu_memory_gib} GB"
-
-    @property
-    def fabric_text(self) -> str:
-        """Return InfiniBand's generation and rate as far as they are known: ``HDR 8 x 200 Gb/s``, ``FDR``."""
-        if not self.infiniband:
-            return ""
-        inside = re.search(r"\((\w+)\)", self.fabric)
-        generation = inside.group(1) if inside else self.fabric.split(" CX")[0]
-        words = [generation if generation != "InfiniBand" else "", self._infiniband_rate()]
-        return " ".join(filter(None, words))
-
-    def _infiniband_rate(self) -> str:
-        per_gpu, per_vm = self.infiniband_gbps_per_gpu, self.infiniband_gbps_per_vm
-        if per_gpu and per_vm:
-            return f"{per_vm // per_gpu} {TIMES} {per_gpu} Gb/s"
-        return f"{per_vm} Gb/s" if per_vm else ""
-
-    @property
-    def ethernet_text(self) -> str:
-        """Return the Ethernet rate: ``80 Gb/s``, or "" where none is stated."""
-        return "" if self.ethernet_gbps is None else f"{self.ethernet_gbps:g} Gb/s"
-
-    @property
-    def sources(self) -> tuple[str, ...]:
-        """Return the pages that this row was read from."""
-        return tuple(part.strip() for part in self.source.split("; ") if part.strip())
 
 
 @functools.cache
@@ -148,7 +39,7 @@ def catalogue_date() -> date:
 
 def _size(row: dict[str, str]) -> VmSize:
     return VmSize(
-        name=row["size"].removeprefix(_PREFIX),
+        name=row["size"].removeprefix(PREFIX),
         series=row["series"],
         gpu_model=row["gpu_model"],
         gpu_count=Fraction(row["gpu_count"]),
@@ -168,7 +59,7 @@ def _size(row: dict[str, str]) -> VmSize:
         status=row["status"],
         status_date=_date(row["status_date"]),
         retirement_date=_date(row["retirement_date"]),
-        azure_successor=row["azure_successor"].removeprefix(_PREFIX),
+        azure_successor=row["azure_successor"].removeprefix(PREFIX),
         azure_successor_source=row["azure_successor_source"],
         source=row["source"],
         notes=row["notes"],
@@ -207,7 +98,7 @@ def find(name: str) -> VmSize:
 
 
 def _key(text: str) -> str:
-    return re.sub(r"[\s\-]+", "_", text.strip().lower()).removeprefix(_PREFIX.lower())
+    return re.sub(r"[\s\-]+", "_", text.strip().lower()).removeprefix(PREFIX.lower())
 
 
 def _series_keys(series: str) -> set[str]:

@@ -13,6 +13,7 @@ import ipywidgets
 
 from distdl_jupyter.panels.assets import asset
 from distdl_jupyter.panels.launch_model import LaunchModel
+from distdl_jupyter.panels.subshell import reachable
 
 if TYPE_CHECKING:
     from distdl_jupyter.client import Job
@@ -28,6 +29,7 @@ class LaunchForm(LaunchModel, anywidget.AnyWidget):
         self._on_submitted = on_submitted
         super().__init__(*args, **kwargs)
         self.on_msg(self._heard)
+        reachable(self)
 
     def _heard(self, _: Any, message: Mapping[str, Any], __: Any) -> None:
         match message.get("type"):

@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import platform
 import sys
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
@@ -32,10 +33,10 @@ def sizes() -> tuple[dict[str, Any], ...]:
     return tuple(_row(size) for size in sorted(catalogue(), key=_order))
 
 
-def _order(size: VmSize) -> tuple[bool, bool, bool, float, str]:
+def _order(size: VmSize) -> tuple[bool, bool, bool, float, int, str]:
     memory = float(size.gpu_count * (size.gpu_memory_gib or 0))
     network_unknown = size.infiniband is None and size.ethernet_gbps is None
-    return size.retired, size.gpu_count < 1, network_unknown, memory, size.name
+    return size.retired, size.gpu_count < 1, network_unknown, memory, size.vcpus or 0, size.name
 
 
 def _row(size: VmSize) -> dict[str, Any]:
@@ -79,6 +80,16 @@ def _backend(label: str, name: str) -> dict[str, Any]:
         "detail": _versions(name),
         "options": [_option(field) for field in dataclasses.fields(plugin.Options) if field.name not in preset],
     }
+
+
+def likely_backend(offered: Sequence[Mapping[str, Any]], wanted: str, process_count: int) -> str:
+    """Return the label to begin with: of the backend that the code speaks of, else one that fits the process count."""
+    of_wanted = [choice for choice in offered if choice["backend"] == wanted]
+    usable = [choice for choice in of_wanted if not choice["reason"]]
+    if of_wanted:
+        return str((usable or of_wanted)[0]["label"])
+    torch = any(choice["label"] == "torch" and not choice["reason"] for choice in offered)
+    return "torch" if process_count > 1 and torch else "plain"
 
 
 def split_label(label: str) -> tuple[str, dict[str, Any]]:

@@ -8,32 +8,26 @@ notebook.
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import traitlets
 
 from distdl_jupyter import azure
 from distdl_jupyter.advice import Advice, Request, advise
 from distdl_jupyter.core.errors import DistDLError
-from distdl_jupyter.core.names import backend_label, resolve
-from distdl_jupyter.core.spec import Captured, looks_secret
-from distdl_jupyter.core.words import count, plural, processes, size
-from distdl_jupyter.panels import launch_checks, launch_choices, launch_code, launch_history, launch_magic
-
-#: What ``launcher`` accepts as defaults, under the primary names of ``submit``.
-DEFAULTS = (
-    "node_count",
-    "process_count_per_node",
-    "distributed_backend",
-    "compute_target",
-    "name",
-    "environment_variables",
-    "max_run_duration_seconds",
-    "vm_size",
-    "use_gpu",
+from distdl_jupyter.core.words import count, processes
+from distdl_jupyter.panels import (
+    launch_checks,
+    launch_choices,
+    launch_code,
+    launch_defaults,
+    launch_history,
+    launch_magic,
+    launch_shown,
 )
+from distdl_jupyter.panels.launch_defaults import Defaults
+
 _USE_GPU = {"": None, "yes": True, "no": False}
 MAX_COUNT = 10_000
 
@@ -81,13 +75,13 @@ class LaunchModel(traitlets.HasTraits):
         self._quiet = False
         self._history = launch_history.past_jobs()
         self.capture()
-        self._begin(resolve(defaults, DEFAULTS))
+        self._begin(launch_defaults.read(defaults))
         self.observe(self._changed, names=_CHOSEN)
         self.recompute()
 
     # ---- beginning ----
 
-    def _begin(self, given: dict[str, Any]) -> None:
+    def _begin(self, given: Defaults) -> None:
         self.choices = {
             "sizes": list(launch_choices.sizes()),
             "catalogue_date": str(azure.catalogue_date()),
@@ -95,35 +89,23 @@ class LaunchModel(traitlets.HasTraits):
             "clusters": launch_choices.clusters(),
             "durations": launch_choices.durations(),
         }
-        self.name = str(given.get("name") or self._draft_name())
-        self.compute_target = str(given.get("compute_target") or "local")
-        self.vm_size = azure.find(given["vm_size"]).name if given.get("vm_size") else ""
-        self.use_gpu = {value: word for word, value in _USE_GPU.items()}[given.get("use_gpu")]
-        self.stop_after = float(given.get("max_run_duration_seconds") or 0)
-        self._variables = {str(k): str(v) for k, v in (given.get("environment_variables") or {}).items()}
-        self.node_count = given.get("node_count") or 1
-        self._begin_processes(given.get("process_count_per_node"))
-        label = given.get("distributed_backend") or self._likely_backend()
-        self.distributed_backend, self.backend_options = launch_choices.split_label(backend_label(label))
-        self._show_environment()
+        for name in ("node_count", "compute_target", "vm_size", "use_gpu", "stop_after"):
+            setattr(self, name, getattr(given, name))
+        self.name = given.name or self._draft_name()
+        self._begin_processes(given.process_count_per_node)
+        self.distributed_backend = given.distributed_backend or launch_choices.likely_backend(
+            self.choices["backends"], self.training.wanted_backend(), self.process_count
+        )
+        self.backend_options = given.backend_options
+        self._variables = dict(given.environment_variables)
+        self.environment = launch_shown.environment(self._variables)
 
-    def _begin_processes(self, asked: int | str | None) -> None:
+    def _begin_processes(self, asked: int | Literal["auto"] | None) -> None:
         """Take what was asked for; else one process per GPU, and two where there is none but several cores."""
         self.automatic = asked == "auto" or (asked is None and self.gpus_per_node > 0)
-        if self.automatic:
-            self.process_count_per_node = max(1, self.gpus_per_node)
-        else:
-            self.process_count_per_node = int(asked) if asked else min(2, launch_checks.cores())
-
-    def _likely_backend(self) -> str:
-        """Return the backend that the code speaks of and that works here, else one that fits the process count."""
-        wanted = self.training.wanted_backend()
-        usable = [choice for choice in self.choices["backends"] if not choice["reason"]]
-        named = [choice["label"] for choice in self.choices["backends"] if choice["backend"] == wanted]
-        working = [choice["label"] for choice in usable if choice["backend"] == wanted]
-        if working or named:
-            return str((working or named)[0])
-        return "torch" if self.process_count > 1 and any(c["label"] == "torch" for c in usable) else "plain"
+        if asked is None or asked == "auto":
+            asked = max(1, self.gpus_per_node) if self.automatic else min(2, launch_checks.cores())
+        self.process_count_per_node = asked
 
     # ---- capture ----
 
@@ -135,8 +117,8 @@ class LaunchModel(traitlets.HasTraits):
             self._function, self._args, self._kwargs,
             code=draft.source.code if draft else "", numbers=draft.numbers if draft else None,
         )  # fmt: skip
-        self.title = {"function": self.training.name, "place": _place(draft.source) if draft else ""}
-        self.captured = _captured(draft.captured if draft else ())
+        self.title = {"function": self.training.name, "place": launch_shown.place(draft.source) if draft else ""}
+        self.captured = launch_shown.captured(draft.captured if draft else ())
 
     def _draft_name(self) -> str:
         return self._draft.name if self._draft else self.training.name
@@ -204,7 +186,7 @@ class LaunchModel(traitlets.HasTraits):
             self.automatic_text = "auto: one per GPU" if per_gpu else "auto: 1, no GPU"
             self.checks = launch_checks.run(self._draft, self._capture_error, options)
             self._spoken = advise(self._request(), azure.catalogue(), self._history)
-            self.advice = [_advice(one) for one in self._spoken]
+            self.advice = [launch_shown.advice(one) for one in self._spoken]
             batch = self.training.batch_size
             self.batch = f"global batch {count(batch * self.process_count)}" if batch else ""
             shown = {
@@ -264,14 +246,8 @@ class LaunchModel(traitlets.HasTraits):
             for entry in entries
             if entry.get("name")
         }
-        self._show_environment()
+        self.environment = launch_shown.environment(self._variables)
         self.recompute()
-
-    def _show_environment(self) -> None:
-        self.environment = [
-            {"name": name, "value": None if looks_secret(name) else value, "secret": looks_secret(name)}
-            for name, value in self._variables.items()
-        ]
 
     def refresh(self) -> None:
         """Capture and check again, for a function that uses variables which changed since."""
@@ -305,26 +281,3 @@ _CHOSEN = [
     "vm_size", "node_count", "process_count_per_node", "automatic", "distributed_backend", "backend_options",
     "compute_target", "name", "stop_after", "use_gpu",
 ]  # fmt: skip
-
-
-def _captured(items: Sequence[Captured]) -> dict[str, Any]:
-    total = sum(item.size for item in items)
-    return {
-        "summary": f"{plural(len(items), 'name')}, {size(total)}" if items else "nothing",
-        "items": [{"name": item.name, "detail": item.detail, "size": size(item.size)} for item in items],
-    }
-
-
-def _advice(one: Advice) -> dict[str, Any]:
-    return {
-        "code": one.code, "level": one.level, "headline": one.headline, "reason": one.reason, "action": one.action,
-        "snippet": one.snippet, "source": one.source,
-    }  # fmt: skip
-
-
-def _place(source: Any) -> str:
-    """Return where a function was written: "from cell [5]", "from steps.py"."""
-    if source.execution_count is not None:
-        return f"from cell [{source.execution_count}]"
-    name = os.path.basename(source.filename)  # noqa: PTH119 - pseudo names such as <stdin> are no paths
-    return f"from {name}" if name and not name.startswith("<") else ""

@@ -1,4 +1,3 @@
-# ruff: noqa: RUF001
 """Advice about machines: each rule speaks when it must and is silent when it must."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# ruff: noqa: RUF001
 """A retired size is answered with one that a training fits on, and with why."""
 
 from __future__ import annotations

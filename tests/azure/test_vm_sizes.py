@@ -1,4 +1,3 @@
-# ruff: noqa: RUF001
 """The catalogue says what its sources say, finds sizes however they are written, and invents nothing."""
 
 from __future__ import annotations

@@ -80,3 +80,27 @@ def test_the_cluster_line_says_which_machine() -> None:
 def test_durations_begin_without_a_limit() -> None:
     assert launch_choices.durations()[0] == {"seconds": 0, "text": "No limit"}
     assert {"seconds": 10_800, "text": "3 h"} in launch_choices.durations()
+
+
+OFFERED = [
+    {"label": "horovod-gloo", "backend": "horovod", "reason": ""},
+    {"label": "horovod-mpi", "backend": "horovod", "reason": "no mpirun"},
+    {"label": "torch", "backend": "torch", "reason": ""},
+    {"label": "plain", "backend": "plain", "reason": ""},
+]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "count", "missing", "label"),
+    [
+        ("horovod", 2, (), "horovod-gloo"),
+        ("horovod", 2, ("horovod-gloo",), "horovod-gloo"),
+        ("torch", 1, (), "torch"),
+        ("", 2, (), "torch"),
+        ("", 1, (), "plain"),
+        ("", 2, ("torch",), "plain"),
+    ],
+)
+def test_the_backend_to_begin_with(wanted: str, count: int, missing: tuple[str, ...], label: str) -> None:
+    offered = [{**one, "reason": "missing" if one["label"] in missing else one["reason"]} for one in OFFERED]
+    assert launch_choices.likely_backend(offered, wanted, count) == label

@@ -1,4 +1,3 @@
-# ruff: noqa: RUF001
 """The launch form without a browser: what follows from each choice, and a real job from Submit."""
 
 from __future__ import annotations
@@ -74,9 +73,29 @@ def test_defaults_are_taken_under_their_aliases() -> None:
     assert options["transport"] == "gloo"
 
 
-@pytest.mark.parametrize("wrong", [{"nodes": 2}, {"vm_size": "NC1"}, {"distributed_backend": "horovodd"}])
-def test_an_unknown_default_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(InvalidSpec):
+def test_options_of_the_backend_are_defaults_too() -> None:
+    form = LaunchModel(alone, distributed_backend="horovod", cycle_time_ms=2.5)
+    assert form.distributed_backend == "horovod-gloo"
+    assert form.options()["cycle_time_ms"] == 2.5
+    assert "--cycle-time-ms 2.5" in form.magic
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"nodes": 2}, "node_count"),
+        ({"vm_size": "NC1"}, "Nearest"),
+        ({"distributed_backend": "horovodd"}, "horovod-gloo"),
+        ({"compute_target": "clowd"}, "local"),
+        ({"node_count": 0}, "node_count"),
+        ({"process_count_per_node": "three"}, "process_count_per_node"),
+        ({"use_gpu": "perhaps"}, "use_gpu"),
+        ({"max_run_duration_seconds": "3 h"}, "max_run_duration_seconds"),
+        ({"environment_variables": ["A"]}, "environment_variables"),
+    ],
+)
+def test_a_default_that_makes_no_sense_is_refused_in_one_sentence(wrong: dict[str, Any], named: str) -> None:
+    with pytest.raises(InvalidSpec, match=named):
         LaunchModel(alone, **wrong)
 
 

@@ -43,7 +43,7 @@ export class MoreOptions implements Part {
     const [body, gpu] = [freshId('more'), freshId('gpu')];
     this.#button = onClick(
       h('button', { type: 'button', class: 'dd-more', 'aria-expanded': 'false', 'aria-controls': body },
-        icon('right', 12, 'dd-sub'), h('span', {}, 'More options'), h('span', { class: 'dd-sub dd-s12 dd-ell' }, 'environment variables, backend settings, GPU use')),
+        icon('right', 12, 'dd-sub'), h('span', { class: 'dd-nw' }, 'More options'), h('span', { class: 'dd-sub dd-s12 dd-ell' }, 'environment variables, backend settings, GPU use')),
       () => this.#toggle(),
     );
     const choices = [['', 'Automatic'], ['yes', 'Yes'], ['no', 'No']].map(([value = '', text = '']) => ({ value, text, reason: '' }));

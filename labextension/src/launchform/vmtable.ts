@@ -27,6 +27,7 @@ export class VmTable implements Part {
     this.#clear = link('Clear choice', () => store.set({ vm_size: '' }));
     this.#sources = link('sources', () => this.#toggleSources(), { 'aria-expanded': 'false' });
     this.#frame = h('div', { class: 'dd-vm-frame', role: 'radiogroup', 'aria-labelledby': id }, h('table', { class: 'dd-vm' }, head(), this.#body));
+    this.#retired.input.checked = store.get('choices').sizes.some(({ name, retired }) => retired && name === store.get('vm_size'));
     this.element = h('section', { class: 'dd-form-part' },
       h('div', { class: 'dd-vm-top' }, heading('VM series', id), h('span', { class: 'dd-grow' }), this.#filter.element, this.#fabric.element, this.#retired.element),
       this.#frame,

@@ -1,0 +1,59 @@
+"""How the launch form writes what it knows: plain data for the page. No secret passes through here."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.core.spec import Captured, Source, looks_secret
+from distdl_jupyter.core.words import plural, size
+
+if TYPE_CHECKING:
+    from distdl_jupyter.advice import Advice
+
+_BREAKS = re.compile(r"(?<=\d) (?=(?:GB|Gb/s|min|h|s)\b)| (?=\N{MULTIPLICATION SIGN})|(?<=\N{MULTIPLICATION SIGN}) ")
+
+
+def captured(items: Sequence[Captured]) -> dict[str, Any]:
+    """Return the captured names with their sizes and one line for all: "5 names, 927 kB"."""
+    total = sum(item.size for item in items)
+    return {
+        "summary": f"{plural(len(items), 'name')}, {size(total)}" if items else "nothing",
+        "items": [{"name": item.name, "detail": item.detail, "size": size(item.size)} for item in items],
+    }
+
+
+def environment(variables: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the variables; a value is None where the name looks secret."""
+    return [
+        {"name": name, "value": None if looks_secret(name) else value, "secret": looks_secret(name)}
+        for name, value in variables.items()
+    ]
+
+
+def advice(one: Advice) -> dict[str, Any]:
+    """Return one advice as the page shows it."""
+    return {
+        "code": one.code,
+        "level": one.level,
+        "headline": one.headline,
+        "reason": unbroken(one.reason),
+        "action": one.action,
+        "snippet": one.snippet,
+        "source": one.source,
+    }
+
+
+def unbroken(text: str) -> str:
+    """Return a sentence whose numbers stay on one line with their units."""
+    return _BREAKS.sub("\N{NO-BREAK SPACE}", text)
+
+
+def place(source: Source) -> str:
+    """Return where a function was written: "from cell [5]", "from steps.py"; "" when that is not known."""
+    if source.execution_count is not None:
+        return f"from cell [{source.execution_count}]"
+    name = os.path.basename(source.filename)  # noqa: PTH119 - pseudo names such as <stdin> are no paths
+    return f"from {name}" if name and not name.startswith("<") else ""

@@ -1,0 +1,268 @@
+"""Stories of the launch form in a real JupyterLab: read, choose, submit, by mouse and by keyboard."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+from playwright.sync_api import Locator, expect
+
+if TYPE_CHECKING:
+    from tests.browser.conftest import Book
+
+pytestmark = pytest.mark.browser
+
+PREPARE = """
+import numpy as np
+from distdl_jupyter import launcher
+digits, batch_size, lr, epochs = np.zeros((1797, 64)), 32, 0.01, 3
+class DigitsCNN: pass
+"""
+TRAIN = """
+def train():
+    import horovod.torch as hvd
+    from distdl_jupyter import log
+    hvd.init()
+    for step in range(epochs):
+        log(step=step, loss=1 / (step + 1))
+    return DigitsCNN, digits.shape, batch_size, lr
+"""
+PICTURE = "launcher(train, vm_size='NC96ads_A100_v4', node_count=2, process_count_per_node='auto', name='digits')"
+SMALL = "form = launcher(train, process_count_per_node=2, name='digits')\nform"
+
+
+def opened(notebook: Callable[..., Book], show: str = SMALL, **how: object) -> tuple[Book, Locator]:
+    book = notebook([PREPARE, TRAIN, show], **how)
+    book.run_all()
+    form = book.page.locator(".dd-form")
+    expect(form).to_be_visible(timeout=90_000)
+    book.kernel_idle()
+    return book, form
+
+
+def total(form: Locator) -> Locator:
+    return form.locator(".dd-form-total")
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_the_form_shows_where_how_many_what_travels_and_what_could_be_better(
+    notebook: Callable[..., Book], dark: bool
+) -> None:
+    book, form = opened(notebook, PICTURE, dark=dark, height=1000)
+    expect(form.locator("tr.dd-chosen")).to_contain_text("NC96ads_A100_v4")
+    expect(form.locator("tr.dd-chosen")).to_be_in_viewport()
+    expect(total(form)).to_have_text("8 processes")
+    expect(form).to_contain_text("train from cell [2]")
+    expect(form).to_contain_text("ndarray 1797 × 64")
+    expect(form).to_contain_text("One machine instead of two")
+    expect(form).to_contain_text("the job runs on this machine")
+    expect(form).to_contain_text("global batch 256")
+    expect(form.locator("footer")).to_contain_text(
+        "%%distributed -N 2 -p 4 -b horovod-gloo --vm-size NC96ads_A100_v4 --name digits -o job"
+    )
+    form.scroll_into_view_if_needed()
+    book.picture(f"launch-form-{'dark' if dark else 'light'}", form)
+    assert book.errors == []
+
+
+def test_one_click_on_the_advice_changes_the_form(notebook: Callable[..., Book]) -> None:
+    _, form = opened(notebook, PICTURE)
+    form.get_by_role("button", name="Use 1 × ND96amsr_A100_v4").click()
+    expect(form.locator("tr.dd-chosen")).to_contain_text("ND96amsr_A100_v4")
+    expect(form.locator("tr.dd-chosen")).to_be_in_viewport()
+    expect(form.get_by_role("spinbutton", name="Nodes")).to_have_value("1")
+    expect(total(form)).to_have_text("8 processes")
+    expect(form).not_to_contain_text("One machine instead of two")
+
+
+def test_a_retired_size_can_only_be_replaced(notebook: Callable[..., Book]) -> None:
+    book, form = opened(notebook)
+    form.get_by_role("searchbox").fill("nc24rs")
+    expect(form).to_contain_text("No size matches. 2 retired sizes do:")
+    form.get_by_role("button", name="show", exact=True).click()
+    row = form.locator("tr.dd-retired", has_text="NC24rs_v3")
+    expect(row).to_contain_text("Retired 2025-09-30")
+    expect(row.get_by_role("radio")).to_be_disabled()
+    row.locator("td").nth(1).click()
+    expect(form.locator("tr.dd-chosen")).to_have_count(0)
+    book.picture("launch-form-retired", form)
+    row.get_by_role("button", name="Use NC96ads_A100_v4 instead of NC24rs_v3").click()
+    expect(form.locator("tr.dd-chosen")).to_contain_text("NC96ads_A100_v4")
+    expect(form.get_by_role("button", name="auto: one per GPU")).to_be_visible()
+
+
+def test_a_retired_default_is_shown_and_answered_with_its_successor(notebook: Callable[..., Book]) -> None:
+    _, form = opened(notebook, "launcher(train, vm_size='NCv3', process_count_per_node='auto')")
+    expect(form.locator("tr.dd-chosen")).to_contain_text("Retired 2025-09-30")
+    expect(form).to_contain_text("Azure retired NC24rs_v3 on 2025-09-30.")
+    form.get_by_role("button", name="Use NC96ads_A100_v4", exact=True).click()
+    expect(form.locator("tr.dd-chosen")).to_contain_text("NC96ads_A100_v4")
+    expect(total(form)).to_have_text("4 processes")
+
+
+def test_the_list_of_sizes_is_filtered(notebook: Callable[..., Book]) -> None:
+    _, form = opened(notebook)
+    rows = form.locator(".dd-vm tbody tr")
+    expect(rows).to_have_count(33)
+    form.get_by_text("InfiniBand only").click()
+    expect(rows).to_have_count(8)
+    form.get_by_role("searchbox").fill("a100")
+    expect(rows).to_have_count(2)
+    expect(form).to_contain_text("2 of 49 sizes. Catalogue of 2026-09-24")
+    rows.first.click()
+    form.get_by_role("button", name="sources").click()
+    expect(form).to_contain_text("was read from:")
+    expect(form).to_contain_text(".md@")
+    form.get_by_role("button", name="Clear choice").click()
+    expect(form.locator("tr.dd-chosen")).to_have_count(0)
+
+
+def test_submit_starts_real_horovod_and_shows_its_panel_below(notebook: Callable[..., Book]) -> None:
+    book, form = opened(notebook, height=1400)
+    expect(form).to_contain_text(re.compile(r"checks passed"))
+    form.get_by_role("button", name="Submit").click()
+    expect(form).to_contain_text("Submitted digits", timeout=60_000)
+    card = book.page.locator(".dd-card")
+    expect(card).to_contain_text("Completed", timeout=120_000)
+    card.scroll_into_view_if_needed()
+    book.picture("launch-form-submitted")
+    book.page.evaluate("() => window.jupyterapp.commands.execute('notebook:insert-cell-below')")
+    assert book.errors == []
+
+
+def test_everything_by_keyboard(notebook: Callable[..., Book]) -> None:
+    book, form = opened(notebook)
+    page = book.page
+    nodes = form.get_by_role("spinbutton", name="Nodes")
+    nodes.focus()
+    page.keyboard.press("ArrowUp")
+    expect(total(form)).to_have_text("4 processes")
+    page.keyboard.press("Tab")
+    expect(form.get_by_role("spinbutton", name="Processes per node")).to_be_focused()
+    page.keyboard.type("3")
+    page.keyboard.press("Tab")
+    expect(total(form)).to_have_text("6 processes")
+    expect(form.locator(".dd-auto")).to_be_focused()
+    page.keyboard.press("Tab")
+    expect(form.get_by_role("radio", name="horovod-gloo")).to_be_focused()
+    page.keyboard.press("ArrowRight")
+    expect(form.get_by_role("radio", name="horovod-mpi")).to_be_checked()
+    expect(form).to_contain_text("1 error")
+    expect(form.get_by_role("button", name="Submit")).to_be_disabled()
+    page.keyboard.press("ArrowRight")
+    expect(form.get_by_role("radio", name="torch")).to_be_checked()
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowLeft")
+    nodes.focus()
+    page.keyboard.press("ArrowDown")
+    expect(form.get_by_role("button", name="Submit")).to_be_enabled()
+    page.keyboard.press("Control+Enter")
+    expect(form).to_contain_text("Submitted digits", timeout=60_000)
+    expect(book.page.locator(".dd-card")).to_contain_text("Completed", timeout=120_000)
+
+
+def test_the_sizes_by_keyboard(notebook: Callable[..., Book]) -> None:
+    book, form = opened(notebook, "launcher(train, vm_size='NC24ads_A100_v4')")
+    form.get_by_role("radio", name="NC24ads_A100_v4").focus()
+    book.page.keyboard.press("ArrowDown")
+    chosen = form.locator("tr.dd-chosen")
+    expect(chosen).not_to_contain_text("NC24ads_A100_v4")
+    expect(chosen).to_have_count(1)
+    expect(chosen.get_by_role("radio")).to_be_focused()
+
+
+def test_what_is_wrong_is_said_with_its_remedy(notebook: Callable[..., Book]) -> None:
+    book, form = opened(notebook)
+    form.get_by_role("radio", name="plain").click()
+    expect(form).to_contain_text("1 error")
+    expect(form.get_by_role("button", name="Submit")).to_be_disabled()
+    form.get_by_role("button", name="Details").click()
+    expect(form.locator(".dd-checks")).to_contain_text("The backend plain runs one process, but 2 are asked for.")
+    book.picture("launch-form-refused", form)
+    form.get_by_role("button", name="Fewer processes").click()
+    expect(form.get_by_role("button", name="Submit")).to_be_enabled()
+
+
+def test_a_secret_is_typed_hidden_and_stays_out_of_the_page_and_the_notebook(notebook: Callable[..., Book]) -> None:
+    book, form = opened(notebook)
+    form.get_by_role("button", name="More options").click()
+    form.get_by_role("button", name="Add variable").click()
+    book.page.keyboard.type("HF_TOKEN")
+    book.page.keyboard.press("Tab")
+    value = form.get_by_label("Value of the variable")
+    expect(value).to_have_attribute("type", "password")
+    expect(value).to_be_focused()
+    book.page.keyboard.type("hf_abc")
+    book.page.keyboard.press("Tab")
+    form.get_by_role("button", name="Add variable").click()
+    book.page.keyboard.type("STEPS")
+    book.page.keyboard.press("Tab")
+    book.page.keyboard.type("7")
+    book.page.keyboard.press("Tab")
+    expect(form.locator("footer")).to_contain_text("--env STEPS=7")
+    assert "hf_abc" not in form.inner_text()
+    state = book.page.evaluate(
+        """async () => {
+            const panel = window.jupyterapp.shell.currentWidget;
+            return JSON.stringify(panel.content.model.toJSON());
+        }"""
+    )
+    assert "hf_abc" not in state
+    book.picture("launch-form-options", form)
+
+
+def test_the_form_answers_while_a_cell_runs(notebook: Callable[..., Book]) -> None:
+    book, form = opened(notebook)
+    book.page.evaluate(
+        """() => {
+            const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel;
+            void kernel.requestExecute({code: 'import time; time.sleep(300)'});
+        }"""
+    )
+    book.page.wait_for_function(
+        "() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.status === 'busy'"
+    )
+    form.get_by_role("button", name="More nodes").click()
+    expect(total(form)).to_have_text("4 processes")
+    expect(form.locator("footer")).to_contain_text("-N 2 -p 2", timeout=30_000)
+    form.get_by_role("button", name="Fewer nodes").click()
+    form.get_by_role("button", name="Submit").click()
+    expect(form).to_contain_text("Submitted digits", timeout=60_000)
+    expect(book.page.locator(".dd-card")).to_contain_text("Completed", timeout=120_000)
+
+
+def test_copy_as_magic(notebook: Callable[..., Book]) -> None:
+    book, form = opened(notebook)
+    form.get_by_role("button", name="Copy as magic").click()
+    copied = book.page.evaluate("() => navigator.clipboard.readText()")
+    assert copied == "%%distributed -N 1 -p 2 -b horovod-gloo --name digits -o job\ntrain()"
+
+
+@pytest.mark.parametrize("width", [1250, 760, 560, 420])
+def test_nothing_is_cut_off_in_a_narrow_page(notebook: Callable[..., Book], width: int) -> None:
+    book, form = opened(notebook, PICTURE, width=width, height=1600)
+    overflowing = form.evaluate(
+        """root => [...root.querySelectorAll('*')]
+            .filter((e) => !e.closest('.dd-vm-frame, .dd-ell, .dd-sr, select') && e.scrollWidth > e.clientWidth + 1
+                && getComputedStyle(e).display !== 'inline')
+            .map((e) => `${e.tagName}.${e.className}: ${e.scrollWidth} > ${e.clientWidth}`)"""
+    )
+    book.picture(f"launch-form-{width}", form)
+    assert overflowing == []
+
+
+HOSTILE = """
+launcher(train, name='<img src=x onerror=alert(1)>', process_count_per_node=2,
+         environment_variables={'<b>': '<script>alert(2)</script>'})
+"""
+
+
+def test_hostile_text_stays_text(notebook: Callable[..., Book]) -> None:
+    book, form = opened(notebook, HOSTILE)
+    dialogs: list[str] = []
+    book.page.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
+    expect(form.locator("footer")).to_contain_text("<img src=x onerror=alert(1)>")
+    assert form.locator("img, script").count() == 0
+    assert dialogs == []
