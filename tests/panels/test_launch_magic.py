@@ -61,3 +61,17 @@ def test_the_cell_calls_the_function_as_the_form_does() -> None:
     assert cell(OPTIONS, "train").splitlines() == [line(OPTIONS), "train()"]
     text = cell(OPTIONS, "train", (3, "x"), {"lr": 0.1, "data": list(range(1000))})
     assert text.splitlines()[1] == "train(3, 'x', lr=0.1, data=data)"
+
+
+def test_the_real_magic_understands_the_line_as_the_form_meant_it() -> None:
+    from distdl_jupyter.magic.arguments import cell_parser, job_options
+
+    options = {
+        **OPTIONS, "vm_size": "NC96ads_A100_v4", "use_gpu": False, "max_run_duration_seconds": 5400.0,
+        "name": "two words", "environment_variables": {"OMP_NUM_THREADS": "2", "NOTE": "a = b"},
+        "plugin_options": {"cycle_time_ms": 2.5},
+    }  # fmt: skip
+    chosen = cell_parser().parse(line(options).removeprefix("%%distributed"))
+    meant = {name: value for name, value in options.items() if name not in ("plugin_options", "compute_target")}
+    assert job_options(chosen, {}).items() >= {**meant, "cycle_time_ms": 2.5}.items()
+    assert chosen.out == "job"
