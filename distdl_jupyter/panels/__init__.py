@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from distdl_jupyter.panels.launch import launcher
     from distdl_jupyter.panels.monitor import panel
-    from distdl_jupyter.panels.show import show
+    from distdl_jupyter.panels.output import show
 
 __all__ = ["launcher", "panel", "show"]
 
-_HOMES = {"launcher": "launch", "panel": "monitor", "show": "show"}
+_HOMES = {"launcher": "launch", "panel": "monitor", "show": "output"}
 
 
 def __getattr__(name: str) -> Any:

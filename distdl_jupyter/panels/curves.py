@@ -1,12 +1,15 @@
 """The curve of a panel: one plotly FigureWidget, updated in place, and the bar over it.
 
-A FigureWidget opens with a message of 5 MB and each update resends whole arrays. So there is one a panel, made when
-there is both something to draw and somebody to see it; the series are decimated (core.series), and the feed asks for
-at most a few updates a second.
+plotly's FigureWidget brings 5 MB of drawing code with each figure, and anywidget gives up on a model whose code is not
+there within two seconds, which a busy machine does not manage. So the page asks for that code once (the bar carries the
+request), however many panels it shows, and the figure itself is small. Each update resends whole arrays: there is one
+figure a panel, made when the page is ready for it, the series are decimated (core.series), and the feed asks for at
+most a few updates a second.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anywidget
@@ -37,6 +40,25 @@ class CurveBar(anywidget.AnyWidget):
     table: traitlets.List[list[str]] = traitlets.List().tag(sync=True)
 
 
+def figure_widget(new: dict[str, Any]) -> go.FigureWidget:
+    """Return a FigureWidget of a plain figure that takes its drawing code from the page."""
+    import plotly.graph_objects as go
+
+    class Plot(go.FigureWidget):  # type: ignore[misc]
+        _esm = asset("plot.js")
+
+    shown = Plot(data=new["data"], layout=new["layout"])
+    shown._config = {**shown._config, **_CONFIG}  # noqa: SLF001  (plotly's way to configure a widget)
+    return shown
+
+
+def drawing_code() -> bytes:
+    """Return the code that plotly's own FigureWidget would bring along."""
+    import plotly
+
+    return (Path(plotly.__file__).parent / "package_data" / "widgetbundle.js").read_bytes()
+
+
 class Curve:
     """The left half of a panel. ``draw`` is called by one thread only."""
 
@@ -47,11 +69,22 @@ class Curve:
         self.box = ipywidgets.VBox([self.bar, self._plot]).add_class("dd").add_class("dd-curve")
         self._figure: go.FigureWidget | None = None
         self._drawn: tuple[object, ...] = ()
+        #: Pages that are ready to draw, and how many of them the figure was made for.
+        self.pages = 0
+        self._made_for = 0
+        self.bar.on_msg(self._heard)
+
+    def _heard(self, _widget: object, content: dict[str, Any], _buffers: object) -> None:
+        if content.get("type") == "engine":
+            self.bar.send({"type": "engine"}, buffers=[drawing_code()])
+            self.prepare()
+        elif content.get("type") == "ready":
+            self.pages += 1
 
     @property
     def behind(self) -> bool:
         """Whether the drawing is older than the data or the user's choice."""
-        return bool(self._model.metric) and self._drawn != self._wanted()
+        return bool(self._model.metric) and (self._drawn != self._wanted() or self._made_for != self.pages)
 
     @staticmethod
     def prepare() -> None:
@@ -68,18 +101,19 @@ class Curve:
         wanted = self._wanted()
         mode: Mode = "ranks" if model.mode == "ranks" else "band"
         new = figure(model.book, model.metric, mode=mode, log=model.logarithmic, dark=model.dark)
-        if self._figure is None:
+        if self._figure is None or self._made_for != self.pages:
             self._show(new)
         else:
             update(self._figure, new)
         self._drawn = wanted
 
     def _show(self, new: dict[str, Any]) -> None:
-        import plotly.graph_objects as go
-
-        self._figure = go.FigureWidget(data=new["data"], layout=new["layout"])
-        self._figure._config = {**self._figure._config, **_CONFIG}  # noqa: SLF001  (plotly's way to configure a widget)
+        """Make a new figure: a page that was opened later knows nothing of the changes since the first was made."""
+        self._made_for = self.pages
+        old, self._figure = self._figure, figure_widget(new)
         self._plot.children = [self._figure]
+        if old is not None:
+            old.close()
 
 
 def update(shown: go.FigureWidget, new: dict[str, Any]) -> None:

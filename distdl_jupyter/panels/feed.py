@@ -43,12 +43,18 @@ class Pace:
 
 
 class Feed:
-    """Calls ``take`` with new events and ``draw(final=...)`` several times a second, until the job has ended."""
+    """Calls ``take`` with new events and ``draw(final=...)`` several times a second, until the job has ended.
 
-    def __init__(self, follower: Follower, take: Callable[[list[Event]], None], draw: Draw) -> None:
+    ``broke`` is told why it cannot go on.
+    """
+
+    def __init__(
+        self, follower: Follower, take: Callable[[list[Event]], None], draw: Draw, broke: Callable[[Exception], None]
+    ) -> None:
         self._follower = follower
         self._take = take
         self._draw = draw
+        self._broke = broke
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._stopped = False
@@ -80,6 +86,8 @@ class Feed:
     def _run(self) -> None:
         try:
             self._follow()
+        except Exception as error:  # noqa: BLE001  a thread's error would be lost, and the panel would stand still unnoticed
+            self._broke(error)
         finally:
             self._ended.set()
 

@@ -75,7 +75,7 @@ class JobPanel(ipywidgets.VBox):  # type: ignore[misc]
         self.children = [self.head, self._body, self.notice]
         if interactive:
             threading.Thread(target=self.curve.prepare, daemon=True).start()
-        self.feed = Feed(follower, self._take, self._draw)
+        self.feed = Feed(follower, self._take, self._draw, self._broke)
         self.feed.start()
 
     def _connect(self) -> None:
@@ -113,11 +113,15 @@ class JobPanel(ipywidgets.VBox):  # type: ignore[misc]
             return
         if "log" in due and self.lines.behind:
             self.lines.push()
-        if "curve" in due and self.curve.behind and (self._interactive or self.lines.greeted):
+        if "curve" in due and self.curve.behind and self.curve.pages:
             self.curve.draw()
             self.model.describe()
         if final:
             self.lines.keep_tail()
+
+    def _broke(self, error: Exception) -> None:
+        said = f"{type(error).__name__}: {error}"
+        self.model.problem = f"This live view has stopped ({said}). Run %dist_attach {self.job.id} for a new one."
 
     # ---- what a user presses ----
 
@@ -138,7 +142,7 @@ class JobPanel(ipywidgets.VBox):  # type: ignore[misc]
             self.head.send({"type": "release"})
 
     def _rerun(self) -> None:
-        from distdl_jupyter.panels.show import show
+        from distdl_jupyter.panels.output import show
 
         show(self.job.rerun())  # type: ignore[attr-defined]
 

@@ -39,15 +39,24 @@ def failure_card(view: JobView) -> dict[str, Any] | None:
         "hint": " ".join(str(part) for part in (error.get("hint", ""), failure.evidence) if part and part != "stopped"),
         "frames": error.get("frames", []),
         "values": error.get("values", []),
+        "values_at": error.get("values_at"),
+        "causes": [_cause(cause) for cause in error.get("causes", [])],
         "traceback": str(error.get("traceback", "")),
         "others": failure.others,
         "story": story(view, failure),
     }
 
 
+def _cause(error: dict[str, Any]) -> dict[str, Any]:
+    return {"type": error.get("type", ""), "message": error.get("message", ""), "frames": error.get("frames", [])}
+
+
 def _whole_job(view: JobView) -> dict[str, Any]:
     empty: dict[str, Any] = dict.fromkeys(("what", "error_type", "message", "place", "hint", "traceback"), "")
-    return {**empty, "rank": None, "when": view.ended, "frames": [], "values": [], "others": [], "story": []}
+    return {
+        **empty, "rank": None, "when": view.ended, "frames": [], "values": [], "values_at": None, "causes": [],
+        "others": [], "story": [],
+    }  # fmt: skip
 
 
 def place(rank: RankView) -> str:
@@ -63,7 +72,7 @@ def story(view: JobView, failure: Failure) -> list[dict[str, Any]]:
     """Return what happened: when the ranks met, the first failure, the others grouped by how they ended."""
     first = {"t": failure.when, "text": _first(view, failure), "bad": True}
     told = [*_met(view), first, *_others(view, failure)]
-    if view.ended is not None and all(rank.status == "ended" for rank in view.ranks):
+    if view.process_count > 1 and view.ended is not None and all(rank.status == "ended" for rank in view.ranks):
         told[-1]["text"] += "; no process left"
     return told
 

@@ -1,11 +1,14 @@
 /** The part of anywidget's front-end interface that the panels use, and what their adapters share. */
 
+/** Hears a change, or a message with its binary parts. */
+export type Listener = (message: unknown, buffers?: DataView[]) => void;
+
 export interface Model {
   get(name: string): unknown;
   set(name: string, value: unknown): void;
   save_changes(): void;
-  on(event: string, callback: (message: unknown) => void): void;
-  off(event: string, callback: (message: unknown) => void): void;
+  on(event: string, callback: Listener): void;
+  off(event: string, callback: Listener): void;
   send(content: unknown): void;
 }
 
@@ -19,7 +22,7 @@ export class Bin {
   #undo: (() => void)[] = [];
 
   /** Listen to a model's event until the view goes away. */
-  on(model: Model, event: string, callback: (message: unknown) => void): void {
+  on(model: Model, event: string, callback: Listener): void {
     model.on(event, callback);
     this.#undo.push(() => model.off(event, callback));
   }

@@ -50,6 +50,10 @@ export interface Failure {
   hint: string;
   frames: Frame[];
   values: [string, string][];
+  /** Number of the frame that the values belong to. */
+  values_at: number | null;
+  /** The exceptions behind this one, nearest first. */
+  causes: { type: string; message: string; frames: Frame[] }[];
   traceback: string;
   others: { rank: number; what: string; after: number }[];
   story: { t: number; text: string; bad: boolean }[];

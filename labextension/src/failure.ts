@@ -21,7 +21,8 @@ export class FailureView {
   update(card: Card): void {
     const failure = card.failure;
     this.root.classList.toggle('dd-gone', failure === null);
-    fill(this.root, JSON.stringify([failure, card.can_rerun]), () => (failure ? this.#build(failure, card) : []));
+    const reach = findCell(this.root, failure ? (ownFrame(failure)?.cell ?? null) : null) !== null;
+    fill(this.root, JSON.stringify([failure, card.can_rerun, reach]), () => (failure ? this.#build(failure, card) : []));
   }
 
   #build(failure: Failure, card: Card): Child[] {
@@ -76,8 +77,8 @@ function ownFrame(failure: Failure): Frame | undefined {
   return own.filter(({ kind }) => kind === 'cell').at(-1) ?? own.at(-1);
 }
 
-/** Text in which `names` between backticks are set as code. */
-function quoted(text: string): Child[] {
+/** Text of a sentence in which `names` between backticks are set as code. */
+export function quoted(text: string): Child[] {
   return text.split('`').map((part, at) => (at % 2 ? h('span', { class: 'dd-mono' }, part) : part));
 }
 
@@ -97,7 +98,12 @@ function traceback(failure: Failure): HTMLElement | null {
   const title = failure.rank === null ? 'Traceback' : `Traceback of rank ${failure.rank}`;
   const body = failure.frames.length ? groups(failure.frames).map(groupElement) : [h('pre', { class: 'dd-raw' }, failure.traceback)];
   const last = failure.error_type ? [h('div', { class: 'dd-last' }, h('b', { class: 'dd-ink-err' }, failure.error_type), failure.message ? `: ${failure.message}` : '')] : [];
-  return h('div', { class: 'dd-trace' }, partHead(title, 'most recent call last'), h('div', { class: 'dd-tb' }, ...body, ...last));
+  return h('div', { class: 'dd-trace' }, partHead(title, 'most recent call last'), h('div', { class: 'dd-tb' }, ...body, ...last, ...failure.causes.map(causeElement)));
+}
+
+function causeElement({ type, message, frames }: Failure['causes'][number]): HTMLElement {
+  const label = h('span', { class: 'dd-ell' }, 'behind it: ', h('b', {}, type), message ? `: ${message}` : '');
+  return folded(label, 'dd-frame', ...groups(frames).map(groupElement));
 }
 
 /** Put neighbours of the worker or of libraries together: they fold into one line. */
@@ -132,7 +138,7 @@ function folded(label: Node, classes: string, ...inside: Child[]): HTMLElement {
 }
 
 function frameElement(frame: Frame): HTMLElement {
-  const inCell = frame.cell !== null;
+  const inCell = frame.kind === 'cell';
   const name = h('span', { class: inCell ? 'dd-frame-name dd-ell' : 'dd-frame-name dd-mono dd-ell', title: frame.file }, frame.label || frame.file);
   const scope = inCell || frame.function === '<module>' ? [] : [h('span', {}, 'in'), h('span', { class: 'dd-mono dd-ell' }, frame.function)];
   const head = h('div', { class: 'dd-row dd-frame' }, inCell ? icon('cell', 14) : null, name, ...scope, h('span', { class: 'dd-grow' }), h('span', { class: 'dd-nw' }, `line ${frame.line}`));
@@ -147,7 +153,7 @@ function lineElement(number: number, text: string, hit: boolean): HTMLElement {
 
 function valuesOf(failure: Failure): HTMLElement | null {
   if (!failure.values.length) return null;
-  const frame = failure.frames.filter(({ kind }) => kind === 'cell' || kind === 'user').at(-1);
+  const frame = failure.values_at === null ? undefined : failure.frames[failure.values_at];
   const title = !frame ? 'Values' : frame.cell !== null ? `Values at line ${frame.line}` : `Values at ${frame.label}, line ${frame.line}`;
   const rows = failure.values.flatMap(([name, value]) => [h('dt', { class: 'dd-mono' }, name), h('dd', { class: 'dd-mono' }, value)]);
   return h('div', {}, partHead(title), h('dl', { class: 'dd-values' }, ...rows));

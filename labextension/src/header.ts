@@ -142,24 +142,33 @@ export class Header {
   #drawMeta(card: Card): void {
     const mode = this.#mode(card);
     show(this.#metaRow, mode === 'running' || mode === 'ended');
-    const words = [...places(card), ...(mode === 'ended' ? endWords(card, this.clock.now()) : [])];
+    const more = mode === 'ended' ? endWords(card, this.clock.now()) : this.#hasWork(card) ? [] : [this.#elapsedText(card)];
+    const words = [...places(card), ...more];
     fill(this.#meta, words.join('|'), () => words.map((word) => h('span', {}, word)));
     drawHosts(this.#hosts, mode === 'running' ? card.hosts : []);
   }
 
   #drawWork(card: Card): void {
     const running = this.#mode(card) === 'running';
-    show(this.#workRow, running);
+    show(this.#workRow, running && this.#hasWork(card));
     setText(this.#percent, share(card));
     show(this.#percent, Boolean(share(card)));
     const words = workWords(card);
     fill(this.#steps, words.join('|'), () => words.map((word) => h('span', {}, word)));
-    setText(this.#elapsed, `${duration(this.clock.now() - card.created)} elapsed`);
+    setText(this.#elapsed, this.#elapsedText(card));
     setText(this.#left, this.#leftText(card));
     show(this.#left, this.#leftText(card) !== '');
     const known = running && Boolean(card.total) && card.done !== null;
     show(this.#bar, known || this.#mode(card) === 'canceling');
     if (known) this.#drawBar((card.done ?? 0) / (card.total ?? 1), [share(card), this.#leftText(card)].filter(Boolean).join(', '));
+  }
+
+  #hasWork(card: Card): boolean {
+    return workWords(card).length > 0;
+  }
+
+  #elapsedText(card: Card): string {
+    return `${duration(this.clock.now() - card.created)} elapsed`;
   }
 
   #drawBar(part: number, text: string): void {
@@ -285,7 +294,7 @@ function stopText(stop: Stop | null, card: Card, now: number): string {
 function nextSignals(stop: Stop, now: number): string {
   const parts: string[] = [];
   const inSeconds = (at: number): string => `in ${duration(Math.max(0, at - now))}`;
-  if (stop.next && stop.next_at !== null) parts.push(`${stop.next} ${inSeconds(stop.next_at)}`);
+  if (stop.next && stop.next_at !== null && stop.next_at > now) parts.push(`${stop.next} ${inSeconds(stop.next_at)}`);
   if (stop.kill_at !== null && stop.next !== 'KILL') parts.push(`KILL ${inSeconds(stop.kill_at)}`);
   return parts.join(', ');
 }

@@ -31,7 +31,7 @@ const SHAPES: Record<string, string[]> = {
   completed: [CIRCLE(5.7), 'path d=M5.4 8.2 7.2 10 10.6 6.2'],
   failed: [CIRCLE(6.4, ' fill=currentColor stroke=none'), 'path class=dd-cut d=M5.8 5.8 10.2 10.2M10.2 5.8 5.8 10.2'],
   canceled: [CIRCLE(5.7), 'path d=M4.1 11.9 11.9 4.1'],
-  lost: [CIRCLE(5.7), 'path d=M6.3 6.5A1.7 1.7 0 1 1 8.4 8.1C8.1 8.3 8 8.5 8 8.9M8 11V11.1'],
+  lost: [CIRCLE(5.7), 'path d=M6.2 6.3A1.8 1.8 0 1 1 8.6 8C8.2 8.2 8 8.5 8 9M8 11.1V11.2'],
 };
 const SAME_SHAPE: Record<string, string> = { preparing: 'starting', canceling: 'canceled' };
 const NAMESPACE = 'http://www.w3.org/2000/svg';

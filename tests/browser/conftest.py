@@ -22,6 +22,9 @@ import nbformat
 import pytest
 from playwright.sync_api import Browser, Locator, Page, sync_playwright
 
+from distdl_jupyter.clusters import processes
+from distdl_jupyter.core.store import JobStore
+
 ARTIFACTS = Path(__file__).parent.parent / "artifacts"
 #: Everything is slow on a small machine that others share.
 PATIENCE = 90.0
@@ -94,6 +97,8 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         started.url = _address(home / "runtime", server, home / "server.log")
         yield started
     finally:
+        for folder in JobStore(home / "distdl").folders():
+            processes.kill_all(folder.id)
         server.terminate()
         try:
             server.wait(20)
@@ -189,7 +194,8 @@ def notebook(lab: Lab, chromium: Browser, request: pytest.FixtureRequest) -> Ite
         return book
 
     yield open_
-    for book in books:
+    for number, book in enumerate(books):
+        book.picture(f"last-{re.sub(r'[^a-z0-9]+', '-', request.node.name.lower())}-{number}")
         _shut_kernel(book)
         book.page.context.close()
 

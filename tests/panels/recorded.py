@@ -170,7 +170,7 @@ def key_error(t: float) -> dict[str, Any]:
     return {
         "type": "KeyError", "message": "'label'", "time": t, "frames": frames,
         "traceback": "Traceback (most recent call last):\n  Cell [7] in quickstart.ipynb, line 11\nKeyError: 'label'\n",
-        "values": [["step", "312"], ["batch", "Batch, keys image, target"], ["loss", "0.412"]],
+        "values_at": 3, "causes": [], "values": [["step", "312"], ["batch", "Batch, keys image, target"], ["loss", "0.412"]],
         "hint": "The keys of `batch` are `image` and `target`.",
     }  # fmt: skip
 

@@ -1,6 +1,7 @@
 /** The bar over the curve as a widget. It also keeps the figure below it fitting and named for screen readers. */
-import { Bin, put, type Context } from '../anywidget';
+import { Bin, put, tell, type Context, type Model } from '../anywidget';
 import { adopt, assign } from '../dom';
+import { engine, install, wanted } from '../engine';
 import { Picker, type Choice, type Metric, type TableRow } from '../picker';
 
 /** What Plotly hangs on its element when it is told to be responsive. */
@@ -36,20 +37,39 @@ function render({ model, el }: Context): () => void {
   });
   observer.observe(el);
   bin.add(() => observer.disconnect());
-  bin.every(1000, () => fit(plot()));
+  bin.every(250, () => fit(plot()));
+  bringEngine(bin, model);
   return bin.empty;
+}
+
+/** See to it that plotly's drawing code gets into this page, and tell the kernel when it is there. */
+function bringEngine(bin: Bin, model: Model): void {
+  let gone = false;
+  bin.add(() => (gone = true));
+  bin.on(model, 'msg:custom', (message, buffers) => {
+    if ((message as { type?: string }).type === 'engine' && buffers?.[0]) void install(buffers[0]);
+  });
+  const ask = (): void => {
+    if (wanted()) tell(model, 'engine');
+  };
+  ask();
+  bin.every(5000, ask);
+  void engine().then(() => {
+    if (!gone) tell(model, 'ready');
+  });
 }
 
 /** Let the figure take the size of its place; it only notices the window's size by itself. */
 function fit(area: Plot | null): void {
   const figure = area?.querySelector<Plot>('.js-plotly-plot');
   const drawn = figure?.querySelector('svg.main-svg');
-  if (!area || !figure || !drawn || !area.clientWidth) return;
+  if (!area || !figure || !drawn || !area.clientWidth || document.hidden) return;
   const style = getComputedStyle(area);
   const room = area.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight);
   const height = area.clientHeight - parseFloat(style.paddingTop) - parseFloat(style.paddingBottom);
   const same = Math.abs(drawn.clientWidth - room) < 2 && Math.abs(drawn.clientHeight - height) < 2;
-  if (!same) figure._responsiveChartHandler?.();
+  if (same) area.classList.add('dd-fitted');
+  else figure._responsiveChartHandler?.();
 }
 
 export default { render };
