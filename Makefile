@@ -44,12 +44,13 @@ lint: $(STAMPS)/test $(MODULES) ## Check style, types and the floors between the
 	@.ci/lint
 
 bench: $(STAMPS)/horovod $(STAMPS)/test ## Measure, as ratios
-	@for script in tests/benchmarks/bench_*.py; do $(PY) "$$script" || exit 1; done
+	@for script in tests/benchmarks/[a-z]*.py; do $(PY) "$$script" || exit 1; done
 
 build: $(BUNDLE) ## Build the panels' front end
 
 clean: ## Remove all that the other targets made here (built Horovod wheels stay in the user cache)
-	rm -rf $(VENV) labextension/node_modules distdl_jupyter/panels/static .*_cache
+	rm -rf $(VENV) labextension/node_modules distdl_jupyter/panels/static tests/artifacts .hypothesis .*_cache
+	find distdl_jupyter tests notebooks -name __pycache__ -prune -exec rm -rf {} +
 
 $(STAMPS)/prerequisites:
 	@python=$$(.ci/prerequisites "$(PYTHON)") && mkdir -p $(STAMPS) && printf '%s\n' "$$python" >$@
