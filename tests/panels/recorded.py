@@ -107,7 +107,8 @@ class Recording:
             epoch = step // 12
             self.line(0, f"epoch {epoch:3d}  loss {loss(step):.4f}  accuracy {1 - loss(step) / 3.35:.3f}")
             self.event("progress", rank=0, done=step, total=STEPS, unit="")
-        bar = f"{step / 12:.0f}%|{'█' * (step // 120):10s}| {step}/1200 [{step * 0.062:05.2f}<{(1200 - step) * 0.062:05.2f}]"
+        times = f"{step * 0.062:05.2f}<{(STEPS - step) * 0.062:05.2f}"
+        bar = f"{step / 12:.0f}%|{'█' * (step // 120):10s}| {step}/1200 [{times}]"
         self.line(0, bar, "err", redraws=step)
 
     def fail(self) -> None:
@@ -131,7 +132,8 @@ class Recording:
 
     def kill_one(self) -> None:
         """Rank 1 is killed from outside; the other ends because of it."""
-        self.event("rank", 0.1, rank=1, status="ended", signal="KILL", evidence="The kernel's out-of-memory killer ended a process of this job's control group.")  # fmt: skip
+        evidence = "The kernel's out-of-memory killer ended a process of this job's control group."
+        self.event("rank", 0.1, rank=1, status="ended", signal="KILL", evidence=evidence)
         for rank in range(self.spec.process_count):
             if rank != 1:
                 self.event("rank", 0.5, rank=rank, status="ended", signal="TERM")
@@ -149,6 +151,7 @@ class Recording:
 
 
 def key_error(t: float) -> dict[str, Any]:
+    """What a rank reports of a KeyError in a module beside the notebook, called from the cell's line 11."""
     cell = [
         [9, "for step, batch in enumerate(shard(hvd.rank(), hvd.size())):"],
         [10, "    optimizer.zero_grad()"],
@@ -156,23 +159,30 @@ def key_error(t: float) -> dict[str, Any]:
         [12, "    loss.backward(); optimizer.step()"],
         [13, "    log(step=step, loss=loss.item()); progress(step, 1200)"],
     ]
+    shards = [[31, "        return self.arrays[key]"]]
     frames = [
-        *(
-            {"file": f"/distdl_jupyter/worker/{name}.py", "line": at, "function": name, "kind": "worker", "label": f"{name}.py",
-             "cell": None, "source": []}
-            for name, at in (("__main__", 12), ("run", 88), ("payload", 41))
-        ),
-        {"file": "<cell 7>", "line": 11, "function": "<module>", "kind": "cell", "label": "Cell [7] in quickstart.ipynb",
-         "cell": 7, "source": cell},
-        {"file": "/work/shards.py", "line": 31, "function": "Batch.__getitem__", "kind": "user", "label": "shards.py",
-         "cell": None, "source": [[31, "        return self.arrays[key]"]]},
-    ]  # fmt: skip
+        frame("worker", "__main__.py", 12, "main"),
+        frame("worker", "rank.py", 88, "run"),
+        frame("worker", "execute.py", 41, "cell"),
+        frame("cell", "Cell [7] in quickstart.ipynb", 11, "<module>", source=cell, cell=7),
+        frame("user", "shards.py", 31, "Batch.__getitem__", source=shards),
+    ]
     return {
-        "type": "KeyError", "message": "'label'", "time": t, "frames": frames,
+        "type": "KeyError",
+        "message": "'label'",
+        "time": t,
+        "frames": frames,
         "traceback": "Traceback (most recent call last):\n  Cell [7] in quickstart.ipynb, line 11\nKeyError: 'label'\n",
-        "values_at": 3, "causes": [], "values": [["step", "312"], ["batch", "Batch, keys image, target"], ["loss", "0.412"]],
+        "values_at": 3,
+        "causes": [],
+        "values": [["step", "312"], ["batch", "Batch, keys image, target"], ["loss", "0.412"]],
         "hint": "The keys of `batch` are `image` and `target`.",
-    }  # fmt: skip
+    }
+
+
+def frame(kind: str, label: str, line: int, function: str, **more: Any) -> dict[str, Any]:
+    place = {"file": label, "label": label, "line": line, "function": function, "kind": kind}
+    return {**place, "cell": None, "source": [], **more}
 
 
 SPEC = JobSpec(
