@@ -69,9 +69,12 @@ def job_failed(folder: JobFolder, view: JobView) -> JobFailed:
 
 
 def _place(failure: Failure) -> str:
-    """Return ", in Cell [7], line 11" for the deepest frame of the user's own code."""
-    frames = [f for f in (failure.error or {}).get("frames", ()) if f.get("kind") in ("cell", "user")]
-    return f", in {frames[-1]['label']}, line {frames[-1]['line']}" if frames else ""
+    """Return ", in Cell [7], line 11": the deepest frame of a cell, else of the user's own code."""
+    frames = (failure.error or {}).get("frames") or []
+    at = (failure.error or {}).get("values_at")
+    if not isinstance(at, int) or not 0 <= at < len(frames):
+        return ""
+    return f", in {frames[at]['label']}, line {frames[at]['line']}"
 
 
 def _memory(failure: Failure) -> str:

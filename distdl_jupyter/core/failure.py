@@ -6,32 +6,14 @@ one's end is noticed. So an error that only says "a peer is gone" never counts a
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from distdl_jupyter.worker.echo import says_peer_is_gone
+
 if TYPE_CHECKING:
     from distdl_jupyter.core.view import RankView
-
-#: Messages with which Horovod, Gloo, NCCL, torch.distributed and Open MPI report a lost peer.
-_ECHO = re.compile(
-    "|".join(
-        (
-            r"connection (was )?(closed|reset|refused)",
-            r"(closed|reset|aborted) by (the )?peer",
-            r"broken pipe|socket (is )?closed|lost connection|peer rank",
-            r"remote process (has )?(exited|failed)",
-            r"read timeout|timed out waiting",
-            r"horovod has been shut down|shutdown in progress|HorovodInternalError",
-            r"DistBackendError|DistNetworkError",
-            r"ncclRemoteError|ncclSystemError|unhandled system error",
-            r"MPI_ERR_PROC_FAILED",
-        )
-    ),
-    re.IGNORECASE,
-)
-
 
 @dataclass(slots=True)
 class Failure:
@@ -54,7 +36,7 @@ def is_echo(error: dict[str, Any] | None) -> bool:
     """Say whether an exception only reports that another rank is gone."""
     if not error:
         return False
-    return _ECHO.search(f"{error.get('type', '')}: {error.get('message', '')}") is not None
+    return says_peer_is_gone(str(error.get("type", "")), str(error.get("message", "")))
 
 
 def first_failure(ranks: Sequence[RankView]) -> Failure | None:

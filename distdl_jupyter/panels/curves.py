@@ -9,6 +9,7 @@ most a few updates a second.
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,14 +41,20 @@ class CurveBar(anywidget.AnyWidget):
     table: traitlets.List[list[str]] = traitlets.List().tag(sync=True)
 
 
-def figure_widget(new: dict[str, Any]) -> go.FigureWidget:
-    """Return a FigureWidget of a plain figure that takes its drawing code from the page."""
+@functools.cache
+def _plot_class() -> type[go.FigureWidget]:
+    """Return the kind of FigureWidget that takes its drawing code from the page."""
     import plotly.graph_objects as go
 
     class Plot(go.FigureWidget):  # type: ignore[misc]
         _esm = asset("plot.js")
 
-    shown = Plot(data=new["data"], layout=new["layout"])
+    return Plot
+
+
+def figure_widget(new: dict[str, Any]) -> go.FigureWidget:
+    """Return the widget of a plain figure."""
+    shown = _plot_class()(data=new["data"], layout=new["layout"])
     shown._config = {**shown._config, **_CONFIG}  # noqa: SLF001  (plotly's way to configure a widget)
     return shown
 

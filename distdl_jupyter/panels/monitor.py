@@ -57,9 +57,9 @@ class NoticeWidget(anywidget.AnyWidget):
 
 
 class JobPanel(ipywidgets.VBox):  # type: ignore[misc]
-    """One job, live. ``interactive`` False waits for a front end's sign before the heavy curve is made."""
+    """One job, live. The curve is made when a page says that it can draw it."""
 
-    def __init__(self, job: Job, *, interactive: bool = True) -> None:
+    def __init__(self, job: Job) -> None:
         super().__init__()
         self.job = job
         follower = Follower(job.folder)
@@ -69,12 +69,10 @@ class JobPanel(ipywidgets.VBox):  # type: ignore[misc]
         self.curve = Curve(self.model)
         self.lines = LogWidget(self.model.lines, world=follower.view.process_count)
         self._body = ipywidgets.HBox([self.curve.box, self.lines])
-        self._interactive = interactive
         self._paces = {name: Pace(seconds) for name, seconds in _SECONDS.items()}
         self._connect()
         self.children = [self.head, self._body, self.notice]
-        if interactive:
-            threading.Thread(target=self.curve.prepare, daemon=True).start()
+        threading.Thread(target=self.curve.prepare, daemon=True).start()
         self.feed = Feed(follower, self._take, self._draw, self._broke)
         self.feed.start()
 
@@ -96,7 +94,8 @@ class JobPanel(ipywidgets.VBox):  # type: ignore[misc]
         for widget in (self.head, self.notice, self.curve.bar, self.lines):
             reachable(widget)
         self.head.on_msg(self._pressed)
-        self.lines.on_msg(lambda *_: self.feed.poke())
+        for widget in (self.lines, self.curve.bar):
+            widget.on_msg(lambda *_: self.feed.poke())
 
     # ---- what the feed's thread does ----
 

@@ -95,7 +95,7 @@ def _exited(error: SystemExit, identity: Identity, sources: Sources) -> int:
 def _failed(error: BaseException, identity: Identity, sources: Sources) -> int:
     failure = _tell_failure(error, identity, sources)
     interrupted = isinstance(error, KeyboardInterrupt)
-    sys.stderr.write(_interruption(failure) if interrupted else failure["traceback"])
+    sys.stderr.write(_interruption(failure) if interrupted else _printed(failure))
     sys.stderr.flush()
     return INTERRUPTED if interrupted else 1
 
@@ -106,6 +106,17 @@ def _tell_failure(error: BaseException, identity: Identity, sources: Sources) ->
     data = failure.describe(error, sources, identity.folder / "code")
     _tell("result", ok=False, repr="", bytes=0, error=data)
     return data
+
+
+def _printed(failure: dict[str, Any]) -> str:
+    """Return what the log shows of an error; one that only tells of a lost peer would bury the cause under itself."""
+    from distdl_jupyter.worker.echo import says_peer_is_gone
+
+    type_, message = str(failure["type"]), str(failure["message"])
+    if not says_peer_is_gone(type_, message):
+        return str(failure["traceback"])
+    first_line = (message.strip().splitlines() or [""])[0]
+    return f"{type_}: {first_line[:200]} (Another rank ended first; its own lines say why.)\n"
 
 
 def _interruption(failure: dict[str, Any]) -> str:
