@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter.worker.echo import says_peer_is_gone
 
 if TYPE_CHECKING:
-    from distdl_jupyter.core.view import RankView
+    from distdl_jupyter.core.rank import RankView
+
 
 @dataclass(slots=True)
 class Failure:

@@ -13,6 +13,7 @@ from typing import Any
 
 from distdl_jupyter.core.events import Event
 from distdl_jupyter.core.failure import Failure, first_failure
+from distdl_jupyter.core.rank import RankView
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State, may_follow
 
@@ -25,31 +26,6 @@ class PhaseView:
     detail: str = ""
     begun: float | None = None
     seconds: float | None = None
-
-
-@dataclass(slots=True)
-class RankView:
-    """One rank: where it runs and how its process ended."""
-
-    rank: int
-    node: int = 0
-    host: str = ""
-    local_rank: int = 0
-    pid: int | None = None
-    gpu: int | None = None
-    #: waiting, started (process runs), ready (the ranks met), ended
-    status: str = "waiting"
-    code: int | None = None
-    signal: str | None = None
-    evidence: str = ""
-    ended: float | None = None
-    last_step: float | None = None
-    lines: int = 0
-    error_lines: int = 0
-    result: str | None = None
-    ok: bool | None = None
-    error: dict[str, Any] | None = None
-    error_time: float | None = None
 
 
 @dataclass(slots=True)

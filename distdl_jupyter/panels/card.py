@@ -11,8 +11,9 @@ from collections import Counter
 from typing import Any
 
 from distdl_jupyter.core.failure import has_failed
+from distdl_jupyter.core.rank import RankView
 from distdl_jupyter.core.state import State
-from distdl_jupyter.core.view import JobView, RankView
+from distdl_jupyter.core.view import JobView
 from distdl_jupyter.panels.story import failure_card
 
 #: Up to so many ranks are dots; above that each node is one count.

@@ -9,8 +9,9 @@ from typing import Any
 
 from distdl_jupyter.core import words
 from distdl_jupyter.core.failure import Failure, is_echo
+from distdl_jupyter.core.rank import RankView
 from distdl_jupyter.core.state import State
-from distdl_jupyter.core.view import JobView, RankView
+from distdl_jupyter.core.view import JobView
 
 #: A failure is told when the job has come to its end: before that the first sign may still turn out to be an echo.
 _TOLD = (State.FAILED, State.LOST)

@@ -27,9 +27,9 @@ from distdl_jupyter.supervisor.pump import Pump
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from distdl_jupyter.core.rank import RankView
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.core.store import JobFolder
-    from distdl_jupyter.core.view import RankView
 
 _TICK = 0.1
 #: Seconds after which ranks that never meet are taken to be training all the same.

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distdl_jupyter.core.failure import first_failure, is_echo
+from distdl_jupyter.core.rank import RankView
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State, may_follow
-from distdl_jupyter.core.view import JobView, RankView
+from distdl_jupyter.core.view import JobView
 
 SPEC = JobSpec(id="20261121-024912-k3f9", name="digits", node_count=2, process_count_per_node=2, created=100.0)
 

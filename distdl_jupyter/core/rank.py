@@ -1,0 +1,31 @@
+"""What is known of one rank: where it runs, what it reported, how its process ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(slots=True)
+class RankView:
+    """One rank: where it runs and how its process ended."""
+
+    rank: int
+    node: int = 0
+    host: str = ""
+    local_rank: int = 0
+    pid: int | None = None
+    gpu: int | None = None
+    #: waiting, started (process runs), ready (the ranks met), ended
+    status: str = "waiting"
+    code: int | None = None
+    signal: str | None = None
+    evidence: str = ""
+    ended: float | None = None
+    last_step: float | None = None
+    lines: int = 0
+    error_lines: int = 0
+    result: str | None = None
+    ok: bool | None = None
+    error: dict[str, Any] | None = None
+    error_time: float | None = None
