@@ -124,6 +124,14 @@ def test_a_single_process_needs_no_backend():
     assert job.state is State.COMPLETED
 
 
+def test_auto_means_one_process_where_there_is_no_gpu():
+    from distdl_jupyter.clusters import gpus
+
+    job = submit(lambda: 1, process_count_per_node="auto", use_gpu=None)
+    assert job.spec.process_count == max(1, len(gpus.visible()))
+    job.wait(100)
+
+
 def test_logs_keep_rank_stream_and_order():
     def talk():
         import os

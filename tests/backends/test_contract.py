@@ -1,0 +1,21 @@
+"""Every backend holds the contract of all backends."""
+
+from tests.contract import BackendContract
+
+
+class TestPlain(BackendContract):
+    label = "plain"
+    ranks = 1
+
+
+class TestTorch(BackendContract):
+    label = "torch"
+
+
+class TestHorovodGloo(BackendContract):
+    label = "horovod-gloo"
+
+
+class TestHorovodMpi(BackendContract):
+    label = "horovod-mpi"
+    ranks = 2
