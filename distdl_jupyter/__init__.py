@@ -6,9 +6,13 @@ Names are loaded when they are first used, so that importing the package stays q
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter._version import __version__
+
+if sys.platform == "win32":
+    raise ImportError("distdl_jupyter needs Linux or macOS: on Windows use WSL (Windows Subsystem for Linux).")
 
 if TYPE_CHECKING:
     from distdl_jupyter.azure.vm_sizes import vm_sizes

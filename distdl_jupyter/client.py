@@ -7,7 +7,6 @@ any job, and killing the one that submitted it changes nothing.
 from __future__ import annotations
 
 import functools
-import sys
 import time
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -258,7 +257,3 @@ def distributed(function: Callable[..., Any] | None = None, **options: Any) -> A
     if function is not None:
         return DistributedFunction(function, options)
     return functools.partial(distributed, **options)
-
-
-if sys.platform == "win32":
-    raise ImportError("distdl_jupyter needs Linux or macOS: on Windows use WSL (Windows Subsystem for Linux).")
