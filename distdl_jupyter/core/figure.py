@@ -151,7 +151,7 @@ def _layout(plot: _Plot, theme: Theme, width: int | None, height: int | None) ->
         "autosize": width is None,
         **({} if width is None else {"width": width}),
         **({} if height is None else {"height": height}),
-        "margin": {"l": 14 + 7 * labels, "r": plot.right, "t": 10 + 18 * plot.legend_rows, "b": 26, "pad": 0},
+        "margin": {"l": 14 + 7 * labels, "r": plot.right, "t": 10 + 18 * plot.legend_rows, "b": 26, "pad": 0, "autoexpand": False},
         "font": text,
         "paper_bgcolor": theme.surface,
         "plot_bgcolor": theme.surface,

@@ -1,0 +1,137 @@
+"""The parts of the front end that need no page, run by Node: words, and the log's rows."""
+
+import json
+import math
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from distdl_jupyter.core import words
+from distdl_jupyter.core.log import LogBook
+from distdl_jupyter.core.state import PHASES
+from distdl_jupyter.panels.logview import _row
+
+HERE = Path(__file__).parents[2] / "labextension"
+
+
+class Node:
+    """A Node process that evaluates JavaScript expressions in which `words` and `log` are the bundled modules."""
+
+    def __init__(self, folder):
+        for name in ("words", "logstore"):
+            source, target = HERE / "src" / f"{name}.ts", folder / f"{name}.mjs"
+            command = [HERE / "node_modules/.bin/esbuild", source, "--bundle", "--format=esm", f"--outfile={target}"]
+            subprocess.run(command, check=True, capture_output=True)
+        (folder / "loop.mjs").write_text(
+            "import * as words from './words.mjs';\nimport * as log from './logstore.mjs';\n"
+            "import { createInterface } from 'node:readline';\n"
+            "for await (const line of createInterface({ input: process.stdin })) {\n"
+            "  const [code, given] = JSON.parse(line);\n"
+            "  const f = new Function('words', 'log', 'given', code);\n"
+            "  process.stdout.write(JSON.stringify(f(words, log, given)) + '\\n');\n}\n"
+        )
+        node = shutil.which("node")
+        assert node, "These tests need Node.js, as the build of the panels does."
+        self._process = subprocess.Popen([node, folder / "loop.mjs"], stdin=-1, stdout=-1, text=True)
+
+    def __call__(self, code, given=None):
+        self._process.stdin.write(json.dumps([f"return {code};", given]) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+    def close(self):
+        self._process.stdin.close()
+        self._process.wait(20)
+        self._process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory):
+    process = Node(tmp_path_factory.mktemp("node"))
+    yield process
+    process.close()
+
+
+def is_tie(value):
+    """Whether rounding to a half could go either way: the two languages break exact ties differently."""
+    return any((value * 10**places) % 1 == 0.5 for places in range(9))
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.floats(allow_nan=False, allow_infinity=False, width=32))
+def test_a_number_is_written_as_python_writes_it(node, value):
+    if not is_tie(abs(value)):
+        assert node("words.number(given)", value) == words.number(value)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.floats(0, 1e7), st.integers(0, 10**12))
+def test_times_and_counts_are_written_as_python_writes_them(node, seconds, whole):
+    if not is_tie(seconds):
+        assert node("words.duration(given)", seconds) == words.duration(seconds)
+        assert node("words.secondsTaken(given)", seconds) == words.seconds_taken(seconds)
+    assert node("words.ago(given)", seconds) == words.ago(seconds)
+    assert node("words.count(given)", whole) == words.count(whole)
+    assert node("words.plural(given, 'process')", whole) == words.plural(whole, "process")
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 2000), st.integers(1, 2000), st.lists(st.integers(0, 99), min_size=1, max_size=9))
+def test_shares_sums_and_ranks_are_written_as_python_writes_them(node, done, total, ranks):
+    if not is_tie(100 * done / total):
+        assert node("words.percent(given[0], given[1])", [done, total]) == words.percent(done, total)
+    assert node("words.processes(given[0], given[1])", [done + 1, total]) == words.processes(done + 1, total)
+    assert node("words.ranks(given)", ranks) == words.ranks(ranks)
+
+
+def test_other_words_are_the_same(node):
+    now = time.time()
+    assert node("words.clock(given)", now) == words.clock(now)
+    assert node("words.shortId('20261121-024912-k3f9')") == words.short_id("20261121-024912-k3f9")
+    assert node("words.PHASES") == list(PHASES)
+    assert node("words.PHASES.map(words.phaseWord)") == [words.PHASE_WORDS[phase] for phase in PHASES]
+    assert node("[NaN, Infinity, -Infinity].map(words.number)") == [
+        words.number(x) for x in (math.nan, math.inf, -math.inf)
+    ]
+
+
+LINE = st.tuples(st.integers(0, 2), st.sampled_from(["out", "err"]), st.sampled_from(["a", "b", "loss 1", "ÄB"]))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(LINE, max_size=6), min_size=1, max_size=6))
+def test_a_page_that_takes_the_changes_shows_what_the_book_holds(node, batches):
+    book, messages, mark = LogBook(3, tail=8), [], 0
+    for number, batch in enumerate(batches):
+        for rank, stream, text in batch:
+            book.apply({"type": "log", "t": number * 1.0, "rank": rank, "stream": stream, "text": text})
+        changes = book.changes(mark)
+        mark = changes.mark
+        messages.append(
+            {"rows": [_row(row) for row in changes.rows], "open": [], "first": changes.first, "total": book.total,
+             "errors": {str(rank): many for rank, many in book.errors.items()}}
+        )  # fmt: skip
+    shown = node(
+        "(() => { const s = new log.LogStore(); for (const m of given) s.apply(m);"
+        "const texts = (rank) => s.rows(rank).map((row) => [row.n, row.text, row.lines.size]);"
+        "return [texts(null), texts(0), texts(1), texts(2), s.total]; })()",
+        messages,
+    )
+    assert shown[0] == [[row.n, row.text, row.ranks] for row in book.rows]
+    for rank in range(3):
+        assert shown[1 + rank] == [[row.n, row.text, row.ranks] for row in book.of_rank(rank)]
+    assert shown[4] == book.total
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text(max_size=30), st.text(min_size=1, max_size=3))
+def test_found_places_hold_the_query(node, text, query):
+    for begin, end in node("log.places(given[0], given[1])", [text, query]):
+        utf16 = text.encode("utf-16-le", "surrogatepass")
+        found = utf16[2 * begin : 2 * end].decode("utf-16-le", "surrogatepass")
+        assert found.lower() == query.lower()
