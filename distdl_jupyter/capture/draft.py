@@ -103,13 +103,29 @@ def keep(draft: Draft) -> Draft:
     return draft
 
 
+class _Waiting:
+    """Takes pickled bytes; those that are large go to disk without a stop in memory."""
+
+    def __init__(self) -> None:
+        self.file = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115 - the draft closes it (keep)
+
+    def write(self, data: Any, /) -> int:
+        """Take bytes."""
+        if memoryview(data).nbytes > _IN_MEMORY:
+            self.file.rollover()
+        return self.file.write(data)
+
+    def tell(self) -> int:
+        """Return how many bytes were taken."""
+        return self.file.tell()
+
+
 def pickled(items: Iterable[tuple[str, Any]]) -> tuple[Dump, Any]:
-    """Pickle the values into a file that waits for the job: in memory while it is small. None when a value fails."""
-    file = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115 - the draft closes it (keep)
-    notes: Dump | None = None
+    """Pickle the values into a file that waits for the job; the file is None when a value fails."""
+    waiting, notes = _Waiting(), None
     try:
-        notes = dump(items, file)
+        notes = dump(items, waiting)
     finally:
         if notes is None or notes.errors:
-            file.close()
-    return notes, (None if notes.errors else file)
+            waiting.file.close()
+    return notes, (None if notes.errors else waiting.file)

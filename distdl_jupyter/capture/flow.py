@@ -10,9 +10,10 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import symtable
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar
 
 _COMPREHENSIONS = ("listcomp", "setcomp", "dictcomp", "genexpr")
@@ -165,9 +166,24 @@ class Flow:
 
     def _function_def(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         self.walk_all(node.decorator_list)
-        self._signature(node.args)
-        self.walk_all([node.returns])
+        with self._type_parameters(node):
+            self._signature(node.args)
+            self.walk_all([node.returns])
         self._define(node)
+
+    @contextlib.contextmanager
+    def _type_parameters(self, node: Any) -> Iterator[None]:
+        """Hide the names of ``def f[T](...)`` and ``class C[T]`` (Python 3.12) while their heads are walked."""
+        scope = _Scope(is_class=False, branches=self._branches)
+        scope.names.update(parameter.name for parameter in getattr(node, "type_params", ()))
+        self._scopes.append(scope)
+        yield
+        self._scopes.pop()
+
+    def _type_alias(self, node: Any) -> None:
+        self.walk(node.name)
+        with self._type_parameters(node):
+            self._perhaps([node.value])
 
     def _lambda(self, node: ast.Lambda) -> None:
         self._signature(node.args)
@@ -187,7 +203,9 @@ class Flow:
         self.walk_all(arg.annotation for arg in every if arg is not None)
 
     def _class_def(self, node: ast.ClassDef) -> None:
-        self.walk_all([*node.decorator_list, *node.bases, *node.keywords])
+        self.walk_all(node.decorator_list)
+        with self._type_parameters(node):
+            self.walk_all([*node.bases, *node.keywords])
         self._scopes.append(_Scope(is_class=True, branches=self._branches))
         self.walk_all(node.body)
         self._scopes.pop()
@@ -333,6 +351,8 @@ class Flow:
         ast.TryStar: _try,
         ast.While: _while,
     }
+    if hasattr(ast, "TypeAlias"):
+        _handlers[ast.TypeAlias] = _type_alias
 
 
 def _join(*ends: set[str] | None) -> set[str] | None:
@@ -360,7 +380,9 @@ def read_later(node: ast.stmt | ast.Lambda) -> dict[str, int]:
 
 
 def _read_in_functions(table: symtable.SymbolTable, changed: set[str], *, later: bool) -> list[str]:
-    later = later or (table.get_type() not in ("module", "class") and table.get_name() not in _COMPREHENSIONS)
+    later = later or (
+        table.get_type() not in ("module", "class") and table.get_name().strip("<>") not in _COMPREHENSIONS
+    )
     own = [symbol for symbol in table.get_symbols() if later and symbol.is_global()]
     found = [symbol.get_name() for symbol in own if symbol.is_referenced() or symbol.get_name() in changed]
     for child in table.get_children():

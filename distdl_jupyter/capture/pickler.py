@@ -16,6 +16,7 @@ import sys
 import types
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from io import TextIOBase
 from typing import Any, Protocol
 
 import cloudpickle
@@ -25,6 +26,8 @@ from distdl_jupyter.capture.references import imports_of
 #: Written by every Python from 3.8 on; a newer default would shut older workers out.
 PROTOCOL = 5
 _CACHE = type(functools.lru_cache(len))
+_CODE = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, _CACHE)
+_NOTEBOOK = ("IPython.", "ipykernel.")
 _SYSTEM_STREAMS = ("stdout", "stderr")
 
 
@@ -78,9 +81,15 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         super().__init__(file, protocol=PROTOCOL)
         self.notes = notes
         self.gpu_seen = False
+        # Called for every object: what needs a look is decided once for each type.
+        self._ordinary: set[type] = set()
 
     def reducer_override(self, obj: Any) -> Any:
         """Reduce what means something else in a rank, note what is shipped, leave the rest to cloudpickle."""
+        if type(obj) in self._ordinary:
+            return NotImplemented
+        if _is_ordinary(type(obj)):
+            self._ordinary.add(type(obj))
         replaced = _rank_counterpart(obj)
         if replaced is not None:
             self.gpu_seen = self.gpu_seen or _is_on_gpu(obj)
@@ -102,6 +111,15 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
                 self.notes.modules.add(module)
 
 
+def _is_ordinary(kind: type) -> bool:
+    """Say whether objects of this type are data: cloudpickle leaves them to pickle, a rank understands them alike."""
+    module = str(kind.__module__)
+    if issubclass(kind, (type, types.ModuleType, TextIOBase, *_CODE)) or module.startswith(_NOTEBOOK):
+        return False
+    callable_ = any("__call__" in vars(base) for base in kind.__mro__)
+    return not (callable_ and module == "__main__") and module.partition(".")[0] != "torch"
+
+
 def _rank_counterpart(obj: Any) -> tuple[Any, ...] | None:
     """Return how to build in a rank what stands for ``obj`` there, None for all ordinary objects."""
     for name in _SYSTEM_STREAMS:
@@ -109,7 +127,7 @@ def _rank_counterpart(obj: Any) -> tuple[Any, ...] | None:
             return getattr, (sys, name)
     if isinstance(obj, types.FunctionType) and getattr(obj, "__wrapped__", None) is io.open:
         return getattr, (builtins, "open")
-    if type(obj).__module__.startswith(("IPython.", "ipykernel.")) and type(obj).__name__.endswith("ExitAutocall"):
+    if type(obj).__module__.startswith(_NOTEBOOK) and type(obj).__name__.endswith("ExitAutocall"):
         return getattr, (sys, "exit")
     if isinstance(obj, types.MethodType) and obj.__name__ == "get_ipython" and "IPython" in sys.modules:
         return functools.partial, (_NO_IPYTHON,)

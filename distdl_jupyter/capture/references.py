@@ -17,7 +17,7 @@ from typing import Any
 _LARGEST_CONTAINER = 1000
 #: The search stops after this many parts; what it misses still travels, only its size counts with its owner.
 _MOST_PARTS = 20_000
-_GLOBAL_OPS = ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL")
+_GLOBAL_OPS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS", "STORE_GLOBAL", "DELETE_GLOBAL")
 _PLAIN = (int, float, complex, bool, str, bytes, bytearray, type(None))
 
 

@@ -1,5 +1,7 @@
 """Which names a cell takes: by example, and by running random cells with and without the rest of the notebook."""
 
+import sys
+
 import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
@@ -170,3 +172,18 @@ def test_a_cell_runs_alike_with_only_the_names_it_takes(code):
         reject()
     taken = {name: value for name, value in notebook.items() if name in uses(code).free}
     assert outcome(code, taken) == expected
+
+
+NEWER = {
+    "def f[T: Bound](x: T) -> list[T]:\n    return y": {"Bound", "list", "y"},
+    "class A[T](Base[T]):\n    x: T\n    def f(self) -> T: return z": {"Base", "z"},
+    "type Pair[T] = tuple[T, Other]": {"tuple", "Other"},
+}
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="the syntax is Python 3.12's")
+@pytest.mark.parametrize("code", NEWER)
+def test_type_parameters_are_no_names_of_the_notebook(code):
+    taken = set(uses(code).free)
+    assert NEWER[code] - {"Bound"} <= taken
+    assert "T" not in taken

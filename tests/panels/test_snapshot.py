@@ -93,7 +93,7 @@ def test_every_state_has_a_safe_small_page(name):
 def test_a_completed_job():
     reader = check(page_of("completed", "{'test_accuracy': 0.978}"))
     for part in (
-        "cell [7] · lab-3 · 2 × 2 = 4 processes · horovod-gloo · 1 min 21 s",  # noqa: RUF001
+        "cell [7] · lab-3 · 2 × 2 = 4 processes · horovod-gloo · 1 min 21 s",
         "Final metricsmeanlowest (rank)highest (rank)loss0.0800.078 (3)0.083 (1)accuracy0.9810.976 (1)0.984 (0)lr0.040",
         "Result of rank 0: {'test_accuracy': 0.978}",
         "test accuracy 0.978 on 360 images",
@@ -145,7 +145,7 @@ def test_a_job_that_still_runs():
     assert "while the job went on" in said
     assert "743 redraws" in said
     assert "err UserWarning" in said
-    assert "all Horovod 0.28.1 gloo, torch 2.13.0×4 ranks" in said  # noqa: RUF001
+    assert "all Horovod 0.28.1 gloo, torch 2.13.0×4 ranks" in said
 
 
 def test_a_job_that_sets_up_is_stopped_or_lost():
@@ -252,7 +252,7 @@ def test_the_plain_text_of_a_completed_job():
     lines = snapshot.text(*fold(spec, completed()), spec, "{'test_accuracy': 0.978}").splitlines()
     assert lines[:2] == [
         "digits 20261121-024912-k3f9: Completed after 1 min 21 s",
-        "cell [7], lab-3, 2 × 2 = 4 processes, horovod-gloo",  # noqa: RUF001
+        "cell [7], lab-3, 2 × 2 = 4 processes, horovod-gloo",
     ]
     assert re.fullmatch(r"loss      █[▁-█]{14}   0\.080  lowest 0\.078 \(rank 3\), highest 0\.083 \(rank 1\)", lines[2])
     assert lines[4] == f"lr        {' ' * 16}  0.040"
