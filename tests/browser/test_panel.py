@@ -342,24 +342,28 @@ def test_scrolling_up_ends_following_and_counts_new_lines(notebook):
     cancel_all(book)
 
 
-@pytest.mark.parametrize(
-    "kind", ["running", "failed", "starting", "canceling", "lost", "silent", "completed", "killed"]
-)
+KINDS = ["running", "failed", "starting", "canceling", "lost", "silent", "completed", "killed"]
+
+
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_each_state_fits_and_is_readable(notebook, tell, kind, dark):
-    book = notebook([attached(tell(kind))], dark=dark)
+def test_each_state_fits_and_is_readable(notebook, tell, dark):
+    book = notebook([attached(tell(kind)) for kind in KINDS], dark=dark, height=5200, scale=1)
     book.run_all()
     page = book.page
-    expect(page.locator(".dd-head .dd-title")).to_have_text("digits", timeout=PATIENCE * 1000)
-    if kind in ("running", "completed", "canceling", "lost"):
-        page.wait_for_selector(".dd-plot.dd-fitted path.js-line")
-        wait_for(
-            lambda: ("rgb(100, 181, 246)" if dark else "rgb(21, 100, 178)") in page.evaluate(_LINE_COLOURS),
-            what="the theme's colour of the curve",
-        )
+    for at, kind in enumerate(KINDS):
+        card = book.cell(at).locator(".dd-card")
+        expect(card.locator(".dd-title")).to_have_text("digits", timeout=PATIENCE * 1000)
+        if kind in ("running", "completed", "canceling", "lost"):
+            card.locator(".dd-plot.dd-fitted .scatterlayer path.js-line").last.wait_for()
+            wait_for(
+                lambda card=card: (
+                    ("rgb(100, 181, 246)" if dark else "rgb(21, 100, 178)") in card.evaluate(_LINE_COLOURS)
+                ),
+                what="the theme's colour of the curve",
+            )
+        book.picture(f"state-{kind}-{'dark' if dark else 'light'}", card)
     assert _sticks_out(page) == []
     assert _too_faint(page) == []
-    book.picture(f"state-{kind}-{'dark' if dark else 'light'}")
     assert not book.errors
 
 
@@ -380,18 +384,18 @@ def test_narrow_panels_fit(notebook, tell, width):
     book.picture(f"panel-{width}")
 
 
-_LINE_COLOURS = "() => [...document.querySelectorAll('.dd-plot path.js-line')].map((e) => getComputedStyle(e).stroke)"
+_LINE_COLOURS = "e => [...e.querySelectorAll('.dd-plot path.js-line')].map((line) => getComputedStyle(line).stroke)"
 
 
 def _sticks_out(page):
     """Return texts of visible elements that are drawn beyond the panel's right edge."""
     return page.evaluate(
         """() => {
-            const card = document.querySelector('.dd-card').getBoundingClientRect();
+            const edge = (e) => e.closest('.dd-card').getBoundingClientRect().right;
             const scrolls = (e) => e && (['auto', 'scroll', 'hidden'].includes(getComputedStyle(e).overflowX)
                 || scrolls(e.parentElement?.closest('.dd-card *')));
             return [...document.querySelectorAll('.dd-card *')]
-                .filter((e) => e.getBoundingClientRect().right > card.right + 1 && !scrolls(e.parentElement))
+                .filter((e) => e.getBoundingClientRect().right > edge(e) + 1 && !scrolls(e.parentElement))
                 .map((e) => e.className + ': ' + e.textContent.slice(0, 40));
         }"""
     )
