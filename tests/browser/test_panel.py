@@ -243,10 +243,14 @@ def test_when_the_kernel_dies_the_panel_says_so_and_stays(notebook):
     pill(book, "Running")
     page = book.page
     expect(page.locator(".dd-log .dd-text").first).to_be_visible()
+    page.wait_for_selector(".dd-plot.dd-fitted")
     page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()")
     expect(page.locator(".dd-paused")).to_contain_text("Live view paused")
     expect(page.get_by_role("button", name="Cancel")).to_be_disabled()
     expect(page.locator(".dd-log .dd-text").first).to_be_visible()
+    curve, log = page.locator(".dd-curve").bounding_box(), page.locator(".dd-log").bounding_box()
+    assert curve["x"] < log["x"]
+    assert curve["y"] == log["y"]
     book.picture("panel-paused")
     # The job goes on, and a new panel finds it.
     id_ = page.locator(".dd-id-long").inner_text()
