@@ -12,7 +12,7 @@ from typing import Any
 
 from distdl_jupyter.capture import listing, modules
 from distdl_jupyter.capture.cell_code import plain_python
-from distdl_jupyter.capture.draft import Draft, keep, pickled
+from distdl_jupyter.capture.draft import Draft, keep, payload_fields, pickled
 from distdl_jupyter.capture.free_names import Uses, imported, parse, uses
 from distdl_jupyter.capture.notebook import CodeText, Place, cell_label, shell
 from distdl_jupyter.capture.references import in_order
@@ -65,17 +65,14 @@ def capture_cell(
             ),
             captured=listing.captured_list(values.items(), notes.sizes, shipped),
             modules=tuple(shipped),
-            payload_json={
-                "kind": "cell",
-                "code": code,
-                "filename": filename,
-                "names": list(values),
-                "sources": {name: text.to_json() for name, text in sources.items()},
-                "path": modules.search_path(place),
-                "script": "",
-                "arguments": [],
-                "working_directory": str(Path.cwd()),
-            },
+            payload_json=payload_fields(
+                "cell",
+                code=code,
+                filename=filename,
+                names=list(values),
+                sources={name: text.to_json() for name, text in sources.items()},
+                path=modules.search_path(place),
+            ),
             payload=file,
             seconds=time.perf_counter() - begin,
             texts=(own, *listing.texts_of(notes, place), *listing.module_texts(shipped)),

@@ -11,6 +11,7 @@ import tempfile
 import weakref
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import IO, Any
 
 from distdl_jupyter.capture.modules import LocalModule
@@ -101,6 +102,12 @@ def keep(draft: Draft) -> Draft:
     if draft.payload is not None:
         weakref.finalize(draft, draft.payload.close)
     return draft
+
+
+def payload_fields(kind: Kind, **given: Any) -> dict[str, Any]:
+    """Return the fields of ``payload.json``; what is not given is empty, the working directory the current one."""
+    empty = {"code": "", "filename": "", "names": [], "sources": {}, "path": [], "script": "", "arguments": []}
+    return {"kind": kind, **empty, "working_directory": str(Path.cwd()), **given}
 
 
 class _Waiting:

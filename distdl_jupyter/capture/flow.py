@@ -90,12 +90,8 @@ class Flow:
 
     def _hidden(self, name: str) -> bool:
         """Say whether a class body or a comprehension binds the name; inside the second, class names are not seen."""
-        for depth, scope in enumerate(reversed(self._scopes)):
-            if scope.is_class:
-                return not depth and name in scope.names
-            if name in scope.names:
-                return True
-        return False
+        scopes = enumerate(reversed(self._scopes))
+        return any(name in scope.names and not (scope.is_class and depth) for depth, scope in scopes)
 
     def _take(self, name: str, line: int, *, certain: bool) -> None:
         self.free.setdefault(name, line)
@@ -206,9 +202,9 @@ class Flow:
         self.walk_all(node.decorator_list)
         with self._type_parameters(node):
             self.walk_all([*node.bases, *node.keywords])
-        self._scopes.append(_Scope(is_class=True, branches=self._branches))
-        self.walk_all(node.body)
-        self._scopes.pop()
+            self._scopes.append(_Scope(is_class=True, branches=self._branches))
+            self.walk_all(node.body)
+            self._scopes.pop()
         self._define(node)
 
     # -- comprehensions --------------------------------------------------------------------------------------------
@@ -370,21 +366,21 @@ def read_later(node: ast.stmt | ast.Lambda) -> dict[str, int]:
     """Return the names from outside that the bodies of functions inside ``node`` read when called, with their lines."""
     with warnings.catch_warnings(action="ignore"):
         table = symtable.symtable(ast.unparse(node), "<cell>", "exec")
-    inside = list(ast.walk(node))
-    changed = {n.target.id for n in inside if isinstance(n, ast.AugAssign) and isinstance(n.target, ast.Name)}
-    lines: dict[str, int] = {}
-    for part in inside:
-        if isinstance(part, ast.Name):
-            lines[part.id] = min(part.lineno, lines.get(part.id, part.lineno))
-    return {name: lines.get(name, node.lineno) for name in _read_in_functions(table, changed, later=False)}
+    # Not from the table: since comprehensions are part of their function (Python 3.12) it forgets some that are read.
+    read: dict[str, int] = {}
+    for part in ast.walk(node):
+        name = part.target if isinstance(part, ast.AugAssign) else part
+        if isinstance(name, ast.Name) and (name is not part or isinstance(name.ctx, ast.Load)):
+            read[name.id] = min(name.lineno, read.get(name.id, name.lineno))
+    return {name: read[name] for name in _globals_of_functions(table, later=False) if name in read}
 
 
-def _read_in_functions(table: symtable.SymbolTable, changed: set[str], *, later: bool) -> list[str]:
+def _globals_of_functions(table: symtable.SymbolTable, *, later: bool) -> list[str]:
+    """Return the names from outside that the functions inside a scope know."""
     later = later or (
         table.get_type() not in ("module", "class") and table.get_name().strip("<>") not in _COMPREHENSIONS
     )
-    own = [symbol for symbol in table.get_symbols() if later and symbol.is_global()]
-    found = [symbol.get_name() for symbol in own if symbol.is_referenced() or symbol.get_name() in changed]
+    found = [symbol.get_name() for symbol in table.get_symbols() if later and symbol.is_global()]
     for child in table.get_children():
-        found.extend(_read_in_functions(child, changed, later=later))
+        found.extend(_globals_of_functions(child, later=later))
     return found

@@ -9,11 +9,10 @@ import textwrap
 import time
 import types
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from distdl_jupyter.capture import listing, modules
-from distdl_jupyter.capture.draft import Draft, keep, pickled
+from distdl_jupyter.capture.draft import Draft, keep, payload_fields, pickled
 from distdl_jupyter.capture.notebook import CodeText, Place, code_text, here
 from distdl_jupyter.capture.pickler import CountingSink, dump
 from distdl_jupyter.capture.references import closure_of, in_order, names_used
@@ -59,17 +58,13 @@ def capture_function(
             source=_source(inner, text, place, command or f"submit({name}, ...)"),
             captured=listing.captured_list(values.items(), notes.sizes, shipped),
             modules=tuple(shipped),
-            payload_json={
-                "kind": "function",
-                "code": "",
-                "filename": inner.__code__.co_filename if inner is not None else "",
-                "names": list(call),
-                "sources": {f: t.to_json() for f, t in listing.sources_of(notes, place).items()},
-                "path": modules.search_path(place),
-                "script": "",
-                "arguments": [],
-                "working_directory": str(Path.cwd()),
-            },
+            payload_json=payload_fields(
+                "function",
+                filename=inner.__code__.co_filename if inner is not None else "",
+                names=list(call),
+                sources={f: t.to_json() for f, t in listing.sources_of(notes, place).items()},
+                path=modules.search_path(place),
+            ),
             payload=file,
             seconds=time.perf_counter() - begin,
             texts=(*listing.texts_of(notes, place), *listing.module_texts(shipped)),

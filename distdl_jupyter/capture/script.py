@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter.capture.draft import Draft
+from distdl_jupyter.capture.draft import Draft, payload_fields
 from distdl_jupyter.capture.free_names import imported, parse
 from distdl_jupyter.capture.listing import module_texts
 from distdl_jupyter.capture.modules import LocalModule, local_modules
@@ -45,17 +45,14 @@ def capture_script(
         name=script.stem[:120],
         source=Source(code=text, filename=str(script), command=f"entry_script={script.name}"),
         captured=tuple(_listed(script, beside)),
-        payload_json={
-            "kind": "script",
-            "code": "",
-            "filename": str(script),
-            "names": [],
-            "sources": {},
-            "path": list(dict.fromkeys([str(script.parent), str(folder)])),
-            "script": str(script),
-            "arguments": arguments,
-            "working_directory": str(folder),
-        },
+        payload_json=payload_fields(
+            "script",
+            filename=str(script),
+            path=list(dict.fromkeys([str(script.parent), str(folder)])),
+            script=str(script),
+            arguments=arguments,
+            working_directory=str(folder),
+        ),
         seconds=time.perf_counter() - begin,
         texts=(CodeText(text, script.name), *module_texts(beside)),
         imports=frozenset(imported(parse(text))),

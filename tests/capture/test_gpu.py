@@ -1,0 +1,24 @@
+"""Tensors on a GPU travel through memory. Without a GPU the two halves of the way are tried on their own."""
+
+import pytest
+import torch
+
+from distdl_jupyter.capture.pickler import _to_own_gpu, _without_gpu
+
+GPU = torch.cuda.is_available()
+
+
+def test_gradients_stay_asked_for():
+    tensor = torch.ones(3, requires_grad=True)
+    assert _without_gpu(tensor).requires_grad
+    assert _to_own_gpu(_without_gpu(tensor)).requires_grad
+    assert not _to_own_gpu(_without_gpu(torch.ones(3))).requires_grad
+    assert torch.equal(_to_own_gpu(_without_gpu(tensor)), tensor.to(_to_own_gpu(tensor).device))
+
+
+@pytest.mark.skipif(not GPU, reason="needs a GPU")
+def test_a_tensor_on_a_gpu_comes_to_the_ranks_own(notebook, rank):
+    notebook.run("import torch\nx = torch.ones(3, device='cuda')\nmodel = torch.nn.Linear(2, 2).cuda()")
+    draft = notebook.capture("(x.device.type, next(model.parameters()).device.type, x.sum().item())")
+    assert set(draft.on_gpu) == {"x", "model"}
+    assert rank(draft).value == ("cuda", "cuda", 3.0)
