@@ -53,8 +53,17 @@ def common_environment(placement: Placement, place: RankPlace) -> dict[str, str]
         "OMP_NUM_THREADS": str(placement.cores_per_rank),
     }
     if place.gpu is not None:
-        environment["CUDA_VISIBLE_DEVICES"] = str(place.gpu)
+        environment["CUDA_VISIBLE_DEVICES"] = _visible_gpus(placement, place)
     return environment
+
+
+def _visible_gpus(placement: Placement, place: RankPlace) -> str:
+    """Return the GPUs of the rank's node in order of local rank, so that ``set_device(local_rank)`` finds its own.
+
+    Where ranks share GPUs each sees only the one it was given.
+    """
+    gpus = [str(other.gpu) for other in placement.ranks if other.node == place.node]
+    return ",".join(gpus) if len(set(gpus)) == len(gpus) else str(place.gpu)
 
 
 def only_single(spec: JobSpec, label: str) -> None:

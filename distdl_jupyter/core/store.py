@@ -27,7 +27,8 @@ from distdl_jupyter.core.errors import JobNotFound
 from distdl_jupyter.core.spec import JobSpec
 
 _ID = re.compile(r"\d{8}-\d{6}-[a-z0-9]{4,12}")
-_LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"
+#: In the order of their codes, so that text sorts as the numbers that it stands for.
+_LETTERS = "23456789abcdefghjkmnpqrstuvwxyz"
 
 
 def home() -> Path:
@@ -46,9 +47,15 @@ def _jupyter_data() -> Path:
 
 
 def new_id(now: float | None = None) -> str:
-    """Return a fresh id, sortable by time: ``20261121-024912-k3f9``."""
+    """Return a fresh id, sortable by time: ``20261121-024912-k3f9x``.
+
+    The first two letters of the last part count the milliseconds of the second, so that ids sort within it too.
+    """
+    now = time.time() if now is None else now
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
-    return f"{stamp}-{''.join(secrets.choice(_LETTERS) for _ in range(4))}"
+    part = int(now % 1 * len(_LETTERS) ** 2)
+    ordered = _LETTERS[part // len(_LETTERS)] + _LETTERS[part % len(_LETTERS)]
+    return f"{stamp}-{ordered}{''.join(secrets.choice(_LETTERS) for _ in range(3))}"
 
 
 def is_id(text: str) -> bool:

@@ -64,7 +64,9 @@ def test_torch_gets_the_variables_of_torchrun():
 
 def test_each_rank_gets_a_gpu_of_its_own():
     made = plan("torch-nccl", per_node=2, gpus=2)
-    assert column(made, "CUDA_VISIBLE_DEVICES") == ["0", "1"]
+    assert column(made, "CUDA_VISIBLE_DEVICES") == ["0,1", "0,1"], (
+        "cuda:LOCAL_RANK is the rank's own, as under torchrun"
+    )
     assert column(made, "DISTDL_TORCH_TRANSPORT") == ["nccl", "nccl"]
 
 
@@ -72,6 +74,11 @@ def test_each_rank_gets_a_gpu_of_its_own():
 def test_nccl_without_a_gpu_for_each_rank_is_refused(gpus):
     with pytest.raises(InvalidSpec, match="torch-nccl needs a GPU for each of 4 ranks"):
         plan("torch-nccl", per_node=4, gpus=gpus)
+
+
+def test_emulated_nodes_see_their_own_gpus():
+    made = plan("horovod-gloo", nodes=2, per_node=2, gpus=4)
+    assert column(made, "CUDA_VISIBLE_DEVICES") == ["0,1", "0,1", "2,3", "2,3"]
 
 
 def test_ranks_share_gpus_where_there_are_fewer():

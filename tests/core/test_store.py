@@ -68,6 +68,11 @@ def test_ids_are_unique_in_the_same_moment():
     assert len({new_id(1.0) for _ in range(200)}) > 190
 
 
+def test_ids_sort_by_time_within_a_second():
+    ids = [new_id(1_795_229_352 + milliseconds / 1000) for milliseconds in range(0, 1000, 5)]
+    assert ids == sorted(ids)
+
+
 def test_removing_takes_the_folder_away(store):
     folder, _ = make(store)
     store.remove(folder)
