@@ -89,15 +89,10 @@ def _last_lines(folder: JobFolder, rank: int, count: int = 10) -> str:
     """Return what a rank (or, when it printed nothing, the launcher) said last, for one that died without a report."""
     lines: deque[str] = deque(maxlen=count)
     launcher: deque[str] = deque(maxlen=count)
-    cursor = 0
-    while True:
-        batch, after = events.read(folder.events, cursor)
+    for batch, _ in events.batches(folder.events):
         for line in lines_of(batch):
             if line.rank in (rank, None) and line.text.strip(" -"):
                 (launcher if line.rank is None else lines).append(line.text)
-        if after == cursor:
-            break
-        cursor = after
     whose = f"rank {rank}" if lines else "the launcher"
     return "\n".join([f"The last lines of {whose}:", *(lines or launcher)]) if lines or launcher else ""
 
@@ -121,16 +116,11 @@ def metrics_frame(folder: JobFolder) -> pd.DataFrame:
     import pandas as pd
 
     rows: list[dict[str, Any]] = []
-    cursor = 0
-    while True:
-        batch, after = events.read(folder.events, cursor)
+    for batch, _ in events.batches(folder.events):
         for event in batch:
             if event["type"] == "metric":
                 numbers = {name: events.number_from_json(v) for name, v in event["values"].items()}
                 rows.append({"rank": event["rank"], "step": event["step"], "time": event["t"], **numbers})
-        if after == cursor:
-            break
-        cursor = after
     frame = pd.DataFrame(rows, columns=None if rows else ["rank", "step", "time"])
     frame["time"] = pd.to_datetime(frame["time"], unit="s", utc=True)
     return frame

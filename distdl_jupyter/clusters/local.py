@@ -7,7 +7,6 @@ those of real nodes; memory, disk and network are shared.
 from __future__ import annotations
 
 import dataclasses
-import os
 import socket
 import sys
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from distdl_jupyter.clusters.base import Cluster, Context, Run
 from distdl_jupyter.clusters.local_run import DirectRun, LauncherRun
 from distdl_jupyter.clusters.ports import PortReservation
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
+from distdl_jupyter.core.machine import cores
 from distdl_jupyter.core.plan import Placement, Plan, RankPlace
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class LocalCluster(Cluster):
             address="127.0.0.1",
             ports=(),
             interface="lo0" if sys.platform == "darwin" else "lo",
-            cores_per_rank=max(1, _cores() // spec.process_count),
+            cores_per_rank=max(1, cores() // spec.process_count),
             emulated=emulated,
         )
 
@@ -98,12 +98,6 @@ class LocalCluster(Cluster):
         return processes.kill_all(job_id)
 
 
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def _check_gpus(spec: JobSpec, devices: list[int]) -> None:
     if spec.use_gpu and len(devices) < spec.process_count:
         raise InvalidSpec(
@@ -116,4 +110,4 @@ def _check_gpus(spec: JobSpec, devices: list[int]) -> None:
 def describe() -> str:
     """Return this machine in words: "2 cores, no GPU"."""
     count = len(gpus.visible())
-    return f"{_cores()} cores, {f'{count} GPU' + 's' * (count > 1) if count else 'no GPU'}"
+    return f"{cores()} cores, {f'{count} GPU' + 's' * (count > 1) if count else 'no GPU'}"

@@ -36,6 +36,7 @@ import json
 import math
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -129,15 +130,23 @@ def _decode(line: bytes) -> Event | None:
     return None
 
 
+def batches(path: Path, after: int = 0) -> Iterator[tuple[list[Event], int]]:
+    """Yield (events, cursor) in steps of some megabytes until nothing more stands in the file."""
+    while True:
+        events, cursor = read(path, after)
+        if cursor == after:
+            return
+        yield events, cursor
+        after = cursor
+
+
 def read_all(path: Path, after: int = 0) -> tuple[list[Event], int]:
     """Read until nothing more stands in the file. For small logs and tests: a long log is better read in steps."""
     events: list[Event] = []
-    while True:
-        more, cursor = read(path, after)
+    for more, cursor in batches(path, after):
         events.extend(more)
-        if cursor == after:
-            return events, cursor
         after = cursor
+    return events, after
 
 
 class JobLock:

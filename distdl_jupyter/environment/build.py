@@ -21,6 +21,7 @@ from pathlib import Path
 
 import psutil
 
+from distdl_jupyter.core.machine import cores
 from distdl_jupyter.environment.build_steps import BuildSteps
 from distdl_jupyter.environment.compiler_wrapper import wrapper_script
 from distdl_jupyter.environment.mpi import Mpi
@@ -104,5 +105,4 @@ def _joined(*parts: str | None) -> str:
 
 def parallel_compilers() -> int:
     """Return how many compilers may run at once: one per usable core, fewer where memory is short."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(cores, int(psutil.virtual_memory().available) // _BYTES_PER_COMPILER))
+    return max(1, min(cores(), int(psutil.virtual_memory().available) // _BYTES_PER_COMPILER))

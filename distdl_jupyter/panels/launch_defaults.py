@@ -6,23 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from distdl_jupyter import azure, registry
+from distdl_jupyter import azure, jobspec, registry
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.names import backend_label, resolve
 from distdl_jupyter.core.spec import check_count
 from distdl_jupyter.panels.launch_choices import split_label
 
-_NAMES = (
-    "node_count",
-    "process_count_per_node",
-    "distributed_backend",
-    "compute_target",
-    "name",
-    "environment_variables",
-    "max_run_duration_seconds",
-    "vm_size",
-    "use_gpu",
-)
+#: Options of every job but those that the form has no place for.
+_NAMES = {*jobspec.COMMON} - {"max_log_bytes", "stop_grace_seconds"}
 GpuWord = Literal["", "yes", "no"]
 _GPU_WORDS: dict[bool | None, GpuWord] = {None: "", True: "yes", False: "no"}
 

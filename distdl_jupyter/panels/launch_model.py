@@ -16,6 +16,7 @@ import traitlets
 from distdl_jupyter import azure
 from distdl_jupyter.advice import Advice, Request, advise
 from distdl_jupyter.core.errors import DistDLError
+from distdl_jupyter.core.machine import cores
 from distdl_jupyter.core.words import count, processes
 from distdl_jupyter.panels import (
     launch_checks,
@@ -104,7 +105,7 @@ class LaunchModel(traitlets.HasTraits):
         """Take what was asked for; else one process per GPU, and two where there is none but several cores."""
         self.automatic = asked == "auto" or (asked is None and self.gpus_per_node > 0)
         if asked is None or asked == "auto":
-            asked = max(1, self.gpus_per_node) if self.automatic else min(2, launch_checks.cores())
+            asked = max(1, self.gpus_per_node) if self.automatic else min(2, cores())
         self.process_count_per_node = asked
 
     # ---- capture ----
@@ -213,7 +214,7 @@ class LaunchModel(traitlets.HasTraits):
             learning_rate_name=training.rate_name,
             learning_rate_is_argument=training.rate_is_argument,
             scales_learning_rate=training.scales_rate,
-            cores=launch_checks.cores(),
+            cores=cores(),
             gpus=launch_checks.gpus(),
         )
 

@@ -10,7 +10,7 @@ import pytest
 
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.state import State
-from distdl_jupyter.panels import launch_checks
+from distdl_jupyter.panels import launch_checks, launch_model
 from distdl_jupyter.panels.launch_model import LaunchModel
 
 
@@ -33,7 +33,7 @@ def secret_reader() -> str | None:
 
 @pytest.fixture(autouse=True)
 def _two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch_checks, "cores", lambda: 2)
+    monkeypatch.setattr(launch_model, "cores", lambda: 2)
     monkeypatch.setattr(launch_checks, "gpus", lambda: 0)
 
 
