@@ -143,9 +143,10 @@ def test_line_magics(kernel):
     assert "&lt;b&gt;first" in table["text/html"]
     assert "<b>first" not in table["text/html"]
 
+    short = first.rsplit("-", 1)[1]
     lines = kernel.ok(f"%dist_logs {first}").text.splitlines()
     assert sorted(line for line in lines if line.startswith("[")) == ["[0] hello 0", "[1] hello 1"]
-    assert kernel.ok(f"%dist_logs {first[-4:]} --rank 1").text.strip() == "[1] hello 1"
+    assert kernel.ok(f"%dist_logs {short} --rank 1").text.strip() == "[1] hello 1"
     lines = kernel.ok("%dist_logs --tail 5 --rank 0").text.splitlines()
     assert lines == ["295 earlier lines left out; --tail 0 prints all", "295", "296", "297", "298", "299"]
     assert len(kernel.ok("%dist_logs --tail 0 --rank 0").text.splitlines()) == 300
@@ -154,7 +155,7 @@ def test_line_magics(kernel):
     assert kernel.ok("job.id").value == {"text/plain": repr(first)}
     shown = kernel.ok("%dist_attach").shown
     assert shown[0][JOB_MIME]["id"] == second
-    kernel.ok(f"%dist_attach {first[-4:]} -o other")
+    kernel.ok(f"%dist_attach {short} -o other")
     assert kernel.ok("other == job").value == {"text/plain": "True"}
     assert kernel.run("%dist_cancel").error.startswith(f"JobNotRunning: Job {second} has ended")
     assert kernel.run("%dist_attach zzzz").error.startswith("JobNotFound: No job 'zzzz' is here.")
