@@ -101,6 +101,11 @@ class LogBook:
         return sorted(self._open.values(), key=lambda row: row.revision)
 
     @property
+    def next(self) -> int:
+        """Number of the next row to come."""
+        return self._next
+
+    @property
     def mark(self) -> int:
         """The mark of now, for ``changes``."""
         return self._revision

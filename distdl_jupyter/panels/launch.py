@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import anywidget
 import ipywidgets
 
+from distdl_jupyter.form.model import LaunchModel
 from distdl_jupyter.panels.assets import asset
-from distdl_jupyter.panels.launch_model import LaunchModel
 from distdl_jupyter.panels.subshell import reachable
 
 if TYPE_CHECKING:

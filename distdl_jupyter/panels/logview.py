@@ -14,15 +14,14 @@ from typing import Any
 import anywidget
 import traitlets
 
-from distdl_jupyter.core.log import LogBook, Row
+from distdl_jupyter.core.log import LogBook
 from distdl_jupyter.panels.assets import asset
+from distdl_jupyter.presentation.plain import plain
+from distdl_jupyter.presentation.rows import changes
 
 #: Rows in the trait, and seconds between two updates of it.
 _TAIL = 200
 _TAIL_EVERY = 1.0
-
-#: number, time, rank, stream, text, redraws, lines by rank
-WireRow = list[Any]
 
 
 class LogWidget(anywidget.AnyWidget):
@@ -78,25 +77,5 @@ class LogWidget(anywidget.AnyWidget):
         self.tail = {**wire, "rows": wire["rows"][-_TAIL:], "first": wire["rows"][-_TAIL:][0][0] if wire["rows"] else 0}
 
     def _wire(self, since: int) -> dict[str, Any]:
-        changes = self._book.changes(since)
-        return {
-            "rows": [_row(row) for row in changes.rows],
-            "open": [_row(row) for row in changes.open],
-            "first": changes.first,
-            "total": self._book.total,
-            "errors": {str(rank): many for rank, many in self._book.errors.items()},
-        }
-
-
-def _row(row: Row) -> WireRow:
-    # A line that is being redrawn belongs to its rank although it has no number yet.
-    lines = row.lines or ({row.rank: 0} if row.rank is not None else {})
-    return [
-        row.n,
-        row.t,
-        row.rank,
-        row.stream,
-        row.text,
-        row.redraws,
-        {str(rank): line for rank, line in lines.items()},
-    ]
+        told, _ = changes(self._book, since)
+        return plain(told)  # type: ignore[no-any-return]

@@ -6,7 +6,6 @@ and set the few that a user can change.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -14,15 +13,14 @@ from typing import Any
 import traitlets
 
 from distdl_jupyter.core import words
-from distdl_jupyter.core.curves import Band, Row
 from distdl_jupyter.core.events import Event
 from distdl_jupyter.core.log import LogBook
 from distdl_jupyter.core.series import SeriesBook
 from distdl_jupyter.core.view import JobView
-from distdl_jupyter.panels.card import card, foot
+from distdl_jupyter.presentation.card import card, foot
+from distdl_jupyter.presentation.curve import favourite, summary, table
+from distdl_jupyter.presentation.plain import plain
 
-#: Rows of the curve's table view.
-_TABLE_ROWS = 24
 #: Seconds between two signs of life, and after which the time left is told anew.
 _BEAT, _FRESH = 1.0, 3.0
 
@@ -70,11 +68,11 @@ class JobModel(traitlets.HasTraits):
         """Set the traits to what is known now (epoch seconds)."""
         view = self.view
         with self.hold_trait_notifications():
-            self.foot = foot(view)
+            self.foot = plain(foot(view))
             self.metrics = [{"name": name, "value": words.number(m.mean)} for name, m in view.metrics.items()]
             if not self.metric and view.metrics:
                 self.metric = favourite(list(view.metrics))
-            self._say(card(view, now, can_rerun=self.can_rerun))
+            self._say(plain(card(view, now, can_rerun=self.can_rerun)))
             failure = self.card["failure"]
             self.failed = _first_line(failure) if failure else {}
             if now - self.beat >= _BEAT:
@@ -94,49 +92,5 @@ class JobModel(traitlets.HasTraits):
             self.table = table(band)
 
 
-def favourite(names: Sequence[str]) -> str:
-    """Return the metric to show first: the loss, else the first one reported."""
-    return next((name for name in names if "loss" in name.lower()), names[0])
-
-
 def _first_line(failure: dict[str, Any]) -> dict[str, Any]:
     return {"rank": failure["rank"], "text": failure["error_type"]}
-
-
-def summary(metric: str, band: Band) -> str:
-    """Return a curve as one sentence: first, last and extent."""
-    rows = [row for row in band.rows if row.mean is not None]
-    if not rows:
-        return f"Curve of {metric}: no values yet"
-    first, last = rows[0], rows[-1]
-    low = min(row.low for row in rows if row.low is not None)
-    high = max(row.high for row in rows if row.high is not None)
-    return (
-        f"Curve of {metric} over {words.plural(last.step - first.step, 'step')}: from {_number(first.mean)} to "
-        f"{_number(last.mean)}, lowest {words.number(low)}, highest {words.number(high)}"
-    )
-
-
-def table(band: Band) -> list[list[str]]:
-    """Return at most ``_TABLE_ROWS`` rows spread over the curve: step, mean, lowest (rank), highest (rank)."""
-    rows = band.rows
-    if len(rows) > _TABLE_ROWS:
-        rows = [rows[round(at * (len(rows) - 1) / (_TABLE_ROWS - 1))] for at in range(_TABLE_ROWS)]
-    return [_table_row(row) for row in reversed(rows)]
-
-
-def _table_row(row: Row) -> list[str]:
-    return [
-        words.count(row.step),
-        _number(row.mean),
-        _with_rank(row.low, row.low_rank),
-        _with_rank(row.high, row.high_rank),
-    ]
-
-
-def _number(value: float | None) -> str:
-    return words.number(value) if value is not None and math.isfinite(value) else "not a number"
-
-
-def _with_rank(value: float | None, rank: int | None) -> str:
-    return "" if value is None else f"{words.number(value)} ({rank})"

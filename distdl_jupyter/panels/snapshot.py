@@ -6,8 +6,6 @@ under 60 kB. Everything from a job is escaped. Pure: the moment shown is that of
 
 from __future__ import annotations
 
-from typing import Any
-
 from distdl_jupyter.core import words
 from distdl_jupyter.core.log import LogBook, Row
 from distdl_jupyter.core.printable import printable
@@ -16,7 +14,6 @@ from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.panels import svgcurve
-from distdl_jupyter.panels.card import foot
 from distdl_jupyter.panels.markup import (
     BORDER,
     INK,
@@ -49,7 +46,9 @@ from distdl_jupyter.panels.snapshot_parts import (
     result_line,
     took,
 )
-from distdl_jupyter.panels.story import failure_card
+from distdl_jupyter.presentation.card import foot
+from distdl_jupyter.presentation.schema import FailureCard
+from distdl_jupyter.presentation.story import failure_card
 
 #: Bytes of a page, always.
 LIMIT = 60_000
@@ -159,11 +158,11 @@ def _running(view: JobView) -> Html:
 
 
 def _notice(view: JobView, detail: Detail) -> Html:
-    notice = foot(view)["notice"]
+    notice = foot(view).notice
     if notice is None:
         return Html("")
     style = f"padding:7px 12px;font-size:12px;border-top:1px solid {BORDER};background:{WARN_TINT};color:{WARN}"
-    return div(style, code_in(str(notice["text"]), detail.characters))
+    return div(style, code_in(str(notice.text), detail.characters))
 
 
 def _middle(view: JobView, book: SeriesBook, result: str, detail: Detail) -> Html:
@@ -189,15 +188,15 @@ def _strip(inside: Html) -> Html:
     return div(f"border-top:1px solid {BORDER};background:{SURFACE}", inside)
 
 
-def _tail(log: LogBook, card: dict[str, Any] | None, detail: Detail) -> list[Row]:
+def _tail(log: LogBook, card: FailureCard | None, detail: Detail) -> list[Row]:
     """Return the last lines: of the rank that failed first when it said something, else of all."""
-    own = log.of_rank(card["rank"]) if card and card["rank"] is not None else []
+    own = log.of_rank(card.rank) if card and card.rank is not None else []
     return ([*(own or log.rows), *([] if own else log.open)])[-detail.lines :]
 
 
-def _line_of_failure(rows: list[Row], card: dict[str, Any] | None) -> Row | None:
+def _line_of_failure(rows: list[Row], card: FailureCard | None) -> Row | None:
     """Return the line in which the error itself was printed."""
-    what = card["error_type"] if card else ""
+    what = card.error_type if card else ""
     said = [row for row in rows if what and row.stream == "err" and row.text.startswith(what)]
     return said[-1] if said else None
 
@@ -237,9 +236,9 @@ def _why(view: JobView) -> list[str]:
         said = progress(view) if view.state is State.RUNNING else _state_words(view)
         return [_plain(said)] if said else []
     sentence = ", ".join(part for part in headline(card, view) if part)
-    found = [sentence, where(card), str(card["hint"]) or (view.reason if card["rank"] is None else "")]
-    if card["others"]:
-        found.append(f"{words.plural(len(card['others']), 'rank')} ended because of it: {others(card)}.")
+    found = [sentence, where(card), str(card.hint) or (view.reason if card.rank is None else "")]
+    if card.others:
+        found.append(f"{words.plural(len(card.others), 'rank')} ended because of it: {others(card)}.")
     return [_plain(line) for line in found if line]
 
 

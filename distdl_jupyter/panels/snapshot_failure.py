@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import groupby
-from typing import Any
 
 from distdl_jupyter.core import words
 from distdl_jupyter.core.view import JobView
@@ -30,64 +29,62 @@ from distdl_jupyter.panels.markup import (
     text,
 )
 from distdl_jupyter.panels.snapshot_parts import Detail, shape
-
-Card = dict[str, Any]
-Frame = dict[str, Any]
+from distdl_jupyter.presentation.schema import FailureCard, Frame, OtherRank
 
 _PART = f"padding:7px 12px;font-weight:600;line-height:20px;border-bottom:1px solid {BORDER}"
 _BAR = f"padding:3px 12px;font:12px/18px {SANS};color:{INK_2};background:{SUNK};border-bottom:1px solid {BORDER_2}"
 
 
-def headline(card: Card, view: JobView) -> tuple[str, str, str]:
+def headline(card: FailureCard, view: JobView) -> tuple[str, str, str]:
     """Return who failed, when and what: ("Rank 2 of 4 failed first", "12:04:31", "KeyError: 'label'")."""
-    alone = "The process failed" if card["rank"] is not None else "The job failed"
-    several = card["rank"] is not None and view.process_count > 1
-    who = f"Rank {card['rank']} of {view.process_count} failed first" if several else alone
-    return who, words.clock(card["when"]) if card["when"] else "", str(card["what"])
+    alone = "The process failed" if card.rank is not None else "The job failed"
+    several = card.rank is not None and view.process_count > 1
+    who = f"Rank {card.rank} of {view.process_count} failed first" if several else alone
+    return who, words.clock(card.when) if card.when else "", str(card.what)
 
 
-def own_frame(card: Card) -> Frame | None:
+def own_frame(card: FailureCard) -> Frame | None:
     """Return the frame to look at: the deepest of a cell, else the deepest of the user's own files."""
-    own = [frame for frame in card["frames"] if frame.get("kind") in ("cell", "user")]
-    cells = [frame for frame in own if frame.get("cell") is not None]
+    own = [frame for frame in card.frames if frame.kind in ("cell", "user")]
+    cells = [frame for frame in own if frame.cell is not None]
     found: list[Frame] = cells or own
     return found[-1] if found else None
 
 
-def where(card: Card) -> str:
+def where(card: FailureCard) -> str:
     """Return the place as a sentence: ``On node-b (pid 48213, GPU 0), in cell [7], line 11``, "" when unknown."""
     frame = own_frame(card)
-    parts = [f"on {card['place']}"] if card["place"] else []
+    parts = [f"on {card.place}"] if card.place else []
     if frame is not None:
-        name = f"cell [{frame['cell']}]" if frame.get("cell") is not None else str(frame.get("label"))
-        parts.append(f"in {name}, line {frame.get('line')}")
+        name = f"cell [{frame.cell}]" if frame.cell is not None else str(frame.label)
+        parts.append(f"in {name}, line {frame.line}")
     joined = ", ".join(parts)
     return f"{joined[0].upper()}{joined[1:]}." if joined else ""
 
 
-def others(card: Card) -> str:
+def others(card: FailureCard) -> str:
     """Return what the other ranks did: ``ranks 0 and 1: HorovodInternalError after 0.6 s; rank 3: ...``."""
-    by_kind: dict[str, list[Card]] = {}
-    for other in card["others"]:
-        by_kind.setdefault(str(other["what"]).split(":")[0], []).append(other)
+    by_kind: dict[str, list[OtherRank]] = {}
+    for other in card.others:
+        by_kind.setdefault(str(other.what).split(":")[0], []).append(other)
     return "; ".join(
-        f"{words.ranks([other['rank'] for other in same])}: {kind}"
-        f" after {words.seconds_taken(max(other['after'] for other in same))}"
+        f"{words.ranks([other.rank for other in same])}: {kind}"
+        f" after {words.seconds_taken(max(other.after for other in same))}"
         for kind, same in by_kind.items()
     )
 
 
-def failure_part(card: Card, view: JobView, detail: Detail) -> Html:
+def failure_part(card: FailureCard, view: JobView, detail: Detail) -> Html:
     """Return everything about the failure."""
     pieces = [_banner(card, view, detail)]
-    if card["frames"] or card["traceback"]:
+    if card.frames or card.traceback:
         pieces.append(_two_columns(_traceback(card, detail), _side(card, detail)))
-    if card["others"]:
+    if card.others:
         pieces.append(_others(card, detail))
     return join(pieces)
 
 
-def _banner(card: Card, view: JobView, detail: Detail) -> Html:
+def _banner(card: FailureCard, view: JobView, detail: Detail) -> Html:
     who, when, what = headline(card, view)
     first = [span("font-weight:600", Html(f"{who}{', ' if when or what else ''}"))]
     first += [Html(f"{when}{', ' if what else ''}")] if when else []
@@ -97,7 +94,7 @@ def _banner(card: Card, view: JobView, detail: Detail) -> Html:
             text(what, detail.characters),
         )
     ]
-    reason = card["hint"] or (view.reason if card["rank"] is None else "")
+    reason = card.hint or (view.reason if card.rank is None else "")
     second = join([text(where(card), detail.characters), Html(" "), code_in(str(reason), 2 * detail.characters)])
     lines = div(
         "flex:1 1 0;min-width:0",
@@ -119,45 +116,45 @@ def _two_columns(left: Html, right: Html | None) -> Html:
     )
 
 
-def _traceback(card: Card, detail: Detail) -> Html:
-    title = "Traceback" if card["rank"] is None else f"Traceback of rank {card['rank']}"
+def _traceback(card: FailureCard, detail: Detail) -> Html:
+    title = "Traceback" if card.rank is None else f"Traceback of rank {card.rank}"
     head = div(
         f"{_PART};display:flex",
         span("flex:1 1 0", Html(f"{title} ")),
         span(f"font-weight:400;font-size:12px;color:{INK_2}", Html("most recent call last")),
     )
-    frames = card["frames"][-detail.frames :]
+    frames = card.frames[-detail.frames :]
     body = [_group(kind, list(same)) for kind, same in groupby(frames, key=_fold)]
     if not frames:
-        body = [_raw(str(card["traceback"]), detail)]
-    kind = span(f"font-weight:600;color:{ERR}", text(card["error_type"], 80))
-    message = f": {card['message']}" if card["message"] else ""
+        body = [_raw(str(card.traceback), detail)]
+    kind = span(f"font-weight:600;color:{ERR}", text(card.error_type, 80))
+    message = f": {card.message}" if card.message else ""
     style = f"{MONO_12};padding:4px 12px 6px;white-space:pre-wrap;overflow-wrap:anywhere"
-    last = div(style, kind, text(message, 2 * detail.characters)) if card["error_type"] else Html("")
+    last = div(style, kind, text(message, 2 * detail.characters)) if card.error_type else Html("")
     return join([head, *body, last])
 
 
 def _fold(frame: Frame) -> str:
     """Return what a frame folds with: neighbours of the worker, or of libraries, are one line."""
-    return str(frame.get("kind")) if frame.get("kind") in ("worker", "library") else ""
+    return str(frame.kind) if frame.kind in ("worker", "library") else ""
 
 
 def _group(kind: str, frames: list[Frame]) -> Html:
     if not kind:
         return join(_frame(frame) for frame in frames)
     whose = "the worker" if kind == "worker" else words.listing(sorted({_package(frame) for frame in frames})[:3])
-    names = join(div("", mono(frame.get("label"), 80, INK_2), *_scope(frame), _line_number(frame)) for frame in frames)
+    names = join(div("", mono(frame.label, 80, INK_2), *_scope(frame), _line_number(frame)) for frame in frames)
     return _folded(_BAR, text(f"{words.plural(len(frames), 'frame')} of {whose}"), names)
 
 
 def _package(frame: Frame) -> str:
     """Return the package a library's file is of: "torch" for the label ``torch/nn/modules/module.py``."""
-    return str(frame.get("label", "")).split("/")[0].removesuffix(".py")
+    return str(frame.label).split("/")[0].removesuffix(".py")
 
 
 def _frame(frame: Frame) -> Html:
-    in_cell = frame.get("cell") is not None
-    name = span(f"color:{INK}", text(frame.get("label"), 80)) if in_cell else mono(frame.get("label"), 80)
+    in_cell = frame.cell is not None
+    name = span(f"color:{INK}", text(frame.label, 80)) if in_cell else mono(frame.label, 80)
     head = div(
         f"{_BAR};display:flex;gap:8px",
         name,
@@ -165,20 +162,18 @@ def _frame(frame: Frame) -> Html:
         span("flex:1 1 0", Html("")),
         _line_number(frame),
     )
-    lines = join(
-        _source_line(number, line, hit=number == frame.get("line")) for number, line in frame.get("source") or ()
-    )
+    lines = join(_source_line(number, line, hit=number == frame.line) for number, line in frame.source)
     return join([head, div("padding:4px 0", lines)]) if lines else head
 
 
 def _scope(frame: Frame) -> list[Html]:
-    if frame.get("function") in (None, "<module>"):
+    if frame.function in ("", "<module>"):
         return []
-    return [span("", Html(" in ")), mono(frame.get("function"), 80, INK_2)]
+    return [span("", Html(" in ")), mono(frame.function, 80, INK_2)]
 
 
 def _line_number(frame: Frame) -> Html:
-    return span("white-space:nowrap", text(f" line {frame.get('line')}", 20))
+    return span("white-space:nowrap", text(f" line {frame.line}", 20))
 
 
 def _source_line(number: int, line: str, *, hit: bool) -> Html:
@@ -198,12 +193,12 @@ def _raw(traceback: str, detail: Detail) -> Html:
     return div(style, join(div("", text(line, 160)) for line in lines))
 
 
-def _side(card: Card, detail: Detail) -> Html | None:
-    if not card["values"]:
+def _side(card: FailureCard, detail: Detail) -> Html | None:
+    if not card.values:
         return None
     frame = own_frame(card)
-    title = f"Values at line {frame['line']}" if frame else "Values"
-    shown = card["values"][: detail.frames]
+    title = f"Values at line {frame.line}" if frame else "Values"
+    shown = card.values[: detail.frames]
     width = min(20, max(len(str(name)) for name, _ in shown))
     column = f"flex:none;{MONO_12};width:{width}ch;color:{INK_2};overflow-wrap:anywhere"
     rows = join(
@@ -217,14 +212,12 @@ def _side(card: Card, detail: Detail) -> Html | None:
     return join([div(_PART, text(title)), div("padding:8px 12px", rows)])
 
 
-def _others(card: Card, detail: Detail) -> Html:
-    shown = card["others"][: 4 * detail.frames]
-    title = span(
-        f"font-weight:600;color:{INK}", Html(f"{words.plural(len(card['others']), 'rank')} ended because of it ")
-    )
+def _others(card: FailureCard, detail: Detail) -> Html:
+    shown = card.others[: 4 * detail.frames]
+    title = span(f"font-weight:600;color:{INK}", Html(f"{words.plural(len(card.others), 'rank')} ended because of it "))
     label = join([title, span(f"font-size:12px;color:{INK_2}", text(others(card), detail.characters))])
     each = join(
-        div("", text(f"rank {other['rank']}: {other['what']}, after {words.seconds_taken(other['after'])}", 160))
+        div("", text(f"rank {other.rank}: {other.what}, after {words.seconds_taken(other.after)}", 160))
         for other in shown
     )
     style = f"padding:7px 12px;background:{SUNK};border-top:1px solid {BORDER};font-size:13px;line-height:18px"

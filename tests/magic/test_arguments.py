@@ -7,9 +7,9 @@ import pytest
 from distdl_jupyter import jobspec
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.names import ALIASES
+from distdl_jupyter.form import magic as magics
 from distdl_jupyter.magic.arguments import allowed, cell_parser, job_options, value_of, without_secrets
 from distdl_jupyter.magic.lines import configured
-from distdl_jupyter.panels import launch_magic
 
 
 def options(line, defaults=None):
@@ -99,7 +99,7 @@ def test_the_forms_magic_line_means_what_the_form_says():
         "use_gpu": False, "max_run_duration_seconds": 3600.0, "environment_variables": {"A": "x y"},
         "plugin_options": {"cycle_time_ms": 5},
     }  # fmt: skip
-    line = launch_magic.line(chosen)
+    line = magics.line(chosen)
     assert shlex.split(line)[0] == "%%distributed"
     parsed = cell_parser().parse(line.removeprefix("%%distributed"))
     assert parsed.out == "job"

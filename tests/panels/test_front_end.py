@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from distdl_jupyter.core import words
 from distdl_jupyter.core.log import LogBook
 from distdl_jupyter.core.state import PHASES
-from distdl_jupyter.panels.logview import _row
+from distdl_jupyter.presentation.rows import row as _row
 
 HERE = Path(__file__).parents[2] / "labextension"
 

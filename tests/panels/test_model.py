@@ -10,8 +10,9 @@ from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.panels.feed import Feed, Pace
 from distdl_jupyter.panels.logview import LogWidget
-from distdl_jupyter.panels.model import JobModel, favourite
+from distdl_jupyter.panels.model import JobModel
 from distdl_jupyter.panels.monitor import panel
+from distdl_jupyter.presentation.curve import favourite
 from tests.conftest import wait_for
 from tests.panels import recorded
 

@@ -1,4 +1,4 @@
-/** What the launch form shows and sets: the traits of `panels/launch_model.py`, without any knowledge of widgets. */
+/** What the launch form shows and sets: the traits of `form/model.py`, without any knowledge of widgets. */
 
 export interface Size {
   name: string;

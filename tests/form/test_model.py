@@ -10,8 +10,8 @@ import pytest
 
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.state import State
-from distdl_jupyter.panels import launch_checks, launch_model
-from distdl_jupyter.panels.launch_model import LaunchModel
+from distdl_jupyter.form import checks, model
+from distdl_jupyter.form.model import LaunchModel
 
 
 def alone() -> str:
@@ -33,8 +33,8 @@ def secret_reader() -> str | None:
 
 @pytest.fixture(autouse=True)
 def _two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch_model, "cores", lambda: 2)
-    monkeypatch.setattr(launch_checks, "gpus", lambda: 0)
+    monkeypatch.setattr(model, "cores", lambda: 2)
+    monkeypatch.setattr(checks, "gpus", lambda: 0)
 
 
 def codes(form: LaunchModel) -> list[str]:
@@ -127,7 +127,7 @@ def test_automatic_is_one_process_per_gpu_of_the_chosen_size() -> None:
 
 
 def test_a_machine_with_gpus_begins_with_one_process_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch_checks, "gpus", lambda: 4)
+    monkeypatch.setattr(checks, "gpus", lambda: 4)
     form = LaunchModel(alone)
     assert form.automatic
     assert form.process_count_per_node == 4

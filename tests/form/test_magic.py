@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distdl_jupyter.panels.launch_magic import cell, line
+from distdl_jupyter.form.magic import cell, line
 
 OPTIONS: dict[str, Any] = {
     "node_count": 2, "process_count_per_node": 4, "distributed_backend": "horovod-mpi", "compute_target": "local",

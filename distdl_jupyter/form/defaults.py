@@ -10,7 +10,7 @@ from distdl_jupyter import azure, jobspec, registry
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.names import backend_label, resolve
 from distdl_jupyter.core.spec import check_count
-from distdl_jupyter.panels.launch_choices import split_label
+from distdl_jupyter.form.choices import split_label
 
 #: Options of every job but those that the form has no place for.
 _NAMES = {*jobspec.COMMON} - {"max_log_bytes", "stop_grace_seconds"}

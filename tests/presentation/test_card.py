@@ -1,6 +1,7 @@
 """What a panel is told of a job, for jobs as their events tell them."""
 
 import json
+from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -8,10 +9,13 @@ from hypothesis import strategies as st
 
 from distdl_jupyter.core.events import read_all
 from distdl_jupyter.core.spec import JobSpec
+from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.core.view import JobView
-from distdl_jupyter.panels.card import card
-from distdl_jupyter.panels.story import failure_card
+from distdl_jupyter.presentation.card import card
+from distdl_jupyter.presentation.plain import plain
+from distdl_jupyter.presentation.schema import Notice, StateName
+from distdl_jupyter.presentation.story import failure_card
 from tests.panels import recorded
 
 
@@ -38,83 +42,87 @@ def seen(tmp_path):
 )
 def test_a_card_is_strict_json(seen, kind):
     view = seen(kind)
-    told = card(view, view.last_sign)
+    told = plain(card(view, view.last_sign))
     assert json.loads(json.dumps(told, allow_nan=False))["state"] == view.state.value
 
 
 def test_a_running_job_says_how_far_it_is(seen):
     view = seen("running")
     told = card(view, view.last_sign)
-    assert (told["done"], told["total"], told["step"]) == (744, 1200, 744)
-    assert 0 < told["left"] < 60
-    assert [host["name"] for host in told["hosts"]] == ["node-a", "node-b"]
-    assert told["hosts"][1]["ranks"] == [[2, "ready"], [3, "ready"]]
-    assert told["failure"] is None
+    assert (told.done, told.total, told.step) == (744, 1200, 744)
+    assert 0 < told.left < 60
+    assert [host.name for host in told.hosts] == ["node-a", "node-b"]
+    assert told.hosts[1].ranks == ((2, "ready"), (3, "ready"))
+    assert told.failure is None
 
 
 def test_a_canceling_job_names_who_is_left(seen):
     view = seen("canceling")
-    stop = card(view, view.last_sign)["stop"]
-    assert stop["remaining"] == 1
-    assert stop["places"] == ["rank 3, node-b, pid 48214"]
-    assert (stop["signal"], stop["next"]) == ("INT", "TERM")
+    stop = card(view, view.last_sign).stop
+    assert stop.remaining == 1
+    assert stop.places == ("rank 3, node-b, pid 48214",)
+    assert (stop.signal, stop.next) == ("INT", "TERM")
 
 
 def test_a_failure_is_told_in_order(seen):
     view = seen("failed")
     failure = failure_card(view)
-    assert (failure["rank"], failure["what"], failure["place"]) == (2, "KeyError: 'label'", "node-b (pid 48213, GPU 0)")
-    assert [entry["text"] for entry in failure["story"]] == [
+    assert (failure.rank, failure.what, failure.place) == (2, "KeyError: 'label'", "node-b (pid 48213, GPU 0)")
+    assert [entry.text for entry in failure.story] == [
         "4 ranks met and started training",
         "Rank 2 raised KeyError",
         "Ranks 0 and 1 lost rank 2",
         "Rank 3 ended by SIGTERM; no process left",
     ]
-    assert [entry["bad"] for entry in failure["story"]] == [False, True, False, False]
-    times = [entry["t"] for entry in failure["story"]]
+    assert [entry.bad for entry in failure.story] == [False, True, False, False]
+    times = [entry.t for entry in failure.story]
     assert times == sorted(times)
-    assert failure["frames"][failure["values_at"]]["cell"] == 7
+    assert failure.frames[failure.values_at].cell == 7
 
 
 def test_a_killed_rank_tells_what_is_known_of_it(seen):
     failure = failure_card(seen("killed"))
-    assert failure["what"] == "ended by SIGKILL"
-    assert "out-of-memory" in failure["hint"]
-    assert failure["frames"] == []
+    assert failure.what == "ended by SIGKILL"
+    assert "out-of-memory" in failure.hint
+    assert failure.frames == ()
 
 
 def test_a_job_that_failed_as_a_whole_blames_no_rank():
     view = JobView.of(JobSpec(id="20261121-024912-k3f9", name="digits"))
     view.apply({"type": "state", "t": 5.0, "state": "failed", "reason": "The environment has no torch."})
     told = card(view, 6.0)
-    assert told["failure"]["rank"] is None
-    assert told["reason"] == "The environment has no torch."
+    assert told.failure.rank is None
+    assert told.reason == "The environment has no torch."
 
 
 def test_a_failure_is_told_only_when_the_job_has_ended(seen):
     view = seen("running")
     view.apply({"type": "rank", "t": view.last_sign + 1, "rank": 1, "status": "ended", "code": 1})
-    assert card(view, view.last_sign)["failure"] is None
-    assert card(view, view.last_sign)["hosts"][0]["ranks"][1] == [1, "failed"]
+    assert card(view, view.last_sign).failure is None
+    assert card(view, view.last_sign).hosts[0].ranks[1] == (1, "failed")
 
 
 @given(st.integers(1, 12), st.integers(1, 40))
 def test_every_rank_is_counted_once_however_many_there_are(nodes, per_node):
     view = JobView.of(JobSpec(id="x", name="x", node_count=nodes, process_count_per_node=per_node))
-    hosts = card(view, 0.0)["hosts"]
-    assert sum(sum(host["counts"].values()) for host in hosts) == nodes * per_node
-    assert sum(len(host["ranks"]) for host in hosts) in (0, nodes * per_node)
+    hosts = card(view, 0.0).hosts
+    assert sum(sum(host.counts.values()) for host in hosts) == nodes * per_node
+    assert sum(len(host.ranks) for host in hosts) in (0, nodes * per_node)
 
 
 def test_numbers_that_are_not_finite_are_left_out_of_a_card():
     view = JobView.of(JobSpec(id="x", name="x"))
     view.apply({"type": "progress", "t": 1.0, "rank": 0, "done": float("inf"), "total": float("nan")})
     view.apply({"type": "metric", "t": 1.0, "rank": 0, "step": float("nan"), "values": {"loss": "nan"}})
-    json.dumps(card(view, 2.0), allow_nan=False)
+    json.dumps(plain(card(view, 2.0)), allow_nan=False)
 
 
 def test_the_gravest_and_newest_note_is_the_notice():
     view = JobView.of(JobSpec(id="x", name="x"))
     for level, text in (("info", "a"), ("warning", "b"), ("error", "c"), ("error", "d"), ("warning", "e")):
         view.apply({"type": "note", "t": 1.0, "level": level, "text": text})
-    assert card(view, 2.0)["notice"] == {"level": "error", "text": "d"}
+    assert card(view, 2.0).notice == Notice("error", "d")
+
+
+def test_pages_know_every_state():
+    assert list(get_args(StateName)) == [state.value for state in State]

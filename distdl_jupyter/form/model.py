@@ -18,16 +18,12 @@ from distdl_jupyter.advice import Advice, Request, advise
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.machine import cores
 from distdl_jupyter.core.words import count, processes
-from distdl_jupyter.panels import (
-    launch_checks,
-    launch_choices,
-    launch_code,
-    launch_defaults,
-    launch_history,
-    launch_magic,
-    launch_shown,
-)
-from distdl_jupyter.panels.launch_defaults import Defaults
+from distdl_jupyter.form import checks, code, history
+from distdl_jupyter.form import choices as offered
+from distdl_jupyter.form import defaults as presets
+from distdl_jupyter.form import magic as magics
+from distdl_jupyter.form import shown as wording
+from distdl_jupyter.form.defaults import Defaults
 
 _USE_GPU = {"": None, "yes": True, "no": False}
 MAX_COUNT = 10_000
@@ -74,9 +70,9 @@ class LaunchModel(traitlets.HasTraits):
         self._variables: dict[str, str] = {}
         self._spoken: list[Advice] = []
         self._quiet = False
-        self._history = launch_history.past_jobs()
+        self._history = history.past_jobs()
         self.capture()
-        self._begin(launch_defaults.read(defaults))
+        self._begin(presets.read(defaults))
         self.observe(self._changed, names=_CHOSEN)
         self.recompute()
 
@@ -84,22 +80,22 @@ class LaunchModel(traitlets.HasTraits):
 
     def _begin(self, given: Defaults) -> None:
         self.choices = {
-            "sizes": list(launch_choices.sizes()),
+            "sizes": list(offered.sizes()),
             "catalogue_date": str(azure.catalogue_date()),
-            "backends": launch_choices.backends(),
-            "clusters": launch_choices.clusters(),
-            "durations": launch_choices.durations(),
+            "backends": offered.backends(),
+            "clusters": offered.clusters(),
+            "durations": offered.durations(),
         }
         for name in ("node_count", "compute_target", "vm_size", "use_gpu", "stop_after"):
             setattr(self, name, getattr(given, name))
         self.name = given.name or self._draft_name()
         self._begin_processes(given.process_count_per_node)
-        self.distributed_backend = given.distributed_backend or launch_choices.likely_backend(
+        self.distributed_backend = given.distributed_backend or offered.likely_backend(
             self.choices["backends"], self.training.wanted_backend(), self.process_count
         )
         self.backend_options = given.backend_options
         self._variables = dict(given.environment_variables)
-        self.environment = launch_shown.environment(self._variables)
+        self.environment = wording.environment(self._variables)
 
     def _begin_processes(self, asked: int | Literal["auto"] | None) -> None:
         """Take what was asked for; else one process per GPU, and two where there is none but several cores."""
@@ -112,14 +108,14 @@ class LaunchModel(traitlets.HasTraits):
 
     def capture(self) -> None:
         """Capture the function as a job would, to show what travels; a failure becomes a failed check."""
-        self._draft, self._capture_error = launch_checks.capture(self._function, self._args, self._kwargs)
+        self._draft, self._capture_error = checks.capture(self._function, self._args, self._kwargs)
         draft = self._draft
-        self.training = launch_code.inspect_training(
+        self.training = code.inspect_training(
             self._function, self._args, self._kwargs,
             code=draft.source.code if draft else "", numbers=draft.numbers if draft else None,
         )  # fmt: skip
-        self.title = {"function": self.training.name, "place": launch_shown.place(draft.source) if draft else ""}
-        self.captured = launch_shown.captured(draft.captured if draft else ())
+        self.title = {"function": self.training.name, "place": wording.place(draft.source) if draft else ""}
+        self.captured = wording.captured(draft.captured if draft else ())
 
     def _draft_name(self) -> str:
         return self._draft.name if self._draft else self.training.name
@@ -136,7 +132,7 @@ class LaunchModel(traitlets.HasTraits):
         """GPUs that "one per GPU" means: those of the chosen size, else of this machine; 0 without any."""
         if self.use_gpu == "no":
             return 0
-        return azure.find(self.vm_size).whole_gpus if self.vm_size else launch_checks.gpus()
+        return azure.find(self.vm_size).whole_gpus if self.vm_size else checks.gpus()
 
     @property
     def total(self) -> str:
@@ -185,17 +181,17 @@ class LaunchModel(traitlets.HasTraits):
             options = self.options()
             per_gpu = self.gpus_per_node
             self.automatic_text = "auto: one per GPU" if per_gpu else "auto: 1, no GPU"
-            self.checks = launch_checks.run(self._draft, self._capture_error, options)
+            self.checks = checks.run(self._draft, self._capture_error, options)
             self._spoken = advise(self._request(), azure.catalogue(), self._history)
-            self.advice = [launch_shown.advice(one) for one in self._spoken]
+            self.advice = [wording.advice(one) for one in self._spoken]
             batch = self.training.batch_size
             self.batch = f"global batch {count(batch * self.process_count)}" if batch else ""
             shown = {
                 **options,
                 "plugin_options": {k: v for k, v in self.backend_options.items() if v not in (None, "")},
             }
-            self.magic = launch_magic.line(shown)
-            self.cell = launch_magic.cell(shown, self.training.name, self._args, self._kwargs)
+            self.magic = magics.line(shown)
+            self.cell = magics.cell(shown, self.training.name, self._args, self._kwargs)
             self.answered += 1
 
     def _request(self) -> Request:
@@ -215,7 +211,7 @@ class LaunchModel(traitlets.HasTraits):
             learning_rate_is_argument=training.rate_is_argument,
             scales_learning_rate=training.scales_rate,
             cores=cores(),
-            gpus=launch_checks.gpus(),
+            gpus=checks.gpus(),
         )
 
     # ---- what the page asks for ----
@@ -247,12 +243,12 @@ class LaunchModel(traitlets.HasTraits):
             for entry in entries
             if entry.get("name")
         }
-        self.environment = launch_shown.environment(self._variables)
+        self.environment = wording.environment(self._variables)
         self.recompute()
 
     def refresh(self) -> None:
         """Capture and check again, for a function that uses variables which changed since."""
-        self._history = launch_history.past_jobs()
+        self._history = history.past_jobs()
         self.capture()
         self.recompute()
 

@@ -5,6 +5,7 @@ Pure, and only what the events say: a place or a time that nobody reported is le
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from distdl_jupyter.core import words
@@ -12,6 +13,7 @@ from distdl_jupyter.core.failure import Failure, is_echo
 from distdl_jupyter.core.rank import RankView
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.view import JobView
+from distdl_jupyter.presentation.schema import Cause, FailureCard, Frame, Moment, OtherRank
 
 #: A failure is told when the job has come to its end: before that the first sign may still turn out to be an echo.
 _TOLD = (State.FAILED, State.LOST)
@@ -19,8 +21,8 @@ _TOLD = (State.FAILED, State.LOST)
 _TOGETHER = 1.0
 
 
-def failure_card(view: JobView) -> dict[str, Any] | None:
-    """Return the failure as the panel shows it (``Failure`` in labextension/src/card.ts), None when there is none.
+def failure_card(view: JobView) -> FailureCard | None:
+    """Return the failure as the panel shows it, None when there is none.
 
     A job that failed as a whole, before any rank did, has ``rank`` None; the state's reason says why.
     """
@@ -28,36 +30,44 @@ def failure_card(view: JobView) -> dict[str, Any] | None:
         return None
     failure = view.failure
     if failure is None:
-        return _whole_job(view) if view.state is State.FAILED else None
+        return FailureCard(rank=None, when=view.ended) if view.state is State.FAILED else None
     error = failure.error or {}
-    return {
-        "rank": failure.rank,
-        "when": failure.when,
-        "what": failure.what,
-        "error_type": str(error.get("type", "")),
-        "message": str(error.get("message", "")),
-        "place": place(view.ranks[failure.rank]),
-        "hint": " ".join(str(part) for part in (error.get("hint", ""), failure.evidence) if part and part != "stopped"),
-        "frames": error.get("frames", []),
-        "values": error.get("values", []),
-        "values_at": error.get("values_at"),
-        "causes": [_cause(cause) for cause in error.get("causes", [])],
-        "traceback": str(error.get("traceback", "")),
-        "others": failure.others,
-        "story": story(view, failure),
-    }
+    return FailureCard(
+        rank=failure.rank,
+        when=failure.when,
+        what=failure.what,
+        error_type=str(error.get("type", "")),
+        message=str(error.get("message", "")),
+        place=place(view.ranks[failure.rank]),
+        hint=" ".join(str(part) for part in (error.get("hint", ""), failure.evidence) if part and part != "stopped"),
+        frames=_frames(error),
+        values=tuple((str(name), str(value)) for name, value in error.get("values", [])),
+        values_at=error.get("values_at"),
+        causes=tuple(_cause(cause) for cause in error.get("causes", [])),
+        traceback=str(error.get("traceback", "")),
+        others=tuple(OtherRank(other["rank"], other["what"], other["after"]) for other in failure.others),
+        story=tuple(story(view, failure)),
+    )
 
 
-def _cause(error: dict[str, Any]) -> dict[str, Any]:
-    return {"type": error.get("type", ""), "message": error.get("message", ""), "frames": error.get("frames", [])}
+def _cause(error: dict[str, Any]) -> Cause:
+    return Cause(str(error.get("type", "")), str(error.get("message", "")), _frames(error))
 
 
-def _whole_job(view: JobView) -> dict[str, Any]:
-    empty: dict[str, Any] = dict.fromkeys(("what", "error_type", "message", "place", "hint", "traceback"), "")
-    return {
-        **empty, "rank": None, "when": view.ended, "frames": [], "values": [], "values_at": None, "causes": [],
-        "others": [], "story": [],
-    }  # fmt: skip
+def _frames(error: dict[str, Any]) -> tuple[Frame, ...]:
+    return tuple(_frame(frame) for frame in error.get("frames", []))
+
+
+def _frame(frame: dict[str, Any]) -> Frame:
+    return Frame(
+        file=str(frame.get("file", "")),
+        line=int(frame.get("line") or 0),
+        function=str(frame.get("function") or ""),
+        kind=str(frame.get("kind", "")),
+        label=str(frame.get("label", "")),
+        cell=frame.get("cell"),
+        source=tuple((int(number), str(text)) for number, text in frame.get("source") or ()),
+    )
 
 
 def place(rank: RankView) -> str:
@@ -69,21 +79,20 @@ def place(rank: RankView) -> str:
     return f"{rank.host} ({', '.join(inside)})" if inside else rank.host
 
 
-def story(view: JobView, failure: Failure) -> list[dict[str, Any]]:
+def story(view: JobView, failure: Failure) -> list[Moment]:
     """Return what happened: when the ranks met, the first failure, the others grouped by how they ended."""
-    first = {"t": failure.when, "text": _first(view, failure), "bad": True}
-    told = [*_met(view), first, *_others(view, failure)]
+    told = [*_met(view), Moment(failure.when, _first(view, failure), bad=True), *_others(view, failure)]
     if view.process_count > 1 and view.ended is not None and all(rank.status == "ended" for rank in view.ranks):
-        told[-1]["text"] += "; no process left"
+        told[-1] = dataclasses.replace(told[-1], text=f"{told[-1].text}; no process left")
     return told
 
 
-def _met(view: JobView) -> list[dict[str, Any]]:
+def _met(view: JobView) -> list[Moment]:
     train = next((phase for phase in view.phases if phase.phase == "train"), None)
     if train is None or train.begun is None:
         return []
     who = f"{words.plural(view.process_count, 'rank')} met and started" if view.process_count > 1 else "Started"
-    return [{"t": train.begun, "text": f"{who} training", "bad": False}]
+    return [Moment(train.begun, f"{who} training", bad=False)]
 
 
 def _first(view: JobView, failure: Failure) -> str:
@@ -99,7 +108,7 @@ def _ended(rank: RankView) -> str:
     return f"ended with exit code {rank.code}" if rank.code else "ended"
 
 
-def _others(view: JobView, failure: Failure) -> list[dict[str, Any]]:
+def _others(view: JobView, failure: Failure) -> list[Moment]:
     groups: list[tuple[str, float, list[int]]] = []
     for other in failure.others:
         how, after = _how(view.ranks[other["rank"]], failure.rank), other["after"]
@@ -108,7 +117,7 @@ def _others(view: JobView, failure: Failure) -> list[dict[str, Any]]:
         else:
             groups.append((how, after, [other["rank"]]))
     return [
-        {"t": failure.when + after, "text": f"{words.ranks(sorted(ranks)).capitalize()} {how}", "bad": False}
+        Moment(failure.when + after, f"{words.ranks(sorted(ranks)).capitalize()} {how}", bad=False)
         for how, after, ranks in groups
     ]
 

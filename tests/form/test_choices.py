@@ -8,11 +8,11 @@ import pytest
 
 from distdl_jupyter.azure import catalogue
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.panels import launch_choices
+from distdl_jupyter.form import choices as menu
 
 
 def test_every_size_has_its_row_and_retired_ones_come_last_with_what_replaces_them() -> None:
-    rows = launch_choices.sizes()
+    rows = menu.sizes()
     assert {row["name"] for row in rows} == {size.name for size in catalogue()}
     retired = [bool(row["retired"]) for row in rows]
     assert retired == sorted(retired)
@@ -22,7 +22,7 @@ def test_every_size_has_its_row_and_retired_ones_come_last_with_what_replaces_th
 
 
 def test_a_row_says_what_is_known_and_no_more() -> None:
-    rows = {row["name"]: row for row in launch_choices.sizes()}
+    rows = {row["name"]: row for row in menu.sizes()}
     assert rows["NC96ads_A100_v4"]["rate"] == "80 Gb/s"
     assert rows["NC96ads_A100_v4"]["network"] == "Ethernet"
     assert rows["NC4as_T4_v3"]["network"] == "not stated"
@@ -31,12 +31,12 @@ def test_a_row_says_what_is_known_and_no_more() -> None:
 
 
 def test_the_choices_are_plain_json() -> None:
-    choices = [launch_choices.sizes(), launch_choices.backends(), launch_choices.clusters(), launch_choices.durations()]
+    choices = [menu.sizes(), menu.backends(), menu.clusters(), menu.durations()]
     assert json.loads(json.dumps(choices, allow_nan=False))
 
 
 def test_backends_are_offered_once_with_their_options() -> None:
-    offered = {choice["label"]: choice for choice in launch_choices.backends()}
+    offered = {choice["label"]: choice for choice in menu.backends()}
     assert list(offered) == ["horovod-gloo", "horovod-mpi", "torch", "plain"]
     assert [option["name"] for option in offered["torch"]["options"]] == ["transport"]
     assert offered["torch"]["options"][0]["kind"] == "choice"
@@ -47,7 +47,7 @@ def test_backends_are_offered_once_with_their_options() -> None:
 
 def test_a_backend_that_is_missing_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("distdl_jupyter.backends.horovod.find_spec", lambda name: None)
-    offered = {choice["label"]: choice["reason"] for choice in launch_choices.backends()}
+    offered = {choice["label"]: choice["reason"] for choice in menu.backends()}
     assert "distdl install horovod" in offered["horovod-gloo"]
     assert offered["plain"] == ""
 
@@ -62,24 +62,24 @@ def test_a_backend_that_is_missing_says_how_to_get_it(monkeypatch: pytest.Monkey
     ],
 )
 def test_a_label_is_shown_as_the_choice_that_means_it(label: str, shown: tuple[str, dict[str, str]]) -> None:
-    assert launch_choices.split_label(label) == shown
+    assert menu.split_label(label) == shown
 
 
 def test_an_unknown_label_is_refused() -> None:
     with pytest.raises(InvalidSpec, match="horovod-gloo"):
-        launch_choices.split_label("horovodgloo")
+        menu.split_label("horovodgloo")
 
 
 def test_the_cluster_line_says_which_machine() -> None:
-    (local,) = [cluster for cluster in launch_choices.clusters() if cluster["local"]]
+    (local,) = [cluster for cluster in menu.clusters() if cluster["local"]]
     assert local["name"] == "local"
     assert "core" in local["detail"]
     assert local["reason"] == ""
 
 
 def test_durations_begin_without_a_limit() -> None:
-    assert launch_choices.durations()[0] == {"seconds": 0, "text": "No limit"}
-    assert {"seconds": 10_800, "text": "3 h"} in launch_choices.durations()
+    assert menu.durations()[0] == {"seconds": 0, "text": "No limit"}
+    assert {"seconds": 10_800, "text": "3 h"} in menu.durations()
 
 
 OFFERED = [
@@ -103,4 +103,4 @@ OFFERED = [
 )
 def test_the_backend_to_begin_with(wanted: str, count: int, missing: tuple[str, ...], label: str) -> None:
     offered = [{**one, "reason": "missing" if one["label"] in missing else one["reason"]} for one in OFFERED]
-    assert launch_choices.likely_backend(offered, wanted, count) == label
+    assert menu.likely_backend(offered, wanted, count) == label

@@ -9,7 +9,7 @@ import pytest
 from distdl_jupyter.core.events import EventWriter
 from distdl_jupyter.core.spec import Captured, JobSpec, Source
 from distdl_jupyter.core.store import JobFolder, JobStore
-from distdl_jupyter.panels.launch_history import past_jobs, values_of
+from distdl_jupyter.form.history import past_jobs, values_of
 
 
 def write(store: JobStore, number: int, *states: str, lines: int = 0) -> JobFolder:
