@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import functools
 import time
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
-from distdl_jupyter import outcome
+from distdl_jupyter import again, outcome
 from distdl_jupyter.core.errors import JobNotRunning, JobStillRunning
 from distdl_jupyter.core.events import EventWriter, JobLock
 from distdl_jupyter.core.logline import LogLine, lines_of
 from distdl_jupyter.core.names import override
-from distdl_jupyter.core.series import SeriesBook
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore, new_id
 from distdl_jupyter.core.words import plural
 from distdl_jupyter.follow import POLL, Follower
+from distdl_jupyter.reading import Reading
 from distdl_jupyter.supervisor import control, detach
 
 if TYPE_CHECKING:
@@ -118,15 +118,13 @@ class Job:
 
         from distdl_jupyter.core.figure import figure
 
-        book = SeriesBook()
-        for batch in iter(Follower(self.folder).read, []):
-            for event in batch:
-                book.apply(event)
-        names = list(self.view().metrics)
+        seen = Reading(self.folder)
+        seen.catch_up()
+        names = list(seen.view.metrics)
         chosen = metric if metric is not None else next(iter(names), None)
         if chosen not in names:
             raise ValueError(f"The job has reported no metric {chosen!r}; there are: {', '.join(names) or 'none yet'}.")
-        return go.Figure(figure(book, chosen, mode="ranks" if each_rank else "band", log=log, standalone=True))
+        return go.Figure(figure(seen.book, chosen, mode="ranks" if each_rank else "band", log=log, standalone=True))
 
     def cancel(self, *, now: bool = False) -> None:
         """Stop the job from anywhere: INT, TERM, KILL with a grace between; ``now`` kills at once.
@@ -136,6 +134,14 @@ class Job:
         if self.view().state.ended:
             raise JobNotRunning(f"Job {self.id} has ended ({self.state.value}); there is nothing to cancel.")
         control.request(self.folder.control, "cancel", now=now)
+
+    def rerun(self) -> Job:
+        """Start the same job once more, with the code and the values that travelled then; return the new handle.
+
+        Secret environment variables are taken from this process's environment, because no job keeps them. Raises
+        InvalidSpec when one is missing there, JobNotFound when the job's files are gone.
+        """
+        return Job(_begin(*again.again(self.folder, new_id())))
 
     def remove(self) -> None:
         """Delete the job's folder with its log and values. Raises JobStillRunning while the job lives."""
@@ -199,30 +205,48 @@ def launch(draft: Draft, **options: Any) -> Job:
     """Make a job of captured code and start its supervisor. Raises InvalidSpec, PluginUnavailable, OSError."""
     from distdl_jupyter import jobspec  # readers of jobs need neither capture nor checks
 
-    store = JobStore()
     spec, secret_values = jobspec.build(draft, options, id_=new_id())
+    return Job(_begin(spec, secret_values, draft))
+
+
+def _begin(spec: JobSpec, secret_values: Mapping[str, str], code: Code) -> JobFolder:
+    """Write a job's folder and start its supervisor in it."""
+    store = JobStore()
     folder = store.prepare(spec.id)
     lock = JobLock.acquire(folder.lock)
     assert lock is not None, "a folder that nobody else can see is not locked"
     try:
-        draft.write(folder)
+        code.write(folder)
         folder.spec_file.write_text(spec.dumps(), encoding="utf-8")
-        _write_beginning(folder, spec, draft)
+        _write_beginning(folder, spec, code)
         folder = store.publish(folder)
-        detach.start(folder, lock, secret_values)
+        detach.start(folder, lock, secret_values, python=spec.python)
     except BaseException:
         lock.release()
         raise
-    return Job(folder)
+    return folder
 
 
-def _write_beginning(folder: JobFolder, spec: JobSpec, draft: Draft) -> None:
+class Code(Protocol):
+    """What a job runs: a draft, or the files of an earlier job."""
+
+    def write(self, folder: JobFolder) -> None:
+        """Put the code and the values into a job's folder."""
+
+    def heading(self) -> str:
+        """Return count and size of what travels."""
+
+    def summary(self) -> str:
+        """Return what travels in one line."""
+
+
+def _write_beginning(folder: JobFolder, spec: JobSpec, code: Code) -> None:
     writer = EventWriter(folder.events)
     try:
         writer.write("state", state=State.QUEUED.value, reason="")
-        writer.write("phase", phase="capture", detail=draft.heading(), seconds=round(spec.capture_seconds, 3))
+        writer.write("phase", phase="capture", detail=code.heading(), seconds=round(spec.capture_seconds, 3))
         if spec.captured:
-            writer.write("log", rank=None, stream="sys", text=f"Captured {draft.summary()}")
+            writer.write("log", rank=None, stream="sys", text=f"Captured {code.summary()}")
         for finding in spec.findings:
             if finding.get("level") in ("warning", "error"):
                 text = f"{finding.get('text', '')} {finding.get('remedy', '')}".strip()

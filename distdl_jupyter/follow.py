@@ -42,7 +42,7 @@ class Follower:
         """Return the next events (some megabytes at most) and fold them into ``view``; [] when nothing is new."""
         found, self.cursor = events.read(self.folder.events, self.cursor)
         for event in found:
-            self.view.apply(event)
+            self.fold(event)
         if found:
             self._heard = time.monotonic()
         elif not self.view.state.ended and time.monotonic() - self._heard > _SILENCE:
@@ -50,6 +50,10 @@ class Follower:
             if settle(self.folder):
                 return self.read()
         return found
+
+    def fold(self, event: Event) -> None:
+        """Take one event into what this reader keeps."""
+        self.view.apply(event)
 
     def catch_up(self) -> JobView:
         """Read all there is now and return the view."""

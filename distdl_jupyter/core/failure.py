@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.rank import RankView
 
 
+#: Signals by which a process ends itself.
+_CRASHES = ("ABRT", "SEGV", "BUS", "FPE", "ILL")
+
+
 @dataclass(slots=True)
 class Failure:
     """The cause of a failed job. ``when`` is in epoch seconds.
@@ -60,10 +64,21 @@ def first_failure(ranks: Sequence[RankView]) -> Failure | None:
 
 
 def has_failed(rank: RankView) -> bool:
-    """Say whether the rank raised, ended with another code than 0 or was killed."""
+    """Say whether the rank raised, ended with another code than 0 or was killed.
+
+    A process that crashes while it shuts down, after its result was saved, has not failed: libraries with threads of
+    their own (torch's Gloo among them) sometimes abort then, by chance.
+    """
     if rank.ok is False:
         return True
+    if crashed_at_the_end(rank):
+        return False
     return rank.status == "ended" and (bool(rank.code) or rank.signal is not None)
+
+
+def crashed_at_the_end(rank: RankView) -> bool:
+    """Say whether the process crashed by itself after the rank's work was done and its result was saved."""
+    return rank.ok is True and rank.signal in _CRASHES
 
 
 def _secondary(rank: RankView) -> bool:

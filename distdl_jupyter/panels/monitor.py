@@ -63,7 +63,7 @@ class JobPanel(ipywidgets.VBox):  # type: ignore[misc]
         super().__init__()
         self.job = job
         follower = Follower(job.folder)
-        self.model = JobModel(follower.view, can_rerun=hasattr(job, "rerun"))
+        self.model = JobModel(follower.view, can_rerun=True)
         self.head = HeadWidget()
         self.notice = NoticeWidget()
         self.curve = Curve(self.model)
@@ -143,7 +143,7 @@ class JobPanel(ipywidgets.VBox):  # type: ignore[misc]
     def _rerun(self) -> None:
         from distdl_jupyter.panels.output import show
 
-        show(self.job.rerun())  # type: ignore[attr-defined]
+        show(self.job.rerun())
 
 
 def panel(job: Job) -> JobPanel:

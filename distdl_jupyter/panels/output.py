@@ -12,10 +12,9 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.core.log import LogBook
-from distdl_jupyter.core.series import SeriesBook
 from distdl_jupyter.follow import Follower
 from distdl_jupyter.panels import snapshot
+from distdl_jupyter.reading import Reading
 
 if TYPE_CHECKING:
     from distdl_jupyter.client import Job
@@ -85,18 +84,13 @@ class Shown:
         self._settled = True
 
     def _bundle(self) -> dict[str, Any]:
-        follower = Follower(self._job.folder)
-        book, lines = SeriesBook(), LogBook(follower.view.process_count)
-        for events in iter(follower.read, []):
-            for event in events:
-                book.apply(event)
-                lines.apply(event)
-        view = follower.view
+        seen = Reading(self._job.folder)
+        view = seen.catch_up()
         result = view.ranks[0].result or ""
         bundle: dict[str, Any] = {
             JOB_MIME: {"id": view.id, "version": 1},
-            "text/html": snapshot.html(view, book, lines, follower.spec, result),
-            "text/plain": snapshot.text(view, book, lines, follower.spec, result),
+            "text/html": snapshot.html(view, seen.book, seen.log, seen.spec, result),
+            "text/plain": snapshot.text(view, seen.book, seen.log, seen.spec, result),
         }
         if self._panel is not None:
             bundle["application/vnd.jupyter.widget-view+json"] = {

@@ -20,11 +20,14 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.store import JobFolder
 
 
-def start(folder: JobFolder, lock: JobLock, secret_variables: Mapping[str, str]) -> None:
-    """Start the supervisor of a published job and give it the lock. Raises OSError when it cannot be started."""
+def start(folder: JobFolder, lock: JobLock, secret_variables: Mapping[str, str], *, python: str = "") -> None:
+    """Start the supervisor of a published job, under the interpreter ``python``, and give it the lock.
+
+    Raises OSError when it cannot be started.
+    """
     with folder.supervisor_log.open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "distdl_jupyter.supervisor", str(folder.path), str(lock.fd)],
+            [python or sys.executable, "-P", "-m", "distdl_jupyter.supervisor", str(folder.path), str(lock.fd)],
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,

@@ -16,7 +16,7 @@ from distdl_jupyter import registry
 from distdl_jupyter.clusters.base import Cluster, Context, Exit, Run
 from distdl_jupyter.core.errors import DistDLError, LaunchFailed
 from distdl_jupyter.core.events import read_all
-from distdl_jupyter.core.failure import has_failed
+from distdl_jupyter.core.failure import crashed_at_the_end, has_failed
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.words import duration, plural, ranks, size
 from distdl_jupyter.supervisor import stopping
@@ -157,6 +157,9 @@ class Supervisor:
         self._living.discard(exit_.rank)
         self._ledger.write("rank", rank=exit_.rank, status="ended", code=exit_.code, signal=exit_.signal,
                            evidence=exit_.evidence)  # fmt: skip
+        if crashed_at_the_end(self._ledger.view.ranks[exit_.rank]):
+            self._ledger.note("info", f"The process of rank {exit_.rank} crashed (SIG{exit_.signal}) while it shut "
+                              "down. Its work was done and its result is saved.", "crash-at-end")  # fmt: skip
 
     def _follow_phases(self) -> None:
         ledger, total = self._ledger, self._spec.process_count
