@@ -1,0 +1,84 @@
+"""Everything of a job that does not stream: its spec as people read it, its code, its ranks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from distdl_jupyter.core import words
+from distdl_jupyter.core.failure import describe
+from distdl_jupyter.presentation.card import card, finite, status
+from distdl_jupyter.presentation.curve import metrics
+from distdl_jupyter.presentation.schema import CapturedName, JobDetail, RankRow, SpecRow
+
+if TYPE_CHECKING:
+    from distdl_jupyter.core.rank import RankView
+    from distdl_jupyter.core.spec import JobSpec
+    from distdl_jupyter.core.view import JobView
+
+
+def detail(view: JobView, spec: JobSpec, now: float) -> JobDetail:
+    """Return the whole job at the moment ``now`` (epoch seconds)."""
+    source = spec.source
+    return JobDetail(
+        card=card(view, now, can_rerun=view.state.ended),
+        metrics=metrics(view),
+        ranks=tuple(rank_row(rank) for rank in view.ranks),
+        spec=tuple(spec_rows(spec)),
+        captured=tuple(CapturedName(one.name, one.kind, one.detail, one.size) for one in spec.captured),
+        code=source.code,
+        command=source.command,
+        notebook=source.notebook,
+        cell_id=source.cell_id,
+        execution_count=source.execution_count,
+        versions=dict(spec.versions),
+    )
+
+
+def rank_row(rank: RankView) -> RankRow:
+    """Return one line of the table of ranks."""
+    ended = rank.status == "ended" or rank.ok is False
+    return RankRow(
+        rank=rank.rank,
+        local_rank=rank.local_rank,
+        node=rank.node,
+        host=rank.host,
+        pid=rank.pid,
+        gpu=rank.gpu,
+        status=status(rank),
+        last_step=finite(rank.last_step),
+        lines=rank.lines,
+        error_lines=rank.error_lines,
+        how=describe(rank) if ended and describe(rank) != "ended" else "",
+    )
+
+
+def spec_rows(spec: JobSpec) -> list[SpecRow]:
+    """Return the lines of the spec that say something, in the order in which people ask."""
+    limit = spec.max_run_duration_seconds
+    rows = [
+        ("name", "Name", spec.name),
+        ("source", "Code", _code(spec)),
+        ("compute_target", "Cluster", spec.compute_target),
+        ("process_count", "Processes", words.processes(spec.node_count, spec.process_count_per_node)),
+        ("distributed_backend", "Backend", spec.distributed_backend),
+        ("vm_size", "VM size", spec.vm_size or ""),
+        ("use_gpu", "GPU", {None: "", True: "required", False: "not used"}[spec.use_gpu]),
+        *((name, name, str(value)) for name, value in {**spec.backend_options, **spec.cluster_options}.items()),
+        ("environment_variables", "Environment", _variables(spec)),
+        ("max_run_duration_seconds", "Stops after", words.duration(limit) if limit else ""),
+        ("working_directory", "Directory", spec.working_directory),
+        ("python", "Python", " ".join(part for part in (spec.versions.get("python", ""), spec.python) if part)),
+        ("script_arguments", "Arguments", " ".join(spec.script_arguments)),
+    ]
+    return [SpecRow(field, label, value) for field, label, value in rows if value]
+
+
+def _code(spec: JobSpec) -> str:
+    source = spec.source
+    cell = f"cell [{source.execution_count}]" if source.execution_count is not None else spec.kind
+    return f"{cell}, {source.notebook.rsplit('/', 1)[-1]}" if source.notebook else cell
+
+
+def _variables(spec: JobSpec) -> str:
+    shown = [f"{name}={value}" for name, value in spec.environment_variables.items()]
+    return ", ".join([*shown, *(f"{name}=•••" for name in spec.secret_variables)])
