@@ -78,3 +78,14 @@ def load_ipython_extension(ipython: Any) -> None:
     from distdl_jupyter.magic import load
 
     load(ipython)
+
+
+def _jupyter_labextension_paths() -> list[dict[str, str]]:
+    """Where the built JupyterLab extension lies in this package, and under which name JupyterLab finds it."""
+    return [{"src": "labextension", "dest": "distdl-jupyter"}]
+
+
+def _jupyter_server_extension_points() -> list[dict[str, Any]]:
+    """What ``jupyter server`` loads: the HTTP API of jobs and clusters."""
+    home = "distdl_jupyter.server.app"
+    return [{"module": home, "app": importlib.import_module(home).DistDLApp}]
