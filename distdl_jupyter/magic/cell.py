@@ -9,7 +9,7 @@ from distdl_jupyter import capture
 from distdl_jupyter.core.errors import InvalidSpec, JobNotRunning
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.words import processes, short_id
-from distdl_jupyter.magic.arguments import cell_parser, job_options, without_secrets
+from distdl_jupyter.form.arguments import cell_parser, job_options, without_secrets
 from distdl_jupyter.magic.session import Session, told_shortly
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.names import resolve
 from distdl_jupyter.core.spec import check_count, looks_secret
 from distdl_jupyter.core.words import plural, short_id
-from distdl_jupyter.magic.arguments import Parser, allowed, pairs_of, value_of
+from distdl_jupyter.form.arguments import Parser, allowed, pairs_of, value_of
 from distdl_jupyter.magic.session import Session, told_shortly
 from distdl_jupyter.magic.table import JobTable
 

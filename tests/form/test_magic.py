@@ -64,7 +64,7 @@ def test_the_cell_calls_the_function_as_the_form_does() -> None:
 
 
 def test_the_real_magic_understands_the_line_as_the_form_meant_it() -> None:
-    from distdl_jupyter.magic.arguments import cell_parser, job_options
+    from distdl_jupyter.form.arguments import cell_parser, job_options
 
     options = {
         **OPTIONS, "vm_size": "NC96ads_A100_v4", "use_gpu": False, "max_run_duration_seconds": 5400.0,

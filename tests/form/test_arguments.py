@@ -8,7 +8,7 @@ from distdl_jupyter import jobspec
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.names import ALIASES
 from distdl_jupyter.form import magic as magics
-from distdl_jupyter.magic.arguments import allowed, cell_parser, job_options, value_of, without_secrets
+from distdl_jupyter.form.arguments import allowed, cell_parser, job_options, value_of, without_secrets
 from distdl_jupyter.magic.lines import configured
 
 

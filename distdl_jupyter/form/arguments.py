@@ -11,8 +11,9 @@ import ast
 import contextlib
 import dataclasses
 import inspect
+import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from distdl_jupyter import jobspec, registry
@@ -22,7 +23,7 @@ from distdl_jupyter.core.spec import looks_secret
 
 _MASK = "•••"
 #: Flags that say what the magic does rather than what the job is.
-_OWN = ("out", "wait", "panel")
+OWN = ("out", "wait", "panel")
 
 _DESCRIPTION = """
 Run this cell on every rank of a distributed job.
@@ -120,7 +121,7 @@ def _add_job_flags(parser: Parser) -> None:
     )
     add("--name", metavar="NAME", help="The job's name (default: notebook and cell number).")
     add("--env", action="append", dest="environment_variables", metavar="NAME=VALUE",
-        help="An environment variable of the ranks; may be repeated.")  # fmt: skip
+        help="An environment variable of the ranks; NAME alone takes this kernel's value. May be repeated.")  # fmt: skip
     add("--max-run-duration-seconds", type=float, metavar="S", help="Stop the job after S seconds.")
     add("--max-log-bytes", type=int, metavar="N", help="Drop log text beyond this, with a note (default 1 GB).")
     add(
@@ -187,14 +188,19 @@ def value_of(text: str) -> Any:
 
 def allowed() -> set[str]:
     """Return the primary names of all options of all jobs and plug-ins."""
-    return {action.dest for action in cell_parser()._actions} - {*_OWN, *ALIASES, *TOTALS}  # noqa: SLF001
+    return {action.dest for action in cell_parser()._actions} - {*OWN, *ALIASES, *TOTALS}  # noqa: SLF001
 
 
-def job_options(chosen: argparse.Namespace, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the job's options under their primary names; flags go before the defaults of this kernel."""
-    given = {name: value for name, value in vars(chosen).items() if name not in _OWN}
+def job_options(
+    chosen: argparse.Namespace, defaults: Mapping[str, Any], value: Callable[[str], str | None] = os.environ.get
+) -> dict[str, Any]:
+    """Return the job's options under their primary names; flags go before the defaults of this kernel.
+
+    ``value`` gives a variable's value for ``--env NAME``.
+    """
+    given = {name: value for name, value in vars(chosen).items() if name not in OWN}
     if "environment_variables" in given:
-        variables = pairs_of(given["environment_variables"])
+        variables = pairs_of(given["environment_variables"], value)
         given["environment_variables"] = {**(defaults.get("environment_variables") or {}), **variables}
     named = {ALIASES.get(name, name) for name in given}
     if named & set(TOTALS):
@@ -203,16 +209,19 @@ def job_options(chosen: argparse.Namespace, defaults: Mapping[str, Any]) -> dict
     return resolve(merged, {*jobspec.COMMON, *allowed()})
 
 
-def pairs_of(words: list[str]) -> dict[str, str]:
-    """Return NAME=VALUE words as a dict. Raises InvalidSpec."""
+def pairs_of(words: list[str], value: Callable[[str], str | None] = os.environ.get) -> dict[str, str]:
+    """Return NAME=VALUE words as a dict; ``value`` answers for a NAME alone. Raises InvalidSpec."""
     found = {}
     for word in words:
-        name, equals, value = word.partition("=")
-        if not equals or not name:
+        name, equals, text = word.partition("=")
+        known = text if equals else value(name)
+        if not name or known is None:
             raise InvalidSpec(
-                "--env takes NAME=VALUE.", field="environment_variables", hint="Example: --env OMP_NUM_THREADS=2."
+                "--env takes NAME=VALUE, or the NAME of a variable that this kernel's environment has.",
+                field="environment_variables",
+                hint="Example: --env OMP_NUM_THREADS=2.",
             )
-        found[name] = value
+        found[name] = known
     return found
 
 
