@@ -96,6 +96,9 @@ export class Clock {
   /** Whether the kernel was heard at all; a view of a saved notebook never hears one. */
   live = false;
 
+  /** `patience` are the seconds of silence after which the time stands still and the view counts as paused. */
+  constructor(readonly patience = 5) {}
+
   /** Take the kernel's time from a message that came just now. */
   sync(kernel: number): void {
     this.#kernel = kernel;
@@ -109,14 +112,21 @@ export class Clock {
     this.#heard = performance.now();
   }
 
+  /** Count this moment as a sign of life that brought no time along. */
+  keep(): void {
+    if (!this.live) return;
+    this.#kernel += this.silence();
+    this.#heard = performance.now();
+  }
+
   /** Seconds since the kernel was heard. */
   silence(): number {
     return (performance.now() - this.#heard) / 1000;
   }
 
-  /** The kernel's time now; after `patience` seconds of silence it stays where it was heard last. */
-  now(patience = 5): number {
+  /** The kernel's time now; after too long a silence it stays where it was heard last. */
+  now(): number {
     const silence = this.silence();
-    return this.#kernel + (silence > patience ? 0 : silence);
+    return this.#kernel + (silence > this.patience ? 0 : silence);
   }
 }

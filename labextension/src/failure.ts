@@ -11,8 +11,11 @@ import { icon } from './icons';
 import { python } from './pycolor';
 import { clock, listing, plural, ranks, secondsTaken } from './words';
 
+/** Returns what brings a line of the cell with an execution count into view, null when that cell is out of reach. */
+export type Reach = (root: HTMLElement, cell: number | null) => ((line: number) => void) | null;
+
 export class FailureView {
-  constructor(private readonly root: HTMLElement, private readonly rerun: () => void) {
+  constructor(private readonly root: HTMLElement, private readonly rerun: () => void, private readonly reach: Reach = inNotebook) {
     root.classList.add('dd-failure');
     root.setAttribute('role', 'alert');
   }
@@ -21,7 +24,7 @@ export class FailureView {
   update(card: Card): void {
     const failure = card.failure;
     this.root.classList.toggle('dd-gone', failure === null);
-    const reach = findCell(this.root, failure ? (ownFrame(failure)?.cell ?? null) : null) !== null;
+    const reach = this.reach(this.root, failure ? (ownFrame(failure)?.cell ?? null) : null) !== null;
     fill(this.root, JSON.stringify([failure, card.can_rerun, reach]), () => (failure ? this.#build(failure, card) : []));
   }
 
@@ -47,20 +50,26 @@ export class FailureView {
 
   #place(frame: Frame): HTMLElement {
     const text = frame.cell === null ? `${frame.label}, line ${frame.line}` : `cell [${frame.cell}], line ${frame.line}`;
-    const cell = findCell(this.root, frame.cell);
-    if (!cell) return h('span', {}, text);
-    return onClick(h('button', { type: 'button', class: 'dd-link' }, text), () => openCell(cell, frame.line));
+    const open = this.reach(this.root, frame.cell);
+    if (!open) return h('span', {}, text);
+    return onClick(h('button', { type: 'button', class: 'dd-link' }, text), () => open(frame.line));
   }
 
   #actions(failure: Failure, card: Card): Child[] {
     const frame = failure.frames.filter(({ cell }) => cell !== null).at(-1);
-    const cell = frame ? findCell(this.root, frame.cell) : null;
-    const open = cell && frame ? onClick(button('cell', 'Open cell', 'dd-primary'), () => openCell(cell, frame.line)) : null;
+    const reached = frame ? this.reach(this.root, frame.cell) : null;
+    const open = reached && frame ? onClick(button('cell', 'Open cell', 'dd-primary'), () => reached(frame.line)) : null;
     const text = failure.traceback || failure.what;
     const copyText = button('copy', 'Copy traceback', '');
     const rerun = card.can_rerun ? onClick(button('rerun', 'Rerun', ''), () => this.rerun()) : null;
     return [open, failure.traceback ? onClick(copyText, () => void copy(text, copyText)) : null, rerun];
   }
+}
+
+/** The notebook around the view. */
+function inNotebook(root: HTMLElement, number: number | null): ((line: number) => void) | null {
+  const cell = findCell(root, number);
+  return cell && ((line) => openCell(cell, line));
 }
 
 function sentence(failure: Failure, card: Card): HTMLElement {

@@ -12,19 +12,28 @@ import { ENDED, ago, capital, clock, count, duration, pastDay, percent, plural, 
 export interface Actions {
   cancel(): void;
   kill(): void;
-  detach(): void;
-  attach(): void;
   rerun(): void;
+  /** Close the view to one line, and open it again; left out where a view has one size only. */
+  detach?(): void;
+  attach?(): void;
+}
+
+/** What a place adds to the head that it shows. */
+export interface Extras {
+  /** Before the head's own buttons, and between `Rerun` and `Cancel`. */
+  first?: HTMLElement[];
+  more?: HTMLElement[];
+  /** The last words of the line that says where and how many. */
+  origin?: HTMLElement;
+  /** Why nothing is heard, as a tooltip. */
+  silence?(card: Card): string;
 }
 
 /** A job younger than this is canceled without a question, in seconds. */
 const YOUNG = 60;
-/** Seconds of silence after which the live view counts as paused. */
-const PAUSED = 5;
 const SETUP = new Set(['queued', 'preparing', 'starting']);
 
 export class Header {
-  readonly clock = new Clock();
   #card: Card | null = null;
   #detached = false;
   #asking = false;
@@ -58,10 +67,16 @@ export class Header {
   readonly #bar = h('div', { class: 'dd-bar', role: 'progressbar', 'aria-valuemin': 0, 'aria-valuemax': 100 }, this.#fill);
   readonly #live = h('div', { class: 'dd-sr', role: 'status', 'aria-live': 'polite' });
 
-  constructor(readonly root: HTMLElement, private readonly actions: Actions) {
+  constructor(
+    readonly root: HTMLElement,
+    private readonly actions: Actions,
+    readonly clock = new Clock(),
+    private readonly extras: Extras = {},
+  ) {
     root.classList.add('dd-head');
     root.setAttribute('role', 'group');
-    const buttons = [this.#attach, this.#detach, this.#rerun, this.#cancel, this.#kill];
+    const { first = [], more = [] } = extras;
+    const buttons = [...first, this.#attach, this.#detach, this.#rerun, ...more, this.#cancel, this.#kill];
     const identity = [this.#pill, this.#name, this.#id, this.#shortId, this.#copy, this.#inline];
     const top = h('div', { class: 'dd-row dd-top' }, ...identity, h('span', { class: 'dd-grow' }), this.#paused, this.#question, ...buttons);
     root.append(top, this.#metaRow, this.#workRow, this.#stopRow, this.#bar, this.#live);
@@ -72,8 +87,8 @@ export class Header {
     onClick(this.#copy, () => void copy(this.#card?.id ?? '', this.#copy));
     onClick(this.#cancel, () => this.#askOrCancel());
     onClick(this.#kill, () => this.#press('kill'));
-    onClick(this.#detach, () => this.actions.detach());
-    onClick(this.#attach, () => this.actions.attach());
+    onClick(this.#detach, () => this.actions.detach?.());
+    onClick(this.#attach, () => this.actions.attach?.());
     onClick(this.#rerun, () => this.#press('rerun'));
     this.#question.addEventListener('keydown', (event) => {
       if (event.key === 'Escape') this.#answer(false);
@@ -144,7 +159,8 @@ export class Header {
     show(this.#metaRow, mode === 'running' || mode === 'ended');
     const more = mode === 'ended' ? endWords(card, this.clock.now()) : this.#hasWork(card) ? [] : [this.#elapsedText(card)];
     const words = [...places(card), ...more];
-    fill(this.#meta, words.join('|'), () => words.map((word) => h('span', {}, word)));
+    const { origin } = this.extras;
+    fill(this.#meta, words.join('|'), () => [...words.map((word) => h('span', {}, word)), origin]);
     drawHosts(this.#hosts, mode === 'running' ? card.hosts : []);
   }
 
@@ -195,7 +211,7 @@ export class Header {
   }
 
   #isPaused(card: Card): boolean {
-    return !ENDED.has(card.state) && this.clock.silence() > PAUSED;
+    return !ENDED.has(card.state) && this.clock.silence() > this.clock.patience;
   }
 
   #drawPaused(card: Card, paused: boolean): void {
@@ -203,7 +219,8 @@ export class Header {
     if (!paused) return;
     const text = this.clock.live ? `Live view paused ${ago(this.clock.silence())}` : `Shown as of ${clock(card.now)}`;
     fill(this.#paused, text, () => [icon('warn', 14), h('span', { class: 'dd-ell' }, text)]);
-    assign(this.#paused, { title: `The kernel sends nothing. The job goes on; %dist_attach ${card.id} shows it again.` });
+    const why = this.extras.silence?.(card) ?? `The kernel sends nothing. The job goes on; %dist_attach ${card.id} shows it again.`;
+    assign(this.#paused, { title: why });
   }
 
   #drawButtons(card: Card, paused: boolean): void {
@@ -211,7 +228,7 @@ export class Header {
     const canceling = card.state === 'canceling';
     show(this.#question, this.#asking);
     show(this.#attach, this.#detached);
-    show(this.#detach, living && !canceling && !SETUP.has(card.state) && !this.#detached && !this.#asking);
+    show(this.#detach, this.actions.detach !== undefined && living && !canceling && !SETUP.has(card.state) && !this.#detached && !this.#asking);
     show(this.#cancel, living && !canceling && !this.#detached && !this.#asking);
     show(this.#kill, canceling && !this.#detached);
     show(this.#rerun, !living && card.can_rerun && card.state !== 'failed' && !this.#detached);

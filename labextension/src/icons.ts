@@ -21,6 +21,8 @@ const SHAPES: Record<string, string[]> = {
   cell: ['rect x=2.5 y=3.8 width=11 height=8.4 rx=1', 'path d=M5 6.6 6.6 8 5 9.4M8.4 9.6H10.8'],
   detach: ['path d=M9.6 2.8H13.2V13.2H2.8V9.6', 'path d=M7.8 8.2 2.8 3.2M2.8 6.4V3.2H6'],
   attach: ['path d=M9.6 2.8H13.2V13.2H2.8V9.6', 'path d=M2.8 2.8 8 8M8 4.8V8H4.8'],
+  compare: ['path d=M2.6 4H13.4M2.6 8H9.6M2.6 12H6.4'],
+  file: ['path d=M4 2.6H9.2L12 5.4V13.4H4ZM9 2.8V5.6H11.8'],
   stop: ['rect x=4.2 y=4.2 width=7.6 height=7.6 rx=0.5'],
   wrap: ['path d=M2.6 4H13.4M2.6 8H11.2A2 2 0 0 1 11.2 12H8M9.6 10.4 8 12 9.6 13.6M2.6 12H5'],
   server: ['rect x=2.6 y=2.6 width=10.8 height=4.6 rx=1', 'rect x=2.6 y=8.8 width=10.8 height=4.6 rx=1', 'path d=M5 4.9H5.1M5 11.1H5.1'],
