@@ -17,6 +17,9 @@ STEP := .ci/step
 BUNDLE := distdl_jupyter/panels/static/head.js
 MODULES := labextension/node_modules/.installed
 FRONT_END := $(shell find labextension -name node_modules -prune -o -type f -print)
+WHEEL := dist/.built
+SOURCES := $(shell find distdl_jupyter -name __pycache__ -prune -o -path distdl_jupyter/labextension -prune \
+	-o -path distdl_jupyter/panels/static -prune -o -type f -print) pyproject.toml README.md LICENSE
 NOTEBOOK := notebooks/quickstart.ipynb
 
 # The front end is built here, with its time shown, and not a second time inside pip.
@@ -25,7 +28,7 @@ export HATCH_JUPYTER_BUILDER_SKIP_NPM := 1
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test lab bench lint build clean
+.PHONY: help demo test lab bench lint build wheel clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -37,7 +40,7 @@ lab: $(STAMPS)/horovod ## Open the same notebook in JupyterLab
 	@$(VENV)/bin/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) \
 		--notebook-dir=$(dir $(NOTEBOOK)) --LabApp.default_url=/lab/tree/$(notdir $(NOTEBOOK)) $(LAB)
 
-test: $(STAMPS)/horovod $(STAMPS)/test ## Run every check and every test
+test: $(STAMPS)/horovod $(STAMPS)/test $(WHEEL) ## Run every check and every test
 	@.ci/test $(PYTEST)
 
 lint: $(STAMPS)/test $(MODULES) ## Check style, types and the floors between the modules
@@ -46,10 +49,12 @@ lint: $(STAMPS)/test $(MODULES) ## Check style, types and the floors between the
 bench: $(STAMPS)/horovod $(STAMPS)/test ## Measure, as ratios
 	@for script in tests/benchmarks/[a-z]*.py; do $(PY) "$$script" || exit 1; done
 
-build: $(BUNDLE) ## Build the panels' front end
+build: $(BUNDLE) ## Build the front end: the panels and the JupyterLab extension
+
+wheel: $(WHEEL) ## Build the wheel, in dist/
 
 clean: ## Remove all that the other targets made here (built Horovod wheels stay in the user cache)
-	rm -rf $(VENV) labextension/node_modules distdl_jupyter/panels/static tests/artifacts .hypothesis .*_cache
+	rm -rf $(VENV) dist labextension/node_modules distdl_jupyter/panels/static distdl_jupyter/labextension tests/artifacts .hypothesis .*_cache
 	find distdl_jupyter tests notebooks -name __pycache__ -prune -exec rm -rf {} +
 
 $(STAMPS)/prerequisites:
@@ -75,10 +80,16 @@ $(BUNDLE): $(FRONT_END) $(MODULES)
 
 $(STAMPS)/package: pyproject.toml | $(STAMPS)/torch $(BUNDLE)
 	@$(STEP) "Installing distdl_jupyter" $(PIP) -e '.[torch,mpi,demo]'
+	@.ci/develop $(VENV)
 	@touch $@
 
 $(STAMPS)/test: $(STAMPS)/package
 	@$(STEP) "Installing what the tests need" $(PIP) -e '.[test]'
+	@touch $@
+
+# The one wheel that the tests install; its front end is built anew, because a watching build leaves source maps.
+$(WHEEL): $(SOURCES) $(FRONT_END) | $(MODULES) $(STAMPS)/test
+	@$(STEP) "Building the wheel" .ci/wheel $(PY)
 	@touch $@
 
 # Again when torch was replaced; its file is not there yet when the first run reads this.

@@ -1,11 +1,35 @@
 // Builds the JupyterLab extension from src/lab into distdl_jupyter/labextension, where the Python package finds it.
 // `--watch` rebuilds on every change, with source maps; what Lab itself brings is shared with it and not bundled.
-import { spawnSync } from 'node:child_process';
+import { spawn } from 'node:child_process';
+import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { dirname } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
 const at = (path) => fileURLToPath(new URL(path, import.meta.url));
-const watch = process.argv.includes('--watch') ? ['--watch', '--development'] : [];
+const json = (path) => JSON.parse(readFileSync(path, 'utf8'));
+
+// The builder knows the packages of the newest Lab and would ask for those versions; this source is checked against the
+// oldest that it supports (package-lock.json), so it asks for that and newer.
+function supported([name, newest]) {
+  const installed = at(`node_modules/${name}/package.json`);
+  if (!existsSync(installed)) return [name, newest];
+  const [major, minor] = json(installed).version.split('.');
+  return [name, `^${major}.${minor}.0`];
+}
+
+function corePackage() {
+  const core = json(at('node_modules/@jupyterlab/core-meta/core.package.json'));
+  for (const key of ['dependencies', 'resolutions']) {
+    core[key] = Object.fromEntries(Object.entries(core[key] ?? {}).map(supported));
+  }
+  const path = at('node_modules/.cache/distdl/core.package.json');
+  mkdirSync(dirname(path), { recursive: true });
+  writeFileSync(path, JSON.stringify(core));
+  return path;
+}
+
 const builder = at('node_modules/@jupyter/builder/lib/build-labextension.js');
-const core = at('node_modules/@jupyterlab/core-meta/core.package.json');
-const done = spawnSync(process.execPath, [builder, ...watch, '--core-package-file', core, at('.')], { stdio: 'inherit' });
-process.exitCode = done.status ?? 1;
+const watch = process.argv.includes('--watch') ? ['--watch', '--development'] : [];
+const build = spawn(process.execPath, [builder, ...watch, '--core-package-file', corePackage(), at('.')], { stdio: 'inherit' });
+for (const signal of ['SIGINT', 'SIGTERM']) process.on(signal, () => build.kill(signal));
+build.on('exit', (code) => (process.exitCode = code ?? 1));

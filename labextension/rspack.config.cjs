@@ -13,5 +13,6 @@ module.exports = {
       },
     ],
   },
+  performance: { hints: false }, // plotly is large, and loaded only when a curve is drawn
   stats: 'errors-warnings',
 };
