@@ -30,6 +30,6 @@ function corePackage() {
 
 const builder = at('node_modules/@jupyter/builder/lib/build-labextension.js');
 const watch = process.argv.includes('--watch') ? ['--watch', '--development'] : [];
-const build = spawn(process.execPath, [builder, ...watch, '--core-package-file', corePackage(), at('.')], { stdio: 'inherit' });
+const build = spawn(process.execPath, [builder, ...watch, '--core-package-file', corePackage(), at('.')], { cwd: at('.'), stdio: 'inherit' });
 for (const signal of ['SIGINT', 'SIGTERM']) process.on(signal, () => build.kill(signal));
 build.on('exit', (code) => (process.exitCode = code ?? 1));
