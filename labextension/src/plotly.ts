@@ -1,0 +1,112 @@
+/**
+ * Draws a figure that the server made. plotly.js comes in a piece of its own, when the first curve is drawn.
+ *
+ * The server chooses the ticks for what is to be seen at first; when a user has zoomed in, plotly chooses them.
+ */
+
+/** A figure as plotly takes it. */
+export interface Figure {
+  data: readonly unknown[];
+  layout: Record<string, unknown>;
+}
+
+type Axis = 'xaxis' | 'yaxis';
+type Plotly = (typeof import('plotly.js-basic-dist-min'))['default'];
+
+const CONFIG = { displayModeBar: false, displaylogo: false, responsive: false, doubleClick: 'reset' };
+
+/** The page's own background is seen, whatever the theme. */
+const SEE_THROUGH = { paper_bgcolor: 'rgba(0,0,0,0)', plot_bgcolor: 'rgba(0,0,0,0)' };
+
+let loading: Promise<Plotly> | undefined;
+
+function load(): Promise<Plotly> {
+  return (loading ??= import('plotly.js-basic-dist-min').then((module) => module.default).catch((error: unknown) => {
+    loading = undefined;
+    throw error;
+  }));
+}
+
+/** One figure on the page, drawn anew by `show`, always in the newest state. */
+export class Plot {
+  #figure: Figure | null = null;
+  #busy = false;
+  #again = false;
+  #drawn = false;
+  #gone = false;
+  readonly #zoomed = new Set<Axis>();
+  readonly #observer = new ResizeObserver(() => this.#draw());
+
+  constructor(private readonly element: HTMLElement) {
+    this.#observer.observe(element);
+  }
+
+  /** Draw a figure; while the element has no size it waits for one. */
+  show(figure: Figure): void {
+    if (this.#figure?.layout['uirevision'] !== figure.layout['uirevision']) this.#zoomed.clear();
+    this.#figure = figure;
+    this.#draw();
+  }
+
+  dispose(): void {
+    this.#gone = true;
+    this.#observer.disconnect();
+    if (this.#drawn) void load().then((plotly) => plotly.purge(this.element));
+  }
+
+  #draw(): void {
+    this.#again = true;
+    if (!this.#busy) void this.#work();
+  }
+
+  async #work(): Promise<void> {
+    this.#busy = true;
+    try {
+      while (this.#again && !this.#gone) {
+        this.#again = false;
+        await this.#once();
+      }
+    } finally {
+      this.#busy = false;
+    }
+  }
+
+  async #once(): Promise<void> {
+    const figure = this.#figure;
+    const [width, height] = room(this.element);
+    if (!figure || width < 40 || height < 40) return;
+    const plotly = await load();
+    if (this.#gone) return;
+    const element = await plotly.react(this.element, [...figure.data], this.#layout(figure, width, height), CONFIG);
+    if (!this.#drawn) element.on('plotly_relayout', (change) => this.#relayout(change));
+    this.#drawn = true;
+    this.element.classList.add('dd-fitted');
+  }
+
+  #layout(figure: Figure, width: number, height: number): Record<string, unknown> {
+    const layout: Record<string, unknown> = { ...figure.layout, ...SEE_THROUGH, width, height, autosize: false };
+    for (const axis of this.#zoomed) layout[axis] = freed(layout[axis]);
+    return layout;
+  }
+
+  #relayout(change: Record<string, unknown>): void {
+    const before = this.#zoomed.size;
+    for (const axis of ['xaxis', 'yaxis'] as const) {
+      if (`${axis}.range[0]` in change) this.#zoomed.add(axis);
+      if (`${axis}.autorange` in change || `${axis}.range` in change) this.#zoomed.delete(axis);
+    }
+    if (this.#zoomed.size !== before) this.#draw();
+  }
+}
+
+/** An axis whose ticks follow what is seen of it. */
+function freed(axis: unknown): Record<string, unknown> {
+  return { ...(axis as Record<string, unknown>), tickvals: null, ticktext: null, tickmode: 'auto', nticks: 6 };
+}
+
+function room(element: HTMLElement): [number, number] {
+  const style = getComputedStyle(element);
+  const wide = element.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight);
+  const high = element.clientHeight - parseFloat(style.paddingTop) - parseFloat(style.paddingBottom);
+  return [Math.floor(wide), Math.floor(high)];
+}
