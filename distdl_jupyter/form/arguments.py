@@ -120,8 +120,13 @@ def _add_job_flags(parser: Parser) -> None:
         help="Whether ranks get a GPU each (default: where there are).",
     )
     add("--name", metavar="NAME", help="The job's name (default: notebook and cell number).")
-    add("--env", action="append", dest="environment_variables", metavar="NAME=VALUE",
-        help="An environment variable of the ranks; NAME alone takes this kernel's value. May be repeated.")  # fmt: skip
+    add(
+        "--env",
+        action="append",
+        dest="environment_variables",
+        metavar="NAME=VALUE",
+        help="An environment variable of the ranks; NAME alone takes this kernel's value. May be repeated.",
+    )
     add("--max-run-duration-seconds", type=float, metavar="S", help="Stop the job after S seconds.")
     add("--max-log-bytes", type=int, metavar="N", help="Drop log text beyond this, with a note (default 1 GB).")
     add(

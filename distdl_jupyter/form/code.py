@@ -1,10 +1,12 @@
-"""What the launch form can know of a training function without running it.
+"""What the launch form can know of a training function, or of a cell, without running it.
 
-Numbers count only when they are really there: as an argument, a default, a closure's or a notebook's variable.
+Numbers count only when they are really there: as an argument, a default, a closure's or a notebook's
+variable, or set once in the cell.
 """
 
 from __future__ import annotations
 
+import ast
 import inspect
 import math
 import re
@@ -25,7 +27,7 @@ _TORCH = re.compile(r"\binit_process_group\b|\btorch\.distributed\b")
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """What is known of one function with the arguments it will be called with."""
+    """What is known of one function with the arguments it will be called with, or of one cell."""
 
     name: str
     code: str
@@ -65,6 +67,40 @@ def inspect_training(
         rate_is_argument=rate_name in arguments,
         scales_rate=_SCALES.search(code) is not None,
     )
+
+
+def inspect_cell(code: str, *, name: str, more: str = "", numbers: Mapping[str, float] | None = None) -> Training:
+    """Return what is known of a cell's code; ``more`` is the source of what it calls, ``numbers`` travel with it."""
+    own = _assigned_numbers(code)
+    known = {**(numbers or {}), **own}
+    _, batch = _first_number(known, BATCH_NAMES)
+    rate_name, rate = _first_number(known, RATE_NAMES)
+    every = f"{code}\n{more}"
+    return Training(
+        name=name,
+        code=every,
+        batch_size=batch,
+        learning_rate=rate,
+        rate_name=rate_name or "lr",
+        scales_rate=_SCALES.search(every) is not None,
+    )
+
+
+def _assigned_numbers(code: str) -> dict[str, float]:
+    """Return the numbers of names that the code sets exactly once, to a number; none when it is no Python."""
+    try:
+        nodes = list(ast.walk(ast.parse(code)))
+    except (SyntaxError, ValueError):
+        return {}
+    stores = [node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+    found: dict[str, float] = {}
+    for node in nodes:
+        if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Constant):
+            continue
+        value = node.value.value
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            found.update({t.id: value for t in node.targets if isinstance(t, ast.Name) and stores.count(t.id) == 1})
+    return found
 
 
 def source_of(function: Callable[..., Any]) -> str:

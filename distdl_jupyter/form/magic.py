@@ -1,6 +1,6 @@
 """The magic line, and the cell, that do the same as the form. Pure text.
 
-Secrets never stand in it, nor what does not fit into one line.
+A secret stands in it by its name only, and what does not fit into one line does not stand in it.
 """
 
 from __future__ import annotations
@@ -15,12 +15,17 @@ from distdl_jupyter.core.spec import looks_secret
 _LONGEST = 60
 
 
-def line(options: Mapping[str, Any], variable: str = "job") -> str:
-    """Return ``%%distributed ...`` for options under their primary names; what is None or empty is left out."""
-    words = ["%%distributed", "-N", str(options["node_count"]), "-p", str(options["process_count_per_node"])]
+def line(
+    options: Mapping[str, Any], variable: str = "job", magic: str = "%%distributed", kept: Sequence[str] = ()
+) -> str:
+    """Return ``%%distributed ...`` for options under their primary names; what is None or empty is left out.
+
+    ``kept`` are words that go before the variable as they are. Without a variable there is no ``-o``.
+    """
+    words = [magic, "-N", str(options["node_count"]), "-p", str(options["process_count_per_node"])]
     words += ["-b", options["distributed_backend"]]
     if options.get("compute_target", "local") != "local":
-        words += ["--compute-target", options["compute_target"]]
+        words += ["--compute-target", shlex.quote(str(options["compute_target"]))]
     for flag, name in (("--vm-size", "vm_size"), ("--name", "name")):
         if options.get(name):
             words += [flag, shlex.quote(str(options[name]))]
@@ -28,21 +33,35 @@ def line(options: Mapping[str, Any], variable: str = "job") -> str:
         words.append("--use-gpu" if options["use_gpu"] else "--no-use-gpu")
     if options.get("max_run_duration_seconds"):
         words += ["--max-run-duration-seconds", f"{options['max_run_duration_seconds']:g}"]
-    for name, value in (options.get("environment_variables") or {}).items():
-        if not looks_secret(name) and len(str(value).splitlines()) < 2:
-            words += ["--env", shlex.quote(f"{name}={value}")]
+    words += _variables(options.get("environment_variables") or {})
     for name, value in (options.get("plugin_options") or {}).items():
-        words += [f"--{name.replace('_', '-')}", shlex.quote(str(value))]
-    return " ".join([*words, "-o", variable])
+        words += flag_words(name, value)
+    return " ".join([*words, *kept, *(["-o", variable] if variable else [])])
 
 
-def cell(
-    options: Mapping[str, Any], function: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-) -> str:
-    """Return the whole cell: the magic line, then the call of the function by its name."""
+def _variables(variables: Mapping[str, Any]) -> list[str]:
+    words: list[str] = []
+    for name, value in variables.items():
+        if looks_secret(name):
+            words += ["--env", shlex.quote(name)]
+        elif len(str(value).splitlines()) < 2:
+            words += ["--env", shlex.quote(f"{name}={value}")]
+    return words
+
+
+def flag_words(name: str, value: Any) -> list[str]:
+    """Return the words that give an option its value: ``--cycle-time-ms 2.5``, ``--no-wait``."""
+    flag = name.replace("_", "-")
+    if isinstance(value, bool):
+        return [f"--{flag}" if value else f"--no-{flag}"]
+    return [f"--{flag}", shlex.quote(str(value))]
+
+
+def cell(first: str, function: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> str:
+    """Return the whole cell: the magic line ``first``, then the call of the function by its name."""
     given = [_literal(value, f"argument_{number}") for number, value in enumerate(args, 1)]
     given += [f"{name}={_literal(value, name)}" for name, value in (kwargs or {}).items()]
-    return f"{line(options)}\n{function}({', '.join(given)})"
+    return f"{first}\n{function}({', '.join(given)})"
 
 
 def _literal(value: Any, name: str) -> str:

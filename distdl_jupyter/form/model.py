@@ -18,19 +18,26 @@ from distdl_jupyter.advice import Advice, Request, advise
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.machine import cores
 from distdl_jupyter.core.words import count, processes
-from distdl_jupyter.form import checks, code, history
+from distdl_jupyter.form import checks, history
 from distdl_jupyter.form import choices as offered
 from distdl_jupyter.form import defaults as presets
 from distdl_jupyter.form import magic as magics
 from distdl_jupyter.form import shown as wording
+from distdl_jupyter.form.code import Training
 from distdl_jupyter.form.defaults import Defaults
+from distdl_jupyter.form.subject import FunctionSubject, Subject
 
 _USE_GPU = {"": None, "yes": True, "no": False}
 MAX_COUNT = 10_000
+#: What the page sets.
+CHOSEN = [
+    "vm_size", "node_count", "process_count_per_node", "automatic", "distributed_backend", "backend_options",
+    "compute_target", "name", "stop_after", "use_gpu",
+]  # fmt: skip
 
 
-class LaunchModel(traitlets.HasTraits):
-    """One form for one function. ``submit`` starts a job with what the form shows."""
+class FormModel(traitlets.HasTraits):
+    """One form for one function or cell."""
 
     # What the user chooses.
     vm_size = traitlets.Unicode("").tag(sync=True)
@@ -58,22 +65,21 @@ class LaunchModel(traitlets.HasTraits):
     status = traitlets.Dict().tag(sync=True)
     answered = traitlets.Int(0).tag(sync=True)
 
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        **defaults: Any,
-    ) -> None:
+    #: The magic that the form writes, the variable that it gives the job to, and words of the line that it keeps.
+    magic_word = "%%distributed"
+    variable = "job"
+    kept: Sequence[str] = ()
+
+    def __init__(self, subject: Subject, given: Defaults) -> None:
         super().__init__()
-        self._function, self._args, self._kwargs = function, tuple(args), dict(kwargs or {})
+        self._subject = subject
         self._variables: dict[str, str] = {}
         self._spoken: list[Advice] = []
         self._quiet = False
         self._history = history.past_jobs()
         self.capture()
-        self._begin(presets.read(defaults))
-        self.observe(self._changed, names=_CHOSEN)
+        self._begin(given)
+        self.observe(self._changed, names=CHOSEN)
         self.recompute()
 
     # ---- beginning ----
@@ -88,7 +94,7 @@ class LaunchModel(traitlets.HasTraits):
         }
         for name in ("node_count", "compute_target", "vm_size", "use_gpu", "stop_after"):
             setattr(self, name, getattr(given, name))
-        self.name = given.name or self._draft_name()
+        self.name = given.name or self._look.name
         self._begin_processes(given.process_count_per_node)
         self.distributed_backend = given.distributed_backend or offered.likely_backend(
             self.choices["backends"], self.training.wanted_backend(), self.process_count
@@ -107,18 +113,16 @@ class LaunchModel(traitlets.HasTraits):
     # ---- capture ----
 
     def capture(self) -> None:
-        """Capture the function as a job would, to show what travels; a failure becomes a failed check."""
-        self._draft, self._capture_error = checks.capture(self._function, self._args, self._kwargs)
-        draft = self._draft
-        self.training = code.inspect_training(
-            self._function, self._args, self._kwargs,
-            code=draft.source.code if draft else "", numbers=draft.numbers if draft else None,
-        )  # fmt: skip
-        self.title = {"function": self.training.name, "place": wording.place(draft.source) if draft else ""}
+        """Look at the code and capture it as a job would, to show what travels; a failure becomes a failed check."""
+        self._look = self._subject.look()
+        draft = self._look.draft
+        self.title = {"function": self.training.name, "place": self._look.place}
         self.captured = wording.captured(draft.captured if draft else ())
 
-    def _draft_name(self) -> str:
-        return self._draft.name if self._draft else self.training.name
+    @property
+    def training(self) -> Training:
+        """What is known of the training."""
+        return self._look.training
 
     # ---- what follows from the choices ----
 
@@ -146,7 +150,7 @@ class LaunchModel(traitlets.HasTraits):
             "process_count_per_node": self.process_count_per_node,
             "distributed_backend": self.distributed_backend,
             "compute_target": self.compute_target,
-            "name": self.name.strip() or self._draft_name(),
+            "name": self.name.strip() or self._look.name,
             "environment_variables": dict(self._variables) or None,
             "max_run_duration_seconds": self.stop_after or None,
             "vm_size": self.vm_size or None,
@@ -181,7 +185,7 @@ class LaunchModel(traitlets.HasTraits):
             options = self.options()
             per_gpu = self.gpus_per_node
             self.automatic_text = "auto: one per GPU" if per_gpu else "auto: 1, no GPU"
-            self.checks = checks.run(self._draft, self._capture_error, options)
+            self.checks = checks.run(self._look.draft, self._look.error, options)
             self._spoken = advise(self._request(), azure.catalogue(), self._history)
             self.advice = [wording.advice(one) for one in self._spoken]
             batch = self.training.batch_size
@@ -190,8 +194,8 @@ class LaunchModel(traitlets.HasTraits):
                 **options,
                 "plugin_options": {k: v for k, v in self.backend_options.items() if v not in (None, "")},
             }
-            self.magic = magics.line(shown)
-            self.cell = magics.cell(shown, self.training.name, self._args, self._kwargs)
+            self.magic = magics.line(shown, self.variable, self.magic_word, self.kept)
+            self.cell = self._subject.cell(self.magic)
             self.answered += 1
 
     def _request(self) -> Request:
@@ -231,7 +235,7 @@ class LaunchModel(traitlets.HasTraits):
             if self.automatic:
                 self.process_count_per_node = max(1, self.gpus_per_node)
         if rates:
-            self._kwargs.update(rates)
+            self._subject.pass_rates(rates)
             self.capture()
         self.recompute()
 
@@ -252,6 +256,20 @@ class LaunchModel(traitlets.HasTraits):
         self.capture()
         self.recompute()
 
+
+class LaunchModel(FormModel):
+    """The form of a function. ``submit`` starts a job with what the form shows."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        **defaults: Any,
+    ) -> None:
+        self._call = FunctionSubject(function, args, kwargs or {})
+        super().__init__(self._call, presets.read(defaults))
+
     def submit(self) -> Any:
         """Start a job with what the form shows and return its handle; None when it was refused.
 
@@ -263,7 +281,7 @@ class LaunchModel(traitlets.HasTraits):
         self.answered += 1
         options = {name: value for name, value in self.options().items() if value is not None}
         try:
-            job = client.submit(self._function, self._args, self._kwargs, **options)
+            job = client.submit(self._call.function, self._call.args, self._call.kwargs, **options)
         except (DistDLError, OSError) as error:
             self.status = {"level": "error", "text": str(error)}
             return None
@@ -272,9 +290,3 @@ class LaunchModel(traitlets.HasTraits):
             raise
         self.status = {"level": "ok", "text": f"Submitted {job.spec.name}", "job": job.id}
         return job
-
-
-_CHOSEN = [
-    "vm_size", "node_count", "process_count_per_node", "automatic", "distributed_backend", "backend_options",
-    "compute_target", "name", "stop_after", "use_gpu",
-]  # fmt: skip

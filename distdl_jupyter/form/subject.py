@@ -1,0 +1,138 @@
+"""What a form is about: a function with its arguments, or the text of a cell. Neither knows the form's fields."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from distdl_jupyter.core.errors import DistDLError, InvalidSpec
+from distdl_jupyter.form import checks, code, magic
+from distdl_jupyter.form import shown as wording
+from distdl_jupyter.form.celltext import CellText, joined
+from distdl_jupyter.form.code import Training
+
+if TYPE_CHECKING:
+    from distdl_jupyter.capture import Draft
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a look at the code told: the captured draft or why there is none, and what is known of the training.
+
+    Without both nothing is known of the names that will travel.
+    """
+
+    training: Training
+    place: str
+    draft: Draft | None = None
+    error: DistDLError | None = None
+
+    @property
+    def name(self) -> str:
+        """The job's name when the user gives none."""
+        return self.draft.name if self.draft else self.training.name
+
+
+class Subject(Protocol):
+    """What is to run on every rank."""
+
+    def look(self) -> Look:
+        """Look at the code, and capture it as a job would."""
+
+    def cell(self, magic_line: str) -> str:
+        """Return the text of a cell that runs it under this magic line."""
+
+    def pass_rates(self, rates: Mapping[str, Any]) -> None:
+        """Take new values of arguments; what has none ignores them."""
+
+
+class FunctionSubject:
+    """A function with the arguments that it will be called with."""
+
+    def __init__(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        self.function, self.args, self.kwargs = function, tuple(args), dict(kwargs)
+
+    def look(self) -> Look:
+        """Look at the function."""
+        draft, error = checks.capture(self.function, self.args, self.kwargs)
+        training = code.inspect_training(
+            self.function, self.args, self.kwargs,
+            code=draft.source.code if draft else "", numbers=draft.numbers if draft else None,
+        )  # fmt: skip
+        return Look(training, wording.place(draft.source) if draft else "", draft, error)
+
+    def cell(self, magic_line: str) -> str:
+        """Return the cell that calls the function by its name."""
+        name = getattr(self.function, "__name__", type(self.function).__name__)
+        return magic.cell(magic_line, name, self.args, self.kwargs)
+
+    def pass_rates(self, rates: Mapping[str, Any]) -> None:
+        """Call the function with these keyword arguments too."""
+        self.kwargs.update(rates)
+
+
+class CellSubject:
+    """The text of a cell. ``namespace`` holds the notebook's names, None when they cannot be asked now."""
+
+    def __init__(
+        self,
+        text: CellText,
+        namespace: Mapping[str, Any] | None,
+        *,
+        notebook: str = "",
+        cell_id: str = "",
+        execution_count: int | None = None,
+    ) -> None:
+        self.text, self._namespace = text, namespace
+        self._notebook, self._cell_id, self._count = notebook, cell_id, execution_count
+
+    def look(self) -> Look:
+        """Look at the code; the values of the names are pickled once for their sizes and not kept."""
+        draft, error = self._capture()
+        body = self.text.body
+        more = "\n".join(text.text for text in draft.texts if text.text != body) if draft else ""
+        name = Path(self._notebook).stem[:100] or "cell"
+        training = code.inspect_cell(body, name=name, more=more, numbers=draft.numbers if draft else None)
+        place = f"cell [{self._count}]" if self._count is not None else ""
+        return Look(training, place, None if draft is None else replace(draft, name=name, payload=None), error)
+
+    def _capture(self) -> tuple[Draft | None, DistDLError | None]:
+        from distdl_jupyter import capture
+        from distdl_jupyter.capture.cell_code import plain_python
+
+        try:
+            self._refuse()
+            if self._namespace is None:
+                plain_python(self.text.body, first_line=self.text.first_line)
+                return None, None
+            draft = capture.capture_cell(
+                self.text.body,
+                self._namespace,
+                cell_id=self._cell_id,
+                execution_count=self._count,
+                notebook=self._notebook,
+                first_line=self.text.first_line,
+            )
+        except DistDLError as error:
+            return None, error
+        except SyntaxError as error:
+            return None, InvalidSpec(f"Line {error.lineno} of the cell is no Python: {error.msg}.", field="cell")
+        return draft, None
+
+    def _refuse(self) -> None:
+        if magic_word := self.text.foreign:
+            raise InvalidSpec(
+                f"The cell begins with {magic_word}, and a cell can have one cell magic only.", field="cell",
+                hint=f"Remove {magic_word} or choose another cell.",
+            )  # fmt: skip
+        if not self.text.body.strip():
+            raise InvalidSpec("The cell is empty.", field="cell", hint="Choose a cell that trains.")
+
+    def cell(self, magic_line: str) -> str:
+        """Return the cell's own text with this line on top."""
+        return joined(magic_line, self.text.body)
+
+    def pass_rates(self, rates: Mapping[str, Any]) -> None:
+        """Nothing: a cell has no arguments."""
