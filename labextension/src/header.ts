@@ -23,8 +23,8 @@ export interface Extras {
   /** Before the head's own buttons, and between `Rerun` and `Cancel`. */
   first?: HTMLElement[];
   more?: HTMLElement[];
-  /** The last words of the line that says where and how many. */
-  origin?: HTMLElement;
+  /** The last words of the line that says where and how many, one element each. */
+  origin?: HTMLElement[];
   /** Why nothing is heard, as a tooltip. */
   silence?(card: Card): string;
 }
@@ -159,8 +159,8 @@ export class Header {
     show(this.#metaRow, mode === 'running' || mode === 'ended');
     const more = mode === 'ended' ? endWords(card, this.clock.now()) : this.#hasWork(card) ? [] : [this.#elapsedText(card)];
     const words = [...places(card), ...more];
-    const { origin } = this.extras;
-    fill(this.#meta, words.join('|'), () => [...words.map((word) => h('span', {}, word)), origin]);
+    const { origin = [] } = this.extras;
+    fill(this.#meta, words.join('|'), () => [...words.map((word) => h('span', {}, word)), ...origin]);
     drawHosts(this.#hosts, mode === 'running' ? card.hosts : []);
   }
 
