@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import preflight, registry
@@ -17,6 +18,13 @@ if TYPE_CHECKING:
 
 #: A dry run builds one place per rank; beyond this it would only cost time.
 _MOST_RANKS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class _FieldCheck(Check):
+    """A check of what one field of the form holds; ``field`` is the option's name, "" for none."""
+
+    field: str = ""
 
 
 def gpus() -> int:
@@ -39,7 +47,7 @@ def capture(
 
 
 def run(draft: Draft | None, capture_error: DistDLError | None, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``level``, ``summary`` and ``items`` (name, level, text, remedy) of all checks of these options."""
+    """Return ``level``, ``summary`` and ``items`` (name, level, text, remedy, field) of all checks of these options."""
     checks = [*_captured(capture_error), *_named(options), _place(options)]
     if draft is not None:
         checks += _code(draft, options)
@@ -51,16 +59,18 @@ def run(draft: Draft | None, capture_error: DistDLError | None, options: Mapping
 
 def _items(check: Check) -> list[dict[str, str]]:
     """Return what the page shows of a check: its result, or each of its findings."""
+    field = check.field if isinstance(check, _FieldCheck) else ""
     if not check.findings:
-        return [{"name": check.name, "level": "ok", "text": check.result, "remedy": ""}]
+        return [{"name": check.name, "level": "ok", "text": check.result, "remedy": "", "field": field}]
     return [
-        {"name": check.name, "level": finding.level, "text": finding.text, "remedy": finding.remedy}
-        for finding in check.findings
+        {"name": check.name, "level": one.level, "text": one.text, "remedy": one.remedy, "field": field}
+        for one in check.findings
     ]
 
 
 def _refused(name: str, error: DistDLError) -> Check:
-    return Check(name, "", (Finding("error", "refused", error.message, error.hint),))
+    finding = Finding("error", "refused", error.message, error.hint)
+    return _FieldCheck(name, "", (finding,), getattr(error, "field", ""))
 
 
 def _captured(error: DistDLError | None) -> list[Check]:
@@ -80,9 +90,12 @@ def _place(options: Mapping[str, Any]) -> Check:
     name = "Backend and cluster"
     try:
         spec, backend, backend_options, cluster = _spec(options)
-        for plugin, given in ((backend, backend_options), (cluster, cluster.Options())):
+        for field, plugin, given in (
+            ("distributed_backend", backend, backend_options),
+            ("compute_target", cluster, cluster.Options()),
+        ):
             if reason := plugin.unavailable(given):
-                return Check(name, "", (Finding("error", "unavailable", reason),))
+                return _FieldCheck(name, "", (Finding("error", "unavailable", reason),), field)
         _refuse_missing_gpus(spec)
         if spec.process_count <= _MOST_RANKS:
             backend.plan(spec, _placement(spec, max(1, backend.ports)), backend_options)
@@ -116,6 +129,7 @@ def _refuse_missing_gpus(spec: JobSpec) -> None:
         wanted = plural(spec.process_count, "process")
         raise InvalidSpec(
             f"A GPU is asked for each of {wanted}, but this machine has {gpus() or 'none'}.",
+            field="use_gpu",
             hint="Set 'Use GPU' to Automatic or use fewer processes.",
         )
 

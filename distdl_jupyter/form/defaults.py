@@ -37,7 +37,7 @@ class Defaults:
 def read(given: Mapping[str, Any]) -> Defaults:
     """Return the checked defaults. Raises InvalidSpec that names the option and what it takes."""
     options = _options()
-    found = resolve(given, {*_NAMES, *options})
+    found = resolve(given, names())
     label, preset = _backend(found.get("distributed_backend"))
     target = str(found.get("compute_target") or "local")
     registry.get("clusters", target)
@@ -53,6 +53,11 @@ def read(given: Mapping[str, Any]) -> Defaults:
         vm_size=azure.find(str(found["vm_size"])).name if found.get("vm_size") else "",
         use_gpu=_gpu(found.get("use_gpu")),
     )
+
+
+def names() -> set[str]:
+    """Return the primary names of all options that the form has a place for."""
+    return {*_NAMES, *_options()}
 
 
 def _options() -> set[str]:

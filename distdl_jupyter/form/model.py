@@ -166,9 +166,12 @@ class FormModel(traitlets.HasTraits):
                 self.automatic = False
             if change["name"] == "distributed_backend":
                 self.backend_options = {}
-            if self.automatic:
-                self.process_count_per_node = max(1, self.gpus_per_node)
+            self._follow_gpus()
         self.recompute()
+
+    def _follow_gpus(self) -> None:
+        if self.automatic:
+            self.process_count_per_node = max(1, self.gpus_per_node)
 
     @contextlib.contextmanager
     def _silence(self) -> Iterator[None]:
@@ -232,8 +235,7 @@ class FormModel(traitlets.HasTraits):
                 self.automatic = False
             for name, value in change.items():
                 setattr(self, name, value)
-            if self.automatic:
-                self.process_count_per_node = max(1, self.gpus_per_node)
+            self._follow_gpus()
         if rates:
             self._subject.pass_rates(rates)
             self.capture()

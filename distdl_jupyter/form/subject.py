@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -136,3 +136,30 @@ class CellSubject:
 
     def pass_rates(self, rates: Mapping[str, Any]) -> None:
         """Nothing: a cell has no arguments."""
+
+
+class Remembered:
+    """A subject that is looked at once as long as ``key`` stays the same: large values are not pickled for each click.
+
+    ``looks`` is the memory, with one place.
+    """
+
+    def __init__(self, subject: Subject, looks: dict[Hashable, Look], key: Hashable) -> None:
+        self._subject, self._looks, self._key = subject, looks, key
+
+    def look(self) -> Look:
+        """Return what the last look told, or look."""
+        if self._key not in self._looks:
+            found = self._subject.look()
+            self._looks.clear()
+            self._looks[self._key] = found
+        return self._looks[self._key]
+
+    def cell(self, magic_line: str) -> str:
+        """Return the subject's cell."""
+        return self._subject.cell(magic_line)
+
+    def pass_rates(self, rates: Mapping[str, Any]) -> None:
+        """Let the subject take them, and look again."""
+        self._subject.pass_rates(rates)
+        self._looks.clear()

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from distdl_jupyter.magic.cell import CellMagic
 from distdl_jupyter.magic.lines import LineMagics
 from distdl_jupyter.magic.session import Session
 
 _NAMES = ("distributed", "distdl")
+_SESSIONS: WeakKeyDictionary[Any, Session] = WeakKeyDictionary()
+
+
+def session_of(ip: Any) -> Session:
+    """Return what the magics of this shell remember; loading them again forgets nothing."""
+    return _SESSIONS.setdefault(ip, Session(ip))
 
 
 def load(ip: Any) -> None:
@@ -16,19 +23,19 @@ def load(ip: Any) -> None:
 
     When another extension owns ``%%distributed`` it keeps it, and one line says so.
     """
-    session = Session(ip)
+    session = session_of(ip)
     cell, lines = CellMagic(session), LineMagics(session)
-    owner = _owner(ip)
-    for name in _NAMES if owner is None else _NAMES[1:]:
+    foreign = owner(ip)
+    for name in _NAMES if foreign is None else _NAMES[1:]:
         ip.register_magic_function(cell.named(name), "cell", name)
-    if owner is not None:
-        print(f"%%distributed belongs to {owner}: use %%distdl instead, it does the same as here described.")  # noqa: T201
+    if foreign is not None:
+        print(f"%%distributed belongs to {foreign}: use %%distdl instead, it does the same as here described.")  # noqa: T201
     for name, function in lines.all().items():
         ip.register_magic_function(function, "line", name)
     _show_jobs_as_panels(ip)
 
 
-def _owner(ip: Any) -> str | None:
+def owner(ip: Any) -> str | None:
     """Return the name of the other package whose magic ``%%distributed`` is, None when it is free or ours."""
     manager = ip.magics_manager
     found = manager.magics["cell"].get("distributed")

@@ -1,0 +1,70 @@
+"""What a page asks a kernel: the launch form for one of the notebook's cells, with the names that the kernel has.
+
+The page evaluates ``page.form('<JSON>')`` and ``page.keep('<JSON>')`` as user expressions of a silent request, so that
+nothing is printed and no cell is counted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter import capture
+from distdl_jupyter.core.errors import DistDLError
+from distdl_jupyter.form.answer import Kernel, Question, answer
+from distdl_jupyter.form.celltext import MAGICS
+from distdl_jupyter.magic import extension
+from distdl_jupyter.magic.extension import owner
+from distdl_jupyter.magic.session import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from distdl_jupyter.form.subject import Look
+
+#: The last look at a cell's names.
+_LOOKS: dict[Hashable, Look] = {}
+
+
+class Answer:
+    """JSON for a page: what its expression comes to."""
+
+    def __init__(self, data: dict[str, Any]) -> None:
+        self._data = data
+
+    def _repr_json_(self) -> dict[str, Any]:
+        return self._data
+
+    def __repr__(self) -> str:
+        return "the answer to a page"
+
+
+def form(question: str) -> Answer:
+    """Return the form for a ``form.answer.Question``; loads the magics first, as ``%load_ext`` would."""
+    ip, session = _ready()
+    free = MAGICS[0] if owner(ip) is None else MAGICS[1]
+    kernel = Kernel(ip.user_ns, session.defaults, free, ip.execution_count, _LOOKS)
+    try:
+        asked = Question(**json.loads(question))
+        return Answer(answer(replace(asked, notebook=capture.here().path or asked.notebook), kernel))
+    except DistDLError as error:
+        return Answer({"error": {"message": error.message, "hint": error.hint, "type": type(error).__name__}})
+
+
+def keep(variables: str) -> Answer:
+    """Put secrets into this kernel's environment, where ``--env NAME`` finds them; their values go nowhere else."""
+    _ready()
+    given = json.loads(variables)
+    os.environ.update({str(name): str(value) for name, value in given.items()})
+    return Answer({"kept": sorted(given)})
+
+
+def _ready() -> tuple[Any, Session]:
+    from IPython import get_ipython
+
+    ip = get_ipython()
+    assert ip is not None, "a page asks a kernel"
+    ip.extension_manager.load_extension("distdl_jupyter")
+    return ip, extension.session_of(ip)
