@@ -1,0 +1,201 @@
+/** One cluster: a line that opens to its nodes, and what can be done with it. Changed in place, made once. */
+import { assign, fill, h, onClick, setText, show, type Child } from '../dom';
+import { icon } from '../icons';
+import { __, _n } from '../lab/trans';
+import { Question } from './question';
+import { Refusal, type Actions, type Cluster, type ClusterNode } from './types';
+
+const ICONS: Record<string, string> = { local: 'laptop', azureml: 'cloud' };
+const UP: ReadonlySet<string> = new Set(['idle', 'busy']);
+
+export type ClusterActions = Pick<Actions, 'scaleCluster' | 'removeCluster' | 'checkCluster'>;
+
+let serial = 0;
+
+export class ClusterView {
+  readonly element: HTMLElement;
+  readonly #bodyId = `dd-cluster-${(serial += 1)}`;
+  readonly #toggle = h('button', { type: 'button', class: 'dd-cluster-toggle', 'aria-controls': this.#bodyId });
+  readonly #chevron = h('span', { class: 'dd-chevron dd-sub' }, icon('right', 12));
+  readonly #icon = h('span', { class: 'dd-sub' });
+  readonly #name = h('span', { class: 'dd-b' });
+  readonly #kind = h('span', { class: 'dd-sub dd-s12' });
+  readonly #summary = h('span', { class: 'dd-cluster-summary dd-s12 dd-num dd-ell' });
+  readonly #scale: HTMLButtonElement;
+  readonly #remove: HTMLButtonElement;
+  readonly #problem = h('div', { class: 'dd-cluster-problem dd-s12', hidden: true });
+  readonly #nodes = h('ul', { class: 'dd-nodes' });
+  readonly #place = h('div', { class: 'dd-cluster-place' });
+  readonly #error = h('div', { class: 'dd-cluster-error dd-s12 dd-ink-err', role: 'alert', hidden: true });
+  readonly #body = h('div', { id: this.#bodyId, class: 'dd-cluster-body' }, this.#problem, this.#nodes, this.#place, this.#error);
+  #cluster: Cluster;
+  #open: boolean;
+
+  constructor(cluster: Cluster, private readonly actions: ClusterActions, open: boolean, private readonly toggled: (open: boolean) => void) {
+    this.#cluster = cluster;
+    this.#open = open;
+    const title = h('span', { class: 'dd-ell dd-grow' }, this.#name, ' ', this.#kind);
+    this.#toggle.append(this.#chevron, this.#icon, title);
+    this.#scale = tool('stacks', __('Scale'), () => this.askScale());
+    const check = tool('rerun', __('Check again'), () => void this.#do(actions.checkCluster(this.#cluster.name)));
+    this.#remove = tool('trash', __('Remove'), () => this.askRemove());
+    const buttons = h('span', { class: 'dd-cluster-buttons' }, this.#scale, check, this.#remove);
+    const head = h('div', { class: 'dd-cluster-head' }, this.#toggle, this.#summary, buttons);
+    this.element = h('div', { class: 'dd-cluster', role: 'listitem' }, head, this.#body);
+    onClick(this.#toggle, () => this.#press());
+    this.update(cluster);
+  }
+
+  /** Show a newer state of the cluster. */
+  update(cluster: Cluster): void {
+    this.#cluster = cluster;
+    assign(this.element, { 'data-name': cluster.name, 'data-kind': cluster.kind, 'data-named': cluster.named, 'data-scales': cluster.can_scale });
+    fill(this.#icon, cluster.kind, () => [icon(ICONS[cluster.kind] ?? 'server')]);
+    setText(this.#name, cluster.name);
+    setText(this.#kind, cluster.named ? cluster.title : cluster.detail || cluster.title);
+    setText(this.#summary, cluster.problem ? __('not usable') : summary(cluster));
+    this.#summary.classList.toggle('dd-ink-warn', Boolean(cluster.problem));
+    show(this.#scale, cluster.can_scale);
+    show(this.#remove, cluster.named);
+    this.#drawBody(cluster);
+    this.#drawOpen();
+  }
+
+  #drawBody({ problem, remedy, nodes }: Cluster): void {
+    show(this.#problem, Boolean(problem));
+    fill(this.#problem, `${problem}|${remedy}`, () => [icon('warn', 14, 'dd-ink-warn'), h('span', {}, [problem, remedy].filter(Boolean).join(' '))]);
+    show(this.#nodes, nodes.length > 0);
+    fill(this.#nodes, JSON.stringify(nodes), () => nodes.map((node) => this.#node(node)));
+  }
+
+  #node(node: ClusterNode): Child {
+    const gpus = node.gpus ? `${node.gpus} × ${node.gpu_name || 'GPU'}` : '';
+    const check = node.state === 'down' ? onClick(h('button', { type: 'button', class: 'dd-link dd-s12' }, __('Check')), () => void this.#do(this.actions.checkCluster(this.#cluster.name))) : null;
+    const detail = h('span', { class: 'dd-node-detail dd-ell', title: node.detail }, node.detail);
+    return h('li', { class: 'dd-node dd-s12', 'data-state': node.state }, nodeMark(node), h('span', { class: 'dd-ell', title: node.name }, node.name), h('span', { class: 'dd-sub dd-ell' }, gpus), detail, check);
+  }
+
+  #press(): void {
+    this.#open = !this.#open;
+    this.toggled(this.#open);
+    this.#drawOpen();
+  }
+
+  #drawOpen(): void {
+    assign(this.#toggle, { 'aria-expanded': String(this.#open) });
+    show(this.#body, this.#open);
+  }
+
+  /** Open the cluster when it is folded. */
+  reveal(): void {
+    if (!this.#open) this.#press();
+  }
+
+  /** Ask how many nodes it shall have; fewer than now are asked about once more. */
+  askScale(): void {
+    const { node_count, max_node_count } = this.#cluster;
+    const most = max_node_count || null;
+    const input = h('input', { type: 'number', class: 'dd-input', min: 0, max: most, value: node_count, 'aria-label': __('Nodes') });
+    const label = most === null ? __('nodes') : __('of %1 nodes', most);
+    const go = h('button', { type: 'submit', class: 'dd-btn dd-small' }, __('Scale'));
+    const close = onClick(h('button', { type: 'button', class: 'dd-btn dd-small' }, __('Close')), () => this.#clear());
+    const form = h('form', { class: 'dd-row dd-s12', novalidate: true }, input, h('span', { class: 'dd-sub dd-grow' }, label), go, close);
+    form.addEventListener('submit', (event) => {
+      event.preventDefault();
+      void this.#scaleTo(Number(input.value), most);
+    });
+    form.addEventListener('keydown', (event) => event.key === 'Escape' && this.#clear());
+    this.#ask(form, input);
+    input.select();
+  }
+
+  async #scaleTo(count: number, most: number | null): Promise<void> {
+    if (!Number.isInteger(count) || count < 0 || (most !== null && count > most)) {
+      this.#say(most === null ? __('Type a whole number, 0 or more.') : __('Type a whole number from 0 to %1.', most));
+      return;
+    }
+    const { name, node_count } = this.#cluster;
+    if (count < node_count && !(await this.#confirm(this.#downText(count), __('Scale down')))) return;
+    await this.#do(this.actions.scaleCluster(name, count));
+  }
+
+  #downText(count: number): string {
+    const { name, node_count, active_jobs } = this.#cluster;
+    const nodes = _n('Stop %1 node of %2?', 'Stop %1 nodes of %2?', node_count - count, name);
+    return active_jobs ? `${nodes} ${_n('%1 job runs there.', '%1 jobs run there.', active_jobs)}` : nodes;
+  }
+
+  /** Ask whether to take the cluster off the list, and do it. */
+  askRemove(): void {
+    void this.#removed();
+  }
+
+  async #removed(): Promise<void> {
+    const { name, nodes, active_jobs } = this.#cluster;
+    const jobs = active_jobs ? ` ${_n('%1 job runs there.', '%1 jobs run there.', active_jobs)}` : '';
+    const text = _n('Remove %2 with %1 node from the list?', 'Remove %2 with %1 nodes from the list?', nodes.length, name);
+    if (await this.#confirm(`${text}${jobs}`, __('Remove'))) await this.#do(this.actions.removeCluster(name));
+  }
+
+  async #confirm(text: string, yes: string): Promise<boolean> {
+    const question = new Question(text, yes, __('Keep'));
+    this.#ask(question.element);
+    question.focus();
+    const answer = await question.answered;
+    if (this.element.isConnected) this.#toggle.focus();
+    return answer;
+  }
+
+  #ask(element: HTMLElement, focus: HTMLElement | null = null): void {
+    this.reveal();
+    this.#say('');
+    this.#place.replaceChildren(element);
+    focus?.focus();
+  }
+
+  #clear(): void {
+    this.#place.replaceChildren();
+    this.#toggle.focus();
+  }
+
+  async #do(request: Promise<unknown>): Promise<void> {
+    this.#place.replaceChildren();
+    this.#say('');
+    try {
+      await request;
+    } catch (error) {
+      this.reveal();
+      this.#say(error instanceof Refusal ? [error.message, error.hint].filter(Boolean).join(' ') : String(error));
+    }
+  }
+
+  #say(text: string): void {
+    setText(this.#error, text);
+    show(this.#error, text !== '');
+  }
+}
+
+/** Return how much of a cluster is up or in use: only what was measured. */
+export function summary({ nodes, active_jobs, can_scale, max_node_count }: Cluster): string {
+  if (nodes.length < 2 && !can_scale) return active_jobs ? _n('%1 job', '%1 jobs', active_jobs) : __('idle');
+  const up = nodes.filter(({ state }) => UP.has(state));
+  const total = Math.max(nodes.length, max_node_count ?? 0);
+  const words = can_scale ? _n('%2 of %1 node up', '%2 of %1 nodes up', total, up.length) : _n('%2 of %1 node', '%2 of %1 nodes', total, up.length);
+  const gpus = sum(nodes);
+  if (!gpus) return words;
+  const reached = sum(up);
+  return `${words}, ${reached === gpus ? _n('%1 GPU', '%1 GPUs', gpus) : _n('%2 of %1 GPU', '%2 of %1 GPUs', gpus, reached)}`;
+}
+
+const sum = (nodes: ClusterNode[]): number => nodes.reduce((all, { gpus }) => all + gpus, 0);
+
+function nodeMark({ state }: ClusterNode): Child {
+  const words: Record<string, string> = { idle: __('idle'), busy: __('busy'), down: __('does not answer'), unknown: __('unknown'), starting: __('starting') };
+  const names: Record<string, string> = { down: 'close', unknown: 'lost', starting: 'starting' };
+  const name = names[state];
+  return h('span', { class: 'dd-node-mark', title: words[state] ?? state, role: 'img', 'aria-label': words[state] ?? state }, name ? icon(name, 12) : null);
+}
+
+function tool(name: string, title: string, action: () => void): HTMLButtonElement {
+  return onClick(h('button', { type: 'button', class: 'dd-btn dd-icon dd-quiet', title, 'aria-label': title }, icon(name)), action);
+}

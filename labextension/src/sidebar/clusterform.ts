@@ -1,0 +1,121 @@
+/** The form that adds a cluster: its name, its kind, and that kind's options; what is wrong stands beside its field. */
+import { h, onClick, setText, show } from '../dom';
+import { __ } from '../lab/trans';
+import { propertiesOf, SchemaField } from './schemafields';
+import { Refusal, type Plugin } from './types';
+
+const NAME_PROPERTY = { type: 'string', title: '', pattern: '^[A-Za-z0-9][A-Za-z0-9._-]*$' };
+
+export interface FormActions {
+  kinds(): Promise<Plugin[]>;
+  add(name: string, kind: string, options: Record<string, unknown>): Promise<unknown>;
+  closed(): void;
+}
+
+export class ClusterForm {
+  readonly element: HTMLElement;
+  readonly #name = new SchemaField('name', { ...NAME_PROPERTY, title: __('Name') }, true);
+  readonly #kind = h('select', { class: 'dd-input', id: 'dd-cluster-kind' });
+  readonly #problem = h('div', { class: 'dd-s12 dd-ink-warn', hidden: true });
+  readonly #options = h('div', {});
+  readonly #error = h('div', { class: 'dd-s12 dd-ink-err', role: 'alert', hidden: true });
+  readonly #submit = h('button', { type: 'submit', class: 'dd-btn dd-primary' }, __('Add'));
+  #plugins: Plugin[] = [];
+  #fields: SchemaField[] = [];
+
+  constructor(private readonly actions: FormActions) {
+    const kind = h('div', { class: 'dd-schema-field' }, h('label', { for: 'dd-cluster-kind', class: 'dd-s12' }, __('Kind')), this.#kind);
+    const cancel = onClick(h('button', { type: 'button', class: 'dd-btn' }, __('Close')), () => actions.closed());
+    const buttons = h('div', { class: 'dd-row' }, this.#submit, cancel);
+    const parts = [this.#name.element, kind, this.#problem, this.#options, this.#error, buttons];
+    const form = h('form', { class: 'dd-cluster-form', 'aria-label': __('Add cluster'), novalidate: true }, ...parts);
+    form.addEventListener('submit', (event) => this.#submitted(event));
+    form.addEventListener('keydown', (event) => this.#key(event));
+    this.#kind.addEventListener('change', () => this.#draw());
+    this.element = form;
+  }
+
+  /** Ask the server for the kinds of clusters and put the focus on the name. */
+  async open(): Promise<void> {
+    this.#name.focus();
+    try {
+      this.#plugins = await this.actions.kinds();
+      this.#kind.replaceChildren(...this.#plugins.map(({ name, title }) => h('option', { value: name }, title)));
+      this.#draw();
+    } catch (error) {
+      this.#refused(error);
+    }
+  }
+
+  get #plugin(): Plugin | undefined {
+    return this.#plugins.find(({ name }) => name === this.#kind.value);
+  }
+
+  #draw(): void {
+    const plugin = this.#plugin;
+    const { properties, required } = propertiesOf(plugin?.options);
+    this.#fields = properties.map(([name, property]) => new SchemaField(name, property, required.has(name)));
+    const none = h('div', { class: 'dd-sub dd-s12' }, __('This kind has no options.'));
+    this.#options.replaceChildren(...(this.#fields.length ? this.#fields.map(({ element }) => element) : [none]));
+    const problem = [plugin?.problem, plugin?.remedy].filter(Boolean).join(' ');
+    setText(this.#problem, problem);
+    show(this.#problem, problem !== '');
+    this.#say('');
+  }
+
+  #key(event: KeyboardEvent): void {
+    event.stopPropagation();
+    if (event.key === 'Escape') this.actions.closed();
+  }
+
+  #submitted(event: Event): void {
+    event.preventDefault();
+    const values = this.#values();
+    if (values) void this.#add(values.name, values.options);
+  }
+
+  /** Return what was typed, or null when a field says what is wrong; the first of them gets the focus. */
+  #values(): { name: string; options: Record<string, unknown> } | null {
+    const found: [string, unknown][] = [];
+    let wrong: SchemaField | null = null;
+    for (const field of [this.#name, ...this.#fields]) {
+      try {
+        found.push([field.name, field.value()]);
+      } catch {
+        wrong ??= field;
+      }
+    }
+    wrong?.focus();
+    if (wrong) return null;
+    const [[, name] = ['', ''], ...options] = found;
+    return { name: String(name), options: Object.fromEntries(options.filter(([, value]) => value !== undefined)) };
+  }
+
+  async #add(name: string, options: Record<string, unknown>): Promise<void> {
+    this.#submit.disabled = true;
+    this.#say('');
+    try {
+      await this.actions.add(name, this.#kind.value, options);
+      this.actions.closed();
+    } catch (error) {
+      this.#refused(error);
+    } finally {
+      this.#submit.disabled = false;
+    }
+  }
+
+  /** Show a refusal beside the field that it names, else at the foot. */
+  #refused(error: unknown): void {
+    const { message, hint = '', field = '' } = error instanceof Refusal ? error : { message: String(error) };
+    const text = [message, hint].filter(Boolean).join(' ');
+    const at = [this.#name, ...this.#fields].find(({ name }) => name === field || field.endsWith(`.${name}`));
+    at?.fail(text);
+    at?.focus();
+    this.#say(at ? '' : text);
+  }
+
+  #say(text: string): void {
+    setText(this.#error, text);
+    show(this.#error, text !== '');
+  }
+}

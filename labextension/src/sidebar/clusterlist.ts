@@ -1,0 +1,66 @@
+/** The clusters, one below the other, kept by name; the form that adds one stands above them. */
+import { h, show } from '../dom';
+import { __ } from '../lab/trans';
+import { ClusterView } from './cluster';
+import { ClusterForm } from './clusterform';
+import type { Actions, Cluster } from './types';
+
+export class ClusterList {
+  readonly element: HTMLElement;
+  readonly #form = h('div', { class: 'dd-cluster-form-place' });
+  readonly #list = h('div', { class: 'dd-clusters', role: 'list', 'aria-label': __('Clusters') });
+  readonly #views = new Map<string, ClusterView>();
+  readonly #opened = new Map<string, boolean>();
+
+  constructor(private readonly actions: Actions) {
+    this.element = h('div', { class: 'dd-cluster-part' }, this.#form, this.#list);
+  }
+
+  /** Show these clusters in this order. */
+  show(clusters: readonly Cluster[]): void {
+    const names = new Set(clusters.map(({ name }) => name));
+    for (const [name, view] of this.#views) {
+      if (names.has(name)) continue;
+      view.element.remove();
+      this.#views.delete(name);
+    }
+    clusters.forEach((cluster, at) => this.#show(cluster, at));
+  }
+
+  view(name: string): ClusterView | undefined {
+    return this.#views.get(name);
+  }
+
+  /** Open the form that adds a cluster. */
+  add(): void {
+    const { actions } = this;
+    const form = new ClusterForm({
+      kinds: () => actions.kinds(),
+      add: (name, kind, options) => actions.addCluster(name, kind, options),
+      closed: () => this.#closeForm(),
+    });
+    this.#form.replaceChildren(form.element);
+    show(this.#form, true);
+    void form.open();
+  }
+
+  #closeForm(): void {
+    this.#form.replaceChildren();
+    show(this.#form, false);
+  }
+
+  #show(cluster: Cluster, at: number): void {
+    const view = this.#views.get(cluster.name) ?? this.#make(cluster);
+    view.update(cluster);
+    const there = this.#list.children[at];
+    if (there !== view.element) this.#list.insertBefore(view.element, there ?? null);
+  }
+
+  #make(cluster: Cluster): ClusterView {
+    const { name } = cluster;
+    const open = this.#opened.get(name) ?? (cluster.nodes.length > 1 || Boolean(cluster.problem && cluster.named));
+    const view = new ClusterView(cluster, this.actions, open, (now) => this.#opened.set(name, now));
+    this.#views.set(name, view);
+    return view;
+  }
+}

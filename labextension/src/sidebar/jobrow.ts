@@ -1,0 +1,114 @@
+/**
+ * One row of the job list, made once for a job and then changed in place: only text that differs is set, so neither
+ * the pointer, an open menu nor a screen reader notices an update.
+ */
+import { assign, fill, h, onClick, setText, show } from '../dom';
+import { icon } from '../icons';
+import { __ } from '../lab/trans';
+import { shortId } from '../words';
+import { figure, isActive, lineText, secondLine, share, spoken, stateWord } from './jobwords';
+import { Sparkline } from './sparkline';
+import type { JobRow } from './types';
+
+/** What the buttons of a row do, given the job. */
+export interface RowActions {
+  cancel(id: string): void;
+  rerun(id: string): void;
+  menu(id: string, event: MouseEvent): void;
+}
+
+/** Heights of a row in CSS px, as `style/sidebar.css` has them. */
+export const ROW_HEIGHT = 52;
+export const BAR_HEIGHT = 10;
+
+/** Return the height that a row of this job has. */
+export const heightOf = (row: JobRow): number => ROW_HEIGHT + (hasBar(row) ? BAR_HEIGHT : 0);
+
+const hasBar = (row: JobRow): boolean => row.state === 'running' && share(row) !== null;
+
+export class JobRowView {
+  readonly element: HTMLElement;
+  readonly #mark = h('span', { class: 'dd-job-mark' });
+  readonly #name = h('span', { class: 'dd-b' });
+  readonly #id = h('span', { class: 'dd-mono dd-sub' });
+  readonly #spark = new Sparkline();
+  readonly #value = h('span', { class: 'dd-job-value dd-num dd-b' });
+  readonly #label = h('span', { class: 'dd-job-label dd-sub dd-ell' });
+  readonly #place = h('span', { class: 'dd-job-place dd-ell' });
+  readonly #strong = h('span', { class: 'dd-job-strong' });
+  readonly #tell = h('span', {});
+  readonly #fill = h('i');
+  readonly #bar = h('span', { class: 'dd-bar', hidden: true }, this.#fill);
+  readonly #cancel: HTMLButtonElement;
+  readonly #rerun: HTMLButtonElement;
+
+  constructor(readonly id: string, actions: RowActions) {
+    this.#cancel = small('close', __('Cancel'), () => actions.cancel(id));
+    this.#rerun = small('rerun', __('Rerun'), () => actions.rerun(id));
+    const more = small('dots', __('More actions'), (event) => actions.menu(id, event));
+    const title = h('span', { class: 'dd-job-title dd-ell' }, this.#name, ' ', this.#id);
+    const tell = h('span', { class: 'dd-job-tell dd-ell' }, this.#strong, this.#tell);
+    const line = h('span', { class: 'dd-job-line dd-s12 dd-num' }, this.#place, tell);
+    // The keyboard has keys and the menu for these; within an option a screen reader would not find them.
+    const buttons = h('span', { class: 'dd-job-buttons', 'aria-hidden': 'true' }, this.#cancel, this.#rerun, more);
+    this.element = h('div', { class: 'dd-job', role: 'option', 'data-id': id }, this.#mark, title, line, this.#value, this.#label, this.#bar, buttons);
+    this.#value.before(h('span', { class: 'dd-job-spark' }, this.#spark.element));
+  }
+
+  /** Show this row at the moment `now`; see `secondLine` for `heard` and `stale`. */
+  update(row: JobRow, now: number, heard: number, stale: boolean): void {
+    const line = secondLine(row, now, heard, stale);
+    assign(this.element, { 'data-state': row.state, 'data-stale': stale, 'data-tone': line.tone });
+    this.#drawMark(row, stale);
+    setText(this.#name, row.name);
+    setText(this.#id, shortId(row.id));
+    setText(this.#place, line.place);
+    setText(this.#strong, line.strong);
+    setText(this.#tell, line.strong && line.tell ? `, ${line.tell}` : line.tell);
+    this.#drawFigure(row, now);
+    this.#spark.update(row.spark);
+    this.#drawBar(row);
+    this.#drawButtons(row);
+    const label = spoken(row, line);
+    if (this.element.getAttribute('aria-label') !== label) assign(this.element, { 'aria-label': label, title: lineText(line) });
+  }
+
+  #drawMark(row: JobRow, stale: boolean): void {
+    const turns = !stale && (row.state === 'starting' || row.state === 'preparing');
+    fill(this.#mark, `${row.state} ${turns}`, () => [icon(row.state, 16, turns ? 'dd-turn' : '')]);
+    if (this.#mark.title !== stateWord(row.state)) this.#mark.title = stateWord(row.state);
+  }
+
+  #drawFigure(row: JobRow, now: number): void {
+    const { value, label } = figure(row, now);
+    setText(this.#value, value);
+    setText(this.#label, label);
+    this.#label.title = label;
+  }
+
+  #drawBar(row: JobRow): void {
+    show(this.#bar, hasBar(row));
+    this.#fill.style.width = `${((share(row) ?? 0) * 100).toFixed(1)}%`;
+  }
+
+  #drawButtons(row: JobRow): void {
+    show(this.#cancel, isActive(row));
+    const word = row.state === 'canceling' ? __('Kill now') : __('Cancel');
+    if (this.#cancel.title !== word) assign(this.#cancel, { title: word, 'aria-label': word });
+    show(this.#rerun, row.can_rerun && !isActive(row));
+  }
+
+  /** Say where the row stands in the list (from 1) and whether it is the one the keys go to, and chosen. */
+  place(position: number, of: number, active: boolean, chosen: boolean): void {
+    assign(this.element, { id: `dd-job-${this.id}`, 'aria-posinset': position, 'aria-setsize': of, 'aria-selected': String(chosen) });
+    this.element.classList.toggle('dd-active', active);
+  }
+}
+
+function small(name: string, title: string, action: (event: MouseEvent) => void): HTMLButtonElement {
+  const button = h('button', { type: 'button', class: 'dd-btn dd-icon dd-quiet', tabindex: -1, title, 'aria-label': title }, icon(name));
+  return onClick(button, (event) => {
+    event.stopPropagation();
+    action(event);
+  });
+}

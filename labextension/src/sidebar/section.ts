@@ -1,0 +1,46 @@
+/** A part of the sidebar under a heading that folds it. */
+import { assign, h, onClick, setText, show } from '../dom';
+import { icon } from '../icons';
+
+let serial = 0;
+
+export class Section {
+  readonly element: HTMLElement;
+  readonly #count = h('span', { class: 'dd-sub dd-num dd-section-count' });
+  readonly #toggle: HTMLButtonElement;
+  readonly #body: HTMLElement;
+  #open = true;
+
+  constructor(name: string, title: string, body: HTMLElement, tools: HTMLElement[], private readonly toggled: (open: boolean) => void) {
+    const id = `dd-section-${(serial += 1)}`;
+    this.#body = body;
+    assign(body, { id });
+    const chevron = h('span', { class: 'dd-chevron' }, icon('right', 12));
+    const heading = h('span', {}, title);
+    this.#toggle = h('button', { type: 'button', class: 'dd-section-toggle dd-grow', 'aria-controls': id }, chevron, heading, ' ', this.#count);
+    onClick(this.#toggle, () => this.#press());
+    const head = h('div', { class: 'dd-section-head dd-row', role: 'heading', 'aria-level': 2 }, this.#toggle, ...tools);
+    this.element = h('section', { class: `dd-section dd-section-${name}`, 'aria-label': title }, head, body);
+    this.open = true;
+  }
+
+  get open(): boolean {
+    return this.#open;
+  }
+
+  set open(open: boolean) {
+    this.#open = open;
+    assign(this.#toggle, { 'aria-expanded': String(open) });
+    assign(this.element, { 'data-open': String(open) });
+    show(this.#body, open);
+  }
+
+  set count(count: number | null) {
+    setText(this.#count, count === null ? '' : String(count));
+  }
+
+  #press(): void {
+    this.open = !this.#open;
+    this.toggled(this.#open);
+  }
+}

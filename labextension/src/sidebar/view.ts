@@ -1,0 +1,255 @@
+/**
+ * The sidebar "Distributed training": clusters and jobs of this server.
+ *
+ * It is told what there is (`jobs`, `clusters`, `connection`) and asks for what is to be done (`Actions`); it knows
+ * neither JupyterLab nor HTTP. Everything that comes from jobs is set as text.
+ */
+import { h, onClick, setText, show } from '../dom';
+import { icon } from '../icons';
+import { __ } from '../lab/trans';
+import { shortId } from '../words';
+import { Banner } from './banner';
+import { ClusterList } from './clusterlist';
+import { FilterBar } from './filterbar';
+import { JobList, type Item } from './joblist';
+import { asksBeforeCancel, isActive, matches, passes, stateWord } from './jobwords';
+import { NothingFound, nothingYet, waiting } from './placeholders';
+import { Question } from './question';
+import { Section } from './section';
+import { Refusal, type Actions, type Cluster, type Connection, type JobRow } from './types';
+
+/** Milliseconds before grey bars say that the first answer is not here yet. */
+const PATIENCE = 300;
+
+export interface Preferences {
+  confirmCancel: 'minute' | 'always' | 'never';
+}
+
+export class SidebarView {
+  preferences: Preferences = { confirmCancel: 'minute' };
+  #items: Item[] = [];
+  #known = new Map<string, Item>();
+  #answered = false;
+  #connection: Connection = { state: 'connecting', heard: null, retry: null };
+
+  readonly #banner: Banner;
+  readonly #clusters: ClusterList;
+  readonly #filter = new FilterBar(() => this.#draw());
+  readonly #list: JobList;
+  readonly #waiting = waiting();
+  readonly #nothing: HTMLElement;
+  readonly #none = new NothingFound(() => this.#filter.reset());
+  readonly #compare: HTMLButtonElement;
+  readonly #error = h('div', { class: 'dd-side-error dd-s12 dd-ink-err', role: 'alert', hidden: true });
+  readonly #live = h('div', { class: 'dd-sr', role: 'status', 'aria-live': 'polite' });
+  readonly #clusterSection: Section;
+  readonly #jobSection: Section;
+
+  constructor(readonly root: HTMLElement, private readonly actions: Actions, private readonly pointed: () => void) {
+    root.classList.add('dd', 'dd-side');
+    this.#banner = new Banner(() => actions.refresh());
+    this.#clusters = new ClusterList(actions);
+    this.#list = new JobList(this.#listActions());
+    this.#nothing = nothingYet(() => actions.newJob(), actions.quickstart);
+    this.#compare = tool('stacks', __('Compare'), () => this.#compareChosen());
+    this.#clusterSection = new Section('clusters', __('Clusters'), this.#clusters.element, [tool('plus', __('Add cluster'), () => this.addCluster())], () => undefined);
+    const jobs = h('div', { class: 'dd-job-part' }, this.#filter.element, this.#none.element, this.#list.element);
+    this.#jobSection = new Section('jobs', __('Jobs'), jobs, [this.#compare], () => this.#draw());
+    root.append(this.#head(), this.#banner.element, this.#error, this.#waiting, this.#clusterSection.element, this.#nothing, this.#jobSection.element, this.#live);
+    root.addEventListener('keydown', (event) => this.#key(event));
+    setTimeout(() => this.#draw(), PATIENCE);
+    this.#draw();
+  }
+
+  /** The job that commands without an id mean. */
+  get active(): JobRow | null {
+    return this.#list.active;
+  }
+
+  get chosen(): string[] {
+    return this.#list.chosen;
+  }
+
+  /** Show these jobs, newest first. */
+  jobs(rows: readonly JobRow[]): void {
+    const now = this.#now();
+    this.#announce(rows);
+    this.#items = rows.map((row) => this.#same(row) ?? { row, heard: now });
+    this.#known = new Map(this.#items.map((item) => [item.row.id, item]));
+    this.#answered = true;
+    this.#draw();
+  }
+
+  /** Show these clusters. */
+  clusters(clusters: readonly Cluster[]): void {
+    this.#clusterSection.count = clusters.length;
+    this.#clusters.show(clusters);
+  }
+
+  /** Say whether the values are fresh. */
+  connection(connection: Connection): void {
+    this.#connection = connection;
+    this.tick();
+  }
+
+  /** Redraw what depends on the time; to be called about once a second while the sidebar is seen. */
+  tick(): void {
+    this.#banner.update(this.#connection, this.#now());
+    this.#list.tick(this.#now(), this.#stale);
+  }
+
+  /** Put the focus on the list of jobs. */
+  focus(): void {
+    if (!this.#jobSection.element.hidden) this.#list.focus();
+    else this.#nothing.querySelector('button')?.focus();
+  }
+
+  /** Mark the job whose page is in front. */
+  front(id: string | null): void {
+    this.#list.choose(id);
+  }
+
+  /** Open the form that adds a cluster. */
+  addCluster(): void {
+    this.#clusterSection.open = true;
+    this.#clusters.add();
+  }
+
+  /** Ask for the number of nodes of a cluster. */
+  scaleCluster(name: string): void {
+    this.#clusters.view(name)?.askScale();
+  }
+
+  /** Ask whether to take a cluster off the list. */
+  removeCluster(name: string): void {
+    this.#clusters.view(name)?.askRemove();
+  }
+
+  /** Cancel a job, after a question when it is older than a minute (or as the settings say); kill it when it cancels already. */
+  async cancel(id: string): Promise<void> {
+    const row = this.#known.get(id)?.row;
+    if (!row || !isActive(row)) return;
+    const now = row.state === 'canceling';
+    const text = now ? __('Kill %1 now?', row.name) : __('Cancel %1?', row.name);
+    const asks = now || asksBeforeCancel(row, this.#now(), this.preferences.confirmCancel);
+    if (asks && !(await this.#list.ask(id, new Question(text)))) return;
+    await this.#do(this.actions.cancel(row, now));
+  }
+
+  /** Delete an ended job, after a question. */
+  async remove(id: string): Promise<void> {
+    const row = this.#known.get(id)?.row;
+    if (!row || isActive(row)) return;
+    const text = __('Delete 1 job, %1 %2, with its log and outputs?', row.name, shortId(id));
+    if (await this.#list.ask(id, new Question(text, __('Delete'), __('Keep')))) await this.#do(this.actions.remove(row));
+  }
+
+  /** Whether a job stands in the list as it is now, so that a question can be asked there. */
+  shows(id: string): boolean {
+    return this.root.offsetParent !== null && this.#jobSection.open && this.#shown().some(({ row }) => row.id === id);
+  }
+
+  #listActions(): ConstructorParameters<typeof JobList>[0] {
+    const row = (id: string, action: (row: JobRow) => void): void => {
+      const found = this.#known.get(id)?.row;
+      if (found) action(found);
+    };
+    return {
+      open: (id) => row(id, (found) => this.actions.open(found)),
+      cancel: (id) => void this.cancel(id),
+      rerun: (id) => row(id, (found) => void this.#do(this.actions.rerun(found))),
+      discard: (id) => row(id, (found) => void (isActive(found) ? this.cancel(id) : this.remove(id))),
+      pointed: () => this.#pointed(),
+    };
+  }
+
+  #head(): HTMLElement {
+    const title = h('h2', { class: 'dd-side-title dd-b dd-grow dd-ell' }, __('Distributed training'));
+    const tools = [tool('plus', __('New job'), () => this.actions.newJob()), tool('rerun', __('Refresh'), () => this.actions.refresh()), tool('gear', __('Settings'), () => this.actions.settings())];
+    return h('div', { class: 'dd-row dd-side-head' }, title, ...tools);
+  }
+
+  #now(): number {
+    return Date.now() / 1000;
+  }
+
+  get #stale(): boolean {
+    return this.#connection.state === 'down';
+  }
+
+  /** The item of a row that has not been sent anew. */
+  #same(row: JobRow): Item | null {
+    const item = this.#known.get(row.id);
+    return item?.row === row ? item : null;
+  }
+
+  #shown(): Item[] {
+    const { filter, words } = this.#filter;
+    return this.#items.filter(({ row }) => passes(row, filter) && matches(row, words));
+  }
+
+  #draw(): void {
+    const empty = this.#items.length === 0;
+    const shown = this.#shown();
+    show(this.#waiting, !this.#answered);
+    this.#waiting.parentElement?.toggleAttribute('aria-busy', !this.#answered);
+    show(this.#nothing, this.#answered && empty);
+    show(this.#jobSection.element, !empty);
+    this.#none.update(!empty && shown.length === 0, this.#filter.words);
+    this.#filter.counts(count(this.#items, 'active'), count(this.#items, 'failed'));
+    this.#jobSection.count = this.#items.length;
+    this.#list.show(shown, this.#now(), this.#stale);
+    this.#drawCompare();
+  }
+
+  #pointed(): void {
+    this.#drawCompare();
+    this.pointed();
+  }
+
+  #compareChosen(): void {
+    const ids = this.#list.chosen;
+    if (ids.length > 1) this.actions.compare(ids);
+    else this.#list.focus();
+  }
+
+  #drawCompare(): void {
+    const many = this.#list.chosen.length;
+    this.#compare.setAttribute('aria-disabled', String(many < 2));
+    this.#compare.title = many < 2 ? __('Compare: choose two jobs or more with Ctrl+click or the space bar') : __('Compare %1 jobs', many);
+  }
+
+  /** Tell screen readers of changed states: politely, once, with the newest first. */
+  #announce(rows: readonly JobRow[]): void {
+    if (!this.#answered) return;
+    const changed = rows.filter((row) => (this.#known.get(row.id)?.row.state ?? row.state) !== row.state);
+    if (changed.length) setText(this.#live, changed.slice(0, 3).map((row) => `${row.name} ${shortId(row.id)}: ${stateWord(row.state)}`).join('; '));
+  }
+
+  async #do(request: Promise<unknown>): Promise<void> {
+    this.#say('');
+    try {
+      await request;
+    } catch (error) {
+      this.#say(error instanceof Refusal ? [error.message, error.hint].filter(Boolean).join(' ') : String(error));
+    }
+  }
+
+  #say(text: string): void {
+    setText(this.#error, text);
+    show(this.#error, text !== '');
+  }
+
+  #key(event: KeyboardEvent): void {
+    const typing = event.target instanceof HTMLElement && event.target.closest('input, textarea, select') !== null;
+    if (event.key !== '/' || typing || event.ctrlKey || event.metaKey) return;
+    event.preventDefault();
+    this.#filter.focus();
+  }
+}
+
+const count = (items: readonly Item[], filter: 'active' | 'failed'): number => items.filter(({ row }) => passes(row, filter)).length;
+
+function tool(name: string, title: string, action: () => void): HTMLButtonElement {
+  return onClick(h('button', { type: 'button', class: 'dd-btn dd-icon dd-quiet', title, 'aria-label': title }, icon(name)), action);
+}
