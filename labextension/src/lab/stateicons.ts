@@ -1,0 +1,18 @@
+/** The shapes of a job's states as icons of JupyterLab, for the tabs of pages; `style/page.css` gives them their colours. */
+import { LabIcon } from '@jupyterlab/ui-components';
+import { icon } from '../icons';
+import type { State } from '../words';
+
+const made = new Map<State, LabIcon>();
+
+/** Return the icon of a state, always the same one. */
+export function stateIcon(state: State): LabIcon {
+  const known = made.get(state);
+  if (known) return known;
+  const fresh = new LabIcon({ name: `distdl:state-${state}`, svgstr: icon(state, 16, `dd-stateicon dd-stateicon-${state}`).outerHTML });
+  made.set(state, fresh);
+  return fresh;
+}
+
+/** "Compare", for the tab of the page that compares jobs. */
+export const compareIcon = new LabIcon({ name: 'distdl:compare', svgstr: icon('compare', 16, 'dd-stateicon').outerHTML });
