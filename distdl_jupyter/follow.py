@@ -85,22 +85,23 @@ def settle(folder: JobFolder) -> bool:
         return False
     try:
         found, _ = events.read_all(folder.events)
-        last = JobView.of(folder.spec())
+        spec = folder.spec()
+        last = JobView.of(spec)
         for event in found:
             last.apply(event)
         if last.state.ended:
             return False
-        _write_lost(folder, last)
+        _write_lost(folder, last, spec.cluster)
         return True
     finally:
         lock.release()
 
 
-def _write_lost(folder: JobFolder, view: JobView) -> None:
+def _write_lost(folder: JobFolder, view: JobView, kind: str) -> None:
     handle = view.handle or {}
     left: list[int] = []
     try:
-        cluster = registry.get("clusters", view.compute_target)
+        cluster = registry.get("clusters", kind)
         left = cluster.sweep(view.id, handle.get("data") or {})
     except DistDLError as error:
         found = f"Its ranks could not be looked for: {error}"

@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter import preflight, registry
+from distdl_jupyter import preflight, registry, targets
 from distdl_jupyter.azure.vm_sizes import find as find_vm_size
 from distdl_jupyter.core.errors import InvalidSpec, PluginUnavailable
 from distdl_jupyter.core.names import backend_label, resolve
@@ -44,10 +44,10 @@ def build(draft: Draft, options: Mapping[str, Any], *, id_: str) -> tuple[JobSpe
     Raises InvalidSpec or PluginUnavailable with one sentence that says what to change.
     """
     found = resolve(options, {*COMMON, *_plugin_options()})
-    target = str(found.get("compute_target") or "local")
-    cluster_given = _belonging("clusters", target, found)
-    cluster = registry.get("clusters", target)
-    cluster_options = registry.check_options("clusters", target, cluster_given)
+    target = targets.find(str(found.get("compute_target") or "local"))
+    cluster_given = {**target.options, **_belonging("clusters", target.kind, found)}
+    cluster = registry.get("clusters", target.kind)
+    cluster_options = registry.check_options("clusters", target.kind, cluster_given)
     nodes = check_count(found.get("node_count", 1), "node_count")
     per_node = found.get("process_count_per_node", 1)
     if per_node == "auto":
@@ -56,7 +56,7 @@ def build(draft: Draft, options: Mapping[str, Any], *, id_: str) -> tuple[JobSpe
     label = backend_label(found.get("distributed_backend") or ("torch" if nodes * per_node > 1 else "plain"))
     backend_given = _belonging("backends", registry.backend(label, {})[0].name, found)
     backend, backend_options = registry.backend(label, backend_given)
-    _refuse_strays(found, {*cluster_given, *backend_given}, label, target)
+    _refuse_strays(found, {*cluster_given, *backend_given}, label, target.name)
     for reason in (cluster.unavailable(cluster_options), backend.unavailable(backend_options)):
         if reason:
             raise PluginUnavailable(reason)
@@ -69,7 +69,8 @@ def build(draft: Draft, options: Mapping[str, Any], *, id_: str) -> tuple[JobSpe
         process_count_per_node=per_node,
         distributed_backend=label,
         backend_options=backend_given,
-        compute_target=target,
+        compute_target=target.name,
+        cluster=target.kind,
         cluster_options=cluster_given,
         vm_size=_vm_size(found.get("vm_size")),
         use_gpu=_flag(found.get("use_gpu"), "use_gpu"),

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from distdl_jupyter.core.errors import ClusterRefused
 from distdl_jupyter.core.plan import NoOptions, Placement, Plan
 
 if TYPE_CHECKING:
@@ -52,6 +53,17 @@ class Context:
 
     folder: JobFolder
     environment: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeInfo:
+    """One machine of a cluster as it is now; ``detail`` says what else is known."""
+
+    name: str
+    state: Literal["up", "down", "starting", "unknown"] = "up"
+    detail: str = ""
+    gpus: int = 0
+    gpu_name: str = ""
 
 
 class Run(ABC):
@@ -96,6 +108,12 @@ class Cluster(ABC):
 
     name: ClassVar[str]
     Options: ClassVar[type] = NoOptions
+    #: The kind in words, as lists show it.
+    title: ClassVar[str] = ""
+    #: Whether it is a place already without options; others are shown when a user has named one.
+    complete: ClassVar[bool] = True
+    #: Whether ``scale`` can change how many nodes there are.
+    can_scale: ClassVar[bool] = False
 
     @abstractmethod
     def unavailable(self, options: Any) -> str:
@@ -104,6 +122,26 @@ class Cluster(ABC):
     @abstractmethod
     def process_count_per_node(self, options: Any, *, use_gpu: bool | None) -> int:
         """Return what "auto" means: the GPUs of one node, else 1."""
+
+    def detail(self, options: Any) -> str:
+        """Return what kind of machines these are in a few words: "2 cores, no GPU"; "" when it is not known."""
+        return ""
+
+    def nodes(self, options: Any) -> list[NodeInfo]:
+        """Return the machines that can be named now; it may take seconds. A machine that is silent is told as such."""
+        return []
+
+    def holds(self, node: NodeInfo, host: str) -> bool:
+        """Say whether a rank that was placed on ``host`` runs on this machine."""
+        return node.name == host
+
+    def max_node_count(self, options: Any, nodes: int) -> int:
+        """Return how many nodes there can be at most, when ``nodes`` are there."""
+        return nodes
+
+    def scale(self, options: Any, node_count: int) -> Any:
+        """Ask for so many nodes and return the options from now on. Raises ClusterRefused, InvalidSpec."""
+        raise ClusterRefused(f"A cluster of the kind {self.title or self.name} has a fixed number of nodes.")
 
     @abstractmethod
     def preview(self, spec: JobSpec, options: Any) -> Placement:

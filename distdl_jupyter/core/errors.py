@@ -5,6 +5,8 @@
       JobNotFound
       JobNotRunning
       JobStillRunning
+      ClusterNotFound
+      ClusterRefused       a cluster stays as it is: jobs run on it, or it cannot change
       PluginUnavailable    names the command that installs what is missing
       LaunchFailed         carries the tail of what the launcher printed
       JobFailed            raised by ``job.result()``: rank, exit code or signal, remote traceback, cell line
@@ -50,6 +52,14 @@ class JobNotRunning(DistDLError):
 
 class JobStillRunning(DistDLError):
     """The job lives, so the request cannot be carried out yet."""
+
+
+class ClusterNotFound(DistDLError):
+    """No cluster has this name."""
+
+
+class ClusterRefused(DistDLError):
+    """A cluster cannot be changed or removed now; the message says why."""
 
 
 class PluginUnavailable(DistDLError):

@@ -30,7 +30,7 @@ Figure = dict[str, Any]
 Mode = Literal["band", "ranks"]
 
 #: Pixels for which margins and ticks are chosen when no size is given.
-_WIDTH, _HEIGHT = 430, 202
+WIDTH, HEIGHT = 430, 202
 #: Points of all grey lines together, when there are too many ranks for colours.
 _GREY_POINTS = 12_000
 
@@ -56,9 +56,9 @@ def figure(
     the curve: the metric's name, a background, and ticks that follow a zoom. An unknown metric gives an empty plot.
     """
     chosen = theme or (DARK if dark else LIGHT)
-    look = _Look(chosen, log, width or _WIDTH, height or _HEIGHT, highlight)
+    look = Look(chosen, log, width or WIDTH, height or HEIGHT, highlight)
     plot = _band_plot(book, metric, look) if mode == "band" else _ranks_plot(book, metric, look)
-    layout = _layout(plot, chosen, width, height)
+    layout = layout_of(plot, chosen, width, height)
     layout["uirevision"] = f"{metric}/{mode}/{log}"
     if standalone:
         _stand_alone(layout, metric)
@@ -66,7 +66,7 @@ def figure(
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class Look:
     """How to draw: colours, logarithmic values or not, pixels, the rank to show in colour."""
 
     theme: Theme
@@ -77,7 +77,7 @@ class _Look:
 
 
 @dataclass(slots=True)
-class _Plot:
+class Plot:
     """Traces with their axes; ``right`` are the pixels beside the plot, ``legend_rows`` the lines above it."""
 
     traces: list[Trace]
@@ -89,9 +89,10 @@ class _Plot:
     hover: str
 
 
-def _band_plot(book: SeriesBook, metric: str, look: _Look) -> _Plot:
+def _band_plot(book: SeriesBook, metric: str, look: Look) -> Plot:
     band, theme = book.band(metric), look.theme
-    y, note = _value_axis([value for row in band.rows for value in (row.low, row.high) if value is not None], look)
+    values = [value for row in band.rows for value in (row.low, row.high) if value is not None]
+    y, note = chosen_value_axis(values, look)
     wide = any(row.low != row.high for row in band.rows)
     label = "" if band.last is None else number(band.last)
     traces = [
@@ -102,10 +103,10 @@ def _band_plot(book: SeriesBook, metric: str, look: _Look) -> _Plot:
     ]
     right = 9 + 7 * len(label) if label else 14
     x = _step_axis([row.step for row in band.rows], look)
-    return _Plot(traces, x, y, right, 1 if wide or band.marks else 0, note, "x unified")
+    return Plot(traces, x, y, right, 1 if wide or band.marks else 0, note, "x unified")
 
 
-def _ranks_plot(book: SeriesBook, metric: str, look: _Look) -> _Plot:
+def _ranks_plot(book: SeriesBook, metric: str, look: Look) -> Plot:
     band, lines, theme = book.band(metric), book.lines(metric), look.theme
     coloured = len(lines) <= COLOURED_RANKS
     if not coloured:
@@ -113,7 +114,7 @@ def _ranks_plot(book: SeriesBook, metric: str, look: _Look) -> _Plot:
     # Means of many values hide what single values did: the band behind them does not.
     averaged = any(line.lows != line.highs for line in lines)
     values = [value for row in band.rows for value in (row.low, row.high) if value is not None]
-    y, note = _value_axis(values, look)
+    y, note = chosen_value_axis(values, look)
     traces = [
         *band_traces(band.rows, y, theme.haze, visible=averaged),
         *([rank_trace(line, y, theme) for line in lines] if coloured else grey_traces(lines, y, theme, look.highlight)),
@@ -121,7 +122,7 @@ def _ranks_plot(book: SeriesBook, metric: str, look: _Look) -> _Plot:
     ]
     x = _step_axis([step for line in lines for step in line.steps[:1] + line.steps[-1:]], look)
     rows = _legend_rows(traces, look.width - 60) if len(lines) > 1 else 0
-    return _Plot(traces, x, y, 14, rows, note, "x unified" if coloured else "closest")
+    return Plot(traces, x, y, 14, rows, note, "x unified" if coloured else "closest")
 
 
 def _legend_rows(traces: list[Trace], width: int) -> int:
@@ -131,7 +132,7 @@ def _legend_rows(traces: list[Trace], width: int) -> int:
     return -(-len(names) // max(1, width // widest)) if widest else 0
 
 
-def _value_axis(values: list[float], look: _Look) -> tuple[Axis, str]:
+def chosen_value_axis(values: list[float], look: Look) -> tuple[Axis, str]:
     """Return the axis of values, and a note when it is not the one asked for."""
     most = max(2, (look.height - 50) // 30)
     axis = log_axis(values, most) if look.log else None
@@ -140,11 +141,12 @@ def _value_axis(values: list[float], look: _Look) -> tuple[Axis, str]:
     return value_axis(values, most), "Log shows values above 0 only." if look.log and values else ""
 
 
-def _step_axis(steps: list[float], look: _Look) -> Axis:
+def _step_axis(steps: list[float], look: Look) -> Axis:
     return step_axis(min(steps, default=0.0), max(steps, default=1.0), max(2, (look.width - 54) // 62))
 
 
-def _layout(plot: _Plot, theme: Theme, width: int | None, height: int | None) -> Figure:
+def layout_of(plot: Plot, theme: Theme, width: int | None, height: int | None) -> Figure:
+    """Return plotly's layout of a plot that is ``width`` x ``height`` pixels large (None: as large as its place)."""
     labels = max((len(label) for _, label in plot.y.ticks), default=1)
     text = {"family": theme.font, "size": 11, "color": theme.ink_2}
     return {
@@ -186,9 +188,9 @@ _LEGEND = {
     "itemclick": False,
     "itemdoubleclick": False,
 }
-_CORNER = {"showarrow": False, "xref": "paper", "yref": "paper"}
-_STEP = {**_CORNER, "text": "step", "x": 1, "y": 0, "xanchor": "right", "yanchor": "top", "yshift": -4}
-_NOTE = {**_CORNER, "x": 0, "y": 1, "xanchor": "left", "yanchor": "bottom"}
+CORNER = {"showarrow": False, "xref": "paper", "yref": "paper"}
+_STEP = {**CORNER, "text": "step", "x": 1, "y": 0, "xanchor": "right", "yanchor": "top", "yshift": -4}
+_NOTE = {**CORNER, "x": 0, "y": 1, "xanchor": "left", "yanchor": "bottom"}
 
 
 def _ticks(axis: Axis) -> Figure:

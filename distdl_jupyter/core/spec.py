@@ -59,6 +59,8 @@ class JobSpec:
     distributed_backend: str = "plain"
     backend_options: dict[str, Any] = field(default_factory=dict)
     compute_target: str = "local"
+    #: Kind of the cluster that ``compute_target`` names; by default they are the same.
+    cluster: str = ""
     cluster_options: dict[str, Any] = field(default_factory=dict)
     vm_size: str | None = None
     use_gpu: bool | None = None
@@ -81,6 +83,10 @@ class JobSpec:
     findings: tuple[dict[str, str], ...] = ()
     versions: dict[str, str] = field(default_factory=dict)
     created: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.cluster:
+            object.__setattr__(self, "cluster", self.compute_target)
 
     @property
     def process_count(self) -> int:

@@ -101,7 +101,7 @@ def _wait(job: Job) -> Any:
             break
         except KeyboardInterrupt:
             interrupts += 1
-            if interrupts == 3 or job.spec.compute_target != "local":
+            if interrupts == 3 or job.spec.cluster != "local":
                 _say(f"Job {job.name} goes on. %dist_cancel {short_id(job.id)} stops it.")
                 raise
             _stop(job, now=interrupts == 2)

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter import jobspec, registry
+from distdl_jupyter import jobspec, registry, targets
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.names import resolve
 from distdl_jupyter.core.spec import check_count, looks_secret
@@ -159,7 +159,7 @@ def _check(options: dict[str, Any]) -> None:
     if options.get("distributed_backend"):
         registry.backend(str(options["distributed_backend"]), {})
     if options.get("compute_target"):
-        registry.get("clusters", str(options["compute_target"]))
+        targets.find(str(options["compute_target"]))
 
 
 def _settings(defaults: dict[str, Any]) -> str:

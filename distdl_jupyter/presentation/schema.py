@@ -284,3 +284,15 @@ class JobDetail:
     execution_count: int | None
     #: The state of the environment when it was submitted.
     versions: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonRow:
+    """One line of jobs side by side: a value for each job ("" where it has none), and which of them is the best."""
+
+    section: Literal["Spec", "Result"]
+    field: str
+    label: str
+    values: tuple[str, ...]
+    differs: bool
+    best: int | None

@@ -82,9 +82,9 @@ class Supervisor:
         ledger, spec = self._ledger, self._spec
         ledger.state(State.PREPARING)
         ledger.phase("stage", "nothing to copy")
-        cluster: Cluster = registry.get("clusters", spec.compute_target)
+        cluster: Cluster = registry.get("clusters", spec.cluster)
         backend, options = registry.backend(spec.distributed_backend, spec.backend_options)
-        cluster_options = registry.check_options("clusters", spec.compute_target, spec.cluster_options)
+        cluster_options = registry.check_options("clusters", spec.cluster, spec.cluster_options)
         for reason in (cluster.unavailable(cluster_options), backend.unavailable(options)):
             if reason:
                 raise LaunchFailed(reason)

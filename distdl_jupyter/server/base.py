@@ -1,0 +1,225 @@
+"""What all handlers share: who may ask, how a request is read, how an answer and an error are written.
+
+A handler's method says with ``answers`` what it takes and gives as dataclasses (``server.schema``); the OpenAPI file is
+made of that. Authentication, authorization and the limit of a body are checked before a byte of the body is kept.
+Whatever may take time runs in a thread: the event loop belongs to the whole server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from http.client import responses
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+
+from jupyter_core.utils import ensure_async
+from jupyter_server.auth.utils import HTTP_METHOD_TO_AUTH_ACTION
+from jupyter_server.base.handlers import APIHandler
+from tornado import web
+
+from distdl_jupyter.core import errors
+from distdl_jupyter.core.store import is_id
+from distdl_jupyter.presentation.plain import plain
+from distdl_jupyter.server import fields
+from distdl_jupyter.server.schema import ApiError
+
+if TYPE_CHECKING:
+    from distdl_jupyter.server.app import DistDLApp
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Method = Callable[..., Awaitable[Any]]
+
+#: The HTTP status of each error of this package; a class that is not here has that of its nearest base.
+STATUS: dict[type[Exception], int] = {
+    errors.InvalidSpec: 400,
+    errors.JobNotFound: 404,
+    errors.ClusterNotFound: 404,
+    errors.JobNotRunning: 409,
+    errors.JobStillRunning: 409,
+    errors.ClusterRefused: 409,
+    errors.PluginUnavailable: 424,
+    errors.LaunchFailed: 502,
+    errors.DistDLError: 500,
+}
+_HINTS = {
+    403: "Log in to this Jupyter server again, or ask its administrator for the right to do this.",
+    404: "Reload the page: the server may run another version of distdl_jupyter.",
+}
+
+
+def status_of(error: BaseException) -> int:
+    """Return the HTTP status of an error."""
+    if isinstance(error, web.HTTPError):
+        return error.status_code
+    return next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)
+
+
+def told(error: BaseException | None, status: int) -> ApiError:
+    """Return an error as pages are told of it; what went wrong inside stays in the server's own log."""
+    if isinstance(error, errors.DistDLError):
+        output = getattr(error, "output", "")
+        message = "\n".join(part for part in (error.message, output) if part)
+        return ApiError(message, type(error).__name__, error.hint, getattr(error, "field", ""))
+    reason = responses.get(status, "Unknown error")
+    if isinstance(error, web.HTTPError):
+        message = f"{error.log_message or error.reason or reason}".strip().rstrip(".")
+        return ApiError(f"{message}.", reason.title().replace(" ", ""), _HINTS.get(status, ""))
+    return ApiError("The server failed to answer this.", "InternalServerError", "Its log says why.")
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One verb of one resource, as the OpenAPI file tells it. ``media`` is the type of an answer that is no JSON."""
+
+    answer: type | None
+    status: int
+    query: type | None
+    body: type | None
+    media: str
+    refuses: tuple[int, ...]
+
+
+def answers(
+    answer: type | None = None, *, status: int = 200, query: type | None = None, body: type | None = None,
+    media: str = "application/json", refuses: tuple[int, ...] = (),
+) -> Callable[[Method], Method]:  # fmt: skip
+    """Decorate a handler's method: it is given ``query`` and ``body`` filled in, and what it returns is the answer.
+
+    ``refuses`` are the statuses of errors that a right request may meet. A method that returns None has written its
+    answer itself, or has none.
+    """
+    operation = Operation(answer, status, query, body, media, refuses)
+
+    def decorate(method: Method) -> Method:
+        @functools.wraps(method)
+        async def run(self: Handler, **path: str) -> None:
+            given: dict[str, Any] = dict(path)
+            if query is not None:
+                given["query"] = fields.from_query(query, self.request.query_arguments)
+            if body is not None:
+                given["body"] = fields.from_json(body, self.json_body())
+            self.set_status(status)
+            found = await method(self, **given)
+            if found is not None:
+                self.finish(await self.apart(encode, found))
+
+        # What it asks was answered before (``Handler.prepare``); Jupyter warns of a method without it.
+        wrapped: Any = web.authenticated(run)
+        wrapped.operation = operation
+        return cast("Method", wrapped)
+
+    return decorate
+
+
+def reads(method: Method) -> Method:
+    """Mark a method (below ``answers``) that changes nothing although its verb says so: who may read may call it."""
+    method.only_reads = True  # type: ignore[attr-defined]
+    return method
+
+
+def _reads(method: Any) -> bool:
+    return bool(getattr(inspect.unwrap(method), "only_reads", False))
+
+
+def encode(answer: object) -> bytes:
+    """Return an answer as strict JSON."""
+    return json.dumps(plain(answer), allow_nan=False, separators=(",", ":")).encode()
+
+
+@web.stream_request_body
+class Handler(APIHandler):
+    """Base of all handlers under ``distdl/api``."""
+
+    auth_resource = "distdl"
+    #: Whether asking counts as somebody being here, for servers that are culled when idle.
+    _track_activity = True
+
+    async def prepare(self) -> None:  # type: ignore[override]  # as Jupyter's own handlers of an API have it
+        """Let in who may do this, before the body comes."""
+        self._body = bytearray()
+        self._too_large = False
+        await super().prepare()
+        if self.request.method != "OPTIONS":
+            await self._admit()
+            self._measure()
+
+    async def _admit(self) -> None:
+        user = self.current_user
+        if user is None:
+            raise web.HTTPError(403, "Nobody is logged in")
+        verb = str(self.request.method)
+        action = "read" if _reads(getattr(self, verb.lower())) else HTTP_METHOD_TO_AUTH_ACTION[verb]
+        allowed = self.authorizer.is_authorized(self, user, action, self.auth_resource)
+        if not await ensure_async(allowed):
+            raise web.HTTPError(403, f"This user may not {action} {self.auth_resource}")
+
+    def _measure(self) -> None:
+        announced = self.request.headers.get("Content-Length", "0")
+        if announced.isdigit() and int(announced) > self.app.max_body_bytes:
+            raise self._over()
+
+    def data_received(self, chunk: bytes) -> None:
+        """Keep a piece of the body, up to the limit."""
+        self._too_large = self._too_large or len(self._body) + len(chunk) > self.app.max_body_bytes
+        if not self._too_large:
+            self._body += chunk
+
+    def _over(self) -> web.HTTPError:
+        return web.HTTPError(413, f"A request takes at most {self.app.max_body_bytes:,} bytes")
+
+    def json_body(self) -> object:
+        """Return the body as JSON; an empty one is {}. Raises InvalidSpec, HTTPError 413."""
+        if self._too_large:
+            raise self._over()
+        if not self._body:
+            return {}
+        try:
+            return json.loads(self._body)
+        except (ValueError, RecursionError):
+            raise errors.InvalidSpec("The request's body is no JSON.") from None
+
+    @property
+    def app(self) -> DistDLApp:
+        """The extension with its settings."""
+        return cast("DistDLApp", self.settings["distdl"])
+
+    async def apart(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run something that may take time in a thread of this extension."""
+        call = functools.partial(function, *args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(self.app.pool, call)
+
+    def log_exception(self, kind: Any, error: Any, trace: Any) -> None:
+        """Log what nobody expected with its traceback; errors that are part of the conversation need none."""
+        if status_of(error) >= 500 and not isinstance(error, errors.DistDLError):
+            super().log_exception(kind, error, trace)
+
+    def send_error(self, status_code: int = 500, **kwargs: Any) -> None:
+        """Answer with the status of the error's class."""
+        error = (kwargs.get("exc_info") or (None, None))[1]
+        super().send_error(status_of(error) if error is not None else status_code, **kwargs)
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        """Answer ``{message, type, hint, field}``."""
+        error = (kwargs.get("exc_info") or (None, None))[1]
+        self.finish(encode(told(error, status_code)))
+
+
+def checked_id(id_: str) -> str:
+    """Return a job's whole id. Raises JobNotFound for anything else, so that no path ever becomes a file's name."""
+    if not is_id(id_):
+        raise errors.JobNotFound("No job has this id.", hint="An id looks like 20261121-024912-k3f9x.")
+    return id_
+
+
+class Nothing(Handler):
+    """Every address under ``distdl/api`` that is none."""
+
+    async def prepare(self) -> None:  # type: ignore[override]  # as above
+        """Refuse, after the same questions as everywhere."""
+        await super().prepare()
+        raise web.HTTPError(404, "There is nothing at this address")

@@ -1,0 +1,58 @@
+"""Jobs side by side over HTTP."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.presentation import compare
+from distdl_jupyter.presentation.listing import job_row
+from distdl_jupyter.reading import Reading
+from distdl_jupyter.server.base import Handler, answers
+from distdl_jupyter.server.jobs import attached
+from distdl_jupyter.server.schema import CompareQuery, Comparison
+
+if TYPE_CHECKING:
+    from distdl_jupyter.presentation.schema import JobRow
+
+#: Curves that can still be told apart.
+MOST = 12
+
+
+class Compare(Handler):
+    """Several jobs."""
+
+    @answers(Comparison, query=CompareQuery, refuses=(404,))
+    async def get(self, query: CompareQuery) -> Comparison:
+        """Compare jobs: their curves in one figure, and what was asked and came of each side by side."""
+        return await self.apart(_compared, query)
+
+
+def _compared(query: CompareQuery) -> Comparison:
+    ids = list(dict.fromkeys(query.ids))
+    if not 1 <= len(ids) <= MOST:
+        raise InvalidSpec(f"ids takes 1 to {MOST} different jobs.", field="ids")
+    readings = [_read(id_) for id_ in ids]
+    subjects = [compare.Subject(one.spec, one.view, one.book) for one in readings]
+    now = time.time()
+    metric = compare.chosen_metric(subjects, query.metric)
+    return Comparison(
+        curve=compare.compared_curve(
+            subjects, metric, against=query.against, log=query.log, dark=query.dark, width=query.width,
+            height=query.height,
+        ),
+        jobs=tuple(_row(one, now) for one in readings),
+        metrics=compare.metric_names(subjects),
+        rows=compare.rows(subjects, now),
+    )  # fmt: skip
+
+
+def _read(id_: str) -> Reading:
+    reading = Reading(attached(id_).folder)
+    reading.catch_up()
+    return reading
+
+
+def _row(one: Reading, now: float) -> JobRow:
+    return job_row(one.view, one.book, one.spec, now)

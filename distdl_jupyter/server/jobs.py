@@ -1,0 +1,125 @@
+"""Jobs over HTTP: submit, list, show, cancel, run again, delete, and what came of them. All of it is ``client``'s."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter import client
+from distdl_jupyter.core.state import State
+from distdl_jupyter.presentation import card, detail, listing, story
+from distdl_jupyter.presentation.schema import JobDetail, JobRow
+from distdl_jupyter.reading import Reading
+from distdl_jupyter.server import submitting
+from distdl_jupyter.server.base import Handler, answers, checked_id
+from distdl_jupyter.server.schema import Cancel, JobList, JobsQuery, NewJob, Result
+
+if TYPE_CHECKING:
+    from distdl_jupyter.server.listing import Listed
+
+
+def attached(id_: str) -> client.Job:
+    """Return the handle of a job by its whole id. Raises JobNotFound."""
+    return client.attach(checked_id(id_))
+
+
+class Jobs(Handler):
+    """All jobs."""
+
+    @answers(JobList, query=JobsQuery)
+    async def get(self, query: JobsQuery) -> JobList:
+        """List the jobs, newest first."""
+        return chosen(await self.apart(self.app.listing.all), query)
+
+    @answers(JobRow, status=201, body=NewJob, refuses=(424, 502))
+    async def post(self, body: NewJob) -> JobRow:
+        """Run source text as a cell on every rank."""
+        folder = Path(str(getattr(self.contents_manager, "root_dir", "") or "."))
+        request = submitting.Request(body, folder, self.kernel_spec_manager, self.app.submit_seconds)
+        return await self.apart(_row, await self.apart(request.submit))
+
+
+def chosen(jobs: list[Listed], query: JobsQuery) -> JobList:
+    """Return the page of the jobs that a query asks for."""
+    rows = [one.row for one in jobs]
+    asked = [row for row in rows if _in_state(row, query.state) and _has_words(row, query.q)]
+    return JobList(
+        jobs=tuple(asked[query.offset : query.offset + query.limit]),
+        total=len(asked),
+        active=sum(one.active for one in jobs),
+        failed=sum(row.state == State.FAILED.value for row in rows),
+    )
+
+
+def _in_state(row: JobRow, state: str) -> bool:
+    if state == "active":
+        return not State(row.state).ended
+    return not state or row.state == state
+
+
+def _has_words(row: JobRow, words: str) -> bool:
+    text = " ".join((row.name, row.id, row.compute_target, row.backend, row.notebook)).lower()
+    return all(word in text for word in words.lower().split())
+
+
+def _row(job: client.Job) -> JobRow:
+    reading = Reading(job.folder)
+    reading.catch_up()
+    return listing.job_row(reading.view, reading.book, reading.spec, time.time())
+
+
+class JobById(Handler):
+    """One job."""
+
+    @answers(JobDetail, refuses=(404,))
+    async def get(self, id_: str) -> JobDetail:
+        """Return everything of a job that does not stream."""
+        return await self.apart(_detail, id_)
+
+    @answers(status=204, refuses=(404, 409))
+    async def delete(self, id_: str) -> None:
+        """Delete a job that has ended, with its log, values and outputs."""
+        await self.apart(lambda: attached(id_).remove())
+
+
+def _detail(id_: str) -> JobDetail:
+    job = attached(id_)
+    return detail.detail(job.view(), job.spec, time.time())
+
+
+class CancelJob(Handler):
+    """The request to stop a job."""
+
+    @answers(status=202, body=Cancel, refuses=(404, 409))
+    async def post(self, id_: str, body: Cancel) -> None:
+        """Stop a job: INT, TERM, KILL with a grace between, or KILL at once."""
+        await self.apart(lambda: attached(id_).cancel(now=body.now))
+
+
+class RerunJob(Handler):
+    """The request to start a job once more."""
+
+    @answers(JobRow, status=201, refuses=(404, 502))
+    async def post(self, id_: str) -> JobRow:
+        """Start the same job again, with the code and the values that travelled then."""
+        return await self.apart(lambda: _row(attached(id_).rerun()))
+
+
+class JobResult(Handler):
+    """What came of a job."""
+
+    @answers(Result, refuses=(404,))
+    async def get(self, id_: str) -> Result:
+        """Return what each rank returned in short form, or the failure."""
+        return await self.apart(_result, id_)
+
+
+def _result(id_: str) -> Result:
+    view: Any = attached(id_).view()
+    return Result(
+        state=card.state_name(view),
+        ok=view.state is State.COMPLETED if view.state.ended else None,
+        values=tuple(rank.result or "" for rank in view.ranks) if view.state is State.COMPLETED else (),
+        failure=story.failure_card(view),
+    )

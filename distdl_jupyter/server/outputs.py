@@ -1,0 +1,94 @@
+"""The files that a job's training wrote for keeping: a list, and each as a download.
+
+Nothing outside the job's ``outputs`` folder is ever read, whatever a path or a link says.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from distdl_jupyter.core.errors import JobNotFound
+from distdl_jupyter.server.base import Handler, answers
+from distdl_jupyter.server.jobs import attached
+from distdl_jupyter.server.schema import Output, OutputList
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_CHUNK = 1 << 20
+#: Files that are listed at most.
+MOST = 10_000
+
+
+class Outputs(Handler):
+    """The list of files."""
+
+    @answers(OutputList, refuses=(404,))
+    async def get(self, id_: str) -> OutputList:
+        """List the files below the job's outputs."""
+        return await self.apart(_listed, id_)
+
+
+def _listed(id_: str) -> OutputList:
+    root = attached(id_).folder.outputs
+    found = itertools.islice(_files(root), MOST)
+    return OutputList(tuple(sorted(found, key=lambda one: one.path)))
+
+
+def _files(root: Path) -> Iterator[Output]:
+    for folder, _, names in os.walk(root):
+        for name in names:
+            path = Path(folder) / name
+            known = _status(root, path)
+            if known is not None:
+                yield Output(_shown(path.relative_to(root).as_posix()), known.st_size, known.st_mtime)
+
+
+def _shown(path: str) -> str:
+    """Return a path as text; bytes that are no UTF-8 cannot be asked for and are shown as question marks."""
+    return path.encode("utf-8", "replace").decode()
+
+
+def _status(root: Path, path: Path) -> os.stat_result | None:
+    """Return the status of a regular file below ``root``, None for anything else and for what lies outside."""
+    try:
+        if not path.resolve(strict=True).is_relative_to(root.resolve(strict=True)):
+            return None
+        known = path.stat()
+    except (OSError, RuntimeError, ValueError):
+        return None
+    return known if stat.S_ISREG(known.st_mode) else None
+
+
+class OutputFile(Handler):
+    """One file."""
+
+    @answers(media="application/octet-stream", refuses=(404,))
+    async def get(self, id_: str, path: str) -> None:
+        """Download one file."""
+        file = await self.apart(_opened, id_, path)
+        try:
+            left = os.fstat(file.fileno()).st_size
+            self.set_header("Content-Length", left)
+            self.set_attachment_header(Path(path).name)
+            self.set_header("Cache-Control", "no-store")
+            # A file that still grows is sent as long as it was.
+            while left > 0 and (chunk := await self.apart(file.read, min(_CHUNK, left))):
+                self.write(chunk)
+                await self.flush()
+                left -= len(chunk)
+        finally:
+            file.close()
+        self.finish(set_content_type="application/octet-stream")
+
+
+def _opened(id_: str, path: str) -> BinaryIO:
+    root = attached(id_).folder.outputs
+    if "\0" not in path and _status(root, root / path) is not None:
+        # Between the look and the opening nobody but the user's own processes can put a link here.
+        return (root / path).resolve().open("rb")
+    raise JobNotFound(f"Job {id_} has no such output.", hint="Reload the list of its outputs.")

@@ -1,0 +1,139 @@
+"""What there is to choose from: backends, kinds of clusters, GPU sizes of Azure; and advice on a choice."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from distdl_jupyter import registry
+from distdl_jupyter.advice import Request, advise
+from distdl_jupyter.azure import VmSize, catalogue, catalogue_date, find, successor_of
+from distdl_jupyter.clusters import gpus
+from distdl_jupyter.core.errors import DistDLError
+from distdl_jupyter.core.machine import cores
+from distdl_jupyter.form.history import past_jobs
+from distdl_jupyter.presentation.options import json_schema
+from distdl_jupyter.server.base import Handler, answers, reads
+from distdl_jupyter.server.schema import (
+    AdviceList,
+    AdviceRequest,
+    AdviceRow,
+    Plugin,
+    PluginList,
+    VmSizeList,
+    VmSizeRow,
+    VmSizesQuery,
+)
+
+
+class Plugins(Handler):
+    """Backends and kinds of clusters."""
+
+    @answers(PluginList)
+    async def get(self) -> PluginList:
+        """List the plug-ins with their options, and what is wrong with those that cannot be used."""
+        return await self.apart(_plugins)
+
+
+def _plugins() -> PluginList:
+    return PluginList(
+        backends=tuple(_plugin("backends", name) for name in registry.names("backends")),
+        clusters=tuple(_plugin("clusters", name) for name in registry.names("clusters")),
+    )
+
+
+def _plugin(kind: registry.Kind, name: str) -> Plugin:
+    try:
+        plugin = registry.get(kind, name)
+        return Plugin(
+            name=name,
+            title=getattr(plugin, "title", "") or name,
+            labels=tuple(getattr(plugin, "labels", ())),
+            options=json_schema(plugin.Options),
+            problem=_problem(kind, plugin),
+            remedy="",
+        )
+    except DistDLError as error:
+        return Plugin(name, name, (), {"type": "object", "properties": {}}, error.message, error.hint)
+    except Exception as error:  # noqa: BLE001 - a plug-in of somebody else must not hide the other ones
+        reason = f"It failed when it was asked: {type(error).__name__}: {error}"
+        return Plugin(name, name, (), {"type": "object", "properties": {}}, reason, "")
+
+
+def _problem(kind: registry.Kind, plugin: Any) -> str:
+    """Return why a plug-in cannot be used, as far as that can be said without options that must be given."""
+    if kind == "clusters" and not plugin.complete:
+        return ""
+    return str(plugin.unavailable(plugin.Options()))
+
+
+class VmSizes(Handler):
+    """Azure's GPU sizes."""
+
+    @answers(VmSizeList, query=VmSizesQuery)
+    async def get(self, query: VmSizesQuery) -> VmSizeList:
+        """List the sizes of the catalogue."""
+        return await self.apart(_sizes, query)
+
+
+def _sizes(query: VmSizesQuery) -> VmSizeList:
+    words = query.q.lower().split()
+    chosen = [
+        size
+        for size in catalogue()
+        if (query.retired or not size.retired)
+        and (not query.series or size.series.lower() == query.series.lower())
+        and (query.min_gpus is None or size.gpu_count >= query.min_gpus)
+        and all(word in f"{size.name} {size.series} {size.gpu_model}".lower() for word in words)
+    ]
+    return VmSizeList(tuple(_size(size) for size in chosen), str(catalogue_date()))
+
+
+def _size(size: VmSize) -> VmSizeRow:
+    same = [field.name for field in dataclasses.fields(VmSizeRow) if field.name not in _OWN]
+    later = successor_of(size)
+    return VmSizeRow(
+        **{name: getattr(size, name) for name in same},
+        gpu_count=float(size.gpu_count),
+        per_node=size.whole_gpus,
+        fabric=size.fabric_text,
+        retirement_date=str(size.retirement_date or ""),
+        successor=later.size.name if later else "",
+        successor_reason=later.reason if later else "",
+    )
+
+
+_OWN = {"gpu_count", "per_node", "fabric", "retirement_date", "successor", "successor_reason"}
+
+
+class Advise(Handler):
+    """Advice on what is about to be submitted."""
+
+    @answers(AdviceList, body=AdviceRequest)
+    @reads
+    async def post(self, body: AdviceRequest) -> AdviceList:
+        """Say what is worth knowing before this is submitted."""
+        return await self.apart(_advice, body)
+
+
+def _advice(asked: AdviceRequest) -> AdviceList:
+    request = Request(
+        node_count=asked.node_count,
+        process_count_per_node=asked.process_count_per_node,
+        distributed_backend=asked.distributed_backend,
+        compute_target=asked.compute_target,
+        vm_size=find(asked.vm_size) if asked.vm_size else None,
+        use_gpu=asked.use_gpu,
+        name=asked.name,
+        code=asked.code,
+        batch_size=asked.batch_size or None,
+        learning_rate=asked.learning_rate or None,
+        cores=cores(),
+        gpus=len(gpus.visible()),
+    )
+    found = advise(request, catalogue(), past_jobs())
+    return AdviceList(tuple(_advised(one) for one in found))
+
+
+def _advised(one: Any) -> AdviceRow:
+    return AdviceRow(**{field.name: getattr(one, field.name) for field in dataclasses.fields(AdviceRow)})

@@ -1,0 +1,51 @@
+"""All addresses of the API in one table, for the server and for the OpenAPI file.
+
+``{id}`` stands for one part of a path, ``{path}`` for the rest of it.
+"""
+
+from __future__ import annotations
+
+import re
+
+from distdl_jupyter.server.base import Handler, Nothing
+from distdl_jupyter.server.clusters import ClusterByName, Clusters
+from distdl_jupyter.server.compare import Compare
+from distdl_jupyter.server.jobs import CancelJob, JobById, JobResult, Jobs, RerunJob
+from distdl_jupyter.server.outputs import OutputFile, Outputs
+from distdl_jupyter.server.plugins import Advise, Plugins, VmSizes
+
+BASE = "/distdl/api"
+
+ROUTES: tuple[tuple[str, type[Handler]], ...] = (
+    ("/clusters", Clusters),
+    ("/clusters/{name}", ClusterByName),
+    ("/jobs", Jobs),
+    ("/jobs/{id}", JobById),
+    ("/jobs/{id}/cancel", CancelJob),
+    ("/jobs/{id}/rerun", RerunJob),
+    ("/jobs/{id}/result", JobResult),
+    ("/jobs/{id}/outputs", Outputs),
+    ("/jobs/{id}/outputs/{path}", OutputFile),
+    ("/compare", Compare),
+    ("/vm-sizes", VmSizes),
+    ("/advice", Advise),
+    ("/plugins", Plugins),
+)
+
+
+def handlers() -> list[tuple[str, type[Handler]]]:
+    """Return the patterns with their handlers; what matches none of them is answered 404 as JSON."""
+    return [*((_pattern(path), handler) for path, handler in ROUTES), (rf"{BASE}(?:/.*)?", Nothing)]
+
+
+def _pattern(path: str) -> str:
+    return BASE + re.sub(r"\{(\w+)\}", _group, path)
+
+
+def _group(found: re.Match[str]) -> str:
+    return rf"(?P<{argument(found[1])}>{'.+' if found[1] == 'path' else '[^/]+'})"
+
+
+def argument(part: str) -> str:
+    """Return the name under which a handler is given a part of the path: Python has a use for ``id`` already."""
+    return "id_" if part == "id" else part

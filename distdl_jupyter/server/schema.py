@@ -1,0 +1,294 @@
+"""What the API takes and gives, as dataclasses: the OpenAPI file and the pages' TypeScript types are made of these.
+
+What is told of a job itself stands in ``presentation.schema``. A field's metadata is for the OpenAPI file and for
+``server.fields``: ``help``, ``minimum``, ``maximum``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from distdl_jupyter.presentation.schema import ComparisonRow, Curve, FailureCard, JobRow, StateName
+
+NodeState = Literal["idle", "busy", "down", "unknown", "starting"]
+
+
+def _number(default: Any, help_: str, minimum: float = 0, maximum: float | None = None) -> Any:
+    metadata = {"help": help_, "minimum": minimum}
+    return field(default=default, metadata=metadata | ({} if maximum is None else {"maximum": maximum}))
+
+
+def _said(default: Any, help_: str) -> Any:
+    return field(default=default, metadata={"help": help_})
+
+
+@dataclass(frozen=True, slots=True)
+class ApiError:
+    """What every error is told as; ``field`` is the part of the request that it is about, "" for none."""
+
+    message: str
+    type: str
+    hint: str
+    field: str = ""
+
+
+# clusters -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One machine of a cluster; ``jobs`` are the ids of the jobs that run on it."""
+
+    name: str
+    state: NodeState
+    detail: str
+    gpus: int
+    gpu_name: str
+    jobs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """One place where jobs run; ``problem`` says why it cannot be used now ("" when it can)."""
+
+    name: str
+    kind: str
+    title: str
+    detail: str
+    problem: str
+    remedy: str
+    nodes: tuple[Node, ...]
+    active_jobs: int
+    #: A user gave it its name and can remove it.
+    named: bool
+    can_scale: bool
+    node_count: int
+    max_node_count: int
+    options: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterList:
+    """All clusters."""
+
+    clusters: tuple[Cluster, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NewCluster:
+    """A cluster to give a name to: its kind and that kind's options."""
+
+    name: str
+    kind: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleCluster:
+    """How many nodes a cluster shall have."""
+
+    node_count: int = field(metadata={"help": "nodes", "minimum": 0, "maximum": 10_000})
+
+
+# jobs ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class JobsQuery:
+    """Which jobs to list."""
+
+    state: Literal["", "active"] | StateName = ""
+    q: str = _said("", "words that name, id, cluster, backend or notebook hold")
+    limit: int = _number(200, "most rows", 1, 1000)
+    offset: int = _number(0, "rows to leave out at the top", 0, 1_000_000)
+
+
+@dataclass(frozen=True, slots=True)
+class JobList:
+    """Jobs, newest first; the counts are of all jobs, ``total`` of those that were asked for."""
+
+    jobs: tuple[JobRow, ...]
+    total: int
+    active: int
+    failed: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """Source text to run as a cell on every rank; ``options`` are those of ``submit``, under any of their names.
+
+    ``notebook`` is the path of a notebook below the server's root: the job works in its folder, and modules beside it
+    travel along. ``kernel_name`` chooses the Python; without one it is that of the server.
+    """
+
+    code: str
+    name: str = ""
+    notebook: str = ""
+    kernel_name: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """How to stop a job; ``now`` kills it without grace."""
+
+    now: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of a job; ``ok`` is None while it lives. ``values`` are short forms of what each rank returned."""
+
+    state: StateName
+    ok: bool | None
+    values: tuple[str, ...]
+    failure: FailureCard | None
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One file below a job's outputs."""
+
+    path: str
+    size: int
+    modified: float
+
+
+@dataclass(frozen=True, slots=True)
+class OutputList:
+    """All files below a job's outputs, in order of their paths."""
+
+    outputs: tuple[Output, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CompareQuery:
+    """Which jobs to compare, and how to draw them."""
+
+    ids: tuple[str, ...] = _said((), "ids of jobs, with commas between")
+    metric: str = _said("", "the metric to draw; that of most jobs when none is given")
+    against: Literal["step", "elapsed"] = "step"
+    log: bool = False
+    dark: bool = False
+    width: int | None = _number(None, "pixels", 50, 10_000)
+    height: int | None = _number(None, "pixels", 50, 10_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Several jobs: their curves in one figure, and what was asked and came of each side by side."""
+
+    curve: Curve
+    jobs: tuple[JobRow, ...]
+    metrics: tuple[str, ...]
+    rows: tuple[ComparisonRow, ...]
+
+
+# catalogue and plug-ins ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class VmSizesQuery:
+    """Which sizes to list."""
+
+    series: str = _said("", "a series, such as NCads_A100_v4")
+    q: str = _said("", "words that name, series or GPU hold")
+    min_gpus: float | None = _number(None, "fewest GPUs", 0, 1000)
+    retired: bool = _said(False, "add the sizes that can no longer be rented")  # noqa: FBT003
+
+
+@dataclass(frozen=True, slots=True)
+class VmSizeRow:
+    """One GPU size of Azure; None and "" mean that no source states it."""
+
+    name: str
+    series: str
+    gpu: str
+    gpu_model: str
+    #: A share of a GPU is below 1.
+    gpu_count: float
+    #: Ranks that can own a GPU of it.
+    per_node: int
+    gpu_memory_gib: int | None
+    vcpus: int | None
+    ram_gib: int | None
+    nvlink: bool | None
+    infiniband: bool | None
+    fabric: str
+    ethernet_gbps: float | None
+    retired: bool
+    #: ISO date, "" for none.
+    retirement_date: str
+    successor: str
+    successor_reason: str
+    notes: str
+    sources: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class VmSizeList:
+    """Sizes, series by series, and the day on which their availability was read."""
+
+    sizes: tuple[VmSizeRow, ...]
+    date: str
+
+
+@dataclass(frozen=True, slots=True)
+class AdviceRequest:
+    """What is about to be submitted, as far as it is known."""
+
+    node_count: int = _number(1, "nodes", 1, 100_000)
+    process_count_per_node: int = _number(1, "processes on each node", 1, 100_000)
+    distributed_backend: str = "plain"
+    compute_target: str = "local"
+    vm_size: str = ""
+    use_gpu: bool | None = None
+    name: str = ""
+    code: str = ""
+    batch_size: float | None = _number(None, "samples in a batch of one process", 0)
+    learning_rate: float | None = _number(None, "learning rate of one process", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class AdviceRow:
+    """One advice: ``change`` are fields with better values, ``action`` the words of the button that sets them."""
+
+    code: str
+    level: Literal["error", "warning", "info"]
+    headline: str
+    reason: str
+    action: str
+    change: dict[str, Any]
+    snippet: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class AdviceList:
+    """All advice, costliest first."""
+
+    advice: tuple[AdviceRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """One backend or kind of cluster; ``options`` is the JSON schema of its options.
+
+    ``problem`` says why it cannot be used here ("" when it can), ``remedy`` what changes that.
+    """
+
+    name: str
+    title: str
+    labels: tuple[str, ...]
+    options: dict[str, Any]
+    problem: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class PluginList:
+    """All plug-ins."""
+
+    backends: tuple[Plugin, ...]
+    clusters: tuple[Plugin, ...]

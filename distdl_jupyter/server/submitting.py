@@ -1,0 +1,140 @@
+"""Source text as a job, started by the Python that shall run it: that of a kernel, else the server's own.
+
+A process of that Python captures and checks, so that what it finds out about installed packages is true of the
+environment in which the ranks run, and the job works in the notebook's folder as it would from a kernel.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import string
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter import client, submission
+from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed, PluginUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from distdl_jupyter.server.schema import NewJob
+
+#: Lines of what a Python said before it failed.
+_LAST_LINES = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Interpreter:
+    """A Python with the environment variables that its kernel sets; ``name`` is for people."""
+
+    name: str
+    python: str
+    environment: Mapping[str, str]
+
+    @property
+    def own(self) -> bool:
+        """Whether it is the server's own, in the server's own environment."""
+        return self.python == sys.executable and not self.environment
+
+
+def interpreter(kernel_name: str, specs: Any) -> Interpreter:
+    """Return the Python of a kernel, by the manager of kernel specs; "" is the server's own. Raises InvalidSpec."""
+    if not kernel_name:
+        return Interpreter("this server", sys.executable, {})
+    try:
+        spec = specs.get_kernel_spec(kernel_name)
+    except Exception:  # noqa: BLE001 - NoSuchKernel, or whatever a foreign manager of kernels says
+        there = ", ".join(sorted(specs.find_kernel_specs())) or "none"
+        raise InvalidSpec(f"No kernel {kernel_name!r} is here; there are: {there}.", field="kernel_name") from None
+    python = _python(spec)
+    if python is None:
+        raise InvalidSpec(
+            f"The kernel {kernel_name} does not start a Python of this machine, so it can run no job.",
+            field="kernel_name", hint="Choose a kernel of ipykernel.",
+        )  # fmt: skip
+    variables = {k: string.Template(v).safe_substitute(os.environ) for k, v in (spec.env or {}).items()}
+    return Interpreter(f"the kernel {kernel_name}", python, variables)
+
+
+def _python(spec: Any) -> str | None:
+    first = spec.argv[0] if spec.argv else ""
+    if str(spec.language).lower() != "python" or not Path(first).name.startswith("python"):
+        return None
+    # Jupyter starts these words with the server's own Python too.
+    own = {"python", f"python{sys.version_info[0]}", f"python{sys.version_info[0]}.{sys.version_info[1]}"}
+    return sys.executable if first in own else shutil.which(first)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One submission: what was asked, the server's root folder, its kernels, and the most seconds it may take."""
+
+    asked: NewJob
+    root: Path
+    specs: Any
+    seconds: float
+
+    def submit(self) -> client.Job:
+        """Start the job and return its handle. Raises InvalidSpec, PluginUnavailable, LaunchFailed."""
+        python = interpreter(self.asked.kernel_name, self.specs)
+        notebook = self._notebook()
+        request = {
+            "code": self.asked.code,
+            "name": self.asked.name,
+            "notebook": str(notebook or ""),
+            "options": self.asked.options,
+        }
+        told = ask(python, submission.__name__, request, notebook.parent if notebook else self.root, self.seconds)
+        return client.attach(str(told["id"]))
+
+    def _notebook(self) -> Path | None:
+        """Return the notebook's file, which lies below the root. Raises InvalidSpec."""
+        if not self.asked.notebook:
+            return None
+        root = self.root.resolve()
+        try:
+            path = (root / self.asked.notebook.lstrip("/")).resolve()
+            good = path.is_relative_to(root) and path.suffix == ".ipynb" and path.parent.is_dir()
+        except (OSError, ValueError, RuntimeError):
+            good = False
+        if not good:
+            raise InvalidSpec("No such notebook lies below the server's folder.", field="notebook")
+        return path
+
+
+def ask(python: Interpreter, module: str, request: Any, folder: Path, seconds: float) -> dict[str, Any]:
+    """Let ``python -m module`` answer a request in a folder: JSON on standard input, a JSON object as the last line.
+
+    Raises the error that the answer tells of, PluginUnavailable where this package is missing, and LaunchFailed.
+    """
+    try:
+        process = subprocess.run(
+            [python.python, "-P", "-m", module], input=json.dumps(request), cwd=folder, check=False,
+            env={**os.environ, **python.environment}, capture_output=True, text=True, timeout=seconds,
+        )  # fmt: skip
+        found = json.loads(process.stdout.strip().rpartition("\n")[2])
+    except subprocess.TimeoutExpired:
+        raise LaunchFailed(f"The Python of {python.name} did not answer within {seconds:g} s.") from None
+    except OSError as error:
+        raise LaunchFailed(f"The Python of {python.name} cannot be started: {error}.") from None
+    except ValueError:
+        raise _silent(python, process.stderr) from None
+    assert isinstance(found, dict)
+    if "error" in found:
+        raise submission.error_from(found["error"])
+    return found
+
+
+def _silent(python: Interpreter, said: str) -> PluginUnavailable | LaunchFailed:
+    if "No module named" in said and "distdl_jupyter" in said:
+        return PluginUnavailable(
+            f"The Python of {python.name} has no distdl_jupyter of this version.",
+            hint=f"Run '{python.python} -m pip install --upgrade distdl-jupyter'.",
+        )
+    output = "\n".join(said.strip().splitlines()[-_LAST_LINES:])
+    return LaunchFailed(f"The Python of {python.name} failed.", output=output)
