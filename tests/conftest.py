@@ -5,6 +5,7 @@ import time
 import pytest
 
 from distdl_jupyter.clusters import processes
+from tests.installation import installed, wheel  # noqa: F401 - fixtures
 
 
 @pytest.fixture(autouse=True)

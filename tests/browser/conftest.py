@@ -1,22 +1,21 @@
 """A real JupyterLab and a real Chromium for stories that a user would tell.
 
-``lab`` is a server with its own home, settings and data directory; ``notebook(cells, ...)`` opens a notebook of it in
-a page of its own; ``run_all`` runs the cells as the menu would. Pictures go to ``tests/artifacts`` (not kept by git).
+``lab`` is the server of the installed wheel, with its own home, settings and data directory; ``notebook(cells, ...)``
+opens a notebook of it in a page of its own; ``run_all`` runs the cells as the menu would. Pictures go to
+``tests/artifacts`` (not kept by git).
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import nbformat
 import pytest
@@ -24,6 +23,7 @@ from playwright.sync_api import Browser, Locator, Page, sync_playwright
 
 from distdl_jupyter.clusters import processes
 from distdl_jupyter.core.store import JobStore
+from tests.installation import Installation
 
 ARTIFACTS = Path(__file__).parent.parent / "artifacts"
 #: Everything is slow on a small machine that others share.
@@ -41,21 +41,58 @@ _FLAGS = [
 ]
 
 
-@dataclass
 class Lab:
-    """A running JupyterLab: where it listens and which directories it uses."""
+    """The JupyterLab of an installation: where it listens, which directories it uses, how it is started and stopped."""
 
-    url: str
-    token: str
-    root: Path
-    home: Path
+    token = "story"
+
+    def __init__(self, installed: Installation, home: Path) -> None:
+        self.installed = installed
+        self.home = home
+        self.root = home / "notebooks"
+        self.root.mkdir()
+        self.url = ""
+        self._server: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start the server; once it was started, it listens at the same place again."""
+        port = urlsplit(self.url).port or 0
+        command = [
+            str(self.installed.python), "-m", "jupyterlab", "--allow-root", "--no-browser", f"--port={port}",
+            "--ServerApp.ip=127.0.0.1", "--ServerApp.port_retries=0", f"--ServerApp.root_dir={self.root}",
+            f"--IdentityProvider.token={self.token}", "--LabApp.expose_app_in_browser=True",
+        ]  # fmt: skip
+        with self.log.open("ab") as log:
+            self._server = subprocess.Popen(command, env=self._environment(), stdout=log, stderr=log, cwd=self.root)
+        self.url = self._address(self._server)
+
+    def stop(self) -> None:
+        """End the server, and its kernels with it; a job goes on."""
+        server, self._server = self._server, None
+        if server is None:
+            return
+        server.terminate()
+        try:
+            server.wait(20)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
+        for left in self._listening():
+            left.unlink()
+
+    @property
+    def log(self) -> Path:
+        """What the server printed."""
+        return self.home / "server.log"
 
     def set_theme(self, name: str) -> None:
         """Choose the theme that the next page opens with."""
-        self._settings("apputils-extension/themes", {"theme": name})
+        self.settings("@jupyterlab/apputils-extension:themes", {"theme": name})
 
-    def _settings(self, plugin: str, values: dict[str, Any]) -> None:
-        path = self.home / "settings" / "@jupyterlab" / f"{plugin}.jupyterlab-settings"
+    def settings(self, plugin: str, values: dict[str, Any]) -> None:
+        """Write a user's settings of a plugin, for the next page."""
+        package, _, name = plugin.partition(":")
+        path = self.home / "settings" / package / f"{name}.jupyterlab-settings"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(values))
 
@@ -66,58 +103,47 @@ class Lab:
         book.metadata.update(metadata or {})
         nbformat.write(book, self.root / name)
 
+    def _environment(self) -> dict[str, str]:
+        return self.installed.environment(
+            HOME=str(self.home),
+            JUPYTER_CONFIG_DIR=str(self.home / "config"),
+            JUPYTER_DATA_DIR=str(self.home / "data"),
+            JUPYTER_RUNTIME_DIR=str(self.home / "runtime"),
+            JUPYTERLAB_SETTINGS_DIR=str(self.home / "settings"),
+            JUPYTERLAB_WORKSPACES_DIR=str(self.home / "workspaces"),
+            IPYTHONDIR=str(self.home / "ipython"),
+            DISTDL_HOME=str(self.home / "distdl"),
+        )
+
+    def _listening(self) -> list[Path]:
+        return list((self.home / "runtime").glob("jpserver-*.json"))
+
+    def _address(self, server: subprocess.Popen[bytes]) -> str:
+        """Wait until the server has written where it listens."""
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline and server.poll() is None:
+            for file in self._listening():
+                try:
+                    return str(json.loads(file.read_text())["url"])
+                except (ValueError, KeyError):
+                    break
+            time.sleep(0.2)
+        raise RuntimeError(f"JupyterLab did not start:\n{self.log.read_text()[-3000:]}")
+
 
 @pytest.fixture(scope="session")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    home = tmp_path_factory.mktemp("lab")
-    root = home / "notebooks"
-    root.mkdir()
-    token = "story"
-    environment = {
-        **{k: v for k, v in os.environ.items() if not k.startswith(("JUPYTER", "JPY", "DISTDL"))},
-        "HOME": str(home),
-        "JUPYTER_CONFIG_DIR": str(home / "config"),
-        "JUPYTER_DATA_DIR": str(home / "data"),
-        "JUPYTER_RUNTIME_DIR": str(home / "runtime"),
-        "JUPYTERLAB_SETTINGS_DIR": str(home / "settings"),
-        "JUPYTERLAB_WORKSPACES_DIR": str(home / "workspaces"),
-        "IPYTHONDIR": str(home / "ipython"),
-        "DISTDL_HOME": str(home / "distdl"),
-    }
-    command = [
-        sys.executable, "-m", "jupyterlab", "--allow-root", "--no-browser", "--ServerApp.ip=127.0.0.1", "--port=0",
-        f"--ServerApp.root_dir={root}", f"--IdentityProvider.token={token}", "--LabApp.expose_app_in_browser=True",
-    ]  # fmt: skip
-    started = Lab("", token, root, home)
-    started._settings("apputils-extension/notification", {"fetchNews": "false", "checkForUpdates": False})
-    started._settings("docmanager-extension/plugin", {"autosave": False})
-    with (home / "server.log").open("wb") as log:
-        server = subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=root)
+def lab(installed: Installation, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """JupyterLab from the installed wheel, without Node.js and without the source tree."""
+    lab = Lab(installed, tmp_path_factory.mktemp("lab"))
+    lab.settings("@jupyterlab/apputils-extension:notification", {"fetchNews": "false", "checkForUpdates": False})
+    lab.settings("@jupyterlab/docmanager-extension:plugin", {"autosave": False})
     try:
-        started.url = _address(home / "runtime", server, home / "server.log")
-        yield started
+        lab.start()
+        yield lab
     finally:
-        for folder in JobStore(home / "distdl").folders():
+        for folder in JobStore(lab.home / "distdl").folders():
             processes.kill_all(folder.id)
-        server.terminate()
-        try:
-            server.wait(20)
-        except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait()
-
-
-def _address(runtime: Path, server: subprocess.Popen[bytes], log: Path) -> str:
-    """Wait until the server has written where it listens."""
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline and server.poll() is None:
-        for file in runtime.glob("jpserver-*.json"):
-            try:
-                return str(json.loads(file.read_text())["url"])
-            except (ValueError, KeyError):
-                break
-        time.sleep(0.2)
-    raise RuntimeError(f"JupyterLab did not start:\n{log.read_text()[-3000:]}")
+        lab.stop()
 
 
 @pytest.fixture(scope="session")
