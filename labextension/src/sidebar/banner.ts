@@ -13,7 +13,7 @@ export class Banner {
     const button = onClick(h('button', { type: 'button', class: 'dd-btn dd-small' }, __('Try now')), retry);
     const title = h('span', { class: 'dd-b dd-grow' }, __('Server does not answer'));
     const head = h('div', { class: 'dd-row', role: 'alert' }, icon('warn', 16, 'dd-ink-warn'), title, button);
-    this.element = h('div', { class: 'dd-banner', hidden: true }, head, this.#text);
+    this.element = h('div', { class: 'dd-sidebar-banner', hidden: true }, head, this.#text);
   }
 
   update({ state, retry, heard }: Connection, now: number): void {

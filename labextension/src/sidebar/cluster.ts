@@ -19,7 +19,7 @@ export class ClusterView {
   readonly #chevron = h('span', { class: 'dd-chevron dd-sub' }, icon('right', 12));
   readonly #icon = h('span', { class: 'dd-sub' });
   readonly #name = h('span', { class: 'dd-b' });
-  readonly #kind = h('span', { class: 'dd-sub dd-s12' });
+  readonly #kind = h('span', { class: 'dd-cluster-kind dd-sub dd-s12' });
   readonly #summary = h('span', { class: 'dd-cluster-summary dd-s12 dd-num dd-ell' });
   readonly #scale: HTMLButtonElement;
   readonly #remove: HTMLButtonElement;
@@ -72,7 +72,7 @@ export class ClusterView {
     const gpus = node.gpus ? `${node.gpus} × ${node.gpu_name || 'GPU'}` : '';
     const check = node.state === 'down' ? onClick(h('button', { type: 'button', class: 'dd-link dd-s12' }, __('Check')), () => void this.#do(this.actions.checkCluster(this.#cluster.name))) : null;
     const detail = h('span', { class: 'dd-node-detail dd-ell', title: node.detail }, node.detail);
-    return h('li', { class: 'dd-node dd-s12', 'data-state': node.state }, nodeMark(node), h('span', { class: 'dd-ell', title: node.name }, node.name), h('span', { class: 'dd-sub dd-ell' }, gpus), detail, check);
+    return h('li', { class: 'dd-node dd-s12', 'data-state': node.state }, nodeMark(node), h('span', { class: 'dd-ell', title: node.name }, node.name), h('span', { class: 'dd-node-gpus dd-sub dd-ell' }, gpus), detail, check);
   }
 
   #press(): void {

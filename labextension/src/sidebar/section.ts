@@ -6,21 +6,21 @@ let serial = 0;
 
 export class Section {
   readonly element: HTMLElement;
-  readonly #count = h('span', { class: 'dd-sub dd-num dd-section-count' });
+  readonly #count = h('span', { class: 'dd-sub dd-num dd-fold-count' });
   readonly #toggle: HTMLButtonElement;
   readonly #body: HTMLElement;
   #open = true;
 
   constructor(name: string, title: string, body: HTMLElement, tools: HTMLElement[], private readonly toggled: (open: boolean) => void) {
-    const id = `dd-section-${(serial += 1)}`;
+    const id = `dd-fold-${(serial += 1)}`;
     this.#body = body;
     assign(body, { id });
     const chevron = h('span', { class: 'dd-chevron' }, icon('right', 12));
     const heading = h('span', {}, title);
-    this.#toggle = h('button', { type: 'button', class: 'dd-section-toggle dd-grow', 'aria-controls': id }, chevron, heading, ' ', this.#count);
+    this.#toggle = h('button', { type: 'button', class: 'dd-fold-toggle dd-grow', 'aria-controls': id }, chevron, heading, ' ', this.#count);
     onClick(this.#toggle, () => this.#press());
-    const head = h('div', { class: 'dd-section-head dd-row', role: 'heading', 'aria-level': 2 }, this.#toggle, ...tools);
-    this.element = h('section', { class: `dd-section dd-section-${name}`, 'aria-label': title }, head, body);
+    const head = h('div', { class: 'dd-fold-head dd-row', role: 'heading', 'aria-level': 2 }, this.#toggle, ...tools);
+    this.element = h('section', { class: `dd-fold dd-fold-${name}`, 'aria-label': title }, head, body);
     this.open = true;
   }
 

@@ -9,7 +9,7 @@ export class Sparkline {
   readonly element = document.createElementNS(NAMESPACE, 'svg');
   readonly #path = document.createElementNS(NAMESPACE, 'path');
   readonly #dot = document.createElementNS(NAMESPACE, 'circle');
-  #drawn = '';
+  #drawn: string | null = null;
 
   constructor() {
     const { element } = this;

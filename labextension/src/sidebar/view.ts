@@ -40,13 +40,13 @@ export class SidebarView {
   readonly #nothing: HTMLElement;
   readonly #none = new NothingFound(() => this.#filter.reset());
   readonly #compare: HTMLButtonElement;
-  readonly #error = h('div', { class: 'dd-side-error dd-s12 dd-ink-err', role: 'alert', hidden: true });
+  readonly #error = h('div', { class: 'dd-sidebar-error dd-s12 dd-ink-err', role: 'alert', hidden: true });
   readonly #live = h('div', { class: 'dd-sr', role: 'status', 'aria-live': 'polite' });
   readonly #clusterSection: Section;
   readonly #jobSection: Section;
 
   constructor(readonly root: HTMLElement, private readonly actions: Actions, private readonly pointed: () => void) {
-    root.classList.add('dd', 'dd-side');
+    root.classList.add('dd', 'dd-sidebar');
     this.#banner = new Banner(() => actions.refresh());
     this.#clusters = new ClusterList(actions);
     this.#list = new JobList(this.#listActions());
@@ -57,7 +57,9 @@ export class SidebarView {
     this.#jobSection = new Section('jobs', __('Jobs'), jobs, [this.#compare], () => this.#draw());
     root.append(this.#head(), this.#banner.element, this.#error, this.#waiting, this.#clusterSection.element, this.#nothing, this.#jobSection.element, this.#live);
     root.addEventListener('keydown', (event) => this.#key(event));
-    setTimeout(() => this.#draw(), PATIENCE);
+    show(this.#clusterSection.element, false);
+    show(this.#waiting, false);
+    setTimeout(() => show(this.#waiting, !this.#answered), PATIENCE);
     this.#draw();
   }
 
@@ -82,6 +84,7 @@ export class SidebarView {
 
   /** Show these clusters. */
   clusters(clusters: readonly Cluster[]): void {
+    show(this.#clusterSection.element, true);
     this.#clusterSection.count = clusters.length;
     this.#clusters.show(clusters);
   }
@@ -164,9 +167,9 @@ export class SidebarView {
   }
 
   #head(): HTMLElement {
-    const title = h('h2', { class: 'dd-side-title dd-b dd-grow dd-ell' }, __('Distributed training'));
+    const title = h('h2', { class: 'dd-sidebar-title dd-b dd-grow dd-ell' }, __('Distributed training'));
     const tools = [tool('plus', __('New job'), () => this.actions.newJob()), tool('rerun', __('Refresh'), () => this.actions.refresh()), tool('gear', __('Settings'), () => this.actions.settings())];
-    return h('div', { class: 'dd-row dd-side-head' }, title, ...tools);
+    return h('div', { class: 'dd-row dd-sidebar-head' }, title, ...tools);
   }
 
   #now(): number {
@@ -191,8 +194,8 @@ export class SidebarView {
   #draw(): void {
     const empty = this.#items.length === 0;
     const shown = this.#shown();
-    show(this.#waiting, !this.#answered);
-    this.#waiting.parentElement?.toggleAttribute('aria-busy', !this.#answered);
+    if (this.#answered) show(this.#waiting, false);
+    this.root.setAttribute('aria-busy', String(!this.#answered));
     show(this.#nothing, this.#answered && empty);
     show(this.#jobSection.element, !empty);
     this.#none.update(!empty && shown.length === 0, this.#filter.words);
