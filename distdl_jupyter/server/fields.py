@@ -1,8 +1,8 @@
 """From what a request carries to a dataclass: strings of a query or JSON of a body, checked field by field.
 
 A field's type is one of ``str``, ``bool``, ``int``, ``float``, ``Any``, ``Literal``, a union of these with None, a
-``tuple`` of one of them, or a ``dict`` from strings. Its metadata may hold ``minimum`` and ``maximum``. The same
-dataclasses describe the requests in the OpenAPI file.
+``tuple`` of one of them, a ``dict`` from strings, or another such dataclass. Its metadata may hold ``minimum`` and
+``maximum``. The same dataclasses describe the requests in the OpenAPI file.
 """
 
 from __future__ import annotations
@@ -127,7 +127,9 @@ def _as_one(kind: Any, value: object) -> Any:
     if origin is tuple:
         return _sequence(typing.get_args(kind)[0], value)
     if origin is dict:
-        return _object(value)
+        return {name: _as(typing.get_args(kind)[1], one) for name, one in _object(value).items()}
+    if dataclasses.is_dataclass(kind):
+        return from_json(kind, _object(value))  # type: ignore[arg-type]  # a class, not an instance
     return value if kind is Any else _plain(kind, value)
 
 
