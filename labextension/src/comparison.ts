@@ -10,6 +10,7 @@ import { arrowKeys, assign, fill, h, onClick, setText, show, type Child } from '
 import { button } from './header';
 import { icon } from './icons';
 import { __, _n } from './lab/trans';
+import { press } from './picker';
 import { Plot } from './plotly';
 import { isDark, watchTheme } from './theme';
 import { ENDED, capital, shortId, type State } from './words';
@@ -63,8 +64,9 @@ export interface CompareHost {
   changed(state: CompareState, jobs: ComparedJob[]): void;
 }
 
-/** Dashes of the jobs in turn, as the figure has them. */
-const DASHES = ['', '6 3', '2 3', '8 3 2 3'];
+const NAMESPACE = 'http://www.w3.org/2000/svg';
+/** The figure's dashes as a stroke of the same look. */
+const DASHES: Record<string, string> = { dash: '6 3', dot: '2 3', dashdot: '7 2 2 2', longdash: '10 4', longdashdot: '9 2 2 2' };
 
 export class ComparisonView {
   #state: CompareState;
@@ -82,6 +84,8 @@ export class ComparisonView {
   readonly #elapsed = h('button', { type: 'button', role: 'radio' }, __('Elapsed'));
   readonly #against = h('span', { class: 'dd-seg', role: 'radiogroup', 'aria-label': __('Against') }, this.#step, this.#elapsed);
   readonly #log = h('button', { type: 'button', title: __('Logarithmic scale') }, __('Log'));
+  readonly #tableButton = button('table', __('Table'), 'dd-quiet dd-icon');
+  readonly #values = h('div', { class: 'dd-table', tabindex: 0, role: 'region', 'aria-label': __('Values as a table'), hidden: true });
   readonly #zoom = button('zoom', __('Zoom'), 'dd-quiet dd-icon');
   readonly #area = h('div', { class: 'dd-plot', role: 'img' });
   readonly #curveBox: HTMLElement;
@@ -100,8 +104,8 @@ export class ComparisonView {
     const grow = (): HTMLElement => h('span', { class: 'dd-grow' });
     const adding = h('span', { class: 'dd-adding' }, this.#add, this.#list);
     const head = h('div', { class: 'dd-row dd-comparehead' }, this.#title, this.#names, grow(), adding, this.#copy);
-    const controls = [h('span', { class: 'dd-sub dd-nw dd-againstword' }, __('against')), this.#against, h('span', { class: 'dd-seg' }, this.#log), this.#zoom];
-    this.#curveBox = h('section', { class: 'dd-box dd-curvebox' }, h('div', { class: 'dd-part' }, this.#metrics, grow(), ...controls), this.#area);
+    const controls = [h('span', { class: 'dd-sub dd-nw dd-againstword' }, __('against')), this.#against, h('span', { class: 'dd-seg' }, this.#log), this.#tableButton, this.#zoom];
+    this.#curveBox = h('section', { class: 'dd-box dd-curvebox' }, h('div', { class: 'dd-part' }, this.#metrics, grow(), ...controls), this.#area, this.#values);
     const only = h('label', { class: 'dd-row dd-s12 dd-only' }, this.#only, __('Only what differs'));
     const legend = h('span', { class: 'dd-row dd-sub dd-s12' }, h('i', { class: 'dd-differsign' }), __('differs'));
     this.#sideBox = h('section', { class: 'dd-box' }, h('div', { class: 'dd-part dd-low' }, h('h3', { class: 'dd-h3' }, __('Side by side')), legend, grow(), only), this.#table);
@@ -150,11 +154,8 @@ export class ComparisonView {
     onClick(this.#step, () => this.#choose({ against: 'step' }));
     onClick(this.#elapsed, () => this.#choose({ against: 'elapsed' }));
     onClick(this.#log, () => this.#choose({ log: !this.#state.log }));
-    onClick(this.#zoom, () => {
-      const on = this.root.classList.toggle('dd-zoomed');
-      assign(this.#zoom, { 'aria-pressed': String(on) });
-      this.#zoom.classList.toggle('dd-on', on);
-    });
+    onClick(this.#zoom, () => void this.root.classList.toggle('dd-zoomed', press(this.#zoom)));
+    onClick(this.#tableButton, () => show(this.#values, press(this.#tableButton)));
     onClick(this.#copy, () => void copy(this.#shown ? markdown(this.#shown, this.#rows()) : '', this.#copy));
     onClick(this.#add, () => void this.toggleList());
     this.#only.addEventListener('change', () => {
@@ -223,6 +224,15 @@ export class ComparisonView {
     }
     this.#plot.show(comparison.curve);
     assign(this.#area, { 'aria-label': comparison.curve.summary });
+    this.#drawValues(comparison);
+  }
+
+  #drawValues({ curve, jobs }: Comparison): void {
+    const titles = [this.#state.against === 'step' ? __('step') : __('elapsed'), ...jobs.map((job) => `${job.name} ${shortId(job.id)}`)];
+    fill(this.#values, JSON.stringify([titles, curve.table]), () => [
+      h('table', {}, h('thead', {}, h('tr', {}, ...titles.map((title) => h('th', { scope: 'col' }, title)))),
+        h('tbody', {}, ...curve.table.map((row) => h('tr', {}, ...row.map((text) => h('td', {}, text)))))),
+    ]);
   }
 
   #metricTab(name: string): HTMLElement {
@@ -238,7 +248,8 @@ export class ComparisonView {
     const comparison = this.#shown;
     const rows = this.#rows();
     show(this.#sideBox, comparison !== null);
-    fill(this.#table, JSON.stringify([comparison?.jobs, rows]), () => (comparison ? [this.#sideBySide(comparison, rows)] : []));
+    const strokes = comparison?.jobs.map((_job, at) => (comparison.curve.data[at] as { line?: unknown } | undefined)?.line);
+    fill(this.#table, JSON.stringify([comparison?.jobs.map(({ id, name, state }) => [id, name, state]), strokes, rows]), () => (comparison ? [this.#sideBySide(comparison, rows)] : []));
   }
 
   #sideBySide({ jobs }: Comparison, rows: ComparisonRow[]): HTMLElement {
@@ -259,7 +270,7 @@ export class ComparisonView {
     const away = button('close', __('Leave out %1', shortId(job.id)), 'dd-quiet dd-icon dd-away');
     onClick(open, () => this.host.open(job.id));
     onClick(away, () => this.#choose({ ids: this.#state.ids.filter((id) => id !== job.id) }));
-    return h('th', { scope: 'col' }, h('span', { class: 'dd-row' }, strokeOf(at), open, h('span', { class: 'dd-grow' }), this.#state.ids.length > 1 ? away : null));
+    return h('th', { scope: 'col' }, h('span', { class: 'dd-row' }, strokeOf(this.#shown?.curve.data[at]), open, h('span', { class: 'dd-grow' }), this.#state.ids.length > 1 ? away : null));
   }
 
   // ---- adding a job ----
@@ -294,14 +305,15 @@ export class ComparisonView {
   }
 }
 
-/** A short line in the colour and dash of the job that stands at a place. */
-function strokeOf(at: number): HTMLElement {
-  const svg = document.createElementNS('http://www.w3.org/2000/svg', 'svg');
-  assign(svg, { width: 26, height: 10, viewBox: '0 0 26 10', 'aria-hidden': 'true', class: `dd-stroke dd-rank-${at % 4}` });
-  const line = document.createElementNS('http://www.w3.org/2000/svg', 'path');
-  assign(line, { d: 'M0 5H26', 'stroke-width': 2.5, 'stroke-dasharray': DASHES[at % DASHES.length] || null });
+/** A short line in the colour and dash of a job's trace. */
+function strokeOf(trace: unknown): HTMLElement {
+  const { color = 'currentColor', dash = 'solid' } = (trace as { line?: { color?: string; dash?: string } } | undefined)?.line ?? {};
+  const svg = document.createElementNS(NAMESPACE, 'svg');
+  const line = document.createElementNS(NAMESPACE, 'path');
+  assign(svg, { width: 26, height: 10, viewBox: '0 0 26 10', 'aria-hidden': 'true' });
+  assign(line, { d: 'M0 5H26', fill: 'none', stroke: color, 'stroke-width': 2.5, 'stroke-dasharray': DASHES[dash] });
   svg.append(line);
-  return h('span', {}, svg as unknown as Node);
+  return h('span', {}, svg);
 }
 
 function rowElement(row: ComparisonRow, jobs: ComparedJob[]): HTMLElement {

@@ -106,7 +106,7 @@ function mark(element: HTMLElement, on: boolean, attribute: string): void {
 }
 
 /** Turn a toggle button over and return whether it is on now. */
-function press(element: HTMLElement): boolean {
+export function press(element: HTMLElement): boolean {
   const on = element.getAttribute('aria-pressed') !== 'true';
   mark(element, on, 'aria-pressed');
   return on;
