@@ -23,9 +23,6 @@ from distdl_jupyter.form.model import CHOSEN, FormModel
 from distdl_jupyter.form.subject import CellSubject, Look, Remembered, Subject
 from distdl_jupyter.presentation.plain import plain
 
-#: Which field of the page an error is shown beside, by the name of the option; those that are not here have their own.
-_BESIDE = {"max_run_duration_seconds": "stop_after", "environment_variables": "environment"}
-
 
 @dataclass(frozen=True, slots=True)
 class Question:
@@ -99,7 +96,7 @@ def _allowed(name: str) -> str:
 
 
 def answer(question: Question, kernel: Kernel | None = None) -> dict[str, Any]:
-    """Return every field of the form (those of ``FormModel``), ``problems`` by field, and ``options`` for a submit."""
+    """Return every field of the form (those of ``FormModel``), and ``code`` and ``options`` for a submit."""
     text = split(question.code)
     line = read_line(text, kernel.defaults if kernel else {})
     form = PageForm(_subject(question, text, kernel), line, _word(text, kernel))
@@ -109,7 +106,10 @@ def answer(question: Question, kernel: Kernel | None = None) -> dict[str, Any]:
     if question.apply:
         form.apply(question.apply)
     shown = {name: getattr(form, name) for name in form.trait_names(sync=True)}
-    return plain({**shown, "problems": {**_problems(form, line), **problems}, "options": _options(form)})  # type: ignore[no-any-return]
+    if line.problem:
+        problems["line"] = f"{line.problem} Submit replaces the line."
+    more = {"problems": {**form.problems, **problems}, "options": _options(form), "code": text.body}
+    return {name: plain(value) for name, value in {**shown, **more}.items()}
 
 
 def _subject(question: Question, text: CellText, kernel: Kernel | None) -> Subject:
@@ -159,16 +159,6 @@ def _unknown(_: str) -> str:
 def _words(rest: Mapping[str, Any], chosen: argparse.Namespace) -> list[str]:
     own = {name: value for name, value in vars(chosen).items() if name in ("wait", "panel")}
     return [word for name, value in {**rest, **own}.items() for word in magic.flag_words(name, value)]
-
-
-def _problems(form: FormModel, line: Line) -> dict[str, str]:
-    """Return what is wrong by the field that it is about; what is about none stands among the checks."""
-    found = {"line": f"{line.problem} Submit replaces the line."} if line.problem else {}
-    for item in form.checks["items"]:
-        if item["level"] == "error" and item["field"]:
-            name = _BESIDE.get(item["field"], item["field"])
-            found.setdefault(name, f"{item['text']} {item['remedy']}".strip())
-    return found
 
 
 def _options(form: FormModel) -> dict[str, Any]:

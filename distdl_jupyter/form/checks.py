@@ -47,14 +47,21 @@ def capture(
 
 
 def run(draft: Draft | None, capture_error: DistDLError | None, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``level``, ``summary`` and ``items`` (name, level, text, remedy, field) of all checks of these options."""
+    """Return ``level``, the counts and ``items`` (name, level, text, remedy, field) of all checks of these options."""
     checks = [*_captured(capture_error), *_named(options), _place(options)]
     if draft is not None:
         checks += _code(draft, options)
     report = Report(tuple(checks))
     items = [item for check in checks for item in _items(check)]
     level = next((level for level in ("error", "warning") if any(item["level"] == level for item in items)), "ok")
-    return {"level": level, "summary": report.summary(), "items": items}
+    return {
+        "level": level,
+        "passed": sum(check.passed for check in checks),
+        "count": len(checks),
+        "errors": sum(one.level == "error" for one in report.findings),
+        "warnings": sum(one.level == "warning" for one in report.findings),
+        "items": items,
+    }
 
 
 def _items(check: Check) -> list[dict[str, str]]:

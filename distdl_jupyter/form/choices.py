@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter import registry
 from distdl_jupyter.azure import catalogue, successor_of
 from distdl_jupyter.core.errors import DistDLError
-from distdl_jupyter.core.words import duration
 
 if TYPE_CHECKING:
     from distdl_jupyter.azure import VmSize
@@ -167,5 +166,5 @@ def machine() -> str:
 
 
 def durations() -> list[dict[str, Any]]:
-    """Return the choices of "Stop after"."""
-    return [{"seconds": seconds, "text": duration(seconds) if seconds else "No limit"} for seconds in STOP_AFTER]
+    """Return the choices of "Stop after"; 0 is no limit."""
+    return [{"seconds": seconds} for seconds in STOP_AFTER]

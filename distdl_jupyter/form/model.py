@@ -17,7 +17,7 @@ from distdl_jupyter import azure
 from distdl_jupyter.advice import Advice, Request, advise
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.machine import cores
-from distdl_jupyter.core.words import count, processes
+from distdl_jupyter.core.words import processes
 from distdl_jupyter.form import checks, history
 from distdl_jupyter.form import choices as offered
 from distdl_jupyter.form import defaults as presets
@@ -53,13 +53,14 @@ class FormModel(traitlets.HasTraits):
 
     # What the page shows.
     choices = traitlets.Dict().tag(sync=True)
-    automatic_text = traitlets.Unicode("").tag(sync=True)
+    gpu_count = traitlets.Int(0).tag(sync=True)
     title = traitlets.Dict().tag(sync=True)
     environment: traitlets.List[dict[str, Any]] = traitlets.List().tag(sync=True)
     captured = traitlets.Dict().tag(sync=True)
     checks = traitlets.Dict().tag(sync=True)
+    problems = traitlets.Dict().tag(sync=True)
     advice: traitlets.List[dict[str, Any]] = traitlets.List().tag(sync=True)
-    batch = traitlets.Unicode("").tag(sync=True)
+    global_batch = traitlets.Float(0.0).tag(sync=True)
     magic = traitlets.Unicode("").tag(sync=True)
     cell = traitlets.Unicode("").tag(sync=True)
     status = traitlets.Dict().tag(sync=True)
@@ -116,8 +117,8 @@ class FormModel(traitlets.HasTraits):
         """Look at the code and capture it as a job would, to show what travels; a failure becomes a failed check."""
         self._look = self._subject.look()
         draft = self._look.draft
-        self.title = {"function": self.training.name, "place": self._look.place}
-        self.captured = wording.captured(draft.captured if draft else ())
+        self.title = {"function": self._look.function, "cell": self._look.cell, "file": self._look.file}
+        self.captured = wording.captured(draft.captured if draft else (), known=self._look.known)
 
     @property
     def training(self) -> Training:
@@ -186,13 +187,12 @@ class FormModel(traitlets.HasTraits):
         """Work out checks, advice and the magic from the choices. Changes nothing that the user chose."""
         with self.hold_trait_notifications():
             options = self.options()
-            per_gpu = self.gpus_per_node
-            self.automatic_text = "auto: one per GPU" if per_gpu else "auto: 1, no GPU"
+            self.gpu_count = self.gpus_per_node
             self.checks = checks.run(self._look.draft, self._look.error, options)
+            self.problems = wording.problems(self.checks["items"])
             self._spoken = advise(self._request(), azure.catalogue(), self._history)
             self.advice = [wording.advice(one) for one in self._spoken]
-            batch = self.training.batch_size
-            self.batch = f"global batch {count(batch * self.process_count)}" if batch else ""
+            self.global_batch = (self.training.batch_size or 0) * self.process_count
             shown = {
                 **options,
                 "plugin_options": {k: v for k, v in self.backend_options.items() if v not in (None, "")},
@@ -279,7 +279,7 @@ class LaunchModel(FormModel):
         """
         from distdl_jupyter import client
 
-        self.status = {"level": "busy", "text": "Submitting"}
+        self.status = {"level": "busy"}
         self.answered += 1
         options = {name: value for name, value in self.options().items() if value is not None}
         try:
@@ -290,5 +290,5 @@ class LaunchModel(FormModel):
         except Exception as error:
             self.status = {"level": "error", "text": f"{type(error).__name__}: {error}"}
             raise
-        self.status = {"level": "ok", "text": f"Submitted {job.spec.name}", "job": job.id}
+        self.status = {"level": "ok", "name": job.spec.name, "job": job.id}
         return job

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core.spec import Captured, Source, looks_secret
-from distdl_jupyter.core.words import plural, size
+from distdl_jupyter.core.words import size
 
 if TYPE_CHECKING:
     from distdl_jupyter.advice import Advice
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 _BREAKS = re.compile(r"(?<=\d) (?=(?:GB|Gb/s|min|h|s)\b)| (?=\N{MULTIPLICATION SIGN})|(?<=\N{MULTIPLICATION SIGN}) ")
 
 
-def captured(items: Sequence[Captured]) -> dict[str, Any]:
-    """Return the captured names with their sizes and one line for all: "5 names, 927 kB"."""
-    total = sum(item.size for item in items)
+def captured(items: Sequence[Captured], *, known: bool = True) -> dict[str, Any]:
+    """Return the captured names with their sizes and the size of all; nobody could tell them when not ``known``."""
     return {
-        "summary": f"{plural(len(items), 'name')}, {size(total)}" if items else "nothing",
+        "known": known,
+        "size": size(sum(item.size for item in items)),
         "items": [{"name": item.name, "detail": item.detail, "size": size(item.size)} for item in items],
     }
 
@@ -51,9 +51,23 @@ def unbroken(text: str) -> str:
     return _BREAKS.sub("\N{NO-BREAK SPACE}", text)
 
 
-def place(source: Source) -> str:
-    """Return where a function was written: "from cell [5]", "from steps.py"; "" when that is not known."""
+def place(source: Source) -> tuple[int | None, str]:
+    """Return where a function was written: its cell's execution count, or its file's name ("" when not known)."""
     if source.execution_count is not None:
-        return f"from cell [{source.execution_count}]"
+        return source.execution_count, ""
     name = os.path.basename(source.filename)  # noqa: PTH119 - pseudo names such as <stdin> are no paths
-    return f"from {name}" if name and not name.startswith("<") else ""
+    return None, "" if name.startswith("<") else name
+
+
+#: Which field of the page an error is shown beside, by the name of the option where that differs.
+_BESIDE = {"max_run_duration_seconds": "stop_after", "environment_variables": "environment"}
+
+
+def problems(items: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """Return the first error of each field, from the checks' items; what is about no field stands there only."""
+    found: dict[str, str] = {}
+    for item in items:
+        if item["level"] == "error" and item["field"]:
+            name = _BESIDE.get(item["field"], item["field"])
+            found.setdefault(name, f"{item['text']} {item['remedy']}".strip())
+    return found

@@ -21,11 +21,14 @@ if TYPE_CHECKING:
 class Look:
     """What a look at the code told: the captured draft or why there is none, and what is known of the training.
 
-    Without both nothing is known of the names that will travel.
+    Without both nothing is known of the names that will travel. ``function`` is its name ("" for a cell), ``cell`` the
+    execution count of the cell that it comes from, ``file`` the name of its file.
     """
 
     training: Training
-    place: str
+    function: str = ""
+    cell: int | None = None
+    file: str = ""
     draft: Draft | None = None
     error: DistDLError | None = None
 
@@ -33,6 +36,11 @@ class Look:
     def name(self) -> str:
         """The job's name when the user gives none."""
         return self.draft.name if self.draft else self.training.name
+
+    @property
+    def known(self) -> bool:
+        """Whether it is known what travels, or why nothing can."""
+        return self.draft is not None or self.error is not None
 
 
 class Subject(Protocol):
@@ -61,7 +69,7 @@ class FunctionSubject:
             self.function, self.args, self.kwargs,
             code=draft.source.code if draft else "", numbers=draft.numbers if draft else None,
         )  # fmt: skip
-        return Look(training, wording.place(draft.source) if draft else "", draft, error)
+        return Look(training, training.name, *(wording.place(draft.source) if draft else (None, "")), draft, error)
 
     def cell(self, magic_line: str) -> str:
         """Return the cell that calls the function by its name."""
@@ -95,8 +103,8 @@ class CellSubject:
         more = "\n".join(text.text for text in draft.texts if text.text != body) if draft else ""
         name = Path(self._notebook).stem[:100] or "cell"
         training = code.inspect_cell(body, name=name, more=more, numbers=draft.numbers if draft else None)
-        place = f"cell [{self._count}]" if self._count is not None else ""
-        return Look(training, place, None if draft is None else replace(draft, name=name, payload=None), error)
+        kept = None if draft is None else replace(draft, name=name, payload=None)
+        return Look(training, "", self._count, "", kept, error)
 
     def _capture(self) -> tuple[Draft | None, DistDLError | None]:
         from distdl_jupyter import capture

@@ -31,7 +31,7 @@ def test_the_form_knows_what_the_cell_takes_from_the_notebook(plain_kernel):
         2,
     )
     assert shown["checks"]["level"] != "error", shown["checks"]
-    assert shown["title"] == {"function": "quickstart", "place": "cell [2]"}
+    assert shown["title"] == {"function": "", "cell": 2, "file": ""}
     assert shown["cell"].splitlines()[0] == "%%distributed -N 1 -p 2 -b horovod-gloo --name digits --wait"
     # The magics are there now, and no cell was counted.
     ran = plain_kernel.ok("%dist_config process_count_per_node=3")

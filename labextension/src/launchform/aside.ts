@@ -2,7 +2,8 @@
 import { copy } from '../clipboard';
 import { fill, h, onClick, setText, show } from '../dom';
 import { icon } from '../icons';
-import { processes } from '../words';
+import { __, _n } from '../lab/trans';
+import { count, processes } from '../words';
 import { heading, link, setLine } from './controls';
 import type { Advice, Part, Store } from './state';
 
@@ -12,17 +13,21 @@ export class CapturedNames implements Part {
   readonly #list = h('table', { class: 'dd-captured' });
 
   constructor(private readonly store: Store) {
-    this.element = h('section', { class: 'dd-form-part' }, h('div', { class: 'dd-form-row' }, heading('Captured names'), this.#summary), this.#list);
+    this.element = h('section', { class: 'dd-form-part' }, h('div', { class: 'dd-form-row' }, heading(__('Captured names')), this.#summary), this.#list);
   }
 
   update(): void {
-    const { summary, items } = this.store.get('captured');
-    setText(this.#summary, summary);
+    const { items, size, known } = this.store.get('captured');
+    setText(this.#summary, known ? summaryOf(items.length, size) : __('known when the kernel is free'));
     fill(this.#list, JSON.stringify(items), () => items.map(({ name, detail, size }) => h('tr', {},
       h('td', { class: 'dd-mono dd-ell', title: name }, name),
       h('td', { class: 'dd-sub dd-ell', title: detail }, detail),
       h('td', { class: 'dd-right dd-num dd-nw' }, size))));
   }
+}
+
+function summaryOf(names: number, size: string): string {
+  return names ? _n('%1 name, %2', '%1 names, %2', names, size) : __('nothing');
 }
 
 /** Advice is shown costliest first; more than these are folded. */
@@ -37,7 +42,7 @@ export class AdviceList implements Part {
 
   constructor(private readonly store: Store) {
     this.element = h('section', { class: 'dd-form-part dd-grow' },
-      h('div', { class: 'dd-form-row' }, h('span', { class: 'dd-form-row dd-advice-head' }, heading('Advice'), this.#count), this.#waiting), this.#list);
+      h('div', { class: 'dd-form-row' }, h('span', { class: 'dd-form-row dd-advice-head' }, heading(__('Advice')), this.#count), this.#waiting), this.#list);
   }
 
   /** Say that the kernel has not answered the last change yet. */
@@ -50,10 +55,10 @@ export class AdviceList implements Part {
     const all = this.store.get('advice');
     setText(this.#count, all.length ? String(all.length) : '');
     fill(this.#list, JSON.stringify([all, this.#all]), () => {
-      if (!all.length) return [h('div', { class: 'dd-sub dd-s12' }, 'Nothing to say: this fits.')];
+      if (!all.length) return [h('div', { class: 'dd-sub dd-s12' }, __('Nothing to say: this fits.'))];
       const shown = this.#all ? all : all.slice(0, FIRST);
       const rest = all.length - shown.length;
-      return [...shown.map((one) => this.#item(one)), rest > 0 && link(`Show ${rest} more`, () => this.#showAll())];
+      return [...shown.map((one) => this.#item(one)), rest > 0 && link(_n('Show %1 more', 'Show %1 more', rest), () => this.#showAll())];
     });
   }
 
@@ -64,7 +69,7 @@ export class AdviceList implements Part {
 
   #item(advice: Advice): HTMLElement {
     const [name, ink] = advice.level === 'info' ? ['info', 'dd-ink-brand'] : ['warn', advice.level === 'error' ? 'dd-ink-err' : 'dd-ink-warn'];
-    const title = advice.source ? `Source: ${advice.source}` : null;
+    const title = advice.source ? __('Source: %1', advice.source) : null;
     return h('div', { class: 'dd-advice' },
       icon(name ?? 'info', 16, ink ?? ''),
       h('div', { class: 'dd-advice-text', title },
@@ -89,7 +94,7 @@ export class Submit implements Part {
   readonly #refused = h('div', { class: 'dd-submit-status dd-s12 dd-ink-err', role: 'alert' });
 
   constructor(private readonly store: Store) {
-    this.#button = onClick(h('button', { type: 'button', class: 'dd-btn dd-primary dd-submit', 'aria-keyshortcuts': 'Control+Enter' }, 'Submit'), () => this.press());
+    this.#button = onClick(h('button', { type: 'button', class: 'dd-btn dd-primary dd-submit', 'aria-keyshortcuts': 'Control+Enter' }, __('Submit')), () => this.press());
     const keys = navigator.platform.startsWith('Mac') ? '⌘ Enter' : 'Ctrl Enter';
     this.element = h('section', { class: 'dd-form-part dd-submit-part' },
       h('div', { class: 'dd-row dd-submit-row' }, this.#button, h('span', { class: 'dd-s12 dd-submit-sum' }, this.#total, this.#batch), h('span', { class: 'dd-grow' }), h('kbd', { class: 'dd-kbd' }, keys)),
@@ -105,18 +110,19 @@ export class Submit implements Part {
     const status = this.store.get('status');
     const checks = this.store.get('checks');
     this.#button.disabled = status.level === 'busy' || checks.level === 'error';
-    this.#button.title = checks.level === 'error' ? checks.summary : '';
+    this.#button.title = checks.level === 'error' ? checks.items.filter(({ level }) => level === 'error').map(({ text }) => text).join(' ') : '';
     setText(this.#total, processes(this.store.get('node_count'), this.store.get('process_count_per_node')));
-    setLine(this.#batch, this.store.get('batch'));
+    const batch = this.store.get('global_batch');
+    setLine(this.#batch, batch ? __('global batch %1', count(batch)) : '');
     setLine(this.#refused, status.level === 'error' ? (status.text ?? '') : '');
     this.#showDone();
   }
 
   #showDone(): void {
-    const { level, text = '', job = '' } = this.store.get('status');
+    const { level, name = '', job = '' } = this.store.get('status');
     show(this.#done, level === 'busy' || level === 'ok');
-    fill(this.#done, JSON.stringify([level, text, job]), () => level === 'ok'
-      ? [icon('check', 14, 'dd-ink-ok'), h('span', {}, `${text} `, h('span', { class: 'dd-mono dd-sub' }, job))]
-      : [level === 'busy' && text]);
+    fill(this.#done, JSON.stringify([level, name, job]), () => level === 'ok'
+      ? [icon('check', 14, 'dd-ink-ok'), h('span', {}, __('Submitted %1', name), ' ', h('span', { class: 'dd-mono dd-sub' }, job))]
+      : [level === 'busy' && __('Submitting')]);
   }
 }

@@ -1,6 +1,8 @@
 /** Small controls of the form: sections, steppers, check boxes, rows of choices, selects. */
 import { arrowKeys, assign, h, onClick, setText, type Child } from '../dom';
 import { icon } from '../icons';
+import { __ } from '../lab/trans';
+import type { Store } from './state';
 
 let serial = 0;
 
@@ -31,11 +33,11 @@ export class Stepper {
   readonly #changed: (value: number) => void;
   #value = 1;
 
-  constructor(label: string, labelId: string, changed: (value: number) => void, private readonly most = 10_000) {
+  constructor(titles: { less: string; more: string }, labelId: string, changed: (value: number) => void, private readonly most = 10_000) {
     this.#changed = changed;
     this.#input = h('input', { type: 'text', inputmode: 'numeric', role: 'spinbutton', 'aria-labelledby': labelId, 'aria-valuemin': 1, 'aria-valuemax': most });
-    this.#less = this.#button('minus', `Fewer ${label}`, -1);
-    this.element = h('div', { class: 'dd-stepper' }, this.#less, this.#input, this.#button('plus', `More ${label}`, 1));
+    this.#less = this.#button('minus', titles.less, -1);
+    this.element = h('div', { class: 'dd-stepper' }, this.#less, this.#input, this.#button('plus', titles.more, 1));
     this.#input.addEventListener('change', () => this.#typed());
     this.#input.addEventListener('keydown', (event) => this.#key(event));
     this.#input.addEventListener('focus', () => this.#input.select());
@@ -130,7 +132,7 @@ export class Select {
     if (this.#select.dataset['key'] === key) return;
     this.#select.dataset['key'] = key;
     this.#select.replaceChildren(
-      ...choices.map(({ value, text, reason }) => h('option', { value, disabled: Boolean(reason) }, reason ? `${text} (${reason})` : text)),
+      ...choices.map(({ value, text, reason }) => h('option', { value, disabled: Boolean(reason) }, reason ? __('%1 (%2)', text, reason) : text)),
     );
   }
 
@@ -162,6 +164,21 @@ export class TextField {
 /** Return a labelled part: its heading, a control, and an optional line below. */
 export function labelled(text: string, id: string, control: HTMLElement, ...below: Child[]): HTMLElement {
   return h('div', { class: 'dd-labelled' }, heading(text, id), control, ...below);
+}
+
+/** What is wrong with a field, shown beside it. */
+export class Problem {
+  readonly element = h('div', { class: 'dd-form-note dd-ink-err', role: 'alert', hidden: true });
+
+  constructor(private readonly store: Store, private readonly fields: string[]) {}
+
+  /** Show the first problem of these fields; say whether there is one. */
+  update(): boolean {
+    const problems = this.store.get('problems');
+    const text = this.fields.map((name) => problems[name]).find(Boolean) ?? '';
+    setLine(this.element, text);
+    return Boolean(text);
+  }
 }
 
 /** Set the text of a line and hide it when there is none. */

@@ -1,8 +1,9 @@
 /** Name, time limit, and the options that few jobs need. */
 import { fill, h, onClick } from '../dom';
 import { icon } from '../icons';
+import { __ } from '../lab/trans';
 import { capital, duration } from '../words';
-import { Segments, Select, TextField, checkbox, freshId, heading, labelled } from './controls';
+import { Problem, Segments, Select, TextField, checkbox, freshId, heading, labelled } from './controls';
 import { Environment } from './environment';
 import type { Option, OptionValue, Part, Store } from './state';
 
@@ -10,20 +11,23 @@ export class Details implements Part {
   readonly element: HTMLElement;
   readonly #name: TextField;
   readonly #stop: Select;
+  readonly #problems: [Problem, Problem];
 
   constructor(private readonly store: Store) {
+    this.#problems = [new Problem(store, ['name']), new Problem(store, ['stop_after'])];
     const [name, stop] = [freshId('name'), freshId('stop')];
     this.#name = new TextField({ 'aria-labelledby': name, maxlength: '120' }, (value) => store.set({ name: value }));
     this.#stop = new Select(stop, (value) => store.set({ stop_after: Number(value) }));
     this.element = h('section', { class: 'dd-form-part dd-name-and-stop' },
-      labelled('Name', name, this.#name.element),
-      labelled('Stop after', stop, this.#stop.element),
+      labelled(__('Name'), name, this.#name.element, this.#problems[0].element),
+      labelled(__('Stop after'), stop, this.#stop.element, this.#problems[1].element),
     );
   }
 
   update(): void {
+    for (const problem of this.#problems) problem.update();
     const stop = this.store.get('stop_after');
-    const offered = this.store.get('choices').durations.map(({ seconds, text }) => ({ value: String(seconds), text, reason: '' }));
+    const offered = this.store.get('choices').durations.map(({ seconds }) => ({ value: String(seconds), text: seconds ? duration(seconds) : __('No limit'), reason: '' }));
     if (!offered.some(({ value }) => value === String(stop))) offered.push({ value: String(stop), text: duration(stop), reason: '' });
     this.#stop.offer(offered);
     this.#stop.show(String(stop));
@@ -38,25 +42,30 @@ export class MoreOptions implements Part {
   readonly #gpu: Segments;
   readonly #environment: Environment;
   readonly #settings = h('div', { class: 'dd-settings' });
+  readonly #problems: [Problem, Problem];
 
   constructor(private readonly store: Store) {
+    this.#problems = [new Problem(store, ['environment']), new Problem(store, ['use_gpu'])];
     const [body, gpu] = [freshId('more'), freshId('gpu')];
     this.#button = onClick(
       h('button', { type: 'button', class: 'dd-more', 'aria-expanded': 'false', 'aria-controls': body },
-        icon('right', 12, 'dd-sub'), h('span', { class: 'dd-nw' }, 'More options'), h('span', { class: 'dd-sub dd-s12 dd-ell' }, 'environment variables, backend settings, GPU use')),
+        icon('right', 12, 'dd-sub'), h('span', { class: 'dd-nw' }, __('More options')), h('span', { class: 'dd-sub dd-s12 dd-ell' }, __('environment variables, backend settings, GPU use'))),
       () => this.#toggle(),
     );
-    const choices = [['', 'Automatic'], ['yes', 'Yes'], ['no', 'No']].map(([value = '', text = '']) => ({ value, text, reason: '' }));
+    const choices = [['', __('Automatic')], ['yes', __('Yes')], ['no', __('No')]].map(([value = '', text = '']) => ({ value, text, reason: '' }));
     this.#gpu = new Segments(gpu, choices, (value) => store.set({ use_gpu: value === 'yes' || value === 'no' ? value : '' }));
     this.#environment = new Environment(store);
     this.#body = h('div', { class: 'dd-more-body', id: body, hidden: true },
       this.#environment.element,
-      h('div', { class: 'dd-more-row' }, this.#settings, labelled('Use GPU', gpu, this.#gpu.element)),
+      this.#problems[0].element,
+      h('div', { class: 'dd-more-row' }, this.#settings, labelled(__('Use GPU'), gpu, this.#gpu.element, this.#problems[1].element)),
     );
     this.element = h('section', { class: 'dd-form-part dd-more-part' }, this.#button, this.#body);
   }
 
   update(): void {
+    const wrong = this.#problems.map((problem) => problem.update());
+    if (wrong.includes(true) && this.#body.hidden) this.#toggle();
     this.#gpu.show(this.store.get('use_gpu'));
     this.#environment.update();
     const label = this.store.get('distributed_backend');
@@ -97,7 +106,7 @@ function control(option: Option, id: string, value: OptionValue, set: (value: Op
     return box.element;
   }
   const number = option.kind === 'number';
-  const field = new TextField({ 'aria-labelledby': id, inputmode: number ? 'decimal' : 'text', placeholder: 'default' }, (text) => {
+  const field = new TextField({ 'aria-labelledby': id, inputmode: number ? 'decimal' : 'text', placeholder: __('default') }, (text) => {
     if (!number) set(text || null);
     else set(text.trim() && Number.isFinite(Number(text)) ? Number(text) : null);
   });

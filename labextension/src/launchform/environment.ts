@@ -1,6 +1,7 @@
 /** The environment variables of a job. Values of secrets are typed here and sent once; the kernel never shows them again. */
 import { h, onClick } from '../dom';
 import { icon } from '../icons';
+import { __ } from '../lab/trans';
 import { freshId, heading } from './controls';
 import type { Part, Store, Variable } from './state';
 
@@ -12,8 +13,8 @@ export class Environment implements Part {
 
   constructor(private readonly store: Store) {
     const id = freshId('environment');
-    const add = onClick(h('button', { type: 'button', class: 'dd-btn dd-small' }, icon('plus', 14), 'Add variable'), () => this.#add());
-    this.element = h('div', { class: 'dd-labelled', role: 'group', 'aria-labelledby': id }, heading('Environment variables', id), this.#list, add);
+    const add = onClick(h('button', { type: 'button', class: 'dd-btn dd-small' }, icon('plus', 14), __('Add variable')), () => this.#add());
+    this.element = h('div', { class: 'dd-labelled', role: 'group', 'aria-labelledby': id }, heading(__('Environment variables'), id), this.#list, add);
   }
 
   update(): void {
@@ -59,8 +60,8 @@ export class Environment implements Part {
 
 class Row {
   readonly element: HTMLElement;
-  readonly #name = h('input', { type: 'text', class: 'dd-mono', placeholder: 'NAME', 'aria-label': 'Name of the variable', spellcheck: 'false', autocomplete: 'off' });
-  readonly #value = h('input', { type: 'text', class: 'dd-mono', 'aria-label': 'Value of the variable', spellcheck: 'false', autocomplete: 'off' });
+  readonly #name = h('input', { type: 'text', class: 'dd-mono', placeholder: __('NAME'), 'aria-label': __('Name of the variable'), spellcheck: 'false', autocomplete: 'off' });
+  readonly #value = h('input', { type: 'text', class: 'dd-mono', 'aria-label': __('Value of the variable'), spellcheck: 'false', autocomplete: 'off' });
   /** The kernel holds a value that is not known here, until another one is typed. */
   #kept: boolean;
 
@@ -70,7 +71,7 @@ class Row {
     this.#value.value = variable.value ?? '';
     this.#value.addEventListener('input', () => (this.#kept = false));
     for (const input of [this.#name, this.#value]) input.addEventListener('change', changed);
-    const button = h('button', { type: 'button', class: 'dd-btn dd-quiet dd-icon', title: 'Remove this variable', 'aria-label': 'Remove this variable' }, icon('close', 14));
+    const button = h('button', { type: 'button', class: 'dd-btn dd-quiet dd-icon', title: __('Remove this variable'), 'aria-label': __('Remove this variable') }, icon('close', 14));
     this.element = h('div', { class: 'dd-variable' },
       h('span', { class: 'dd-field' }, this.#name), h('span', { class: 'dd-sub', 'aria-hidden': 'true' }, '='), h('span', { class: 'dd-field' }, this.#value), onClick(button, remove));
     this.mark([variable]);
@@ -92,6 +93,6 @@ class Row {
   mark(variables: Variable[]): void {
     const secret = variables.find(({ name }) => name === this.name)?.secret ?? false;
     this.#value.type = secret ? 'password' : 'text';
-    this.#value.placeholder = this.#kept ? 'kept secret' : 'value';
+    this.#value.placeholder = this.#kept ? __('kept secret') : __('value');
   }
 }

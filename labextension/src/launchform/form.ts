@@ -6,12 +6,13 @@
 import { copy } from '../clipboard';
 import { adopt, fill, h, onClick, setText } from '../dom';
 import { icon } from '../icons';
+import { __, _n } from '../lab/trans';
 import { AdviceList, CapturedNames, Submit } from './aside';
-import { freshId, link } from './controls';
+import { Problem, freshId, link } from './controls';
 import { Details, MoreOptions } from './details';
 import { Place } from './place';
 import { Sizing } from './sizing';
-import type { Check, Part, Store } from './state';
+import type { Check, Fields, Part, Store } from './state';
 import { VmTable } from './vmtable';
 
 /** After this many milliseconds without an answer the advice is marked as old. */
@@ -23,28 +24,37 @@ const MARKS: Record<Check['level'], [string, string]> = {
   error: ['warn', 'dd-ink-err'],
 };
 
+/** What a place that shows the form adds to it. */
+export interface FormPlace {
+  /** Take the form away; it then has a button for it, and Escape. */
+  close?: () => void;
+  /** Who answers, for the line that says that nobody does. */
+  waiting?: string;
+}
+
 export class Form {
-  readonly element = h('section', { 'aria-label': 'Run distributed' });
+  readonly element = h('section', { 'aria-label': __('Run distributed') });
   readonly #store: Store;
   readonly #parts: Part[];
   readonly #advice: AdviceList;
   #asked = 0;
   #timer: ReturnType<typeof setTimeout> | undefined;
 
-  constructor(given: Store) {
+  constructor(given: Store, private readonly place: FormPlace = {}) {
     const store: Store = { get: (name) => given.get(name), set: (changes) => this.#set(changes), send: (message) => this.#send(message) };
     this.#store = given;
     const submit = new Submit(store);
     this.#advice = new AdviceList(store);
     const left = [new VmTable(store), new Sizing(store), new Place(store), new Details(store), new MoreOptions(store)];
     const right = [new CapturedNames(store), this.#advice, submit];
-    const [head, foot] = [new Head(store), new Foot(store)];
+    const [head, foot] = [new Head(store, place.close), new Foot(store)];
     this.#parts = [head, ...left, ...right, foot];
     adopt(this.element, 'dd-form');
     this.element.append(head.element,
       h('div', { class: 'dd-form-columns' }, h('div', { class: 'dd-form-main' }, ...left.map(({ element }) => element)), h('aside', { class: 'dd-form-aside' }, ...right.map(({ element }) => element))),
       foot.element);
     this.element.addEventListener('keydown', (event) => {
+      if (event.key === 'Escape' && !event.defaultPrevented) place.close?.();
       if (event.key !== 'Enter' || !(event.ctrlKey || event.metaKey)) return;
       event.preventDefault();
       (document.activeElement as HTMLElement | null)?.blur();
@@ -74,7 +84,7 @@ export class Form {
   #ask(): void {
     this.#asked = this.#store.get('answered');
     clearTimeout(this.#timer);
-    this.#timer = setTimeout(() => this.#advice.wait('No answer from the kernel yet'), PATIENCE);
+    this.#timer = setTimeout(() => this.#advice.wait(this.place.waiting ?? __('No answer from the kernel yet')), PATIENCE);
   }
 
   #answered(): void {
@@ -90,28 +100,33 @@ class Head implements Part {
   readonly #summary = h('span', { class: 'dd-row dd-s12 dd-nw', role: 'status' });
   readonly #details: HTMLButtonElement;
   readonly #list: HTMLElement;
+  readonly #problem: Problem;
 
-  constructor(private readonly store: Store) {
+  constructor(private readonly store: Store, close?: () => void) {
     const id = freshId('checks');
+    this.#problem = new Problem(store, ['cell', 'line']);
     this.#list = h('div', { class: 'dd-checks', id, hidden: true });
-    this.#details = link('Details', () => this.#toggle(), { class: 'dd-link dd-s12', 'aria-expanded': 'false', 'aria-controls': id });
+    this.#details = link(__('Details'), () => this.#toggle(), { class: 'dd-link dd-s12', 'aria-expanded': 'false', 'aria-controls': id });
     this.element = h('header', {},
       h('div', { class: 'dd-form-head' },
-        h('h2', { class: 'dd-title dd-nw' }, 'Run distributed'),
+        h('h2', { class: 'dd-title dd-nw' }, __('Run distributed')),
         h('span', { class: 'dd-sub dd-ell dd-grow dd-form-function' }, this.#function, ' ', this.#place),
-        this.#summary, this.#details),
+        this.#summary, this.#details, close && closeButton(close)),
+      h('div', { class: 'dd-form-wrong' }, this.#problem.element),
       this.#list);
   }
 
   update(): void {
-    const { function: name, place } = this.store.get('title');
+    const { function: name, cell, file } = this.store.get('title');
     setText(this.#function, name);
-    setText(this.#place, place);
-    const { level, summary, items } = this.store.get('checks');
+    setText(this.#place, cell === null ? (file && __('from %1', file)) : __('from cell [%1]', cell));
+    this.#problem.update();
+    const { level, items } = this.store.get('checks');
+    const summary = summaryOf(this.store.get('checks'));
     fill(this.#summary, JSON.stringify([level, summary]), () => [mark(level), h('span', {}, summary)]);
     fill(this.#list, JSON.stringify(items), () => [
       h('ul', {}, ...items.map(item)),
-      link('Check again', () => this.store.send({ type: 'refresh' }), { class: 'dd-link dd-s12' }),
+      link(__('Check again'), () => this.store.send({ type: 'refresh' }), { class: 'dd-link dd-s12' }),
     ]);
   }
 
@@ -119,6 +134,18 @@ class Head implements Part {
     this.#list.hidden = !this.#list.hidden;
     this.#details.setAttribute('aria-expanded', String(!this.#list.hidden));
   }
+}
+
+function summaryOf({ passed, count, errors, warnings }: Fields['checks']): string {
+  if (passed === count) return _n('%1 check passed', 'All %1 checks passed', count);
+  const found = [errors && _n('%1 error', '%1 errors', errors), warnings && _n('%1 warning', '%1 warnings', warnings)];
+  return [__('%1 of %2 checks passed', passed, count), ...found].filter(Boolean).join(', ');
+}
+
+/** Return the button that takes the form away. */
+function closeButton(close: () => void): HTMLElement {
+  const button = h('button', { type: 'button', class: 'dd-btn dd-quiet dd-icon', title: __('Close the form'), 'aria-label': __('Close the form') }, icon('close', 14));
+  return onClick(button, close);
 }
 
 function mark(level: Check['level']): SVGSVGElement {
@@ -135,9 +162,9 @@ class Foot implements Part {
   readonly #magic = h('span', { class: 'dd-mono dd-ell dd-grow' });
 
   constructor(private readonly store: Store) {
-    const button = h('button', { type: 'button', class: 'dd-btn dd-quiet dd-small', title: 'Copy a cell that does the same' }, icon('copy'), 'Copy as magic');
+    const button = h('button', { type: 'button', class: 'dd-btn dd-quiet dd-small', title: __('Copy a cell that does the same') }, icon('copy'), __('Copy as magic'));
     onClick(button, () => void copy(store.get('cell'), button));
-    this.element = h('footer', { class: 'dd-form-foot dd-s12' }, h('span', { class: 'dd-sub dd-nw' }, 'Same as'), this.#magic, button);
+    this.element = h('footer', { class: 'dd-form-foot dd-s12' }, h('span', { class: 'dd-sub dd-nw' }, __('Same as')), this.#magic, button);
   }
 
   update(): void {

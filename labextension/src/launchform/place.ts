@@ -1,7 +1,8 @@
 /** How the ranks meet and where they run: backend and cluster. What cannot be used here is shown with its reason. */
 import { fill, h } from '../dom';
 import { icon } from '../icons';
-import { Segments, Select, freshId, labelled, setLine } from './controls';
+import { __ } from '../lab/trans';
+import { Problem, Segments, Select, freshId, labelled, setLine } from './controls';
 import type { Part, Store } from './state';
 
 export class Place implements Part {
@@ -11,15 +12,17 @@ export class Place implements Part {
   readonly #versions = h('div', { class: 'dd-form-note' });
   readonly #reasons = h('div', { class: 'dd-form-note' });
   readonly #machine = h('div', { class: 'dd-form-note' });
+  readonly #problems: [Problem, Problem];
 
   constructor(private readonly store: Store) {
+    this.#problems = [new Problem(store, ['distributed_backend']), new Problem(store, ['compute_target', 'kernel_name'])];
     const [backend, cluster] = [freshId('backend'), freshId('cluster')];
     const choices = store.get('choices').backends.map(({ label, reason }) => ({ value: label, text: label, reason }));
     this.#backends = new Segments(backend, choices, (label) => store.set({ distributed_backend: label, backend_options: {} }));
     this.#clusters = new Select(cluster, (name) => store.set({ compute_target: name }), icon('laptop', 16, 'dd-sub'));
     this.element = h('section', { class: 'dd-form-part dd-place' },
-      labelled('Backend', backend, this.#backends.element, this.#versions, this.#reasons),
-      labelled('Cluster', cluster, this.#clusters.element, this.#machine),
+      labelled(__('Backend'), backend, this.#backends.element, this.#problems[0].element, this.#versions, this.#reasons),
+      labelled(__('Cluster'), cluster, this.#clusters.element, this.#problems[1].element, this.#machine),
     );
   }
 
@@ -27,14 +30,15 @@ export class Place implements Part {
     const { backends, clusters } = this.store.get('choices');
     const backend = backends.find((one) => one.label === this.store.get('distributed_backend'));
     this.#backends.show(backend?.label ?? '');
-    setLine(this.#versions, backend ? `${backend.detail} on ${this.store.get('compute_target')}` : '');
+    setLine(this.#versions, backend ? __('%1 on %2', backend.detail, this.store.get('compute_target')) : '');
+    for (const problem of this.#problems) problem.update();
     const unusable = backends.filter((one) => one.reason);
     fill(this.#reasons, JSON.stringify(unusable), () => [...byReason(unusable)].map(([reason, labels]) =>
-      h('div', {}, h('span', { class: 'dd-ink-warn' }, `${labels.join(', ')} cannot be chosen: `), reason)));
+      h('div', {}, h('span', { class: 'dd-ink-warn' }, __('%1 cannot be chosen:', labels.join(', ')), ' '), reason)));
     this.#clusters.offer(clusters.map(({ name, title, reason }) => ({ value: name, text: name, more: title, reason })));
     this.#clusters.show(this.store.get('compute_target'));
     const cluster = clusters.find((one) => one.name === this.store.get('compute_target'));
-    const plan = cluster?.local ? 'The VM series is a plan for renting: the job runs on this machine.' : '';
+    const plan = cluster?.local ? __('The VM series is a plan for renting: the job runs on this machine.') : '';
     setLine(this.#machine, [cluster?.detail ? `${cluster.detail}.` : '', plan].filter(Boolean).join(' '));
   }
 }

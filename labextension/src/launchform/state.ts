@@ -48,7 +48,7 @@ export interface Choices {
   catalogue_date: string;
   backends: Backend[];
   clusters: Cluster[];
-  durations: { seconds: number; text: string }[];
+  durations: { seconds: number }[];
 }
 
 export type OptionValue = string | number | boolean | null;
@@ -89,21 +89,28 @@ export interface Check {
   level: 'ok' | 'info' | 'warning' | 'error';
   text: string;
   remedy: string;
+  /** The option that it is about, "" for none. */
+  field: string;
 }
 
 /** The traits that only the kernel sets. */
 export interface Shown {
   choices: Choices;
-  title: { function: string; place: string };
-  automatic_text: string;
+  /** What runs: a function, or ""; and where it was written: a cell's number, or a file's name. */
+  title: { function: string; cell: number | null; file: string };
+  /** GPUs of a node that "one per GPU" means. */
+  gpu_count: number;
   environment: Variable[];
-  captured: { summary: string; items: { name: string; detail: string; size: string }[] };
-  checks: { level: Check['level']; summary: string; items: Check[] };
+  captured: { known: boolean; size: string; items: { name: string; detail: string; size: string }[] };
+  checks: { level: Check['level']; passed: number; count: number; errors: number; warnings: number; items: Check[] };
   advice: Advice[];
-  batch: string;
+  /** Samples that all processes take together for one step, 0 when that is not known. */
+  global_batch: number;
   magic: string;
   cell: string;
-  status: { level?: 'busy' | 'ok' | 'error'; text?: string; job?: string };
+  /** What is wrong, by the name of the field that it is shown beside; `cell` and `line` are about the text itself. */
+  problems: Record<string, string>;
+  status: { level?: 'busy' | 'ok' | 'error'; text?: string; name?: string; job?: string };
   answered: number;
 }
 
@@ -115,7 +122,7 @@ export type Message =
   | { type: 'apply'; code: string }
   | { type: 'environment'; entries: { name: string; value: string | null }[] };
 
-/** Where the form reads and writes: a widget's model in a notebook. */
+/** Where the form reads and writes: a widget's model in a notebook, or what a server or kernel answered to a page. */
 export interface Store {
   get<K extends keyof Fields>(name: K): Fields[K];
   set(changes: Partial<Chosen>): void;

@@ -2,7 +2,7 @@
 import { whenAttached } from '../anywidget';
 import { fill, h, onClick, setText, show, type Child } from '../dom';
 import { icon } from '../icons';
-import { plural } from '../words';
+import { __, _n } from '../lab/trans';
 import { TextField, checkbox, freshId, heading, link } from './controls';
 import type { Part, Size, Store } from './state';
 
@@ -10,8 +10,8 @@ export class VmTable implements Part {
   readonly element: HTMLElement;
   readonly #group = freshId('vm');
   readonly #filter: TextField;
-  readonly #fabric = checkbox('InfiniBand only', () => this.update());
-  readonly #retired = checkbox('Retired', () => this.update());
+  readonly #fabric = checkbox(__('InfiniBand only'), () => this.update());
+  readonly #retired = checkbox(__('Retired'), () => this.update());
   readonly #body = h('tbody');
   readonly #frame: HTMLElement;
   readonly #caption = h('span', { role: 'status' });
@@ -22,14 +22,14 @@ export class VmTable implements Part {
 
   constructor(private readonly store: Store) {
     const id = freshId('heading');
-    this.#filter = new TextField({ type: 'search', placeholder: 'Filter', 'aria-label': 'Filter sizes' }, () => undefined, icon('search', 14, 'dd-sub'));
+    this.#filter = new TextField({ type: 'search', placeholder: __('Filter'), 'aria-label': __('Filter sizes') }, () => undefined, icon('search', 14, 'dd-sub'));
     this.#filter.input.addEventListener('input', () => this.update());
-    this.#clear = link('Clear choice', () => store.set({ vm_size: '' }));
-    this.#sources = link('sources', () => this.#toggleSources(), { 'aria-expanded': 'false' });
+    this.#clear = link(__('Clear choice'), () => store.set({ vm_size: '' }));
+    this.#sources = link(__('sources'), () => this.#toggleSources(), { 'aria-expanded': 'false' });
     this.#frame = h('div', { class: 'dd-vm-frame', role: 'radiogroup', 'aria-labelledby': id }, h('table', { class: 'dd-vm' }, head(), this.#body));
     this.#retired.input.checked = store.get('choices').sizes.some(({ name, retired }) => retired && name === store.get('vm_size'));
     this.element = h('section', { class: 'dd-form-part' },
-      h('div', { class: 'dd-vm-top' }, heading('VM series', id), h('span', { class: 'dd-grow' }), this.#filter.element, this.#fabric.element, this.#retired.element),
+      h('div', { class: 'dd-vm-top' }, heading(__('VM series'), id), h('span', { class: 'dd-grow' }), this.#filter.element, this.#fabric.element, this.#retired.element),
       this.#frame,
       h('div', { class: 'dd-form-note dd-vm-caption' }, h('span', {}, this.#caption, ' ', this.#sources), this.#clear),
       this.#pages,
@@ -43,7 +43,7 @@ export class VmTable implements Part {
     fill(this.#body, JSON.stringify([found.map((size) => size.name), this.#filter.input.value]), () =>
       found.length ? found.map((size) => this.#row(size)) : [this.#nothing(sizes)]);
     this.#mark(chosen);
-    setText(this.#caption, `${found.length} of ${sizes.length} sizes. Catalogue of ${catalogue_date},`);
+    setText(this.#caption, __('%1 of %2 sizes. Catalogue of %3,', found.length, sizes.length, catalogue_date));
     show(this.#clear, Boolean(chosen));
     this.#showPages(sizes.find((size) => size.name === chosen), catalogue_date);
   }
@@ -74,15 +74,15 @@ export class VmTable implements Part {
   }
 
   #spoken(size: Size): string {
-    if (size.retired) return `${size.name}, retired ${size.retired}`;
-    return `${size.name}, ${size.gpus}, ${size.memory} each, ${size.network} ${size.rate}`.trim();
+    if (size.retired) return __('%1, retired %2', size.name, size.retired);
+    return __('%1, %2, %3 each, %4', size.name, size.gpus, size.memory, `${networkWord(size)} ${size.rate}`.trim());
   }
 
   #replacement(size: Size): HTMLElement {
-    const tag = h('span', { class: 'dd-tag dd-tag-err' }, `Retired ${size.retired}`);
+    const tag = h('span', { class: 'dd-tag dd-tag-err' }, __('Retired %1', size.retired));
     if (!size.successor) return h('td', { colspan: 2 }, tag);
-    const use = link(size.successor, () => this.#replace(size), { title: size.successor_reason, 'aria-label': `Use ${size.successor} instead of ${size.name}` });
-    return h('td', { colspan: 2 }, h('span', { class: 'dd-row dd-replacement' }, tag, h('span', { class: 'dd-nw' }, 'use ', use)));
+    const use = link(size.successor, () => this.#replace(size), { title: size.successor_reason, 'aria-label': __('Use %1 instead of %2', size.successor, size.name) });
+    return h('td', { colspan: 2 }, h('span', { class: 'dd-row dd-replacement' }, tag, h('span', { class: 'dd-nw' }, __('use'), ' ', use)));
   }
 
   #replace(size: Size): void {
@@ -97,9 +97,9 @@ export class VmTable implements Part {
   #nothing(sizes: Size[]): HTMLElement {
     const hidden = this.#retired.input.checked ? [] : sizes.filter((size) => size.retired && this.#matches(size));
     const retired: Child[] = hidden.length
-      ? [` ${plural(hidden.length, 'retired size')} ${hidden.length === 1 ? 'does' : 'do'}: `, link('show', () => this.#showRetired())]
+      ? [' ', _n('%1 retired size does:', '%1 retired sizes do:', hidden.length), ' ', link(__('show'), () => this.#showRetired())]
       : [];
-    return h('tr', {}, h('td', { colspan: 6, class: 'dd-sub dd-vm-none' }, 'No size matches.', ...retired));
+    return h('tr', {}, h('td', { colspan: 6, class: 'dd-sub dd-vm-none' }, __('No size matches.'), ...retired));
   }
 
   #showRetired(): void {
@@ -127,19 +127,24 @@ export class VmTable implements Part {
 
   #showPages(size: Size | undefined, date: string): void {
     fill(this.#pages, size?.name ?? '', () => size
-      ? [h('div', {}, `${size.name} was read from:`), h('ul', {}, ...size.sources.map((page) => h('li', {}, page))), size.notes && h('div', {}, `Notes: ${size.notes}.`)]
-      : [`Microsoft's pages on GPU sizes and their retirement, newest of ${date}. Each row has its own: choose a size to read them. What no page states is left open.`]);
+      ? [h('div', {}, __('%1 was read from:', size.name)), h('ul', {}, ...size.sources.map((page) => h('li', {}, page))), size.notes && h('div', {}, __('Notes: %1.', size.notes))]
+      : [__("Microsoft's pages on GPU sizes and their retirement, newest of %1. Each row has its own: choose a size to read them. What no page states is left open.", date)]);
   }
 }
 
 function head(): HTMLElement {
-  const columns: [string, string][] = [['', 'dd-vm-radio'], ['Size', ''], ['GPUs', 'dd-vm-gpus'], ['Memory each', 'dd-vm-memory dd-right'], ['Between nodes', 'dd-vm-between'], ['', 'dd-vm-rate']];
+  const columns: [string, string][] = [['', 'dd-vm-radio'], [__('Size'), ''], [__('GPUs'), 'dd-vm-gpus'], [__('Memory each'), 'dd-vm-memory dd-right'], [__('Between nodes'), 'dd-vm-between'], ['', 'dd-vm-rate']];
   return h('thead', {}, h('tr', {}, ...columns.map(([text, name]) => h('th', { class: name, scope: 'col' }, text))));
 }
 
+/** Return the name of the network between nodes. */
+function networkWord(size: Size): string {
+  return size.network === 'not stated' ? __('not stated') : size.network;
+}
+
 function network(size: Size): HTMLElement[] {
-  const title = size.network === 'not stated' ? `No page states InfiniBand for ${size.name}; its Ethernet: ${size.rate || 'not stated'}.` : null;
-  const what = size.network === 'InfiniBand' ? h('span', { class: 'dd-tag dd-tag-ok' }, 'InfiniBand') : h('span', { class: 'dd-sub' }, size.network);
+  const title = size.network === 'not stated' ? __('No page states InfiniBand for %1; its Ethernet: %2.', size.name, size.rate || __('not stated')) : null;
+  const what = size.network === 'InfiniBand' ? h('span', { class: 'dd-tag dd-tag-ok' }, 'InfiniBand') : h('span', { class: 'dd-sub' }, networkWord(size));
   return [h('td', { title }, what), h('td', { class: 'dd-sub dd-num dd-ell', title }, size.rate)];
 }
 

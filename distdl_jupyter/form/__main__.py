@@ -1,0 +1,27 @@
+"""``python -m distdl_jupyter.form``: the form of a text, as this Python would run it; asked for by another process.
+
+Standard input holds one ``form.answer.Question`` as JSON, the last line on standard output the answer, or
+``{"error": {"type", "message", "hint", "field"}}``.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from distdl_jupyter.core.errors import DistDLError
+from distdl_jupyter.form.answer import Question, answer
+
+
+def main() -> None:
+    """Read a question, answer it."""
+    try:
+        told = answer(Question(**json.load(sys.stdin)))
+    except DistDLError as error:
+        field = getattr(error, "field", "")
+        told = {"error": {"type": type(error).__name__, "message": error.message, "hint": error.hint, "field": field}}
+    print(json.dumps(told), flush=True)  # noqa: T201 - the answer
+
+
+if __name__ == "__main__":
+    main()
