@@ -21,7 +21,7 @@ from distdl_jupyter.presentation.rows import changes
 
 #: Rows in the trait, and seconds between two updates of it.
 _TAIL = 200
-_TAIL_EVERY = 1.0
+_TAIL_EVERY = 2.0
 
 
 class LogWidget(anywidget.AnyWidget):

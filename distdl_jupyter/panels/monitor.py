@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 #: Seconds between two updates of each part.
 _SECONDS = {"card": 0.25, "log": 0.2, "curve": 0.5}
+#: Seconds between two updates of the card while no page has drawn the panel: JupyterLab with this package's extension
+#: has the model of each widget and shows the job from the server.
+_UNSEEN = 1.0
 
 
 class HeadWidget(anywidget.AnyWidget):
@@ -70,6 +73,7 @@ class JobPanel(ipywidgets.VBox):  # type: ignore[misc]
         self.lines = LogWidget(self.model.lines, world=follower.view.process_count)
         self._body = ipywidgets.HBox([self.curve.box, self.lines])
         self._paces = {name: Pace(seconds) for name, seconds in _SECONDS.items()}
+        self._unseen = Pace(_UNSEEN)
         self._connect()
         self.children = [self.head, self._body, self.notice]
         threading.Thread(target=self.curve.prepare, daemon=True).start()
@@ -106,7 +110,7 @@ class JobPanel(ipywidgets.VBox):  # type: ignore[misc]
         """Send what has changed, each part at its own pace; the last time everything."""
         now = time.monotonic()
         due = {name for name, pace in self._paces.items() if pace.due(now) or final}
-        if "card" in due:
+        if "card" in due and (final or self.lines.greeted or self._unseen.due(now)):
             self.model.publish(time.time())
         if self.model.detached and not final:
             return

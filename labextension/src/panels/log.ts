@@ -23,6 +23,7 @@ export default () => {
   const place = newPlace();
   const redraws = new Set<() => void>();
   let seq = -1;
+  let greeted = false;
 
   const take = (model: Model, message: LogMessage): void => {
     if (message.viewer !== undefined && message.viewer !== viewer) return;
@@ -50,12 +51,14 @@ export default () => {
       });
       model.on('change:tail', () => takeTail(model));
       takeTail(model);
-      tell(model, 'hello', { viewer });
     },
 
     render({ model, el }: Context): () => void {
       const bin = new Bin();
       adopt(el);
+      // Not before: a page that shows the job in another way has the model too and needs no messages.
+      if (!greeted) tell(model, 'hello', { viewer });
+      greeted = true;
       const unfold = (): void => void el.closest('.dd-card')?.classList.add('dd-unfolded');
       const view = new LogView(el, store, place, unfold);
       const redraw = (): void => view.refresh();
