@@ -127,6 +127,8 @@ class CellSubject:
             return None, error
         except SyntaxError as error:
             return None, InvalidSpec(f"Line {error.lineno} of the cell is no Python: {error.msg}.", field="cell")
+        except (ValueError, RecursionError, MemoryError) as error:
+            return None, InvalidSpec(f"The cell cannot be read as Python: {error}.", field="cell")
         return draft, None
 
     def _refuse(self) -> None:

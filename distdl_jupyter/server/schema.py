@@ -292,3 +292,62 @@ class PluginList:
 
     backends: tuple[Plugin, ...]
     clusters: tuple[Plugin, ...]
+
+
+# launch form --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FormQuestion:
+    """What a page knows of a job to launch; the answer is the whole form.
+
+    ``code`` is the text with its ``%%distributed`` line, if it has one; ``fields`` what was chosen so far, None to
+    begin with that line. Of ``environment`` a value of None stands for a secret that the page keeps. ``own`` says that
+    no notebook has names for the text; ``again`` asks for a new look at the names.
+    """
+
+    code: str
+    notebook: str = ""
+    cell_id: str = ""
+    execution_count: int | None = None
+    fields: dict[str, Any] | None = None
+    environment: tuple[dict[str, Any], ...] | None = None
+    apply: str = _said("", "the code of an advice to follow")
+    own: bool = False
+    again: bool = False
+    kernel_name: str = _said("", "the kernel whose Python would run it; the server's own Python without one")
+
+
+@dataclass(frozen=True, slots=True)
+class FormAnswer:
+    """The launch form: what is chosen, what can be chosen, and what follows from it.
+
+    ``problems`` tells by field what is wrong, ``cell`` is the text with the line that asks for the same, ``code`` the
+    text without a line and ``options`` what a submit of it takes.
+    """
+
+    vm_size: str
+    node_count: int
+    process_count_per_node: int
+    automatic: bool
+    distributed_backend: str
+    backend_options: dict[str, Any]
+    compute_target: str
+    name: str
+    stop_after: float
+    use_gpu: Literal["", "yes", "no"]
+    choices: dict[str, Any]
+    title: dict[str, Any]
+    gpu_count: int
+    environment: tuple[dict[str, Any], ...]
+    captured: dict[str, Any]
+    checks: dict[str, Any]
+    advice: tuple[dict[str, Any], ...]
+    global_batch: float
+    magic: str
+    cell: str
+    problems: dict[str, str]
+    status: dict[str, Any]
+    answered: int
+    options: dict[str, Any]
+    code: str
