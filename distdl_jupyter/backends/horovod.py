@@ -104,15 +104,35 @@ def _slot(spec: JobSpec, place: RankPlace) -> dict[str, str]:
     }
 
 
-def _mpi_plan(_spec: JobSpec, placement: Placement, options: HorovodOptions) -> Plan:
-    if placement.emulated:
-        raise InvalidSpec(
-            "Open MPI sees one machine, so horovod-mpi cannot emulate several nodes on it.",
-            field="distributed_backend",
-            hint="Choose horovod-gloo or torch to try multi-node code here, or node_count=1.",
-        )
+def _mpi_plan(spec: JobSpec, placement: Placement, options: HorovodOptions) -> Plan:
     environment = {"HOROVOD_CONTROLLER": "mpi", "HOROVOD_CPU_OPERATIONS": "mpi", **_tuning(options)}
     return Plan(
         environments=tuple(common_environment(placement, place) | environment for place in placement.ranks),
-        launcher=Launcher(mpirun.command(mpirun.find(), len(placement.ranks)), mpirun.first_exit),
+        launcher=(_mpirun_over_nodes if placement.emulated else _mpirun_here)(spec, placement),
     )
+
+
+def _mpirun_here(_spec: JobSpec, placement: Placement) -> Launcher:
+    return Launcher(mpirun.command(mpirun.find(), len(placement.ranks)), mpirun.first_exit)
+
+
+def _mpirun_over_nodes(spec: JobSpec, placement: Placement) -> Launcher:
+    """Let one daemon of Open MPI stand for each node; it tells nodes apart by their host names."""
+    if not placement.remote_shell:
+        raise InvalidSpec(
+            "horovod-mpi cannot emulate several nodes on this machine: that takes Linux, the right to give a process "
+            "a host name of its own (root, or user namespaces) and a network interface beside the loopback.",
+            field="distributed_backend",
+            hint="Choose horovod-gloo or torch to try multi-node code here, or node_count=1.",
+        )
+    if any(set(word) & set(" :") for word in placement.remote_shell):
+        raise InvalidSpec(
+            f"horovod-mpi cannot emulate several nodes with the Python {placement.remote_shell[0]!r}: Open MPI takes "
+            "no blank and no colon in the path of the program that starts its daemons.",
+            field="distributed_backend",
+            hint="Move the environment to a path without them, or choose horovod-gloo.",
+        )
+    hosts = list(dict.fromkeys(place.host for place in placement.ranks))
+    argv = mpirun.command_on(mpirun.find(), hosts, spec.process_count_per_node)
+    settings = mpirun.reached_by(placement.remote_shell, placement.interface)
+    return Launcher(argv, mpirun.first_exit, settings)

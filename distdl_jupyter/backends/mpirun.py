@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 
@@ -21,10 +22,41 @@ def find() -> str:
 
 def command(mpirun: str, ranks: int) -> tuple[str, ...]:
     """Return the start of the command line that runs ``ranks`` copies of the program that follows."""
-    words = [mpirun, "-np", str(ranks), "--bind-to", "none", "--map-by", ":OVERSUBSCRIBE"]
-    if os.geteuid() == 0:
-        words.insert(1, "--allow-run-as-root")
-    return tuple(words)
+    return (*_start(mpirun, ranks), "--map-by", ":OVERSUBSCRIBE")
+
+
+def command_on(mpirun: str, hosts: Sequence[str], per_host: int) -> tuple[str, ...]:
+    """Return the same for several hosts: ranks 0 to ``per_host - 1`` on the first, and so on."""
+    slots = ",".join(f"{host}:{per_host}" for host in hosts)
+    return (*_start(mpirun, len(hosts) * per_host), "--host", slots, "--map-by", f"ppr:{per_host}:node:OVERSUBSCRIBE")
+
+
+def _start(mpirun: str, ranks: int) -> tuple[str, ...]:
+    as_root = ("--allow-run-as-root",) if os.geteuid() == 0 else ()
+    return (mpirun, *as_root, "-np", str(ranks), "--bind-to", "none")
+
+
+#: Seconds. A rank that lost a peer on another node aborts at once and is then named as the first that ended; the
+#: delay lets the daemon report the one that really was.
+_ABORT_DELAY = 2
+
+
+def reached_by(remote_shell: Sequence[str], interface: str) -> dict[str, str]:
+    """Return the settings with which Open MPI starts its daemons through ``remote_shell`` and talks on ``interface``.
+
+    As variables, because 5.0 (``PRTE_MCA_``) and 4.1 (``OMPI_MCA_``) name the options differently and each ignores the
+    other's. Open MPI splits the agent's words at blanks and takes a colon for the beginning of an alternative.
+    """
+    agent = " ".join(remote_shell)
+    return {
+        "PRTE_MCA_plm": "ssh",
+        "PRTE_MCA_plm_ssh_agent": agent,
+        "OMPI_MCA_plm": "rsh",
+        "OMPI_MCA_plm_rsh_agent": agent,
+        "OMPI_MCA_pml": "ob1",
+        "OMPI_MCA_btl_tcp_if_include": interface,
+        "OMPI_MCA_opal_abort_delay": str(_ABORT_DELAY),
+    }
 
 
 _EXIT_NAME = re.compile(r"Process name: \[[^\n]*?(\d+)\]\s+Exit code:\s*(\d+)")

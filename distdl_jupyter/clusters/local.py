@@ -1,7 +1,8 @@
 """This machine as a cluster: ranks are child processes of the supervisor, nodes beyond the first are emulated.
 
 Emulated nodes are truthful where a training script can look: rank, local rank, node (cross) rank and host name are
-those of real nodes; memory, disk and network are shared.
+those of real nodes; memory, disk and network are shared. A launcher that tells nodes apart by the machine's host name
+gets a remote shell to nodes of that name (see ``emulated_node``).
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.clusters import gpus, processes
+from distdl_jupyter.clusters import emulated_node, gpus, processes
 from distdl_jupyter.clusters.base import Cluster, Context, Run
-from distdl_jupyter.clusters.local_run import DirectRun, LauncherRun
+from distdl_jupyter.clusters.launcher_run import LauncherRun
+from distdl_jupyter.clusters.local_run import DirectRun
 from distdl_jupyter.clusters.ports import PortReservation
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.machine import cores
@@ -77,6 +79,7 @@ class LocalCluster(Cluster):
             interface="lo0" if sys.platform == "darwin" else "lo",
             cores_per_rank=max(1, cores() // spec.process_count),
             emulated=emulated,
+            remote_shell=emulated_node.shell() if emulated else (),
         )
 
     def start(self, spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> Run:

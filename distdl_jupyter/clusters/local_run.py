@@ -1,14 +1,12 @@
 """A started job on this machine: pipes to read, exits to hear of, signals to send.
 
-``DirectRun`` starts each rank itself and so knows each exit exactly. ``LauncherRun`` lets a launcher such as ``mpirun``
-start them; ranks then connect their output to named pipes of their own, because launchers merge the lines of ranks.
+``DirectRun`` starts each rank itself and so knows each exit exactly; ``launcher_run`` leaves that to a launcher.
 Either way a named pipe ``alive`` ends in every rank when the supervisor is gone.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
 import shutil
@@ -27,7 +25,7 @@ from distdl_jupyter.core.errors import LaunchFailed
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.ports import PortReservation
-    from distdl_jupyter.core.plan import Launcher, Placement, Plan, RankPlace, Service
+    from distdl_jupyter.core.plan import Placement, Plan, RankPlace, Service
     from distdl_jupyter.core.spec import JobSpec
 
 _SERVICE_PATIENCE = 60.0
@@ -213,88 +211,6 @@ class DirectRun(LocalRun):
         if returncode >= 0:
             return Exit(rank, returncode, None)
         name = processes.signal_name(-returncode)
-        return Exit(rank, None, name, processes.out_of_memory_evidence(self._oom) if name == "KILL" else "")
-
-
-class LauncherRun(LocalRun):
-    """Ranks are started by a launcher; each opens its own pair of named pipes."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self._launcher: subprocess.Popen[bytes] | None = None
-        self._said = ""
-        self._ended = False
-        self._told = False
-
-    def _start_ranks(self) -> None:
-        environments = []
-        for place in self._placement.ranks:
-            for name in ("out", "err"):
-                fd = self._fifo(f"rank-{place.rank}.{name}", os.O_RDWR | os.O_NONBLOCK)
-                self._streams.append(Stream(fd, place.rank, name))
-            environments.append(self._plan.environments[place.rank] | self._identity(place))
-        (self._pipes / "ranks.json").write_text(json.dumps(environments), encoding="utf-8")
-        read, write = os.pipe()
-        try:
-            self._launcher = subprocess.Popen(
-                [*self._launch_with().argv, *self._worker()],
-                stdin=subprocess.DEVNULL,
-                stdout=write,
-                stderr=write,
-                env=self._environment(None),
-                cwd=self._spec.working_directory or None,
-                start_new_session=True,
-            )
-        finally:
-            os.close(write)
-            os.set_blocking(read, False)
-            self._streams.append(Stream(read, None, "out"))
-
-    def _launch_with(self) -> Launcher:
-        assert self._plan.launcher is not None, "a plan without a launcher is run by DirectRun"
-        return self._plan.launcher
-
-    def started(self) -> list[Start]:
-        """Return nothing: ranks tell their pids themselves."""
-        return []
-
-    def _roots(self) -> list[int]:
-        process = self._launcher
-        return [process.pid] if process is not None and process.returncode is None else []
-
-    def _interrupt(self) -> None:
-        # The launcher would end the job at once; the ranks get the chance to clean up.
-        launcher = set(self._roots())
-        processes.send((pid for pid in self.alive() if pid not in launcher), signal.SIGINT)
-
-    def overheard(self, text: str) -> None:
-        """Keep the end of what the launcher prints: it names the rank that ended first."""
-        self._said = (self._said + text)[-20_000:]
-
-    def poll(self) -> list[Exit]:
-        """When the launcher has ended, all ranks have. Told one call later, after its last words were heard."""
-        process = self._launcher
-        if process is None or self._told or process.poll() is None:
-            return []
-        if not self._ended:
-            self._ended = True
-            return []
-        self._told = True
-        ranks = range(len(self._placement.ranks))
-        if process.returncode == 0:
-            return [Exit(rank, 0, None) for rank in ranks]
-        first = self._launch_with().first_exit(self._said)
-        return [self._exit(rank, first, process.returncode) for rank in ranks]
-
-    def _exit(self, rank: int, first: tuple[int, int | None, int | None] | None, returncode: int) -> Exit:
-        if first is None:
-            return Exit(rank, abs(returncode), None, f"The launcher ended with code {returncode}.")
-        first_rank, code, number = first
-        if rank != first_rank:
-            return Exit(rank, None, "TERM", "stopped")
-        if number is None:
-            return Exit(rank, code, None)
-        name = processes.signal_name(number)
         return Exit(rank, None, name, processes.out_of_memory_evidence(self._oom) if name == "KILL" else "")
 
 

@@ -49,6 +49,16 @@ def with_descendants(pids: Iterable[int]) -> list[int]:
     return list(found)
 
 
+def running(pids: Iterable[int], argv: list[str]) -> list[int]:
+    """Return those of ``pids`` that were started with exactly this command line."""
+    found = []
+    for pid in pids:
+        with contextlib.suppress(psutil.Error):
+            if psutil.Process(pid).cmdline() == argv:
+                found.append(pid)
+    return found
+
+
 def adopt_orphans() -> None:
     """Become the parent of daemonised grandchildren, so that they stay findable even without their mark (Linux)."""
     global _adopts

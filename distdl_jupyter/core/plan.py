@@ -6,8 +6,8 @@ the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,8 @@ class Placement:
     cores_per_rank: int = 1
     #: True when several logical nodes share one machine.
     emulated: bool = False
+    #: Words that run a command on a node when its host and the command follow, as "ssh" does; () where there are none.
+    remote_shell: tuple[str, ...] = ()
 
     @property
     def node_count(self) -> int:
@@ -57,11 +59,12 @@ class Launcher:
     """A program that starts all ranks: the worker's command is put behind ``argv``.
 
     ``first_exit`` reads from what the launcher printed which rank ended first: (rank, exit code, signal number), None
-    when it does not say.
+    when it does not say. ``environment`` holds settings of the launcher itself; ranks may inherit them.
     """
 
     argv: tuple[str, ...]
     first_exit: Callable[[str], tuple[int, int | None, int | None] | None]
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,18 +9,19 @@ from distdl_jupyter.core.plan import Placement, RankPlace
 from distdl_jupyter.core.spec import JobSpec
 
 
-def placement(nodes, per_node, gpus=0):
+def placement(nodes, per_node, gpus=0, remote_shell=()):
     places = tuple(
         RankPlace(rank, rank // per_node, f"node-{rank // per_node}", rank % per_node, rank % gpus if gpus else None)
         for rank in range(nodes * per_node)
     )
-    return Placement(places, "127.0.0.1", (20_001,), "lo", cores_per_rank=1, emulated=nodes > 1)
+    return Placement(places, "127.0.0.1", (20_001,), "lo", cores_per_rank=1, emulated=nodes > 1,
+                     remote_shell=remote_shell)  # fmt: skip
 
 
-def plan(label, nodes=1, per_node=2, gpus=0, **given):
+def plan(label, nodes=1, per_node=2, gpus=0, remote_shell=(), **given):
     backend, options = registry.backend(label, given)
     spec = JobSpec(id="i", name="n", node_count=nodes, process_count_per_node=per_node, distributed_backend=label)
-    return backend.plan(spec, placement(nodes, per_node, gpus), options)
+    return backend.plan(spec, placement(nodes, per_node, gpus, remote_shell), options)
 
 
 def column(made, name):
@@ -44,6 +45,31 @@ def test_horovod_mpi_is_started_by_mpirun_and_puts_no_value_on_its_command_line(
     assert "-np" in made.launcher.argv
     assert not any("=" in word for word in made.launcher.argv)
     assert made.services == ()
+
+
+def test_mpirun_reaches_emulated_nodes_through_the_remote_shell_of_their_placement():
+    made = plan("horovod-mpi", nodes=2, per_node=3, remote_shell=("/opt/sh", "-x"))
+    words = made.launcher.argv
+    assert words[words.index("--host") + 1] == "node-0:3,node-1:3"
+    assert words[words.index("--map-by") + 1] == "ppr:3:node:OVERSUBSCRIBE"
+    assert words[words.index("-np") + 1] == "6"
+    assert made.launcher.environment["PRTE_MCA_plm_ssh_agent"] == "/opt/sh -x"
+    assert made.launcher.environment["OMPI_MCA_plm_rsh_agent"] == "/opt/sh -x"
+    assert made.launcher.environment["OMPI_MCA_btl_tcp_if_include"] == "lo"
+    assert not any("=" in word for word in words)
+    assert dict(plan("horovod-mpi").launcher.environment) == {}
+
+
+@pytest.mark.parametrize(
+    ("shell", "words"),
+    [
+        ((), "takes Linux, the right to give"),
+        (("/my env/bin/python",), "'/my env/bin/python': Open MPI takes no blank"),
+    ],
+)
+def test_mpi_over_nodes_is_refused_without_a_shell_that_open_mpi_can_start(shell, words):
+    with pytest.raises(InvalidSpec, match=f"horovod-mpi cannot emulate several nodes.*{words}"):
+        plan("horovod-mpi", nodes=2, remote_shell=shell)
 
 
 def test_horovod_settings_become_its_variables():

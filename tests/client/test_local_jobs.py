@@ -11,11 +11,17 @@ import time
 import pytest
 
 from distdl_jupyter import JobFailed, attach, distributed, jobs, submit
+from distdl_jupyter.clusters import emulated_node
 from distdl_jupyter.core.errors import InvalidSpec, JobNotFound, JobNotRunning, JobStillRunning
 from distdl_jupyter.core.state import State
 from tests.conftest import until_gone, wait_for
 
 pytestmark = pytest.mark.timeout(600)
+
+
+needs_host_names = pytest.mark.skipif(
+    not emulated_node.shell(), reason="here horovod-mpi refuses several nodes: a process gets no host name of its own"
+)
 
 
 def train_with_horovod():
@@ -103,10 +109,69 @@ def test_the_transport_of_the_label_is_taken_when_the_code_names_none():
     assert submit(which, np=2, distributed_backend="gloo").results(200) == ["gloo", "gloo"]
 
 
-def test_two_emulated_nodes_look_like_two_nodes_to_horovod():
-    job = submit(train_with_horovod, node_count=2, process_count_per_node=2, distributed_backend="horovod")
+@pytest.mark.parametrize("controller", ["gloo", pytest.param("mpi", marks=needs_host_names)])
+def test_two_emulated_nodes_look_like_two_nodes_to_horovod(controller):
+    job = submit(train_with_horovod, node_count=2, process_count_per_node=2,
+                 distributed_backend=f"horovod-{controller}")  # fmt: skip
     seen = [(v["rank"], v["local_rank"], v["local_size"], v["cross_rank"], v["cross_size"]) for v in job.results(300)]
     assert seen == [(0, 0, 2, 0, 2), (1, 1, 2, 0, 2), (2, 0, 2, 1, 2), (3, 1, 2, 1, 2)]
+
+
+def forever_on_nodes(seconds=600):
+    import os
+    import signal
+    import socket
+    import time
+
+    import horovod.torch as hvd
+    import torch
+
+    hvd.init()
+    total = hvd.allreduce(torch.ones(3) * hvd.rank(), op=hvd.Sum)
+    print(socket.gethostname(), os.environ["DISTDL_HOST"], total.tolist(), flush=True)
+    try:
+        time.sleep(seconds)
+        if hvd.rank() == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(600)
+    except KeyboardInterrupt:
+        print("saved", flush=True)
+        raise
+
+
+def launched_on_nodes(*args, **options):
+    return submit(forever_on_nodes, args, node_count=2, process_count_per_node=2, distributed_backend="horovod-mpi",
+                  **options)  # fmt: skip
+
+
+@needs_host_names
+def test_ranks_on_emulated_mpi_nodes_have_the_host_name_of_their_node_and_save_before_a_cancel():
+    # Two at once: their nodes have the same names, and one must not end the other.
+    other, job = launched_on_nodes(), launched_on_nodes(stop_grace_seconds=20)
+    wait_for(lambda: heard(job) == heard(other) == {0, 1, 2, 3}, patience=200, what="all ranks of both jobs")
+    for rank in range(4):
+        name = f"node-{rank // 2}"
+        assert [str(line) for line in job.logs(rank)] == [f"{name} {name} [6.0, 6.0, 6.0]"]
+    job.cancel()
+    assert job.wait(100).state is State.CANCELED
+    assert not until_gone(job.id, 1.0)
+    assert job.view().stop.signal == "INT", "ranks that save and end need no harder signal"
+    for rank in range(4):
+        assert "saved" in [line.text for line in job.logs(rank)]
+    assert other.state is State.RUNNING
+    other.cancel(now=True)
+    assert other.wait(100).state is State.CANCELED
+    assert not until_gone(other.id, 1.0)
+
+
+@needs_host_names
+def test_a_killed_rank_on_an_emulated_mpi_node_ends_the_ranks_of_all_nodes():
+    job = launched_on_nodes(0)
+    with pytest.raises(JobFailed, match="Rank 2 of 4 failed first: ended by SIGKILL"):
+        job.result(timeout=200)
+    assert not until_gone(job.id, 1.0)
+    view = job.view()
+    assert view.ended - view.failure.when < 5.0
 
 
 def test_two_jobs_at_once_do_not_meet_each_other():
@@ -467,7 +532,6 @@ def test_a_living_job_cannot_be_removed():
         ({"nodes": 2}, "Did you mean nnodes"),
         ({"process_count_per_node": 0}, "takes a whole number from 1"),
         ({"process_count_per_node": 2, "distributed_backend": "plain"}, "runs one process"),
-        ({"node_count": 2, "distributed_backend": "horovod-mpi"}, "cannot emulate several nodes"),
         ({"max_run_duration_seconds": -1}, "above zero"),
         ({"compute_target": "lab"}, "'lab' is no cluster"),
         ({"controller": "mpi"}, "option neither of the backend"),
@@ -522,3 +586,10 @@ def test_a_crash_while_python_shuts_down_spoils_no_finished_job():
     assert job.results(120) == ["0", "1"]
     notes = [note["text"] for note in job.view().notes]
     assert any("crashed (SIGABRT) while it shut down" in note for note in notes)
+
+
+def test_mpi_over_nodes_is_refused_where_a_process_cannot_have_a_host_name_of_its_own(monkeypatch):
+    monkeypatch.setattr(emulated_node, "shell", lambda: ())
+    with pytest.raises(InvalidSpec, match=r"cannot emulate several nodes on this machine.*host name of its own"):
+        submit(lambda: 1, node_count=2, distributed_backend="horovod-mpi")
+    assert jobs() == []

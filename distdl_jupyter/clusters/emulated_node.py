@@ -1,0 +1,94 @@
+"""A program: one emulated node. It runs a command line under a host name of its own, as ``ssh HOST COMMAND`` would.
+
+``python -m distdl_jupyter.clusters.emulated_node HOST COMMAND...`` moves itself into a UTS namespace (Linux,
+uts_namespaces(7)), takes HOST as host name and becomes the shell that runs COMMAND. Launchers that tell nodes apart by
+host name, such as Open MPI's daemons, then see as many nodes as there are names; memory, disk and network stay shared.
+
+Root may do that directly; everybody else in a user namespace of their own (user_namespaces(7)), in which they keep
+their user and group. It must not know of jobs, ranks or launchers.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import pwd
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+
+_CLONE_NEWUTS, _CLONE_NEWUSER = 0x04000000, 0x10000000  # include/uapi/linux/sched.h
+
+
+def shell() -> tuple[str, ...]:
+    """Return the words before ``HOST COMMAND...``; () where this machine cannot emulate nodes for a launcher."""
+    words = (sys.executable, "-P", "-m", __name__ if __name__ != "__main__" else __spec__.name)
+    return words if sys.platform == "linux" and has_network() and _works(words) else ()
+
+
+def has_network() -> bool:
+    """Say whether an interface beside the loopback is up: daemons of Open MPI 5 do not meet over loopback alone."""
+    states, addresses = psutil.net_if_stats(), psutil.net_if_addrs()
+    return any(
+        states[name].isup and entry.family is socket.AF_INET and not entry.address.startswith("127.")
+        for name, entries in addresses.items()
+        if name in states
+        for entry in entries
+    )
+
+
+@functools.cache
+def _works(words: tuple[str, ...]) -> bool:
+    """Try it once: kernels, containers and AppArmor each may forbid it, and only the attempt tells."""
+    try:
+        said = subprocess.check_output(
+            [*words, "node-0", "uname -n"], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60.0
+        )
+    except (OSError, subprocess.SubprocessError):
+        return False
+    return said.strip() == b"node-0"
+
+
+def enter(host: str) -> None:
+    """Give this process, and all that descend from it, the host name ``host``. Raises OSError."""
+    user, group = os.getuid(), os.getgid()
+    if not _unshare(_CLONE_NEWUTS):
+        if not _unshare(_CLONE_NEWUTS | _CLONE_NEWUSER):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        _keep_identity(user, group)
+    socket.sethostname(host)
+
+
+def _unshare(flags: int) -> bool:
+    return bool(ctypes.CDLL(None, use_errno=True).unshare(flags) == 0)
+
+
+def _keep_identity(user: int, group: int) -> None:
+    own = Path("/proc/self")
+    (own / "setgroups").write_text("deny", encoding="ascii")  # the kernel's condition for mapping a group
+    (own / "uid_map").write_text(f"{user} {user} 1", encoding="ascii")
+    (own / "gid_map").write_text(f"{group} {group} 1", encoding="ascii")
+
+
+def _login_shell() -> str:
+    """Return the shell for the command line: Open MPI words it for the user's login shell, csh or like sh."""
+    chosen = pwd.getpwuid(os.getuid()).pw_shell
+    return chosen if Path(chosen).name in ("csh", "tcsh") else "/bin/sh"
+
+
+def main(host: str, *command: str) -> None:
+    """Become the shell that runs ``command`` on the emulated node ``host``."""
+    try:
+        enter(host)
+    except OSError as error:
+        sys.exit(f"This machine gives no process a host name of its own: {error.strerror}.")
+    program = _login_shell()
+    os.execv(program, [program, "-c", " ".join(command)])  # noqa: S606  the purpose, as ssh does it
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,59 @@
+"""A process gets a host name of its own, as root and as anybody, and keeps who it is."""
+
+import os
+import socket
+import subprocess
+
+import pytest
+
+from distdl_jupyter.clusters import emulated_node
+
+needs_names = pytest.mark.skipif(not emulated_node.shell(), reason="this machine gives no process a host name")
+
+
+def on(host, *command, **given):
+    """Run a command on an emulated node and return what it printed."""
+    done = subprocess.run([*emulated_node.shell(), host, *command], capture_output=True, text=True, check=True, **given)
+    return done.stdout.split()
+
+
+@needs_names
+def test_the_name_is_that_of_the_node_and_only_there():
+    here = socket.gethostname()
+    assert on("node-3", "uname", "-n;", "echo", "$0") == ["node-3", "/bin/sh"]
+    assert socket.gethostname() == here
+
+
+@needs_names
+def test_whoever_may_not_do_it_directly_does_it_in_a_user_namespace_and_stays_who_they_are(tmp_path, monkeypatch):
+    allowed = emulated_node._unshare
+    both = emulated_node._CLONE_NEWUTS | emulated_node._CLONE_NEWUSER
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            monkeypatch.setattr(emulated_node, "_unshare", lambda flags: flags == both and allowed(flags))
+            before = os.getuid(), os.getgid()
+            emulated_node.enter("node-1")
+            (tmp_path / "mine").write_text("x")
+            code = 0 if (os.getuid(), os.getgid(), socket.gethostname()) == (*before, "node-1") else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert (tmp_path / "mine").stat().st_uid == os.getuid()
+
+
+def test_where_it_is_forbidden_it_says_so_and_offers_nothing(monkeypatch):
+    monkeypatch.setattr(emulated_node, "_unshare", lambda _flags: False)
+    with pytest.raises(SystemExit, match="gives no process a host name of its own"):
+        emulated_node.main("node-0", "true")
+    monkeypatch.setattr(emulated_node, "_works", lambda _words: False)
+    assert emulated_node.shell() == ()
+
+
+def test_a_machine_without_network_offers_nothing(monkeypatch):
+    everything = emulated_node.psutil.net_if_addrs()
+    only_loopback = {name: entries for name, entries in everything.items() if name in ("lo", "lo0")}
+    monkeypatch.setattr(emulated_node.psutil, "net_if_addrs", lambda: only_loopback)
+    assert not emulated_node.has_network()
+    assert emulated_node.shell() == ()

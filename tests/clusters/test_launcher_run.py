@@ -1,0 +1,51 @@
+"""A launcher that does not end with its ranks is ended; its exits are told all the same."""
+
+import os
+import sys
+import time
+
+from distdl_jupyter import registry
+from distdl_jupyter.clusters import launcher_run
+from distdl_jupyter.clusters.base import Context
+from distdl_jupyter.core.plan import Launcher, Plan
+from distdl_jupyter.core.spec import JobSpec
+from distdl_jupyter.core.store import JobStore, new_id
+
+
+def started(*launcher):
+    cluster = registry.get("clusters", "local")
+    folder = JobStore().publish(JobStore().prepare(new_id()))
+    spec = JobSpec(id=folder.id, name="n", python=sys.executable, working_directory=str(folder.path))
+    placement = cluster.place(spec, 0, None)
+    plan = Plan(({},), launcher=Launcher(launcher, lambda _text: None))
+    environment = {**os.environ, "DISTDL_JOB_ID": folder.id, "DISTDL_JOB_DIR": str(folder.path)}
+    return cluster.start(spec, placement, plan, Context(folder, environment))
+
+
+def ending(run):
+    until = time.monotonic() + 60
+    while not (exits := run.poll()):
+        assert time.monotonic() < until, "no exit was told"
+        time.sleep(0.05)
+    return exits
+
+
+def test_a_launcher_that_goes_on_after_its_last_rank_is_ended(monkeypatch):
+    monkeypatch.setattr(launcher_run, "_IDLE", 0.1)
+    monkeypatch.setattr(launcher_run, "_PAUSE", 0.05)
+    # The rank finds no payload, so it ends by itself; a moment before that it is seen.
+    run = started("/bin/sh", "-c", '"$@"; sleep 600', "sh")
+    (only,) = ending(run)
+    assert (only.rank, only.code) == (0, 9)
+    assert only.evidence == "The launcher went on after its last rank had ended, so it was ended too."
+    assert run.alive() == []
+    run.close()
+
+
+def test_a_launcher_that_takes_its_time_before_the_first_rank_is_left_alone(monkeypatch):
+    monkeypatch.setattr(launcher_run, "_IDLE", 0.1)
+    monkeypatch.setattr(launcher_run, "_PAUSE", 0.05)
+    run = started("/bin/sh", "-c", "sleep 2; exit 4", "sh")
+    (only,) = ending(run)
+    assert (only.code, only.evidence) == (4, "The launcher ended with code 4.")
+    run.close()
