@@ -37,7 +37,7 @@ export class ClusterView {
     const title = h('span', { class: 'dd-ell dd-grow' }, this.#name, ' ', this.#kind);
     this.#toggle.append(this.#chevron, this.#icon, title);
     this.#scale = tool('stacks', __('Scale'), () => this.askScale());
-    const check = tool('rerun', __('Check again'), () => void this.#do(actions.checkCluster(this.#cluster.name)));
+    const check = tool('rerun', __('Check again'), () => this.check());
     this.#remove = tool('trash', __('Remove'), () => this.askRemove());
     const buttons = h('span', { class: 'dd-cluster-buttons' }, this.#scale, check, this.#remove);
     const head = h('div', { class: 'dd-cluster-head' }, this.#toggle, this.#summary, buttons);
@@ -70,7 +70,7 @@ export class ClusterView {
 
   #node(node: ClusterNode): Child {
     const gpus = node.gpus ? `${node.gpus} × ${node.gpu_name || 'GPU'}` : '';
-    const check = node.state === 'down' ? onClick(h('button', { type: 'button', class: 'dd-link dd-s12' }, __('Check')), () => void this.#do(this.actions.checkCluster(this.#cluster.name))) : null;
+    const check = node.state === 'down' ? onClick(h('button', { type: 'button', class: 'dd-link dd-s12' }, __('Check')), () => this.check()) : null;
     const detail = h('span', { class: 'dd-node-detail dd-ell', title: node.detail }, node.detail);
     return h('li', { class: 'dd-node dd-s12', 'data-state': node.state }, nodeMark(node), h('span', { class: 'dd-ell', title: node.name }, node.name), h('span', { class: 'dd-node-gpus dd-sub dd-ell' }, gpus), detail, check);
   }
@@ -84,6 +84,11 @@ export class ClusterView {
   #drawOpen(): void {
     assign(this.#toggle, { 'aria-expanded': String(this.#open) });
     show(this.#body, this.#open);
+  }
+
+  /** Ask the server for the cluster's state once more. */
+  check(): void {
+    void this.#do(this.actions.checkCluster(this.#cluster.name));
   }
 
   /** Open the cluster when it is folded. */

@@ -12,8 +12,11 @@ export class ClusterList {
   readonly #views = new Map<string, ClusterView>();
   readonly #opened = new Map<string, boolean>();
 
+  #pointed = '';
+
   constructor(private readonly actions: Actions) {
     this.element = h('div', { class: 'dd-cluster-part' }, this.#form, this.#list);
+    this.#list.addEventListener('contextmenu', (event) => this.#point(event));
   }
 
   /** Show these clusters in this order. */
@@ -29,6 +32,15 @@ export class ClusterList {
 
   view(name: string): ClusterView | undefined {
     return this.#views.get(name);
+  }
+
+  /** The cluster whose menu was asked for last. */
+  get pointed(): ClusterView | undefined {
+    return this.#views.get(this.#pointed);
+  }
+
+  #point({ target }: Event): void {
+    if (target instanceof Element) this.#pointed = target.closest<HTMLElement>('.dd-cluster')?.dataset['name'] ?? '';
   }
 
   /** Open the form that adds a cluster. */

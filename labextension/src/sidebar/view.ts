@@ -23,10 +23,12 @@ const PATIENCE = 300;
 
 export interface Preferences {
   confirmCancel: 'minute' | 'always' | 'never';
+  showClusters: boolean;
 }
 
 export class SidebarView {
-  preferences: Preferences = { confirmCancel: 'minute' };
+  #preferences: Preferences = { confirmCancel: 'minute', showClusters: true };
+  #clustersTold = false;
   #items: Item[] = [];
   #known = new Map<string, Item>();
   #answered = false;
@@ -57,7 +59,7 @@ export class SidebarView {
     this.#jobSection = new Section('jobs', __('Jobs'), jobs, [this.#compare], () => this.#draw());
     root.append(this.#head(), this.#banner.element, this.#error, this.#waiting, this.#clusterSection.element, this.#nothing, this.#jobSection.element, this.#live);
     root.addEventListener('keydown', (event) => this.#key(event));
-    show(this.#clusterSection.element, false);
+    this.#drawClusters();
     show(this.#waiting, false);
     setTimeout(() => show(this.#waiting, !this.#answered), PATIENCE);
     this.#draw();
@@ -84,9 +86,24 @@ export class SidebarView {
 
   /** Show these clusters. */
   clusters(clusters: readonly Cluster[]): void {
-    show(this.#clusterSection.element, true);
+    this.#clustersTold = true;
     this.#clusterSection.count = clusters.length;
     this.#clusters.show(clusters);
+    this.#drawClusters();
+  }
+
+  /** Show a newer state of one cluster. */
+  cluster(cluster: Cluster): void {
+    this.#clusters.view(cluster.name)?.update(cluster);
+  }
+
+  set preferences(preferences: Preferences) {
+    this.#preferences = preferences;
+    this.#drawClusters();
+  }
+
+  #drawClusters(): void {
+    show(this.#clusterSection.element, this.#clustersTold && this.#preferences.showClusters);
   }
 
   /** Say whether the values are fresh. */
@@ -114,18 +131,29 @@ export class SidebarView {
 
   /** Open the form that adds a cluster. */
   addCluster(): void {
+    show(this.#clusterSection.element, true);
     this.#clusterSection.open = true;
     this.#clusters.add();
   }
 
-  /** Ask for the number of nodes of a cluster. */
-  scaleCluster(name: string): void {
-    this.#clusters.view(name)?.askScale();
+  /** Ask for the number of nodes of the cluster whose menu is open. */
+  scaleCluster(): void {
+    this.#clusters.pointed?.askScale();
   }
 
-  /** Ask whether to take a cluster off the list. */
-  removeCluster(name: string): void {
-    this.#clusters.view(name)?.askRemove();
+  /** Ask whether to take the cluster whose menu is open off the list. */
+  removeCluster(): void {
+    this.#clusters.pointed?.askRemove();
+  }
+
+  /** Look at the cluster whose menu is open once more. */
+  checkCluster(): void {
+    this.#clusters.pointed?.check();
+  }
+
+  /** Whether canceling this job must be asked about. */
+  asksToCancel(row: JobRow): boolean {
+    return row.state === 'canceling' || asksBeforeCancel(row, this.#now(), this.#preferences.confirmCancel);
   }
 
   /** Cancel a job, after a question when it is older than a minute (or as the settings say); kill it when it cancels already. */
@@ -134,8 +162,7 @@ export class SidebarView {
     if (!row || !isActive(row)) return;
     const now = row.state === 'canceling';
     const text = now ? __('Kill %1 now?', row.name) : __('Cancel %1?', row.name);
-    const asks = now || asksBeforeCancel(row, this.#now(), this.preferences.confirmCancel);
-    if (asks && !(await this.#list.ask(id, new Question(text)))) return;
+    if (this.asksToCancel(row) && !(await this.#list.ask(id, new Question(text)))) return;
     await this.#do(this.actions.cancel(row, now));
   }
 

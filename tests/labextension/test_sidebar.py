@@ -1,0 +1,183 @@
+"""The parts of the sidebar that need no page, run by Node: what rows say, who passes a filter, which rows are made."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parents[2] / "labextension"
+MODULES = ("jobwords", "schemafields", "sparkline", "virtual", "cluster")
+NOW = 1_800_000_000
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory):
+    """Return ``run(code, given)``: the value of a JavaScript expression in which ``ui`` holds the sidebar's modules."""
+    folder = tmp_path_factory.mktemp("node")
+    entry = folder / "entry.ts"
+    entry.write_text("".join(f"export * from '{HERE / 'src/sidebar' / name}';\n" for name in MODULES))
+    bundled = folder / "ui.mjs"
+    esbuild = HERE / "node_modules/.bin/esbuild"
+    subprocess.run(
+        [esbuild, entry, "--bundle", "--format=esm", f"--outfile={bundled}"], check=True, capture_output=True
+    )
+    program = shutil.which("node")
+    assert program, "These tests need Node.js, as the build of the front end does."
+
+    def run(code, given=None):
+        text = f"import * as ui from {json.dumps(str(bundled))}; const given = {json.dumps(given)};"
+        text += f"const f = () => {code}; console.log(JSON.stringify(f()));"
+        done = subprocess.run([program, "--input-type=module", "-e", text], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    return run
+
+
+def row(**given):
+    """A row as the server sends it."""
+    fields = {
+        "id": "20261121-024912-k3f9", "name": "digits", "state": "running", "says": "", "compute_target": "lab-3",
+        "backend": "horovod-gloo", "node_count": 2, "process_count_per_node": 2, "created": NOW - 52, "ended": None,
+        "last_sign": NOW, "done": None, "total": None, "left": None, "metric": "", "value": None, "spark": [],
+        "failed_rank": None, "notebook": "quickstart.ipynb", "can_rerun": False,
+    }  # fmt: skip
+    return fields | given
+
+
+def line(node, one, *, heard=NOW, stale=False):
+    given = {"row": one, "now": NOW, "heard": heard, "stale": stale}
+    return node("ui.lineText(ui.secondLine(given.row, given.now, given.heard, given.stale))", given)
+
+
+def test_a_running_job_says_how_much_is_done_and_what_is_left_from_when_it_was_told(node):
+    running = row(done=62, total=100, left=28)
+    assert line(node, running) == "lab-3, 2 × 2, 62 %, 28 s left"
+    assert line(node, running, heard=NOW - 10) == "lab-3, 2 × 2, 62 %, 18 s left"
+    assert line(node, running, heard=NOW - 100) == "lab-3, 2 × 2, 62 %, 0 s left"
+
+
+def test_a_running_job_of_a_server_that_is_silent_says_as_of_when(node):
+    told = line(node, row(done=62, total=100, left=28), stale=True)
+    assert told.startswith("lab-3, 2 × 2, 62 % at ")
+    assert "left" not in told
+
+
+def test_each_other_state_says_what_is_most_worth_knowing(node):
+    assert line(node, row(state="starting", says="waiting for rank 1")) == "lab-3, 2 × 2, waiting for rank 1"
+    assert line(node, row(state="queued")) == "lab-3, 2 × 2, queued"
+    ended = {"created": NOW - 1142, "ended": NOW - 960}
+    assert line(node, row(state="completed", **ended)) == "lab-3, 2 × 2, 3 min 2 s, 16 min ago"
+    assert line(node, row(state="canceled", done=18, total=100, **ended)) == "lab-3, 2 × 2, canceled at 18 %"
+    assert line(node, row(state="failed", says="KeyError on rank 2", **ended)) == "KeyError on rank 2, 16 min ago"
+    assert line(node, row(state="lost", says="supervisor ended, no result", last_sign=NOW - 960)) == (
+        "supervisor ended, no result, 16 min ago"
+    )
+
+
+def test_what_is_past_is_told_by_the_day_when_it_is_long_ago(node):
+    assert node("ui.moment(given, given + 90)", NOW) == "1 min ago"
+    assert node("ui.moment(given, given + 86400)", NOW).startswith("yesterday ")
+    assert ":" in node("ui.moment(given, given + 5 * 86400)", NOW)
+
+
+def test_the_figure_is_the_metric_or_the_time_that_it_runs(node):
+    assert node("ui.figure(given, 0)", row(metric="loss", value=0.1138)) == {"value": "0.114", "label": "loss"}
+    assert node(f"ui.figure(given, {NOW})", row(created=NOW - 64)) == {"value": "1 min", "label": "elapsed"}
+    assert node(f"ui.figure(given, {NOW})", row(state="failed")) == {"value": "", "label": ""}
+
+
+def test_a_screen_reader_hears_name_state_line_and_value(node):
+    said = node(
+        f"ui.spoken(given, ui.secondLine(given, {NOW}, {NOW}, false))",
+        row(done=62, total=100, metric="loss", value=0.114),
+    )
+    assert said == "digits k3f9, Running, lab-3, 2 × 2, 62 %, loss 0.114"
+
+
+def test_every_word_of_a_search_must_be_found(node):
+    matches = "given[1].every ? ui.matches(given[0], given[1]) : null"
+    for words, found in (
+        (["digits"], True),
+        (["k3f9", "gloo"], True),
+        (["lab-3", "torch"], False),
+        (["running"], True),
+        ([], True),
+    ):
+        assert node(matches, [row(), words]) is found
+
+
+def test_a_filter_lets_the_states_through_that_it_names(node):
+    states = ["queued", "preparing", "starting", "running", "canceling", "completed", "failed", "canceled", "lost"]
+    passing = "given[0].filter((row) => ui.passes(row, given[1])).map((row) => row.state)"
+    rows = [row(state=state) for state in states]
+    assert node(passing, [rows, "all"]) == states
+    assert node(passing, [rows, "active"]) == states[:5]
+    assert node(passing, [rows, "failed"]) == ["failed"]
+
+
+def test_only_a_job_older_than_a_minute_is_asked_about_unless_the_user_wants_otherwise(node):
+    asks = "['minute', 'always', 'never'].map((setting) => ui.asksBeforeCancel(given, %d, setting))"
+    assert node(asks % NOW, row(created=NOW - 59)) == [False, True, False]
+    assert node(asks % NOW, row(created=NOW - 61)) == [True, True, False]
+
+
+def test_a_gap_in_a_small_curve_is_a_gap(node):
+    assert node("ui.pathOf([[0, 1], [2, 3], null, [4, 5], [6, 7]])") == "M0.0 1.0L2.0 3.0M4.0 5.0L6.0 7.0"
+
+
+def test_only_rows_near_the_window_are_made(node):
+    track = (
+        "(() => { const track = new ui.Track(); track.lay(given);"
+        " return [track.height, track.range(5200, 520), track.at(5200)]; })()"
+    )
+    height, (first, end), at = node(track, [52] * 1000)
+    assert height == 52_000
+    assert at == 100
+    assert 90 <= first <= 100
+    assert 110 <= end <= 120
+    assert node(track, []) == [0, [0, 0], 0]
+
+
+def node_of(state, gpus=2):
+    return {"name": "node", "state": state, "detail": "", "gpus": gpus, "gpu_name": "L4", "jobs": []}
+
+
+def test_a_cluster_says_how_much_of_it_is_up(node):
+    def told(nodes, **given):
+        cluster = {"nodes": nodes, "active_jobs": 0, "can_scale": False, "max_node_count": len(nodes)} | given
+        return node("ui.summary(given)", cluster)
+
+    assert told([node_of("idle", 0)]) == "idle"
+    assert told([node_of("busy", 0)], active_jobs=2) == "2 jobs"
+    assert told([node_of("busy"), node_of("idle"), node_of("down")]) == "2 of 3 nodes, 4 of 6 GPUs"
+    assert told([node_of("idle", 4)] * 2, can_scale=True, max_node_count=4) == "2 of 4 nodes up, 8 GPUs"
+
+
+@pytest.mark.parametrize(
+    ("schema", "kind"),
+    [
+        ({"type": "boolean"}, "flag"),
+        ({"type": "integer"}, "integer"),
+        ({"anyOf": [{"type": "number"}, {"type": "null"}]}, "number"),
+        ({"type": ["string", "null"]}, "text"),
+        ({"enum": ["a", "b"]}, "choice"),
+        ({"type": "array", "items": {"type": "string"}}, "list"),
+        ({"type": "object"}, "pairs"),
+    ],
+)
+def test_an_option_is_asked_for_as_its_schema_says(node, schema, kind):
+    assert node("ui.kindOf(given)", schema) == kind
+
+
+def test_what_is_typed_becomes_a_value_or_a_sentence(node):
+    parse = "(() => { try { return ui.parse(...given) ?? null; } catch (error) { return error.message; } })()"
+    assert node(parse, ["4", "integer", {"type": "integer", "minimum": 1}]) == 4
+    assert node(parse, ["0", "integer", {"type": "integer", "minimum": 1}]) == "Type 1 or more."
+    assert node(parse, ["2.5", "integer", {"type": "integer"}]) == "Type a whole number."
+    assert node(parse, ["a, b\nc", "list", {"type": "array"}]) == ["a", "b", "c"]
+    assert node(parse, ["A=1\nB=x=y", "pairs", {"type": "object"}]) == {"A": "1", "B": "x=y"}
+    assert node(parse, ["nothing", "pairs", {"type": "object"}]) == "Type NAME=VALUE, one on a line."
+    assert node(parse, ["  ", "text", {"type": "string"}]) is None
