@@ -35,12 +35,14 @@ import fcntl
 import json
 import math
 import os
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 Event = dict[str, Any]
+Part = Literal["all", "logs", "others"]
 VERSION = 1
 #: Longest text of one log event, in bytes before JSON escaping.
 MAX_LOG_TEXT = 64 * 1024
@@ -101,11 +103,13 @@ class EventWriter:
             self._fd = -1
 
 
-def read(path: Path, after: int = 0, limit: int = _READ_CHUNK) -> tuple[list[Event], int]:
+def read(path: Path, after: int = 0, limit: int = _READ_CHUNK, part: Part = "all") -> tuple[list[Event], int]:
     """Return the whole events that start at byte ``after`` and the cursor behind the last of them.
 
     At most about ``limit`` bytes are read (always at least one whole line when there is one), so a caller loops
     until the cursor stands still. A missing file reads as empty. A line that is not a JSON object is skipped.
+    ``part`` leaves out the log events, or all others; what is left out is not parsed, so looking for the few other
+    events of a job that printed 100 MB takes about 0.1 s.
     """
     try:
         with path.open("rb") as file:
@@ -119,7 +123,21 @@ def read(path: Path, after: int = 0, limit: int = _READ_CHUNK) -> tuple[list[Eve
     except FileNotFoundError:
         return [], after
     whole = data.rfind(b"\n") + 1
-    return [e for line in data[:whole].splitlines() if (e := _decode(line)) is not None], after + whole
+    lines = data[:whole].splitlines()
+    if part != "all":
+        lines = [line for line in lines if _may_be(line, part)]
+    found = [event for line in lines if (event := _decode(line)) is not None]
+    return found if part == "all" else [e for e in found if (e["type"] == "log") is (part == "logs")], after + whole
+
+
+#: How every line of an ``EventWriter`` begins.
+_HEAD = re.compile(rb'\{"v":\d+,"t":[^,"]+,"type":"(\w+)"')
+
+
+def _may_be(line: bytes, part: Part) -> bool:
+    """Say whether a line has to be parsed to know what it is, or is of the part."""
+    head = _HEAD.match(line)
+    return head is None or (head[1] == b"log") is (part == "logs")
 
 
 def _decode(line: bytes) -> Event | None:

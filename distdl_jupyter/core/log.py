@@ -15,7 +15,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import islice, takewhile
 from typing import Any
 
 from distdl_jupyter.core.events import Event
@@ -26,7 +27,6 @@ WINDOW = 2.0
 TAIL = 5000
 
 
-@dataclass(slots=True)
 class Row:
     """One row: ``n`` is its number for ever, ``t`` epoch seconds, ``rank`` the first to print it (None: the system).
 
@@ -34,19 +34,37 @@ class Row:
     counts how often the line was drawn over.
     """
 
-    n: int
-    t: float
-    rank: int | None
-    stream: str
-    text: str
-    redraws: int = 0
-    lines: dict[int, int] = field(default_factory=dict)
-    revision: int = 0
+    __slots__ = ("_line", "_more", "n", "rank", "redraws", "revision", "stream", "t", "text")
+
+    def __init__(self, n: int, t: float, rank: int | None, stream: str, text: str, redraws: int = 0) -> None:
+        self.n = n
+        self.t = t
+        self.rank = rank
+        self.stream = stream
+        self.text = text
+        self.redraws = redraws
+        self.revision = 0
+        # Most rows have one rank, and there are many rows: only those of several ranks have a dict.
+        self._line = 0
+        self._more: dict[int, int] | None = None
+
+    @property
+    def lines(self) -> dict[int, int]:
+        """Numbers of the line by rank."""
+        return self._more or ({self.rank: self._line} if self._line and self.rank is not None else {})
+
+    def add(self, rank: int, line: int) -> None:
+        """Note that a rank has printed it, as its line number ``line``."""
+        if rank == self.rank and self._more is None:
+            self._line = line
+        else:
+            self._more = {**self.lines, rank: line} if self._more is None else self._more
+            self._more[rank] = line
 
     @property
     def ranks(self) -> int:
         """How many ranks printed the line; 0 for a line of the system."""
-        return len(self.lines)
+        return len(self._more) if self._more else int(self._line > 0)
 
     def to_json(self) -> dict[str, Any]:
         """Return the row as plain data."""
@@ -60,13 +78,15 @@ class Row:
 class Changes:
     """What a view must do to be up to date: forget rows below ``first``, put ``rows`` in by ``n``, replace ``open``.
 
-    ``rows`` ascend by ``n``; ``mark`` is what to ask with the next time.
+    ``rows`` ascend by ``n``; ``mark`` is what to ask with the next time. ``more`` rows changed too, beyond the number
+    that was asked for.
     """
 
     rows: list[Row]
     open: list[Row]
     first: int
     mark: int
+    more: int = 0
 
 
 class LogBook:
@@ -75,6 +95,8 @@ class LogBook:
     def __init__(self, process_count: int = 0, tail: int = TAIL) -> None:
         self.process_count = process_count
         self.rows: deque[Row] = deque(maxlen=tail)
+        #: The kept rows by number, those that changed last at the end: what is new is found from there.
+        self._touched: dict[int, Row] = {}
         self.total = 0
         self.counts: dict[int, int] = {}
         #: Lines on stderr; redrawn ones (progress bars live there) do not count.
@@ -119,10 +141,34 @@ class LogBook:
         """Say whether all ranks of a job of several printed the row."""
         return row.ranks == self.process_count > 1
 
-    def changes(self, since: int = 0) -> Changes:
-        """Return what changed since the mark of an earlier call; 0 gives everything that is kept."""
-        rows = [row for row in self.rows if row.revision > since]
-        return Changes(rows, self.open, self.rows[0].n if self.rows else self._next, self._revision)
+    def changes(self, since: int = 0, most: int | None = None) -> Changes:
+        """Return what changed since the mark of an earlier call; 0 gives everything that is kept.
+
+        With ``most`` it is that many rows, those that changed first, and a mark to ask for the others with.
+        """
+        found = self._since(since)
+        more = 0 if most is None else max(0, len(found) - most)
+        if more:
+            del found[most:]
+        mark = found[-1].revision if more else self._revision
+        found.sort(key=_number)
+        return Changes(found, self.open, self.first, mark, more)
+
+    @property
+    def first(self) -> int:
+        """Number of the oldest row that is kept."""
+        return self.rows[0].n if self.rows else self._next
+
+    def between(self, first: int, before: int) -> list[Row]:
+        """Return the kept rows with numbers from ``first`` on and below ``before``."""
+        start, stop = max(first, self.first) - self.first, max(first, min(before, self._next)) - self.first
+        return list(islice(self.rows, start, max(start, stop)))
+
+    def _since(self, mark: int) -> list[Row]:
+        """Return the rows that changed since a mark, in the order in which they changed."""
+        found = list(takewhile(lambda row: row.revision > mark, reversed(self._touched.values())))
+        found.reverse()
+        return found
 
     def of_rank(self, rank: int) -> list[Row]:
         """Return the kept rows of one rank in the order in which it printed them."""
@@ -141,12 +187,14 @@ class LogBook:
             row = self._append(Row(0, t, rank, stream, text, redraws))
             if redraws <= 1:
                 self._recent.add(row)
-        row.lines[rank] = line
+        row.add(rank, line)
         self._touch(row)
 
     def _append(self, row: Row) -> Row:
         row.n = self._next
         self._next += 1
+        if len(self.rows) == self.rows.maxlen:
+            del self._touched[self.rows[0].n]
         self.rows.append(row)
         self._touch(row)
         return row
@@ -154,6 +202,9 @@ class LogBook:
     def _touch(self, row: Row) -> None:
         self._revision += 1
         row.revision = self._revision
+        if row.n >= 0:
+            self._touched.pop(row.n, None)
+            self._touched[row.n] = row
 
     def _redraw(self, t: float, rank: int | None, stream: str, text: str, event: Event) -> None:
         key, redraws = (rank, stream), int(event["redraws"])

@@ -9,6 +9,7 @@ from traitlets import Float, Instance, Int, default
 
 from distdl_jupyter.server import routes
 from distdl_jupyter.server.listing import Listing
+from distdl_jupyter.server.streams import Streams
 
 
 class DistDLApp(ExtensionApp):
@@ -27,7 +28,13 @@ class DistDLApp(ExtensionApp):
     submit_seconds = Float(
         120.0, min=1.0, help="Most seconds that the Python of a kernel may take to start a job."
     ).tag(config=True)
+    keep_alive_seconds = Float(
+        8.0, min=0.1, help="A stream of events that has nothing to say says so every so many seconds."
+    ).tag(config=True)
+    list_seconds = Float(0.5, min=0.05, help="Seconds between two looks at the folders of all jobs.").tag(config=True)
+    clusters_seconds = Float(3.0, min=0.05, help="Seconds between two looks at the clusters.").tag(config=True)
     pool = Instance(ThreadPoolExecutor)
+    streams = Instance(Streams)
 
     listing = Instance(Listing, ())
 
@@ -35,10 +42,15 @@ class DistDLApp(ExtensionApp):
     def _pool(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(self.thread_count, thread_name_prefix="distdl")
 
+    @default("streams")
+    def _streams(self) -> Streams:
+        return Streams(self)
+
     def initialize_handlers(self) -> None:
         """Put all addresses in."""
         self.handlers.extend(routes.handlers())
 
     async def stop_extension(self) -> None:
-        """Let go of the threads; jobs go on."""
+        """End the streams and let go of the threads; jobs go on."""
+        await self.streams.stop()
         self.pool.shutdown(wait=False, cancel_futures=True)

@@ -10,7 +10,10 @@ import re
 from distdl_jupyter.server.base import Handler, Nothing
 from distdl_jupyter.server.clusters import ClusterByName, Clusters
 from distdl_jupyter.server.compare import Compare
+from distdl_jupyter.server.events import Events
+from distdl_jupyter.server.form import Form
 from distdl_jupyter.server.jobs import CancelJob, JobById, JobResult, Jobs, RerunJob
+from distdl_jupyter.server.log import JobCurve, JobLog, JobMetrics
 from distdl_jupyter.server.outputs import OutputFile, Outputs
 from distdl_jupyter.server.plugins import Advise, Plugins, VmSizes
 
@@ -24,12 +27,17 @@ ROUTES: tuple[tuple[str, type[Handler]], ...] = (
     ("/jobs/{id}/cancel", CancelJob),
     ("/jobs/{id}/rerun", RerunJob),
     ("/jobs/{id}/result", JobResult),
+    ("/jobs/{id}/log", JobLog),
+    ("/jobs/{id}/curve", JobCurve),
+    ("/jobs/{id}/metrics", JobMetrics),
     ("/jobs/{id}/outputs", Outputs),
     ("/jobs/{id}/outputs/{path}", OutputFile),
     ("/compare", Compare),
     ("/vm-sizes", VmSizes),
     ("/advice", Advise),
     ("/plugins", Plugins),
+    ("/form", Form),
+    ("/events", Events),
 )
 
 

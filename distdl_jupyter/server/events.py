@@ -1,0 +1,112 @@
+"""``POST events``: everything that a page wants to be told, in one stream of JSON lines that never ends by itself.
+
+A page whose proxy holds a stream back asks for ``application/json`` instead and gets the messages of now in one
+answer, again and again. Both are made by the same ``Viewer``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import TYPE_CHECKING, TypeVar
+
+from tornado.iostream import StreamClosedError
+
+from distdl_jupyter.presentation.plain import plain
+from distdl_jupyter.server.base import Handler, answers, reads
+from distdl_jupyter.server.live import encode
+from distdl_jupyter.server.messages import Alive, Batch, Hello, Subscription
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from distdl_jupyter.server.viewer import Viewer
+
+T = TypeVar("T")
+
+STREAM = "application/x-ndjson"
+#: Most seconds that an answer waits for a job or a list that nobody watched before.
+_OPENING = 10.0
+
+
+class _Closed(Exception):
+    """The page has gone away, or the server stops."""
+
+
+class Events(Handler):
+    """The stream of events."""
+
+    @answers(Batch, body=Subscription, media=STREAM)
+    @reads
+    async def post(self, body: Subscription) -> None:
+        """Tell what is and what changes: as a stream of JSON lines, or what is new now as one answer."""
+        self._closed = asyncio.Event()
+        self.app.streams.opened(self._closed)
+        viewer = self.app.streams.viewer(body)
+        try:
+            if STREAM in self.request.headers.get("Accept", ""):
+                await self._stream(viewer)
+            else:
+                await self._batch(viewer, body.wait)
+        except (_Closed, StreamClosedError):
+            return
+        finally:
+            viewer.close()
+            self.app.streams.left(self._closed)
+
+    def on_connection_close(self) -> None:
+        """End at once when the page has gone away."""
+        super().on_connection_close()
+        if closed := getattr(self, "_closed", None):
+            closed.set()
+
+    async def _stream(self, viewer: Viewer) -> None:
+        self.set_header("Content-Type", STREAM)
+        self.set_header("Cache-Control", "no-store")
+        self.set_header("X-Accel-Buffering", "no")  # nginx hands every line on at once
+        await self._say([self._hello()])
+        quiet_since = time.monotonic()
+        while True:
+            lines = await self._unless_closed(viewer.due())
+            if not lines and time.monotonic() - quiet_since >= self.app.keep_alive_seconds:
+                lines = [encode(plain(Alive(time.time())))]
+            if lines:
+                await self._say(lines)
+                quiet_since = time.monotonic()
+            left = self.app.keep_alive_seconds - (time.monotonic() - quiet_since)
+            await self._unless_closed(viewer.wait(max(0.0, left)))
+
+    async def _say(self, lines: list[bytes]) -> None:
+        """Send some messages and wait until the page's side has taken them: a slow page slows only itself."""
+        self.write(b"".join(line + b"\n" for line in lines))
+        await self._unless_closed(self.flush())
+
+    async def _batch(self, viewer: Viewer, wait: float) -> None:
+        began = time.monotonic()
+        lines = await self._unless_closed(viewer.due())
+        # What nobody watched until now has to be opened first.
+        while (left := began + (_OPENING if viewer.opening else wait) - time.monotonic()) > 0:
+            if not viewer.opening and (lines or viewer.settled):
+                break
+            await self._unless_closed(viewer.wait(left))
+            lines += await self._unless_closed(viewer.due())
+        self.set_header("Cache-Control", "no-store")
+        messages = b",".join([self._hello(), *lines])
+        self.finish(b'{"messages":[' + messages + b'],"seen":' + json.dumps(viewer.seen()).encode() + b"}")
+
+    def _hello(self) -> bytes:
+        return encode(plain(Hello(self.app.streams.boot, time.time())))
+
+    async def _unless_closed(self, work: Awaitable[T]) -> T:
+        """Return what ``work`` gives. Raises _Closed as soon as there is nobody to give it to."""
+        doing = asyncio.ensure_future(work)
+        closing = asyncio.ensure_future(self._closed.wait())
+        try:
+            await asyncio.wait({doing, closing}, return_when=asyncio.FIRST_COMPLETED)
+            if self._closed.is_set():
+                raise _Closed
+            return await doing
+        finally:
+            closing.cancel()
+            doing.cancel()

@@ -1,0 +1,261 @@
+"""One job that pages look at, read once for all of them.
+
+* Its file is read in small steps by one thread at a time. Everything but the log comes first, which takes a moment
+  whatever the job printed: state, failure and curves are there at once, and the log follows.
+* Messages are made once for all pages that want the same; what a page was told is known to the page's own ``Viewer``.
+* Nothing here knows HTTP or waits for anything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+import time
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.core import events
+from distdl_jupyter.follow import settle
+from distdl_jupyter.presentation import card, curve, detail, rows
+from distdl_jupyter.presentation.plain import plain
+from distdl_jupyter.reading import Reading
+from distdl_jupyter.server.messages import JobMessage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from distdl_jupyter.core.log import Row
+    from distdl_jupyter.core.store import JobFolder
+    from distdl_jupyter.presentation.schema import LogChanges
+    from distdl_jupyter.server.messages import CurveWish
+
+#: Rows of a job's log that are kept for its pages.
+KEPT = 250_000
+#: Rows of the first message about a log, most rows of a later one, and how far behind a page begins anew.
+FIRST, MOST, BEHIND = 1000, 5000, 20_000
+#: Bytes of a file that are looked through, and bytes of log that are folded, before others get a turn.
+_LOOK, _STEP = 4 * 1024 * 1024, 256 * 1024
+#: Seconds that a thread reads before it says what it has.
+_TURN = 0.2
+#: Seconds of silence after which the writer's proof of life is asked for.
+_SILENCE = 1.0
+#: Seconds for which a message that holds the clock is as good as a new one.
+_FRESH = 0.2
+#: Messages that are remembered.
+_MADE = 16
+
+
+class Replay(Reading):
+    """A reading in two strides: all events but the log, then the log up to there."""
+
+    def __init__(self, folder: JobFolder, tail: int) -> None:
+        super().__init__(folder, tail=tail)
+        #: Where the log was folded up to; ``cursor`` is where everything else was.
+        self.logged = 0
+        #: Whether all was read that stood in the file the first time: of all but the log, and of the log.
+        self.seen = self.complete = False
+
+    def step(self) -> bool:
+        """Read a little more; False when there is nothing more now."""
+        found, cursor = events.read(self.folder.events, self.cursor, _LOOK, "others")
+        if cursor > self.cursor:
+            self._take(found)
+            self.cursor = cursor
+            return True
+        self.seen = True
+        if self.logged < self.cursor:
+            found, self.logged = events.read(self.folder.events, self.logged, _STEP, "logs")
+            self._take(found)
+            return True
+        self.complete = True
+        return False
+
+    def _take(self, found: list[events.Event]) -> None:
+        for event in found:
+            self.fold(event)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A message as it travels. ``key`` is another one when it says something else (but for the clock)."""
+
+    line: bytes
+    key: str
+    mark: int = 0
+    more: bool = False
+
+
+class LiveJob:
+    """What pages are told of one job. Safe to call from any thread."""
+
+    def __init__(self, folder: JobFolder, kept: int = KEPT) -> None:
+        self.id = folder.id
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._reading = Replay(folder, kept)
+        self._version = 0
+        self._silent_since = 0.0
+        #: Messages by what they are about, with what they were made of.
+        self._made: dict[object, tuple[object, Told]] = {}
+
+    # ---- reading ----
+
+    def read(self) -> bool:
+        """Read for a moment; True when something was new. Raises OSError."""
+        until, moved = time.monotonic() + _TURN, False
+        while self._step():
+            moved = True
+            if time.monotonic() > until:
+                break
+            time.sleep(0.0005)  # another thread, such as that of the event loop, is let in
+        if moved:
+            self._silent_since = time.monotonic()
+        elif not self.ended and time.monotonic() - self._silent_since > _SILENCE:
+            self._silent_since = time.monotonic()
+            settle(self._folder)
+        return moved
+
+    def _step(self) -> bool:
+        with self._lock:
+            moved = self._reading.step()
+            self._version += moved
+        return moved
+
+    @property
+    def exists(self) -> bool:
+        """Whether the job was not deleted."""
+        return self._folder.spec_file.exists()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the job has ended."""
+        return self._reading.view.state.ended
+
+    @property
+    def seen(self) -> bool:
+        """Whether state and curves are those of now."""
+        return self._reading.seen
+
+    @property
+    def complete(self) -> bool:
+        """Whether the log is there up to now, so that pages can be told of it."""
+        return self._reading.complete
+
+    @property
+    def version(self) -> int:
+        """Grows with everything that was read."""
+        return self._version
+
+    @property
+    def settled(self) -> bool:
+        """Whether there will be no more news: the job has ended and everything was read."""
+        return self.ended and self.complete
+
+    # ---- messages ----
+
+    def state(self) -> Told:
+        """Return the message about the job itself."""
+        with self._lock:
+            known = self._made.get("job")
+            if known is not None and known[0] == self._version and time.time() < known[1].mark / 1000 + _FRESH:
+                return known[1]
+            now = time.time()
+            told = self._state(now)
+            self._made["job"] = (self._version, told)
+            return told
+
+    def _state(self, now: float) -> Told:
+        view = self._reading.view
+        shown = card.card(view, now, can_rerun=view.state.ended)
+        ranks = tuple(detail.rank_row(rank) for rank in view.ranks)
+        data = plain(JobMessage(self.id, shown, curve.metrics(view), ranks))
+        timeless = {**data, "card": {**data["card"], "now": 0, "left": None}}
+        return Told(encode(data), _digest(encode(timeless)), mark=int(now * 1000))
+
+    def log(self, mark: int) -> Told:
+        """Return the message about what is new in the log since a mark.
+
+        0, a mark from elsewhere and one that is far behind begin anew with the newest rows.
+        """
+        with self._lock:
+            book = self._reading.log
+            return self._once(("log", mark), book.mark, lambda: self._log(mark))
+
+    def _log(self, mark: int) -> Told:
+        book = self._reading.log
+        begin = mark <= 0 or mark > book.mark
+        found = book.changes(0 if begin else mark, None if begin else MOST)
+        if found.more > BEHIND:
+            begin, found = True, book.changes()
+        kept = found.rows[-FIRST:] if begin else found.rows
+        data = {"id": self.id, "mark": found.mark, "whole": begin, "type": "log"}
+        return Told(encode({**_wire(rows.told(book, kept)), **data}), str(found.mark), found.mark, bool(found.more))
+
+    @property
+    def mark(self) -> int:
+        """The mark of the log now."""
+        return self._reading.log.mark
+
+    def curve(self, wish: CurveWish) -> Told | None:
+        """Return the message about a curve, None while nothing was reported."""
+        with self._lock:
+            metric, count = self._wanted(wish)
+            if not count:
+                return None
+            return self._once(wish, (metric, count), lambda: self._curve(wish, metric, count))
+
+    def curve_key(self, wish: CurveWish) -> str:
+        """Return the key of what ``curve`` would return, "" for nothing."""
+        with self._lock:
+            metric, count = self._wanted(wish)
+        return _curve_key(wish, metric, count) if count else ""
+
+    def _wanted(self, wish: CurveWish) -> tuple[str, int]:
+        book = self._reading.book
+        metric = wish.metric or curve.favourite(book.names)
+        return metric, book.count(metric)
+
+    def _curve(self, wish: CurveWish, metric: str, count: int) -> Told:
+        made = curve.curve(self._reading.book, metric, mode=wish.mode, log=wish.log, dark=wish.dark)
+        data = {**plain(made), "id": self.id, "type": "curve"}
+        return Told(encode(data), _curve_key(wish, metric, count))
+
+    def _once(self, about: object, made_of: object, make: Callable[[], Told]) -> Told:
+        """Return a message that was made of the same before, else make it. The lock is held."""
+        known = self._made.get(about)
+        if known is None or known[0] != made_of:
+            if len(self._made) > _MADE:
+                self._made.clear()
+            known = self._made[about] = (made_of, make())
+        return known[1]
+
+    # ---- what is asked for by itself ----
+
+    def use(self, function: Callable[[Reading], Any]) -> Any:
+        """Return what a function finds in the reading, which stands still meanwhile."""
+        with self._lock:
+            return function(self._reading)
+
+
+def _curve_key(wish: CurveWish, metric: str, count: int) -> str:
+    return f"{metric}/{wish.mode}/{wish.log}/{wish.dark}/{count}"
+
+
+def _wire(changes: LogChanges) -> dict[str, Any]:
+    """Return changes of a log as plain data; rows are plain already, and there are many."""
+    return {field.name: getattr(changes, field.name) for field in fields(changes)}
+
+
+def log_rows(reading: Reading, found: list[Row]) -> bytes:
+    """Return rows of a log as they travel."""
+    return encode(_wire(rows.told(reading.log, found)))
+
+
+def encode(data: object) -> bytes:
+    """Return plain data as one line of strict JSON, without the newline."""
+    return json.dumps(data, allow_nan=False, separators=(",", ":")).encode()
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=8).hexdigest()

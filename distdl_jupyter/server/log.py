@@ -1,0 +1,116 @@
+"""What of a job streams, asked for by itself: rows of its log, the whole log as a file, its metrics, a curve.
+
+The job is read by the same reader as for the stream, so pages that come later find it read.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.core.logline import lines_of
+from distdl_jupyter.core.printable import printable
+from distdl_jupyter.core.words import clock
+from distdl_jupyter.follow import Follower
+from distdl_jupyter.presentation import curve
+from distdl_jupyter.presentation.schema import Curve, LogChanges
+from distdl_jupyter.server.base import Handler, answers, checked_id
+from distdl_jupyter.server.jobs import attached
+from distdl_jupyter.server.live import log_rows
+from distdl_jupyter.server.messages import CurveQuery, LogQuery, MetricSeries, MetricsList, MetricsQuery, RankSeries
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from distdl_jupyter.reading import Reading
+
+
+class JobLog(Handler):
+    """The log of one job."""
+
+    @answers(LogChanges, query=LogQuery, media="text/plain", refuses=(404,))
+    async def get(self, id_: str, query: LogQuery) -> None:
+        """Return rows of the log, or all of it as a file (``format=text``)."""
+        if query.format == "text":
+            await self._download(checked_id(id_), query.rank)
+            return
+        async with self.app.streams.watching.opened(checked_id(id_)) as live:
+            rows = await self.apart(live.use, lambda reading: _rows(reading, query))
+        self.finish(rows)
+
+    async def _download(self, id_: str, rank: int | None) -> None:
+        pieces = await self.apart(lambda: _text(Follower(attached(id_).folder), rank))
+        self.set_header("Content-Type", "text/plain; charset=utf-8")
+        self.set_header("Cache-Control", "no-store")
+        self.set_attachment_header(f"{id_}{'' if rank is None else f'-rank-{rank}'}.log")
+        while (piece := await self.apart(next, pieces, None)) is not None:
+            self.write(piece)
+            await self.flush()
+        self.finish(set_content_type="text/plain; charset=utf-8")
+
+
+def _rows(reading: Reading, query: LogQuery) -> bytes:
+    """Return the newest ``limit`` rows of those that are asked for."""
+    book = reading.log
+    before = book.next if query.before is None else query.before
+    if query.rank is None:
+        found = book.between(max(query.first, before - query.limit), before)
+    else:
+        found = [row for row in book.between(query.first, before) if query.rank in row.lines][-query.limit :]
+    return log_rows(reading, found)
+
+
+def _text(follower: Follower, rank: int | None) -> Iterator[bytes]:
+    """Yield the lines as far as they are there now, some megabytes at a time; each with its time and rank."""
+    several = follower.view.process_count > 1
+    end = follower.folder.events.stat().st_size if follower.folder.events.exists() else 0
+    while follower.cursor < end and (batch := follower.read()):
+        lines = [line for line in lines_of(batch) if rank is None or line.rank == rank]
+        yield "".join(
+            f"{clock(line.time)} {_who(line.rank) if several and rank is None else ''}{printable(line.text, 1 << 20)}\n"
+            for line in lines
+        ).encode("utf-8", "replace")
+
+
+def _who(rank: int | None) -> str:
+    return "     " if rank is None else f"[{rank}] ".rjust(5)
+
+
+class JobMetrics(Handler):
+    """All that a job has reported, as numbers."""
+
+    @answers(MetricsList, query=MetricsQuery, refuses=(404,))
+    async def get(self, id_: str, query: MetricsQuery) -> MetricsList:
+        """Return the series of each rank, thinned to so many points; exact where there are few."""
+        async with self.app.streams.watching.opened(checked_id(id_)) as live:
+            found: MetricsList = await self.apart(live.use, lambda reading: _metrics(reading, query))
+        return found
+
+
+def _metrics(reading: Reading, query: MetricsQuery) -> MetricsList:
+    names = [name for name in reading.book.names if not query.name or name == query.name]
+    return MetricsList(tuple(MetricSeries(name, _ranks(reading, name, query.points)) for name in names))
+
+
+def _ranks(reading: Reading, name: str, points: int) -> tuple[RankSeries, ...]:
+    lines = reading.book.lines(name, points)
+    return tuple(
+        RankSeries(one.rank, tuple(one.steps), tuple(one.values), tuple(one.lows), tuple(one.highs), tuple(one.times))
+        for one in lines
+    )
+
+
+class JobCurve(Handler):
+    """A drawn metric."""
+
+    @answers(Curve, query=CurveQuery, refuses=(404,))
+    async def get(self, id_: str, query: CurveQuery) -> Curve:
+        """Return a metric drawn for plotly, and told; an unknown one gives an empty plot."""
+        async with self.app.streams.watching.opened(checked_id(id_)) as live:
+            found: Curve = await self.apart(live.use, lambda reading: _curve(reading, query))
+        return found
+
+
+def _curve(reading: Reading, query: CurveQuery) -> Curve:
+    options: dict[str, Any] = {"width": query.width, "height": query.height}
+    metric = query.metric or curve.favourite(reading.book.names)
+    return curve.curve(reading.book, metric, mode=query.mode, log=query.log, dark=query.dark, **options)

@@ -1,0 +1,200 @@
+"""What a page asks the stream of events for, and the messages that it is told with.
+
+One request says everything that a page wants to know; the answer is one message after the other. What a page has of a
+log is a mark, so a later request goes on where an earlier one ended, also with another process of the server.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from distdl_jupyter.presentation.schema import Card, Curve, JobRow, LogChanges, MetricValue, RankRow
+from distdl_jupyter.server.schema import Cluster
+
+
+@dataclass(frozen=True, slots=True)
+class LogWish:
+    """The log of a job from a mark on; 0 begins with the newest rows."""
+
+    mark: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CurveWish:
+    """A curve of a job; the metric "" is the one that says most."""
+
+    metric: str = ""
+    mode: Literal["band", "ranks"] = "band"
+    log: bool = False
+    dark: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JobWish:
+    """What to tell of one job besides its card."""
+
+    log: LogWish | None = None
+    curve: CurveWish | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """All that a page wants to be told. ``job`` has a ``JobWish`` by the id of the job.
+
+    For answers in batches: ``wait`` is how many seconds the answer may wait for something new, and ``seen`` is what
+    the batch before gave under this name, so that nothing is told twice.
+    """
+
+    jobs: bool = False
+    clusters: bool = False
+    job: dict[str, JobWish] = field(default_factory=dict)
+    wait: float = field(default=0.0, metadata={"help": "seconds", "minimum": 0, "maximum": 60})
+    seen: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """The first message; ``boot`` is another one when the server was started again."""
+
+    boot: str
+    now: float
+    type: Literal["hello"] = "hello"
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """The server has nothing to say."""
+
+    now: float
+    type: Literal["alive"] = "alive"
+
+
+@dataclass(frozen=True, slots=True)
+class JobsMessage:
+    """Rows of the list of jobs that are new or have changed; ``whole`` replaces the list. The counts are of all."""
+
+    rows: tuple[JobRow, ...]
+    removed: tuple[str, ...]
+    whole: bool
+    total: int
+    active: int
+    failed: int
+    type: Literal["jobs"] = "jobs"
+
+
+@dataclass(frozen=True, slots=True)
+class ClustersMessage:
+    """All clusters."""
+
+    clusters: tuple[Cluster, ...]
+    type: Literal["clusters"] = "clusters"
+
+
+@dataclass(frozen=True, slots=True)
+class JobMessage:
+    """A job as it is now."""
+
+    id: str
+    card: Card
+    metrics: tuple[MetricValue, ...]
+    ranks: tuple[RankRow, ...]
+    type: Literal["job"] = "job"
+
+
+@dataclass(frozen=True, slots=True)
+class LogMessage(LogChanges):
+    """Changes of a job's log; ``whole`` replaces what was there. ``mark`` is what to ask with the next time."""
+
+    id: str
+    mark: int
+    whole: bool
+    type: Literal["log"] = "log"
+
+
+@dataclass(frozen=True, slots=True)
+class CurveMessage(Curve):
+    """A curve of a job."""
+
+    id: str
+    type: Literal["curve"] = "curve"
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """There is no such job (any more)."""
+
+    id: str
+    type: Literal["gone"] = "gone"
+
+
+Message = Hello | Alive | JobsMessage | ClustersMessage | JobMessage | LogMessage | CurveMessage | Gone
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The messages of now, for pages that a stream does not reach; ``seen`` belongs into the next request."""
+
+    messages: tuple[Message, ...]
+    seen: dict[str, Any]
+
+
+# What of the same can be asked for by itself. ------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LogQuery:
+    """Which rows of a log: the newest ``limit`` of those from ``first`` on and below ``before``."""
+
+    first: int = field(default=0, metadata={"help": "number of the first row", "minimum": 0})
+    before: int | None = field(default=None, metadata={"help": "number of the row to end before", "minimum": 0})
+    limit: int = field(default=1000, metadata={"help": "most rows", "minimum": 1, "maximum": 10_000})
+    rank: int | None = field(default=None, metadata={"help": "only rows of this rank", "minimum": 0})
+    format: Literal["json", "text"] = "json"
+
+
+@dataclass(frozen=True, slots=True)
+class CurveQuery:
+    """Which curve to draw and how."""
+
+    metric: str = field(default="", metadata={"help": "the metric to draw; the one that says most when none is given"})
+    mode: Literal["band", "ranks"] = "band"
+    log: bool = False
+    dark: bool = False
+    width: int | None = field(default=None, metadata={"help": "pixels", "minimum": 50, "maximum": 10_000})
+    height: int | None = field(default=None, metadata={"help": "pixels", "minimum": 50, "maximum": 10_000})
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsQuery:
+    """Which metrics."""
+
+    name: str = field(default="", metadata={"help": "a metric; all of them when none is given"})
+    points: int = field(default=1000, metadata={"help": "most points of each rank", "minimum": 3, "maximum": 1000})
+
+
+@dataclass(frozen=True, slots=True)
+class RankSeries:
+    """What one rank reported; a value of None is a gap. ``lows`` and ``highs`` are exact where points were thinned."""
+
+    rank: int
+    steps: tuple[float, ...]
+    values: tuple[float | None, ...]
+    lows: tuple[float | None, ...]
+    highs: tuple[float | None, ...]
+    times: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSeries:
+    """One metric of all ranks."""
+
+    name: str
+    ranks: tuple[RankSeries, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsList:
+    """Metrics in the order of their first report."""
+
+    metrics: tuple[MetricSeries, ...]

@@ -1,0 +1,220 @@
+"""One page's place in what it watches: what it was told, and what is due to be told now.
+
+A page that is slow to read is told less often and never twice: messages are made when they can be sent, of the state
+at that moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.core.store import is_id
+from distdl_jupyter.presentation.plain import plain
+from distdl_jupyter.server.live import encode
+from distdl_jupyter.server.messages import ClustersMessage, Gone
+
+if TYPE_CHECKING:
+    from distdl_jupyter.server.live import LiveJob
+    from distdl_jupyter.server.messages import JobWish, LogWish, Subscription
+    from distdl_jupyter.server.watching import Watched, WatchedJob, Watching
+
+#: Least seconds between two messages about a job, its log, its curve; seconds after which the clock goes along.
+_JOB, _LOG, _CURVE, _CLOCK = 0.25, 0.2, 0.5, 3.0
+#: Bytes for which a message may come so often; a larger one comes as much less often.
+_SIZE = 64 * 1024
+
+
+class Pace:
+    """At most one turn every ``seconds``; a heavy one has to rest longer."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._last = self._next = 0.0
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time."""
+        return time.monotonic() >= self._next
+
+    @property
+    def since(self) -> float:
+        """Seconds since the last turn."""
+        return time.monotonic() - self._last
+
+    def took(self, size: int) -> None:
+        """Count a turn of so many bytes."""
+        self._last = time.monotonic()
+        self._next = self._last + self._seconds * max(1.0, size / _SIZE)
+
+
+class _JobPlace:
+    """What a page knows of one job."""
+
+    def __init__(self, id_: str, wish: JobWish, watched: WatchedJob | None, seen: Any) -> None:
+        known = seen if isinstance(seen, dict) else {}
+        self.id = id_
+        self.wish = wish
+        self.watched = watched
+        self.state = str(known.get("state", ""))
+        self.curve = str(known.get("curve", ""))
+        self.mark = wish.log.mark if wish.log else 0
+        self._log_begun = False
+        self.gone = bool(known.get("gone"))
+        self._paces = {"job": Pace(_JOB), "log": Pace(_LOG), "curve": Pace(_CURVE)}
+        self._version = -1
+        #: Whether something waits for its turn.
+        self.held = True
+
+    def seen(self) -> dict[str, Any]:
+        """Return what is to be known in the next request."""
+        return {"state": self.state, "curve": self.curve, "gone": self.gone}
+
+    @property
+    def busy(self) -> bool:
+        """Whether ``due`` may find something; else it need not be asked."""
+        live = self.watched.live if self.watched else None
+        if self.watched is None or self.watched.gone or live is None:
+            return not self.gone
+        clock = not live.ended and self._paces["job"].since > _CLOCK
+        return self.held or self._version != live.version or clock
+
+    def due(self) -> list[bytes]:
+        """Return the messages of now. It may take a while: not in the event loop."""
+        if self.watched is None or self.watched.gone:
+            told = [] if self.gone else [encode(plain(Gone(self.id)))]
+            self.gone, self.held = True, False
+            return told
+        live = self.watched.live
+        if live is None or not live.seen:
+            return []
+        self._version, self.held = live.version, not live.complete
+        return [*self._state(live), *self._log(live, self.wish.log), *self._curve(live)]
+
+    def _state(self, live: LiveJob) -> list[bytes]:
+        pace = self._paces["job"]
+        if not pace.due:
+            self.held = True
+            return []
+        told = live.state()
+        if told.key == self.state and (live.ended or pace.since < _CLOCK):
+            return []
+        self.state = told.key
+        pace.took(len(told.line))
+        return [told.line]
+
+    def _log(self, live: LiveJob, wish: LogWish | None) -> list[bytes]:
+        if wish is None or not live.complete or (live.mark == self.mark and (self._log_begun or self.mark)):
+            return []
+        pace = self._paces["log"]
+        if not pace.due:
+            self.held = True
+            return []
+        told = live.log(self.mark)
+        self.mark, self._log_begun = told.mark, True
+        self.held = self.held or told.more
+        # Many rows wait: a page that keeps up with reading gets them at once.
+        if not told.more:
+            pace.took(0)
+        return [told.line]
+
+    def _curve(self, live: LiveJob) -> list[bytes]:
+        wish = self.wish.curve
+        key = live.curve_key(wish) if wish else ""
+        if wish is None or not key or key == self.curve:
+            return []
+        pace = self._paces["curve"]
+        if not pace.due:
+            self.held = True
+            return []
+        told = live.curve(wish)
+        if told is None:
+            return []
+        self.curve = told.key
+        pace.took(len(told.line))
+        return [told.line]
+
+
+class Viewer:
+    """A page's subscription, served. Join with ``open``, ask ``due`` when ``wait`` returns, ``close`` at the end."""
+
+    def __init__(self, watching: Watching, boot: str, wanted: Subscription) -> None:
+        self._boot = boot
+        self.poke = asyncio.Event()
+        seen = wanted.seen if wanted.seen.get("boot") == boot else {}
+        jobs_seen = seen.get("job")
+        by_id = jobs_seen if isinstance(jobs_seen, dict) else {}
+        self._list = watching.jobs() if wanted.jobs else None
+        self._clusters = watching.clusters() if wanted.clusters else None
+        self._list_mark, self._clusters_mark = _number(seen.get("jobs")), _number(seen.get("clusters"))
+        self._jobs = [
+            _JobPlace(id_, wish, watching.job(id_) if is_id(id_) else None, by_id.get(id_))
+            for id_, wish in wanted.job.items()
+        ]
+        for watched in self._watched():
+            watched.join(self.poke)
+
+    def _watched(self) -> list[Watched]:
+        found = [self._list, self._clusters, *(place.watched for place in self._jobs)]
+        return [one for one in found if one is not None]
+
+    def close(self) -> None:
+        """Look away."""
+        for watched in self._watched():
+            watched.leave(self.poke)
+
+    def seen(self) -> dict[str, Any]:
+        """Return what the page knows now, for its next request."""
+        jobs = {place.id: place.seen() for place in self._jobs}
+        return {"boot": self._boot, "jobs": self._list_mark, "clusters": self._clusters_mark, "job": jobs}
+
+    @property
+    def settled(self) -> bool:
+        """Whether there is nothing that could change any more."""
+        if self._list or self._clusters:
+            return False
+        return all(
+            one.gone or bool(one.watched and one.watched.live and one.watched.live.settled) for one in self._jobs
+        )
+
+    @property
+    def opening(self) -> bool:
+        """Whether something is not known yet that will be in a moment."""
+        lists = (self._list is not None and not self._list.mark) or (self._clusters and not self._clusters.mark)
+        return bool(lists) or any(one.watched is not None and not one.watched.complete for one in self._jobs)
+
+    async def due(self) -> list[bytes]:
+        """Return the messages of now."""
+        self.poke.clear()
+        lines = [*self._list_due(), *self._clusters_due()]
+        for place in self._jobs:
+            if not place.busy:
+                continue
+            lines += place.due() if place.watched is None else await place.watched.apart(place.due)
+        return lines
+
+    def _list_due(self) -> list[bytes]:
+        if self._list is None or not self._list.mark or self._list.mark == self._list_mark:
+            return []
+        since = self._list_mark if self._list_mark < self._list.mark else 0
+        self._list_mark = self._list.mark
+        return [encode(plain(self._list.message(since)))]
+
+    def _clusters_due(self) -> list[bytes]:
+        if self._clusters is None or self._clusters.mark == self._clusters_mark:
+            return []
+        self._clusters_mark = self._clusters.mark
+        return [encode(plain(ClustersMessage(self._clusters.clusters)))]
+
+    async def wait(self, seconds: float) -> None:
+        """Wait until there may be something to tell, at most so many seconds."""
+        held = any(place.held for place in self._jobs)
+        try:
+            await asyncio.wait_for(self.poke.wait(), min(seconds, 0.1 if held else 1.0))
+        except TimeoutError:
+            return
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) and value > 0 else 0

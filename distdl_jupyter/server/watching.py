@@ -1,0 +1,269 @@
+"""What is watched now: jobs, the list of jobs, the clusters; each read once, however many pages look.
+
+Everything here runs in the event loop and hands the reading to threads. Nothing is read while nobody looks, and a
+watched thing is forgotten some time after the last one looked away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import time
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from distdl_jupyter.core.errors import JobNotFound
+from distdl_jupyter.core.state import State
+from distdl_jupyter.core.store import JobStore
+from distdl_jupyter.server.clusters import shown
+from distdl_jupyter.server.live import LiveJob
+from distdl_jupyter.server.messages import JobsMessage
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from distdl_jupyter.presentation.schema import JobRow
+    from distdl_jupyter.server.app import DistDLApp
+    from distdl_jupyter.server.listing import Listed
+    from distdl_jupyter.server.schema import Cluster
+
+T = TypeVar("T")
+W = TypeVar("W", bound="Watched")
+
+#: Seconds for which something is kept after the last one looked away.
+LINGER = 30.0
+#: Seconds between two looks at a file that grew a moment ago, at a quiet one, and whether an ended job is still there.
+_POLL, _QUIET_POLL, _ENDED_POLL = 0.12, 0.3, 1.0
+
+
+class Watched(ABC):
+    """Something that is read while pages look at it; ``changed`` pokes them. Used in the event loop only."""
+
+    #: Seconds before the next try when reading failed.
+    _RETRY: ClassVar[float] = 2.0
+
+    def __init__(self, app: DistDLApp, forget: Callable[[], None]) -> None:
+        self._app = app
+        self._forget = forget
+        self._pokes: set[asyncio.Event] = set()
+        self._left = time.monotonic()
+        self._wake = asyncio.Event()
+        #: What went wrong the last time, None when all went well.
+        self.problem: Exception | None = None
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def join(self, poke: asyncio.Event) -> None:
+        """Let ``poke`` be set at every change."""
+        self._pokes.add(poke)
+        self._wake.set()
+
+    def leave(self, poke: asyncio.Event) -> None:
+        """Undo ``join``."""
+        self._pokes.discard(poke)
+        self._left = time.monotonic()
+
+    def stop(self) -> None:
+        """Read no more."""
+        self._task.cancel()
+
+    def changed(self) -> None:
+        """Tell all who look."""
+        for poke in self._pokes:
+            poke.set()
+
+    @abstractmethod
+    async def look(self) -> float | None:
+        """Read once and return the seconds until the next look, None when there is nothing more to look at."""
+
+    async def apart(self, function: Callable[[], T]) -> T:
+        """Run something in a thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._app.pool, function)
+
+    async def _run(self) -> None:
+        try:
+            while self._pokes or time.monotonic() - self._left < LINGER:
+                pause = await self._looked() if self._pokes else LINGER / 10
+                if pause is None:
+                    return
+                self._wake.clear()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._wake.wait(), pause)
+        finally:
+            self._forget()
+
+    async def _looked(self) -> float | None:
+        try:
+            pause = await self.look()
+        except Exception as error:
+            if self.problem is None:
+                self._app.log.exception("Reading for the pages failed; it is tried again.")
+            self.problem = error
+            self.changed()
+            return self._RETRY
+        self.problem = None
+        return pause
+
+
+class WatchedJob(Watched):
+    """One job; ``live`` is None until it was opened, ``gone`` says that there is no such job (any more)."""
+
+    def __init__(self, app: DistDLApp, forget: Callable[[], None], id_: str) -> None:
+        self.live: LiveJob | None = None
+        self.gone = False
+        self._id = id_
+        self._moved = 0.0
+        super().__init__(app, forget)
+
+    async def look(self) -> float | None:
+        """Read the job's file."""
+        if self.live is None:
+            return await self._open()
+        if not await self.apart(lambda: self.live is not None and self.live.exists):
+            self._is_gone()
+            return None
+        if self.live.settled:
+            return _ENDED_POLL
+        complete = self.live.complete
+        if await self.apart(self.live.read) or self.live.complete != complete:
+            self._moved = time.monotonic()
+            self.changed()
+            return 0.0 if not self.live.complete else _POLL
+        return _POLL if time.monotonic() - self._moved < 5 else _QUIET_POLL
+
+    async def _open(self) -> float | None:
+        try:
+            self.live = await self.apart(lambda: LiveJob(JobStore().find(self._id)))
+        except JobNotFound:
+            self._is_gone()
+            return None
+        return 0.0
+
+    def _is_gone(self) -> None:
+        self.gone = True
+        self._forget()
+        self.changed()
+
+    @property
+    def complete(self) -> bool:
+        """Whether there is an answer to everything that can be asked of the job."""
+        return self.gone or (self.live is not None and self.live.complete)
+
+
+class WatchedList(Watched):
+    """The list of jobs with, for each row, the number of the change that brought it; they count from 1."""
+
+    def __init__(self, app: DistDLApp, forget: Callable[[], None]) -> None:
+        self.mark = 0
+        self._rows: dict[str, tuple[int, JobRow]] = {}
+        self._removed: dict[str, int] = {}
+        super().__init__(app, forget)
+
+    async def look(self) -> float:
+        """Read what has changed."""
+        found = await self.apart(self._app.listing.all)
+        if self._take(found):
+            self.changed()
+        return float(self._app.list_seconds)
+
+    def _take(self, found: list[Listed]) -> bool:
+        mark, rows = self.mark + 1, {one.row.id: one.row for one in found}
+        new = {id_: row for id_, row in rows.items() if id_ not in self._rows or _differ(self._rows[id_][1], row)}
+        lost = [id_ for id_ in self._rows if id_ not in rows]
+        if not new and not lost and self.mark:
+            return False
+        self.mark = mark
+        self._removed.update(dict.fromkeys(lost, mark))
+        self._rows = {id_: (mark, row) if id_ in new else self._rows[id_] for id_, row in rows.items()}
+        return True
+
+    def message(self, since: int) -> JobsMessage:
+        """Return what changed since a mark; 0 is the whole list."""
+        rows = [row for _, row in self._rows.values()]
+        return JobsMessage(
+            rows=tuple(row for mark, row in self._rows.values() if mark > since),
+            removed=tuple(id_ for id_, mark in self._removed.items() if mark > since) if since else (),
+            whole=since == 0,
+            total=len(rows),
+            active=sum(not State(row.state).ended for row in rows),
+            failed=sum(row.state == State.FAILED.value for row in rows),
+        )
+
+
+def _differ(old: JobRow, new: JobRow) -> bool:
+    """Say whether a row says something new; the time left alone changes with every look."""
+    return old is not new and dataclasses.replace(old, left=None) != dataclasses.replace(new, left=None)
+
+
+class WatchedClusters(Watched):
+    """The clusters, and the number of the change that brought them."""
+
+    def __init__(self, app: DistDLApp, forget: Callable[[], None]) -> None:
+        self.clusters: tuple[Cluster, ...] = ()
+        self.mark = 0
+        super().__init__(app, forget)
+
+    async def look(self) -> float:
+        """Ask the clusters."""
+        found = await shown(self._app)
+        if found != self.clusters or not self.mark:
+            self.clusters, self.mark = found, self.mark + 1
+            self.changed()
+        return float(self._app.clusters_seconds)
+
+
+class Watching:
+    """All that is watched on this server. Used in the event loop only."""
+
+    def __init__(self, app: DistDLApp) -> None:
+        self._app = app
+        self._all: dict[object, Watched] = {}
+
+    def job(self, id_: str) -> WatchedJob:
+        """Return the job of an id; it may turn out to be gone."""
+        return self._kept(id_, lambda forget: WatchedJob(self._app, forget, id_))
+
+    def jobs(self) -> WatchedList:
+        """Return the list of jobs."""
+        return self._kept(WatchedList, lambda forget: WatchedList(self._app, forget))
+
+    def clusters(self) -> WatchedClusters:
+        """Return the clusters."""
+        return self._kept(WatchedClusters, lambda forget: WatchedClusters(self._app, forget))
+
+    def _kept(self, key: object, make: Callable[[Callable[[], None]], W]) -> W:
+        known: Any = self._all.get(key)
+        if known is None:
+            made: list[W] = []
+            known = make(lambda: self._drop(key, made))
+            made.append(known)
+            self._all[key] = known
+        return known  # type: ignore[no-any-return]
+
+    def _drop(self, key: object, made: list[Any]) -> None:
+        if made and self._all.get(key) is made[0]:
+            del self._all[key]
+
+    @contextlib.asynccontextmanager
+    async def opened(self, id_: str) -> AsyncIterator[LiveJob]:
+        """Give a job with everything read that is there now. Raises JobNotFound."""
+        watched, poke = self.job(id_), asyncio.Event()
+        watched.join(poke)
+        try:
+            while not watched.complete and watched.problem is None:
+                await poke.wait()
+                poke.clear()
+            if watched.problem is not None:
+                raise watched.problem
+            if watched.gone or watched.live is None:
+                raise JobNotFound(f"No job {id_!r} is here.")
+            if not watched.live.settled:
+                await watched.apart(watched.live.read)
+            yield watched.live
+        finally:
+            watched.leave(poke)
+
+    def stop(self) -> None:
+        """Forget everything."""
+        for watched in list(self._all.values()):
+            watched.stop()
