@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters import emulated_node, gpus, processes
-from distdl_jupyter.clusters.base import Cluster, Context, Run
+from distdl_jupyter.clusters.base import Cluster, Context, NodeInfo, Run
 from distdl_jupyter.clusters.launcher_run import LauncherRun
 from distdl_jupyter.clusters.local_run import DirectRun
 from distdl_jupyter.clusters.ports import PortReservation
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.machine import cores
 from distdl_jupyter.core.plan import Placement, Plan, RankPlace
+from distdl_jupyter.core.words import plural
 
 if TYPE_CHECKING:
     from distdl_jupyter.core.spec import JobSpec
@@ -35,6 +36,7 @@ class LocalCluster(Cluster):
     """Runs ranks on this machine."""
 
     name = "local"
+    title = "Local"
     Options = LocalOptions
 
     def __init__(self) -> None:
@@ -49,6 +51,18 @@ class LocalCluster(Cluster):
     def process_count_per_node(self, options: Any, *, use_gpu: bool | None) -> int:
         """Return the number of GPUs, 1 without any."""
         return max(1, len(gpus.visible())) if use_gpu is not False else 1
+
+    def detail(self, options: Any) -> str:
+        """Return cores and GPUs of this machine."""
+        return describe()
+
+    def nodes(self, options: Any) -> list[NodeInfo]:
+        """Return this machine; nodes beyond the first are emulated while a job wants them and are not listed."""
+        return [NodeInfo(socket.gethostname(), gpus=len(gpus.visible()), gpu_name=gpus.name())]
+
+    def holds(self, node: NodeInfo, host: str) -> bool:
+        """Say yes: whatever an emulated node is called, it is this machine."""
+        return True
 
     def place(self, spec: JobSpec, ports: int, options: Any) -> Placement:
         """Reserve ports for the preview's placement."""
@@ -113,4 +127,4 @@ def _check_gpus(spec: JobSpec, devices: list[int]) -> None:
 def describe() -> str:
     """Return this machine in words: "2 cores, no GPU"."""
     count = len(gpus.visible())
-    return f"{cores()} cores, {f'{count} GPU' + 's' * (count > 1) if count else 'no GPU'}"
+    return f"{plural(cores(), 'core')}, {plural(count, 'GPU') if count else 'no GPU'}"

@@ -1,6 +1,6 @@
-"""The OpenAPI file of the server, made of the handlers and the dataclasses: ``python -m distdl_jupyter.server.openapi``.
+"""The OpenAPI file, made of the handlers and the dataclasses: ``python -m distdl_jupyter.server.openapi`` writes it.
 
-It writes ``openapi.json`` beside this module; a test fails when the two differ. pydantic, which only this needs, turns
+``openapi.json`` stands beside this module; a test fails when the two differ. pydantic, which only this needs, turns
 dataclasses into JSON schema.
 """
 
@@ -163,7 +163,7 @@ def _with_metadata(schema: Json, form: type) -> Json:
         limits = {word: field.metadata[word] for word in ("minimum", "maximum") if word in field.metadata}
         for kind in said.get("anyOf", [said]):
             if kind.get("type") in ("integer", "number"):
-                kind |= limits
+                kind.update(limits)
     return schema
 
 

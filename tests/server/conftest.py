@@ -1,0 +1,28 @@
+"""A real Jupyter server with only this extension, its configuration and data in folders of the test."""
+
+import pytest
+
+from tests.server.running import serve
+
+
+@pytest.fixture(autouse=True)
+def jupyter_folders(tmp_path, monkeypatch):
+    """Own folders for everything Jupyter keeps, and no other extension than those that a test names."""
+    monkeypatch.setenv("JUPYTER_NO_CONFIG", "1")
+    for kind in ("CONFIG", "DATA", "RUNTIME"):
+        monkeypatch.setenv(f"JUPYTER_{kind}_DIR", str(tmp_path / f"jupyter-{kind.lower()}"))
+
+
+@pytest.fixture
+def root(tmp_path):
+    """The folder that the server shows."""
+    folder = tmp_path / "notebooks"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def server(root):
+    """The running server."""
+    with serve(root) as running:
+        yield running
