@@ -3,6 +3,7 @@ module.exports = {
   resolve: { extensions: ['.ts', '.js', '.json'] },
   module: {
     rules: [
+      { test: /\.ipynb$/, type: 'json' },
       {
         test: /\.ts$/,
         exclude: /node_modules/,
