@@ -95,10 +95,10 @@ function brief(seconds: number): string {
   return duration(seconds).split(' ').slice(0, 2).join(' ');
 }
 
-/** Return what a screen reader says of a row. */
-export function spoken(row: JobRow, line: Line): string {
+/** Return what a screen reader says of a row: without the seconds, which would make it speak all the time. */
+export function spoken(row: JobRow, { place, strong, tell }: Line): string {
   const value = row.value === null ? '' : `${row.metric} ${number(row.value)}`;
-  return [`${row.name} ${shortId(row.id)}`, stateWord(row.state), lineText(line), value].filter(Boolean).join(', ');
+  return [`${row.name} ${shortId(row.id)}`, stateWord(row.state), place, strong || tell, value].filter(Boolean).join(', ');
 }
 
 /** Whether a job must be asked about before it is canceled: an older one holds work that would be lost. */
