@@ -7,7 +7,7 @@ without a writer has thereby become its writer, ends what is left of it and appe
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from distdl_jupyter import registry
 from distdl_jupyter.core import events
@@ -31,6 +31,9 @@ POLL = 0.1
 class Follower:
     """One reader's place in a job's log, with the view up to there."""
 
+    #: Which events it reads.
+    part: ClassVar[events.Part] = "all"
+
     def __init__(self, folder: JobFolder) -> None:
         self.folder = folder
         self.spec = folder.spec()
@@ -40,7 +43,7 @@ class Follower:
 
     def read(self) -> list[Event]:
         """Return the next events (some megabytes at most) and fold them into ``view``; [] when nothing is new."""
-        found, self.cursor = events.read(self.folder.events, self.cursor)
+        found = self._next()
         for event in found:
             self.fold(event)
         if found:
@@ -50,6 +53,14 @@ class Follower:
             if settle(self.folder):
                 return self.read()
         return found
+
+    def _next(self) -> list[Event]:
+        while True:
+            found, cursor = events.read(self.folder.events, self.cursor, part=self.part)
+            if found or cursor == self.cursor:
+                self.cursor = cursor
+                return found
+            self.cursor = cursor
 
     def fold(self, event: Event) -> None:
         """Take one event into what this reader keeps."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.presentation import compare
 from distdl_jupyter.presentation.listing import job_row
-from distdl_jupyter.reading import Reading
+from distdl_jupyter.reading import Outline
 from distdl_jupyter.server.base import Handler, answers
 from distdl_jupyter.server.jobs import attached
 from distdl_jupyter.server.schema import CompareQuery, Comparison
@@ -48,11 +48,11 @@ def _compared(query: CompareQuery) -> Comparison:
     )  # fmt: skip
 
 
-def _read(id_: str) -> Reading:
-    reading = Reading(attached(id_).folder)
+def _read(id_: str) -> Outline:
+    reading = Outline(attached(id_).folder)
     reading.catch_up()
     return reading
 
 
-def _row(one: Reading, now: float) -> JobRow:
+def _row(one: Outline, now: float) -> JobRow:
     return job_row(one.view, one.book, one.spec, now)

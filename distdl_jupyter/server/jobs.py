@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from distdl_jupyter import client
 from distdl_jupyter.core.state import State
 from distdl_jupyter.presentation import card, detail, listing, story
 from distdl_jupyter.presentation.schema import JobDetail, JobRow
-from distdl_jupyter.reading import Reading
+from distdl_jupyter.reading import Outline
 from distdl_jupyter.server import submitting
 from distdl_jupyter.server.base import Handler, answers, checked_id
 from distdl_jupyter.server.schema import Cancel, JobList, JobsQuery, NewJob, Result
 
 if TYPE_CHECKING:
+    from distdl_jupyter.reading import Reading
     from distdl_jupyter.server.listing import Listed
 
 
@@ -64,7 +65,7 @@ def _has_words(row: JobRow, words: str) -> bool:
 
 
 def _row(job: client.Job) -> JobRow:
-    reading = Reading(job.folder)
+    reading = Outline(job.folder)
     reading.catch_up()
     return listing.job_row(reading.view, reading.book, reading.spec, time.time())
 
@@ -75,7 +76,8 @@ class JobById(Handler):
     @answers(JobDetail, refuses=(404,))
     async def get(self, id_: str) -> JobDetail:
         """Return everything of a job that does not stream."""
-        return await self.apart(_detail, id_)
+        async with self.app.streams.watching.opened(checked_id(id_)) as live:
+            return await self.apart(live.use, _detail)
 
     @answers(status=204, refuses=(404, 409))
     async def delete(self, id_: str) -> None:
@@ -83,9 +85,8 @@ class JobById(Handler):
         await self.apart(lambda: attached(id_).remove())
 
 
-def _detail(id_: str) -> JobDetail:
-    job = attached(id_)
-    return detail.detail(job.view(), job.spec, time.time())
+def _detail(reading: Reading) -> JobDetail:
+    return detail.detail(reading.view, reading.spec, time.time())
 
 
 class CancelJob(Handler):
@@ -116,7 +117,7 @@ class JobResult(Handler):
 
 
 def _result(id_: str) -> Result:
-    view: Any = attached(id_).view()
+    view = Outline(attached(id_).folder).catch_up()
     return Result(
         state=card.state_name(view),
         ok=view.state is State.COMPLETED if view.state.ended else None,

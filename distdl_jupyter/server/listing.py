@@ -1,6 +1,6 @@
 """All jobs of the data directory as rows, read anew only where something can have changed.
 
-A job that has ended is read once; of the others a light reader follows each. Safe to call from any thread.
+A job that has ended is read once; the others are followed. Safe to call from any thread.
 """
 
 from __future__ import annotations
@@ -11,27 +11,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from distdl_jupyter.core.errors import JobNotFound
-from distdl_jupyter.core.series import SeriesBook
 from distdl_jupyter.core.state import State
-from distdl_jupyter.core.store import JobFolder, JobStore
-from distdl_jupyter.follow import Follower
+from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.presentation.listing import job_row
+from distdl_jupyter.reading import Outline
 
 if TYPE_CHECKING:
-    from distdl_jupyter.core.events import Event
+    from distdl_jupyter.core.store import JobFolder
     from distdl_jupyter.presentation.schema import JobRow
-
-
-class _Light(Follower):
-    """A follower with the curves: what a row needs."""
-
-    def __init__(self, folder: JobFolder) -> None:
-        super().__init__(folder)
-        self.book = SeriesBook()
-
-    def fold(self, event: Event) -> None:
-        super().fold(event)
-        self.book.apply(event)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +41,7 @@ class Listing:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._ended: dict[str, Listed] = {}
-        self._living: dict[str, _Light] = {}
+        self._living: dict[str, Outline] = {}
 
     def all(self) -> list[Listed]:
         """Return every job as it is now, newest first."""
@@ -67,8 +54,9 @@ class Listing:
 
     def _read(self, folder: JobFolder) -> Listed | None:
         try:
-            reader = self._living.get(folder.id) or _Light(folder)
+            reader = self._living.get(folder.id) or Outline(folder)
             reader.catch_up()
+            time.sleep(0)  # other threads, the event loop's among them, get their turn
         except JobNotFound:
             return None
         row = job_row(reader.view, reader.book, reader.spec, time.time())
