@@ -88,12 +88,15 @@ def build(draft: Draft, options: Mapping[str, Any], *, id_: str) -> tuple[JobSpe
         versions=_versions(),
         created=time.time(),
     )
-    _dry_run(spec, cluster, cluster_options, backend, backend_options)
+    dry_run(spec, cluster, cluster_options, backend, backend_options)
     return _with_findings(spec, draft), {k: v for k, v in variables.items() if looks_secret(k)}
 
 
-def _dry_run(spec: JobSpec, cluster: Any, cluster_options: Any, backend: Any, backend_options: Any) -> None:
-    """Make the plan once without starting it, so that what does not fit together is refused at once."""
+def dry_run(spec: JobSpec, cluster: Any, cluster_options: Any, backend: Any, backend_options: Any) -> None:
+    """Make the plan once without starting it, so that what does not fit together is refused at once.
+
+    Raises InvalidSpec.
+    """
     preview = dataclasses.replace(cluster.preview(spec, cluster_options), ports=(0,) * backend.ports)
     backend.plan(spec, preview, backend_options)
 

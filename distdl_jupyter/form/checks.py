@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter import preflight, registry
-from distdl_jupyter.core.errors import DistDLError, InvalidSpec
-from distdl_jupyter.core.plan import Placement, RankPlace
+from distdl_jupyter import jobspec, preflight, registry
+from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.spec import JobSpec, check_name
 from distdl_jupyter.core.words import plural
 from distdl_jupyter.preflight import Check, Finding, Report
@@ -103,9 +102,8 @@ def _place(options: Mapping[str, Any]) -> Check:
         ):
             if reason := plugin.unavailable(given):
                 return _FieldCheck(name, "", (Finding("error", "unavailable", reason),), field)
-        _refuse_missing_gpus(spec)
         if spec.process_count <= _MOST_RANKS:
-            backend.plan(spec, _placement(spec, max(1, backend.ports)), backend_options)
+            jobspec.dry_run(spec, cluster, cluster.Options(), backend, backend_options)
     except DistDLError as error:
         return _refused(name, error)
     ranks = plural(spec.process_count, "process")
@@ -129,26 +127,6 @@ def _spec(options: Mapping[str, Any]) -> tuple[JobSpec, Any, Any, Any]:
         use_gpu=options["use_gpu"],
     )
     return spec, backend, backend_options, cluster
-
-
-def _refuse_missing_gpus(spec: JobSpec) -> None:
-    if spec.use_gpu and spec.compute_target == "local" and gpus() < spec.process_count:
-        wanted = plural(spec.process_count, "process")
-        raise InvalidSpec(
-            f"A GPU is asked for each of {wanted}, but this machine has {gpus() or 'none'}.",
-            field="use_gpu",
-            hint="Set 'Use GPU' to Automatic or use fewer processes.",
-        )
-
-
-def _placement(spec: JobSpec, ports: int) -> Placement:
-    """Return a place for each rank as this machine or equal nodes would give it; no port is really taken."""
-    per_node = spec.process_count_per_node
-    places = tuple(
-        RankPlace(r, r // per_node, f"node-{r // per_node}", r % per_node) for r in range(spec.process_count)
-    )
-    emulated = spec.compute_target == "local" and spec.node_count > 1
-    return Placement(places, "127.0.0.1", (0,) * ports, "lo", emulated=emulated)
 
 
 def _code(draft: Draft, options: Mapping[str, Any]) -> tuple[Check, ...]:

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from distdl_jupyter.clusters import emulated_node, gpus
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.state import State
-from distdl_jupyter.form import checks, model
+from distdl_jupyter.form import model
 from distdl_jupyter.form.model import LaunchModel
 
 
@@ -34,7 +35,7 @@ def secret_reader() -> str | None:
 @pytest.fixture(autouse=True)
 def _two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model, "cores", lambda: 2)
-    monkeypatch.setattr(checks, "gpus", lambda: 0)
+    monkeypatch.setattr(gpus, "visible", list)
 
 
 def codes(form: LaunchModel) -> list[str]:
@@ -127,7 +128,7 @@ def test_automatic_is_one_process_per_gpu_of_the_chosen_size() -> None:
 
 
 def test_a_machine_with_gpus_begins_with_one_process_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "gpus", lambda: 4)
+    monkeypatch.setattr(gpus, "visible", lambda: [0, 1, 2, 3])
     form = LaunchModel(alone)
     assert form.automatic
     assert form.process_count_per_node == 4
@@ -150,16 +151,20 @@ def test_what_does_not_fit_is_a_failed_check_with_its_remedy() -> None:
     assert form.checks["level"] == "ok"
 
 
-def test_mpi_cannot_emulate_nodes() -> None:
+def test_mpi_over_nodes_fits_as_far_as_the_cluster_offers_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(emulated_node, "shell", tuple)
     form = LaunchModel(horovod_train, node_count=2, process_count_per_node=1, distributed_backend="horovod-mpi")
     assert any("horovod-mpi cannot emulate" in item["text"] for item in form.checks["items"])
     form.node_count = 1
+    assert form.checks["level"] != "error", form.checks
+    monkeypatch.setattr(emulated_node, "shell", lambda: ("remote-shell",))
+    form.node_count = 2
     assert form.checks["level"] != "error", form.checks
 
 
 def test_gpus_that_are_not_there_are_named_before_the_start() -> None:
     form = LaunchModel(alone, process_count_per_node=2, distributed_backend="torch", use_gpu=True)
-    assert any("this machine has none" in item["text"] for item in form.checks["items"])
+    assert any("but this machine has 0" in item["text"] for item in form.checks["items"])
 
 
 @pytest.mark.parametrize("name", ["x" * 121, "tab\there"])
