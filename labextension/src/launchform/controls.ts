@@ -32,13 +32,17 @@ export class Stepper {
   readonly #less: HTMLButtonElement;
   readonly #changed: (value: number) => void;
   #value = 1;
+  /** The field holds text that was not taken over yet. */
+  #typing = false;
 
   constructor(titles: { less: string; more: string }, labelId: string, changed: (value: number) => void, private readonly most = 10_000) {
     this.#changed = changed;
     this.#input = h('input', { type: 'text', inputmode: 'numeric', role: 'spinbutton', 'aria-labelledby': labelId, 'aria-valuemin': 1, 'aria-valuemax': most });
     this.#less = this.#button('minus', titles.less, -1);
     this.element = h('div', { class: 'dd-stepper' }, this.#less, this.#input, this.#button('plus', titles.more, 1));
-    this.#input.addEventListener('change', () => this.#typed());
+    this.#input.addEventListener('input', () => (this.#typing = true));
+    // Not at `change`: it stays away when a text ends as it began.
+    this.#input.addEventListener('blur', () => this.#typed());
     this.#input.addEventListener('keydown', (event) => this.#key(event));
     this.#input.addEventListener('focus', () => this.#input.select());
   }
@@ -48,7 +52,7 @@ export class Stepper {
     this.#value = value;
     this.#less.disabled = value <= 1;
     this.#input.setAttribute('aria-valuenow', String(value));
-    if (document.activeElement !== this.#input || Number(this.#input.value) !== value) this.#input.value = String(value);
+    if (!this.#typing) this.#input.value = String(value);
   }
 
   #button(name: string, title: string, step: number): HTMLButtonElement {
@@ -57,6 +61,7 @@ export class Stepper {
   }
 
   #key(event: KeyboardEvent): void {
+    if (event.key === 'Enter') this.#typed();
     const step = { ArrowUp: 1, ArrowDown: -1, PageUp: 8, PageDown: -8 }[event.key];
     if (step === undefined) return;
     event.preventDefault();
@@ -64,12 +69,13 @@ export class Stepper {
   }
 
   #typed(): void {
+    if (!this.#typing) return;
     const value = Number.parseInt(this.#input.value, 10);
-    if (Number.isFinite(value)) this.#set(value);
-    else this.#input.value = String(this.#value);
+    this.#set(Number.isFinite(value) ? value : this.#value);
   }
 
   #set(value: number): void {
+    this.#typing = false;
     const kept = Math.min(this.most, Math.max(1, value));
     if (kept !== this.#value) this.#changed(kept);
     this.show(kept);

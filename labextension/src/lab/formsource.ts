@@ -1,0 +1,107 @@
+/**
+ * Who works the launch form out: the notebook's kernel, which knows its names, or the server.
+ *
+ * A kernel that is free is asked in its own Python by a silent request, so that backends, GPUs and captured names are
+ * those of the environment in which the cell will run. The server answers for a kernel that is busy or not started.
+ */
+import type { Kernel } from '@jupyterlab/services';
+import { ServerConnection } from '@jupyterlab/services';
+import { URLExt } from '@jupyterlab/coreutils';
+import type { Chosen, Fields, OptionValue } from '../launchform/state';
+import { __ } from './trans';
+
+/** What a page knows; `form/answer.py` has the same. */
+export interface Question {
+  code: string;
+  notebook: string;
+  cell_id: string;
+  execution_count: number | null;
+  fields: Chosen | null;
+  environment: { name: string; value: string | null }[] | null;
+  apply: string;
+  own: boolean;
+  again: boolean;
+}
+
+/** The form, with what a submit of it takes. */
+export interface Answer extends Fields {
+  options: Record<string, OptionValue | Record<string, string>>;
+  code: string;
+}
+
+/** Why a kernel or the server gives no answer, with what to do about it. */
+export class Refusal extends Error {
+  constructor(message: string, readonly type = '', readonly field = '') {
+    super(message);
+  }
+}
+
+const PAGE = "__import__('distdl_jupyter.magic.page', fromlist=['page'])";
+/** A kernel that is free answers in less; after this many milliseconds somebody has run a cell meanwhile. */
+const PATIENCE = 8000;
+
+/** Return the form as the kernel knows it, null when the kernel did not come to it. Raises Refusal. */
+export async function askKernel(kernel: Kernel.IKernelConnection, question: Question): Promise<Answer | null> {
+  const found = await evaluated(kernel, 'form', question, PATIENCE);
+  return found as Answer | null;
+}
+
+/** Put secrets into the environment of the kernel, where `--env NAME` finds them. Raises Refusal. */
+export async function keepSecrets(kernel: Kernel.IKernelConnection, secrets: Record<string, string>): Promise<void> {
+  await evaluated(kernel, 'keep', secrets, null);
+}
+
+/** Return what a function of `magic/page.py` answers; null after `patience` milliseconds without an answer. */
+async function evaluated(kernel: Kernel.IKernelConnection, name: string, asked: unknown, patience: number | null): Promise<unknown> {
+  // JSON of a string is a literal of Python too.
+  const expression = `${PAGE}.${name}(${JSON.stringify(JSON.stringify(asked))})`;
+  const future = kernel.requestExecute({ code: '', silent: true, store_history: false, stop_on_error: false, allow_stdin: false, user_expressions: { answer: expression } });
+  const reply = await (patience === null ? future.done : Promise.race([future.done, late(patience)]));
+  if (!reply || reply.content.status !== 'ok') return null;
+  const answer = reply.content.user_expressions['answer'] as Expression | undefined;
+  if (answer?.status === 'error') throw new Refusal(mishap(answer));
+  const data = answer?.data?.['application/json'];
+  const error = (data as { error?: { message: string; hint: string; type: string } } | undefined)?.error;
+  if (error) throw new Refusal(`${error.message} ${error.hint}`.trim(), error.type);
+  return data ?? null;
+}
+
+interface Expression {
+  status: string;
+  ename?: string;
+  evalue?: string;
+  data?: Record<string, unknown>;
+}
+
+const late = (milliseconds: number): Promise<null> => new Promise((resolve) => setTimeout(() => resolve(null), milliseconds));
+
+function mishap({ ename = '', evalue = '' }: Expression): string {
+  if (ename === 'ModuleNotFoundError' || ename === 'ImportError') {
+    return __('This kernel has no distdl_jupyter of this version (%1). Run %2 in a cell and restart the kernel.', evalue, '%pip install distdl-jupyter');
+  }
+  return __('The kernel could not work out the form: %1', `${ename}: ${evalue}`);
+}
+
+/** Return the form as the server knows it, for the Python of a kernel. Raises Refusal. */
+export async function askServer(question: Question, kernelName: string): Promise<Answer> {
+  return (await posted('form', { ...question, kernel_name: kernelName })) as Answer;
+}
+
+/** Start a job from source text and return its id and name. Raises Refusal. */
+export async function submitText(code: string, kernelName: string, options: Record<string, unknown>): Promise<{ id: string; name: string }> {
+  return (await posted('jobs', { code, kernel_name: kernelName, options })) as { id: string; name: string };
+}
+
+async function posted(path: string, body: unknown): Promise<unknown> {
+  const settings = ServerConnection.makeSettings();
+  const url = URLExt.join(settings.baseUrl, 'distdl', 'api', path);
+  let response: Response;
+  try {
+    response = await ServerConnection.makeRequest(url, { method: 'POST', body: JSON.stringify(body) }, settings);
+  } catch {
+    throw new Refusal(__('The Jupyter server does not answer.'));
+  }
+  const told = (await response.json().catch(() => ({}))) as { message?: string; hint?: string; type?: string; field?: string };
+  if (response.ok) return told;
+  throw new Refusal(`${told.message ?? `${response.status} ${response.statusText}`} ${told.hint ?? ''}`.trim(), told.type, told.field);
+}

@@ -1,0 +1,187 @@
+/** The page "New job": text of its own, the kernel whose Python runs it, and the launch form. */
+import { ILabShell, ILayoutRestorer, type JupyterFrontEnd, type JupyterFrontEndPlugin } from '@jupyterlab/application';
+import { MainAreaWidget, WidgetTracker } from '@jupyterlab/apputils';
+import { CodeEditor, IEditorServices } from '@jupyterlab/codeeditor';
+import type { KernelSpec } from '@jupyterlab/services';
+import { Widget } from '@lumino/widgets';
+import { adopt, h, onClick } from '../dom';
+import { icon } from '../icons';
+import { Select, TextField, freshId, heading, labelled, setLine } from '../launchform/controls';
+import type { Fields } from '../launchform/state';
+import { FormFrame } from './formframe';
+import { askServer, submitText, type Answer, type Question } from './formsource';
+import type { Text } from './formstore';
+import { ranksIcon } from './icons';
+import { NAME } from './ids';
+import { ILanguage } from './language';
+import { __ } from './trans';
+
+const NEW_JOB = 'distdl:new-job';
+const NAMESPACE = 'distdl-new-job';
+const TYPING = 700;
+/** What a new page begins with: it runs as it is. */
+const BEGINNING = `import os
+from distdl_jupyter import log, progress
+
+rank = int(os.environ.get("RANK", 0))
+for step in range(100):
+    log(step=step, loss=1 / (1 + step))
+    progress(step + 1, 100)
+print("rank", rank, "is done")
+`;
+
+/** What a page keeps over a reload. */
+interface Draft {
+  code: string;
+  kernel: string;
+  path: string;
+}
+
+const plugin: JupyterFrontEndPlugin<void> = {
+  id: `${NAME}:new-job`,
+  description: 'The page that starts a job from text of its own.',
+  autoStart: true,
+  requires: [ILanguage, IEditorServices],
+  optional: [ILabShell, ILayoutRestorer],
+  activate: (app: JupyterFrontEnd, _language: unknown, editors: IEditorServices, shell: ILabShell | null, restorer: ILayoutRestorer | null) => {
+    // Without JupyterLab's main area there is no place for a page.
+    if (!shell) return;
+    const tracker = new WidgetTracker<MainAreaWidget<NewJob>>({ namespace: NAMESPACE });
+    app.commands.addCommand(NEW_JOB, {
+      label: (args) => (args['isPalette'] ? __('New Distributed Job') : __('New job')),
+      caption: __('Run code of its own on many processes'),
+      icon: ranksIcon,
+      execute: async (args) => {
+        await app.serviceManager.kernelspecs.ready;
+        const page = new NewJob(app, editors, { code: BEGINNING, kernel: '', path: '', ...(args['draft'] as Partial<Draft> | undefined) });
+        const widget = new MainAreaWidget({ content: page });
+        widget.id = freshId('new-job');
+        widget.title.label = __('New job');
+        widget.title.icon = ranksIcon;
+        widget.title.closable = true;
+        page.onChanged = () => void tracker.save(widget);
+        void tracker.add(widget);
+        shell.add(widget, 'main', { type: 'distdl' });
+        shell.activateById(widget.id);
+        return widget;
+      },
+      describedBy: { args: { type: 'object', properties: { draft: { type: 'object' } } } },
+    });
+    void restorer?.restore(tracker, { command: NEW_JOB, args: ({ content }) => ({ draft: { ...content.draft } }), name: ({ id }) => id });
+  },
+};
+
+class NewJob extends Widget implements Text {
+  /** Called when the draft has changed. */
+  onChanged: () => void = () => undefined;
+  readonly #model = new CodeEditor.Model({ mimeType: 'text/x-ipython' });
+  readonly #editor: CodeEditor.IEditor;
+  readonly #frame: FormFrame;
+  readonly #kernels: Select;
+  readonly #path: TextField;
+  readonly #problem = h('div', { class: 'dd-form-note dd-ink-err', role: 'alert', hidden: true });
+  #kernel: string;
+  #typing: ReturnType<typeof setTimeout> | undefined;
+
+  constructor(private readonly app: JupyterFrontEnd, editors: IEditorServices, draft: Draft) {
+    super();
+    this.addClass('dd-newjob');
+    const specs = pythons(app.serviceManager.kernelspecs.specs);
+    this.#kernel = specs.some(({ name }) => name === draft.kernel) ? draft.kernel : (specs[0]?.name ?? '');
+    const [kernel, script, code] = [freshId('kernel'), freshId('script'), freshId('code')];
+    this.#kernels = new Select(kernel, (name) => this.#choose(name));
+    this.#kernels.offer(specs.map(({ name, title }) => ({ value: name, text: title, reason: '' })));
+    this.#kernels.show(this.#kernel);
+    this.#path = new TextField({ 'aria-labelledby': script, placeholder: 'train.py' }, () => undefined, icon('file', 14, 'dd-sub'));
+    this.#path.show(draft.path);
+    const host = h('div', { class: 'dd-newjob-editor', 'aria-labelledby': code });
+    this.node.append(h('div', { class: 'dd-newjob-inner' }, this.#codePart(host, kernel, script, code)));
+    this.#model.sharedModel.setSource(draft.code);
+    this.#editor = editors.factoryService.newDocumentEditor({ host, model: this.#model, config: { lineNumbers: true } });
+    this.#frame = new FormFrame(this, { waiting: __('No answer from the server yet') });
+    this.node.firstElementChild?.append(this.#frame.element);
+    this.#model.sharedModel.changed.connect(this.#onTyped);
+  }
+
+  /** What the page keeps over a reload. */
+  get draft(): Draft {
+    return { code: this.#code, kernel: this.#kernel, path: this.#path.input.value };
+  }
+
+  override dispose(): void {
+    if (this.isDisposed) return;
+    clearTimeout(this.#typing);
+    this.#frame.dispose();
+    this.#editor.dispose();
+    this.#model.dispose();
+    super.dispose();
+  }
+
+  about(): Pick<Question, 'code' | 'notebook' | 'cell_id' | 'execution_count' | 'own'> {
+    return { code: this.#code, notebook: this.#path.input.value.trim(), cell_id: '', execution_count: null, own: true };
+  }
+
+  ask(question: Question): Promise<Answer> {
+    return askServer(question, this.#kernel);
+  }
+
+  async submit(form: Answer, secrets: Record<string, string>): Promise<Fields['status']> {
+    const variables = { ...(form.options['environment_variables'] as Record<string, string> | undefined), ...secrets };
+    const { id, name } = await submitText(form.code, this.#kernel, { ...form.options, environment_variables: variables });
+    if (this.app.commands.hasCommand('distdl:open-job')) void this.app.commands.execute('distdl:open-job', { id });
+    return { level: 'ok', name, job: id };
+  }
+
+  get #code(): string {
+    return this.#model.sharedModel.getSource();
+  }
+
+  #codePart(host: HTMLElement, kernel: string, script: string, code: string): HTMLElement {
+    const open = onClick(h('button', { type: 'button', class: 'dd-btn dd-small' }, __('Open')), () => void this.#open());
+    this.#path.input.addEventListener('keydown', (event) => event.key === 'Enter' && void this.#open());
+    const head = h('div', { class: 'dd-newjob-head' },
+      heading(__('Code'), code), h('span', { class: 'dd-grow' }),
+      labelled(__('Kernel'), kernel, this.#kernels.element),
+      labelled(__('Script'), script, h('div', { class: 'dd-row' }, this.#path.element, open)));
+    adopt(head);
+    const part = h('section', { class: 'dd dd-newjob-code' }, head, h('div', { class: 'dd-form-wrong' }, this.#problem), host);
+    return part;
+  }
+
+  /** Put the text of a script into the editor. */
+  async #open(): Promise<void> {
+    const path = this.#path.input.value.trim();
+    if (!path) return;
+    try {
+      const file = await this.app.serviceManager.contents.get(path, { type: 'file', format: 'text', content: true });
+      this.#model.sharedModel.setSource(String(file.content));
+      setLine(this.#problem, '');
+    } catch {
+      setLine(this.#problem, __('%1 cannot be opened as text. Give a path below the folder of this server.', path));
+    }
+  }
+
+  #choose(name: string): void {
+    this.#kernel = name;
+    this.#kernels.show(name);
+    this.onChanged();
+    void this.#frame.store?.ask();
+  }
+
+  readonly #onTyped = (): void => {
+    clearTimeout(this.#typing);
+    this.#typing = setTimeout(() => {
+      this.onChanged();
+      void this.#frame.store?.ask();
+    }, TYPING);
+  };
+}
+
+/** Return the kernels that are Python, the default first. */
+function pythons(specs: KernelSpec.ISpecModels | null): { name: string; title: string }[] {
+  const all = Object.values(specs?.kernelspecs ?? {}).flatMap((spec) => (spec?.language.toLowerCase() === 'python' ? [spec] : []));
+  const first = (name: string): number => (name === specs?.default ? 0 : 1);
+  return all.sort((a, b) => first(a.name) - first(b.name)).map(({ name, display_name }) => ({ name, title: display_name }));
+}
+
+export default plugin;

@@ -1,0 +1,126 @@
+"""The launch form over HTTP: prefilled from a cell's line, worked out by the Python that would run it."""
+
+import json
+import sys
+
+import pytest
+
+CELL = (
+    "%%distributed -p 2 -b horovod-gloo --name digits --timeout 90 --env A=1 --env MY_TOKEN -o run --no-panel\n"
+    "import horovod.torch as hvd\nbatch_size = 8\ntrain(model, lr=0.1 * hvd.size())"
+)
+
+
+def test_it_begins_with_what_the_cells_own_line_says(server):
+    form = server.post("/form", {"code": CELL, "notebook": "a/quickstart.ipynb"}, 200)
+    assert (form["process_count_per_node"], form["automatic"]) == (2, False)
+    assert (form["distributed_backend"], form["name"], form["stop_after"]) == ("horovod-gloo", "digits", 90.0)
+    assert form["environment"] == [
+        {"name": "A", "value": "1", "secret": False},
+        {"name": "MY_TOKEN", "value": None, "secret": True},
+    ]
+    assert form["global_batch"] == 16
+    assert form["captured"]["known"] is False
+    assert form["problems"] == {}
+    line, _, body = form["cell"].partition("\n")
+    assert line == (
+        "%%distributed -N 1 -p 2 -b horovod-gloo --name digits --max-run-duration-seconds 90 --env A=1 --env MY_TOKEN "
+        "--no-panel -o run"
+    )
+    assert body == form["code"] == CELL.partition("\n")[2]
+    assert form["options"]["environment_variables"] == {"A": "1"}
+
+
+def test_a_cell_without_a_line_is_guessed_from_its_code(server):
+    form = server.post("/form", {"code": "import torch.distributed as dist\ndist.init_process_group()"}, 200)
+    assert (form["distributed_backend"], form["name"]) == ("torch", "cell")
+    form = server.post("/form", {"code": "import horovod.torch as hvd", "notebook": "quickstart.ipynb"}, 200)
+    assert (form["distributed_backend"], form["name"]) == ("horovod-gloo", "quickstart")
+
+
+def test_what_was_chosen_goes_before_the_line(server):
+    fields = {"node_count": 2, "process_count_per_node": 3, "distributed_backend": "torch", "name": "other"}
+    form = server.post("/form", {"code": CELL, "fields": fields, "environment": []}, 200)
+    assert form["magic"].startswith(
+        "%%distributed -N 2 -p 3 -b torch --name other --max-run-duration-seconds 90 --no-panel"
+    )
+
+
+@pytest.mark.parametrize(
+    ("question", "field", "words"),
+    [
+        ({"code": "train(", "own": True}, "cell", "Line 1 of the cell is no Python"),
+        ({"code": "\n%%bash\nls"}, "cell", "begins with %%bash"),
+        ({"code": "%%distributed -p 2\n"}, "cell", "The cell is empty"),
+        ({"code": "%%distributed --nme x\n1"}, "line", "Did you mean --name? "),
+        ({"code": "1\0"}, "cell", "null bytes"),
+        ({"code": "1", "fields": {"name": "a\nb"}}, "name", "1 to 120 printable characters"),
+        ({"code": "1", "fields": {"node_count": 0}}, "node_count", "from 1 to 10,000"),
+        ({"code": "1", "fields": {"process_count_per_node": 2, "automatic": False, "distributed_backend": "plain"}},
+         "distributed_backend", "plain runs one process"),
+        ({"code": "1", "fields": {"use_gpu": "yes", "distributed_backend": "torch"}}, "use_gpu", "this machine has 0"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_stands_beside_its_field_and_nothing_is_lost(server, question, field, words):
+    form = server.post("/form", question, 200)
+    assert words in form["problems"][field], form["problems"]
+    chosen = (question.get("fields") or {}).items()
+    assert form["name"] is not None
+    assert all(form[name] == value for name, value in chosen if name != field)
+
+
+def test_text_of_its_own_has_no_notebook_to_take_names_from(server):
+    form = server.post("/form", {"code": "print(model)", "own": True}, 200)
+    assert form["captured"] == {"known": True, "size": "0 B", "items": []}
+    assert form["checks"]["level"] == "error"
+    assert "model" in json.dumps(form["checks"]["items"])
+
+
+def test_an_advice_can_be_followed(server):
+    code = "import time\ntime.sleep(1)"
+    form = server.post("/form", {"code": code, "fields": {"node_count": 2, "distributed_backend": "torch"}}, 200)
+    found = [one for one in form["advice"] if one["action"] and not one["snippet"]]
+    assert found, form["advice"]
+    after = server.post("/form", {"code": code, "fields": form_fields(form), "apply": found[0]["code"]}, 200)
+    assert form_fields(after) != form_fields(form)
+
+
+def form_fields(form):
+    names = (
+        "vm_size node_count process_count_per_node automatic distributed_backend backend_options compute_target name "
+        "stop_after use_gpu"
+    )
+    return {name: form[name] for name in names.split()}
+
+
+def test_another_kernels_python_answers_for_its_own_environment(server, tmp_path):
+    """A kernel with its own environment variables is asked in a process of its own; one without the package says so."""
+    kernels = tmp_path / "jupyter-data" / "kernels"
+    for name, argv, env in (
+        ("other", [sys.executable], {"CUDA_VISIBLE_DEVICES": ""}),
+        ("bare", [str(bare_python(tmp_path))], {}),
+    ):
+        (kernels / name).mkdir(parents=True)
+        spec = {"argv": [*argv, "-m", "ipykernel_launcher", "-f", "{connection_file}"], "display_name": name,
+                "language": "python", "env": env}  # fmt: skip
+        (kernels / name / "kernel.json").write_text(json.dumps(spec))
+    own = server.post("/form", {"code": CELL}, 200)
+    assert server.post("/form", {"code": CELL, "kernel_name": "other"}, 200) == own
+    refused = server.post("/form", {"code": CELL, "kernel_name": "bare"}, 424)
+    assert "has no distdl_jupyter" in refused["message"]
+    assert "pip install" in refused["hint"]
+    assert server.post("/form", {"code": CELL, "kernel_name": "none"}, 400)["field"] == "kernel_name"
+
+
+def bare_python(folder):
+    """Return a Python of an empty environment."""
+    import venv
+
+    venv.create(folder / "bare", with_pip=False, symlinks=True)
+    return folder / "bare" / "bin" / "python"
+
+
+def test_a_wrong_question_is_refused(server):
+    assert server.post("/form", {"fields": {}}, 400)["field"] == "code"
+    assert server.post("/form", {"code": "1", "fields": {"distributed_backend": "nope"}}, 200)["problems"]
+    assert server.post("/form", {"code": "1", "environment": [1]}, 400)["field"] == "environment"
