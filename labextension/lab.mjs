@@ -8,13 +8,14 @@ import { fileURLToPath } from 'node:url';
 const at = (path) => fileURLToPath(new URL(path, import.meta.url));
 const json = (path) => JSON.parse(readFileSync(path, 'utf8'));
 
-// The builder knows the packages of the newest Lab and would ask for those versions; this source is checked against the
-// oldest that it supports (package-lock.json), so it asks for that and newer.
+const declared = json(at('package.json')).dependencies;
+
+// The builder knows the packages of the newest Lab and would ask for those versions; this extension asks for what its
+// package.json says, and of other packages for the major version that it was checked against.
 function supported([name, newest]) {
   const installed = at(`node_modules/${name}/package.json`);
-  if (!existsSync(installed)) return [name, newest];
-  const [major, minor] = json(installed).version.split('.');
-  return [name, `^${major}.${minor}.0`];
+  if (declared[name] || !existsSync(installed)) return [name, declared[name] ?? newest];
+  return [name, `^${json(installed).version.split('.')[0]}.0.0`];
 }
 
 function corePackage() {

@@ -1,0 +1,79 @@
+"""The installed extension in JupyterLab: every plugin runs, nothing is complained about, texts are in the language."""
+
+import pytest
+
+from tests.browser.conftest import PATIENCE
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+SETTINGS = "distdl-jupyter:plugin"
+OF_JUPYTERLAB = "@jupyterlab/translation-extension:plugin"
+
+
+@pytest.fixture
+def page(chromium):
+    context = chromium.new_context()
+    context.set_default_timeout(PATIENCE * 1000)
+    yield context.new_page()
+    context.close()
+
+
+@pytest.fixture
+def settings(lab):
+    """Return a function that writes settings which the test's end takes back."""
+    written = []
+
+    def write(plugin, values):
+        written.append(plugin)
+        lab.settings(plugin, values)
+
+    yield write
+    for plugin in written:
+        lab.settings(plugin, {})
+
+
+def open_lab(page, lab):
+    """Load JupyterLab; return what its console says of warnings and errors."""
+    said = []
+    page.on("console", lambda message: said.append(message.text) if message.type in ("warning", "error") else None)
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.goto(f"{lab.url}lab?token={lab.token}&reset")
+    page.wait_for_function("() => window.jupyterapp?.restored")
+    page.evaluate("() => window.jupyterapp.restored.then(() => null)")
+    return said
+
+
+def test_every_plugin_is_active_and_nothing_is_complained_about(page, lab):
+    said = open_lab(page, lab)
+    plugins = page.evaluate(
+        """() => window.jupyterapp.listPlugins().filter((id) => id.startsWith('distdl-jupyter:'))
+            .map((id) => [id.split(':')[1], window.jupyterapp.isPluginActivated(id)])"""
+    )
+    assert {name for name, _ in plugins} >= {"plugin", "api", "sidebar", "pages", "renderer", "notebook", "status"}
+    assert all(active for _, active in plugins)
+    assert said == []
+
+
+TEXTS = """async () => {
+    const plugins = (await window._JUPYTERLAB['distdl-jupyter'].get('./extension'))().default;
+    const { provides } = plugins.find((plugin) => plugin.id === 'distdl-jupyter:plugin');
+    const texts = await window.jupyterapp.resolveRequiredService(provides);
+    return [texts.__('Distributed training'), texts._n('%1 job', '%1 jobs', 2)];
+}"""
+
+
+@pytest.mark.parametrize(
+    ("plugin", "values", "texts"),
+    [
+        (SETTINGS, {}, ["Distributed training", "2 jobs"]),
+        (SETTINGS, {"language": "ja_JP"}, ["分散学習", "2 件のジョブ"]),
+        (SETTINGS, {"language": "zh_TW"}, ["分散式訓練", "2 個工作"]),
+        (OF_JUPYTERLAB, {"locale": "ja_JP"}, ["分散学習", "2 件のジョブ"]),
+    ],
+    ids=["default", "own-ja", "own-zh", "page-ja"],
+)
+def test_the_texts_are_in_the_language_of_the_settings(page, lab, settings, plugin, values, texts):
+    """By its own setting without a language pack; by JupyterLab's where the pack is installed, as the Japanese is."""
+    settings(plugin, values)
+    said = open_lab(page, lab)
+    assert page.evaluate(TEXTS) == texts
+    assert said == []

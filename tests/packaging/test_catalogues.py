@@ -1,0 +1,83 @@
+"""The catalogues of the languages: complete, with the same placeholders, and found by JupyterLab."""
+
+import json
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from tests.installation import ROOT
+
+LANGUAGES = ["ja_JP", "zh_TW"]
+LOCALE = ROOT / "distdl_jupyter" / "locale"
+
+
+def problems(folder=LOCALE):
+    """What ``npm run catalogues -- --check`` says."""
+    command = ["node", str(ROOT / "labextension" / "catalogues.mjs"), "--check", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (done.returncode == 0) == (done.stdout == ""), done.stderr
+    return done.stdout.splitlines()
+
+
+def test_every_text_of_the_source_is_in_the_catalogues():
+    assert [line for line in problems() if not line.endswith("is not translated.")] == []
+
+
+@pytest.mark.xfail(strict=True, reason="the texts are being translated")
+def test_every_text_is_translated():
+    assert problems() == []
+
+
+@pytest.fixture
+def copied(tmp_path):
+    return shutil.copytree(LOCALE, tmp_path / "locale")
+
+
+def edit(folder, pattern, replacement):
+    file = folder / "ja_JP" / "LC_MESSAGES" / "distdl_jupyter.po"
+    changed, count = re.subn(pattern, replacement, file.read_text("utf-8"), count=1)
+    assert count == 1
+    file.write_text(changed, "utf-8")
+
+
+def test_a_lost_placeholder_is_found(copied):
+    edit(copied, r'(msgid "%1 job"\nmsgid_plural "%1 jobs"\nmsgstr\[0\] )".*"', r'\1"ジョブ"')
+    assert 'ja_JP: "%1 job" has the placeholders "%1", its translation "".' in problems(copied)
+
+
+def test_a_text_without_an_entry_is_found(copied):
+    edit(copied, r'#: .*\n(#: .*\n)*msgid "Clusters"\nmsgstr ".*"\n', "")
+    assert """ja_JP: "Clusters" is not in the catalogue: run 'npm run catalogues' and translate it.""" in problems(
+        copied
+    )
+
+
+def test_an_entry_without_a_text_is_found(copied):
+    edit(copied, r"\Z", '\nmsgid "Long gone"\nmsgstr ""\n')
+    assert any(line.startswith('ja_JP: "Long gone" is no longer in the source') for line in problems(copied))
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_text_with_a_plural_has_two_forms(language):
+    """JupyterLab takes a text with a plural from the catalogue only then, also where a language has one form."""
+    catalogue = LOCALE / language / "LC_MESSAGES"
+    plural = re.findall(r'msgid "(.*)"\nmsgid_plural', (catalogue / "distdl_jupyter.po").read_text("utf-8"))
+    compiled = json.loads((catalogue / "distdl_jupyter.json").read_text("utf-8"))
+    assert plural
+    assert {len(compiled[text]) for text in plural if text in compiled} == {2}
+
+
+def test_jupyterlab_finds_the_catalogue_where_the_language_pack_is_installed(installed):
+    code = """
+import json
+from jupyterlab_server.translation_utils import get_language_pack, get_language_packs
+packs, message = get_language_pack("ja_JP")
+print(json.dumps([packs.get("distdl_jupyter"), message, sorted(get_language_packs()[0])]))
+"""
+    catalogue, message, offered = json.loads(installed.run("python", "-c", code))
+    assert message == ""
+    assert "ja_JP" in offered
+    assert catalogue[""]["language"] == "ja-JP"
+    assert catalogue["Distributed training"] == ["分散学習"]
