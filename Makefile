@@ -16,7 +16,8 @@ PIP := $(PY) -m pip --disable-pip-version-check --no-input install
 STEP := .ci/step
 BUNDLE := distdl_jupyter/panels/static/head.js
 MODULES := labextension/node_modules/.installed
-FRONT_END := $(shell find labextension -name node_modules -prune -o -type f -print)
+FRONT_END := $(shell find labextension -name node_modules -prune -o -type f -print) \
+	$(wildcard distdl_jupyter/locale/*/LC_MESSAGES/*.json)
 WHEEL := dist/.built
 SOURCES := $(shell find distdl_jupyter -name __pycache__ -prune -o -path distdl_jupyter/labextension -prune \
 	-o -path distdl_jupyter/panels/static -prune -o -type f -print) pyproject.toml README.md LICENSE
