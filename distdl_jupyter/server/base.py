@@ -131,6 +131,10 @@ def encode(answer: object) -> bytes:
     return json.dumps(plain(answer), allow_nan=False, separators=(",", ":")).encode()
 
 
+def _no_number(word: str) -> float:
+    raise ValueError(f"{word} is no JSON")
+
+
 @web.stream_request_body
 class Handler(APIHandler):
     """Base of all handlers under ``distdl/api``."""
@@ -140,13 +144,17 @@ class Handler(APIHandler):
     _track_activity = True
 
     async def prepare(self) -> None:  # type: ignore[override]  # as Jupyter's own handlers of an API have it
-        """Let in who may do this, before the body comes."""
+        """Decide who may do this before the body comes; of a request that is refused nothing is kept."""
         self._body = bytearray()
-        self._too_large = False
-        await super().prepare()
-        if self.request.method != "OPTIONS":
-            await self._admit()
-            self._measure()
+        self._refused: web.HTTPError | None = None
+        try:
+            await super().prepare()
+            if self.request.method != "OPTIONS":
+                await self._admit()
+        except web.HTTPError as refused:
+            # Told when the body has come, because a connection that is closed before would look broken.
+            self._refused = refused
+            setattr(self, str(self.request.method).lower(), self._refuse)
 
     async def _admit(self) -> None:
         user = self.current_user
@@ -158,30 +166,31 @@ class Handler(APIHandler):
         if not await ensure_async(allowed):
             raise web.HTTPError(403, f"This user may not {action} {self.auth_resource}")
 
-    def _measure(self) -> None:
-        announced = self.request.headers.get("Content-Length", "0")
-        if announced.isdigit() and int(announced) > self.app.max_body_bytes:
-            raise self._over()
+    def _refuse(self, **_path: str) -> None:
+        assert self._refused is not None
+        raise self._refused
 
     def data_received(self, chunk: bytes) -> None:
         """Keep a piece of the body, up to the limit."""
-        self._too_large = self._too_large or len(self._body) + len(chunk) > self.app.max_body_bytes
-        if not self._too_large:
+        if self._refused is None and len(self._body) + len(chunk) > self.app.max_body_bytes:
+            self._refused = web.HTTPError(413, f"A request takes at most {self.app.max_body_bytes:,} bytes")
+            self._body.clear()
+        if self._refused is None:
             self._body += chunk
-
-    def _over(self) -> web.HTTPError:
-        return web.HTTPError(413, f"A request takes at most {self.app.max_body_bytes:,} bytes")
 
     def json_body(self) -> object:
         """Return the body as JSON; an empty one is {}. Raises InvalidSpec, HTTPError 413."""
-        if self._too_large:
-            raise self._over()
+        if self._refused is not None:
+            raise self._refused
         if not self._body:
             return {}
         try:
-            return json.loads(self._body)
+            found = json.loads(self._body, parse_constant=_no_number)
+            if rb"\ud" in self._body.lower():
+                json.dumps(found, ensure_ascii=False).encode()  # half a character, which no file takes
         except (ValueError, RecursionError):
             raise errors.InvalidSpec("The request's body is no JSON.") from None
+        return found
 
     @property
     def app(self) -> DistDLApp:
@@ -198,6 +207,11 @@ class Handler(APIHandler):
         if status_of(error) >= 500 and not isinstance(error, errors.DistDLError):
             super().log_exception(kind, error, trace)
 
+    def _allowed(self) -> str:
+        """Return the verbs that this address has."""
+        missing = web.RequestHandler._unimplemented_method  # noqa: SLF001 - tornado names it nowhere else
+        return ", ".join(verb for verb in self.SUPPORTED_METHODS if getattr(type(self), verb.lower()) is not missing)
+
     def send_error(self, status_code: int = 500, **kwargs: Any) -> None:
         """Answer with the status of the error's class."""
         error = (kwargs.get("exc_info") or (None, None))[1]
@@ -205,6 +219,8 @@ class Handler(APIHandler):
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         """Answer ``{message, type, hint, field}``."""
+        if status_code == 405:
+            self.set_header("Allow", self._allowed())
         error = (kwargs.get("exc_info") or (None, None))[1]
         self.finish(encode(told(error, status_code)))
 
@@ -222,4 +238,6 @@ class Nothing(Handler):
     async def prepare(self) -> None:  # type: ignore[override]  # as above
         """Refuse, after the same questions as everywhere."""
         await super().prepare()
-        raise web.HTTPError(404, "There is nothing at this address")
+        if self._refused is None and self.request.method != "OPTIONS":
+            self._refused = web.HTTPError(404, "There is nothing at this address")
+            setattr(self, str(self.request.method).lower(), self._refuse)

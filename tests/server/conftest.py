@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests import plugin
 from tests.server.running import serve
 
 
@@ -26,3 +27,11 @@ def server(root):
     """The running server."""
     with serve(root) as running:
         yield running
+
+
+@pytest.fixture
+def rack(tmp_path, monkeypatch):
+    """A cluster of somebody else's package that has machines and can be scaled."""
+    plugin.install(tmp_path, monkeypatch, plugin.RACK, {"clusters": {"rack": "RackCluster"}})
+    yield
+    plugin.forget()
