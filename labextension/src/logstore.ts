@@ -1,11 +1,12 @@
 /**
- * The log's rows on this side: kept up to date by messages that append and replace, filtered by rank, searched.
+ * The log's rows on this side: kept up to date by messages that append and replace, for all ranks or one, searched.
  *
- * Knows no page. The kernel folds (equal lines of ranks are one row, a redrawn line is open until it ends); see core/log.py.
+ * Knows no page. The other side folds (equal lines of ranks are one row, a redrawn line is open until it ends); see
+ * core/log.py. Rows stay as they travelled, because there may be hundreds of thousands: the place of each is its number.
  */
 
 /** [number, time, rank or null, stream, text, redraws, {rank: number of the line in that rank's output}] */
-export type WireRow = [number, number, number | null, string, string, number, Record<string, number>];
+export type WireRow = readonly [number, number, number | null, string, string, number, Readonly<Record<string, number>>];
 
 export interface Row {
   n: number;
@@ -17,52 +18,254 @@ export interface Row {
   lines: Map<number, number>;
 }
 
+/** Rows before a number, the newest of them first to be fetched; what comes ends right before that number. */
+export type Older = (before: number) => Promise<Changes>;
+
 export interface Changes {
-  rows: WireRow[];
+  rows: readonly WireRow[];
   /** Lines that are being redrawn; they stand below all rows. */
-  open: WireRow[];
+  open: readonly WireRow[];
   /** Rows below this number are forgotten. */
   first: number;
+  /** Number of the next row to come. */
+  next?: number;
   /** Lines in all ranks. */
   total: number;
   /** Lines on stderr by rank. */
-  errors: Record<string, number>;
+  errors: Readonly<Record<string, number>>;
+  /** How to get the rows between `first` and the first of `rows`, where these are only the newest. */
+  older?: Older;
 }
 
+/**
+ * A sequence of rows at places from `from` to before `to`: the row's number, or in the sequence of one rank the number of
+ * the line in its output. Places stay the same for ever; below `held` and in rare gaps there is no row (yet).
+ */
+export interface Lines {
+  readonly from: number;
+  readonly to: number;
+  readonly held: number;
+  at(place: number): WireRow | undefined;
+}
+
+/** Milliseconds after which rows that could not be fetched are asked for again. */
+const AGAIN = 2000;
+
 export class LogStore {
-  #rows = new Map<number, Row>();
-  #open: Row[] = [];
+  readonly #all = new Shelf();
+  readonly #ranks = new Map<number, Shelf>();
+  /** Rows older than those that are here, changed before they came. */
+  readonly #early = new Map<number, WireRow>();
+  #open: readonly WireRow[] = [];
+  #older: Older | null = null;
+  #loading: Promise<void> | null = null;
+  #failedAt = -Infinity;
+  #age = 0;
+  /** Number of the oldest row that the other side has. */
+  first = 0;
   total = 0;
-  errors: Record<string, number> = {};
-  /** Rows that ever came: tells how many are new since a moment. */
+  errors: Readonly<Record<string, number>> = {};
+  /** Rows that ever came as news: tells how many are new since a moment. */
   arrived = 0;
 
   /** Take a message in; `reset` forgets what was there before. */
   apply(changes: Changes, reset = false): void {
-    if (reset) this.#rows.clear();
-    for (const wire of changes.rows) {
-      if (!this.#rows.has(wire[0])) this.arrived += 1;
-      this.#rows.set(wire[0], fromWire(wire));
-    }
-    for (const n of this.#rows.keys()) {
-      if (n >= changes.first) break;
-      this.#rows.delete(n);
-    }
-    this.#open = changes.open.map(fromWire);
+    if (reset) this.#reset(changes);
+    if (changes.older) this.#older = changes.older;
+    for (const row of changes.rows) this.#put(row);
+    this.first = changes.first;
+    this.#forget();
+    this.#open = changes.open;
     this.total = changes.total;
     this.errors = changes.errors;
   }
 
-  /** The rows of all ranks, or of one in the order in which it printed them; open lines come last. */
+  #reset(changes: Changes): void {
+    this.#all.clear(changes.rows[0]?.[0] ?? changes.next ?? changes.first);
+    this.#ranks.clear();
+    this.#early.clear();
+    this.#older = null;
+    this.#loading = null;
+    this.#age += 1;
+  }
+
+  #put(row: WireRow): void {
+    const n = row[0];
+    if (this.#all.empty) this.#all.clear(n);
+    if (n < this.#all.from) {
+      if (this.#older) this.#early.set(n, row);
+      return;
+    }
+    if (!this.#all.at(n)) this.arrived += 1;
+    this.#all.put(n, row);
+    this.#rank(row);
+  }
+
+  #rank(row: WireRow): void {
+    for (const [rank, shelf] of this.#ranks) {
+      const line = row[6][rank];
+      if (line !== undefined) shelf.put(line, row);
+    }
+  }
+
+  #forget(): void {
+    const gone = this.#all.cut(this.first);
+    for (const [rank, shelf] of this.#ranks) {
+      for (const row of gone) if (row?.[6][rank] !== undefined) shelf.drop(row[6][rank]);
+      shelf.trim();
+    }
+    for (const n of this.#early.keys()) if (n < this.first) this.#early.delete(n);
+  }
+
+  /** Whether all rows that the other side has are here. */
+  get whole(): boolean {
+    return !this.#older || this.#all.from <= this.first;
+  }
+
+  /** Fetch some more of the older rows; true when there is news of them afterwards. Call it again until `whole`. */
+  async load(): Promise<boolean> {
+    if (this.whole || !this.#older || Date.now() - this.#failedAt < AGAIN) return false;
+    const age = this.#age;
+    this.#loading ??= this.#older(this.#all.from).then(
+      (changes) => {
+        if (age === this.#age) this.#prepend(changes.rows);
+      },
+      () => {
+        this.#failedAt = Date.now();
+      },
+    ).finally(() => {
+      if (age === this.#age) this.#loading = null;
+    });
+    const before = this.#all.from;
+    await this.#loading;
+    return age === this.#age && this.#all.from < before;
+  }
+
+  #prepend(rows: readonly WireRow[]): void {
+    const older = rows.filter((row) => row[0] < this.#all.from).map((row) => newer(this.#early.get(row[0]), row));
+    for (const row of older) {
+      this.#early.delete(row[0]);
+      this.#rank(row);
+    }
+    this.#all.prepend(older, this.first);
+  }
+
+  /** The rows of all ranks, or of one in the order in which it printed them; without the open lines. */
+  lines(rank: number | null): Lines {
+    if (rank !== null) return this.#shelf(rank);
+    const { from, to } = this.#all;
+    return { from: this.whole ? from : this.first, to, held: from, at: (n) => this.#all.at(n) };
+  }
+
+  #shelf(rank: number): Lines {
+    let shelf = this.#ranks.get(rank);
+    if (!shelf) {
+      shelf = new Shelf();
+      for (const row of this.#all.rows) {
+        const line = row?.[6][rank];
+        if (row && line !== undefined) shelf.put(line, row);
+      }
+      this.#ranks.set(rank, shelf);
+    }
+    return shelf;
+  }
+
+  /** The lines that are being redrawn, of all ranks or one. */
+  open(rank: number | null): WireRow[] {
+    return this.#open.filter((row) => rank === null || row[2] === rank);
+  }
+
+  /** All rows that are here, with the open lines at the end. */
   rows(rank: number | null): Row[] {
-    if (rank === null) return [...this.#rows.values(), ...this.#open];
-    const own = [...this.#rows.values()].filter((row) => row.lines.has(rank));
-    own.sort((a, b) => (a.lines.get(rank) ?? 0) - (b.lines.get(rank) ?? 0));
-    return [...own, ...this.#open.filter((row) => row.rank === rank)];
+    const lines = this.lines(rank);
+    const found: Row[] = [];
+    for (let place = lines.held; place < lines.to; place += 1) {
+      const row = lines.at(place);
+      if (row) found.push(fromWire(row));
+    }
+    return [...found, ...this.open(rank).map(fromWire)];
+  }
+
+  /** Everything as one message, for another store. */
+  snapshot(): Changes {
+    const rows = this.#all.rows.filter((row): row is WireRow => row !== undefined);
+    const changes = { rows, open: this.#open, first: this.first, next: this.#all.to, total: this.total, errors: this.errors };
+    return this.#older ? { ...changes, older: this.#older } : changes;
   }
 }
 
-function fromWire([n, t, rank, stream, text, redraws, lines]: WireRow): Row {
+/** Rows by consecutive places. */
+class Shelf implements Lines {
+  rows: (WireRow | undefined)[] = [];
+  from = 0;
+
+  get to(): number {
+    return this.from + this.rows.length;
+  }
+
+  get held(): number {
+    return this.from;
+  }
+
+  get empty(): boolean {
+    return this.rows.length === 0;
+  }
+
+  at(place: number): WireRow | undefined {
+    return this.rows[place - this.from];
+  }
+
+  clear(from: number): void {
+    this.rows = [];
+    this.from = from;
+  }
+
+  put(place: number, row: WireRow): void {
+    if (this.empty) this.from = place;
+    if (place < this.from) {
+      this.rows = [...new Array<undefined>(this.from - place), ...this.rows];
+      this.from = place;
+    }
+    // A gap is filled, so that the array stays a dense one.
+    while (this.to < place) this.rows.push(undefined);
+    this.rows[place - this.from] = row;
+  }
+
+  /** Put rows before all others, whose places are the numbers of the rows; from `first` on nothing is missing then. */
+  prepend(rows: readonly WireRow[], first: number): void {
+    const begin = rows[0]?.[0] ?? first;
+    const chunk = new Array<WireRow | undefined>(this.from - begin).fill(undefined);
+    for (const row of rows) chunk[row[0] - begin] = row;
+    this.rows = chunk.concat(this.rows);
+    this.from = begin;
+  }
+
+  /** Take away and return the rows before a place. */
+  cut(place: number): (WireRow | undefined)[] {
+    if (place <= this.from) return [];
+    const gone = this.rows.splice(0, place - this.from);
+    this.from = place;
+    return gone;
+  }
+
+  drop(place: number): void {
+    if (place >= this.from && place < this.to) this.rows[place - this.from] = undefined;
+  }
+
+  /** Begin with a row. */
+  trim(): void {
+    let at = 0;
+    while (at < this.rows.length && !this.rows[at]) at += 1;
+    if (at) this.cut(this.from + at);
+  }
+}
+
+/** Of two states of a row the one that more ranks have printed. */
+function newer(known: WireRow | undefined, row: WireRow): WireRow {
+  return known && Object.keys(known[6]).length > Object.keys(row[6]).length ? known : row;
+}
+
+export function fromWire([n, t, rank, stream, text, redraws, lines]: WireRow): Row {
   const held = new Map(Object.entries(lines).map(([key, line]) => [Number(key), line]));
   return { n, t, rank, stream, text, redraws, lines: held };
 }

@@ -2,17 +2,23 @@
  * The log of a job: time, rank, stream, text; a tab for each rank; search; follow.
  *
  * Only the rows in sight are in the page: all rows have one height, so the place of each is known. A row keeps its element
- * while it is in sight, so a selection of text survives new lines. It is given a `LogStore` and told when that changed.
+ * while it is in sight, so a selection of text survives new lines. It is given a `LogStore` and told when that changed;
+ * rows that are not here yet are fetched when they come into sight, are searched, or are too few to fill the view.
  */
 import { arrowKeys, assign, fill, h, onClick, setText, show } from './dom';
 import { button } from './header';
 import { icon } from './icons';
-import { places, type LogStore, type Row } from './logstore';
+import { LogSearch } from './logsearch';
+import { fromWire, places, type Lines, type LogStore, type Row, type WireRow } from './logstore';
 import { clock, count, plural } from './words';
 
 const HEIGHT = 18;
 const SPARE = 8;
 const PADDING = 6;
+/** Rows below a failure. */
+const FOLDED = 6;
+/** Milliseconds that a search may take before the page is drawn again. */
+const SLICE = 8;
 /** Above so many ranks, a list to choose from takes the place of the tabs. */
 const MAX_TABS = 8;
 
@@ -35,8 +41,18 @@ export interface Setting {
 export const newPlace = (): Place => ({ rank: null, query: '', follow: true, scroll: 0, folded: true });
 
 export class LogView {
-  #rows: Row[] = [];
-  #matches: number[] = [];
+  /** What is shown: the rows at their places, then the lines that are being redrawn, at the places behind. */
+  #lines: Lines = { from: 0, to: 0, held: 0, at: () => undefined };
+  #open: WireRow[] = [];
+  /** The place of the first row of the sheet, and of which rank it is. */
+  #from = 0;
+  #of: number | null = null;
+  #search: LogSearch | null = null;
+  #openMatches: number[] = [];
+  #slice: ReturnType<typeof setTimeout> | undefined;
+  /** Whether the newest match is to be brought into sight once it is found. */
+  #seeking = false;
+  /** Places of the current match and of the row that is shown whole. */
   #current = -1;
   #selected: number | null = null;
   #seen = 0;
@@ -47,10 +63,10 @@ export class LogView {
   readonly #tabs = h('div', { class: 'dd-tabs', role: 'tablist', 'aria-label': 'Log of' });
   readonly #input = h('input', { type: 'text', placeholder: 'Search', 'aria-label': 'Search the log', spellcheck: 'false' });
   readonly #found = h('span', { class: 'dd-sub dd-found-count dd-num', 'aria-live': 'polite' });
-  readonly #search = h('label', { class: 'dd-field dd-search', title: 'Search the log ( / )' }, icon('search', 14, 'dd-sub'), this.#input, this.#found);
+  readonly #field = h('label', { class: 'dd-field dd-search', title: 'Search the log ( / )' }, icon('search', 14, 'dd-sub'), this.#input, this.#found);
   readonly #fresh = h('span', { class: 'dd-fresh dd-num' });
   readonly #follow = button('follow', 'Follow', 'dd-quiet dd-icon dd-follow');
-  readonly #bar = h('div', { class: 'dd-part' }, this.#tabs, h('span', { class: 'dd-grow' }), this.#search, this.#follow);
+  readonly #bar = h('div', { class: 'dd-part' }, this.#tabs, h('span', { class: 'dd-grow' }), this.#field, this.#follow);
   readonly #foldedTitle = h('h3', { class: 'dd-h3' });
   readonly #foldedCount = h('span', { class: 'dd-sub dd-s12' });
   readonly #unfold = h('button', { type: 'button', class: 'dd-link dd-s12' }, 'Show full log');
@@ -95,11 +111,42 @@ export class LogView {
   refresh(): void {
     const folded = this.#folded();
     this.#drawBars(folded);
-    this.#rows = folded ? this.store.rows(this.#setting.failed?.rank ?? null).slice(-6) : this.store.rows(this.place.rank);
-    this.#sheet.style.height = `${this.#rows.length * HEIGHT}px`;
+    this.#take(folded ? (this.#setting.failed?.rank ?? null) : this.place.rank, folded);
     this.#find();
     if (this.place.follow && !folded) this.#toEnd();
     this.#draw();
+  }
+
+  /** Take over what the store has; what is in sight stays where it is when rows come or go before it. */
+  #take(rank: number | null, folded: boolean): void {
+    const { from, to, held } = this.store.lines(rank);
+    const lines = this.store.lines(rank);
+    this.#lines = { from, to, held, at: (place) => lines.at(place) };
+    this.#open = this.store.open(rank);
+    const begin = folded ? Math.max(from, to + this.#open.length - FOLDED) : from;
+    const moved = this.#of === rank && !folded ? this.#from - begin : 0;
+    this.#from = begin;
+    this.#of = rank;
+    this.#sheet.style.height = `${(to + this.#open.length - begin) * HEIGHT}px`;
+    if (moved && !this.place.follow) this.#scrollTo(this.#body.scrollTop + moved * HEIGHT);
+  }
+
+  /** Return the row at a place, null when there is none here. */
+  #row(place: number): Row | null {
+    const wire = place < this.#lines.to ? this.#lines.at(place) : this.#open[place - this.#lines.to];
+    return wire ? fromWire(wire) : null;
+  }
+
+  get #end(): number {
+    return this.#lines.to + this.#open.length;
+  }
+
+  /** Fetch older rows and draw them; again and again until there is no need. */
+  #load(): void {
+    if (this.store.whole) return;
+    void this.store.load().then((more) => {
+      if (more) this.refresh();
+    });
   }
 
   /** Put the view back to where it was scrolled to, after its front end drew it anew. */
@@ -180,6 +227,7 @@ export class LogView {
     this.place.rank = rank;
     this.#close();
     this.#current = -1;
+    this.#search = null;
     if (!this.place.follow) this.#scrollTo(0);
     this.refresh();
   }
@@ -218,45 +266,48 @@ export class LogView {
   // ---- rows ----
 
   #draw(): void {
-    const top = this.#folded() ? 0 : this.#body.scrollTop;
-    const from = Math.max(0, Math.floor(top / HEIGHT) - SPARE);
-    const to = Math.min(this.#rows.length, Math.ceil((top + this.#body.clientHeight) / HEIGHT) + SPARE);
+    const folded = this.#folded();
+    const top = folded ? 0 : this.#body.scrollTop;
+    const first = this.#from + Math.max(0, Math.floor(top / HEIGHT) - SPARE);
+    const end = Math.min(this.#end, this.#from + Math.ceil((top + this.#body.clientHeight) / HEIGHT) + SPARE);
     const kept = new Map<string, HTMLElement>();
-    for (let at = from; at < to; at += 1) this.#drawRow(at, kept);
+    for (let place = first; place < end; place += 1) this.#drawRow(place, kept);
     for (const [key, element] of this.#drawn) if (!kept.has(key)) element.remove();
     this.#drawn = kept;
+    const few = folded ? this.#end - this.#from < FOLDED : this.#body.clientHeight > 0 && first <= this.#lines.held;
+    if (few) this.#load();
   }
 
-  #drawRow(at: number, kept: Map<string, HTMLElement>): void {
-    const row = this.#rows[at];
+  #drawRow(place: number, kept: Map<string, HTMLElement>): void {
+    const row = this.#row(place);
     if (!row) return;
     const key = row.n >= 0 ? String(row.n) : `open-${row.rank ?? ''}-${row.stream}`;
-    const looks = [row.text, row.redraws, row.lines.size, this.place.query, this.place.rank, at === this.#current, row.n === this.#selected, this.#setting.failed?.text].join('\u0000');
+    const looks = [row.text, row.redraws, row.lines.size, this.place.query, this.place.rank, place === this.#current, place === this.#selected, this.#setting.failed?.text].join('\u0000');
     let element = this.#drawn.get(key);
     if (element?.dataset['looks'] !== looks) {
-      const fresh = this.#rowElement(row, at === this.#current);
+      const fresh = this.#rowElement(row, place);
       fresh.dataset['looks'] = looks;
       if (element) element.replaceWith(fresh);
       else this.#sheet.append(fresh);
       element = fresh;
     }
-    const top = `${at * HEIGHT + PADDING}px`;
+    const top = `${(place - this.#from) * HEIGHT + PADDING}px`;
     if (element.style.top !== top) element.style.top = top;
-    element.dataset['at'] = String(at);
+    element.dataset['at'] = String(place);
     kept.set(key, element);
   }
 
-  #rowElement(row: Row, current: boolean): HTMLElement {
+  #rowElement(row: Row, place: number): HTMLElement {
     const error = row.stream === 'err' && !row.redraws;
     const bad = error && this.#isFailure(row);
-    const classes = ['dd-ll', bad ? 'dd-ll-bad' : error ? 'dd-ll-err' : '', row.rank === null ? 'dd-ll-sys' : '', row.n === this.#selected ? 'dd-ll-open' : ''];
+    const classes = ['dd-ll', bad ? 'dd-ll-bad' : error ? 'dd-ll-err' : '', row.rank === null ? 'dd-ll-sys' : '', place === this.#selected ? 'dd-ll-open' : ''];
     return h(
       'div',
       { class: classes.filter(Boolean).join(' ') },
       h('span', { class: 'dd-t dd-num' }, clock(row.t)),
       this.#who(row),
       h('span', { class: 'dd-e' }, error ? 'err' : ''),
-      h('span', { class: 'dd-x' }, h('span', { class: 'dd-text' }, ...marked(row.text, this.place.query, current)), this.#badge(row)),
+      h('span', { class: 'dd-x' }, h('span', { class: 'dd-text' }, ...marked(row.text, this.place.query, place === this.#current)), this.#badge(row)),
     );
   }
 
@@ -283,18 +334,54 @@ export class LogView {
   #searchFor(query: string): void {
     this.place.query = query.trim() ? query : '';
     this.#current = -1;
+    this.#seeking = this.place.query !== '';
     this.refresh();
-    if (this.place.query) this.#goTo(this.#matches.at(-1) ?? -1);
   }
 
   #find(): void {
     const query = this.place.query;
-    this.#matches = query ? this.#rows.flatMap((row, at) => (places(row.text, query).length ? [at] : [])) : [];
-    if (query && this.place.follow) this.#current = this.#matches.at(-1) ?? -1;
-    const at = this.#matches.indexOf(this.#current);
-    setText(this.#found, query ? `${at >= 0 ? count(at + 1) : 0} / ${count(this.#matches.length)}` : '');
+    clearTimeout(this.#slice);
+    if (!query) this.#search = null;
+    else if (this.#search?.query !== query) this.#search = new LogSearch(query);
+    this.#openMatches = query ? this.#open.flatMap((row, at) => (places(row[4], query).length ? [this.#lines.to + at] : [])) : [];
     show(this.#found, query !== '');
-    this.#search.classList.toggle('dd-searching', query !== '');
+    this.#field.classList.toggle('dd-searching', query !== '');
+    this.#goOn();
+  }
+
+  /** Search a slice of the log, and the next one after the page had its turn. */
+  #goOn(): void {
+    if (!this.#search) return;
+    const done = this.#search.step(this.#lines, SLICE);
+    const current = this.#current;
+    if (this.place.follow) this.#current = this.#matchAt(this.#many - 1);
+    const at = this.#matchOf(this.#current);
+    const searching = !done || !this.store.whole;
+    setText(this.#found, `${at >= 0 ? count(at + 1) : 0} / ${count(this.#many)}${searching ? ' …' : ''}`);
+    if (current !== this.#current) this.#draw();
+    if (!done) this.#slice = setTimeout(() => this.#goOn(), 0);
+    else this.#load();
+    if (this.#seeking && this.#many) {
+      this.#seeking = false;
+      this.#goTo(this.#matchAt(this.#many - 1));
+    }
+  }
+
+  /** How many matches were found so far. */
+  get #many(): number {
+    return (this.#search?.count ?? 0) + this.#openMatches.length;
+  }
+
+  /** The place of a match by its number in order of lines, -1 when there is none. */
+  #matchAt(index: number): number {
+    const stored = this.#search?.count ?? 0;
+    return (index < stored ? this.#search?.match(index) : this.#openMatches[index - stored]) ?? -1;
+  }
+
+  #matchOf(place: number): number {
+    if (place < this.#lines.to) return this.#search?.indexOf(place) ?? -1;
+    const at = this.#openMatches.indexOf(place);
+    return at < 0 ? -1 : at + (this.#search?.count ?? 0);
   }
 
   #searchKey(event: KeyboardEvent): void {
@@ -312,22 +399,22 @@ export class LogView {
   }
 
   #step(by: number): void {
-    const many = this.#matches.length;
+    const many = this.#many;
     if (!many) return;
-    const at = this.#matches.indexOf(this.#current);
-    this.#goTo(this.#matches[(at + by + many) % many] ?? -1);
+    const at = this.#matchOf(this.#current);
+    this.#goTo(this.#matchAt(at < 0 && by < 0 ? many - 1 : (at + by + many) % many));
   }
 
-  /** Bring the match in row `at` into sight. Stepping through matches ends following, as scrolling does. */
-  #goTo(at: number): void {
-    if (at < 0) return;
-    this.#current = at;
-    const top = at * HEIGHT;
+  /** Bring the match at a place into sight. Stepping through matches ends following, as scrolling does. */
+  #goTo(place: number): void {
+    if (place < 0) return;
+    this.#current = place;
+    const top = (place - this.#from) * HEIGHT;
     const inSight = top >= this.#body.scrollTop && top + HEIGHT <= this.#body.scrollTop + this.#body.clientHeight;
     if (!inSight) {
       this.place.follow = false;
       this.#scrollTo(top - this.#body.clientHeight / 2);
-    } else if (at !== this.#matches.at(-1)) this.place.follow = false;
+    } else if (place !== this.#matchAt(this.#many - 1)) this.place.follow = false;
     this.refresh();
   }
 
@@ -351,27 +438,27 @@ export class LogView {
   }
 
   #moveSelection(by: number): void {
-    const at = this.#rows.findIndex((row) => row.n === this.#selected);
-    const row = this.#rows[at + by];
-    if (row) this.#open(row, at + by);
+    const place = (this.#selected ?? 0) + by;
+    const row = this.#row(place);
+    if (row) this.#show(row, place);
   }
 
   #clicked(event: MouseEvent): void {
     const element = (event.target as Element).closest<HTMLElement>('.dd-ll');
     const selection = window.getSelection();
     if (!element || (selection && !selection.isCollapsed)) return;
-    const at = Number(element.dataset['at']);
-    const row = this.#rows[at];
-    if (row && row.n !== this.#selected) this.#open(row, at);
+    const place = Number(element.dataset['at']);
+    const row = this.#row(place);
+    if (row && place !== this.#selected) this.#show(row, place);
     else this.#close();
   }
 
   /** Show the whole text of a row below the log, broken into lines. */
-  #open(row: Row, at: number): void {
-    this.#selected = row.n;
+  #show(row: Row, place: number): void {
+    this.#selected = place;
     setText(this.#whole, row.text);
     show(this.#whole, true);
-    const top = at * HEIGHT;
+    const top = (place - this.#from) * HEIGHT;
     const bottom = this.#body.scrollTop + this.#body.clientHeight - this.#whole.offsetHeight;
     if (top < this.#body.scrollTop || top + 2 * HEIGHT > bottom) {
       this.place.follow = false;
