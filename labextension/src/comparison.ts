@@ -110,6 +110,7 @@ export class ComparisonView {
     const legend = h('span', { class: 'dd-row dd-sub dd-s12' }, h('i', { class: 'dd-differsign' }), __('differs'));
     this.#sideBox = h('section', { class: 'dd-box' }, h('div', { class: 'dd-part dd-low' }, h('h3', { class: 'dd-h3' }, __('Side by side')), legend, grow(), only), this.#table);
     root.append(head, h('div', { class: 'dd-pagebody' }, this.#problem, this.#curveBox, this.#sideBox));
+    show(this.#sideBox, false);
     this.#connect();
     this.#unwatch = watchTheme(document.body, () => this.load());
     this.#observer.observe(this.#area);
@@ -262,7 +263,7 @@ export class ComparisonView {
       body.push(h('tr', { class: 'dd-section' }, h('th', { scope: 'colgroup', colspan: jobs.length + 1 }, word)));
       body.push(...own.map((row) => rowElement(row, jobs)));
     }
-    return h('table', { class: 'dd-grid dd-side' }, h('thead', {}, head), h('tbody', {}, ...body));
+    return h('table', { class: 'dd-grid dd-side', style: `min-width: ${150 + 170 * jobs.length}px` }, h('thead', {}, head), h('tbody', {}, ...body));
   }
 
   #column(job: ComparedJob, at: number): HTMLElement {

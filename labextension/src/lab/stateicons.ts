@@ -9,10 +9,15 @@ const made = new Map<State, LabIcon>();
 export function stateIcon(state: State): LabIcon {
   const known = made.get(state);
   if (known) return known;
-  const fresh = new LabIcon({ name: `distdl:state-${state}`, svgstr: icon(state, 16, `dd-stateicon dd-stateicon-${state}`).outerHTML });
+  const fresh = new LabIcon({ name: `distdl:state-${state}`, svgstr: drawing(state, `dd-stateicon dd-stateicon-${state}`) });
   made.set(state, fresh);
   return fresh;
 }
 
 /** "Compare", for the tab of the page that compares jobs. */
-export const compareIcon = new LabIcon({ name: 'distdl:compare', svgstr: icon('compare', 16, 'dd-stateicon').outerHTML });
+export const compareIcon = new LabIcon({ name: 'distdl:compare', svgstr: drawing('compare', 'dd-stateicon') });
+
+/** An icon as the text of a document of its own, as icons of JupyterLab are given. */
+function drawing(name: string, className: string): string {
+  return new XMLSerializer().serializeToString(icon(name, 16, className));
+}
