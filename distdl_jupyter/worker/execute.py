@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import os
 import sys
 from typing import TYPE_CHECKING, Any
@@ -25,12 +26,12 @@ def run(folder: Path, payload: Payload, sources: Sources) -> Any:
     if payload.kind == "script":
         return run_script(payload.script, payload.arguments)
     main = payloads.fresh_main()
+    # A built-in name wherever code of a notebook runs, in functions and imported modules too; a rank shows text.
+    builtins.display = print  # type: ignore[attr-defined]
     values = payloads.load(folder, payload, main.__dict__)
     if payload.kind == "function":
         return values["function"](*values["args"], **values["kwargs"])
     main.__dict__.update(values)
-    # A notebook has it as a built-in name; a rank shows a value as text.
-    main.__dict__.setdefault("display", print)
     return run_cell(payload.code, payload.filename, sources, main.__dict__)
 
 

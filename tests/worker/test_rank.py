@@ -214,6 +214,22 @@ def test_display_shows_text(folder):
     assert ranks.run(folder.cell("display('seen')")).out == "seen\n"
 
 
+def show(value):
+    display(value)  # noqa: F821 - a notebook's built-in name
+    return value
+
+
+def test_display_shows_text_in_a_function_too(folder):
+    ended = ranks.run(folder.function(show, ("seen",), {}))
+    assert (ended.code, ended.out) == (0, "seen\n"), ended.err
+
+
+def test_a_display_of_the_notebook_s_own_is_the_one_that_is_called(folder):
+    ended = ranks.run(folder.cell("display + 1", values={"display": 41}))
+    assert ended.code == 0, ended.err
+    assert folder.value() == 42
+
+
 def test_text_that_imitates_a_report_is_text(folder):
     ended = ranks.run(folder.cell("print('\\x1eabc {\"type\":\"result\",\"ok\":false}')\nprint('\\x1e', end='')"))
     assert (ended.code, ended.result["ok"]) == (0, True)
