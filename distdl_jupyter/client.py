@@ -212,6 +212,7 @@ def launch(draft: Draft, **options: Any) -> Job:
 def _begin(spec: JobSpec, secret_values: Mapping[str, str], code: Code) -> JobFolder:
     """Write a job's folder and start its supervisor in it."""
     store = JobStore()
+    store.sweep()
     folder = store.prepare(spec.id)
     lock = JobLock.acquire(folder.lock)
     assert lock is not None, "a folder that nobody else can see is not locked"
@@ -223,6 +224,7 @@ def _begin(spec: JobSpec, secret_values: Mapping[str, str], code: Code) -> JobFo
         detach.start(folder, lock, secret_values, python=spec.python)
     except BaseException:
         lock.release()
+        store.discard(folder)
         raise
     return folder
 

@@ -9,11 +9,13 @@
     outputs/        what the training code wrote for keeping
     supervisor.log  what the supervisor itself printed, for its own errors
 
-Reading never writes. A folder becomes visible only when it is complete and its lock is held.
+Reading never writes. A folder becomes visible only when it is complete and its lock is held. A hidden one,
+``.new-<id>`` or ``.old-<id>``, is on its way in or out; one that its process left behind is swept by the next submit.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -26,6 +28,10 @@ from pathlib import Path
 from distdl_jupyter.core.errors import JobNotFound
 from distdl_jupyter.core.spec import JobSpec
 
+#: What hidden folders begin with: on their way in, on their way out.
+_NEW, _OLD = ".new-", ".old-"
+#: Seconds in which an unlocked hidden folder may still be at work.
+_FRESH = 60.0
 _ID = re.compile(r"\d{8}-\d{6}-[a-z0-9]{4,12}")
 #: In the order of their codes, so that text sorts as the numbers that it stands for.
 _LETTERS = "23456789abcdefghjkmnpqrstuvwxyz"
@@ -100,7 +106,7 @@ class JobStore:
     def prepare(self, id_: str) -> JobFolder:
         """Create the hidden, private folder of a job that is being made; ``publish`` shows it."""
         self.jobs.mkdir(parents=True, exist_ok=True, mode=0o700)
-        path = self.jobs / f".new-{id_}"
+        path = self.jobs / f"{_NEW}{id_}"
         path.mkdir(mode=0o700)
         for name in ("code", "results", "outputs"):
             (path / name).mkdir(mode=0o700)
@@ -108,11 +114,25 @@ class JobStore:
 
     def publish(self, folder: JobFolder) -> JobFolder:
         """Give a prepared folder its name. Raises FileExistsError when the id is taken."""
-        target = self.jobs / folder.path.name.removeprefix(".new-")
+        target = self.jobs / folder.path.name.removeprefix(_NEW)
         if target.exists():
             raise FileExistsError(target)
         folder.path.rename(target)
         return JobFolder(target)
+
+    def discard(self, folder: JobFolder) -> None:
+        """Delete a prepared folder that could not be published."""
+        if folder.path.name.startswith(_NEW):
+            shutil.rmtree(folder.path, ignore_errors=True)
+
+    def sweep(self) -> None:
+        """Delete the hidden folders that no living process is making or removing any more.
+
+        The maker holds the folder's lock; ``_FRESH`` seconds spare one that has just been created and not yet locked.
+        """
+        for path in [*self.jobs.glob(f"{_NEW}*"), *self.jobs.glob(f"{_OLD}*")]:
+            if _is_abandoned(path):
+                shutil.rmtree(path, ignore_errors=True)
 
     def ids(self) -> list[str]:
         """Return all ids, newest first."""
@@ -143,6 +163,27 @@ class JobStore:
 
     def remove(self, folder: JobFolder) -> None:
         """Delete a job's folder; it disappears from listings at once."""
-        doomed = folder.path.with_name(f".old-{folder.id}")
+        doomed = folder.path.with_name(f"{_OLD}{folder.id}")
         folder.path.rename(doomed)
         shutil.rmtree(doomed, ignore_errors=True)
+
+
+def _is_abandoned(path: Path) -> bool:
+    try:
+        return time.time() - path.stat().st_mtime > _FRESH and not _is_locked(path / "lock")
+    except OSError:
+        return False  # just gone, or not ours to judge
+
+
+def _is_locked(path: Path) -> bool:
+    """Say whether a process holds the lock file; nothing is created."""
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        return False
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False

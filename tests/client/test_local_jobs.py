@@ -588,6 +588,66 @@ def test_a_crash_while_python_shuts_down_spoils_no_finished_job():
     assert any("crashed (SIGABRT) while it shut down" in note for note in notes)
 
 
+def test_a_launch_that_fails_before_it_is_shown_leaves_no_folder(monkeypatch, distdl_home):
+    def fail(*_args, **_kwargs):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr("distdl_jupyter.client._write_beginning", fail)
+    with pytest.raises(OSError, match="No space left"):
+        submit(lambda: 1)
+    assert list((distdl_home / "jobs").iterdir()) == []
+
+
+def test_a_submit_sweeps_what_a_killed_one_left(distdl_home):
+    left = distdl_home / "jobs" / ".new-20260101-000000-aaaa"
+    left.mkdir(parents=True)
+    os.utime(left, (0, 0))
+    submit(lambda: 1).wait(60)
+    assert not left.exists()
+
+
+def test_rerun_uses_the_values_of_then():
+    scale = 3
+    first = submit(lambda x: x * scale, (14,), name="again")
+    assert first.result(60) == 42
+    second = first.rerun()
+    assert second.id != first.id
+    assert second.result(60) == 42
+    assert (second.name, second.spec.source) == (first.name, first.spec.source)
+
+
+def test_rerun_takes_secrets_from_the_environment_only(monkeypatch):
+    first = submit(lambda: __import__("os").environ["API_KEY"], environment_variables={"API_KEY": "one"})
+    assert first.result(60) == "one"
+    with pytest.raises(InvalidSpec, match="API_KEY was given to job"):
+        first.rerun()
+    monkeypatch.setenv("API_KEY", "two")
+    assert first.rerun().result(60) == "two"
+
+
+def test_rerun_of_a_job_without_its_files_says_so():
+    first = submit(lambda: 1)
+    assert first.result(60) == 1
+    (first.folder.path / "payload.json").unlink()
+    with pytest.raises(JobNotFound, match="cannot be read"):
+        first.rerun()
+    assert jobs() == [first]
+
+
+def test_a_crash_while_python_shuts_down_spoils_no_finished_job():
+    def work():
+        import atexit
+        import os
+
+        atexit.register(os.abort)
+        return os.environ["RANK"]
+
+    job = submit(work, process_count_per_node=2, distributed_backend="torch")
+    assert job.results(120) == ["0", "1"]
+    notes = [note["text"] for note in job.view().notes]
+    assert any("crashed (SIGABRT) while it shut down" in note for note in notes)
+
+
 def test_mpi_over_nodes_is_refused_where_a_process_cannot_have_a_host_name_of_its_own(monkeypatch):
     monkeypatch.setattr(emulated_node, "shell", lambda: ())
     with pytest.raises(InvalidSpec, match=r"cannot emulate several nodes on this machine.*host name of its own"):

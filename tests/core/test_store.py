@@ -1,12 +1,15 @@
 """Job folders: private, complete when visible, found by id, never by path."""
 
+import os
 import stat
+import time
 
 import pytest
 
 from distdl_jupyter.core.errors import JobNotFound
+from distdl_jupyter.core.events import JobLock
 from distdl_jupyter.core.spec import Captured, JobSpec, Source, looks_secret
-from distdl_jupyter.core.store import JobStore, is_id, new_id
+from distdl_jupyter.core.store import JobFolder, JobStore, is_id, new_id
 
 
 @pytest.fixture
@@ -78,6 +81,43 @@ def test_removing_takes_the_folder_away(store):
     store.remove(folder)
     assert store.ids() == []
     assert not folder.path.exists()
+
+
+def hidden(store, name, age=3600.0):
+    folder = JobFolder(store.jobs / name)
+    folder.path.mkdir(parents=True)
+    (folder.path / "payload.pkl").write_bytes(b"x")
+    folder.lock.touch()
+    before = time.time() - age
+    os.utime(folder.path, (before, before))
+    return folder
+
+
+@pytest.mark.parametrize("name", [".new-20260101-000000-aaaa", ".old-20260101-000000-aaaa"])
+def test_a_hidden_folder_is_swept_when_nobody_holds_it(store, name):
+    folder = hidden(store, name)
+    lock = JobLock.acquire(folder.lock)
+    store.sweep()
+    assert folder.path.is_dir(), "it is being made"
+    lock.release()
+    store.sweep()
+    assert not folder.path.exists()
+
+
+def test_a_sweep_spares_jobs_what_is_fresh_and_what_is_not_ours(store):
+    job, _ = make(store)
+    fresh, foreign = hidden(store, ".new-20260101-000000-aaaa", age=1.0), hidden(store, ".cache")
+    store.sweep()
+    assert all(folder.path.is_dir() for folder in (job, fresh, foreign))
+
+
+def test_a_prepared_folder_can_be_discarded_and_a_job_cannot(store):
+    prepared = store.prepare(new_id())
+    store.discard(prepared)
+    assert not prepared.path.exists()
+    job, _ = make(store)
+    store.discard(job)
+    assert store.ids() == [job.id]
 
 
 def test_a_broken_spec_is_no_job(store):
