@@ -147,20 +147,37 @@ def test_everything_by_keyboard(notebook: Callable[..., Book]) -> None:
     expect(form.locator(".dd-auto")).to_be_focused()
     page.keyboard.press("Tab")
     expect(form.get_by_role("radio", name="horovod-gloo")).to_be_focused()
-    page.keyboard.press("ArrowRight")
-    expect(form.get_by_role("radio", name="horovod-mpi")).to_be_checked()
+    for label in ("horovod-mpi", "torch", "plain"):
+        page.keyboard.press("ArrowRight")
+        expect(form.get_by_role("radio", name=label)).to_be_checked()
     expect(form).to_contain_text("1 error")
     expect(form.get_by_role("button", name="Submit")).to_be_disabled()
-    page.keyboard.press("ArrowRight")
-    expect(form.get_by_role("radio", name="torch")).to_be_checked()
-    page.keyboard.press("ArrowLeft")
-    page.keyboard.press("ArrowLeft")
+    for _ in range(3):
+        page.keyboard.press("ArrowLeft")
+    expect(form.get_by_role("radio", name="horovod-gloo")).to_be_checked()
     nodes.focus()
     page.keyboard.press("ArrowDown")
     expect(form.get_by_role("button", name="Submit")).to_be_enabled()
     page.keyboard.press("Control+Enter")
     expect(form).to_contain_text("Submitted digits", timeout=60_000)
     expect(book.page.locator(".dd-card")).to_contain_text("Completed", timeout=120_000)
+
+
+def test_an_answer_of_the_kernel_leaves_alone_what_is_being_typed(notebook: Callable[..., Book]) -> None:
+    book, form = opened(notebook)
+    field = form.get_by_role("spinbutton", name="Processes per node")
+    field.focus()
+    book.page.keyboard.type("3")
+    form.locator(".dd-auto").evaluate("element => element.click()")  # the focus stays in the field
+    expect(form.locator(".dd-auto")).to_have_attribute("aria-pressed", "true")
+    expect(total(form)).to_have_text("1 process")
+    expect(field).to_have_value("3")
+    book.page.keyboard.press("Tab")
+    expect(total(form)).to_have_text("3 processes")
+    field.focus()
+    book.page.keyboard.type("no number")
+    book.page.keyboard.press("Tab")
+    expect(field).to_have_value("3")
 
 
 def test_the_sizes_by_keyboard(notebook: Callable[..., Book]) -> None:
