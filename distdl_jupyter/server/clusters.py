@@ -47,7 +47,7 @@ def place(name: str) -> Target:
 async def shown(app: DistDLApp, wanted: Sequence[Target] | None = None) -> tuple[Cluster, ...]:
     """Return clusters as they are now (all by default), each asked in its own thread, a silent one not waited for."""
     loop = asyncio.get_running_loop()
-    jobs = await loop.run_in_executor(app.pool, app.listing.all)
+    jobs = await loop.run_in_executor(app.pool, app.listing.known)
     found = await loop.run_in_executor(app.pool, places) if wanted is None else wanted
     return tuple(await asyncio.gather(*(_in_time(app, target, jobs) for target in found)))
 

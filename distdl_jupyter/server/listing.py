@@ -17,8 +17,13 @@ from distdl_jupyter.presentation.listing import job_row
 from distdl_jupyter.reading import Outline
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from distdl_jupyter.core.store import JobFolder
     from distdl_jupyter.presentation.schema import JobRow
+
+#: Seconds that a look at all jobs may take when what is not known yet can follow later.
+TURN = 0.4
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +49,37 @@ class Listing:
         self._living: dict[str, Outline] = {}
 
     def all(self) -> list[Listed]:
-        """Return every job as it is now, newest first."""
+        """Return every job as it is now, newest first. The first time it takes as long as there are jobs."""
+        return self.known(seconds=float("inf"))
+
+    def known(self, seconds: float = TURN) -> list[Listed]:
+        """Return the jobs as they are now, newest first, those that can be read in some seconds.
+
+        Jobs that have not ended are always among them when an earlier call has met them.
+        """
+        until = time.monotonic() + seconds
+        folders = {folder.id: folder for folder in JobStore().folders()}
+        self._forget(folders)
+        found = []
+        for id_, folder in folders.items():
+            one = self._ended.get(id_)
+            if one is None and (id_ in self._living or time.monotonic() < until):
+                with self._lock:
+                    one = self._ended.get(id_) or self._read(folder)
+            if one is not None:
+                found.append(one)
+        return found
+
+    def _forget(self, folders: Mapping[str, JobFolder]) -> None:
         with self._lock:
-            folders = {folder.id: folder for folder in JobStore().folders()}
-            self._ended = {id_: one for id_, one in self._ended.items() if id_ in folders}
-            self._living = {id_: one for id_, one in self._living.items() if id_ in folders}
-            found = [self._ended.get(id_) or self._read(folder) for id_, folder in folders.items()]
-        return [one for one in found if one is not None]
+            for kept in (self._ended, self._living):
+                for id_ in [id_ for id_ in kept if id_ not in folders]:
+                    del kept[id_]
 
     def _read(self, folder: JobFolder) -> Listed | None:
         try:
             reader = self._living.get(folder.id) or Outline(folder)
             reader.catch_up()
-            time.sleep(0)  # other threads, the event loop's among them, get their turn
         except JobNotFound:
             return None
         row = job_row(reader.view, reader.book, reader.spec, time.time())
@@ -67,4 +90,5 @@ class Listing:
         else:
             self._living.pop(folder.id, None)
             self._ended[folder.id] = found
+        time.sleep(0)  # other threads, the event loop's among them, get their turn
         return found

@@ -72,7 +72,7 @@ def serve(root, base_url="/", traits=None, **settings):
         asyncio.set_event_loop(loop)
         try:
             found.update(loop=loop, app=loop.run_until_complete(start()))
-        except BaseException as problem:
+        except BaseException as problem:  # noqa: BLE001 - the test raises it
             problems.append(problem)
             loop.close()
             return

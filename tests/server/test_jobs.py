@@ -1,13 +1,223 @@
 """Real jobs over HTTP: submitted, listed, shown, cancelled, run again, deleted."""
 
+import json
+import os
+import sys
 
-def test_a_job_runs_from_source_text_and_says_what_came_of_it(server):
-    id_ = server.submit(
-        "import os\nfrom distdl_jupyter import log\n"
-        "for step in range(3):\n    log(step=step, loss=1 / (1 + step))\n"
-        "print('hello from', os.environ['RANK'])\nint(os.environ['RANK']) + 40",
-        name="digits",
-        options={"process_count_per_node": 2, "distributed_backend": "plain", "np": 2},
-    ) if False else server.submit("40 + 2", name="digits")
+import pytest
+
+from distdl_jupyter.core.store import JobStore
+from tests.conftest import until_gone
+from tests.panels import recorded
+
+pytestmark = pytest.mark.timeout(600)
+
+TRAIN = """
+import os, torch
+import horovod.torch as hvd
+from distdl_jupyter import log
+hvd.init()
+for step in range(5):
+    log(step=step, loss=float(hvd.allreduce(torch.tensor(1.0 / (1 + step + hvd.rank())))))
+print("rank", hvd.rank(), "of", hvd.size(), "in", os.path.basename(os.getcwd()))
+hvd.size() * 10 + hvd.rank()
+"""
+WAIT = "import time\nprint('waiting', flush=True)\ntime.sleep(600)"
+
+
+def test_horovod_trains_from_source_text_and_everything_is_told(server):
+    options = {"process_count_per_node": 2, "distributed_backend": "horovod"}
+    row = server.post("/jobs", {"code": TRAIN, "name": "digits", "options": options})
+    assert row["state"] in ("queued", "preparing", "starting")
+    assert (row["name"], row["backend"], row["process_count_per_node"]) == ("digits", "horovod-gloo", 2)
+    assert server.until_ended(row["id"]) == {"state": "completed", "ok": True, "values": ["20", "21"], "failure": None}
+
+    detail = server.get(f"/jobs/{row['id']}")
+    assert detail["code"].strip() == TRAIN.strip()
+    assert detail["card"]["state"] == "completed"
+    assert detail["card"]["lines"] >= 2
+    assert [rank["status"] for rank in detail["ranks"]] == ["ended", "ended"]
+    assert {one["name"] for one in detail["metrics"]} == {"loss"}
+    assert detail["metrics"][0]["count"] == 10
+    assert {line["field"]: line["value"] for line in detail["spec"]}["distributed_backend"] == "horovod-gloo"
+    text = server.ask("GET", f"/jobs/{row['id']}/log", params={"format": "text"}).text
+    assert "rank 0 of 2 in notebooks" in text
+    assert "rank 1 of 2 in notebooks" in text
+
+
+def test_the_list_is_newest_first_with_search_states_and_pages(server):
+    stories = [recorded.tell(kind, JobStore()) for kind in ("completed", "failed", "canceling")]
+    try:
+        everything = server.get("/jobs")
+        assert [row["id"] for row in everything["jobs"]] == sorted((one.id for one in stories), reverse=True)
+        assert (everything["total"], everything["active"], everything["failed"]) == (3, 1, 1)
+        assert [row["state"] for row in server.get("/jobs", state="failed")["jobs"]] == ["failed"]
+        active = server.get("/jobs", state="active")
+        assert [row["state"] for row in active["jobs"]] == ["canceling"]
+        assert (active["total"], active["failed"]) == (1, 1)
+        one = everything["jobs"][0]
+        assert server.get("/jobs", q=f"{one['name'][:4]} {one['id'][-5:]}")["jobs"][0]["id"] == one["id"]
+        assert server.get("/jobs", q="nowhere")["jobs"] == []
+        pages = [server.get("/jobs", limit=1, offset=offset)["jobs"] for offset in range(4)]
+        assert [row["id"] for page in pages for row in page] == [row["id"] for row in everything["jobs"]]
+        assert len(everything["jobs"][-1]["spark"] or everything["jobs"][0]["spark"]) >= 2
+    finally:
+        for one in stories:
+            one.close()
+
+
+def test_a_job_is_cancelled_then_deleted_and_nothing_is_left(server):
+    id_ = server.submit(WAIT, options={"process_count_per_node": 2, "distributed_backend": "torch"})
+    server.until(id_, "running")
+    assert server.get(f"/jobs/{id_}/result")["ok"] is None
+    refused = server.delete(f"/jobs/{id_}", status=409)
+    assert refused["type"] == "JobStillRunning"
+    assert refused["hint"] == "Cancel it before removing it."
+    server.post(f"/jobs/{id_}/cancel", {"now": True}, status=202)
+    assert server.until_ended(id_)["state"] == "canceled"
+    assert not until_gone(id_)
+    assert server.post(f"/jobs/{id_}/cancel", status=409)["type"] == "JobNotRunning"
+    server.delete(f"/jobs/{id_}")
+    assert server.get("/jobs")["jobs"] == []
+    assert server.get(f"/jobs/{id_}", status=404)["type"] == "JobNotFound"
+    assert not (JobStore().jobs / id_).exists()
+
+
+def test_a_job_runs_again_with_its_own_code(server):
+    first = server.submit("import os\nint(os.environ['RANK']) + 7", name="again", options={"np": 1})
+    server.until_ended(first)
+    second = server.post(f"/jobs/{first}/rerun")
+    assert (second["name"], second["id"] != first) == ("again", True)
+    assert server.until_ended(second["id"])["values"] == ["7"]
+
+
+def test_a_failing_rank_is_told_with_its_line(server):
+    id_ = server.submit("import os\nif os.environ['RANK'] == '1':\n    1 / 0\nimport time\ntime.sleep(60)",
+                        options={"process_count_per_node": 2, "distributed_backend": "torch"})  # fmt: skip
     result = server.until_ended(id_)
-    assert result == {"state": "completed", "ok": True, "values": ["42"], "failure": None}
+    assert (result["state"], result["ok"], result["values"]) == ("failed", False, [])
+    assert (result["failure"]["rank"], result["failure"]["error_type"]) == (1, "ZeroDivisionError")
+    assert any(frame["line"] == 3 for frame in result["failure"]["frames"])
+
+
+def test_a_job_works_in_its_notebooks_folder_and_takes_the_modules_beside_it(server, root):
+    (root / "deep").mkdir()
+    (root / "deep" / "shards.py").write_text("COUNT = 12\n")
+    (root / "deep" / "train.ipynb").write_text("{}")
+    id_ = server.submit("import os, shards\nshards.COUNT, os.path.basename(os.getcwd())", notebook="deep/train.ipynb")
+    assert server.until_ended(id_)["values"] == ["(12, 'deep')"]
+    detail = server.get(f"/jobs/{id_}")
+    assert detail["notebook"] == str((root / "deep" / "train.ipynb").resolve())
+    assert [name["name"] for name in detail["captured"]] == ["shards.py"]
+
+
+@pytest.mark.parametrize(
+    "path", ["../elsewhere.ipynb", "../../etc/passwd", "deep/none/train.ipynb", "train.py", "a\0b.ipynb"]
+)
+def test_a_notebook_outside_the_servers_folder_is_refused(server, root, path):
+    (root.parent / "elsewhere.ipynb").write_text("{}")
+    refused = server.post("/jobs", {"code": "1", "notebook": path}, status=400)
+    assert (refused["type"], refused["field"]) == ("InvalidSpec", "notebook")
+    assert server.get("/jobs")["total"] == 0
+
+
+def test_a_secret_reaches_the_ranks_and_no_file(server, distdl_home):
+    secret = "hf_0123456789secret"
+    id_ = server.submit("import os\nlen(os.environ['HF_TOKEN'])",
+                        options={"environment_variables": {"HF_TOKEN": secret}})  # fmt: skip
+    assert server.until_ended(id_)["values"] == [str(len(secret))]
+    for file in (distdl_home / "jobs" / id_).rglob("*"):
+        assert not file.is_file() or secret not in file.read_text(errors="replace"), file
+    assert secret not in json.dumps(server.get(f"/jobs/{id_}"))
+
+
+def kernelspec(tmp_path, name, argv, language="python", env=None):
+    folder = tmp_path / "jupyter-data" / "kernels" / name
+    folder.mkdir(parents=True)
+    spec = {"argv": argv, "display_name": name, "language": language, "env": env or {}}
+    (folder / "kernel.json").write_text(json.dumps(spec))
+
+
+def test_the_python_of_a_kernel_runs_the_job_with_that_kernels_variables(server, tmp_path):
+    other = tmp_path / "bin" / "python3-other"
+    other.parent.mkdir()
+    other.write_text(f'#!/bin/sh\nexport CAME_BY=other\nexec {sys.executable} "$@"\n')
+    other.chmod(0o755)
+    argv = [str(other), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    kernelspec(tmp_path, "other", argv, env={"KERNEL_SAYS": "hello ${HOME}"})
+    code = "import os\nos.environ['CAME_BY'], os.environ['KERNEL_SAYS']"
+    id_ = server.submit(code, kernel_name="other")
+    assert server.until_ended(id_)["values"] == [f"('other', 'hello {os.environ['HOME']}')"]
+
+
+def test_a_kernel_without_this_package_is_refused_with_the_remedy(server, tmp_path):
+    bare = tmp_path / "bare" / "python3"
+    bare.parent.mkdir()
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
+    bare.chmod(0o755)
+    kernelspec(tmp_path, "bare", [str(bare), "-f", "{connection_file}"])
+    refused = server.post("/jobs", {"code": "1", "kernel_name": "bare"}, status=424)
+    assert refused["message"] == "The Python of the kernel bare has no distdl_jupyter of this version."
+    assert refused["hint"] == f"Run '{bare} -m pip install --upgrade distdl-jupyter'."
+
+
+def test_a_kernel_that_is_not_there_or_no_python_is_refused(server, tmp_path):
+    kernelspec(tmp_path, "julia", ["julia", "{connection_file}"], language="julia")
+    assert (
+        "does not start a Python" in server.post("/jobs", {"code": "1", "kernel_name": "julia"}, status=400)["message"]
+    )
+    refused = server.post("/jobs", {"code": "1", "kernel_name": "../julia"}, status=400)
+    assert refused["field"] == "kernel_name"
+    assert "there are: julia" in refused["message"]
+
+
+def test_a_python_that_dies_says_its_last_words(server, tmp_path):
+    dying = tmp_path / "python3.11"
+    dying.write_text("#!/bin/sh\necho out of memory >&2\nexit 3\n")
+    dying.chmod(0o755)
+    kernelspec(tmp_path, "dying", [str(dying)])
+    refused = server.post("/jobs", {"code": "1", "kernel_name": "dying"}, status=502)
+    assert refused["message"] == "The Python of the kernel dying failed.\nout of memory"
+
+
+def test_jobs_run_on_when_the_server_stops(root):
+    from tests.server.running import serve
+
+    with serve(root) as server:
+        id_ = server.submit("import time\ntime.sleep(3)\n'done'")
+        server.until(id_, "running")
+    with serve(root) as server:
+        assert server.until_ended(id_)["values"] == ["'done'"]
+
+
+@pytest.fixture
+def many(distdl_home):
+    """Three hundred jobs that have ended, and the newest of them."""
+    story = recorded.tell("failed", JobStore())
+    story.close()
+    for number in range(299):
+        copy = JobStore().jobs / f"20250101-{number // 60:02}{number % 60:02}00-k{number:04}"
+        copy.mkdir()
+        spec = json.loads(story.folder.spec_file.read_text()) | {"id": copy.name}
+        (copy / "spec.json").write_text(json.dumps(spec))
+        os.link(story.folder.events, copy / "events.jsonl")
+    return story
+
+
+def test_many_ended_jobs_are_listed_again_without_reading_them_again(server, many, monkeypatch):
+    assert server.get("/jobs", limit=1000)["total"] == 300
+
+    def read_again(*_, **__):
+        raise AssertionError("an ended job was read twice")
+
+    monkeypatch.setattr("distdl_jupyter.core.events.read", read_again)
+    assert len(server.get("/jobs", limit=1000)["jobs"]) == 300
+
+
+def test_the_newest_of_many_jobs_are_known_before_all_are_read(server, many):
+    listing = server.extension.listing
+    first = listing.known(seconds=0.05)
+    assert 1 <= len(first) < 300
+    assert first[0].row.id == many.id
+    assert len(listing.known(seconds=0.05)) > len(first)
+    assert server.get("/jobs", limit=1)["total"] == 300
