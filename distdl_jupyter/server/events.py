@@ -7,12 +7,12 @@ answer, again and again. Both are made by the same ``Viewer``.
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from typing import TYPE_CHECKING, TypeVar
 
 from tornado.iostream import StreamClosedError
 
+from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.presentation.plain import plain
 from distdl_jupyter.server.base import Handler, answers, reads
 from distdl_jupyter.server.live import encode
@@ -28,6 +28,8 @@ T = TypeVar("T")
 STREAM = "application/x-ndjson"
 #: Most seconds that an answer waits for a job or a list that nobody watched before.
 _OPENING = 10.0
+#: Most jobs in one request, and most curves of each.
+_JOBS, _CURVES = 200, 20
 
 
 class _Closed(Exception):
@@ -41,6 +43,8 @@ class Events(Handler):
     @reads
     async def post(self, body: Subscription) -> None:
         """Tell what is and what changes: as a stream of JSON lines, or what is new now as one answer."""
+        if len(body.job) > _JOBS or any(len(wish.curves) > _CURVES for wish in body.job.values()):
+            raise InvalidSpec(f"A page is told of at most {_JOBS} jobs, and of {_CURVES} curves of each.", field="job")
         self._closed = asyncio.Event()
         self.app.streams.opened(self._closed)
         viewer = self.app.streams.viewer(body)
@@ -93,7 +97,7 @@ class Events(Handler):
             lines += await self._unless_closed(viewer.due())
         self.set_header("Cache-Control", "no-store")
         messages = b",".join([self._hello(), *lines])
-        self.finish(b'{"messages":[' + messages + b'],"seen":' + json.dumps(viewer.seen()).encode() + b"}")
+        self.finish(b'{"messages":[' + messages + b"]}")
 
     def _hello(self) -> bytes:
         return encode(plain(Hello(self.app.streams.boot, time.time())))

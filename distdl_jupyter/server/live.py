@@ -12,7 +12,7 @@ import hashlib
 import json
 import threading
 import time
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core import events
@@ -20,7 +20,7 @@ from distdl_jupyter.follow import settle
 from distdl_jupyter.presentation import card, curve, detail, rows
 from distdl_jupyter.presentation.plain import plain
 from distdl_jupyter.reading import Reading
-from distdl_jupyter.server.messages import JobMessage
+from distdl_jupyter.server.messages import CurveMessage, JobMessage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -169,9 +169,10 @@ class LiveJob:
         view = self._reading.view
         shown = card.card(view, now, can_rerun=view.state.ended)
         ranks = tuple(detail.rank_row(rank) for rank in view.ranks)
-        data = plain(JobMessage(self.id, shown, curve.metrics(view), ranks))
+        data = plain(JobMessage(self.id, shown, curve.metrics(view), ranks, key=""))
         timeless = {**data, "card": {**data["card"], "now": 0, "left": None}}
-        return Told(encode(data), _digest(encode(timeless)), mark=int(now * 1000))
+        data["key"] = _digest(encode(timeless))
+        return Told(encode(data), data["key"], mark=int(now * 1000))
 
     def log(self, mark: int) -> Told:
         """Return the message about what is new in the log since a mark.
@@ -199,6 +200,7 @@ class LiveJob:
 
     def curve(self, wish: CurveWish) -> Told | None:
         """Return the message about a curve, None while nothing was reported."""
+        wish = replace(wish, key="")
         with self._lock:
             metric, count = self._wanted(wish)
             if not count:
@@ -209,7 +211,7 @@ class LiveJob:
         """Return the key of what ``curve`` would return, "" for nothing."""
         with self._lock:
             metric, count = self._wanted(wish)
-        return _curve_key(wish, metric, count) if count else ""
+        return f"{metric} {count}" if count else ""
 
     def _wanted(self, wish: CurveWish) -> tuple[str, int]:
         book = self._reading.book
@@ -218,8 +220,11 @@ class LiveJob:
 
     def _curve(self, wish: CurveWish, metric: str, count: int) -> Told:
         made = curve.curve(self._reading.book, metric, mode=wish.mode, log=wish.log, dark=wish.dark)
-        data = {**plain(made), "id": self.id, "type": "curve"}
-        return Told(encode(data), _curve_key(wish, metric, count))
+        told = CurveMessage(
+            **{name: getattr(made, name) for name in _names(made)}, id=self.id, asked=wish.metric, dark=wish.dark,
+            key=f"{metric} {count}",
+        )  # fmt: skip
+        return Told(encode(plain(told)), told.key)
 
     def _once(self, about: object, made_of: object, make: Callable[[], Told]) -> Told:
         """Return a message that was made of the same before, else make it. The lock is held."""
@@ -238,13 +243,13 @@ class LiveJob:
             return function(self._reading)
 
 
-def _curve_key(wish: CurveWish, metric: str, count: int) -> str:
-    return f"{metric}/{wish.mode}/{wish.log}/{wish.dark}/{count}"
-
-
 def _wire(changes: LogChanges) -> dict[str, Any]:
     """Return changes of a log as plain data; rows are plain already, and there are many."""
-    return {field.name: getattr(changes, field.name) for field in fields(changes)}
+    return {name: getattr(changes, name) for name in _names(changes)}
+
+
+def _names(of: Any) -> list[str]:
+    return [field.name for field in fields(of)]
 
 
 def log_rows(reading: Reading, found: list[Row]) -> bytes:

@@ -1,13 +1,14 @@
 """What a page asks the stream of events for, and the messages that it is told with.
 
-One request says everything that a page wants to know; the answer is one message after the other. What a page has of a
-log is a mark, so a later request goes on where an earlier one ended, also with another process of the server.
+One request says everything that a page wants to know; the answer is one message after the other. A message has a
+``key`` (that of a log is its ``mark``): a later request that gives it back is told only what is new since then, also
+by another process of the server.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from distdl_jupyter.presentation.schema import Card, Curve, JobRow, LogChanges, MetricValue, RankRow
 from distdl_jupyter.server.schema import Cluster
@@ -28,6 +29,7 @@ class CurveWish:
     mode: Literal["band", "ranks"] = "band"
     log: bool = False
     dark: bool = False
+    key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,22 +37,23 @@ class JobWish:
     """What to tell of one job besides its card."""
 
     log: LogWish | None = None
-    curve: CurveWish | None = None
+    curves: tuple[CurveWish, ...] = ()
+    key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
     """All that a page wants to be told. ``job`` has a ``JobWish`` by the id of the job.
 
-    For answers in batches: ``wait`` is how many seconds the answer may wait for something new, and ``seen`` is what
-    the batch before gave under this name, so that nothing is told twice.
+    ``wait`` is for answers in batches: how many seconds the answer may wait for something new.
     """
 
     jobs: bool = False
     clusters: bool = False
     job: dict[str, JobWish] = field(default_factory=dict)
     wait: float = field(default=0.0, metadata={"help": "seconds", "minimum": 0, "maximum": 60})
-    seen: dict[str, Any] = field(default_factory=dict)
+    jobs_key: str = ""
+    clusters_key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,7 @@ class JobsMessage:
     total: int
     active: int
     failed: int
+    key: str
     type: Literal["jobs"] = "jobs"
 
 
@@ -88,6 +92,7 @@ class ClustersMessage:
     """All clusters."""
 
     clusters: tuple[Cluster, ...]
+    key: str
     type: Literal["clusters"] = "clusters"
 
 
@@ -99,6 +104,7 @@ class JobMessage:
     card: Card
     metrics: tuple[MetricValue, ...]
     ranks: tuple[RankRow, ...]
+    key: str
     type: Literal["job"] = "job"
 
 
@@ -114,9 +120,12 @@ class LogMessage(LogChanges):
 
 @dataclass(frozen=True, slots=True)
 class CurveMessage(Curve):
-    """A curve of a job."""
+    """A curve of a job; ``asked`` is the metric that was asked for, which may be ""."""
 
     id: str
+    asked: str
+    dark: bool
+    key: str
     type: Literal["curve"] = "curve"
 
 
@@ -125,6 +134,7 @@ class Gone:
     """There is no such job (any more)."""
 
     id: str
+    key: str = "gone"
     type: Literal["gone"] = "gone"
 
 
@@ -133,10 +143,9 @@ Message = Hello | Alive | JobsMessage | ClustersMessage | JobMessage | LogMessag
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The messages of now, for pages that a stream does not reach; ``seen`` belongs into the next request."""
+    """The messages of now, for pages that a stream does not reach."""
 
     messages: tuple[Message, ...]
-    seen: dict[str, Any]
 
 
 # What of the same can be asked for by itself. ------------------------------------------------------

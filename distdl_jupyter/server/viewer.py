@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from distdl_jupyter.core.store import is_id
 from distdl_jupyter.presentation.plain import plain
@@ -17,7 +17,7 @@ from distdl_jupyter.server.messages import ClustersMessage, Gone
 
 if TYPE_CHECKING:
     from distdl_jupyter.server.live import LiveJob
-    from distdl_jupyter.server.messages import JobWish, LogWish, Subscription
+    from distdl_jupyter.server.messages import CurveWish, JobWish, LogWish, Subscription
     from distdl_jupyter.server.watching import Watched, WatchedJob, Watching
 
 #: Least seconds between two messages about a job, its log, its curve; seconds after which the clock goes along.
@@ -52,24 +52,19 @@ class Pace:
 class _JobPlace:
     """What a page knows of one job."""
 
-    def __init__(self, id_: str, wish: JobWish, watched: WatchedJob | None, seen: Any) -> None:
-        known = seen if isinstance(seen, dict) else {}
-        self.id = id_
-        self.wish = wish
+    def __init__(self, id_: str, wish: JobWish, watched: WatchedJob | None) -> None:
+        self._id = id_
+        self._wish = wish
         self.watched = watched
-        self.state = str(known.get("state", ""))
-        self.curve = str(known.get("curve", ""))
-        self.mark = wish.log.mark if wish.log else 0
+        self._key = wish.key
+        self._curves = [_CurvePlace(one) for one in wish.curves]
+        self._mark = wish.log.mark if wish.log else 0
         self._log_begun = False
-        self.gone = bool(known.get("gone"))
-        self._paces = {"job": Pace(_JOB), "log": Pace(_LOG), "curve": Pace(_CURVE)}
+        self.gone = wish.key == "gone"
+        self._state_pace, self._log_pace = Pace(_JOB), Pace(_LOG)
         self._version = -1
         #: Whether something waits for its turn.
         self.held = True
-
-    def seen(self) -> dict[str, Any]:
-        """Return what is to be known in the next request."""
-        return {"state": self.state, "curve": self.curve, "gone": self.gone}
 
     @property
     def busy(self) -> bool:
@@ -77,63 +72,71 @@ class _JobPlace:
         live = self.watched.live if self.watched else None
         if self.watched is None or self.watched.gone or live is None:
             return not self.gone
-        clock = not live.ended and self._paces["job"].since > _CLOCK
+        clock = not live.ended and self._state_pace.since > _CLOCK
         return self.held or self._version != live.version or clock
 
     def due(self) -> list[bytes]:
         """Return the messages of now. It may take a while: not in the event loop."""
         if self.watched is None or self.watched.gone:
-            told = [] if self.gone else [encode(plain(Gone(self.id)))]
+            told = [] if self.gone else [encode(plain(Gone(self._id)))]
             self.gone, self.held = True, False
             return told
         live = self.watched.live
         if live is None or not live.seen:
             return []
         self._version, self.held = live.version, not live.complete
-        return [*self._state(live), *self._log(live, self.wish.log), *self._curve(live)]
+        curves = [line for one in self._curves for line in self._curve(live, one)]
+        return [*self._state(live), *self._log(live, self._wish.log), *curves]
 
     def _state(self, live: LiveJob) -> list[bytes]:
-        pace = self._paces["job"]
+        pace = self._state_pace
         if not pace.due:
             self.held = True
             return []
         told = live.state()
-        if told.key == self.state and (live.ended or pace.since < _CLOCK):
+        if told.key == self._key and (live.ended or pace.since < _CLOCK):
             return []
-        self.state = told.key
+        self._key = told.key
         pace.took(len(told.line))
         return [told.line]
 
     def _log(self, live: LiveJob, wish: LogWish | None) -> list[bytes]:
-        if wish is None or not live.complete or (live.mark == self.mark and (self._log_begun or self.mark)):
+        if wish is None or not live.complete or (live.mark == self._mark and (self._log_begun or self._mark)):
             return []
-        pace = self._paces["log"]
+        pace = self._log_pace
         if not pace.due:
             self.held = True
             return []
-        told = live.log(self.mark)
-        self.mark, self._log_begun = told.mark, True
+        told = live.log(self._mark)
+        self._mark, self._log_begun = told.mark, True
         self.held = self.held or told.more
         # Many rows wait: a page that keeps up with reading gets them at once.
         if not told.more:
             pace.took(0)
         return [told.line]
 
-    def _curve(self, live: LiveJob) -> list[bytes]:
-        wish = self.wish.curve
-        key = live.curve_key(wish) if wish else ""
-        if wish is None or not key or key == self.curve:
+    def _curve(self, live: LiveJob, place: _CurvePlace) -> list[bytes]:
+        key = live.curve_key(place.wish)
+        if not key or key == place.key:
             return []
-        pace = self._paces["curve"]
-        if not pace.due:
+        if not place.pace.due:
             self.held = True
             return []
-        told = live.curve(wish)
+        told = live.curve(place.wish)
         if told is None:
             return []
-        self.curve = told.key
-        pace.took(len(told.line))
+        place.key = told.key
+        place.pace.took(len(told.line))
         return [told.line]
+
+
+class _CurvePlace:
+    """What a page knows of one curve."""
+
+    def __init__(self, wish: CurveWish) -> None:
+        self.wish = wish
+        self.key = wish.key
+        self.pace = Pace(_CURVE)
 
 
 class Viewer:
@@ -142,15 +145,11 @@ class Viewer:
     def __init__(self, watching: Watching, boot: str, wanted: Subscription) -> None:
         self._boot = boot
         self.poke = asyncio.Event()
-        seen = wanted.seen if wanted.seen.get("boot") == boot else {}
-        jobs_seen = seen.get("job")
-        by_id = jobs_seen if isinstance(jobs_seen, dict) else {}
         self._list = watching.jobs() if wanted.jobs else None
         self._clusters = watching.clusters() if wanted.clusters else None
-        self._list_mark, self._clusters_mark = _number(seen.get("jobs")), _number(seen.get("clusters"))
+        self._list_mark, self._clusters_mark = self._marked(wanted.jobs_key), self._marked(wanted.clusters_key)
         self._jobs = [
-            _JobPlace(id_, wish, watching.job(id_) if is_id(id_) else None, by_id.get(id_))
-            for id_, wish in wanted.job.items()
+            _JobPlace(id_, wish, watching.job(id_) if is_id(id_) else None) for id_, wish in wanted.job.items()
         ]
         for watched in self._watched():
             watched.join(self.poke)
@@ -164,10 +163,13 @@ class Viewer:
         for watched in self._watched():
             watched.leave(self.poke)
 
-    def seen(self) -> dict[str, Any]:
-        """Return what the page knows now, for its next request."""
-        jobs = {place.id: place.seen() for place in self._jobs}
-        return {"boot": self._boot, "jobs": self._list_mark, "clusters": self._clusters_mark, "job": jobs}
+    def _key(self, mark: int) -> str:
+        """Return the key of a list: its changes are counted by this process only."""
+        return f"{self._boot} {mark}"
+
+    def _marked(self, key: str) -> int:
+        boot, _, mark = key.partition(" ")
+        return int(mark) if boot == self._boot and mark.isdecimal() and len(mark) < 16 else 0
 
     @property
     def settled(self) -> bool:
@@ -199,13 +201,13 @@ class Viewer:
             return []
         since = self._list_mark if self._list_mark < self._list.mark else 0
         self._list_mark = self._list.mark
-        return [encode(plain(self._list.message(since)))]
+        return [encode(plain(self._list.message(since, self._key(self._list.mark))))]
 
     def _clusters_due(self) -> list[bytes]:
         if self._clusters is None or self._clusters.mark == self._clusters_mark:
             return []
         self._clusters_mark = self._clusters.mark
-        return [encode(plain(ClustersMessage(self._clusters.clusters)))]
+        return [encode(plain(ClustersMessage(self._clusters.clusters, self._key(self._clusters.mark))))]
 
     async def wait(self, seconds: float) -> None:
         """Wait until there may be something to tell, at most so many seconds."""
@@ -214,7 +216,3 @@ class Viewer:
             await asyncio.wait_for(self.poke.wait(), min(seconds, 0.1 if held else 1.0))
         except TimeoutError:
             return
-
-
-def _number(value: object) -> int:
-    return value if isinstance(value, int) and value > 0 else 0

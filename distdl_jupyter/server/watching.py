@@ -161,7 +161,7 @@ class WatchedList(Watched):
 
     async def look(self) -> float:
         """Read what has changed."""
-        found = await self.apart(self._app.listing.all)
+        found = await self.apart(self._app.listing.known)
         if self._take(found):
             self.changed()
         return float(self._app.list_seconds)
@@ -177,7 +177,7 @@ class WatchedList(Watched):
         self._rows = {id_: (mark, row) if id_ in new else self._rows[id_] for id_, row in rows.items()}
         return True
 
-    def message(self, since: int) -> JobsMessage:
+    def message(self, since: int, key: str) -> JobsMessage:
         """Return what changed since a mark; 0 is the whole list."""
         rows = [row for _, row in self._rows.values()]
         return JobsMessage(
@@ -187,6 +187,7 @@ class WatchedList(Watched):
             total=len(rows),
             active=sum(not State(row.state).ended for row in rows),
             failed=sum(row.state == State.FAILED.value for row in rows),
+            key=key,
         )
 
 
