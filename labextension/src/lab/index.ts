@@ -1,15 +1,15 @@
 /** What JupyterLab loads: the plugins of distributed training, one module each. */
 import type { JupyterFrontEndPlugin } from '@jupyterlab/application';
-import api from './api';
 import commands from './commands';
 import language from './language';
 import launchpage from './launchpage';
+import live from './live';
 import notebook from './notebook';
 import pages from './pages';
 import renderer from './renderer';
 import sidebar from './sidebar';
 import status from './status';
 
-const plugins: JupyterFrontEndPlugin<unknown>[] = [language, api, sidebar, pages, renderer, notebook, launchpage, status, commands];
+const plugins: JupyterFrontEndPlugin<unknown>[] = [language, live, sidebar, pages, renderer, notebook, launchpage, status, commands];
 
 export default plugins;
