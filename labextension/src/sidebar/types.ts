@@ -67,6 +67,8 @@ export interface Connection {
   heard: number | null;
   /** When it is tried again, null while that goes on. */
   retry: number | null;
+  /** What the server says where it does answer, but not as it should; "" when it is just silent. */
+  problem: string;
 }
 
 /** A request that was refused: one sentence and, when there is one, the remedy and the field that it is about. */

@@ -32,7 +32,7 @@ export class SidebarView {
   #items: Item[] = [];
   #known = new Map<string, Item>();
   #answered = false;
-  #connection: Connection = { state: 'connecting', heard: null, retry: null };
+  #connection: Connection = { state: 'connecting', heard: null, retry: null, problem: '' };
 
   readonly #banner: Banner;
   readonly #clusters: ClusterList;
@@ -108,7 +108,9 @@ export class SidebarView {
 
   /** Say whether the values are fresh. */
   connection(connection: Connection): void {
-    this.#connection = connection;
+    // A new try is not an answer yet: the banner stays until there is one.
+    const trying = connection.state === 'connecting' && this.#stale;
+    this.#connection = trying ? { ...this.#connection, retry: null } : connection;
     this.tick();
   }
 
