@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from distdl_jupyter.core.store import JobStore
-from tests.conftest import until_gone
+from tests.conftest import until_gone, wait_for
 from tests.panels import recorded
 
 pytestmark = pytest.mark.timeout(600)
@@ -68,7 +68,7 @@ def test_the_list_is_newest_first_with_search_states_and_pages(server):
 
 def test_a_job_is_cancelled_then_deleted_and_nothing_is_left(server):
     id_ = server.submit(WAIT, options={"process_count_per_node": 2, "distributed_backend": "torch"})
-    server.until(id_, "running")
+    wait_for(lambda: "waiting" in server.ask("GET", f"/jobs/{id_}/log", params={"format": "text"}).text, what="output")
     assert server.get(f"/jobs/{id_}/result")["ok"] is None
     refused = server.delete(f"/jobs/{id_}", status=409)
     assert refused["type"] == "JobStillRunning"

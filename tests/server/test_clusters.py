@@ -1,0 +1,147 @@
+"""Clusters over HTTP: those that are there by themselves, named ones of another package, nodes, scaling, jobs on them."""
+
+import socket
+
+import pytest
+
+from tests import plugin
+from tests.conftest import wait_for
+from tests.server.running import serve
+
+WAIT = "import time\ntime.sleep(600)"
+
+
+# These jobs never meet, so they wait in the state "starting" for some time: nothing here depends on it.
+
+
+def node(server, cluster, name):
+    return next(one for one in server.get(f"/clusters/{cluster}")["nodes"] if one["name"] == name)
+
+
+def test_this_machine_is_there_and_says_what_it_does(server):
+    listed = server.get("/clusters")["clusters"]
+    assert [one["name"] for one in listed] == ["local"]
+    local = listed[0]
+    assert (local["title"], local["named"], local["can_scale"], local["problem"]) == ("Local", False, False, "")
+    assert (local["node_count"], local["max_node_count"], local["active_jobs"]) == (1, 1, 0)
+    assert "core" in local["detail"]
+    machine = socket.gethostname()
+    assert node(server, "local", machine)["state"] == "idle"
+
+    id_ = server.submit(WAIT, name="digits", options={"node_count": 2, "distributed_backend": "torch"})
+    busy = wait_for(lambda: (found := node(server, "local", machine))["jobs"] and found, what="a busy machine")
+    assert (busy["state"], busy["detail"], busy["jobs"]) == ("busy", "running digits", [id_])
+    assert server.get("/clusters/local")["active_jobs"] == 1
+    server.post(f"/jobs/{id_}/cancel", {"now": True}, status=202)
+    server.until_ended(id_)
+    idle = wait_for(lambda: (found := node(server, "local", machine))["state"] == "idle" and found)
+    assert (idle["detail"].startswith("idle "), idle["jobs"]) == (True, [])
+
+
+def test_a_fixed_or_built_in_cluster_is_neither_scaled_nor_removed(server):
+    refused = server.patch("/clusters/local", {"node_count": 2}, status=409)
+    assert (refused["type"], refused["message"]) == (
+        "ClusterRefused",
+        "A cluster of the kind Local has a fixed number of nodes.",
+    )
+    assert server.delete("/clusters/local", status=409)["message"] == "local is there by itself and cannot be removed."
+    assert server.get("/clusters/nowhere", status=404)["type"] == "ClusterNotFound"
+    assert server.delete("/clusters/nowhere", status=404)["type"] == "ClusterNotFound"
+    assert server.patch("/clusters/%2e%2e%2fetc", {"node_count": 2}, status=404)["type"] == "ClusterNotFound"
+
+
+def test_another_packages_cluster_is_named_runs_jobs_is_scaled_and_removed(server, rack):
+    assert [one["name"] for one in server.get("/clusters")["clusters"]] == ["local"]
+    made = server.post("/clusters", {"name": "mini", "kind": "rack", "options": {"machines": 2, "down": 1}})
+    assert (made["name"], made["kind"], made["title"], made["named"]) == ("mini", "rack", "Rack", True)
+    assert made["detail"] == "2 machines in a rack"
+    assert [(one["name"], one["state"], one["detail"]) for one in made["nodes"]] == [
+        ("node-0", "idle", ""),
+        ("node-1", "down", "no answer"),
+    ]
+    assert (made["nodes"][0]["gpus"], made["nodes"][0]["gpu_name"]) == (4, "A100")
+    assert [one["name"] for one in server.get("/clusters")["clusters"]] == ["local", "mini"]
+    assert server.post("/clusters", {"name": "mini", "kind": "rack"}, status=409)["type"] == "ClusterRefused"
+
+    scaled = server.patch("/clusters/mini", {"node_count": 3})
+    assert (scaled["node_count"], scaled["max_node_count"], scaled["options"]) == (3, 8, {"machines": 3, "down": 1})
+    refused = server.patch("/clusters/mini", {"node_count": 9}, status=409)
+    assert refused["message"] == "The rack has room for 8 machines."
+
+    options = {"compute_target": "mini", "node_count": 2, "distributed_backend": "torch"}
+    id_ = server.submit(WAIT, name="digits", options=options)
+    wait_for(lambda: node(server, "mini", "node-1")["jobs"], what="a busy machine")
+    mini = server.get("/clusters/mini")
+    assert [(one["state"], one["jobs"]) for one in mini["nodes"]] == [("busy", [id_]), ("busy", [id_]), ("down", [])]
+    assert mini["active_jobs"] == 1
+    assert server.get("/clusters/local")["active_jobs"] == 0
+    refused = server.delete("/clusters/mini", status=409)
+    assert refused["message"] == "1 job of mini has not ended."
+    assert refused["hint"] == "Cancel them first, or wait for their end."
+    server.post(f"/jobs/{id_}/cancel", {"now": True}, status=202)
+    server.until_ended(id_)
+    server.delete("/clusters/mini")
+    assert [one["name"] for one in server.get("/clusters")["clusters"]] == ["local"]
+    assert server.get(f"/jobs/{id_}")["card"]["compute_target"] == "mini"
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"name": "a b", "kind": "rack"}, "name"),
+        ({"name": "rack", "kind": "rack"}, "name"),
+        ({"name": "mini", "kind": "nowhere"}, "kind"),
+        ({"name": "mini", "kind": "rack", "options": {"wheels": 3}}, "wheels"),
+        ({"name": "mini", "kind": "rack", "options": {"token": "x"}}, "token"),
+        ({"name": "mini"}, "kind"),
+    ],
+)
+def test_what_is_wrong_with_a_new_cluster_names_its_field(server, rack, body, field):
+    assert server.post("/clusters", body, status=400)["field"] == field
+
+
+def test_a_silent_cluster_hides_no_other_and_is_shown_as_such(root, rack):
+    with serve(root, traits={"cluster_seconds": 0.5}) as server:
+        server.post("/clusters", {"name": "slow", "kind": "rack", "options": {"silent_seconds": 4}})
+        listed = {one["name"]: one for one in server.get("/clusters")["clusters"]}
+        assert listed["local"]["problem"] == ""
+        assert listed["slow"]["problem"] == "It has said nothing for 0.5 s."
+        assert listed["slow"]["nodes"] == []
+
+
+def test_a_plug_in_that_fails_is_told_and_hides_no_other(server, tmp_path, monkeypatch):
+    plugin.install(tmp_path, monkeypatch, plugin.CLUMSY, {"clusters": {"clumsy": "Clumsy"}})
+    plugin.install(tmp_path, monkeypatch, plugin.BROKEN, {"clusters": {"broken": "Clumsy"}})
+    try:
+        listed = {one["name"]: one["problem"] for one in server.get("/clusters")["clusters"]}
+        assert listed["local"] == ""
+        assert listed["clumsy"] == "Its plug-in failed: ZeroDivisionError: counted the machines"
+        assert "cannot be loaded: ModuleNotFoundError: No module named 'a_module_that_is_nowhere'" in listed["broken"]
+        offered = {one["name"]: one for one in server.get("/plugins")["clusters"]}
+        assert offered["clumsy"]["problem"] == ""
+        assert "cannot be loaded" in offered["broken"]["problem"]
+        assert offered["broken"]["remedy"].endswith("reinstall the package that brings it.")
+    finally:
+        plugin.forget()
+
+
+def test_a_broken_file_of_names_is_told(server, tmp_path):
+    (tmp_path / "jupyter-config").mkdir(exist_ok=True)
+    (tmp_path / "jupyter-config" / "distdl_jupyter.json").write_text("{")
+    refused = server.get("/clusters", status=500)
+    assert "distdl_jupyter.json cannot be read" in refused["message"]
+    assert refused["hint"] == "Mend or delete that file."
+
+
+def test_plugins_tell_their_options_as_json_schema(server, rack):
+    found = server.get("/plugins")
+    rack_ = next(one for one in found["clusters"] if one["name"] == "rack")
+    assert (rack_["title"], rack_["problem"]) == ("Rack", "")
+    assert rack_["options"]["properties"]["machines"] == {
+        "type": "integer",
+        "description": "how many machines",
+        "default": 2,
+    }
+    horovod = next(one for one in found["backends"] if one["name"] == "horovod")
+    assert horovod["labels"] == ["horovod-gloo", "horovod-mpi"]
+    assert horovod["options"]["properties"]["controller"]["enum"] == ["gloo", "mpi"]
