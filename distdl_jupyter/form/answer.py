@@ -120,6 +120,7 @@ def _subject(question: Question, text: CellText, kernel: Kernel | None) -> Subje
         notebook=question.notebook,
         cell_id=question.cell_id,
         execution_count=question.execution_count,
+        unnamed="job" if question.own else "cell",
     )
     if kernel is None:
         return subject

@@ -92,7 +92,9 @@ class CellSubject:
         notebook: str = "",
         cell_id: str = "",
         execution_count: int | None = None,
+        unnamed: str = "cell",
     ) -> None:
+        self._unnamed = unnamed
         self.text, self._namespace = text, namespace
         self._notebook, self._cell_id, self._count = notebook, cell_id, execution_count
 
@@ -101,7 +103,7 @@ class CellSubject:
         draft, error = self._capture()
         body = self.text.body
         more = "\n".join(text.text for text in draft.texts if text.text != body) if draft else ""
-        name = Path(self._notebook).stem[:100] or "cell"
+        name = Path(self._notebook).stem[:100] or self._unnamed
         training = code.inspect_cell(body, name=name, more=more, numbers=draft.numbers if draft else None)
         kept = None if draft is None else replace(draft, name=name, payload=None)
         return Look(training, "", self._count, "", kept, error)

@@ -34,7 +34,11 @@ class Form(Handler):
 def _worked_out(body: FormQuestion, python: Interpreter, root: Path, seconds: float) -> FormAnswer:
     """Return the form. Raises PluginUnavailable when that Python has no distdl_jupyter, LaunchFailed."""
     asked = {field.name: getattr(body, field.name) for field in dataclasses.fields(body) if field.name != "kernel_name"}
-    return FormAnswer(**(_here(asked) if python.own else submitting.ask(python, _MODULE, asked, root, seconds)))
+    # What a notebook's cell takes from beside it only its kernel can tell: the notebook is no more than a name here.
+    path = submitting.beside(root, body.notebook) if body.own else None
+    asked["notebook"] = str(path or body.notebook)
+    folder = path.parent if path else root
+    return FormAnswer(**(_here(asked) if python.own else submitting.ask(python, _MODULE, asked, folder, seconds)))
 
 
 _MODULE = "distdl_jupyter.form"

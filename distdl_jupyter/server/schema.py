@@ -118,8 +118,8 @@ class JobList:
 class NewJob:
     """Source text to run as a cell on every rank; ``options`` are those of ``submit``, under any of their names.
 
-    ``notebook`` is the path of a notebook below the server's root: the job works in its folder, and modules beside it
-    travel along. ``kernel_name`` chooses the Python; without one it is that of the server.
+    ``notebook`` is the path of a notebook or script below the server's root: the job works in its folder, and modules
+    beside it travel along. ``kernel_name`` chooses the Python; without one it is that of the server.
     """
 
     code: str

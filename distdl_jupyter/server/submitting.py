@@ -82,7 +82,7 @@ class Request:
     def submit(self) -> client.Job:
         """Start the job and return its handle. Raises InvalidSpec, PluginUnavailable, LaunchFailed."""
         python = interpreter(self.asked.kernel_name, self.specs)
-        notebook = self._notebook()
+        notebook = beside(self.root, self.asked.notebook)
         request = {
             "code": self.asked.code,
             "name": self.asked.name,
@@ -92,19 +92,20 @@ class Request:
         told = ask(python, submission.__name__, request, notebook.parent if notebook else self.root, self.seconds)
         return client.attach(str(told["id"]))
 
-    def _notebook(self) -> Path | None:
-        """Return the notebook's file, which lies below the root. Raises InvalidSpec."""
-        if not self.asked.notebook:
-            return None
-        root = self.root.resolve()
-        try:
-            path = (root / self.asked.notebook.lstrip("/")).resolve()
-            good = path.is_relative_to(root) and path.suffix == ".ipynb" and path.parent.is_dir()
-        except (OSError, ValueError, RuntimeError):
-            good = False
-        if not good:
-            raise InvalidSpec("No such notebook lies below the server's folder.", field="notebook")
-        return path
+
+def beside(root: Path, path: str) -> Path | None:
+    """Return the notebook or script that the text is from, None for "". Raises InvalidSpec when not below the root."""
+    if not path:
+        return None
+    root = root.resolve()
+    try:
+        found = (root / path.lstrip("/")).resolve()
+        good = found.is_relative_to(root) and found.suffix in (".ipynb", ".py") and found.parent.is_dir()
+    except (OSError, ValueError, RuntimeError):
+        good = False
+    if not good:
+        raise InvalidSpec("No such notebook or script lies below the server's folder.", field="notebook")
+    return found
 
 
 def ask(python: Interpreter, module: str, request: Any, folder: Path, seconds: float) -> dict[str, Any]:

@@ -76,6 +76,19 @@ def test_text_of_its_own_has_no_notebook_to_take_names_from(server):
     assert "model" in json.dumps(form["checks"]["items"])
 
 
+def test_a_script_brings_its_folder_along(server, root):
+    (root / "proj").mkdir()
+    (root / "proj" / "model.py").write_text("NAME = 'net'\n")
+    code = "import model\nprint(model.NAME)"
+    form = server.post("/form", {"code": code, "notebook": "proj/train.py", "own": True}, 200)
+    assert form["name"] == "train"
+    assert [item["name"] for item in form["captured"]["items"]] == ["model.py"]
+    id_ = server.submit(code, notebook="proj/train.py", options=form["options"])
+    assert server.until_ended(id_)["state"] == "completed"
+    assert "net" in server.ask("GET", f"/jobs/{id_}/log", params={"format": "text"}).text
+    assert server.post("/form", {"code": "1", "notebook": "../train.py", "own": True}, 400)["field"] == "notebook"
+
+
 def test_an_advice_can_be_followed(server):
     code = "import time\ntime.sleep(1)"
     form = server.post("/form", {"code": code, "fields": {"node_count": 2, "distributed_backend": "torch"}}, 200)

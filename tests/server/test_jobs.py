@@ -112,7 +112,7 @@ def test_a_job_works_in_its_notebooks_folder_and_takes_the_modules_beside_it(ser
 
 
 @pytest.mark.parametrize(
-    "path", ["../elsewhere.ipynb", "../../etc/passwd", "deep/none/train.ipynb", "train.py", "a\0b.ipynb"]
+    "path", ["../elsewhere.ipynb", "../../etc/passwd", "deep/none/train.ipynb", "train.txt", "a\0b.ipynb"]
 )
 def test_a_notebook_outside_the_servers_folder_is_refused(server, root, path):
     (root.parent / "elsewhere.ipynb").write_text("{}")

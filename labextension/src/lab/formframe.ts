@@ -22,9 +22,10 @@ export class FormFrame {
     return this.#store;
   }
 
-  /** Put the focus where Enter submits. */
+  /** Put the focus where Enter submits, or on the first button when that is not possible now. */
   focus(): void {
-    (this.element.querySelector<HTMLElement>('.dd-submit') ?? this.element.querySelector<HTMLElement>('button'))?.focus();
+    const usable = (where: string): HTMLElement | null => this.element.querySelector<HTMLElement>(`${where}:not(:disabled)`);
+    (usable('.dd-submit') ?? usable('button'))?.focus();
   }
 
   dispose(): void {

@@ -87,9 +87,9 @@ export async function askServer(question: Question, kernelName: string): Promise
   return (await posted('form', { ...question, kernel_name: kernelName })) as Answer;
 }
 
-/** Start a job from source text and return its id and name. Raises Refusal. */
-export async function submitText(code: string, kernelName: string, options: Record<string, unknown>): Promise<{ id: string; name: string }> {
-  return (await posted('jobs', { code, kernel_name: kernelName, options })) as { id: string; name: string };
+/** Start a job from source text, in the folder of the script it is from, and return its id and name. Raises Refusal. */
+export async function submitText(code: string, script: string, kernelName: string, options: Record<string, unknown>): Promise<{ id: string; name: string }> {
+  return (await posted('jobs', { code, notebook: script, kernel_name: kernelName, options })) as { id: string; name: string };
 }
 
 async function posted(path: string, body: unknown): Promise<unknown> {

@@ -20,14 +20,22 @@ const NEW_JOB = 'distdl:new-job';
 const NAMESPACE = 'distdl-new-job';
 const TYPING = 700;
 /** What a new page begins with: it runs as it is. */
-const BEGINNING = `import os
+const BEGINNING = `import torch
+import torch.distributed as dist
 from distdl_jupyter import log, progress
 
-rank = int(os.environ.get("RANK", 0))
-for step in range(100):
-    log(step=step, loss=1 / (1 + step))
-    progress(step + 1, 100)
-print("rank", rank, "is done")
+dist.init_process_group()
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+for step in range(200):
+    x = torch.randn(32, 8)
+    loss = ((model(x) - x.sum(1, keepdim=True)) ** 2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    log(step=step, loss=loss.item())
+    progress(step + 1, 200)
+dist.destroy_process_group()
 `;
 
 /** What a page keeps over a reload. */
@@ -59,6 +67,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
         widget.title.label = __('New job');
         widget.title.icon = ranksIcon;
         widget.title.closable = true;
+        widget.toolbar.hide();
         page.onChanged = () => void tracker.save(widget);
         void tracker.add(widget);
         shell.add(widget, 'main', { type: 'distdl' });
@@ -81,6 +90,8 @@ class NewJob extends Widget implements Text {
   readonly #path: TextField;
   readonly #problem = h('div', { class: 'dd-form-note dd-ink-err', role: 'alert', hidden: true });
   #kernel: string;
+  /** The script that the text is from, "" for none: its folder is where the job works. */
+  #source: string;
   #typing: ReturnType<typeof setTimeout> | undefined;
 
   constructor(private readonly app: JupyterFrontEnd, editors: IEditorServices, draft: Draft) {
@@ -93,6 +104,7 @@ class NewJob extends Widget implements Text {
     this.#kernels.offer(specs.map(({ name, title }) => ({ value: name, text: title, reason: '' })));
     this.#kernels.show(this.#kernel);
     this.#path = new TextField({ 'aria-labelledby': script, placeholder: 'train.py' }, () => undefined, icon('file', 14, 'dd-sub'));
+    this.#source = draft.path;
     this.#path.show(draft.path);
     const host = h('div', { class: 'dd-newjob-editor', 'aria-labelledby': code });
     this.node.append(h('div', { class: 'dd-newjob-inner' }, this.#codePart(host, kernel, script, code)));
@@ -105,7 +117,7 @@ class NewJob extends Widget implements Text {
 
   /** What the page keeps over a reload. */
   get draft(): Draft {
-    return { code: this.#code, kernel: this.#kernel, path: this.#path.input.value };
+    return { code: this.#code, kernel: this.#kernel, path: this.#source };
   }
 
   override dispose(): void {
@@ -118,7 +130,7 @@ class NewJob extends Widget implements Text {
   }
 
   about(): Pick<Question, 'code' | 'notebook' | 'cell_id' | 'execution_count' | 'own'> {
-    return { code: this.#code, notebook: this.#path.input.value.trim(), cell_id: '', execution_count: null, own: true };
+    return { code: this.#code, notebook: this.#source, cell_id: '', execution_count: null, own: true };
   }
 
   ask(question: Question): Promise<Answer> {
@@ -127,7 +139,7 @@ class NewJob extends Widget implements Text {
 
   async submit(form: Answer, secrets: Record<string, string>): Promise<Fields['status']> {
     const variables = { ...(form.options['environment_variables'] as Record<string, string> | undefined), ...secrets };
-    const { id, name } = await submitText(form.code, this.#kernel, { ...form.options, environment_variables: variables });
+    const { id, name } = await submitText(form.code, this.#source, this.#kernel, { ...form.options, environment_variables: variables });
     if (this.app.commands.hasCommand('distdl:open-job')) void this.app.commands.execute('distdl:open-job', { id });
     return { level: 'ok', name, job: id };
   }
@@ -156,9 +168,20 @@ class NewJob extends Widget implements Text {
       const file = await this.app.serviceManager.contents.get(path, { type: 'file', format: 'text', content: true });
       this.#model.sharedModel.setSource(String(file.content));
       setLine(this.#problem, '');
+      this.#rename(path);
     } catch {
       setLine(this.#problem, __('%1 cannot be opened as text. Give a path below the folder of this server.', path));
     }
+  }
+
+  /** Take another script; a name that nobody has chosen follows it. */
+  #rename(path: string): void {
+    const store = this.#frame.store;
+    const mine = store?.get('name') !== nameOf(this.#source);
+    this.#source = path;
+    this.onChanged();
+    if (mine) void store?.ask();
+    else store?.set({ name: nameOf(path) });
   }
 
   #choose(name: string): void {
@@ -176,6 +199,9 @@ class NewJob extends Widget implements Text {
     }, TYPING);
   };
 }
+
+/** Return the name that the form gives a job from a script: "train". */
+const nameOf = (path: string): string => path.split('/').pop()?.replace(/\.[^.]*$/, '') || 'job';
 
 /** Return the kernels that are Python, the default first. */
 function pythons(specs: KernelSpec.ISpecModels | null): { name: string; title: string }[] {
