@@ -20,7 +20,7 @@ from itertools import islice, takewhile
 from typing import Any
 
 from distdl_jupyter.core.events import Event
-from distdl_jupyter.core.printable import printable
+from distdl_jupyter.core.printable import MAX_SHOWN, printable
 
 #: Equal lines of ranks are folded when they come within so many seconds.
 WINDOW = 2.0
@@ -115,7 +115,8 @@ class LogBook:
             self._redraw(t, rank, stream, text, event)
             return
         for line in text.split("\n"):
-            self._add(t, rank, stream, printable(line))
+            clean = len(line) <= MAX_SHOWN and line.isprintable()  # what printable() leaves as it is, without the call
+            self._add(t, rank, stream, line if clean else printable(line))
 
     @property
     def open(self) -> list[Row]:
@@ -183,27 +184,28 @@ class LogBook:
         if stream == "err" and not redraws:
             self.errors[rank] = self.errors.get(rank, 0) + 1
         row = self._recent.find(t, rank, stream, text) if redraws <= 1 else None
-        if row is None:
-            row = self._append(Row(0, t, rank, stream, text, redraws))
-            if redraws <= 1:
-                self._recent.add(row)
+        if row is not None:
+            row.add(rank, line)
+            self._touch(row)
+            return
+        row = Row(0, t, rank, stream, text, redraws)
         row.add(rank, line)
-        self._touch(row)
+        self._append(row)
+        if redraws <= 1:
+            self._recent.add(row)
 
-    def _append(self, row: Row) -> Row:
+    def _append(self, row: Row) -> None:
         row.n = self._next
         self._next += 1
         if len(self.rows) == self.rows.maxlen:
             del self._touched[self.rows[0].n]
         self.rows.append(row)
-        self._touch(row)
-        return row
+        self._touched[row.n] = row
+        self._revision = row.revision = self._revision + 1
 
     def _touch(self, row: Row) -> None:
-        self._revision += 1
-        row.revision = self._revision
-        if row.n >= 0:
-            self._touched.pop(row.n, None)
+        self._revision = row.revision = self._revision + 1
+        if self._touched.pop(row.n, None):
             self._touched[row.n] = row
 
     def _redraw(self, t: float, rank: int | None, stream: str, text: str, event: Event) -> None:
@@ -222,39 +224,67 @@ class _Recent:
     def __init__(self, size: int) -> None:
         self._size = size
         self._rows: deque[Row] = deque()
-        self._by_text: dict[tuple[str, str], list[Row]] = {}
-        #: Number of the newest row that holds a rank's line of this text: equal lines of one rank stay separate.
-        self._held: dict[tuple[str, str], dict[int, int]] = {}
+        #: Nearly every text has one row and needs no list.
+        self._by_text: dict[tuple[str, str], Row | _Equal] = {}
 
     def add(self, row: Row) -> None:
         """Take a new row."""
         self._rows.append(row)
         key = (row.stream, row.text)
-        self._by_text.setdefault(key, []).append(row)
-        self._held.setdefault(key, {})[row.rank or 0] = row.n
+        known = self._by_text.get(key)
+        if known is None:
+            self._by_text[key] = row
+            return
+        if isinstance(known, Row):
+            known = self._by_text[key] = _Equal(known)
+        known.add(row)
 
     def find(self, t: float, rank: int, stream: str, text: str) -> Row | None:
         """Return the oldest recent row of the text that has no line of the rank behind its newest one."""
-        self._forget(t)
-        key = (stream, text)
-        rows = self._by_text.get(key)
-        if rows is None:
+        rows = self._rows
+        if rows and (t - rows[0].t > WINDOW or len(rows) >= self._size):
+            self._forget(t)
+        known = self._by_text.get((stream, text))
+        if known is None:
             return None
-        held = self._held[key]
-        at = bisect_right(rows, held.get(rank, -1), key=_number)
-        if at == len(rows):
-            return None
-        held[rank] = rows[at].n
-        return rows[at]
+        if isinstance(known, Row):
+            return None if rank in known.lines else known
+        return known.find(rank)
 
     def _forget(self, now: float) -> None:
         while self._rows and (now - self._rows[0].t > WINDOW or len(self._rows) >= self._size):
             row = self._rows.popleft()
             key = (row.stream, row.text)
-            rows = self._by_text[key]
-            del rows[0]
-            if not rows:
-                del self._by_text[key], self._held[key]
+            known = self._by_text[key]
+            if known is row or (isinstance(known, _Equal) and not known.forget()):
+                del self._by_text[key]
+
+
+class _Equal:
+    """Several recent rows that say the same, in order."""
+
+    def __init__(self, first: Row) -> None:
+        self._rows = [first]
+        #: Number of the newest row that holds a rank's line: equal lines of one rank stay separate.
+        self._held = dict.fromkeys(first.lines, first.n)
+
+    def add(self, row: Row) -> None:
+        """Take a new row."""
+        self._rows.append(row)
+        self._held[row.rank or 0] = row.n
+
+    def find(self, rank: int) -> Row | None:
+        """Return the oldest row that has no line of the rank behind its newest one."""
+        at = bisect_right(self._rows, self._held.get(rank, -1), key=_number)
+        if at == len(self._rows):
+            return None
+        self._held[rank] = self._rows[at].n
+        return self._rows[at]
+
+    def forget(self) -> bool:
+        """Drop the oldest row; False when none is left."""
+        del self._rows[0]
+        return bool(self._rows)
 
 
 def _number(row: Row) -> int:

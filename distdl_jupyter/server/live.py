@@ -2,6 +2,7 @@
 
 * Its file is read in small steps by one thread at a time. Everything but the log comes first, which takes a moment
   whatever the job printed: state, failure and curves are there at once, and the log follows.
+* While a long log is folded, pages are shown its last lines by themselves.
 * Messages are made once for all pages that want the same; what a page was told is known to the page's own ``Viewer``.
 * Nothing here knows HTTP or waits for anything.
 """
@@ -16,6 +17,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core import events
+from distdl_jupyter.core.log import LogBook
 from distdl_jupyter.follow import settle
 from distdl_jupyter.presentation import card, curve, detail, rows
 from distdl_jupyter.presentation.plain import plain
@@ -36,6 +38,8 @@ KEPT = 250_000
 FIRST, MOST, BEHIND = 1000, 5000, 20_000
 #: Bytes of a file that are looked through, and bytes of log that are folded, before others get a turn.
 _LOOK, _STEP = 4 * 1024 * 1024, 256 * 1024
+#: Bytes of log for which folding takes so long that pages are shown a glimpse, and bytes of that.
+_LONG, _GLIMPSE = 8 * 1024 * 1024, 512 * 1024
 #: Seconds that a thread reads before it says what it has.
 _TURN = 0.2
 #: Seconds of silence after which the writer's proof of life is asked for.
@@ -192,6 +196,26 @@ class LiveJob:
         kept = found.rows[-FIRST:] if begin else found.rows
         data = {"id": self.id, "mark": found.mark, "whole": begin, "type": "log"}
         return Told(encode({**_wire(rows.told(book, kept)), **data}), str(found.mark), found.mark, bool(found.more))
+
+    def glimpse(self) -> Told | None:
+        """Return the last lines of a log that is long to read, in place of all rows; None when it is short.
+
+        Their numbers are those of no other message: the next message about the log begins anew.
+        """
+        with self._lock:
+            end = self._reading.cursor
+            if end - self._reading.logged < _LONG:
+                return None
+            return self._once("glimpse", end, lambda: self._glimpse(end))
+
+    def _glimpse(self, end: int) -> Told:
+        # The first line of what is read is torn most of the time: it is skipped as no JSON.
+        found, _ = events.read(self._folder.events, end - _GLIMPSE, _GLIMPSE, "logs")
+        book = LogBook(self._reading.view.process_count, FIRST)
+        for event in found:
+            book.apply(event)
+        shown = _wire(rows.told(book, book.rows))
+        return Told(encode({**shown, "errors": {}, "id": self.id, "mark": 0, "whole": True, "type": "log"}), "")
 
     @property
     def mark(self) -> int:

@@ -59,7 +59,7 @@ class _JobPlace:
         self._key = wish.key
         self._curves = [_CurvePlace(one) for one in wish.curves]
         self._mark = wish.log.mark if wish.log else 0
-        self._log_begun = False
+        self._log_begun = self._glimpsed = False
         self.gone = wish.key == "gone"
         self._state_pace, self._log_pace = Pace(_JOB), Pace(_LOG)
         self._version = -1
@@ -101,7 +101,11 @@ class _JobPlace:
         return [told.line]
 
     def _log(self, live: LiveJob, wish: LogWish | None) -> list[bytes]:
-        if wish is None or not live.complete or (live.mark == self._mark and (self._log_begun or self._mark)):
+        if wish is None:
+            return []
+        if not live.complete:
+            return self._glimpse(live)
+        if live.mark == self._mark and (self._log_begun or self._mark):
             return []
         pace = self._log_pace
         if not pace.due:
@@ -114,6 +118,12 @@ class _JobPlace:
         if not told.more:
             pace.took(0)
         return [told.line]
+
+    def _glimpse(self, live: LiveJob) -> list[bytes]:
+        """Return the last lines once, to a page that has nothing of the log yet."""
+        told = None if self._mark or self._glimpsed else live.glimpse()
+        self._glimpsed = True
+        return [told.line] if told else []
 
     def _curve(self, live: LiveJob, place: _CurvePlace) -> list[bytes]:
         key = live.curve_key(place.wish)
