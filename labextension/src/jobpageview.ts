@@ -14,12 +14,15 @@ import { RanksTable } from './rankstable';
 import { Tabs } from './tabs';
 import { ENDED, clock, duration } from './words';
 
-/** How the server is reached: since when it is silent and when the next try is, in milliseconds of `Date.now()`. */
+/** How the server is reached: when it was heard last and when the next try is, in epoch seconds of the page's clock. */
 export interface Connection {
   live: boolean;
-  lastHeard: number;
+  lastHeard: number | null;
   nextTry: number | null;
 }
+
+/** Seconds of silence that are not worth a word. */
+const SHORT = 3;
 
 export interface PageHost extends JobHost {
   connection(): Connection;
@@ -62,6 +65,7 @@ export class JobPageView {
   readonly #view: JobView;
   #detail: JobDetail | null = null;
   #told = '';
+  readonly #opened = Date.now() / 1000;
 
   constructor(private readonly root: HTMLElement, private readonly host: PageHost, state: PageState, keep: (state: PageState) => void) {
     root.classList.add('dd', 'dd-page');
@@ -181,13 +185,13 @@ export class JobPageView {
 
   #drawConnection(): void {
     const { live, lastHeard, nextTry } = this.host.connection();
-    const seconds = nextTry === null ? null : Math.max(0, Math.ceil((nextTry - Date.now()) / 1000));
-    // Short interruptions are not worth a word.
-    const silent = !live && Date.now() - lastHeard > 3000;
+    const now = Date.now() / 1000;
+    const seconds = nextTry === null ? null : Math.max(0, Math.ceil(nextTry - now));
+    const silent = !live && now - (lastHeard ?? this.#opened) > SHORT;
     show(this.#banner, silent);
     if (!silent) return;
     const next = seconds ? __('Next try in %1.', duration(seconds)) : __('Trying now.');
-    const shown = lastHeard ? ` ${__('Shown: %1.', clock(lastHeard / 1000))}` : '';
+    const shown = lastHeard === null ? '' : ` ${__('Shown: %1.', clock(lastHeard))}`;
     fill(this.#banner, 'silent', () => [
       icon('warn', 16, 'dd-ink-warn'),
       h('b', { class: 'dd-nw' }, __('Server does not answer')),

@@ -1,14 +1,108 @@
 /** The pages of the main area: one for a job, one that compares several. */
-import type { JupyterFrontEndPlugin } from '@jupyterlab/application';
+import { ILayoutRestorer, type JupyterFrontEnd, type JupyterFrontEndPlugin } from '@jupyterlab/application';
+import { WidgetTracker } from '@jupyterlab/apputils';
+import { IDocumentManager } from '@jupyterlab/docmanager';
+import { INotebookTracker } from '@jupyterlab/notebook';
+import { UUID, type ReadonlyJSONObject, type ReadonlyPartialJSONObject } from '@lumino/coreutils';
+import type { Widget } from '@lumino/widgets';
+import type { CompareState } from '../comparison';
+import type { Choice } from '../picker';
+import { ComparePage } from './comparepage';
+import { COMPARE, JobPage, OPEN_JOB } from './jobpage';
 import { NAME } from './ids';
+import { isJobId } from './jobid';
 import { ILanguage } from './language';
+import { IDistDL, type DistDL } from './live';
+import { cellOpener, type OpenCell } from './opencell';
+import { __ } from './trans';
+
+type Args = ReadonlyPartialJSONObject;
 
 const plugin: JupyterFrontEndPlugin<void> = {
   id: `${NAME}:pages`,
   description: 'The pages of the main area: a job, and jobs compared.',
   autoStart: true,
-  requires: [ILanguage],
-  activate: () => undefined,
+  requires: [ILanguage, IDistDL],
+  optional: [ILayoutRestorer, IDocumentManager, INotebookTracker],
+  activate: (app, _language, distdl: DistDL, restorer: ILayoutRestorer | null, documents: IDocumentManager | null, notebooks: INotebookTracker | null) => {
+    jobPages(app, distdl, cellOpener(documents, notebooks), restorer);
+    comparePages(app, distdl, restorer);
+  },
 };
+
+function jobPages(app: JupyterFrontEnd, distdl: DistDL, openCell: OpenCell, restorer: ILayoutRestorer | null): void {
+  const tracker = new WidgetTracker<JobPage>({ namespace: 'distdl-job' });
+  const make = (args: Args, id: string): JobPage => {
+    const page = new JobPage(id, app, distdl, openCell, {
+      ...(typeof args['tab'] === 'string' ? { tab: args['tab'] } : {}),
+      ...(isChoice(args['choice']) ? { choice: args['choice'] } : {}),
+    });
+    page.stateChanged.connect(() => void tracker.save(page));
+    void tracker.add(page);
+    return page;
+  };
+  app.commands.addCommand(OPEN_JOB, {
+    label: __('Open Job Page'),
+    describedBy: describe({ id: { type: 'string', description: __('The id of the job') } }, ['id']),
+    execute: (args) => {
+      const id = args['id'];
+      if (!isJobId(id)) return;
+      show(app, tracker.find((one) => one.jobId === id) ?? make(args, id));
+    },
+  });
+  void restorer?.restore(tracker, {
+    command: OPEN_JOB,
+    args: (page) => ({ ...page.args }) as unknown as Args,
+    name: (page) => page.jobId,
+  });
+}
+
+function comparePages(app: JupyterFrontEnd, distdl: DistDL, restorer: ILayoutRestorer | null): void {
+  const tracker = new WidgetTracker<ComparePage>({ namespace: 'distdl-compare' });
+  const make = (args: Args, ids: string[]): ComparePage => {
+    const page = new ComparePage(app, distdl, compareState(args, ids), typeof args['key'] === 'string' ? args['key'] : UUID.uuid4());
+    page.stateChanged.connect(() => void tracker.save(page));
+    void tracker.add(page);
+    return page;
+  };
+  app.commands.addCommand(COMPARE, {
+    label: __('Compare Jobs'),
+    describedBy: describe({ ids: { type: 'array', items: { type: 'string' }, description: __('The ids of the jobs') }, add: { type: 'boolean', description: __('Offer more jobs') } }, ['ids']),
+    execute: (args) => {
+      const ids = Array.isArray(args['ids']) ? [...new Set(args['ids'].filter(isJobId))] : [];
+      const same = tracker.find((page) => page.args.ids.length === ids.length && ids.every((id) => page.args.ids.includes(id)));
+      const page = same ?? make(args, ids);
+      show(app, page);
+      if (args['add'] === true) page.offer();
+    },
+  });
+  void restorer?.restore(tracker, {
+    command: COMPARE,
+    args: (page) => ({ ...page.args }) as unknown as Args,
+    name: (page) => page.key,
+  });
+}
+
+function show(app: JupyterFrontEnd, page: Widget): void {
+  if (!page.isAttached) app.shell.add(page, 'main');
+  app.shell.activateById(page.id);
+}
+
+const describe = (properties: ReadonlyJSONObject, required: string[]): { args: ReadonlyJSONObject } => ({ args: { type: 'object', properties, required } });
+
+function isChoice(value: unknown): value is Choice & Args {
+  const choice = value as Partial<Choice> | null | undefined;
+  return typeof choice?.metric === 'string' && (choice.mode === 'band' || choice.mode === 'ranks') && typeof choice.log === 'boolean';
+}
+
+function compareState(args: Args, ids: string[]): CompareState {
+  return {
+    ids,
+    metric: typeof args['metric'] === 'string' ? args['metric'] : '',
+    against: args['against'] === 'elapsed' ? 'elapsed' : 'step',
+    log: args['log'] === true,
+    onlyDiffering: args['onlyDiffering'] === true,
+  };
+}
 
 export default plugin;

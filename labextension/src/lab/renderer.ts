@@ -1,14 +1,168 @@
-/** Draws a cell output of the type `application/vnd.distdl.job+json`, live from the server. */
-import type { JupyterFrontEndPlugin } from '@jupyterlab/application';
+/**
+ * Draws a cell output of the type `application/vnd.distdl.job+json`, live from the server.
+ *
+ * * It wins over the live widget and the HTML of the same output: a kernel may be gone, this server has the job.
+ * * It is safe for notebooks that are not trusted: it takes nothing from the output but an id of the form of ids, and asks
+ *   its own server for everything it shows.
+ * * Where this server does not know the job, or does not answer, the other forms of the output are drawn, by the renderers
+ *   that the notebook has for them and with the trust it has, below one line that says so.
+ *
+ * The factory is registered by a plugin, not as a MIME extension, because it needs this page's `IDistDL`.
+ */
+import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
+import { INotebookTracker } from '@jupyterlab/notebook';
+import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
+import type { IRenderMime } from '@jupyterlab/rendermime-interfaces';
+import type { Message } from '@lumino/messaging';
+import { Panel, Widget } from '@lumino/widgets';
+import { h, onClick, setText } from '../dom';
+import { button } from '../header';
+import { icon } from '../icons';
+import { JobView } from '../jobview';
 import { NAME } from './ids';
+import { isJobId } from './jobid';
+import { jobHost } from './jobhost';
+import { OPEN_JOB } from './jobpage';
 import { ILanguage } from './language';
+import { IDistDL, type DistDL } from './live';
+import { __ } from './trans';
+
+const MIME = 'application/vnd.distdl.job+json';
+const VERSION = 1;
+/** Before the live widget, which stands at -10. */
+const RANK = -20;
+/** Milliseconds after which what the notebook kept is shown while the server is silent. */
+const PATIENCE = 3000;
+
+/** Where renderers of the other forms come from: the notebook around an element. */
+type Renderers = (element: HTMLElement) => IRenderMimeRegistry;
+
+class JobOutput extends Panel implements IRenderMime.IRenderer {
+  #id: string | null = null;
+  #view: JobView | null = null;
+  #live: Widget | null = null;
+  #kept: { line: HTMLElement; renderer: IRenderMime.IRenderer } | null = null;
+  #model: IRenderMime.IMimeModel | null = null;
+  #timer: ReturnType<typeof setTimeout> | undefined;
+
+  constructor(private readonly app: JupyterFrontEnd, private readonly distdl: DistDL, private readonly renderers: Renderers) {
+    super();
+    this.addClass('dd-output');
+  }
+
+  /** Show the job of an output. The same job again changes nothing: the view is newer than any output. */
+  async renderModel(model: IRenderMime.IMimeModel): Promise<void> {
+    const id = idOf(model.data[MIME]);
+    this.#model = model;
+    if (id === null) this.#keep(__('This output was written by a newer version of distdl_jupyter.'));
+    else if (id !== this.#id) this.#follow(id);
+    await this.#kept?.renderer.renderModel(rest(model));
+  }
+
+  override dispose(): void {
+    clearTimeout(this.#timer);
+    this.#view?.dispose();
+    super.dispose();
+  }
+
+  protected override onAfterAttach(message: Message): void {
+    super.onAfterAttach(message);
+    this.#view?.refresh();
+  }
+
+  protected override onAfterShow(message: Message): void {
+    super.onAfterShow(message);
+    this.#view?.refresh();
+  }
+
+  #follow(id: string): void {
+    this.#view?.dispose();
+    this.#live?.dispose();
+    this.#id = id;
+    this.#live = new Widget();
+    this.insertWidget(0, this.#live);
+    const open = button('open', __('Open job page'), 'dd-quiet dd-tool');
+    const { commands } = this.app;
+    onClick(open, () => void commands.execute(OPEN_JOB, { id }));
+    this.#view = new JobView(this.#live.node, jobHost(this.distdl, id, (fresh) => void commands.execute(OPEN_JOB, { id: fresh })), {
+      detachable: true,
+      extras: { first: [open] },
+      changed: () => this.#answered(),
+      gone: () => this.#isGone(),
+    });
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => this.#unanswered(), PATIENCE);
+  }
+
+  #answered(): void {
+    clearTimeout(this.#timer);
+    if (this.#live?.isHidden) this.#live.show();
+    this.#drop();
+  }
+
+  #isGone(): void {
+    clearTimeout(this.#timer);
+    if (!this.#view?.message) this.#keep(__('This job is not on this server. This is what the notebook kept of it.'));
+  }
+
+  #unanswered(): void {
+    if (!this.#view?.message) this.#keep(__('The server does not answer for this job. This is what the notebook kept of it.'));
+  }
+
+  /** Draw the other forms of the output below a line that says why. */
+  #keep(why: string): void {
+    this.#live?.hide();
+    if (this.#kept) {
+      setText(this.#kept.line, why);
+      return;
+    }
+    const model = this.#model;
+    const registry = this.renderers(this.node);
+    const type = model && bestForm(model);
+    if (!model || !type || !registry.mimeTypes.includes(type)) return;
+    const line = h('span', {}, why);
+    const head = new Widget({ node: h('div', { class: 'dd dd-kept dd-row dd-s12', role: 'note' }, icon('info', 16), line) });
+    const renderer = registry.createRenderer(type);
+    this.#kept = { line, renderer };
+    this.addWidget(head);
+    this.addWidget(renderer);
+    void renderer.renderModel(rest(model));
+  }
+
+  #drop(): void {
+    if (!this.#kept) return;
+    this.#kept = null;
+    for (const child of [...this.widgets]) if (child !== this.#live) child.dispose();
+  }
+}
+
+/** The id that an output names, null for one that this version does not know. */
+function idOf(data: unknown): string | null {
+  const { id, version } = (data ?? {}) as { id?: unknown; version?: unknown };
+  return version === VERSION && isJobId(id) ? id : null;
+}
+
+/** What the notebook kept of the job. The widget view is no such form: it is empty without its kernel. */
+function bestForm(model: IRenderMime.IMimeModel): string | undefined {
+  return ['text/html', 'text/plain'].find((type) => type in model.data);
+}
+
+/** The same output without the form that is drawn here. */
+function rest(model: IRenderMime.IMimeModel): IRenderMime.IMimeModel {
+  const data = Object.fromEntries(Object.entries(model.data).filter(([type]) => type !== MIME));
+  return { trusted: model.trusted, data, metadata: model.metadata, setData: (options) => model.setData(options) };
+}
 
 const plugin: JupyterFrontEndPlugin<void> = {
   id: `${NAME}:renderer`,
   description: 'Draws the outputs of jobs in notebooks.',
   autoStart: true,
-  requires: [ILanguage],
-  activate: () => undefined,
+  requires: [ILanguage, IDistDL, IRenderMimeRegistry],
+  optional: [INotebookTracker],
+  activate: (app, _language, distdl: DistDL, registry: IRenderMimeRegistry, notebooks: INotebookTracker | null) => {
+    const renderers: Renderers = (element) => notebooks?.find((panel) => panel.node.contains(element))?.content.rendermime ?? registry;
+    registry.addFactory({ safe: true, mimeTypes: [MIME], createRenderer: () => new JobOutput(app, distdl, renderers) }, RANK);
+  },
 };
 
 export default plugin;
