@@ -134,6 +134,8 @@ def _variables(given: Any) -> dict[str, str]:
     for name in pairs:
         if not isinstance(name, str) or not name or "=" in name or "\0" in name:
             raise InvalidSpec(f"{name!r} cannot be the name of an environment variable.", field="environment_variables")
+        if "\0" in str(pairs[name]):
+            raise InvalidSpec(f"{name} cannot hold a null character.", field="environment_variables")
         if name.startswith("DISTDL_"):
             raise InvalidSpec(f"{name} is set by this package itself.", field="environment_variables",
                               hint="Choose a name that does not begin with DISTDL_.")  # fmt: skip

@@ -74,6 +74,7 @@ class OutputFile(Handler):
         try:
             left = os.fstat(file.fileno()).st_size
             self.set_header("Content-Length", left)
+            self.set_header("Content-Type", "application/octet-stream")
             self.set_attachment_header(Path(path).name)
             self.set_header("Cache-Control", "no-store")
             # A file that still grows is sent as long as it was.

@@ -1,4 +1,4 @@
-"""Clusters over HTTP: those that are there by themselves, named ones of another package, nodes, scaling, jobs on them."""
+"""Clusters over HTTP: those that are there by themselves, named ones of another package, nodes, scaling, jobs."""
 
 import socket
 

@@ -1,0 +1,40 @@
+"""Jobs side by side over HTTP."""
+
+import pytest
+
+from distdl_jupyter.core.store import JobStore
+from tests.panels import recorded
+
+
+@pytest.fixture
+def jobs(distdl_home):
+    stories = [recorded.tell(kind, JobStore()) for kind in ("completed", "killed")]
+    for story in stories:
+        story.close()
+    return [story.id for story in stories]
+
+
+def test_jobs_are_compared(server, jobs):
+    found = server.get("/compare", ids=",".join(jobs), against="elapsed", log=1, dark="true", width=900, height=300)
+    assert [row["id"] for row in found["jobs"]] == jobs
+    curve = found["curve"]
+    assert (curve["metric"], curve["mode"], curve["log"]) == ("loss", "compare", True)
+    first, second = (trace["line"] for trace in curve["data"][:2])
+    assert first["color"] != second["color"]
+    assert first["dash"] != second["dash"]
+    assert curve["layout"]["width"] == 900
+    assert "loss" in found["metrics"]
+    rows = {row["field"]: row for row in found["rows"]}
+    assert rows["state"]["values"] == ["Completed", "Failed"]
+    assert rows["state"]["differs"]
+    assert {row["section"] for row in found["rows"]} == {"Spec", "Result"}
+
+
+def test_what_is_wrong_with_a_comparison_is_said(server, jobs):
+    assert server.get("/compare", status=400)["message"] == "ids takes 1 to 12 different jobs."
+    assert server.get("/compare", status=400, ids=",".join(f"{n}" for n in range(13)))["field"] == "ids"
+    assert server.get("/compare", status=404, ids=f"{jobs[0]},../etc")["type"] == "JobNotFound"
+    refused = server.get("/compare", status=400, ids=jobs[0], against="moon")
+    assert refused["message"] == "against takes one of step, elapsed."
+    unknown = server.get("/compare", ids=jobs[0], metric="nowhere")
+    assert unknown["curve"]["summary"] == "Curves of nowhere: no values yet"

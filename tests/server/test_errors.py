@@ -1,0 +1,128 @@
+"""Every error is told as message, type and hint, with the status of one table."""
+
+import json
+
+import pytest
+from tornado.web import HTTPError
+
+from distdl_jupyter.core import errors
+from distdl_jupyter.server.base import STATUS, status_of, told
+from tests.server.running import API
+
+
+def every_error():
+    pending, found = [errors.DistDLError], []
+    while pending:
+        kind = pending.pop()
+        found.append(kind)
+        pending.extend(kind.__subclasses__())
+    return [kind for kind in found if kind.__module__ == errors.__name__]
+
+
+@pytest.mark.parametrize("kind", every_error())
+def test_every_error_of_the_package_has_a_status(kind):
+    status = status_of(kind("It went wrong.", hint="Mend it."))
+    assert status == STATUS.get(kind, 500)
+    if kind not in (errors.DistDLError, errors.JobFailed):  # nobody raises the last over HTTP: it is a result
+        assert kind in STATUS
+
+
+def test_what_the_table_says_is_what_users_were_promised():
+    promised = {
+        "InvalidSpec": 400, "JobNotFound": 404, "ClusterNotFound": 404, "JobNotRunning": 409, "JobStillRunning": 409,
+        "ClusterRefused": 409, "PluginUnavailable": 424, "LaunchFailed": 502,
+    }  # fmt: skip
+    assert {kind.__name__: status for kind, status in STATUS.items()} == {**promised, "DistDLError": 500}
+
+
+def test_an_error_is_told_with_its_field_and_its_launchers_words():
+    invalid = told(errors.InvalidSpec("node_count is 0.", field="node_count", hint="Take 1."), 400)
+    assert (invalid.message, invalid.type, invalid.hint, invalid.field) == (
+        "node_count is 0.", "InvalidSpec", "Take 1.", "node_count",
+    )  # fmt: skip
+    assert told(errors.LaunchFailed("No.", output="ssh: refused"), 502).message == "No.\nssh: refused"
+
+
+def test_what_nobody_expected_tells_nothing_of_the_inside():
+    found = told(ZeroDivisionError("password=hunter2 in /etc/secret"), 500)
+    assert "hunter2" not in f"{found}"
+    assert (found.type, found.hint) == ("InternalServerError", "Its log says why.")
+
+
+def test_status_of_web_errors():
+    assert status_of(HTTPError(405)) == 405
+    assert told(HTTPError(405), 405).message == "Method Not Allowed."
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"{", "The request's body is no JSON."),
+        (b"[1]", "The request's body takes a JSON object."),
+        (b'{"code": NaN}', "The request's body is no JSON."),
+        (b'{"code": "\\ud800"}', "The request's body is no JSON."),
+        (b"[" * 100_000, "The request's body is no JSON."),
+        (b'{"code": 3}', "code takes a text."),
+        (b"{}", "code is missing."),
+        (b'{"code": "1", "options": [1]}', "options takes an object."),
+        (b'{"code": "1", "cod": 2}', "'cod' is no field of this request. Did you mean code? Allowed: code, "
+         "kernel_name, name, notebook, options."),
+        (b'{"code": "  "}', "There is no code to run."),
+        (b'{"code": "1 +"}', "Line 1 is no Python: invalid syntax."),
+        (b'{"code": "a\\u0000b"}', "Line 1 is no Python: source code string cannot contain null bytes."),
+        (b'{"code": "!ls"}', "Line 1 of the cell, `!ls`, is a shell command, but each rank runs plain Python."),
+        (b'{"code": "1", "options": {"node_count": 0}}', "node_count is 0, but it takes a whole number from 1."),
+        (b'{"code": "1", "options": {"nodes": 2}}', None),
+        (b'{"code": "1", "options": {"environment_variables": {"A": "x\\u0000y"}}}', None),
+    ],
+)  # fmt: skip
+def test_a_wrong_request_is_answered_with_one_sentence(server, body, message):
+    answer = server.ask("POST", "/jobs", content=body)
+    assert answer.status_code == 400, answer.text
+    found = answer.json()
+    assert found["type"] == "InvalidSpec"
+    if message is not None:
+        assert found["message"] == message
+    assert server.get("/jobs")["total"] == 0
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ({"limit": "many"}, "limit takes a whole number."),
+        ({"limit": "0"}, "limit takes a number from 1 to 1,000."),
+        ({"limit": "1001"}, "limit takes a number from 1 to 1,000."),
+        ({"offset": "-1"}, "offset takes a number from 0 to 1,000,000."),
+        ({"limit": "9" * 5000}, "limit takes a whole number."),
+        ({"state": "asleep"}, None),
+    ],
+)
+def test_a_wrong_query_is_answered_with_one_sentence(server, query, message):
+    found = server.get("/jobs", status=400, **query)
+    assert message in (None, found["message"])
+    assert found["field"] == next(iter(query))
+
+
+def test_a_query_that_is_no_text_is_refused(server):
+    answer = server.client.get(f"{API}/jobs?q=%ff%fe")
+    assert answer.status_code == 400
+    assert answer.json()["message"] == "The query string is no text in UTF-8."
+
+
+def test_a_verb_that_an_address_does_not_have_names_those_that_it_has(server):
+    answer = server.ask("PUT", "/jobs", json={})
+    assert answer.status_code == 405
+    assert answer.headers["Allow"] == "GET, POST, OPTIONS"
+    assert answer.json()["type"] == "MethodNotAllowed"
+
+
+def test_what_breaks_inside_is_logged_and_not_told(server, monkeypatch, caplog):
+    def broken():
+        raise ZeroDivisionError("hunter2")
+
+    monkeypatch.setattr(server.extension.listing, "all", broken)
+    answer = server.ask("GET", "/jobs")
+    assert answer.status_code == 500
+    assert "hunter2" not in answer.text
+    assert json.loads(answer.text)["message"] == "The server failed to answer this."
+    assert "hunter2" in caplog.text

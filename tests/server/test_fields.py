@@ -1,0 +1,92 @@
+"""Requests as dataclasses: every type that a field may have, and what is said of a value that is none."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.server.fields import from_json, from_query
+
+
+@dataclass(frozen=True)
+class Inner:
+    mark: int = 0
+
+
+@dataclass(frozen=True)
+class Form:
+    name: str
+    count: int | None = field(default=None, metadata={"minimum": 1, "maximum": 9})
+    share: float = 0.5
+    flag: bool = False
+    mode: Literal["band", "ranks"] = "band"
+    ids: tuple[str, ...] = ()
+    more: dict[str, Any] = field(default_factory=dict)
+    inner: dict[str, Inner | None] = field(default_factory=dict)
+
+
+def test_json_fills_a_form():
+    found = from_json(Form, {"name": "a", "count": 3, "share": 1, "flag": True, "mode": "ranks", "ids": ["x"],
+                             "more": {"a": [None]}, "inner": {"j": {"mark": 4}, "k": None}})  # fmt: skip
+    assert found == Form("a", 3, 1.0, True, "ranks", ("x",), {"a": [None]}, {"j": Inner(4), "k": None})
+    assert from_json(Form, {"name": "a"}) == Form("a")
+
+
+def test_a_query_fills_a_form():
+    given_ = {"name": [b"x", b"a"], "count": [b"3"], "share": [b"2"], "flag": [b"1"], "ids": [b"x,y,"], "_xsrf": [b"0"]}
+    assert from_query(Form, given_) == Form("a", 3, 2.0, True, ids=("x", "y"))
+    assert from_query(Form, {"name": [b""], "count": [b""], "flag": [b"false"]}) == Form("")
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ([], "The request's body takes a JSON object."),
+        ({}, "name is missing."),
+        ({"name": None}, "name takes a text."),
+        ({"name": "a", "count": True}, "count takes a whole number or nothing."),
+        ({"name": "a", "count": 10}, "count takes a number from 1 to 9."),
+        ({"name": "a", "share": "1"}, "share takes a number."),
+        ({"name": "a", "share": float("inf")}, "share takes a number."),
+        ({"name": "a", "flag": 1}, "flag takes true or false."),
+        ({"name": "a", "mode": "fan"}, "mode takes one of band, ranks."),
+        ({"name": "a", "mode": ["band"]}, "mode takes one of band, ranks."),
+        ({"name": "a", "ids": "x"}, "ids takes a list."),
+        ({"name": "a", "ids": [1]}, "ids takes a text."),
+        ({"name": "a", "inner": {"j": {"mark": "x"}}}, "mark takes a whole number."),
+    ],
+)
+def test_a_wrong_value_is_answered_with_what_is_right(data, message):
+    with pytest.raises(InvalidSpec) as caught:
+        from_json(Form, data)
+    assert caught.value.message == message
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+_NAMES = st.sampled_from([*Form.__dataclass_fields__, "other"])
+
+
+def _said(read, data):
+    try:
+        return "" if isinstance(read(Form, data), Form) else "no form"
+    except InvalidSpec as error:
+        return error.message
+
+
+@given(st.dictionaries(_NAMES, _JSON))
+def test_whatever_comes_is_a_form_or_one_sentence(data):
+    said = _said(from_json, data)
+    assert said == "" or said.endswith(".")
+
+
+@given(st.dictionaries(_NAMES, st.lists(st.binary(), min_size=1)))
+def test_whatever_a_query_holds_is_a_form_or_one_sentence(data):
+    said = _said(from_query, data)
+    assert said == "" or said.endswith(".")
