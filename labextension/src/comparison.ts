@@ -13,7 +13,7 @@ import { __, _n } from './lab/trans';
 import { press } from './picker';
 import { Plot } from './plotly';
 import { isDark, watchTheme } from './theme';
-import { ENDED, capital, shortId, type State } from './words';
+import { ENDED, shortId, stateWord, type State } from './words';
 
 /** One line of jobs side by side: a value for each job ("" where it has none), and which of them is the best. */
 export interface ComparisonRow {
@@ -267,7 +267,7 @@ export class ComparisonView {
   }
 
   #column(job: ComparedJob, at: number): HTMLElement {
-    const open = h('button', { type: 'button', class: 'dd-link dd-row', title: __('Open job page') }, h('b', { class: 'dd-ell' }, job.name), h('span', { class: 'dd-mono dd-sub dd-ell' }, job.id));
+    const open = h('button', { type: 'button', class: 'dd-link dd-row', title: `${__('Open job page')}: ${job.id}` }, h('b', { class: 'dd-ell' }, job.name), h('span', { class: 'dd-mono dd-sub dd-wide dd-nw' }, job.id), h('span', { class: 'dd-mono dd-sub dd-tight dd-nw' }, shortId(job.id)));
     const away = button('close', __('Leave out %1', shortId(job.id)), 'dd-quiet dd-icon dd-away');
     onClick(open, () => this.host.open(job.id));
     onClick(away, () => this.#choose({ ids: this.#state.ids.filter((id) => id !== job.id) }));
@@ -286,7 +286,7 @@ export class ComparisonView {
   }
 
   #option(job: ComparedJob, at: number): HTMLElement {
-    const words = [h('b', { class: 'dd-ell' }, job.name), h('span', { class: 'dd-mono dd-sub' }, shortId(job.id)), h('span', { class: 'dd-grow' }), h('span', { class: 'dd-sub dd-s12' }, capital(job.state))];
+    const words = [h('b', { class: 'dd-ell' }, job.name), h('span', { class: 'dd-mono dd-sub' }, shortId(job.id)), h('span', { class: 'dd-grow' }), h('span', { class: 'dd-sub dd-s12' }, stateWord(job.state))];
     const option = h('div', { role: 'option', class: 'dd-row dd-option', tabindex: at ? -1 : 0, 'data-state': job.state, title: job.id }, icon(job.state, 14), ...words);
     return onClick(option, () => {
       show(this.#list, false);

@@ -41,6 +41,14 @@ export function fill(element: HTMLElement, key: string, build: () => Child[]): v
   element.replaceChildren(...build().filter((child): child is Node | string => Boolean(child)));
 }
 
+/** Stands in a text for an element that `around` puts there. */
+export const HERE = '\0';
+
+/** Return the pieces of a text with elements in the places of `HERE`, in their order. */
+export function around(text: string, ...elements: Child[]): Child[] {
+  return text.split(HERE).flatMap((piece, at) => (at ? [elements[at - 1], piece] : [piece]));
+}
+
 /** Run `action` on a click of the element. */
 export function onClick<E extends HTMLElement>(element: E, action: (event: MouseEvent) => void): E {
   element.addEventListener('click', action);

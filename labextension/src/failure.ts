@@ -5,11 +5,12 @@
 import type { Card, Failure, Frame } from './card';
 import { findCell, openCell } from './cells';
 import { copy } from './clipboard';
-import { fill, h, onClick, type Child } from './dom';
+import { HERE, around, fill, h, onClick, type Child } from './dom';
 import { button } from './header';
 import { icon } from './icons';
+import { __, _n } from './lab/trans';
 import { python } from './pycolor';
-import { clock, listing, plural, ranks, secondsTaken } from './words';
+import { clock, count, listing, ranks, secondsTaken } from './words';
 
 /** Returns what brings a line of the cell with an execution count into view, null when that cell is out of reach. */
 export type Reach = (root: HTMLElement, cell: number | null) => ((line: number) => void) | null;
@@ -41,15 +42,17 @@ export class FailureView {
 
   #where(failure: Failure, card: Card): Child[] {
     const deepest = ownFrame(failure);
-    const parts: Child[] = failure.place ? [`On ${failure.place}`] : [];
-    if (deepest) parts.push(parts.length ? ', in ' : 'In ', this.#place(deepest));
-    if (parts.length) parts.push('. ');
     const hint = failure.hint || (failure.rank === null ? card.reason : '');
-    return [...parts, ...quoted(hint)];
+    return [...this.#whereWords(failure.place, deepest && this.#place(deepest)), ' ', ...quoted(hint)];
+  }
+
+  #whereWords(place: string, frame: HTMLElement | undefined): Child[] {
+    if (!frame) return place ? [__('On %1.', place)] : [];
+    return around(place ? __('On %1, in %2.', place, HERE) : __('In %1.', HERE), frame);
   }
 
   #place(frame: Frame): HTMLElement {
-    const text = frame.cell === null ? `${frame.label}, line ${frame.line}` : `cell [${frame.cell}], line ${frame.line}`;
+    const text = frame.cell === null ? __('%1, line %2', frame.label, frame.line) : __('cell [%1], line %2', frame.cell, frame.line);
     const open = this.reach(this.root, frame.cell);
     if (!open) return h('span', {}, text);
     return onClick(h('button', { type: 'button', class: 'dd-link' }, text), () => open(frame.line));
@@ -58,10 +61,10 @@ export class FailureView {
   #actions(failure: Failure, card: Card): Child[] {
     const frame = failure.frames.filter(({ cell }) => cell !== null).at(-1);
     const reached = frame ? this.reach(this.root, frame.cell) : null;
-    const open = reached && frame ? onClick(button('cell', 'Open cell', 'dd-primary'), () => reached(frame.line)) : null;
+    const open = reached && frame ? onClick(button('cell', __('Open cell'), 'dd-primary'), () => reached(frame.line)) : null;
     const text = failure.traceback || failure.what;
-    const copyText = button('copy', 'Copy traceback', '');
-    const rerun = card.can_rerun ? onClick(button('rerun', 'Rerun', ''), () => this.rerun()) : null;
+    const copyText = button('copy', __('Copy traceback'), '');
+    const rerun = card.can_rerun ? onClick(button('rerun', __('Rerun'), ''), () => this.rerun()) : null;
     return [open, failure.traceback ? onClick(copyText, () => void copy(text, copyText)) : null, rerun];
   }
 }
@@ -74,7 +77,7 @@ function inNotebook(root: HTMLElement, number: number | null): ((line: number) =
 
 function sentence(failure: Failure, card: Card): HTMLElement {
   const total = card.node_count * card.process_count_per_node;
-  const who = failure.rank === null ? 'The job failed' : total === 1 ? 'The process failed' : `Rank ${failure.rank} of ${total} failed first`;
+  const who = failure.rank === null ? __('The job failed') : total === 1 ? __('The process failed') : __('Rank %1 of %2 failed first', failure.rank, total);
   const when = failure.when === null ? [] : [', ', h('span', { class: 'dd-num' }, clock(failure.when))];
   const what = failure.what ? [', ', h('span', { class: 'dd-what dd-b dd-ink-err' }, failure.what)] : [];
   return h('div', { class: 'dd-sentence' }, h('span', { class: 'dd-b' }, who), ...when, ...what);
@@ -104,14 +107,14 @@ function partHead(title: string, more = ''): HTMLElement {
 
 function traceback(failure: Failure): HTMLElement | null {
   if (!failure.frames.length && !failure.traceback) return null;
-  const title = failure.rank === null ? 'Traceback' : `Traceback of rank ${failure.rank}`;
+  const title = failure.rank === null ? __('Traceback') : __('Traceback of rank %1', failure.rank);
   const body = failure.frames.length ? groups(failure.frames).map(groupElement) : [h('pre', { class: 'dd-raw' }, failure.traceback)];
   const last = failure.error_type ? [h('div', { class: 'dd-last' }, h('b', { class: 'dd-ink-err' }, failure.error_type), failure.message ? `: ${failure.message}` : '')] : [];
-  return h('div', { class: 'dd-trace' }, partHead(title, 'most recent call last'), h('div', { class: 'dd-tb' }, ...body, ...last, ...failure.causes.map(causeElement)));
+  return h('div', { class: 'dd-trace' }, partHead(title, __('most recent call last')), h('div', { class: 'dd-tb' }, ...body, ...last, ...failure.causes.map(causeElement)));
 }
 
 function causeElement({ type, message, frames }: Failure['causes'][number]): HTMLElement {
-  const label = h('span', { class: 'dd-ell' }, 'behind it: ', h('b', {}, type), message ? `: ${message}` : '');
+  const label = h('span', { class: 'dd-ell' }, __('behind it:'), ' ', h('b', {}, type), message ? `: ${message}` : '');
   return folded(label, 'dd-frame', ...groups(frames).map(groupElement));
 }
 
@@ -130,8 +133,9 @@ function groups(frames: Frame[]): Frame[][] {
 function groupElement(group: Frame[]): HTMLElement {
   const kind = group[0]?.kind;
   if (kind !== 'worker' && kind !== 'library') return h('div', {}, ...group.map(frameElement));
-  const what = kind === 'worker' ? 'of the worker' : `of ${listing([...new Set(group.map(({ file }) => packageOf(file)))].slice(0, 3))}`;
-  return folded(h('span', {}, `${plural(group.length, 'frame')} ${what}`), 'dd-frame', ...group.map(frameElement));
+  const packages = listing([...new Set(group.map(({ file }) => packageOf(file)))].slice(0, 3));
+  const what = kind === 'worker' ? _n('%1 frame of the worker', '%1 frames of the worker', group.length) : _n('%1 frame of %2', '%1 frames of %2', group.length, packages);
+  return folded(h('span', {}, what), 'dd-frame', ...group.map(frameElement));
 }
 
 /** The package that a library's file belongs to: "torch" of ".../site-packages/torch/nn/modules/module.py". */
@@ -149,8 +153,8 @@ function folded(label: Node, classes: string, ...inside: Child[]): HTMLElement {
 function frameElement(frame: Frame): HTMLElement {
   const inCell = frame.kind === 'cell';
   const name = h('span', { class: inCell ? 'dd-frame-name dd-ell' : 'dd-frame-name dd-mono dd-ell', title: frame.file }, frame.label || frame.file);
-  const scope = inCell || frame.function === '<module>' ? [] : [h('span', {}, 'in'), h('span', { class: 'dd-mono dd-ell' }, frame.function)];
-  const head = h('div', { class: 'dd-row dd-frame' }, inCell ? icon('cell', 14) : null, name, ...scope, h('span', { class: 'dd-grow' }), h('span', { class: 'dd-nw' }, `line ${frame.line}`));
+  const scope = inCell || frame.function === '<module>' ? [] : around(__('in %1', HERE), h('span', { class: 'dd-mono dd-ell' }, frame.function));
+  const head = h('div', { class: 'dd-row dd-frame' }, inCell ? icon('cell', 14) : null, name, ...scope, h('span', { class: 'dd-grow' }), h('span', { class: 'dd-nw' }, __('line %1', frame.line)));
   const lines = frame.source.map(([number, text]) => lineElement(number, text, number === frame.line));
   return h('div', {}, head, lines.length ? h('div', { class: 'dd-lines' }, ...lines) : null);
 }
@@ -163,7 +167,7 @@ function lineElement(number: number, text: string, hit: boolean): HTMLElement {
 function valuesOf(failure: Failure): HTMLElement | null {
   if (!failure.values.length) return null;
   const frame = failure.values_at === null ? undefined : failure.frames[failure.values_at];
-  const title = !frame ? 'Values' : frame.cell !== null ? `Values at line ${frame.line}` : `Values at ${frame.label}, line ${frame.line}`;
+  const title = !frame ? __('Values') : frame.cell !== null ? __('Values at line %1', frame.line) : __('Values at %1, line %2', frame.label, frame.line);
   const rows = failure.values.flatMap(([name, value]) => [h('dt', { class: 'dd-mono' }, name), h('dd', { class: 'dd-mono' }, value)]);
   return h('div', {}, partHead(title), h('dl', { class: 'dd-values' }, ...rows));
 }
@@ -173,13 +177,13 @@ function storyOf(failure: Failure): HTMLElement | null {
   const rows = failure.story.map(({ t, text, bad }) =>
     h('li', { class: bad ? 'dd-bad' : '' }, h('span', { class: 'dd-num' }, clock(t, true)), h('i'), h('span', {}, text)),
   );
-  return h('div', {}, partHead('What happened'), h('ol', { class: 'dd-story' }, ...rows));
+  return h('div', {}, partHead(__('What happened')), h('ol', { class: 'dd-story' }, ...rows));
 }
 
 function othersOf(failure: Failure): HTMLElement | null {
   if (!failure.others.length) return null;
-  const title = h('span', { class: 'dd-b dd-nw' }, `${plural(failure.others.length, 'rank')} ended because of it`);
-  const list = failure.others.map(({ rank, what, after }) => h('li', {}, `rank ${rank}: ${what}, after ${secondsTaken(after)}`));
+  const title = h('span', { class: 'dd-b dd-nw' }, _n('%2 rank ended because of it', '%2 ranks ended because of it', failure.others.length, count(failure.others.length)));
+  const list = failure.others.map(({ rank, what, after }) => h('li', {}, __('rank %1: %2, after %3', rank, what, secondsTaken(after))));
   const label = h('span', { class: 'dd-row' }, title, h('span', { class: 'dd-sub dd-s12 dd-ell' }, summary(failure)));
   return h('div', { class: 'dd-others' }, folded(label, 'dd-others-line', h('ul', { class: 'dd-s12' }, ...list)));
 }
@@ -194,5 +198,5 @@ function summary(failure: Failure): string {
     entry.after = Math.max(entry.after, after);
     same.set(short, entry);
   }
-  return [...same].map(([what, entry]) => `${ranks(entry.ranks)}: ${what} after ${secondsTaken(entry.after)}`).join('; ');
+  return [...same].map(([what, entry]) => __('%1: %2 after %3', ranks(entry.ranks), what, secondsTaken(entry.after))).join('; ');
 }

@@ -7,7 +7,8 @@ import { Clock, type Card, type Host, type Stop } from './card';
 import { copy } from './clipboard';
 import { assign, fill, h, onClick, setText, show, type Child } from './dom';
 import { icon } from './icons';
-import { ENDED, ago, capital, clock, count, duration, pastDay, percent, plural, processes, shortId } from './words';
+import { __, _n } from './lab/trans';
+import { ENDED, ago, clock, count, duration, pastDay, percent, processes, rankCount, rankWord, shortId, stateWord, unitWord } from './words';
 
 export interface Actions {
   cancel(): void;
@@ -43,15 +44,15 @@ export class Header {
   readonly #name = h('span', { class: 'dd-title dd-ell' });
   readonly #id = h('span', { class: 'dd-mono dd-sub dd-id-long dd-nw' });
   readonly #shortId = h('span', { class: 'dd-mono dd-sub dd-id-short dd-nw' });
-  readonly #copy = button('copy', 'Copy id', 'dd-quiet dd-icon');
+  readonly #copy = button('copy', __('Copy id'), 'dd-quiet dd-icon');
   readonly #inline = h('span', { class: 'dd-sub dd-s12 dd-num dd-ell' });
   readonly #paused = h('span', { class: 'dd-paused dd-row dd-s12 dd-ink-warn', hidden: true });
   readonly #question = h('span', { class: 'dd-row dd-ask', role: 'group', hidden: true });
-  readonly #attach = button('attach', 'Attach', 'dd-keep');
-  readonly #detach = button('detach', 'Detach', 'dd-shrink');
-  readonly #rerun = button('rerun', 'Rerun', '');
-  readonly #cancel = button('close', 'Cancel', 'dd-shrink dd-danger');
-  readonly #kill = button('stop', 'Kill now', 'dd-shrink dd-danger');
+  readonly #attach = button('attach', __('Attach'), 'dd-keep');
+  readonly #detach = button('detach', __('Detach'), 'dd-shrink');
+  readonly #rerun = button('rerun', __('Rerun'), '');
+  readonly #cancel = button('close', __('Cancel'), 'dd-shrink dd-danger');
+  readonly #kill = button('stop', __('Kill now'), 'dd-shrink dd-danger');
   readonly #meta = h('div', { class: 'dd-dots dd-sub dd-s12 dd-num dd-grow' });
   readonly #hosts = h('div', { class: 'dd-hosts dd-s12', role: 'img' });
   readonly #metaRow = h('div', { class: 'dd-row dd-meta' }, this.#meta, this.#hosts);
@@ -98,7 +99,7 @@ export class Header {
   /** Show a newer card. */
   update(card: Card, detached = false): void {
     const changed = this.#card?.state !== card.state;
-    if (changed && this.#card) setText(this.#live, `${card.name}: ${capital(card.state)}`);
+    if (changed && this.#card) setText(this.#live, `${card.name}: ${stateWord(card.state)}`);
     if (changed) this.#asking = false;
     if (changed) this.#pressed = null;
     this.#card = card;
@@ -136,7 +137,7 @@ export class Header {
   #drawIdentity(card: Card): void {
     assign(this.#pill, { 'data-state': card.state });
     const turns = card.state === 'starting' || card.state === 'preparing';
-    fill(this.#pill, card.state, () => [icon(card.state, 14, turns ? 'dd-turn' : ''), capital(card.state)]);
+    fill(this.#pill, card.state, () => [icon(card.state, 14, turns ? 'dd-turn' : ''), stateWord(card.state)]);
     setText(this.#name, card.name);
     assign(this.#name, { title: card.name });
     setText(this.#id, card.id);
@@ -150,7 +151,7 @@ export class Header {
     if (mode === 'setup') return places(card).join(' · ');
     if (mode === 'detached') return [share(card), this.#leftText(card)].filter(Boolean).join(', ');
     if (mode === 'canceling') return stopText(card.stop, card, this.clock.now());
-    if (card.state === 'lost') return `No result; last sign ${clock(card.last_sign)}`;
+    if (card.state === 'lost') return __('No result; last sign %1', clock(card.last_sign));
     return '';
   }
 
@@ -184,18 +185,18 @@ export class Header {
   }
 
   #elapsedText(card: Card): string {
-    return `${duration(this.clock.now() - card.created)} elapsed`;
+    return __('%1 elapsed', duration(this.clock.now() - card.created));
   }
 
   #drawBar(part: number, text: string): void {
     const width = Math.max(0, Math.min(1, part)) * 100;
     this.#fill.style.width = `${width.toFixed(1)}%`;
-    assign(this.#bar, { 'aria-valuenow': Math.round(width), 'aria-valuetext': text, 'aria-label': 'Progress' });
+    assign(this.#bar, { 'aria-valuenow': Math.round(width), 'aria-valuetext': text, 'aria-label': __('Progress') });
   }
 
   #leftText(card: Card): string {
     if (card.left === null || card.state !== 'running') return '';
-    return `about ${duration(Math.max(0, card.left - (this.clock.now() - card.now)))} left`;
+    return __('about %1 left', duration(Math.max(0, card.left - (this.clock.now() - card.now))));
   }
 
   #drawStop(card: Card): void {
@@ -217,9 +218,9 @@ export class Header {
   #drawPaused(card: Card, paused: boolean): void {
     show(this.#paused, paused);
     if (!paused) return;
-    const text = this.clock.live ? `Live view paused ${ago(this.clock.silence())}` : `Shown as of ${clock(card.now)}`;
+    const text = this.clock.live ? __('Live view paused %1', ago(this.clock.silence())) : __('Shown as of %1', clock(card.now));
     fill(this.#paused, text, () => [icon('warn', 14), h('span', { class: 'dd-ell' }, text)]);
-    const why = this.extras.silence?.(card) ?? `The kernel sends nothing. The job goes on; %dist_attach ${card.id} shows it again.`;
+    const why = this.extras.silence?.(card) ?? __('The kernel sends nothing. The job goes on; %1 shows it again.', `%dist_attach ${card.id}`);
     assign(this.#paused, { title: why });
   }
 
@@ -244,9 +245,9 @@ export class Header {
   }
 
   #ask(card: Card): void {
-    const yes = onClick(button('', 'Yes', 'dd-danger'), () => this.#answer(true));
-    const no = onClick(button('', 'No', ''), () => this.#answer(false));
-    this.#question.replaceChildren(h('span', { class: 'dd-ell' }, `Cancel ${card.name}?`), yes, no);
+    const yes = onClick(button('', __('Yes'), 'dd-danger'), () => this.#answer(true));
+    const no = onClick(button('', __('No'), ''), () => this.#answer(false));
+    this.#question.replaceChildren(h('span', { class: 'dd-ell' }, __('Cancel %1?', card.name)), yes, no);
     this.#asking = true;
     this.tick();
     no.focus();
@@ -285,18 +286,22 @@ function share(card: Card): string {
 function workWords(card: Card): string[] {
   const words: string[] = [];
   const unit = card.unit || 'step';
-  if (card.done !== null) words.push(`${unit} ${count(card.done)}${card.total ? ` of ${count(card.total)}` : ''}`);
-  if (card.step !== null && (card.done === null || unit !== 'step')) words.push(`step ${count(card.step)}`);
+  if (card.done !== null) words.push(doneWords(unit, card.done, card.total));
+  if (card.step !== null && (card.done === null || unit !== 'step')) words.push(doneWords('step', card.step, null));
   return words;
+}
+
+function doneWords(unit: string, done: number, total: number | null): string {
+  return total ? __('%1 %2 of %3', unitWord(unit), count(done), count(total)) : __('%1 %2', unitWord(unit), count(done));
 }
 
 function endWords(card: Card, now: number): string[] {
   const end = card.ended ?? card.last_sign;
-  const words = [`ran ${duration(end - card.created)}`];
+  const words = [__('ran %1', duration(end - card.created))];
   const day = pastDay(end, now);
   if (card.state === 'failed' || card.state === 'canceled') {
     const at = workWords(card)[0];
-    if (at) words.push(`stopped at ${at}`);
+    if (at) words.push(__('stopped at %1', at));
   }
   return day ? [`${day}, ${words[0] ?? ''}`, ...words.slice(1)] : words;
 }
@@ -304,15 +309,15 @@ function endWords(card: Card, now: number): string[] {
 function stopText(stop: Stop | null, card: Card, now: number): string {
   if (!stop) return places(card).join(' · ');
   const total = card.node_count * card.process_count_per_node;
-  const sent = stop.signal ? `${stop.signal} sent ${ago(now - stop.sent)}` : 'Stopping';
-  return `${sent}, ${stop.remaining} of ${plural(total, 'rank')} still ${stop.remaining === 1 ? 'runs' : 'run'}`;
+  const sent = stop.signal ? __('%1 sent %2', stop.signal, ago(now - stop.sent)) : __('Stopping');
+  return `${sent}, ${_n('%1 of %2 still runs', '%1 of %2 still run', stop.remaining, rankCount(total))}`;
 }
 
 function nextSignals(stop: Stop, now: number): string {
   const parts: string[] = [];
-  const inSeconds = (at: number): string => `in ${duration(Math.max(0, at - now))}`;
-  if (stop.next && stop.next_at !== null && stop.next_at > now) parts.push(`${stop.next} ${inSeconds(stop.next_at)}`);
-  if (stop.kill_at !== null && stop.next !== 'KILL') parts.push(`KILL ${inSeconds(stop.kill_at)}`);
+  const inSeconds = (at: number): string => duration(Math.max(0, at - now));
+  if (stop.next && stop.next_at !== null && stop.next_at > now) parts.push(__('%1 in %2', stop.next, inSeconds(stop.next_at)));
+  if (stop.kill_at !== null && stop.next !== 'KILL') parts.push(__('%1 in %2', 'KILL', inSeconds(stop.kill_at)));
   return parts.join(', ');
 }
 
@@ -323,21 +328,21 @@ function drawHosts(element: HTMLElement, hosts: Host[]): void {
   assign(element, { 'aria-label': hosts.map(hostLabel).join('; ') });
   fill(element, key, () => [
     h('span', { class: 'dd-hosts-all' }, ...hosts.map(hostElement)),
-    h('span', { class: 'dd-hosts-few dd-nw' }, plural(hosts.reduce((sum, host) => sum + sizeOf(host), 0), 'rank')),
+    h('span', { class: 'dd-hosts-few dd-nw' }, rankCount(hosts.reduce((sum, host) => sum + sizeOf(host), 0))),
   ]);
 }
 
 const sizeOf = (host: Host): number => Object.values(host.counts).reduce((sum, many) => sum + many, 0);
 
 function hostLabel(host: Host): string {
-  const counts = Object.entries(host.counts).map(([status, many]) => `${many} ${status}`);
+  const counts = Object.entries(host.counts).map(([status, many]) => `${many} ${rankWord(status)}`);
   return `${host.name ? `${host.name}: ` : ''}${counts.join(', ')}`;
 }
 
 function hostElement(host: Host): HTMLElement {
   const name = host.name ? h('span', { class: 'dd-sub dd-ell' }, host.name) : null;
-  const dots: Child[] = host.ranks.map(([rank, status]) => h('i', { class: 'dd-dot', 'data-status': status, title: `rank ${rank}: ${status}` }));
+  const dots: Child[] = host.ranks.map(([rank, status]) => h('i', { class: 'dd-dot', 'data-status': status, title: __('rank %1: %2', rank, rankWord(status)) }));
   const many = sizeOf(host);
-  const bar = h('span', { class: 'dd-hostbar', title: hostLabel(host) }, `${(host.counts.ready ?? 0)} of ${many}`);
+  const bar = h('span', { class: 'dd-hostbar', title: hostLabel(host) }, __('%1 of %2', host.counts.ready ?? 0, many));
   return h('span', { class: 'dd-host' }, name, dots.length ? h('span', { class: 'dd-dotgrid' }, ...dots) : bar);
 }

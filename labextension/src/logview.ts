@@ -8,9 +8,10 @@
 import { arrowKeys, assign, fill, h, onClick, setText, show } from './dom';
 import { button } from './header';
 import { icon } from './icons';
+import { __, _n } from './lab/trans';
 import { LogSearch } from './logsearch';
 import { fromWire, places, type Lines, type LogStore, type Row, type WireRow } from './logstore';
-import { clock, count, plural } from './words';
+import { clock, count } from './words';
 
 const HEIGHT = 18;
 const SPARE = 8;
@@ -60,20 +61,20 @@ export class LogView {
   #drawn = new Map<string, HTMLElement>();
   #expected = -1;
 
-  readonly #tabs = h('div', { class: 'dd-tabs', role: 'tablist', 'aria-label': 'Log of' });
-  readonly #input = h('input', { type: 'text', placeholder: 'Search', 'aria-label': 'Search the log', spellcheck: 'false' });
+  readonly #tabs = h('div', { class: 'dd-tabs', role: 'tablist', 'aria-label': __('Log of') });
+  readonly #input = h('input', { type: 'text', placeholder: __('Search'), 'aria-label': __('Search the log'), spellcheck: 'false' });
   readonly #found = h('span', { class: 'dd-sub dd-found-count dd-num', 'aria-live': 'polite' });
-  readonly #field = h('label', { class: 'dd-field dd-search', title: 'Search the log ( / )' }, icon('search', 14, 'dd-sub'), this.#input, this.#found);
+  readonly #field = h('label', { class: 'dd-field dd-search', title: __('Search the log ( / )') }, icon('search', 14, 'dd-sub'), this.#input, this.#found);
   readonly #fresh = h('span', { class: 'dd-fresh dd-num' });
-  readonly #follow = button('follow', 'Follow', 'dd-quiet dd-icon dd-follow');
+  readonly #follow = button('follow', __('Follow'), 'dd-quiet dd-icon dd-follow');
   readonly #bar = h('div', { class: 'dd-part' }, this.#tabs, h('span', { class: 'dd-grow' }), this.#field, this.#follow);
   readonly #foldedTitle = h('h3', { class: 'dd-h3' });
   readonly #foldedCount = h('span', { class: 'dd-sub dd-s12' });
-  readonly #unfold = h('button', { type: 'button', class: 'dd-link dd-s12' }, 'Show full log');
+  readonly #unfold = h('button', { type: 'button', class: 'dd-link dd-s12' }, __('Show full log'));
   readonly #foldedBar = h('div', { class: 'dd-part dd-low', hidden: true }, this.#foldedTitle, this.#foldedCount, h('span', { class: 'dd-grow' }), this.#unfold);
   readonly #sheet = h('div', { class: 'dd-log-sheet' });
-  readonly #body = h('div', { class: 'dd-log-body', tabindex: 0, role: 'region', 'aria-label': 'Log lines' }, this.#sheet);
-  readonly #whole = h('pre', { class: 'dd-log-whole', tabindex: 0, hidden: true, 'aria-label': 'Whole line' });
+  readonly #body = h('div', { class: 'dd-log-body', tabindex: 0, role: 'region', 'aria-label': __('Log lines') }, this.#sheet);
+  readonly #whole = h('pre', { class: 'dd-log-whole', tabindex: 0, hidden: true, 'aria-label': __('Whole line') });
 
   constructor(
     private readonly root: HTMLElement,
@@ -173,14 +174,14 @@ export class LogView {
     show(this.#foldedBar, folded);
     this.root.classList.toggle('dd-log-folded', folded);
     const rank = this.#setting.failed?.rank ?? null;
-    setText(this.#foldedTitle, rank === null ? 'Last lines' : `Last lines of rank ${rank}`);
-    setText(this.#foldedCount, `${plural(this.store.total, 'line')} in all ranks`);
+    setText(this.#foldedTitle, rank === null ? __('Last lines') : __('Last lines of rank %1', rank));
+    setText(this.#foldedCount, _n('%2 line in all ranks', '%2 lines in all ranks', this.store.total, count(this.store.total)));
     this.#drawTabs();
     const fresh = this.place.follow ? 0 : this.store.arrived - this.#seen;
     if (this.place.follow) this.#seen = this.store.arrived;
     setText(this.#fresh, fresh > 0 ? `${count(fresh)} new` : '');
     this.#follow.classList.toggle('dd-on', this.place.follow);
-    assign(this.#follow, { 'aria-pressed': String(this.place.follow), title: this.place.follow ? 'Follow is on ( f )' : 'Follow the newest line ( f )' });
+    assign(this.#follow, { 'aria-pressed': String(this.place.follow), title: this.place.follow ? __('Follow is on ( f )') : __('Follow the newest line ( f )') });
   }
 
   #drawTabs(): void {
@@ -200,7 +201,7 @@ export class LogView {
     const errors = rank === null ? 0 : (this.store.errors[rank] ?? 0);
     show(tag, errors > 0);
     setText(tag, count(errors));
-    assign(tag, { title: `${plural(errors, 'line')} on stderr` });
+    assign(tag, { title: _n('%2 line on stderr', '%2 lines on stderr', errors, count(errors)) });
   }
 
   #allTabs(world: number): HTMLElement[] {
@@ -211,14 +212,14 @@ export class LogView {
   #tab(rank: number | null): HTMLElement {
     const tag = h('span', { class: 'dd-tag dd-tag-warn dd-num', hidden: true });
     const swatch = rank === null ? null : h('i', { class: `dd-swatch ${rankClass(rank)}` });
-    const word = rank === null ? 'All' : `Rank ${rank}`;
+    const word = rank === null ? __('All') : __('Rank %1', rank);
     const tab = h('button', { type: 'button', role: 'tab', 'data-rank': rank === null ? '' : rank }, swatch, h('span', { 'data-word': word }, word), tag);
     return onClick(tab, () => this.#choose(rank));
   }
 
   #rankList(world: number): HTMLElement {
-    const options = Array.from({ length: world }, (_, rank) => h('option', { value: rank }, `Rank ${rank}`));
-    const list = h('select', { class: 'dd-ranklist', 'aria-label': 'Rank' }, h('option', { value: '' }, 'Each rank'), ...options);
+    const options = Array.from({ length: world }, (_, rank) => h('option', { value: rank }, __('Rank %1', rank)));
+    const list = h('select', { class: 'dd-ranklist', 'aria-label': __('Rank') }, h('option', { value: '' }, __('Each rank')), ...options);
     list.addEventListener('change', () => this.#choose(list.value === '' ? null : Number(list.value)));
     return list;
   }
@@ -324,7 +325,7 @@ export class LogView {
   }
 
   #badge(row: Row): HTMLElement | null {
-    const words = [row.lines.size > 1 ? `×${row.lines.size} ranks` : '', row.redraws > 1 ? plural(row.redraws, 'redraw') : ''];
+    const words = [row.lines.size > 1 ? _n('×%1 rank', '×%1 ranks', row.lines.size) : '', row.redraws > 1 ? _n('%2 redraw', '%2 redraws', row.redraws, count(row.redraws)) : ''];
     const text = words.filter(Boolean).join(', ');
     return text ? h('span', { class: 'dd-badge' }, text) : null;
   }

@@ -1,9 +1,10 @@
 /** The foot of a panel: what rank 0 returned, and at most one notice, the one that matters most. */
 import type { Card } from './card';
 import { copy } from './clipboard';
-import { fill, h, onClick, type Child } from './dom';
+import { HERE, around, fill, h, onClick, type Child } from './dom';
 import { quoted } from './failure';
 import { icon } from './icons';
+import { __ } from './lab/trans';
 import { ENDED } from './words';
 
 /** The part of a card that the foot depends on. */
@@ -34,13 +35,13 @@ function notice(card: NoticeCard, problem: string): HTMLElement | null {
 
 function result(card: NoticeCard): HTMLElement | null {
   if (!ENDED.has(card.state) || !card.result) return null;
-  const label = h('span', { class: 'dd-sub dd-nw' }, 'Result of rank 0:');
+  const label = h('span', { class: 'dd-sub dd-nw' }, __('Result of rank 0:'));
   return line('', label, h('span', { class: 'dd-mono dd-grow dd-ell', title: card.result }, card.result));
 }
 
 function noMetrics(): HTMLElement {
-  const text = h('span', { class: 'dd-grow' }, 'No metrics yet. Add ', h('span', { class: 'dd-mono' }, LINE), ' to see a curve.');
-  const link = h('button', { type: 'button', class: 'dd-link dd-row' }, icon('copy', 14), 'Copy line');
+  const text = h('span', { class: 'dd-grow' }, ...around(__('No metrics yet. Add %1 to see a curve.', HERE), h('span', { class: 'dd-mono' }, LINE)));
+  const link = h('button', { type: 'button', class: 'dd-link dd-row' }, icon('copy', 14), __('Copy line'));
   onClick(link, () => void copy(`from distdl_jupyter import log\n${LINE}`, link));
   return line('info', icon('info', 16, 'dd-ink-brand'), text, link);
 }

@@ -4,6 +4,7 @@
  */
 import { arrowKeys, assign, fill, h, onClick, setText, show } from './dom';
 import { button } from './header';
+import { __ } from './lab/trans';
 
 export interface Choice {
   metric: string;
@@ -23,14 +24,14 @@ export type TableRow = [string, string, string, string];
 export class Picker {
   #metrics: Metric[] = [];
   #choice: Choice = { metric: '', mode: 'band', log: false };
-  readonly #tabs = h('div', { class: 'dd-metrics', role: 'tablist', 'aria-label': 'Metric' });
-  readonly #log = h('button', { type: 'button', title: 'Logarithmic scale' }, 'Log');
-  readonly #band = h('button', { type: 'button', role: 'radio', title: 'Mean of the ranks with lowest to highest' }, 'Band');
-  readonly #ranks = h('button', { type: 'button', role: 'radio', title: 'One line a rank' }, 'Each rank');
-  readonly #modes = h('span', { class: 'dd-seg', role: 'radiogroup', 'aria-label': 'Show' }, this.#band, this.#ranks);
-  readonly #tableButton = button('table', 'Table', 'dd-quiet dd-icon');
-  readonly #zoomButton = button('zoom', 'Zoom', 'dd-quiet dd-icon');
-  readonly #table = h('div', { class: 'dd-table', tabindex: 0, role: 'region', 'aria-label': 'Values as a table', hidden: true });
+  readonly #tabs = h('div', { class: 'dd-metrics', role: 'tablist', 'aria-label': __('Metric') });
+  readonly #log = h('button', { type: 'button', title: __('Logarithmic scale') }, __('Log'));
+  readonly #band = h('button', { type: 'button', role: 'radio', title: __('Mean of the ranks with lowest to highest') }, __('Band'));
+  readonly #ranks = h('button', { type: 'button', role: 'radio', title: __('One line a rank') }, __('Each rank'));
+  readonly #modes = h('span', { class: 'dd-seg', role: 'radiogroup', 'aria-label': __('Show') }, this.#band, this.#ranks);
+  readonly #tableButton = button('table', __('Table'), 'dd-quiet dd-icon');
+  readonly #zoomButton = button('zoom', __('Zoom'), 'dd-quiet dd-icon');
+  readonly #table = h('div', { class: 'dd-table', tabindex: 0, role: 'region', 'aria-label': __('Values as a table'), hidden: true });
 
   constructor(root: HTMLElement, private readonly choose: (choice: Choice) => void, private readonly zoom: (on: boolean) => void) {
     root.classList.add('dd-picker');

@@ -2,6 +2,7 @@
 import type { Card, Clock, Phase } from './card';
 import { assign, fill, h, setText, show } from './dom';
 import { icon } from './icons';
+import { __ } from './lab/trans';
 import { PHASES, phaseWord, secondsTaken } from './words';
 
 type Look = 'done' | 'now' | 'next';
@@ -12,13 +13,13 @@ export class Setup {
   readonly #hint = h(
     'div',
     { class: 'dd-setup-hint' },
-    h('div', { class: 'dd-sub' }, 'The curve starts with the first'),
+    h('div', { class: 'dd-sub' }, __('The curve starts with the first')),
     h('div', { class: 'dd-mono' }, 'log(step=step, loss=loss.item())'),
   );
 
   constructor(root: HTMLElement, private readonly clock: Clock) {
     root.classList.add('dd-setup');
-    root.append(h('ol', { 'aria-label': 'Phases' }, ...this.#rows.map((row) => row.root)), this.#hint);
+    root.append(h('ol', { 'aria-label': __('Phases') }, ...this.#rows.map((row) => row.root)), this.#hint);
   }
 
   /** Show a newer card; the hint gives way to the log as soon as there are lines. */
@@ -43,7 +44,7 @@ class Row {
   readonly #detail = h('span', { class: 'dd-sub dd-ell' });
   readonly #time = h('span', { class: 'dd-num dd-sub' });
 
-  constructor(readonly phase: string) {
+  constructor(readonly phase: (typeof PHASES)[number]) {
     setText(this.#word, phaseWord(phase));
     this.root = h('li', { class: 'dd-phase dd-s12' }, this.#mark, this.#word, this.#detail, this.#time);
   }

@@ -1,21 +1,71 @@
-/** How times, counts and numbers are written: the same rules as `core/words.py`, and a test holds the two together. */
+/**
+ * How times, counts and numbers are written: the same rules as `core/words.py`, and a test holds the two together.
+ * The words between the numbers are those of the page's language.
+ */
+import { __, _n } from './lab/trans';
 
 export type State =
   | 'queued' | 'preparing' | 'starting' | 'running' | 'canceling' | 'completed' | 'failed' | 'canceled' | 'lost';
 
 export const ENDED: ReadonlySet<string> = new Set(['completed', 'failed', 'canceled', 'lost']);
 export const PHASES = ['capture', 'stage', 'start', 'rendezvous', 'train', 'collect', 'clean'] as const;
-const SPANS: [number, string, number, string][] = [
-  [86400, 'd', 3600, 'h'],
-  [3600, 'h', 60, 'min'],
-  [60, 'min', 1, 's'],
+type Unit = (amount: number | string) => string;
+const DAYS: Unit = (amount) => __('%1 d', amount);
+const HOURS: Unit = (amount) => __('%1 h', amount);
+const MINUTES: Unit = (amount) => __('%1 min', amount);
+const SECONDS: Unit = (amount) => __('%1 s', amount);
+const SPANS: [number, Unit, number, Unit][] = [
+  [86400, DAYS, 3600, HOURS],
+  [3600, HOURS, 60, MINUTES],
+  [60, MINUTES, 1, SECONDS],
 ];
 
 /** Return a word with a capital. */
 export const capital = (word: string): string => word.charAt(0).toUpperCase() + word.slice(1);
 
+/** Return the word of a state, as it stands alone. */
+export function stateWord(state: State): string {
+  const words: Record<State, string> = {
+    queued: __('Queued'),
+    preparing: __('Preparing'),
+    starting: __('Starting'),
+    running: __('Running'),
+    canceling: __('Canceling'),
+    completed: __('Completed'),
+    failed: __('Failed'),
+    canceled: __('Canceled'),
+    lost: __('Lost'),
+  };
+  return words[state];
+}
+
 /** Return the word of a phase of the set-up. */
-export const phaseWord = (phase: string): string => (phase === 'clean' ? 'Clean up' : capital(phase));
+export function phaseWord(phase: (typeof PHASES)[number]): string {
+  const words: Record<(typeof PHASES)[number], string> = {
+    capture: __('Capture'),
+    stage: __('Stage'),
+    start: __('Start'),
+    rendezvous: __('Rendezvous'),
+    train: __('Train'),
+    collect: __('Collect'),
+    clean: __('Clean up'),
+  };
+  return words[phase];
+}
+
+/** Return the word of what a rank does, as it stands within a line. */
+export function rankWord(status: string): string {
+  const words: Record<string, string> = {
+    waiting: __('waiting'), started: __('started'), ready: __('running'), ended: __('ended'), failed: __('failed'),
+  };
+  return words[status] ?? status;
+}
+
+/** Return the word of what a job counts; one that the user made up stays as it is. */
+export function unitWord(unit: string): string {
+  const words: Record<string, string> = { step: __('step'), epoch: __('epoch'), batch: __('batch') };
+  return words[unit] ?? unit;
+}
 
 /** Return a time span in whole seconds, two units at most: "52 s", "1 min 21 s". */
 export function duration(seconds: number): string {
@@ -23,22 +73,22 @@ export function duration(seconds: number): string {
   for (const [length, unit, part, partUnit] of SPANS) {
     if (whole < length) continue;
     const rest = Math.floor((whole % length) / part);
-    return `${Math.floor(whole / length)} ${unit}` + (rest ? ` ${rest} ${partUnit}` : '');
+    return unit(Math.floor(whole / length)) + (rest ? ` ${partUnit(rest)}` : '');
   }
-  return `${whole} s`;
+  return SECONDS(whole);
 }
 
 /** Return a short span with tenths, as phases show it: "3.5 s". */
 export function secondsTaken(seconds: number): string {
-  return seconds < 9.95 ? `${Math.max(0, seconds).toFixed(1)} s` : duration(seconds);
+  return seconds < 9.95 ? SECONDS(Math.max(0, seconds).toFixed(1)) : duration(seconds);
 }
 
 /** Return how long something is past, in one unit: "3 s ago". */
 export function ago(seconds: number): string {
-  for (const [length, unit] of [...SPANS, [1, 's'] as const]) {
-    if (seconds >= length) return `${Math.floor(seconds / length)} ${unit} ago`;
+  for (const [length, unit] of [...SPANS, [1, SECONDS] as const]) {
+    if (seconds >= length) return __('%1 ago', unit(Math.floor(seconds / length)));
   }
-  return 'just now';
+  return __('just now');
 }
 
 /** Return a count or a step with thousands marked: "1,200". */
@@ -86,30 +136,36 @@ export function clock(moment: number, tenths = false): string {
 export function pastDay(moment: number, now: number): string {
   const [then, today] = [new Date(moment * 1000), new Date(now * 1000)];
   if (then.toDateString() === today.toDateString()) return '';
+  // Translators: the language's code, for dates.
+  const language = __('en');
+  if (language !== 'en') return then.toLocaleDateString(language, { month: 'short', day: 'numeric' });
   return `${then.getDate()} ${then.toLocaleString('en', { month: 'short' })}`;
 }
 
-/** Return a count with its word: "1 rank", "1,204 lines". */
-export function plural(amount: number, word: string): string {
-  if (amount === 1) return `1 ${word}`;
-  return `${count(amount)} ${word}${/(s|x|ch|sh)$/.test(word) ? 'es' : 's'}`;
-}
+/** Return how many ranks: "1 rank", "1,204 ranks". */
+export const rankCount = (amount: number): string => _n('%2 rank', '%2 ranks', amount, count(amount));
+
+/** Return how many lines: "1 line", "1,204 lines". */
+export const lineCount = (amount: number): string => _n('%2 line', '%2 lines', amount, count(amount));
+
+/** Return how many processes: "1 process", "8 processes". */
+export const processCount = (amount: number): string => _n('%2 process', '%2 processes', amount, count(amount));
 
 /** Return words as a sentence lists them: "0, 1 and 3". */
 export function listing(words: (string | number)[]): string {
-  return words.length < 2 ? words.join('') : `${words.slice(0, -1).join(', ')} and ${words[words.length - 1]}`;
+  return words.length < 2 ? words.join('') : __('%1 and %2', words.slice(0, -1).join(', '), words[words.length - 1] ?? '');
 }
 
 /** Return ranks by name: "rank 3", "ranks 0 and 1"; beyond six only how many. */
 export function ranks(numbers: number[]): string {
-  if (numbers.length > 6) return plural(numbers.length, 'rank');
-  return `${numbers.length === 1 ? 'rank' : 'ranks'} ${listing(numbers)}`;
+  if (numbers.length > 6) return rankCount(numbers.length);
+  return _n('rank %2', 'ranks %2', numbers.length, listing(numbers));
 }
 
 /** Return the sum that a job's size is: "2 × 2 = 4 processes", "1 process". */
 export function processes(nodes: number, perNode: number): string {
-  const total = plural(nodes * perNode, 'process');
-  return nodes * perNode === 1 ? total : `${nodes} × ${perNode} = ${total}`;
+  const total = processCount(nodes * perNode);
+  return nodes * perNode === 1 ? total : __('%1 × %2 = %3', nodes, perNode, total);
 }
 
 /** Return the last part of a job's id: "k3f9". */

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from distdl_jupyter.core import words
 from distdl_jupyter.core.log import LogBook
-from distdl_jupyter.core.state import PHASES
+from distdl_jupyter.core.state import PHASES, State
 from distdl_jupyter.presentation.rows import row as _row
 
 HERE = Path(__file__).parents[2] / "labextension"
@@ -77,7 +77,8 @@ def test_times_and_counts_are_written_as_python_writes_them(node, seconds, whole
         assert node("words.secondsTaken(given)", seconds) == words.seconds_taken(seconds)
     assert node("words.ago(given)", seconds) == words.ago(seconds)
     assert node("words.count(given)", whole) == words.count(whole)
-    assert node("words.plural(given, 'process')", whole) == words.plural(whole, "process")
+    assert node("words.processCount(given)", whole) == words.plural(whole, "process")
+    assert node("words.lineCount(given)", whole) == words.plural(whole, "line")
 
 
 @settings(max_examples=100, deadline=None)
@@ -94,6 +95,7 @@ def test_other_words_are_the_same(node):
     assert node("words.clock(given)", now) == words.clock(now)
     assert node("words.shortId('20261121-024912-k3f9')") == words.short_id("20261121-024912-k3f9")
     assert node("words.PHASES") == list(PHASES)
+    assert node("given.map(words.stateWord)", [state.value for state in State]) == list(words.STATE_WORDS.values())
     assert node("words.PHASES.map(words.phaseWord)") == [words.PHASE_WORDS[phase] for phase in PHASES]
     assert node("[NaN, Infinity, -Infinity].map(words.number)") == [
         words.number(x) for x in (math.nan, math.inf, -math.inf)

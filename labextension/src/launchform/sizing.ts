@@ -1,7 +1,7 @@
 /** The sum that a job's size is: nodes times processes per node. */
 import { h, onClick, setText } from '../dom';
-import { __, _n } from '../lab/trans';
-import { count } from '../words';
+import { __ } from '../lab/trans';
+import { processCount } from '../words';
 import { Problem, Stepper, freshId, heading } from './controls';
 import type { Part, Store } from './state';
 
@@ -37,6 +37,6 @@ export class Sizing implements Part {
     setText(this.#auto, gpus ? __('auto: one per GPU') : __('auto: 1, no GPU'));
     this.#auto.setAttribute('aria-pressed', String(this.store.get('automatic')));
     this.#problem.update();
-    setText(this.#total, _n('%2 process', '%2 processes', nodes * perNode, count(nodes * perNode)));
+    setText(this.#total, processCount(nodes * perNode));
   }
 }

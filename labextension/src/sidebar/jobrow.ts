@@ -5,8 +5,8 @@
 import { assign, fill, h, onClick, setText, show } from '../dom';
 import { icon } from '../icons';
 import { __ } from '../lab/trans';
-import { shortId } from '../words';
-import { figure, isActive, lineText, secondLine, share, spoken, stateWord } from './jobwords';
+import { shortId, stateWord } from '../words';
+import { figure, isActive, lineText, secondLine, share, spoken } from './jobwords';
 import { Sparkline } from './sparkline';
 import type { JobRow } from './types';
 

@@ -1,6 +1,6 @@
 /** What a row of the job list says, as text: pure, so that it can be tested without a page. */
 import { __, _n } from '../lab/trans';
-import { ENDED, ago, clock, count, duration, number, pastDay, percent, shortId, type State } from '../words';
+import { ENDED, ago, clock, count, duration, number, pastDay, percent, shortId, stateWord, type State } from '../words';
 import type { JobRow } from './types';
 
 /** The second line: where it runs, and what is most worth knowing, of which `strong` stands out. */
@@ -15,22 +15,6 @@ const SETUP: ReadonlySet<State> = new Set(['queued', 'preparing', 'starting']);
 const DAY = 86_400;
 
 export const isActive = (row: JobRow): boolean => !ENDED.has(row.state);
-
-/** Return the word of a state, as it stands alone. */
-export function stateWord(state: State): string {
-  const words: Record<State, string> = {
-    queued: __('Queued'),
-    preparing: __('Preparing'),
-    starting: __('Starting'),
-    running: __('Running'),
-    canceling: __('Canceling'),
-    completed: __('Completed'),
-    failed: __('Failed'),
-    canceled: __('Canceled'),
-    lost: __('Lost'),
-  };
-  return words[state];
-}
 
 /** Return how much is done, between 0 and 1, or null when that is not known. */
 export function share(row: JobRow): number | null {

@@ -7,12 +7,12 @@
 import { h, onClick, setText, show } from '../dom';
 import { icon } from '../icons';
 import { __ } from '../lab/trans';
-import { shortId } from '../words';
+import { shortId, stateWord } from '../words';
 import { Banner } from './banner';
 import { ClusterList } from './clusterlist';
 import { FilterBar } from './filterbar';
 import { JobList, type Item } from './joblist';
-import { asksBeforeCancel, isActive, matches, passes, stateWord } from './jobwords';
+import { asksBeforeCancel, isActive, matches, passes } from './jobwords';
 import { NothingFound, nothingYet, waiting } from './placeholders';
 import { Question } from './question';
 import { Section } from './section';
