@@ -49,8 +49,8 @@ export class JobRowView {
     const title = h('span', { class: 'dd-job-title dd-ell' }, this.#name, ' ', this.#id);
     const tell = h('span', { class: 'dd-job-tell dd-ell' }, this.#strong, this.#tell);
     const line = h('span', { class: 'dd-job-line dd-s12 dd-num' }, this.#place, tell);
-    // The keyboard has keys and the menu for these; within an option a screen reader would not find them.
-    const buttons = h('span', { class: 'dd-job-buttons', 'aria-hidden': 'true' }, this.#cancel, this.#rerun, more);
+    // For the pointer; the keyboard has keys and the menu.
+    const buttons = h('span', { class: 'dd-job-buttons' }, this.#cancel, this.#rerun, more);
     this.element = h('div', { class: 'dd-job', role: 'option', 'data-id': id }, this.#mark, title, line, this.#value, this.#label, this.#bar, buttons);
     this.#value.before(h('span', { class: 'dd-job-spark' }, this.#spark.element));
   }
