@@ -87,14 +87,14 @@ class Events(Handler):
         await self._unless_closed(self.flush())
 
     async def _batch(self, viewer: Viewer, wait: float) -> None:
-        began = time.monotonic()
-        lines = await self._unless_closed(viewer.due())
-        # What nobody watched until now has to be opened first.
-        while (left := began + (_OPENING if viewer.opening else wait) - time.monotonic()) > 0:
-            if not viewer.opening and (lines or viewer.settled):
+        began, lines = time.monotonic(), list[bytes]()
+        while True:
+            opening = viewer.opening  # what nobody watched until now has to be opened first
+            lines += await self._unless_closed(viewer.due())
+            left = began + (_OPENING if opening else wait) - time.monotonic()
+            if left <= 0 or (not opening and (lines or viewer.settled)):
                 break
             await self._unless_closed(viewer.wait(left))
-            lines += await self._unless_closed(viewer.due())
         self.set_header("Cache-Control", "no-store")
         messages = b",".join([self._hello(), *lines])
         self.finish(b'{"messages":[' + messages + b"]}")

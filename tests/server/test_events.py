@@ -1,0 +1,480 @@
+"""The stream of events, listened to by real pages over HTTP while real writers write."""
+
+import itertools
+import json
+import math
+import socket
+import threading
+import time
+from urllib.parse import urlsplit
+
+import pytest
+
+from distdl_jupyter.core.store import JobStore
+from distdl_jupyter.presentation.rows import row as wire
+from distdl_jupyter.reading import Reading
+from distdl_jupyter.server import live, viewer
+from tests.conftest import wait_for
+from tests.panels import recorded
+from tests.server.listening import STREAM, Page, apply, batch, listening
+from tests.server.running import API, TOKEN, serve
+
+pytestmark = pytest.mark.timeout(600)
+
+QUICK = {"keep_alive_seconds": 0.5, "list_seconds": 0.1, "clusters_seconds": 0.3}
+
+
+@pytest.fixture
+def quick(root):
+    """A server that looks and says that it is alive often."""
+    with serve(root, traits=QUICK) as server:
+        yield server
+
+
+@pytest.fixture
+def story():
+    """A job that runs, as its events tell it."""
+    told = recorded.begin(10)
+    told.set_up()
+    yield told
+    told.close()
+
+
+def everything(id_, mark=0):
+    return {id_: {"log": {"mark": mark}, "curves": [{}]}}
+
+
+def kept(job):
+    """The rows of the whole log, folded here."""
+    reading = Reading(job.folder, tail=live.KEPT)
+    reading.catch_up()
+    return {one.n: json.loads(json.dumps(wire(one))) for one in reading.log.rows}
+
+
+def test_a_page_is_told_everything_first_and_then_what_changes(quick, story):
+    story.train(40)
+    with listening(quick, jobs=True, clusters=True, job=everything(story.id)) as page:
+        (hello,) = page.until_told("hello")
+        assert page.messages[0] == hello
+        (jobs,) = page.until_told("jobs")[:1]
+        assert (jobs["whole"], [row["id"] for row in jobs["rows"]], jobs["active"]) == (True, [story.id], 1)
+        (clusters,) = page.until_told("clusters")[:1]
+        assert [one["name"] for one in clusters["clusters"]] == ["local"]
+        (job,) = page.until_told("job")[:1]
+        assert (job["id"], job["card"]["state"], len(job["ranks"])) == (story.id, "running", 4)
+        (log,) = page.until_told("log")[:1]
+        assert log["whole"]
+        assert page.open[0][4].startswith("3%|")
+        (curve,) = page.until_told("curve")[:1]
+        assert (curve["metric"], curve["count"], curve["asked"]) == ("loss", 40, "")
+
+        story.train(80)
+        page.until(lambda p: p.of("curve")[-1]["count"] == 80, "the longer curve")
+        page.until(lambda p: p.of("job")[-1]["card"]["step"] == 80, "the later step")
+        page.until(lambda p: p.rows == kept(story), "the later rows")
+        assert not [one for one in page.of("log")[1:] if one["whole"]]
+
+        story.train(recorded.STEPS)
+        story.complete()
+        page.until(lambda p: p.of("job")[-1]["card"]["state"] == "completed", "the end")
+        page.until(lambda p: p.of("jobs")[-1]["active"] == 0, "the end in the list")
+        assert not page.of("jobs")[-1]["whole"]
+        page.until(lambda p: p.rows == kept(story), "the last rows")
+    assert page.headers["content-type"] == STREAM
+    assert page.headers["cache-control"] == "no-store"
+    assert page.headers["x-accel-buffering"] == "no"
+
+
+def test_an_ended_job_is_told_once(quick):
+    ended = recorded.tell("completed")
+    ended.close()
+    with listening(quick, job=everything(ended.id)) as page:
+        page.until_told("alive", many=3)
+        assert sorted(m["type"] for m in page.messages if m["type"] != "alive") == ["curve", "hello", "job", "log"]
+        assert page.rows == kept(ended)
+
+
+def test_messages_come_at_a_measured_pace(quick, story):
+    with listening(quick, job=everything(story.id)) as page:
+        page.until_told("log")
+        began, before = time.monotonic(), len(page.messages)
+        while time.monotonic() < began + 3:
+            story.t = time.time()
+            story.train(story.step + 4, 0.0)
+            time.sleep(0.01)
+        page.until(lambda p: p.of("job")[-1]["card"]["step"] == story.step, "the last step")
+        took = time.monotonic() - began
+        told = page.messages[before:]
+    for type_, most in (("job", 4), ("log", 5), ("curve", 2)):
+        assert sum(m["type"] == type_ for m in told) <= most * took + 2, type_
+
+
+def test_the_clock_goes_along_every_few_seconds_and_nothing_else(quick, story):
+    with listening(quick, job={story.id: {}}) as page:
+        first, second = page.until_told("job", many=2)[:2]
+        assert second["card"]["now"] > first["card"]["now"] + viewer._CLOCK - 0.5
+        assert second["key"] == first["key"]
+        assert len(page.of("job")) < 4
+
+
+def test_a_page_goes_on_where_it_was_after_the_server_was_started_again(root, story):
+    story.train(200)
+    with serve(root, traits=QUICK) as server:
+        page = Page(server.url, {"job": everything(story.id)})
+        page.until(lambda p: p.rows == kept(story), "all rows")
+        boot = page.of("hello")[0]["boot"]
+    assert page.ended.wait(30), "a server that stops ends its streams"
+    page.close()
+    rows, mark = dict(page.rows), page.mark
+    story.train(400)
+    state = page.of("job")[-1]
+    with serve(root, traits=QUICK) as server, listening(server, job=everything(story.id, mark)) as again:
+        again.until_told("log")
+        again.until(lambda p: p.mark > mark, "what came meanwhile")
+        for message in again.of("log"):
+            assert not message["whole"]
+            touched = {row[0] for row in message["rows"]}
+            assert not [n for n in touched if rows.get(n) in message["rows"]], "told twice"
+            apply(message, rows)
+        assert rows == kept(story)
+        assert again.of("hello")[0]["boot"] != boot
+        assert again.of("job")[0]["key"] != state["key"]
+
+
+@pytest.mark.parametrize("mark", [10**9, 0])
+def test_a_mark_from_elsewhere_begins_anew(quick, story, mark):
+    story.train(100)
+    with listening(quick, job=everything(story.id, mark)) as page:
+        assert page.until_told("log")[0]["whole"]
+        assert page.rows == kept(story)
+
+
+def test_nothing_is_told_twice_to_who_gives_the_keys_back(quick, story):
+    story.train(100)
+    wanted = {"jobs": True, "clusters": True, "job": everything(story.id)}
+    first, _ = batch(quick, **wanted)
+    told = {m["type"]: m for m in first}
+    assert set(told) == {"hello", "jobs", "clusters", "job", "log", "curve"}
+    known = {
+        "jobs": True, "clusters": True, "jobs_key": told["jobs"]["key"], "clusters_key": told["clusters"]["key"],
+        "job": {story.id: {"log": {"mark": told["log"]["mark"]}, "curves": [{"key": told["curve"]["key"]}],
+                           "key": told["job"]["key"]}},
+    }  # fmt: skip
+    again, _ = batch(quick, **known)
+    assert {m["type"] for m in again} <= {"hello", "job", "clusters"}, "the clock, and how long a node was idle"
+    later = threading.Timer(1.0, lambda: story.train(104))
+    later.start()
+    news, took = batch(quick, job=known["job"], wait=30)
+    later.join()
+    assert took < 29
+    assert "hello" in {m["type"] for m in news}
+    assert len(news) > 1
+
+
+def test_batches_tell_the_same_as_the_stream(quick, story):
+    story.train(300)
+    story.line(None, "the end is near")
+    rows, job, curve, mark, keys = {}, None, None, 0, ("", "")
+    with listening(quick, job=everything(story.id)) as page:
+        for step in (310, 340, 400):
+            wish = {"log": {"mark": mark}, "curves": [{"key": keys[1]}], "key": keys[0]}
+            for message in batch(quick, job={story.id: wish}, wait=5)[0]:
+                if message["type"] == "log":
+                    apply(message, rows)
+                    mark = message["mark"]
+                job = message if message["type"] == "job" else job
+                curve = message if message["type"] == "curve" else curve
+            keys = (job["key"], curve["key"])
+            story.train(step)
+        page.until(lambda p: p.mark > mark and p.rows == kept(story), "the rows in the stream")
+        final = {m["type"]: m for m in batch(quick, job={story.id: {"log": {"mark": mark}, "curves": [{}]}})[0]}
+        apply(final["log"], rows)
+        assert rows == page.rows == kept(story)
+        page.until(lambda p: p.of("curve")[-1] == final["curve"], "the same curve")
+        page.until(lambda p: p.of("job")[-1]["key"] == final["job"]["key"], "the same state")
+
+
+def test_who_wants_nothing_new_is_answered_when_the_time_is_over(quick):
+    ended = recorded.tell("completed")
+    ended.close()
+    first = {m["type"]: m for m in batch(quick, job=everything(ended.id))[0]}
+    wish = {"log": {"mark": first["log"]["mark"]}, "curves": [{"key": first["curve"]["key"]}],
+            "key": first["job"]["key"]}  # fmt: skip
+    messages, took = batch(quick, job={ended.id: wish}, jobs=True, jobs_key="", wait=2)
+    assert [m["type"] for m in messages] == ["hello", "jobs"]
+    messages, took = batch(quick, jobs=True, jobs_key=messages[1]["key"], wait=2)
+    assert [m["type"] for m in messages] == ["hello"]
+    assert 1.5 < took < 20
+
+
+def test_a_stream_without_news_says_that_it_lives(quick):
+    with listening(quick) as page:
+        first, second = page.until_told("alive", many=2)[:2]
+        assert 0.3 < second["now"] - first["now"] < 20
+
+
+def test_a_page_that_goes_away_frees_its_place_at_once(quick, story):
+    streams = quick.extension.streams
+    page = Page(quick.url, {"job": everything(story.id)})
+    page.until_told("log")
+    assert streams.count == 1
+    page.leave()
+    story.train(8)
+    page.close()
+    wait_for(lambda: streams.count == 0, what="the place is free")
+
+
+def raw(server, wanted, buffer=None):
+    """Ask for a stream without reading it."""
+    address = urlsplit(server.url)
+    connection = socket.socket()
+    if buffer:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+    connection.connect((address.hostname, address.port))
+    body = json.dumps(wanted).encode()
+    head = (f"POST {API}/events HTTP/1.1\r\nHost: {address.netloc}\r\nAuthorization: token {TOKEN}\r\n"
+            f"Accept: {STREAM}\r\nContent-Length: {len(body)}\r\n\r\n")  # fmt: skip
+    connection.sendall(head.encode() + body)
+    return connection
+
+
+def test_a_page_that_breaks_off_without_a_word_frees_its_place(quick):
+    connection = raw(quick, {"jobs": True})
+    wait_for(lambda: quick.extension.streams.count == 1, what="the stream is open")
+    connection.close()
+    wait_for(lambda: quick.extension.streams.count == 0, what="the place is free")
+
+
+def test_a_page_that_does_not_read_is_not_queued_for_and_disturbs_nobody(quick, story):
+    """Its socket fills up; the server keeps at most one unsent message for it, and others are told as ever."""
+    slow = raw(quick, {"job": everything(story.id)}, buffer=4096)
+    try:
+        with listening(quick, job=everything(story.id)) as page:
+            page.until_told("log")
+            for number in range(60):
+                story.line(0, "\n".join(f"{number}.{k} {'x' * 120}" for k in range(300)))
+                time.sleep(0.05)
+            page.until(lambda p: p.texts and p.texts[-1].startswith("59.299"), "the last line")
+            assert page.rows == kept(story)
+        assert quick.extension.streams.count == 1
+        pending = [len(c.stream._write_buffer) for c in quick.app.http_server._connections]
+        assert max(pending) < 4_000_000, pending
+        # When it reads on, it is told the rest, and nothing twice.
+        rows, end = {}, max(kept(story))
+        for line in lines_of(slow):
+            message = json.loads(line)
+            if message["type"] == "log":
+                apply(message, rows)
+                if rows and max(rows) == end:
+                    break
+        assert rows == kept(story)
+    finally:
+        slow.close()
+    wait_for(lambda: quick.extension.streams.count == 0, what="the place is free")
+
+
+def lines_of(connection):
+    """The lines of a chunked answer."""
+    connection.settimeout(60)
+    with connection.makefile("rb") as file:
+        while file.readline().strip():
+            pass
+        rest = b""
+        while size := int(file.readline() or b"0", 16):
+            rest += file.read(size)
+            file.read(2)
+            *whole, rest = rest.split(b"\n")
+            yield from whole
+
+
+def test_a_deleted_job_is_gone_and_an_unknown_one_never_was(quick):
+    ended = recorded.tell("failed")
+    ended.close()
+    nobody = "20200101-000000-aaaaa"
+    hostile = ("../../etc", "a/b", "", "x" * 300, "20261121-024912-k3f9x/..")
+    with listening(quick, jobs=True, job=everything(ended.id) | {one: {} for one in (nobody, *hostile)}) as page:
+        page.until(lambda p: {m["id"] for m in p.of("gone")} == {nobody, *hostile}, "those that are not")
+        page.until_told("log", id=ended.id)
+        quick.delete(f"/jobs/{ended.id}")
+        page.until_told("gone", id=ended.id)
+        page.until(lambda p: ended.id in p.of("jobs")[-1]["removed"], "it leaves the list")
+        page.until_told("alive", many=len(page.of("alive")) + 2)
+        assert len(page.of("gone")) == 2 + len(hostile), "each is said once"
+
+
+def test_the_list_follows_what_comes_and_goes(quick):
+    with listening(quick, jobs=True) as page:
+        assert page.until_told("jobs")[0]["rows"] == []
+        stories = [recorded.tell(kind) for kind in ("running", "completed", "failed")]
+        page.until(lambda p: p.of("jobs")[-1]["total"] == 3, "three jobs")
+        assert page.of("jobs")[-1]["active"] == 1
+        assert page.of("jobs")[-1]["failed"] == 1
+        known = {row["id"]: row for m in page.of("jobs") for row in m["rows"]}
+        assert {id_: row["state"] for id_, row in known.items()} == {
+            stories[0].id: "running", stories[1].id: "completed", stories[2].id: "failed",
+        }  # fmt: skip
+        assert sum(m["whole"] for m in page.of("jobs")) == 1
+    for one in stories:
+        one.close()
+
+
+def test_twenty_pages_read_a_job_once(quick, story, monkeypatch):
+    reads, original = [], live.Replay.step
+
+    def counted(self):
+        before = (self.cursor, self.logged)
+        moved = original(self)
+        if moved:
+            reads.append((before, (self.cursor, self.logged)))
+        return moved
+
+    monkeypatch.setattr(live.Replay, "step", counted)
+    story.train(100)
+    pages = [Page(quick.url, {"jobs": True, "job": everything(story.id)}) for _ in range(20)]
+    try:
+        for page in pages:
+            page.until(lambda p: p.rows == kept(story), "all rows")
+        for step in range(110, 200, 10):
+            story.train(step)
+            time.sleep(0.1)
+        rows = kept(story)
+        for page in pages:
+            page.until(lambda p: p.rows == rows, "all rows")
+        size = story.folder.events.stat().st_size
+        assert sum(after[0] - before[0] for before, after in reads) == size
+        assert sum(after[1] - before[1] for before, after in reads) == size
+    finally:
+        for page in pages:
+            page.leave()
+        story.train(204)
+        for page in pages:
+            page.close()
+    wait_for(lambda: quick.extension.streams.count == 0, what="all places are free")
+
+
+def test_a_long_log_is_shown_from_its_end_and_the_rest_can_be_asked_for(quick, monkeypatch):
+    monkeypatch.setattr(live, "_LONG", 64 * 1024)
+    monkeypatch.setattr(live, "_STEP", 16 * 1024)
+    long = recorded.begin(60)
+    long.set_up()
+    for number in range(300):
+        for rank in range(2):
+            long.line(rank, "\n".join(f"{rank} line {number * 100 + k}" for k in range(100)), after=0.01)
+    long.complete()
+    long.close()
+    rows = kept(long)
+    with listening(quick, job=everything(long.id)) as page:
+        page.until_told("log", many=2)
+        glimpse, whole = page.of("log")
+        assert glimpse["whole"]
+        assert whole["whole"]
+        assert glimpse["mark"] == 0
+        assert [row[3:6] for row in glimpse["rows"]] == [row[3:6] for row in whole["rows"]]
+        assert len(whole["rows"]) == live.FIRST
+        assert page.of("job")[0]["card"]["state"] == "completed", "the state comes before the log"
+        held, first = dict(page.rows), whole["first"]
+    while min(held) > first:
+        older = quick.get(f"/jobs/{long.id}/log", before=min(held), limit=10_000)
+        assert len(older["rows"]) == min(10_000, min(held) - first)
+        held |= {row[0]: row for row in older["rows"]}
+    assert held == rows
+    of_rank = quick.get(f"/jobs/{long.id}/log", rank=1, before=40_000, first=100, limit=50)["rows"]
+    assert of_rank == [rows[n] for n in sorted(rows) if 100 <= n < 40_000 and "1" in rows[n][6]][-50:]
+
+
+def test_a_page_far_behind_begins_anew_and_one_a_little_behind_is_told_all(quick, story, monkeypatch):
+    monkeypatch.setattr(live, "BEHIND", 400)
+    monkeypatch.setattr(live, "MOST", 100)
+    story.line(0, "\n".join(f"line {k}" for k in range(300)))
+    first = {m["type"]: m for m in batch(quick, job=everything(story.id))[0]}
+    mark = first["log"]["mark"]
+    story.line(0, "\n".join(f"more {k}" for k in range(350)))
+    with listening(quick, job=everything(story.id, mark)) as page:
+        apply(first["log"], page.rows)
+        page.until(lambda p: p.rows == kept(story), "the rest in pieces")
+        assert len(page.of("log")) == 4
+        assert not any(m["whole"] for m in page.of("log"))
+    story.line(0, "\n".join(f"much {k}" for k in range(1500)))
+    with listening(quick, job=everything(story.id, mark)) as page:
+        page.until(lambda p: p.of("log") and p.of("log")[-1]["whole"], "a new beginning")
+        assert len(page.of("log")[-1]["rows"]) == live.FIRST
+
+
+HOSTILE = ["<script>alert(1)</script>", "\x1b[31mred\x1b[0m", "\u202egnp.exe", "\ud800 half", "tab\tnul\x00",
+           "日本 👩‍🚀",
+           "x" * 64_000, '"},{"type":"gone"}', "\u2028\u2029", "</pre>&lt;"]  # fmt: skip
+
+
+def test_hostile_text_travels_as_text_in_one_line_each(quick, story):
+    for text in HOSTILE:
+        story.line(0, text)
+    story.event("metric", rank=0, step=1, values={"<b>loss</b>": math.nan, "loss": math.inf})
+    story.event("metric", rank=0, step=2, values={"<b>loss</b>": -math.inf, "loss": 1.0})
+    story.event("note", level="warning", text="<img src=x onerror=alert(1)>", code="")
+    with listening(quick, jobs=True, job=everything(story.id)) as page:
+        page.until(lambda p: p.rows == kept(story), "all rows")
+        page.until_told("curve")
+        page.until_told("jobs")
+    assert HOSTILE[0] in page.texts
+    assert "red" in page.texts
+    assert HOSTILE[5] in page.texts
+    assert not [text for text in page.texts if "\x1b" in text or "\u202e" in text or "\x00" in text]
+    json.dumps(page.messages, allow_nan=False)
+
+
+def test_a_wish_that_makes_no_sense_is_refused_with_what_is_wrong(quick):
+    for body, field in (
+        ({"jobs": 1}, "jobs"), ({"job": []}, "job"), ({"job": {"x": {"log": {"mark": "q"}}}}, "mark"),
+        ({"job": {"x": {"curves": [{"mode": "pie"}]}}}, "mode"), ({"nonsense": 1}, "nonsense"),
+        ({"job": {str(k): {} for k in range(500)}}, "job"), ({"wait": 1e9}, "wait"),
+    ):  # fmt: skip
+        answer = quick.ask("POST", "/events", json=body, headers={"Accept": STREAM})
+        assert (answer.status_code, answer.json()["field"]) == (400, field), body
+    assert quick.extension.streams.count == 0
+    for key in ("x", " ", "9" * 5000, "\u0663", None):
+        assert quick.ask("POST", "/events", json={"jobs": True, "jobs_key": key}).status_code in (200, 400)
+
+
+def test_the_server_stops_with_a_stream_that_nobody_reads(root, story):
+    with serve(root, traits=QUICK) as server:
+        slow = raw(server, {"job": everything(story.id)}, buffer=4096)
+        for _ in range(30):
+            story.line(0, "\n".join("y" * 200 for _ in range(200)))
+        wait_for(lambda: server.extension.streams.count == 1, what="the stream is open")
+    slow.close()
+
+
+def test_what_nobody_watches_is_read_no_more_and_forgotten_later(root, story, monkeypatch):
+    monkeypatch.setattr("distdl_jupyter.server.watching.LINGER", 1.0)
+    with serve(root, traits=QUICK) as server:
+        kept_now = server.extension.streams.watching._all
+        with listening(server, jobs=True, clusters=True, job=everything(story.id)) as page:
+            page.until_told("log")
+            assert len(kept_now) == 3
+            page.leave()
+            story.train(4)
+        wait_for(lambda: not kept_now, what="everything is forgotten")
+
+
+def test_the_events_of_a_real_job_arrive_while_it_runs(quick):
+    code = ("import time\nfrom distdl_jupyter import log\nfor step in range(30):\n"
+            "    log(step=step, loss=1 / (step + 1)); print('step', step, flush=True); time.sleep(0.1)")  # fmt: skip
+    id_ = quick.submit(code, options={"process_count_per_node": 2})
+    with listening(quick, jobs=True, job=everything(id_)) as page:
+        page.until(lambda p: p.of("job") and p.of("job")[-1]["card"]["state"] == "completed", "the end", 180)
+        page.until(lambda p: p.rows == kept(JobOf(id_)), "all rows")
+        page.until(lambda p: p.of("curve") and p.of("curve")[-1]["count"] == 60, "the whole curve")
+    states = [key for key, _ in itertools.groupby(m["card"]["state"] for m in page.of("job"))]
+    assert states[-2:] == ["running", "completed"]
+    running = [m for m in page.of("job") if m["card"]["state"] == "running"]
+    assert len({m["card"]["step"] for m in running}) > 3, "it was told while it ran"
+    curve = quick.get(f"/jobs/{id_}/curve")
+    assert (curve["metric"], curve["count"]) == ("loss", 60)
+    (series,) = quick.get(f"/jobs/{id_}/metrics", points=10)["metrics"]
+    assert [len(rank["steps"]) <= 12 for rank in series["ranks"]] == [True, True]
+    assert series["ranks"][0]["values"][-1] == pytest.approx(1 / 30)
+
+
+class JobOf:
+    def __init__(self, id_):
+        self.folder = JobStore().find(id_)
