@@ -45,6 +45,8 @@ class Lab:
     """The JupyterLab of an installation: where it listens, which directories it uses, how it is started and stopped."""
 
     token = "story"
+    #: As a user has it behind a JupyterHub.
+    base_url = "/user/ann/"
 
     def __init__(self, installed: Installation, home: Path) -> None:
         self.installed = installed
@@ -61,6 +63,7 @@ class Lab:
             str(self.installed.python), "-m", "jupyterlab", "--allow-root", "--no-browser", f"--port={port}",
             "--ServerApp.ip=127.0.0.1", "--ServerApp.port_retries=0", f"--ServerApp.root_dir={self.root}",
             f"--IdentityProvider.token={self.token}", "--LabApp.expose_app_in_browser=True",
+            f"--ServerApp.base_url={self.base_url}",
         ]  # fmt: skip
         with self.log.open("ab") as log:
             self._server = subprocess.Popen(command, env=self._environment(), stdout=log, stderr=log, cwd=self.root)
@@ -160,9 +163,12 @@ def chromium() -> Iterator[Browser]:
 class Book:
     """An open notebook."""
 
+    artifacts = ARTIFACTS
+
     def __init__(self, page: Page, lab: Lab) -> None:
         self.page = page
         self.lab = lab
+        self.name = ""
         self.errors: list[str] = []
         page.on("pageerror", lambda error: self.errors.append(str(error)))
 
@@ -171,6 +177,25 @@ class Book:
         self.page.goto(f"{self.lab.url}doc/tree/{name}?token={self.lab.token}&reset", timeout=PATIENCE * 1000)
         self.page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=PATIENCE * 1000)
         self.kernel_idle()
+
+    def open_desk(self, name: str, *, reset: bool = True) -> None:
+        """Load JupyterLab as a whole, in a workspace of its own, with the notebook ``name``."""
+        self.name = name
+        where = f"{self.lab.url}lab/workspaces/{Path(name).stem}/tree/{name}?token={self.lab.token}"
+        self.page.goto(where + ("&reset" if reset else ""), timeout=PATIENCE * 1000)
+        self.page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=PATIENCE * 1000)
+        self.kernel_idle()
+
+    def open_job(self, id_: str) -> Locator:
+        """Open the page of a job and return it."""
+        self.page.evaluate("(id) => window.jupyterapp.commands.execute('distdl:open-job', { id })", id_)
+        page = self.page.locator(f"#distdl-job-{id_}")
+        page.wait_for()
+        return page
+
+    def save(self) -> None:
+        """Save the notebook."""
+        self.page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
 
     def kernel_idle(self, timeout: float = PATIENCE) -> None:
         """Wait until the kernel is there and free."""
@@ -186,6 +211,18 @@ class Book:
         """Run all cells, without waiting for them."""
         self.page.evaluate("() => { void window.jupyterapp.commands.execute('notebook:run-all-cells'); }")
 
+    def run(self, number: int) -> None:
+        """Run one cell and wait until the kernel is free again."""
+        self.page.evaluate(
+            """async (number) => {
+                const { commands, shell } = window.jupyterapp;
+                shell.currentWidget.content.activeCellIndex = number;
+                await commands.execute('notebook:run-cell');
+            }""",
+            number,
+        )
+        self.kernel_idle()
+
     def cell(self, number: int) -> Locator:
         """The cell at a place, from 0."""
         return self.page.locator(".jp-Notebook .jp-Cell").nth(number)
@@ -199,31 +236,57 @@ class Book:
 
 
 @pytest.fixture
-def notebook(lab: Lab, chromium: Browser, request: pytest.FixtureRequest) -> Iterator[Callable[..., Book]]:
-    """Return ``open(cells, *, width=1100, height=900, dark=False, scale=1.5) -> Book``."""
-    books: list[Book] = []
+def books(lab: Lab, chromium: Browser, request: pytest.FixtureRequest) -> Iterator[Callable[..., Book]]:
+    """Return a function that makes a page for a new notebook of the given cells."""
+    made: list[Book] = []
+    title = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower())
 
-    def open_(
-        cells: list[str], *, width: int = 1100, height: int = 900, dark: bool = False, scale: float = 1.5
-    ) -> Book:
+    def make(cells: list[str], width: int, height: int, *, dark: bool, scale: float) -> Book:
         lab.set_theme("JupyterLab Dark" if dark else "JupyterLab Light")
-        name = f"{re.sub(r'[^a-z0-9]+', '-', request.node.name.lower())}-{len(books)}.ipynb"
-        lab.write(name, cells)
         context = chromium.new_context(
             viewport={"width": width, "height": height}, device_scale_factor=scale, reduced_motion="no-preference"
         )
         context.grant_permissions(["clipboard-read", "clipboard-write"])
         context.set_default_timeout(PATIENCE * 1000)
         book = Book(context.new_page(), lab)
-        books.append(book)
-        book.open(name)
+        book.name = f"{title}-{len(made)}.ipynb"
+        lab.write(book.name, cells)
+        made.append(book)
         return book
 
-    yield open_
-    for number, book in enumerate(books):
-        book.picture(f"last-{re.sub(r'[^a-z0-9]+', '-', request.node.name.lower())}-{number}")
+    yield make
+    for number, book in enumerate(made):
+        book.picture(f"last-{title}-{number}")
         _shut_kernel(book)
         book.page.context.close()
+
+
+@pytest.fixture
+def notebook(books: Callable[..., Book]) -> Callable[..., Book]:
+    """Return ``open(cells, *, width=1100, height=900, dark=False, scale=1.5) -> Book``, without side bars."""
+
+    def open_(
+        cells: list[str], *, width: int = 1100, height: int = 900, dark: bool = False, scale: float = 1.5
+    ) -> Book:
+        book = books(cells, width, height, dark=dark, scale=scale)
+        book.open(book.name)
+        return book
+
+    return open_
+
+
+@pytest.fixture
+def desk(books: Callable[..., Book]) -> Callable[..., Book]:
+    """Return ``open(cells, *, width=1440, height=980, dark=False, scale=1.5) -> Book``, the whole of JupyterLab."""
+
+    def open_(
+        cells: list[str], *, width: int = 1440, height: int = 980, dark: bool = False, scale: float = 1.5
+    ) -> Book:
+        book = books(cells, width, height, dark=dark, scale=scale)
+        book.open_desk(book.name)
+        return book
+
+    return open_
 
 
 def _shut_kernel(book: Book) -> None:

@@ -1,0 +1,298 @@
+"""What a user lives through in JupyterLab, told against the installed wheel, behind a base URL like a hub's.
+
+Run, submit, restart the kernel, restart the server, cancel, fail; floods of lines and hostile text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import nbformat
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from distdl_jupyter.clusters import processes
+from distdl_jupyter.core.events import EventWriter, JobLock, read_all
+from distdl_jupyter.core.spec import JobSpec
+from distdl_jupyter.core.store import JobFolder, JobStore, new_id
+from tests.browser.conftest import PATIENCE, Book, Lab
+from tests.conftest import until_gone, wait_for
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+
+QUICKSTART = Path(__file__).parents[2] / "notebooks" / "quickstart.ipynb"
+#: Long enough to restart things in the middle; one line and one loss a step.
+TRAIN = """%load_ext distdl_jupyter"""
+STEPS = """%%distributed -p 2 -b torch --name {name}
+import math, time
+from distdl_jupyter import log, progress
+for step in range({steps}):
+    log(step=step, loss=0.07 + 2.2 * math.exp(-step / 60)); progress(step + 1, {steps})
+    print(f"step {{step}} of rank {{__import__('os').environ['RANK']}}", flush=True)
+    time.sleep(0.1)
+"""
+
+
+def store(lab: Lab) -> JobStore:
+    return JobStore(lab.home / "distdl")
+
+
+def newest(lab: Lab) -> JobFolder:
+    """Wait for the job that was submitted last."""
+    return wait_for(lambda: next(iter(store(lab).folders()), None), what="a job")
+
+
+def state_of(folder: JobFolder) -> str:
+    states = [event["state"] for event in read_all(folder.events)[0] if event["type"] == "state"]
+    return states[-1] if states else ""
+
+
+def sidebar(page: Page) -> Locator:
+    """Open the left sidebar and return it."""
+    page.evaluate("() => window.jupyterapp.commands.execute('distdl:focus-sidebar')")
+    bar = page.locator("#distdl-sidebar")
+    expect(bar).to_be_visible()
+    return bar
+
+
+def output(book: Book, number: int) -> Locator:
+    return book.cell(number).locator(".jp-OutputArea")
+
+
+def says(where: Locator, state: str) -> None:
+    expect(where.locator(".dd-pill").first).to_have_text(state, timeout=PATIENCE * 1000)
+
+
+def lines_shown(where: Locator) -> list[str]:
+    return where.locator(".dd-log .dd-text").all_inner_texts()
+
+
+def test_1_the_quickstart_moves_soon_after_its_first_log(desk: Callable[..., Book]) -> None:
+    cells = [cell.source for cell in nbformat.read(QUICKSTART, as_version=4).cells if cell.cell_type == "code"]
+    training = next(number for number, source in enumerate(cells) if source.startswith("%%distributed"))
+    book = desk(cells[: training + 1])
+    # When the page first draws a line of the curve, and a line of the log, by the same clock as the events'.
+    book.page.evaluate(
+        """() => {
+            const seen = (window.seen = {});
+            const look = () => {
+                const value = document.querySelector('.dd-metrics .dd-v')?.textContent ?? '';
+                if (/\\d/.test(value)) seen.value ??= Date.now() / 1000;
+                if (document.querySelector('.js-plotly-plot path.js-line')) seen.curve ??= Date.now() / 1000;
+                requestAnimationFrame(look);
+            };
+            look();
+        }"""
+    )
+    book.run_all()
+    shown = output(book, training)
+    expect(shown.locator(".js-plotly-plot .scatterlayer path.js-line").first).to_be_attached(timeout=PATIENCE * 1000)
+    expect(shown.get_by_text(re.compile(r"^epoch +3 ")).first).to_be_visible(timeout=PATIENCE * 1000)
+    says(shown, "Completed")
+    first = next(event["t"] for event in read_all(newest(book.lab).events)[0] if event["type"] == "metric")
+    seen = book.page.evaluate("() => window.seen")
+    delays = {name: round(moment - first, 2) for name, moment in seen.items()}
+    (book.artifacts / "story-1-seconds.json").write_text(json.dumps(delays))
+    assert delays["value"] < 2, delays
+    assert delays["curve"] < 2, delays
+    book.picture("story-1-quickstart")
+    assert not book.errors
+
+
+def test_2_the_form_submits_two_processes(desk: Callable[..., Book]) -> None:
+    book = desk([TRAIN, "import os\nprint('hello from', os.environ['RANK'])\nint(os.environ['WORLD_SIZE'])"])
+    book.run(0)
+    book.cell(1).click()
+    book.page.get_by_role("button", name="Run distributed").first.click()
+    form = book.page.locator(".dd-form")
+    form.get_by_role("spinbutton", name="Processes per node").fill("2")
+    form.get_by_role("spinbutton", name="Processes per node").press("Enter")
+    expect(form.locator(".dd-form-total")).to_have_text("2 processes")
+    book.picture("story-2-form")
+    form.get_by_role("button", name="Submit").click()
+    says(output(book, 1), "Completed")
+    assert book.cell(1).locator(".cm-content").inner_text().startswith("%%distributed")
+    assert newest(book.lab).spec().process_count == 2
+    assert sorted(line for line in lines_shown(output(book, 1)) if line.startswith("hello")) == [
+        "hello from 0", "hello from 1"]  # fmt: skip
+
+
+def test_3_after_a_kernel_restart_and_a_reload_the_output_is_live_again(desk: Callable[..., Book]) -> None:
+    book = desk([TRAIN, STEPS.format(name="patient", steps=300)])
+    book.run_all()
+    says(output(book, 1), "Running")
+    expect(output(book, 1).locator(".js-plotly-plot path.js-line").first).to_be_attached()
+    book.save()
+    book.page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()")
+    book.kernel_idle()
+    book.page.reload()
+    book.page.wait_for_selector(".jp-Notebook .jp-Cell")
+    shown = output(book, 1)
+    says(shown, "Running")
+    expect(shown.locator(".js-plotly-plot path.js-line").first).to_be_attached()
+    first, then = lines_shown(shown)[-1], None
+    wait_for(lambda: lines_shown(shown)[-1] != first, what="another line of the log")
+    book.picture("story-3-live-again")
+    says(shown, "Completed")
+    points = book.page.evaluate(
+        "() => document.querySelector('.js-plotly-plot').data.find((t) => t.name.startsWith('mean')).x.length"
+    )
+    assert points >= 250, then
+    shown.locator(".dd-log-body").evaluate("(body) => { body.scrollTop = 0; }")
+    expect(shown.locator(".dd-log .dd-text", has_text="step 0 of rank").first).to_be_visible()
+    assert not book.errors
+
+
+def test_4_a_job_that_ended_while_the_server_was_away_is_shown_whole(desk: Callable[..., Book], lab: Lab) -> None:
+    book = desk([TRAIN, STEPS.format(name="alone", steps=80)])
+    book.run_all()
+    says(output(book, 1), "Running")
+    folder = newest(lab)
+    book.save()
+    lab.stop()
+    banner = book.page.locator("#distdl-sidebar").get_by_text("Server does not answer")
+    wait_for(lambda: state_of(folder) == "completed", what="the end of the job")
+    lab.start()
+    book.open_desk(book.name, reset=False)
+    shown = output(book, 1)
+    says(shown, "Completed")
+    expect(shown.locator(".js-plotly-plot path.js-line").first).to_be_attached()
+    row = sidebar(book.page).get_by_role("option", name=re.compile("alone"))
+    expect(row).to_contain_text("0.")
+    row.dblclick()
+    page = book.page.locator(".dd-page:visible")
+    says(page, "Completed")
+    expect(page.locator(".dd-log .dd-text", has_text="step 79 of rank").first).to_be_visible()
+    expect(banner).to_have_count(0)
+    book.picture("story-4-job-page")
+
+
+def test_5_cancel_from_the_sidebar_leaves_no_process(desk: Callable[..., Book]) -> None:
+    book = desk([TRAIN, STEPS.format(name="doomed", steps=3000)])
+    book.run_all()
+    says(output(book, 1), "Running")
+    folder = newest(book.lab)
+    assert processes.marked(folder.id)
+    row = sidebar(book.page).get_by_role("option", name=re.compile("doomed"))
+    book.picture("story-5-sidebar")
+    row.hover()
+    row.get_by_title("Cancel").click()
+    expect(row).to_contain_text(re.compile("canceled", re.IGNORECASE), timeout=PATIENCE * 1000)
+    says(output(book, 1), "Canceled")
+    assert not until_gone(folder.id)
+
+
+def test_6_a_failing_rank_shows_its_traceback_and_the_line_of_the_cell(desk: Callable[..., Book]) -> None:
+    cell = (
+        "%%distributed -p 2 -b torch --name broken\nimport os, time\nbatch = {'image': 1, 'target': 2}\n"
+        "if os.environ['RANK'] == '1':\n    batch['label']\ntime.sleep(60)"
+    )
+    book = desk([TRAIN, cell])
+    book.run_all()
+    shown = output(book, 1)
+    says(shown, "Failed")
+    expect(shown.get_by_role("alert")).to_contain_text("Rank 1 of 2 failed first")
+    expect(shown.get_by_role("alert")).to_contain_text("KeyError: 'label'")
+    expect(shown.locator(".dd-line-hit").last).to_contain_text("batch['label']")
+    expect(shown.locator(".dd-line-hit").last).to_contain_text("5")
+    book.picture("story-6-failure")
+    row = sidebar(book.page).get_by_role("option", name=re.compile("broken"))
+    expect(row).to_contain_text("KeyError on rank 1")
+
+
+@pytest.fixture
+def written(lab: Lab) -> Iterator[Callable[..., tuple[JobFolder, EventWriter]]]:
+    """Return a function that begins a job whose events the test writes itself, with the real writer."""
+    open_: list[tuple[EventWriter, JobLock]] = []
+
+    def begin(name: str, processes_: int = 1) -> tuple[JobFolder, EventWriter]:
+        jobs = store(lab)
+        folder = jobs.prepare(new_id())
+        spec = JobSpec(id=folder.id.removeprefix(".new-"), name=name, process_count_per_node=processes_,
+                       created=time.time())  # fmt: skip
+        folder.spec_file.write_text(spec.dumps())
+        lock = JobLock.acquire(folder.lock)
+        assert lock is not None
+        writer = EventWriter(folder.events)
+        open_.append((writer, lock))
+        writer.write("state", state="running", reason="")
+        return jobs.publish(folder), writer
+
+    yield begin
+    for writer, lock in open_:
+        writer.close()
+        lock.release()
+
+
+def test_7_two_hundred_thousand_lines_scroll_smoothly_and_are_searched(
+    desk: Callable[..., Book], written: Callable[..., tuple[JobFolder, EventWriter]]
+) -> None:
+    folder, writer = written("flood", 2)
+    for start in range(0, 100_000, 500):
+        for rank in range(2):
+            text = "\n".join(f"line {line:06d} of rank {rank}" for line in range(start, start + 500))
+            writer.write("log", rank=rank, stream="out", text=text)
+    book = desk([TRAIN])
+    page = book.open_job(folder.id)
+    page.get_by_role("tab", name="Log").first.click()
+    expect(page.get_by_text("line 099999 of rank 1")).to_be_visible(timeout=PATIENCE * 1000)
+    page.get_by_role("textbox", name="Search the log").fill("line 000007 of")
+    expect(page.locator(".dd-found-count")).to_have_text(re.compile(r"/ 2$"), timeout=PATIENCE * 1000)
+    page.get_by_role("textbox", name="Search the log").fill("")
+    body = page.locator(".dd-log-body:visible")
+    book.page.evaluate(
+        """() => {
+            window.long = [];
+            const take = (list) => window.long.push(...list.getEntries().map((entry) => entry.duration));
+            new PerformanceObserver(take).observe({ entryTypes: ['longtask'] });
+        }"""
+    )
+    body.hover()
+    for turn in range(40):
+        book.page.mouse.wheel(0, -9000 if turn < 30 else 7000)
+        book.page.wait_for_timeout(50)
+    body.evaluate("(body) => { body.scrollTop = 0; }")
+    expect(page.get_by_text("line 000000 of rank 0")).to_be_visible()
+    longest = max(book.page.evaluate("() => window.long"), default=0)
+    (book.artifacts / "story-7-longest-task.json").write_text(json.dumps(longest))
+    assert longest <= 200
+    book.picture("story-7-flood")
+
+
+HOSTILE = "<script>window.pwned = 1</script><img src=x onerror='window.pwned = 2'>"
+
+
+def test_8_hostile_text_stays_text(
+    desk: Callable[..., Book], written: Callable[..., tuple[JobFolder, EventWriter]]
+) -> None:
+    folder, writer = written(HOSTILE, 1)
+    writer.write(
+        "log", rank=0, stream="out", text=f"{HOSTILE}\n\x1b[31mred\x1b[0m \x1b]0;title\x07 bell\n" + "x" * 1_000_000
+    )
+    for step in range(20):
+        writer.write("metric", rank=0, step=step, values={HOSTILE: 1 / (step + 1), "loss": 2 / (step + 1)})
+    writer.write("note", level="warning", text=HOSTILE, code="")
+    error = {
+        "type": HOSTILE,
+        "message": HOSTILE,
+        "traceback": HOSTILE,
+        "time": time.time(),
+        "frames": [],
+        "values": [[HOSTILE, HOSTILE]],
+    }
+    book = desk([TRAIN])
+    page = book.open_job(folder.id)
+    expect(page.get_by_text("window.pwned").first).to_be_visible()
+    expect(page.get_by_text("red", exact=False).first).to_be_visible()
+    writer.write("result", rank=0, ok=False, repr=None, bytes=0, error=error)
+    writer.write("state", state="failed", reason=HOSTILE)
+    says(page, "Failed")
+    sidebar(book.page)
+    book.picture("story-8-hostile")
+    assert book.page.evaluate("() => window.pwned") is None
+    assert book.page.locator("img[src=x]").count() == 0
+    assert not book.errors
