@@ -83,7 +83,7 @@ export class ComparisonView {
   readonly #step = h('button', { type: 'button', role: 'radio' }, __('Step'));
   readonly #elapsed = h('button', { type: 'button', role: 'radio' }, __('Elapsed'));
   readonly #against = h('span', { class: 'dd-seg', role: 'radiogroup', 'aria-label': __('Against') }, this.#step, this.#elapsed);
-  readonly #log = h('button', { type: 'button', title: __('Logarithmic scale') }, __('Log'));
+  readonly #log = h('button', { type: 'button', title: __('Logarithmic scale') }, 'Log');
   readonly #tableButton = button('table', __('Table'), 'dd-quiet dd-icon');
   readonly #values = h('div', { class: 'dd-table', tabindex: 0, role: 'region', 'aria-label': __('Values as a table'), hidden: true });
   readonly #zoom = button('zoom', __('Zoom'), 'dd-quiet dd-icon');
