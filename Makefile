@@ -29,7 +29,7 @@ export HATCH_JUPYTER_BUILDER_SKIP_NPM := 1
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test lab bench lint build wheel clean
+.PHONY: help demo test lab bench lint schema build wheel clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -49,6 +49,10 @@ lint: $(STAMPS)/test $(MODULES) ## Check style, types and the floors between the
 
 bench: $(STAMPS)/horovod $(STAMPS)/test ## Measure, as ratios
 	@for script in tests/benchmarks/[a-z]*.py; do $(PY) "$$script" || exit 1; done
+
+schema: $(STAMPS)/test $(MODULES) ## Write the OpenAPI file and the pages' types anew
+	@$(PY) -m distdl_jupyter.server.openapi
+	@npm --prefix labextension run --silent schema
 
 build: $(BUNDLE) ## Build the front end: the panels and the JupyterLab extension
 

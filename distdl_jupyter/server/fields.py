@@ -90,8 +90,6 @@ def _within(metadata: Mapping[str, Any], value: object) -> None:
 def _from_text(hint: Any, text: str) -> Any:
     """Return what a string of a query stands for; a string that stands for nothing stays one and is refused later."""
     kinds = _members(hint)
-    if type(None) in kinds and not text:
-        return None
     if bool in kinds:
         return _BOOLEANS.get(text.lower(), text)
     for kind in (int, float):

@@ -121,6 +121,10 @@ def _parameter(field: dataclasses.Field[Any], schema: Json) -> Json:
     found: Json = {"name": field.name, "in": "query", "required": _required(field)}
     if said := schema.pop("description", ""):
         found["description"] = said
+    if "anyOf" in schema:  # what a query leaves out is null, it cannot say so
+        kinds = [kind for kind in schema.pop("anyOf") if kind != {"type": "null"}]
+        schema |= kinds[0] if len(kinds) == 1 else {"anyOf": kinds}
+    schema = {name: one for name, one in schema.items() if name != "title" and (name, one) != ("default", None)}
     if schema.get("type") == "array":
         found |= {"style": "form", "explode": False}
     return found | {"schema": schema}

@@ -1,0 +1,117 @@
+"""The OpenAPI file is the handlers', and a running server answers as it says, whatever it is asked."""
+
+import shutil
+
+import jsonschema
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, settings
+from schemathesis.checks import CHECKS
+
+from distdl_jupyter.core.store import JobStore, is_id
+from distdl_jupyter.server import openapi
+from distdl_jupyter.server.routes import BASE, ROUTES
+from tests.panels import recorded
+from tests.server.running import TOKEN, serve
+
+DOCUMENT = openapi.document()
+
+
+def _easier(schema):
+    """Return a schema without tuples, which schemathesis puts wrongly into an answer's; ``conforms`` checks them."""
+    if isinstance(schema, list):
+        return [_easier(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {name: _easier(one) for name, one in schema.items() if name != "prefixItems"}
+
+
+#: Without what is said of the token: every request here has it (who may ask has tests of its own).
+SCHEMA = schemathesis.openapi.from_dict(_easier({name: one for name, one in DOCUMENT.items() if name != "security"}))
+#: A schema cannot say which requests are right beyond their form: a name that is taken is not.
+LEFT_OUT = ["positive_data_acceptance"]
+
+
+def test_the_file_is_that_of_the_handlers():
+    """``python -m distdl_jupyter.server.openapi`` writes it anew."""
+    assert openapi.FILE.read_text(encoding="utf-8") == openapi.text()
+
+
+def test_every_address_and_verb_is_described():
+    described = DOCUMENT["paths"]
+    for path, handler in ROUTES:
+        said = openapi.operations(handler)
+        written = {verb for verb in ("get", "post", "put", "patch", "delete") if verb in vars(handler)}
+        assert written == set(said), f"{handler.__name__} has a verb without 'answers'"
+        assert set(described[f"{BASE}{path}"]) - {"parameters"} == written
+
+
+def test_every_answer_names_its_errors():
+    for path, verbs in DOCUMENT["paths"].items():
+        for verb, operation in verbs.items():
+            if verb == "parameters":
+                continue
+            assert operation["summary"].endswith("."), (verb, path)
+            assert "403" in operation["responses"]
+            assert "{" not in path or "404" in operation["responses"]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    return tmp_path_factory.mktemp("openapi")
+
+
+@pytest.fixture(scope="module")
+def running(folders):
+    """One server for all cases; its data is that of the test that asks."""
+    (folders / "root").mkdir()
+    with serve(folders / "root", traits={"keep_alive_seconds": 0.2}) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def stories(folders):
+    """Jobs of every kind, written once."""
+    told = [recorded.tell(kind, JobStore(folders)) for kind in ("completed", "failed")]
+    for story in told:
+        story.close()
+        (story.folder.outputs / "model.pt").write_text("weights")
+    return folders / "jobs"
+
+
+@pytest.fixture
+def ids(stories, distdl_home):
+    shutil.copytree(stories, distdl_home / "jobs", copy_function=shutil.copy)
+    return sorted(path.name for path in stories.iterdir())
+
+
+@SCHEMA.parametrize()
+@settings(
+    max_examples=12,
+    deadline=None,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+    derandomize=True,
+    database=None,
+)
+def test_the_server_answers_as_the_file_says(case, running, ids):
+    """Ids of the right form are those of jobs that are there."""
+    made_up = case.path_parameters.get("id")
+    if isinstance(made_up, str) and is_id(made_up) and case.method != "DELETE":
+        case.path_parameters["id"] = ids[len(made_up) % len(ids)]
+    answer = case.call_and_validate(
+        base_url=running.url,
+        headers={"Authorization": f"token {TOKEN}", "Accept": "application/json"},
+        excluded_checks=CHECKS.get_by_names(LEFT_OUT),
+        timeout=60,
+    )
+    conforms(case, answer)
+
+
+def conforms(case, answer):
+    """Hold an answer in JSON against the schema of its status, tuples included."""
+    verb = DOCUMENT["paths"][case.operation.path].get(case.method.lower(), {})  # a verb that is not there is 405
+    content = verb.get("responses", {}).get(str(answer.status_code), {}).get("content", {}).get("application/json")
+    if content is not None and answer.headers["content-type"][0].startswith("application/json"):
+        schema = {**content["schema"], "components": DOCUMENT["components"]}
+        jsonschema.Draft202012Validator(schema).validate(answer.json())
