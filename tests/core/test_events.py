@@ -121,6 +121,23 @@ def test_lines_that_are_no_events_are_skipped(log):
     assert [event["type"] for event in read_all(log)[0]] == ["future"]
 
 
+def test_log_events_and_all_others_can_be_read_apart(log):
+    """What is left out is told from the beginning of its line, or by parsing it where that is another writer's."""
+    writer = EventWriter(log)
+    writer.write("state", state="running", reason='"type":"log"')
+    writer.write("log", rank=0, stream="out", text='{"v":1,"t":1,"type":"metric"}')
+    writer.write("handle", cluster="ssh", data={"type": "log"})
+    writer.append(b'{"type":"log","t":1.5,"text":"from elsewhere"}\n{"data":{"type":"log"},"type":"note"}\nno JSON\n')
+    writer.write("log", rank=1, stream="err", text="end")
+    writer.close()
+    everything, end = read(log)
+    logs, others = read(log, part="logs"), read(log, part="others")
+    assert logs == ([event for event in everything if event["type"] == "log"], end)
+    assert others == ([event for event in everything if event["type"] != "log"], end)
+    assert [event["type"] for event in others[0]] == ["state", "handle", "note"]
+    assert len(logs[0]) == 3
+
+
 def test_a_missing_log_reads_as_empty(log):
     assert read(log, 0) == ([], 0)
 

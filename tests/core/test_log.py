@@ -84,6 +84,34 @@ def test_a_view_that_appends_and_replaces_ends_up_equal(events, looks, tail):
     assert mirror.mark == book.mark
 
 
+@given(EVENTS, st.lists(st.integers(0, 40), max_size=5), st.integers(1, 10), st.integers(1, 4))
+@settings(max_examples=200, deadline=None)
+def test_a_view_that_takes_a_few_rows_at_a_time_ends_up_equal(events, looks, tail, most):
+    book, mirror = LogBook(3, tail=tail), Mirror()
+    for number, event in enumerate(events):
+        if number in looks:
+            mirror.take(book.changes(mirror.mark, most))
+        book.apply(event)
+    more = 1
+    while more:
+        changes = book.changes(mirror.mark, most)
+        assert len(changes.rows) == min(most, len(changes.rows) + changes.more)
+        mirror.take(changes)
+        more = changes.more
+    assert [mirror.rows[n] for n in sorted(mirror.rows)] == [row.to_json() for row in book.rows]
+    assert mirror.mark == book.mark
+    assert not book.changes(book.mark).rows
+
+
+@given(EVENTS, st.integers(1, 30), st.integers(0, 60), st.integers(0, 60))
+@settings(max_examples=100, deadline=None)
+def test_rows_can_be_asked_for_by_number(events, tail, first, before):
+    book = LogBook(3, tail=tail)
+    for event in events:
+        book.apply(event)
+    assert book.between(first, before) == [row for row in book.rows if first <= row.n < before]
+
+
 @given(EVENTS, st.integers(0, 40))
 @settings(max_examples=100, deadline=None)
 def test_batches_of_lines_and_single_lines_fold_alike(events, cut):

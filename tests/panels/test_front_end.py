@@ -20,20 +20,21 @@ HERE = Path(__file__).parents[2] / "labextension"
 
 
 class Node:
-    """A Node process that evaluates JavaScript expressions in which `words` and `log` are the bundled modules."""
+    """A Node process that evaluates JavaScript in which `words`, `log` and `LogSearch` are of the bundled modules."""
 
     def __init__(self, folder):
-        for name in ("words", "logstore"):
+        for name in ("words", "logstore", "logsearch"):
             source, target = HERE / "src" / f"{name}.ts", folder / f"{name}.mjs"
             command = [HERE / "node_modules/.bin/esbuild", source, "--bundle", "--format=esm", f"--outfile={target}"]
             subprocess.run(command, check=True, capture_output=True)
         (folder / "loop.mjs").write_text(
             "import * as words from './words.mjs';\nimport * as log from './logstore.mjs';\n"
+            "import { LogSearch } from './logsearch.mjs';\n"
             "import { createInterface } from 'node:readline';\n"
             "for await (const line of createInterface({ input: process.stdin })) {\n"
             "  const [code, given] = JSON.parse(line);\n"
-            "  const f = new Function('words', 'log', 'given', code);\n"
-            "  process.stdout.write(JSON.stringify(f(words, log, given)) + '\\n');\n}\n"
+            "  const f = new Function('words', 'log', 'LogSearch', 'given', code);\n"
+            "  process.stdout.write(JSON.stringify(await f(words, log, LogSearch, given)) + '\\n');\n}\n"
         )
         node = shutil.which("node")
         assert node, "These tests need Node.js, as the build of the panels does."
@@ -137,3 +138,56 @@ def test_found_places_hold_the_query(node, text, query):
         utf16 = text.encode("utf-16-le", "surrogatepass")
         found = utf16[2 * begin : 2 * end].decode("utf-16-le", "surrogatepass")
         assert found.lower() == query.lower()
+
+
+ROWS = st.lists(st.sampled_from(["loss 1", "LOSS 2", "accuracy", "", "a loss, a loss"]), max_size=60)
+
+
+@settings(max_examples=60, deadline=None)
+@given(ROWS, st.lists(st.integers(0, 60), max_size=6), st.integers(0, 30), st.sampled_from(["loss", "a", "zzz"]))
+def test_a_search_in_slices_finds_what_a_search_of_all_finds(node, texts, looks, dropped, query):
+    """Rows come while it searches, from the newest to the oldest, and old ones are dropped."""
+    rows = [[n, 0.0, 0, "out", text, 0, {"0": n + 1}] for n, text in enumerate(texts)]
+    cuts = sorted({min(look, len(rows)) for look in looks} | {len(rows)})
+    found = node(
+        "(() => { const [rows, cuts, dropped, query] = given; const store = new log.LogStore();"
+        "const search = new LogSearch(query); let at = 0;"
+        "const put = (to, first) => {"
+        " store.apply({ rows: rows.slice(at, to), open: [], first, total: to, errors: {} }); at = to; };"
+        "for (const cut of cuts) { put(cut, 0); search.step(store.lines(null), 0); }"
+        "put(rows.length, Math.min(dropped, rows.length)); while (!search.step(store.lines(null), 5));"
+        "const all = Array.from({ length: search.count }, (_, k) => search.match(k));"
+        "return [all, all.map((place) => search.indexOf(place)), search.indexOf(-5)]; })()",
+        [rows, cuts, dropped, query],
+    )
+    expected = [n for n, text in enumerate(texts) if query in text.lower() and n >= dropped]
+    assert found == [expected, list(range(len(expected))), -1]
+
+
+@settings(max_examples=60, deadline=None)
+@given(ROWS, st.integers(1, 20), st.integers(1, 9), st.integers(0, 20))
+def test_older_rows_come_in_front_of_those_that_are_there(node, texts, newest, chunk, kept_from):
+    """The newest rows first, the rest in pieces, the oldest not kept any more; one changes before it is fetched."""
+    rows = [[n, 0.0, n % 3, "out", text, 0, {str(n % 3): n // 3 + 1}] for n, text in enumerate(texts)]
+    first = min(kept_from, max(0, len(rows) - newest))
+    late = [*rows[first][:6], {**rows[first][6], "7": 1}] if rows else None
+    code = """(() => {
+      const [rows, newest, chunk, first, late] = given;
+      const store = new log.LogStore();
+      const older = async (before) => ({ rows: rows.slice(Math.max(first, before - chunk), before) });
+      const changes = { open: [], first, next: rows.length, total: rows.length, errors: {} };
+      store.apply({ ...changes, rows: rows.slice(first).slice(-newest), older }, true);
+      if (late) store.apply({ ...changes, rows: [late] });
+      const seen = [];
+      return (async () => {
+        for (let k = 0; !store.whole && k < 100; k += 1) seen.push(await store.load());
+        const texts = (rank) => store.rows(rank).map((row) => [row.n, row.text, row.lines.size]);
+        return [texts(null), texts(0), texts(1), texts(2), seen.every(Boolean)];
+      })();
+    })()"""
+    shown = node(code, [rows, newest, chunk, first, late])
+    expected = [[n, text, 2 if n == first else 1] for n, text in enumerate(texts) if n >= first]
+    assert shown[0] == expected
+    for rank in range(3):
+        assert shown[1 + rank] == [row for row in expected if row[0] % 3 == rank]
+    assert shown[4]

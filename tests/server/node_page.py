@@ -1,0 +1,90 @@
+"""The page's own live client, run by Node against a real server: ``page("code")`` evaluates JavaScript in it."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+from tests.conftest import wait_for
+
+FRONT_END = Path(__file__).parents[2] / "labextension"
+
+DRIVER = """
+import { createInterface } from 'node:readline';
+import { Live } from './stream.mjs';
+import { Api } from './api.mjs';
+import { LogStore } from './logstore.mjs';
+let [base, token, patience] = JSON.parse(process.argv[2]);
+const move = (to) => { base = to; };
+const asked = [];
+const transport = (path, init) => {
+  asked.push([path, init.headers?.Accept ?? '', init.body ?? '']);
+  return fetch(base + path, { ...init, headers: { ...init.headers, Authorization: `token ${token}` } });
+};
+const api = new Api(transport);
+const live = new Live(transport, (id) => (before) => api.log(id, { before, limit: 1000 }), patience);
+const seen = {}, watches = {}, states = [];
+live.onState(() => states.push(live.state));
+// What a view of a job keeps of what it is told.
+const watch = (name, id, wish) => {
+  const view = (seen[name] = { store: new LogStore(), jobs: [], curves: [], wholes: 0, logs: 0, gone: 0 });
+  watches[name] = live.watchJob(id, wish, {
+    job: (message) => view.jobs.push(message),
+    log: (message) => {
+      view.logs += 1;
+      view.wholes += message.whole ? 1 : 0;
+      view.store.apply(message, message.whole);
+    },
+    curve: (message) => view.curves.push(message),
+    gone: () => { view.gone += 1; },
+  });
+};
+const kept = (name) => seen[name].store.rows(null).filter((row) => row.n >= 0);
+const rows = (name) => kept(name).map((row) => [row.n, row.text, row.lines.size]);
+const globals = { live, api, seen, watches, states, asked, watch, rows, move };
+for await (const line of createInterface({ input: process.stdin })) {
+  let answer;
+  try {
+    const run = new Function(...Object.keys(globals), 'given', `return (async () => { ${JSON.parse(line)[0]} })()`);
+    answer = { value: (await run(...Object.values(globals), JSON.parse(line)[1])) ?? null };
+  } catch (error) {
+    answer = { error: String(error?.stack ?? error) };
+  }
+  process.stdout.write(JSON.stringify(answer) + '\\n');
+}
+process.exit(0);
+"""
+
+QUICK = {"silence": 6, "first": 2, "retry": [0.1, 0.5], "wait": 3}
+
+
+class NodePage:
+    """A page without a browser."""
+
+    def __init__(self, folder, url, token, patience=None):
+        for name in ("lab/stream", "lab/api", "logstore"):
+            target = folder / f"{Path(name).name}.mjs"
+            command = [FRONT_END / "node_modules/.bin/esbuild", FRONT_END / "src" / f"{name}.ts", "--bundle",
+                       "--format=esm", f"--outfile={target}"]  # fmt: skip
+            subprocess.run(command, check=True, capture_output=True)
+        (folder / "driver.mjs").write_text(DRIVER)
+        node = shutil.which("node")
+        assert node, "These tests need Node.js, as the build of the front end does."
+        settings = json.dumps([url, token, patience or QUICK])
+        self._process = subprocess.Popen([node, folder / "driver.mjs", settings], stdin=-1, stdout=-1, text=True)
+
+    def __call__(self, code, given=None):
+        """Return what a function body returns; it may ``await``."""
+        self._process.stdin.write(json.dumps([code, given]) + "\n")
+        self._process.stdin.flush()
+        answer = json.loads(self._process.stdout.readline())
+        assert "error" not in answer, answer["error"]
+        return answer["value"]
+
+    def until(self, code, patience=60):
+        return wait_for(lambda: self(f"return {code};"), patience, code)
+
+    def close(self):
+        self._process.stdin.close()
+        self._process.wait(20)
+        self._process.stdout.close()
