@@ -2,7 +2,7 @@
  * A job's own page: head, tabs, and below them the overview (failure, curve, ranks, log), the whole log, the spec, the
  * captured names, the files. It knows no JupyterLab; a `PageHost` brings what it shows and carries out what is pressed.
  */
-import { capturedPart, outputsPart, specPart, type JobDetail, type OutputFile } from './detail';
+import { capturedPart, empty, outputsPart, specPart, type JobDetail, type OutputFile } from './detail';
 import { fill, h, onClick, setText, show } from './dom';
 import { button } from './header';
 import { icon } from './icons';
@@ -47,8 +47,8 @@ export interface PageState {
 
 export class JobPageView {
   readonly #banner = h('div', { class: 'dd-unreached dd-row', role: 'status', hidden: true });
-  readonly #started = h('span');
-  readonly #from = h('span');
+  readonly #started = h('span', { class: 'dd-origin' });
+  readonly #from = h('span', { class: 'dd-origin' });
   readonly #compare = button('compare', __('Compare'), 'dd-quiet dd-tool');
   readonly #menu = button('dots', __('More actions'), 'dd-quiet dd-icon');
   readonly #download = h('a', { class: 'dd-btn dd-quiet dd-icon', title: __('Download the log'), 'aria-label': __('Download the log'), download: '' }, icon('download'));
@@ -78,7 +78,7 @@ export class JobPageView {
       choice: state.choice,
       reach: (_root, cell) => this.#reach(cell),
       changed: (message) => this.#changed(message),
-      gone: () => root.classList.remove('dd-loading'),
+      gone: () => this.#isGone(),
       chose: (next) => {
         choice = next;
         keep({ tab: this.#tabs.current, choice });
@@ -135,7 +135,7 @@ export class JobPageView {
 
   #changed(message: JobMessage): void {
     const { card, ranks } = message;
-    this.#ranks.update(ranks);
+    this.#ranks.update(ranks, card.state === 'canceling' || card.state === 'canceled');
     setText(this.#started, ENDED.has(card.state) ? '' : __('started %1', clock(card.created)));
     show(this.#started, !ENDED.has(card.state));
     this.host.changed(message);
@@ -145,6 +145,14 @@ export class JobPageView {
     this.#told = told;
     void this.#loadDetail();
     if (this.#tabs.current === 'outputs') this.#loadOutputs();
+  }
+
+  /** Nothing more can be done with a job that is not there. */
+  #isGone(): void {
+    this.root.classList.remove('dd-loading');
+    for (const each of [this.#compare, this.#menu, this.#download]) show(each, false);
+    if (this.#view.message) return;
+    this.root.replaceChildren(empty(__('This job is not on this server.')));
   }
 
   async #loadDetail(): Promise<void> {

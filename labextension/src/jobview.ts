@@ -218,7 +218,7 @@ export class JobView {
   #isGone(): void {
     if (this.#gone) return;
     this.#gone = true;
-    this.say(this.#problem);
+    if (this.#message) this.#take({ ...this.#message, card: { ...this.#message.card, can_rerun: false } });
     this.options.gone?.();
   }
 

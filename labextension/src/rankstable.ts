@@ -25,7 +25,9 @@ export class RanksTable {
     });
   }
 
-  update(ranks: RankRow[]): void {
+  /** `stopped` says that the job was asked to end: then no rank that ends has failed. */
+  update(given: RankRow[], stopped = false): void {
+    const ranks = stopped ? given.map((row) => (row.status === 'failed' ? { ...row, status: 'ended' as const } : row)) : given;
     this.#ranks = ranks;
     show(this.root, ranks.length > 0);
     setText(this.#count, counts(ranks));

@@ -34,6 +34,7 @@ export class ComparePage extends Widget {
     super();
     this.id = `distdl-compare-${key}`;
     this.addClass('dd-document');
+    this.node.tabIndex = -1;
     this.title.closable = true;
     this.title.icon = compareIcon;
     this.#state = state;
@@ -78,7 +79,7 @@ export class ComparePage extends Widget {
   }
 
   protected override onActivateRequest(): void {
-    if (!this.node.contains(document.activeElement)) this.node.querySelector<HTMLElement>('button')?.focus();
+    if (!this.node.contains(document.activeElement)) this.node.focus();
   }
 
   /** Load at the next turn, if the page is seen; it loads anyway when it comes into sight. */

@@ -38,6 +38,7 @@ export class JobPage extends Widget {
     super();
     this.id = `distdl-job-${jobId}`;
     this.addClass('dd-document');
+    this.node.tabIndex = -1;
     this.title.closable = true;
     this.title.icon = ranksIcon;
     this.title.label = shortId(jobId);
@@ -70,7 +71,7 @@ export class JobPage extends Widget {
   }
 
   protected override onActivateRequest(): void {
-    if (!this.node.contains(document.activeElement)) this.node.querySelector<HTMLElement>('[role=tab][aria-selected=true]')?.focus();
+    if (!this.node.contains(document.activeElement)) this.node.focus();
   }
 
   #keep(state: PageState): void {
