@@ -112,7 +112,11 @@ def _add_job_flags(parser: Parser) -> None:
         help="Processes on each node; auto: one per GPU (default 1).")  # fmt: skip
     add("-b", "--distributed-backend", metavar="NAME",
         help=f"One of {', '.join(registry.backend_labels())} (default: torch, or plain for one process).")  # fmt: skip
-    add("--compute-target", metavar="NAME", help=f"One of {', '.join(registry.names('clusters'))} (default local).")
+    add(
+        "--compute-target",
+        metavar="NAME",
+        help=f"One of {', '.join(registry.names('clusters'))}, or a cluster that you named (default local).",
+    )
     add("--vm-size", metavar="SIZE", help="Azure VM size, for targets that rent machines.")
     add(
         "--use-gpu",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter import jobspec, preflight, registry
+from distdl_jupyter import jobspec, preflight, registry, targets
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.spec import JobSpec, check_name
 from distdl_jupyter.core.words import plural
@@ -95,24 +95,25 @@ def _place(options: Mapping[str, Any]) -> Check:
     """Check that backend and cluster can be used here and fit each other, by a dry run of the plan."""
     name = "Backend and cluster"
     try:
-        spec, backend, backend_options, cluster = _spec(options)
+        spec, backend, backend_options, cluster, cluster_options = _spec(options)
         for field, plugin, given in (
             ("distributed_backend", backend, backend_options),
-            ("compute_target", cluster, cluster.Options()),
+            ("compute_target", cluster, cluster_options),
         ):
             if reason := plugin.unavailable(given):
                 return _FieldCheck(name, "", (Finding("error", "unavailable", reason),), field)
         if spec.process_count <= _MOST_RANKS:
-            jobspec.dry_run(spec, cluster, cluster.Options(), backend, backend_options)
+            jobspec.dry_run(spec, cluster, cluster_options, backend, backend_options)
     except DistDLError as error:
         return _refused(name, error)
     ranks = plural(spec.process_count, "process")
     return Check(name, f"{spec.distributed_backend} can run {ranks} on {spec.compute_target}")
 
 
-def _spec(options: Mapping[str, Any]) -> tuple[JobSpec, Any, Any, Any]:
+def _spec(options: Mapping[str, Any]) -> tuple[JobSpec, Any, Any, Any, Any]:
     label = options["distributed_backend"]
-    cluster = registry.get("clusters", options["compute_target"])
+    target = targets.find(options["compute_target"])
+    cluster = registry.get("clusters", target.kind)
     known = {field.name for field in registry.options("backends", registry.backend(label, {})[0].name)}
     given = {name: value for name, value in options.items() if name in known}
     backend, backend_options = registry.backend(label, given)
@@ -123,10 +124,18 @@ def _spec(options: Mapping[str, Any]) -> tuple[JobSpec, Any, Any, Any]:
         process_count_per_node=options["process_count_per_node"],
         distributed_backend=label,
         backend_options=given,
-        compute_target=options["compute_target"],
+        compute_target=target.name,
+        cluster=target.kind,
+        cluster_options=dict(target.options),
         use_gpu=options["use_gpu"],
     )
-    return spec, backend, backend_options, cluster
+    return (
+        spec,
+        backend,
+        backend_options,
+        cluster,
+        registry.check_options("clusters", target.kind, dict(target.options)),
+    )
 
 
 def _code(draft: Draft, options: Mapping[str, Any]) -> tuple[Check, ...]:

@@ -5,6 +5,7 @@ Everything comes from the catalogue and the registry; what cannot be used here i
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import platform
@@ -13,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter import registry
+from distdl_jupyter import registry, targets
 from distdl_jupyter.azure import catalogue, successor_of
 from distdl_jupyter.core.errors import DistDLError
 
@@ -134,21 +135,27 @@ def _versions(name: str) -> str:
 
 
 def clusters() -> list[dict[str, Any]]:
-    """Return the clusters to choose from: name, title, detail, and the reason when one cannot be used."""
-    return [_cluster(name) for name in registry.names("clusters")]
+    """Return the clusters to choose from, those that users named last: what is known, and the reason why not."""
+    found = [targets.Target(name, name) for name in registry.names("clusters")]
+    with contextlib.suppress(DistDLError):
+        found += targets.named()
+    return [_cluster(target) for target in found]
 
 
-def _cluster(name: str) -> dict[str, Any]:
+def _cluster(target: targets.Target) -> dict[str, Any]:
+    title = detail = ""
     try:
-        plugin = registry.get("clusters", name)
-        reason = plugin.unavailable(plugin.Options())
+        plugin = registry.get("clusters", target.kind)
+        options = registry.check_options("clusters", target.kind, dict(target.options))
+        title, detail, reason = plugin.title, plugin.detail(options), plugin.unavailable(options)
     except DistDLError as error:
         reason = str(error)
-    local = name == "local"
+    local = target.kind == "local"
     return {
-        "name": name,
-        "title": f"this {_system()} machine" if local else "",
-        "detail": machine() if local else "",
+        "name": target.name,
+        "title": title if target.named or not local else "",
+        "system": _system() if local and not target.named else "",
+        "detail": detail,
         "reason": reason,
         "local": local,
     }
@@ -156,13 +163,6 @@ def _cluster(name: str) -> dict[str, Any]:
 
 def _system() -> str:
     return {"darwin": "macOS", "linux": "Linux"}.get(sys.platform, "")
-
-
-def machine() -> str:
-    """Return this machine in words: "2 cores, no GPU"."""
-    from distdl_jupyter.clusters import local
-
-    return local.describe()
 
 
 def durations() -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from distdl_jupyter import azure, jobspec, registry
+from distdl_jupyter import azure, jobspec, registry, targets
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.names import backend_label, resolve
 from distdl_jupyter.core.spec import check_count
@@ -40,7 +40,7 @@ def read(given: Mapping[str, Any]) -> Defaults:
     found = resolve(given, names())
     label, preset = _backend(found.get("distributed_backend"))
     target = str(found.get("compute_target") or "local")
-    registry.get("clusters", target)
+    targets.find(target)
     return Defaults(
         node_count=check_count(found.get("node_count", 1), "node_count"),
         process_count_per_node=_per_node(found.get("process_count_per_node")),

@@ -35,7 +35,7 @@ export class Place implements Part {
     const unusable = backends.filter((one) => one.reason);
     fill(this.#reasons, JSON.stringify(unusable), () => [...byReason(unusable)].map(([reason, labels]) =>
       h('div', {}, h('span', { class: 'dd-ink-warn' }, __('%1 cannot be chosen:', labels.join(', ')), ' '), reason)));
-    this.#clusters.offer(clusters.map(({ name, title, reason }) => ({ value: name, text: name, more: title, reason })));
+    this.#clusters.offer(clusters.map(({ name, title, system, reason }) => ({ value: name, text: name, more: system ? __('this %1 machine', system) : title, reason })));
     this.#clusters.show(this.store.get('compute_target'));
     const cluster = clusters.find((one) => one.name === this.store.get('compute_target'));
     const plan = cluster?.local ? __('The VM series is a plan for renting: the job runs on this machine.') : '';

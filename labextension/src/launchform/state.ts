@@ -38,6 +38,8 @@ export interface Backend {
 export interface Cluster {
   name: string;
   title: string;
+  /** The system of this machine, "" for other clusters. */
+  system: string;
   detail: string;
   reason: string;
   local: boolean;

@@ -1,0 +1,98 @@
+"""What a page is answered, by whoever answers: the form worked out from a cell's text and the page's choices."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import pytest
+
+from distdl_jupyter import targets
+from distdl_jupyter.form import checks
+from distdl_jupyter.form.answer import Kernel, Question, answer
+from distdl_jupyter.form.arguments import cell_parser, job_options
+from distdl_jupyter.form.celltext import split
+
+LINE = "%%distributed -p 2 -b horovod-gloo --name digits -o run --wait --max-log-bytes 5000 --env A=1 --env MY_TOKEN"
+BODY = "import horovod.torch as hvd\nbatch_size = 8\nx.sum() + lr"
+
+
+@pytest.fixture(autouse=True)
+def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "gpus", lambda: 0)
+
+
+def asked(code: str, kernel: Kernel | None = None, **more: Any) -> dict[str, Any]:
+    return answer(Question(code=code, **more), kernel)
+
+
+def test_the_line_that_is_written_means_what_the_line_that_was_read_meant(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_TOKEN", "s3cret")
+    form = asked(f"{LINE}\n{BODY}")
+    before, after = cell_parser().parse(split(f"{LINE}\n").line), cell_parser().parse(split(form["cell"]).line)
+    assert {**vars(before), "node_count": 1} == vars(after)
+    assert job_options(after, {}) == {**job_options(before, {}), "node_count": 1}
+    assert "s3cret" not in json.dumps(form)
+
+
+def test_the_answer_to_an_answer_is_the_same() -> None:
+    first = asked(f"{LINE}\n{BODY}")
+    assert asked(first["cell"])["cell"] == first["cell"]
+
+
+def test_a_kernel_knows_the_names_and_looks_once() -> None:
+    looks: dict[Any, Any] = {}
+    names = {"x": [1.0] * 100, "lr": 0.5}
+    kernel = Kernel(names, count=3, looks=looks)
+    form = asked(BODY, kernel, execution_count=7)
+    assert [item["name"] for item in form["captured"]["items"]] == ["x", "lr"]
+    assert form["captured"]["known"]
+    assert form["title"] == {"function": "", "cell": 7, "file": ""}
+    assert form["global_batch"] == 8 * form["process_count_per_node"]
+    names["x"] = [1.0] * 100_000
+    assert asked(BODY, kernel)["captured"] == form["captured"]
+    assert asked(BODY, kernel, again=True)["captured"]["size"] != form["captured"]["size"]
+    kernel.count = 4
+    del names["lr"]
+    assert asked(BODY, kernel)["checks"]["level"] == "error"
+
+
+def test_a_value_that_cannot_travel_is_a_problem_of_the_cell() -> None:
+    form = asked("handle", Kernel({"handle": threading.Lock()}))
+    assert form["checks"]["level"] == "error"
+    assert any("handle" in item["text"] for item in form["checks"]["items"])
+
+
+def test_the_kernels_defaults_and_its_free_magic_are_used() -> None:
+    kernel = Kernel({}, {"process_count_per_node": 3, "distributed_backend": "torch"}, "%%distdl")
+    form = asked("1", kernel)
+    assert form["magic"] == "%%distdl -N 1 -p 3 -b torch --name cell -o job"
+    assert asked("%%distributed -p 1\n1", kernel)["magic"].startswith("%%distdl -N 1 -p 1 -b torch")
+
+
+def test_numbers_that_the_cell_sets_more_than_once_are_not_known() -> None:
+    assert asked("batch_size = 8\nbatch_size = 16")["global_batch"] == 0
+    assert asked("batch_size = 8")["global_batch"] == 8 * asked("1")["process_count_per_node"]
+
+
+def test_a_named_cluster_can_be_chosen(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path))
+    targets.add("mini", "local", {})
+    form = asked("%%distributed --compute-target mini -p 2 -b torch\n1")
+    assert [one["name"] for one in form["choices"]["clusters"]] == ["local", "mini"]
+    assert form["compute_target"] == "mini"
+    assert form["problems"] == {}
+    assert "--compute-target mini" in form["magic"]
+    gone = asked("1", fields={"compute_target": "none"})
+    assert "'none' is no cluster" in gone["problems"]["compute_target"]
+
+
+def test_a_process_of_another_python_answers_the_same() -> None:
+    question = {"code": f"{LINE}\n{BODY}"}
+    done = subprocess.run(
+        [sys.executable, "-m", "distdl_jupyter.form"], input=json.dumps(question), capture_output=True, text=True
+    )
+    assert json.loads(done.stdout) == asked(question["code"]), done.stderr
