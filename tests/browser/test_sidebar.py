@@ -82,7 +82,8 @@ def bar(own_lab: Lab, chromium: Browser, request: pytest.FixtureRequest) -> Iter
         pages.append(page)
         page.goto(f"{own_lab.url}lab?token={own_lab.token}&reset")
         page.wait_for_function("() => window.jupyterapp?.restored")
-        page.evaluate("() => window.jupyterapp.restored.then(() => null)")
+        # The launcher comes a little later than the rest, and takes the focus.
+        page.wait_for_function("() => document.activeElement.closest('.jp-Launcher')")
         page.evaluate("() => window.jupyterapp.commands.execute('distdl:focus-sidebar')")
         found = page.locator("#distdl-sidebar")
         expect(found).to_be_visible()
@@ -179,7 +180,8 @@ def test_news_take_neither_focus_nor_scroll_nor_an_open_menu(
     expect(shown.locator(".dd-fold-jobs .dd-fold-count")).to_have_text("42", timeout=PATIENCE * 1000)
     expect(menu.get_by_text("Copy id")).to_be_visible()
     after = row.bounding_box()
-    assert before is not None and after is not None
+    assert before is not None
+    assert after is not None
     assert abs(before["y"] - after["y"]) < 2
     page.keyboard.press("Escape")
     expect(shown.get_by_role("listbox")).to_be_focused()
@@ -297,7 +299,7 @@ def test_a_cluster_gets_a_name_and_loses_it(bar: Callable[..., Locator]) -> None
 def test_narrow_sidebars_keep_what_is_most_worth_knowing(
     bar: Callable[..., Locator],
     write: Callable[..., EventWriter],
-    dark: bool,  # noqa: FBT001 - a parameter of the test
+    dark: bool,
 ) -> None:
     write("digits", ended=True)
     writer = write("resnet50-synth")
@@ -317,7 +319,8 @@ def test_narrow_sidebars_keep_what_is_most_worth_knowing(
         expect(row.locator(".dd-spark")).to_be_visible(visible=curve)
         expect(row.locator(".dd-job-value")).to_be_visible(visible=value)
         strong, place = line.locator(".dd-job-strong").bounding_box(), line.locator(".dd-job-place").bounding_box()
-        assert strong is not None and place is not None
+        assert strong is not None
+        assert place is not None
         assert (place["x"] < strong["x"]) is (begins == "local")
         overflow = shown.evaluate("(bar) => bar.scrollWidth - bar.clientWidth")
         assert overflow <= 0

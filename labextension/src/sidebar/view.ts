@@ -49,6 +49,7 @@ export class SidebarView {
 
   constructor(readonly root: HTMLElement, private readonly actions: Actions, private readonly pointed: () => void) {
     root.classList.add('dd', 'dd-sidebar');
+    root.tabIndex = -1;
     this.#banner = new Banner(() => actions.refresh());
     this.#clusters = new ClusterList(actions);
     this.#list = new JobList(this.#listActions());
@@ -80,8 +81,10 @@ export class SidebarView {
     this.#announce(rows);
     this.#items = rows.map((row) => this.#same(row) ?? { row, heard: now });
     this.#known = new Map(this.#items.map((item) => [item.row.id, item]));
+    const waited = !this.#answered && document.activeElement === this.root;
     this.#answered = true;
     this.#draw();
+    if (waited) this.focus();
   }
 
   /** Show these clusters. */
@@ -120,9 +123,10 @@ export class SidebarView {
     this.#list.tick(this.#now(), this.#stale);
   }
 
-  /** Put the focus on the list of jobs. */
+  /** Put the focus on the list of jobs; before the first answer it waits on the sidebar as a whole. */
   focus(): void {
-    if (!this.#jobSection.element.hidden) this.#list.focus();
+    if (!this.#answered) this.root.focus();
+    else if (!this.#jobSection.element.hidden) this.#list.focus();
     else this.#nothing.querySelector('button')?.focus();
   }
 
