@@ -74,7 +74,7 @@ class Events(Handler):
         while True:
             lines = await self._unless_closed(viewer.due())
             if not lines and time.monotonic() - quiet_since >= self.app.keep_alive_seconds:
-                lines = [encode(plain(Alive(time.time())))]
+                lines = [encode(plain(Alive(time.time(), "alive")))]
             if lines:
                 await self._say(lines)
                 quiet_since = time.monotonic()
@@ -100,7 +100,7 @@ class Events(Handler):
         self.finish(b'{"messages":[' + messages + b"]}")
 
     def _hello(self) -> bytes:
-        return encode(plain(Hello(self.app.streams.boot, time.time())))
+        return encode(plain(Hello(self.app.streams.boot, time.time(), "hello")))
 
     async def _unless_closed(self, work: Awaitable[T]) -> T:
         """Return what ``work`` gives. Raises _Closed as soon as there is nobody to give it to."""

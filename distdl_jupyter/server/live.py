@@ -173,7 +173,7 @@ class LiveJob:
         view = self._reading.view
         shown = card.card(view, now, can_rerun=view.state.ended)
         ranks = tuple(detail.rank_row(rank) for rank in view.ranks)
-        data = plain(JobMessage(self.id, shown, curve.metrics(view), ranks, key=""))
+        data = plain(JobMessage(self.id, shown, curve.metrics(view), ranks, key="", type="job"))
         timeless = {**data, "card": {**data["card"], "now": 0, "left": None}}
         data["key"] = _digest(encode(timeless))
         return Told(encode(data), data["key"], mark=int(now * 1000))
@@ -246,7 +246,7 @@ class LiveJob:
         made = curve.curve(self._reading.book, metric, mode=wish.mode, log=wish.log, dark=wish.dark)
         told = CurveMessage(
             **{name: getattr(made, name) for name in _names(made)}, id=self.id, asked=wish.metric, dark=wish.dark,
-            key=f"{metric} {count}",
+            key=f"{metric} {count}", type="curve",
         )  # fmt: skip
         return Told(encode(plain(told)), told.key)
 

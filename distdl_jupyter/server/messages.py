@@ -62,7 +62,7 @@ class Hello:
 
     boot: str
     now: float
-    type: Literal["hello"] = "hello"
+    type: Literal["hello"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Alive:
     """The server has nothing to say."""
 
     now: float
-    type: Literal["alive"] = "alive"
+    type: Literal["alive"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class JobsMessage:
     active: int
     failed: int
     key: str
-    type: Literal["jobs"] = "jobs"
+    type: Literal["jobs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class ClustersMessage:
 
     clusters: tuple[Cluster, ...]
     key: str
-    type: Literal["clusters"] = "clusters"
+    type: Literal["clusters"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class JobMessage:
     metrics: tuple[MetricValue, ...]
     ranks: tuple[RankRow, ...]
     key: str
-    type: Literal["job"] = "job"
+    type: Literal["job"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class LogMessage(LogChanges):
     id: str
     mark: int
     whole: bool
-    type: Literal["log"] = "log"
+    type: Literal["log"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class CurveMessage(Curve):
     asked: str
     dark: bool
     key: str
-    type: Literal["curve"] = "curve"
+    type: Literal["curve"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +134,8 @@ class Gone:
     """There is no such job (any more)."""
 
     id: str
-    key: str = "gone"
-    type: Literal["gone"] = "gone"
+    key: Literal["gone"]
+    type: Literal["gone"]
 
 
 Message = Hello | Alive | JobsMessage | ClustersMessage | JobMessage | LogMessage | CurveMessage | Gone

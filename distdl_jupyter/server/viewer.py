@@ -78,7 +78,7 @@ class _JobPlace:
     def due(self) -> list[bytes]:
         """Return the messages of now. It may take a while: not in the event loop."""
         if self.watched is None or self.watched.gone:
-            told = [] if self.gone else [encode(plain(Gone(self._id)))]
+            told = [] if self.gone else [encode(plain(Gone(self._id, "gone", "gone")))]
             self.gone, self.held = True, False
             return told
         live = self.watched.live
@@ -217,7 +217,7 @@ class Viewer:
         if self._clusters is None or self._clusters.mark == self._clusters_mark:
             return []
         self._clusters_mark = self._clusters.mark
-        return [encode(plain(ClustersMessage(self._clusters.clusters, self._key(self._clusters.mark))))]
+        return [encode(plain(ClustersMessage(self._clusters.clusters, self._key(self._clusters.mark), "clusters")))]
 
     async def wait(self, seconds: float) -> None:
         """Wait until there may be something to tell, at most so many seconds."""

@@ -188,6 +188,7 @@ class WatchedList(Watched):
             active=sum(not State(row.state).ended for row in rows),
             failed=sum(row.state == State.FAILED.value for row in rows),
             key=key,
+            type="jobs",
         )
 
 

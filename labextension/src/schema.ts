@@ -396,11 +396,8 @@ export interface components {
         /** @description The server has nothing to say. */
         Alive: {
             now: number;
-            /**
-             * @default alive
-             * @constant
-             */
-            type?: "alive";
+            /** @constant */
+            type: "alive";
         };
         /** @description What every error is told as; ``field`` is the part of the request that it is about, "" for none. */
         ApiError: {
@@ -408,7 +405,7 @@ export interface components {
             type: string;
             hint: string;
             /** @default  */
-            field?: string;
+            field: string;
         };
         /** @description The messages of now, for pages that a stream does not reach. */
         Batch: {
@@ -488,11 +485,8 @@ export interface components {
         ClustersMessage: {
             clusters: components["schemas"]["Cluster"][];
             key: string;
-            /**
-             * @default clusters
-             * @constant
-             */
-            type?: "clusters";
+            /** @constant */
+            type: "clusters";
         };
         /** @description Several jobs: their curves in one figure, and what was asked and came of each side by side. */
         Comparison: {
@@ -544,11 +538,8 @@ export interface components {
             asked: string;
             dark: boolean;
             key: string;
-            /**
-             * @default curve
-             * @constant
-             */
-            type?: "curve";
+            /** @constant */
+            type: "curve";
         };
         /** @description A curve of a job; the metric "" is the one that says most. */
         CurveWish: {
@@ -571,32 +562,32 @@ export interface components {
             rank: number | null;
             when: number | null;
             /** @default  */
-            what?: string;
+            what: string;
             /** @default  */
-            error_type?: string;
+            error_type: string;
             /** @default  */
-            message?: string;
+            message: string;
             /** @default  */
-            place?: string;
+            place: string;
             /** @default  */
-            hint?: string;
+            hint: string;
             /** @default [] */
-            frames?: components["schemas"]["Frame"][];
+            frames: components["schemas"]["Frame"][];
             /** @default [] */
-            values?: [
+            values: [
                 string,
                 string
             ][];
             /** @default null */
-            values_at?: number | null;
+            values_at: number | null;
             /** @default [] */
-            causes?: components["schemas"]["Cause"][];
+            causes: components["schemas"]["Cause"][];
             /** @default  */
-            traceback?: string;
+            traceback: string;
             /** @default [] */
-            others?: components["schemas"]["OtherRank"][];
+            others: components["schemas"]["OtherRank"][];
             /** @default [] */
-            story?: components["schemas"]["Moment"][];
+            story: components["schemas"]["Moment"][];
         };
         /** @description The launch form: what is chosen, what can be chosen, and what follows from it. ``problems`` tells by field what is wrong, ``cell`` is the text with the line that asks for the same, ``code`` the text without a line and ``options`` what a submit of it takes. */
         FormAnswer: {
@@ -695,23 +686,17 @@ export interface components {
         /** @description There is no such job (any more). */
         Gone: {
             id: string;
-            /** @default gone */
-            key?: string;
-            /**
-             * @default gone
-             * @constant
-             */
-            type?: "gone";
+            /** @constant */
+            key: "gone";
+            /** @constant */
+            type: "gone";
         };
         /** @description The first message; ``boot`` is another one when the server was started again. */
         Hello: {
             boot: string;
             now: number;
-            /**
-             * @default hello
-             * @constant
-             */
-            type?: "hello";
+            /** @constant */
+            type: "hello";
         };
         /** @description One node: its ranks as (rank, status), or only counts when the job is large. */
         Host: {
@@ -754,11 +739,8 @@ export interface components {
             metrics: components["schemas"]["MetricValue"][];
             ranks: components["schemas"]["RankRow"][];
             key: string;
-            /**
-             * @default job
-             * @constant
-             */
-            type?: "job";
+            /** @constant */
+            type: "job";
         };
         /** @description One job in a list. ``spark`` are up to 40 means of ``metric`` over time; ``says`` why it failed or is lost. */
         JobRow: {
@@ -802,11 +784,8 @@ export interface components {
             active: number;
             failed: number;
             key: string;
-            /**
-             * @default jobs
-             * @constant
-             */
-            type?: "jobs";
+            /** @constant */
+            type: "jobs";
         };
         /** @description What a log view must do: put ``rows`` in by number, forget those below ``first``, replace ``open``. */
         LogChanges: {
@@ -872,11 +851,8 @@ export interface components {
             id: string;
             mark: number;
             whole: boolean;
-            /**
-             * @default log
-             * @constant
-             */
-            type?: "log";
+            /** @constant */
+            type: "log";
         };
         /** @description The log of a job from a mark on; 0 begins with the newest rows. */
         LogWish: {

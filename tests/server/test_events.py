@@ -256,7 +256,7 @@ def test_a_page_that_does_not_read_is_not_queued_for_and_disturbs_nobody(quick, 
                 time.sleep(0.05)
             page.until(lambda p: p.texts and p.texts[-1].startswith("59.299"), "the last line")
             assert page.rows == kept(story)
-        assert quick.extension.streams.count == 1
+        wait_for(lambda: quick.extension.streams.count == 1, what="only the slow page is left")
         pending = [len(c.stream._write_buffer) for c in quick.app.http_server._connections]
         assert max(pending) < 4_000_000, pending
         # When it reads on, it is told the rest, and nothing twice.

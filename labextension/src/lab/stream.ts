@@ -10,10 +10,10 @@
  *
  * How requests travel is handed in, so nothing of `@jupyterlab` is imported here.
  */
-import type { CurveMessage, CurveWish } from '../curveview';
-import type { Handlers, JobMessage, LogMessage, Watch, Wish } from '../jobview';
+import type { CurveWish } from '../curveview';
+import type { Handlers, Watch, Wish } from '../jobview';
 import { LogStore, type Older } from '../logstore';
-import type { Cluster, JobRow } from '../sidebar/types';
+import type { Batch, Cluster, CurveMessage, JobMessage, JobRow, JobWish, Subscription } from '../schema';
 import { ApiError, reached, refusal, type Transport } from './api';
 
 /** All jobs, newest first; the counts are of all. */
@@ -41,15 +41,8 @@ const STREAM = 'application/x-ndjson';
 /** Milliseconds in which wishes gather, and between two looks for silence. */
 const [GATHER, LOOK] = [50, 500];
 
-type Message =
-  | { type: 'hello'; boot: string; now: number }
-  | { type: 'alive'; now: number }
-  | ({ type: 'jobs'; rows: JobRow[]; removed: string[]; whole: boolean; key: string } & Omit<Jobs, 'rows'>)
-  | { type: 'clusters'; clusters: Cluster[]; key: string }
-  | ({ type: 'job'; id: string; key: string } & JobMessage)
-  | ({ type: 'log'; id: string; mark: number } & LogMessage)
-  | ({ type: 'curve'; id: string; key: string; asked: string; mode: 'band' | 'ranks'; log: boolean; dark: boolean } & CurveMessage)
-  | { type: 'gone'; id: string; key: string };
+type Message = Batch['messages'][number];
+type Of<T extends Message['type']> = Extract<Message, { type: T }>;
 
 /** One view that watches a job. */
 interface Viewer {
@@ -61,8 +54,8 @@ interface Viewer {
 class Watched {
   readonly viewers = new Set<Viewer>();
   readonly store = new LogStore();
-  readonly curves = new Map<string, CurveMessage & { key: string }>();
-  job: (JobMessage & { key: string }) | null = null;
+  readonly curves = new Map<string, CurveMessage>();
+  job: JobMessage | null = null;
   mark = 0;
   /** Whether the log has come since it was asked for. */
   logged = false;
@@ -191,7 +184,8 @@ export class Live {
     const job = Object.fromEntries([...this.#watched].map(([id, watched]) => [id, wishOf(watched)]));
     const keys = { jobs_key: this.#jobs?.key ?? '', clusters_key: this.#clusters?.key ?? '' };
     const wait = this.#batches ? this.patience.wait : 0;
-    return JSON.stringify({ jobs: this.#jobWatchers.size > 0, clusters: this.#clusterWatchers.size > 0, ...keys, job, wait });
+    const body: Subscription = { jobs: this.#jobWatchers.size > 0, clusters: this.#clusterWatchers.size > 0, ...keys, job, wait };
+    return JSON.stringify(body);
   }
 
   #disconnect(): void {
@@ -222,7 +216,7 @@ export class Live {
         const response = await reached(this.transport('events', init));
         if (!response.ok) throw await refusal(response);
         const take = (message: Message): void => this.#take(connection, message);
-        if (batches) ((await response.json()) as { messages: Message[] }).messages.forEach(take);
+        if (batches) ((await response.json()) as Batch).messages.forEach(take);
         else await lines(response, heard, take);
       } finally {
         heard.stop();
@@ -278,7 +272,7 @@ export class Live {
     this.#boot = boot;
   }
 
-  #takeJobs(message: Message & { type: 'jobs' }): void {
+  #takeJobs(message: Of<'jobs'>): void {
     const { rows, removed, whole, key, total, active, failed } = message;
     const list = whole || !this.#jobs ? new Map<string, JobRow>() : this.#jobs.list;
     for (const id of removed) list.delete(id);
@@ -290,12 +284,12 @@ export class Live {
     tell(this.#jobWatchers, (watcher) => watcher(told));
   }
 
-  #takeClusters({ clusters, key }: Message & { type: 'clusters' }): void {
+  #takeClusters({ clusters, key }: Of<'clusters'>): void {
     this.#clusters = { told: clusters, key };
     tell(this.#clusterWatchers, (watcher) => watcher(clusters));
   }
 
-  #takeJob(message: Extract<Message, { id: string }>): void {
+  #takeJob(message: Of<'job' | 'log' | 'curve' | 'gone'>): void {
     const watched = this.#watched.get(message.id);
     if (!watched) return;
     const viewers = [...watched.viewers];
@@ -310,14 +304,14 @@ export class Live {
     else this.#takeLog(message.id, watched, message);
   }
 
-  #takeCurve(watched: Watched, message: Message & { type: 'curve' }): void {
+  #takeCurve(watched: Watched, message: Of<'curve'>): void {
     const name = curveName({ ...message, metric: message.asked });
     watched.curves.set(name, message);
     const viewers = [...watched.viewers].filter(({ wish }) => wish.curve && curveName(wish.curve) === name);
     tell(viewers, ({ handlers }) => handlers.curve?.(message));
   }
 
-  #takeLog(id: string, watched: Watched, message: Message & { type: 'log' }): void {
+  #takeLog(id: string, watched: Watched, message: Of<'log'>): void {
     const news = message.whole ? { ...message, older: this.older(id) } : message;
     watched.store.apply(news, message.whole);
     watched.mark = message.mark;
@@ -342,14 +336,14 @@ function forgetLog(watched: Watched): void {
 }
 
 /** What to ask for of a job, with what is known of it. */
-function wishOf(watched: Watched): unknown {
+function wishOf(watched: Watched): JobWish {
   const wanted = watched.wanted;
   for (const name of watched.curves.keys()) if (!wanted.has(name)) watched.curves.delete(name);
   const curves = [...wanted].map(([name, { metric, mode, log, dark }]) => ({ metric, mode, log, dark, key: watched.curves.get(name)?.key ?? '' }));
   return { log: watched.wantsLog ? { mark: watched.mark } : null, curves, key: watched.gone ? 'gone' : (watched.job?.key ?? '') };
 }
 
-const curveName = ({ metric, mode, log, dark }: CurveWish): string => JSON.stringify([metric, mode, log, dark]);
+const curveName = ({ metric, mode, log, dark }: Omit<CurveWish, 'mode'> & { mode: string }): string => JSON.stringify([metric, mode, log, dark]);
 
 /** Says that a stream is held back when its first line does not come, and that a connection is dead when nothing comes. */
 class Silence {
