@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 from jupyter_server.extension.application import ExtensionApp
-from traitlets import Float, Instance, Int, default
+from traitlets import Float, Int
 
-from distdl_jupyter.server import routes
-from distdl_jupyter.server.listing import Listing
-from distdl_jupyter.server.streams import Streams
+from distdl_jupyter.server import late
+
+if TYPE_CHECKING:
+    from jupyter_server.serverapp import ServerApp
+
+    from distdl_jupyter.server.listing import Listing
+    from distdl_jupyter.server.streams import Streams
+
+#: Seconds after the start when the handlers are imported, if nobody asked for them before.
+_WARM_UP = 1.0
 
 
 class DistDLApp(ExtensionApp):
@@ -33,24 +43,44 @@ class DistDLApp(ExtensionApp):
     ).tag(config=True)
     list_seconds = Float(0.5, min=0.05, help="Seconds between two looks at the folders of all jobs.").tag(config=True)
     clusters_seconds = Float(3.0, min=0.05, help="Seconds between two looks at the clusters.").tag(config=True)
-    pool = Instance(ThreadPoolExecutor)
-    streams = Instance(Streams)
+    _warm_up: asyncio.TimerHandle | None = None
 
-    listing = Instance(Listing, ())
+    # Plain attributes, made when they are first used: Jupyter asks for the value of every trait at the start.
 
-    @default("pool")
-    def _pool(self) -> ThreadPoolExecutor:
+    @functools.cached_property
+    def pool(self) -> ThreadPoolExecutor:
+        """The threads in which files are read and jobs are started."""
         return ThreadPoolExecutor(self.thread_count, thread_name_prefix="distdl")
 
-    @default("streams")
-    def _streams(self) -> Streams:
+    @functools.cached_property
+    def listing(self) -> Listing:
+        """All jobs as rows."""
+        from distdl_jupyter.server.listing import Listing
+
+        return Listing()
+
+    @functools.cached_property
+    def streams(self) -> Streams:
+        """The open streams of events."""
+        from distdl_jupyter.server.streams import Streams
+
         return Streams(self)
 
     def initialize_handlers(self) -> None:
         """Put all addresses in."""
-        self.handlers.extend(routes.handlers())
+        assert self.serverapp is not None
+        application = self.serverapp.web_app
+        self._routes = late.add(application, application.settings["base_url"])
+
+    async def _start_jupyter_server_extension(self, serverapp: ServerApp) -> None:
+        """Be told by the server that it has started."""
+        loop = asyncio.get_running_loop()
+        self._warm_up = loop.call_later(_WARM_UP, lambda: loop.run_in_executor(self.pool, lambda: self._routes.rules))
 
     async def stop_extension(self) -> None:
         """End the streams and let go of the threads; jobs go on."""
-        await self.streams.stop()
+        if self._warm_up is not None:
+            self._warm_up.cancel()
+        if "streams" in vars(self):
+            await self.streams.stop()
         self.pool.shutdown(wait=False, cancel_futures=True)

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from distdl_jupyter.server.base import Handler, Operation
-from distdl_jupyter.server.routes import BASE, ROUTES, argument
+from distdl_jupyter.server.late import BASE
+from distdl_jupyter.server.routes import ROUTES, argument
 from distdl_jupyter.server.schema import ApiError
 
 FILE = Path(__file__).with_name("openapi.json")
@@ -148,7 +149,22 @@ def _schemas() -> Json:
     for kind in inputs:
         _with_metadata(schemas[kind.__name__], kind)
         schemas[kind.__name__]["additionalProperties"] = False
+    # What is given has all its fields; a default is for those who make it.
+    for name in schemas.keys() - _reached(schemas, [kind.__name__ for kind in inputs]):
+        if schemas[name].get("type") == "object":
+            schemas[name]["required"] = list(schemas[name]["properties"])
     return {name: _tidy(schemas[name]) for name in sorted(schemas)}
+
+
+def _reached(schemas: Json, names: list[str]) -> set[str]:
+    """Return the names of schemas, and of all schemas that these are made of."""
+    found: set[str] = set()
+    while names:
+        name = names.pop()
+        if name not in found:
+            found.add(name)
+            names += re.findall(_REF.format(model=r"(\w+)"), json.dumps(schemas[name]))
+    return found
 
 
 def _named() -> tuple[list[type], list[type]]:

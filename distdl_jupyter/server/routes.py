@@ -13,11 +13,10 @@ from distdl_jupyter.server.compare import Compare
 from distdl_jupyter.server.events import Events
 from distdl_jupyter.server.form import Form
 from distdl_jupyter.server.jobs import CancelJob, JobById, JobResult, Jobs, RerunJob
+from distdl_jupyter.server.late import BASE
 from distdl_jupyter.server.log import JobCurve, JobLog, JobMetrics
 from distdl_jupyter.server.outputs import OutputFile, Outputs
 from distdl_jupyter.server.plugins import Advise, Plugins, VmSizes
-
-BASE = "/distdl/api"
 
 ROUTES: tuple[tuple[str, type[Handler]], ...] = (
     ("/clusters", Clusters),

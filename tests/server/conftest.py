@@ -8,9 +8,7 @@ from tests.server.running import serve
 
 @pytest.fixture(autouse=True)
 def jupyter_folders(tmp_path, monkeypatch):
-    """Own folders for everything Jupyter keeps, and no other extension than those that a test names."""
-    monkeypatch.setattr("jupyter_core.paths.ENV_CONFIG_PATH", [])
-    monkeypatch.setattr("jupyter_core.paths.SYSTEM_CONFIG_PATH", [])
+    """Own folders for everything Jupyter keeps."""
     for kind in ("CONFIG", "DATA", "RUNTIME"):
         monkeypatch.setenv(f"JUPYTER_{kind}_DIR", str(tmp_path / f"jupyter-{kind.lower()}"))
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import threading
 from dataclasses import dataclass
+from unittest import mock
 
 import httpx
 from jupyter_server.serverapp import ServerApp
@@ -84,6 +85,8 @@ def serve(root, base_url="/", traits=None, **settings):
             loop.run_until_complete(stop(found["app"]))
             loop.close()
 
+    @mock.patch("jupyter_core.paths.ENV_CONFIG_PATH", [])
+    @mock.patch("jupyter_core.paths.SYSTEM_CONFIG_PATH", [])
     async def start():
         config = {"ServerApp": settings, "IdentityProvider": {"token": TOKEN}, "DistDLApp": traits or {}}
         app = ServerApp(

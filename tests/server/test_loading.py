@@ -9,9 +9,10 @@ HEAVY = {
 }  # fmt: skip
 
 
-def loaded_by(code):
+def loaded_by(code, *, whole=False):
+    name = "name" if whole else "name.partition('.')[0]"
     answer = subprocess.run([sys.executable, "-c", f"import sys\nbefore = set(sys.modules)\n{code}\n"
-                             "print(*{name.partition('.')[0] for name in set(sys.modules) - before})"],
+                             f"print(*{{{name} for name in set(sys.modules) - before}})"],
                             capture_output=True, text=True, check=True, timeout=120)  # fmt: skip
     return set(answer.stdout.split())
 
@@ -29,8 +30,6 @@ def test_a_server_with_jobs_and_clusters_loads_no_framework(tmp_path):
     """Also not by answering: a whole server lives and answers in a process of its own."""
     code = f"""
 import pathlib
-import jupyter_core.paths
-jupyter_core.paths.ENV_CONFIG_PATH[:] = jupyter_core.paths.SYSTEM_CONFIG_PATH[:] = []
 from tests.server.running import serve
 root = pathlib.Path({str(tmp_path)!r})
 with serve(root) as server:
@@ -43,3 +42,11 @@ with serve(root) as server:
     server.get("/vm-sizes")
 """
     assert loaded_by(code) & HEAVY == set()
+
+
+def test_until_the_first_request_not_even_the_handlers_are_loaded():
+    code = "import jupyter_server.serverapp\nimport distdl_jupyter\ndistdl_jupyter._jupyter_server_extension_points()"
+    names = loaded_by(code, whole=True)
+    assert {name for name in names if name.startswith("distdl_jupyter.")} == {
+        "distdl_jupyter._version", "distdl_jupyter.server", "distdl_jupyter.server.app", "distdl_jupyter.server.late",
+    }  # fmt: skip

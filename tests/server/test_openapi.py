@@ -10,7 +10,8 @@ from schemathesis.checks import CHECKS
 
 from distdl_jupyter.core.store import JobStore, is_id
 from distdl_jupyter.server import openapi
-from distdl_jupyter.server.routes import BASE, ROUTES
+from distdl_jupyter.server.late import BASE
+from distdl_jupyter.server.routes import ROUTES
 from tests.panels import recorded
 from tests.server.running import TOKEN, serve
 
