@@ -4,7 +4,7 @@ import { WidgetTracker } from '@jupyterlab/apputils';
 import { IDocumentManager } from '@jupyterlab/docmanager';
 import { INotebookTracker } from '@jupyterlab/notebook';
 import { UUID, type ReadonlyJSONObject, type ReadonlyPartialJSONObject } from '@lumino/coreutils';
-import type { Widget } from '@lumino/widgets';
+import { SplitPanel, type Widget } from '@lumino/widgets';
 import type { CompareState } from '../comparison';
 import type { Choice } from '../picker';
 import { ComparePage } from './comparepage';
@@ -83,9 +83,20 @@ function comparePages(app: JupyterFrontEnd, distdl: DistDL, restorer: ILayoutRes
   });
 }
 
+/** Notebook 7 has room for one document only: there a page stands below the notebook. */
 function show(app: JupyterFrontEnd, page: Widget): void {
   if (!page.isAttached) app.shell.add(page, 'main');
+  if (!page.isAttached) showBelow(app, page);
   app.shell.activateById(page.id);
+}
+
+function showBelow(app: JupyterFrontEnd, page: Widget): void {
+  app.shell.add(page, 'down');
+  let around = page.parent;
+  while (around && !(around instanceof SplitPanel)) around = around.parent;
+  // The area is as high as its tabs until somebody draws it larger.
+  const split = around;
+  if (split instanceof SplitPanel) requestAnimationFrame(() => split.setRelativeSizes([2, 3]));
 }
 
 const describe = (properties: ReadonlyJSONObject, required: string[]): { args: ReadonlyJSONObject } => ({ args: { type: 'object', properties, required } });
