@@ -8,6 +8,7 @@ import { Clock, type Card } from './card';
 import { CurveView, type CurveMessage, type CurveWish } from './curveview';
 import { adopt, h } from './dom';
 import { FailureView, type Reach } from './failure';
+import { firstChoice } from './firstchoice';
 import { Header, type Extras } from './header';
 import { __ } from './lab/trans';
 import { LogStore, type Changes } from './logstore';
@@ -121,7 +122,7 @@ export class JobView {
   constructor(private readonly root: HTMLElement, private readonly host: JobHost, private readonly options: Options = {}) {
     const clock = new Clock(PATIENCE);
     this.#place = options.place ?? newPlace();
-    this.#curve = new CurveView(options.choice ?? { metric: '', mode: 'band', log: false }, (wish) => this.#draw(wish), (on) => this.#zoom(on));
+    this.#curve = new CurveView(options.choice ?? firstChoice(), (wish) => this.#draw(wish), (on) => this.#zoom(on));
     this.#parts = { head: h('div'), failure: h('div'), setup: h('div'), curve: this.#curve.root, log: h('div'), foot: h('div') };
     const { head, failure, setup, log, foot } = this.#parts;
     this.#header = new Header(head, this.#actions(), clock, { silence: () => __('The server does not answer. The job goes on.'), ...options.extras });

@@ -3,6 +3,7 @@ import type { JupyterFrontEnd } from '@jupyterlab/application';
 import { LabIcon } from '@jupyterlab/ui-components';
 import { Signal, type ISignal } from '@lumino/signaling';
 import { Menu, Widget } from '@lumino/widgets';
+import { firstChoice } from '../firstchoice';
 import type { JobMessage } from '../jobview';
 import { JobPageView, type PageHost, type PageState } from '../jobpageview';
 import { capital, shortId } from '../words';
@@ -33,7 +34,7 @@ export class JobPage extends Widget {
     private readonly app: JupyterFrontEnd,
     private readonly distdl: DistDL,
     private readonly openCell: OpenCell,
-    { tab = 'overview', choice = { metric: '', mode: 'band', log: false } }: Partial<PageState>,
+    { tab = 'overview', choice = firstChoice() }: Partial<PageState>,
   ) {
     super();
     this.id = `distdl-job-${jobId}`;

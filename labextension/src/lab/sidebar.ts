@@ -3,6 +3,7 @@ import { ILabShell, ILayoutRestorer, type JupyterFrontEnd, type JupyterFrontEndP
 import { ISettingRegistry } from '@jupyterlab/settingregistry';
 import { Token } from '@lumino/coreutils';
 import { Widget } from '@lumino/widgets';
+import { setFirstChoice } from '../firstchoice';
 import type { Watch } from '../jobview';
 import type { Actions, JobRow } from '../sidebar/types';
 import { Refusal } from '../sidebar/types';
@@ -67,6 +68,7 @@ function followSettings(sidebar: Sidebar, loaded: ISettingRegistry.ISettings): v
       confirmCancel: confirm === 'always' || confirm === 'never' ? confirm : 'minute',
       showClusters: loaded.get('showClusters').composite !== false,
     };
+    setFirstChoice(loaded.get('curveMode').composite === 'ranks' ? 'ranks' : 'band', loaded.get('curveLog').composite === true);
   };
   loaded.changed.connect(read);
   read();
