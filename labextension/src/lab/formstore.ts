@@ -29,9 +29,11 @@ export class FormStore implements Store {
     this.#form = { ...first, answered: 1 };
   }
 
-  /** Return the form for the text alone. Raises Refusal. */
-  static begin(text: Text): Promise<Answer> {
-    return text.ask({ ...text.about(), fields: null, environment: null, apply: '', again: false });
+  /** Return the form for the text alone, as it is when the answer comes. Raises Refusal. */
+  static async begin(text: Text): Promise<Answer> {
+    const asked = text.about();
+    const answer = await text.ask({ ...asked, fields: null, environment: null, apply: '', again: false });
+    return JSON.stringify(asked) === JSON.stringify(text.about()) ? answer : FormStore.begin(text);
   }
 
   get<K extends keyof Fields>(name: K): Fields[K] {
@@ -40,6 +42,8 @@ export class FormStore implements Store {
 
   set(changes: Partial<Chosen>): void {
     this.#form = { ...this.#form, ...changes };
+    // An answer that is under way knows nothing of this.
+    this.#round += 1;
     clearTimeout(this.#timer);
     this.#timer = setTimeout(() => void this.ask(), PAUSE);
   }
