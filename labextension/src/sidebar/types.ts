@@ -1,64 +1,8 @@
 /** What the sidebar is told by the server, and what it asks others to do. It knows nothing of JupyterLab or HTTP. */
-import type { State } from '../words';
+import type { Cluster, JobRow, Node, Plugin } from '../schema';
 
-/** One job in a list. Times are epoch seconds of the server's clock, durations seconds. */
-export interface JobRow {
-  id: string;
-  name: string;
-  state: State;
-  /** Why it failed or is lost, or what is waited for. */
-  says: string;
-  compute_target: string;
-  backend: string;
-  node_count: number;
-  process_count_per_node: number;
-  created: number;
-  ended: number | null;
-  last_sign: number;
-  done: number | null;
-  total: number | null;
-  left: number | null;
-  metric: string;
-  value: number | null;
-  spark: (number | null)[];
-  failed_rank: number | null;
-  notebook: string;
-  can_rerun: boolean;
-}
-
-export interface ClusterNode {
-  name: string;
-  state: 'idle' | 'busy' | 'down' | 'unknown' | 'starting';
-  detail: string;
-  gpus: number;
-  gpu_name: string;
-  jobs: string[];
-}
-
-export interface Cluster {
-  name: string;
-  kind: string;
-  title: string;
-  detail: string;
-  problem: string;
-  remedy: string;
-  nodes: ClusterNode[];
-  active_jobs: number;
-  /** A target that the user added, so it can be removed. */
-  named: boolean;
-  can_scale: boolean;
-  node_count: number;
-  max_node_count: number | null;
-}
-
-/** A kind of cluster with the JSON schema of its options. */
-export interface Plugin {
-  name: string;
-  title: string;
-  options: unknown;
-  problem: string;
-  remedy: string;
-}
+export type { Cluster, JobRow, Plugin };
+export type ClusterNode = Node;
 
 /** Whether what is shown is fresh. Moments are epoch seconds of the page's clock. */
 export interface Connection {
