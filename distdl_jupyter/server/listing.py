@@ -53,19 +53,20 @@ class Listing:
         return self.known(seconds=float("inf"))
 
     def known(self, seconds: float = TURN) -> list[Listed]:
-        """Return the jobs as they are now, newest first, those that can be read in some seconds.
+        """Return the jobs as they are now, newest first, those that can be read in some seconds, one more at least.
 
         Jobs that have not ended are always among them when an earlier call has met them.
         """
         until = time.monotonic() + seconds
         folders = {folder.id: folder for folder in JobStore().folders()}
         self._forget(folders)
-        found = []
+        found, more = [], True
         for id_, folder in folders.items():
             one = self._ended.get(id_)
-            if one is None and (id_ in self._living or time.monotonic() < until):
+            if one is None and (more or id_ in self._living):
                 with self._lock:
                     one = self._ended.get(id_) or self._read(folder)
+                more = time.monotonic() < until
             if one is not None:
                 found.append(one)
         return found
