@@ -74,9 +74,10 @@ export function figure(row: JobRow, now: number): { value: string; label: string
   return { value: '', label: '' };
 }
 
-/** Return a span in one unit, for a narrow column: "4 s", "12 min". */
+/** Return a span in its greatest unit, for a narrow column: "4 s", "12 min". */
 function brief(seconds: number): string {
-  return duration(seconds).split(' ').slice(0, 2).join(' ');
+  const unit = seconds >= DAY ? DAY : seconds >= 3600 ? 3600 : seconds >= 60 ? 60 : 1;
+  return duration(Math.floor(Math.max(0, seconds) / unit) * unit);
 }
 
 /** Return what a screen reader says of a row: without the seconds, which would make it speak all the time. */
