@@ -189,13 +189,20 @@ class LiveJob:
 
     def _log(self, mark: int) -> Told:
         book = self._reading.log
-        begin = mark <= 0 or mark > book.mark
-        found = book.changes(0 if begin else mark, None if begin else MOST)
+        if not 0 < mark <= book.mark:
+            return self._newest()
+        found = book.changes(mark, MOST)
         if found.more > BEHIND:
-            begin, found = True, book.changes()
-        kept = found.rows[-FIRST:] if begin else found.rows
-        data = {"id": self.id, "mark": found.mark, "whole": begin, "type": "log"}
-        return Told(encode({**_wire(rows.told(book, kept)), **data}), str(found.mark), found.mark, bool(found.more))
+            return self._newest()
+        return self._rows(found.rows, found.mark, whole=False, more=found.more > 0)
+
+    def _newest(self) -> Told:
+        book = self._reading.log
+        return self._rows(book.between(book.next - FIRST, book.next), book.mark, whole=True)
+
+    def _rows(self, found: list[Row], mark: int, *, whole: bool, more: bool = False) -> Told:
+        about = {"id": self.id, "mark": mark, "whole": whole, "type": "log"}
+        return Told(encode({**_wire(rows.told(self._reading.log, found)), **about}), str(mark), mark, more)
 
     def glimpse(self) -> Told | None:
         """Return the last lines of a log that is long to read, in place of all rows; None when it is short.
