@@ -18,8 +18,8 @@ export class ClusterView {
   readonly #toggle = h('button', { type: 'button', class: 'dd-cluster-toggle', 'aria-controls': this.#bodyId });
   readonly #chevron = h('span', { class: 'dd-chevron dd-sub' }, icon('right', 12));
   readonly #icon = h('span', { class: 'dd-sub' });
-  readonly #name = h('span', { class: 'dd-b' });
-  readonly #kind = h('span', { class: 'dd-cluster-kind dd-sub dd-s12' });
+  readonly #name = h('span', { class: 'dd-cluster-name dd-b dd-ell' });
+  readonly #kind = h('span', { class: 'dd-cluster-kind dd-sub dd-s12 dd-ell' });
   readonly #summary = h('span', { class: 'dd-cluster-summary dd-s12 dd-num dd-ell' });
   readonly #scale: HTMLButtonElement;
   readonly #remove: HTMLButtonElement;
@@ -34,8 +34,7 @@ export class ClusterView {
   constructor(cluster: Cluster, private readonly actions: ClusterActions, open: boolean, private readonly toggled: (open: boolean) => void) {
     this.#cluster = cluster;
     this.#open = open;
-    const title = h('span', { class: 'dd-ell dd-grow' }, this.#name, ' ', this.#kind);
-    this.#toggle.append(this.#chevron, this.#icon, title);
+    this.#toggle.append(this.#chevron, this.#icon, this.#name, this.#kind);
     this.#scale = tool('stacks', __('Scale'), () => this.askScale());
     const check = tool('rerun', __('Check again'), () => this.check());
     this.#remove = tool('trash', __('Remove'), () => this.askRemove());
