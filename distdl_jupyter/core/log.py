@@ -162,8 +162,16 @@ class LogBook:
 
     def between(self, first: int, before: int) -> list[Row]:
         """Return the kept rows with numbers from ``first`` on and below ``before``."""
-        start, stop = max(first, self.first) - self.first, max(first, min(before, self._next)) - self.first
-        return list(islice(self.rows, start, max(start, stop)))
+        size, begin = len(self.rows), self.first
+        start, stop = max(0, first - begin), min(size, before - begin)
+        if start >= stop:
+            return []
+        # A deque is walked to the place: from the end that is nearer.
+        if start < size - stop:
+            return list(islice(self.rows, start, stop))
+        found = list(islice(reversed(self.rows), size - stop, size - start))
+        found.reverse()
+        return found
 
     def _since(self, mark: int) -> list[Row]:
         """Return the rows that changed since a mark, in the order in which they changed."""
