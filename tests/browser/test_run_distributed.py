@@ -12,7 +12,6 @@ from playwright.sync_api import Page, expect
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobStore
 from tests.browser.conftest import PATIENCE, Book, Lab
-from tests.conftest import wait_for
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
@@ -166,13 +165,15 @@ def test_a_new_job_runs_a_script_with_the_modules_beside_it(notebook: Open, lab:
     view.locator(".dd-seg-form").get_by_text("plain", exact=True).click()
     expect(view.locator(".dd-form-total")).to_have_text("1 process")
     view.get_by_role("button", name="Submit").click()
-    wait_for(lambda: newest(lab).name == "train", PATIENCE, "the job")
+    expect(page.locator(".lm-TabBar-tab.jp-mod-current")).to_contain_text("train", timeout=PATIENCE * 1000)
     spec = newest(lab)
+    assert spec.name == "train"
     assert spec.working_directory == str(folder)
     assert (spec.distributed_backend, spec.process_count) == ("plain", 1)
     # The text is still there after a reload.
     page.wait_for_timeout(2000)
     page.goto(f"{lab.url}lab?token={lab.token}", timeout=PATIENCE * 1000)
+    page.locator(".lm-TabBar-tab", has_text="New job").click()
     expect(page.locator(".dd-newjob .cm-content")).to_contain_text("net.NAME", timeout=PATIENCE * 1000)
 
 
