@@ -94,7 +94,9 @@ def _add_submit(commands: Any) -> None:
     one.add_argument("-p", "--process-count-per-node", type=_count_or_auto, default=1, metavar="N|auto",
                      help="processes on each node; auto: one per GPU (default 1)")  # fmt: skip
     one.add_argument("-b", "--distributed-backend", metavar="NAME", help=", ".join(registry.backend_labels()))
-    one.add_argument("--compute-target", default="local", help=", ".join([*registry.names("clusters"), "or a name of your own"]))
+    one.add_argument(
+        "--compute-target", default="local", help=", ".join([*registry.names("clusters"), "or a name of your own"])
+    )
     one.add_argument("--name", help="the job's name (default: the script's)")
     one.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="an environment variable")
     one.add_argument("--max-run-duration-seconds", type=float, metavar="S", help="stop the job after S seconds")

@@ -131,10 +131,10 @@ def _variables(given: Any) -> dict[str, str]:
     except (TypeError, ValueError):
         raise InvalidSpec("environment_variables takes a dict of names and values.", field="environment_variables",
                           hint='Example: {"OMP_NUM_THREADS": "2"}.') from None  # fmt: skip
-    for name in pairs:
+    for name, value in pairs.items():
         if not isinstance(name, str) or not name or "=" in name or "\0" in name:
             raise InvalidSpec(f"{name!r} cannot be the name of an environment variable.", field="environment_variables")
-        if "\0" in str(pairs[name]):
+        if "\0" in str(value):
             raise InvalidSpec(f"{name} cannot hold a null character.", field="environment_variables")
         if name.startswith("DISTDL_"):
             raise InvalidSpec(f"{name} is set by this package itself.", field="environment_variables",
