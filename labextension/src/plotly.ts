@@ -13,10 +13,7 @@ export interface Figure {
 type Axis = 'xaxis' | 'yaxis';
 type Plotly = (typeof import('plotly.js-basic-dist-min'))['default'];
 
-const CONFIG = { displayModeBar: false, displaylogo: false, responsive: false, doubleClick: 'reset' };
-
-/** The page's own background is seen, whatever the theme. */
-const SEE_THROUGH = { paper_bgcolor: 'rgba(0,0,0,0)', plot_bgcolor: 'rgba(0,0,0,0)' };
+const CONFIG = { displayModeBar: false, displaylogo: false, responsive: false, doubleClick: 'reset', showTips: false };
 
 let loading: Promise<Plotly> | undefined;
 
@@ -72,11 +69,12 @@ export class Plot {
   }
 
   async #once(): Promise<void> {
+    if (!this.#figure || !fits(room(this.element))) return;
+    const plotly = await load();
+    // What came while the code was loading is newer.
     const figure = this.#figure;
     const [width, height] = room(this.element);
-    if (!figure || width < 40 || height < 40) return;
-    const plotly = await load();
-    if (this.#gone) return;
+    if (this.#gone || !fits([width, height])) return;
     const element = await plotly.react(this.element, [...figure.data], this.#layout(figure, width, height), CONFIG);
     if (!this.#drawn) element.on('plotly_relayout', (change) => this.#relayout(change));
     this.#drawn = true;
@@ -84,7 +82,10 @@ export class Plot {
   }
 
   #layout(figure: Figure, width: number, height: number): Record<string, unknown> {
-    const layout: Record<string, unknown> = { ...figure.layout, ...SEE_THROUGH, width, height, autosize: false };
+    // The page's own ground, whatever the theme; plotly mixes the line under the pointer from it.
+    const ground = getComputedStyle(this.element).getPropertyValue('--dd-bg').trim();
+    const colours = ground ? { paper_bgcolor: ground, plot_bgcolor: ground } : {};
+    const layout: Record<string, unknown> = { ...figure.layout, ...colours, width, height, autosize: false };
     for (const axis of this.#zoomed) layout[axis] = freed(layout[axis]);
     return layout;
   }
@@ -102,6 +103,10 @@ export class Plot {
 /** An axis whose ticks follow what is seen of it. */
 function freed(axis: unknown): Record<string, unknown> {
   return { ...(axis as Record<string, unknown>), tickvals: null, ticktext: null, tickmode: 'auto', nticks: 6 };
+}
+
+function fits([width, height]: [number, number]): boolean {
+  return width >= 40 && height >= 40;
 }
 
 function room(element: HTMLElement): [number, number] {
