@@ -5,38 +5,21 @@
  * no JupyterLab; a `CompareHost` brings the jobs.
  */
 import { copy } from './clipboard';
-import type { CurveMessage } from './curveview';
 import { arrowKeys, assign, fill, h, onClick, setText, show, type Child } from './dom';
 import { button } from './header';
 import { icon } from './icons';
 import { __, _n } from './lab/trans';
 import { press } from './picker';
 import { Plot } from './plotly';
+import type { components } from './schema';
 import { isDark, watchTheme } from './theme';
-import { ENDED, shortId, stateWord, type State } from './words';
+import { ENDED, shortId, stateWord } from './words';
 
 /** One line of jobs side by side: a value for each job ("" where it has none), and which of them is the best. */
-export interface ComparisonRow {
-  section: 'Spec' | 'Result';
-  field: string;
-  label: string;
-  values: string[];
-  differs: boolean;
-  best: number | null;
-}
+export type ComparisonRow = components['schemas']['ComparisonRow'];
 
-export interface ComparedJob {
-  id: string;
-  name: string;
-  state: State;
-}
-
-export interface Comparison {
-  curve: CurveMessage;
-  jobs: ComparedJob[];
-  metrics: string[];
-  rows: ComparisonRow[];
-}
+export type Comparison = components['schemas']['Comparison'];
+type ComparedJob = Comparison['jobs'][number];
 
 export interface CompareChoice {
   metric: string;

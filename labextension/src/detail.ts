@@ -1,33 +1,17 @@
 /** What of a job does not stream: its spec, the code of its cell, the names that travelled with it, the files it wrote. */
-import type { Card } from './card';
 import { copy } from './clipboard';
 import { h, onClick, type Child } from './dom';
 import { button } from './header';
 import { icon } from './icons';
 import { __, _n } from './lab/trans';
 import { python } from './pycolor';
+import type { components } from './schema';
 import { clock, count, pastDay } from './words';
 
-export interface JobDetail {
-  card: Card;
-  /** The lines of the spec that say something; `field` is the primary name. */
-  spec: { field: string; label: string; value: string }[];
-  /** `size` in bytes, as pickled. */
-  captured: { name: string; kind: string; detail: string; size: number }[];
-  code: string;
-  command: string;
-  notebook: string;
-  cell_id: string;
-  execution_count: number | null;
-  versions: Record<string, string>;
-}
+export type JobDetail = components['schemas']['JobDetail'];
 
 /** A file that a job wrote: its path in the job's folder, bytes, epoch seconds. */
-export interface OutputFile {
-  path: string;
-  size: number;
-  modified: number;
-}
+export type OutputFile = components['schemas']['Output'];
 
 /** The spec as rows, with the code and the versions of what it ran on. */
 export function specPart(detail: JobDetail): HTMLElement[] {

@@ -15,24 +15,12 @@ import { LogStore, type Changes } from './logstore';
 import { LogView, newPlace, type Place } from './logview';
 import { Notice } from './notice';
 import type { Choice, Metric } from './picker';
+import type { components } from './schema';
 import { Setup } from './setup';
 import { ENDED } from './words';
 
 /** One rank in the table of ranks. */
-export interface RankRow {
-  rank: number;
-  local_rank: number;
-  node: number;
-  host: string;
-  pid: number | null;
-  gpu: number | null;
-  status: 'waiting' | 'started' | 'ready' | 'ended' | 'failed';
-  last_step: number | null;
-  lines: number;
-  error_lines: number;
-  /** How its process ended; "" while it lives or when it ended well. */
-  how: string;
-}
+export type RankRow = components['schemas']['RankRow'];
 
 export interface JobMessage {
   card: Card;
