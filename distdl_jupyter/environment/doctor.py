@@ -139,14 +139,18 @@ def _jupyterlab(seen: Environment) -> Row:
 def _lab_extension(seen: Environment) -> Row:
     name = "JupyterLab extension"
     versions = f"ipywidgets {seen.ipywidgets or 'missing'}, anywidget {seen.anywidget or 'missing'}"
-    if seen.lab_extensions_missing or not (seen.ipywidgets and seen.anywidget):
-        missing = ", ".join(seen.lab_extensions_missing) or "a package"
-        remedy = "Run `pip install --force-reinstall jupyterlab_widgets anywidget`, then restart JupyterLab."
-        return Row(name, "fail", f"{versions}; JupyterLab does not find {missing}", remedy)
+    missing = [*seen.lab_extensions_missing, *([] if seen.server_extension else ["the server extension"])]
+    if missing or not (seen.ipywidgets and seen.anywidget):
+        lost = ", ".join(missing) or "a package"
+        remedy = (
+            "Run `pip install --force-reinstall --no-deps distdl-jupyter jupyterlab_widgets anywidget` (in a checkout "
+            "`make demo`), then restart JupyterLab."
+        )
+        return Row(name, "fail", f"{versions}; JupyterLab does not find {lost}", remedy)
     if not seen.panels_built:
         remedy = "In a checkout run `make build`; otherwise run `pip install --force-reinstall distdl-jupyter`."
         return Row(name, "fail", f"{versions}; the panels' front end is not built", remedy)
-    return Row(name, "ok", versions)
+    return Row(name, "ok", f"sidebar, job pages and API; {versions}")
 
 
 def _jobs_disk(seen: Environment) -> Row:

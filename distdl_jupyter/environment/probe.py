@@ -23,7 +23,7 @@ from distdl_jupyter.environment.cache import cache_directory
 from distdl_jupyter.environment.inspection import Inspection, inspect_environment
 from distdl_jupyter.environment.mpi import Mpi, find_mpi
 
-_LAB_EXTENSIONS = ("@jupyter-widgets/jupyterlab-manager", "anywidget")
+_LAB_EXTENSIONS = ("@jupyter-widgets/jupyterlab-manager", "anywidget", "distdl-jupyter")
 """The prebuilt JupyterLab extensions that draw this package's panels."""
 
 _INFINIBAND = Path("/sys/class/infiniband")
@@ -57,6 +57,8 @@ class Environment:
     ipywidgets: str
     anywidget: str
     lab_extensions_missing: tuple[str, ...]
+    server_extension: bool
+    """Whether Jupyter servers load the package's extension."""
     panels_built: bool
     """Whether the panels' bundled front end is in the package."""
     jobs: JobsDisk
@@ -82,6 +84,7 @@ def probe(timeout_seconds: float = 180.0) -> Environment:
             ipywidgets=version_of("ipywidgets"),
             anywidget=version_of("anywidget"),
             lab_extensions_missing=_missing_lab_extensions(),
+            server_extension=_has_server_extension(),
             panels_built=any((Path(__file__).parents[1] / "panels" / "static").glob("*.js")),
             jobs=jobs_disk(home()),
         )
@@ -126,6 +129,13 @@ def _missing_lab_extensions() -> tuple[str, ...]:
 
     folders = [Path(folder) for folder in jupyter_path("labextensions")]
     return tuple(name for name in _LAB_EXTENSIONS if not any(_is_extension(folder / name) for folder in folders))
+
+
+def _has_server_extension() -> bool:
+    from jupyter_core.paths import jupyter_config_path
+
+    files = (Path(folder) / "jupyter_server_config.d" / "distdl_jupyter.json" for folder in jupyter_config_path())
+    return any(file.is_file() for file in files)
 
 
 def _is_extension(folder: Path) -> bool:

@@ -30,6 +30,7 @@ GOOD = Environment(
     ipywidgets="8.1.9",
     anywidget="0.11.0",
     lab_extensions_missing=(),
+    server_extension=True,
     panels_built=True,
     jobs=JobsDisk(Path("/home/ada/.local/share/jupyter/distdl"), 80 * 10**9),
 )
@@ -73,6 +74,7 @@ def test_a_good_environment_has_no_red_row_though_it_has_no_gpu() -> None:
         ("JupyterLab extension", {"panels_built": False}, "fail", "front end is not built", "make build"),
         ("JupyterLab extension", {"anywidget": ""}, "fail", "anywidget missing", "pip install"),
         ("JupyterLab extension", {"lab_extensions_missing": ("anywidget",)}, "fail", "does not find", "restart"),
+        ("JupyterLab extension", {"server_extension": False}, "fail", "find the server extension", "restart"),
         ("Disk for jobs", {"jobs": JobsDisk(Path("/d"), 10**9)}, "warn", "1.0 GB free", "distdl rm"),
         ("Disk for jobs", {"jobs": JobsDisk(Path("/d"), 10**6)}, "fail", "1.0 MB free", "DISTDL_HOME"),
         ("Disk for jobs", {"jobs": JobsDisk(Path("/d"), 0, "/d cannot be written to")}, "fail", "/d", "DISTDL_HOME"),
