@@ -68,7 +68,7 @@ TEXTS = """async () => {
     [
         (SETTINGS, {}, ["Distributed training", "2 jobs"]),
         (SETTINGS, {"language": "ja_JP"}, ["分散学習", "2 件のジョブ"]),
-        (SETTINGS, {"language": "zh_TW"}, ["分散式訓練", "2 個工作"]),
+        (SETTINGS, {"language": "zh_TW"}, ["分散式訓練", "2 個作業"]),
         (OF_JUPYTERLAB, {"locale": "ja_JP"}, ["分散学習", "2 件のジョブ"]),
     ],
     ids=["default", "own-ja", "own-zh", "page-ja"],
