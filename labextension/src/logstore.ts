@@ -54,6 +54,8 @@ const AGAIN = 2000;
 export class LogStore {
   readonly #all = new Shelf();
   readonly #ranks = new Map<number, Shelf>();
+  /** The rows on stderr that a view asked for last, and of which rank. */
+  #stderr: { rank: number | null; lines: Picked } | null = null;
   /** Rows older than those that are here, changed before they came. */
   readonly #early = new Map<number, WireRow>();
   #open: readonly WireRow[] = [];
@@ -83,6 +85,7 @@ export class LogStore {
   #reset(changes: Changes): void {
     this.#all.clear(changes.rows[0]?.[0] ?? changes.next ?? changes.first);
     this.#ranks.clear();
+    this.#stderr = null;
     this.#early.clear();
     this.#older = null;
     this.#loading = null;
@@ -99,6 +102,7 @@ export class LogStore {
     if (!this.#all.at(n)) this.arrived += 1;
     this.#all.put(n, row);
     this.#rank(row);
+    this.#pick(row);
   }
 
   #rank(row: WireRow): void {
@@ -108,12 +112,17 @@ export class LogStore {
     }
   }
 
+  #pick(row: WireRow): void {
+    if (this.#stderr && isError(row, this.#stderr.rank)) this.#stderr.lines.put(row);
+  }
+
   #forget(): void {
     const gone = this.#all.cut(this.first);
     for (const [rank, shelf] of this.#ranks) {
       for (const row of gone) if (row?.[6][rank] !== undefined) shelf.drop(row[6][rank]);
       shelf.trim();
     }
+    this.#stderr?.lines.cut(this.first);
     for (const n of this.#early.keys()) if (n < this.first) this.#early.delete(n);
   }
 
@@ -148,13 +157,27 @@ export class LogStore {
       this.#rank(row);
     }
     this.#all.prepend(older, this.first);
+    const wanted = this.#stderr;
+    wanted?.lines.prepend(older.filter((row) => isError(row, wanted.rank)));
   }
 
-  /** The rows of all ranks, or of one in the order in which it printed them; without the open lines. */
-  lines(rank: number | null): Lines {
+  /**
+   * The rows of all ranks, or of one in the order in which it printed them; without the open lines. With `stderr` only
+   * what was printed there, progress bars left out.
+   */
+  lines(rank: number | null, stderr = false): Lines {
+    if (stderr) return this.#errorLines(rank);
     if (rank !== null) return this.#shelf(rank);
     const { from, to } = this.#all;
     return { from: this.whole ? from : this.first, to, held: from, at: (n) => this.#all.at(n) };
+  }
+
+  #errorLines(rank: number | null): Lines {
+    if (this.#stderr?.rank !== rank) {
+      this.#stderr = { rank, lines: new Picked() };
+      for (const row of this.#all.rows) if (row) this.#pick(row);
+    }
+    return this.#stderr.lines;
   }
 
   #shelf(rank: number): Lines {
@@ -258,6 +281,56 @@ class Shelf implements Lines {
     while (at < this.rows.length && !this.rows[at]) at += 1;
     if (at) this.cut(this.from + at);
   }
+}
+
+/** Some of the rows, in order of their numbers; the place of the first one found is 0, of older ones below. */
+class Picked implements Lines {
+  from = 0;
+  #rows: WireRow[] = [];
+  readonly #places = new Map<number, number>();
+
+  get to(): number {
+    return this.from + this.#rows.length;
+  }
+
+  get held(): number {
+    return this.from;
+  }
+
+  at(place: number): WireRow | undefined {
+    return this.#rows[place - this.from];
+  }
+
+  put(row: WireRow): void {
+    const place = this.#places.get(row[0]);
+    if (place !== undefined) this.#rows[place - this.from] = row;
+    else {
+      this.#places.set(row[0], this.to);
+      this.#rows.push(row);
+    }
+  }
+
+  prepend(rows: readonly WireRow[]): void {
+    this.from -= rows.length;
+    this.#rows = [...rows, ...this.#rows];
+    rows.forEach((row, index) => this.#places.set(row[0], this.from + index));
+  }
+
+  /** Take away the rows whose number is below `first`. */
+  cut(first: number): void {
+    let gone = 0;
+    for (const [n] of this.#rows) {
+      if (n >= first) break;
+      this.#places.delete(n);
+      gone += 1;
+    }
+    this.#rows.splice(0, gone);
+    this.from += gone;
+  }
+}
+
+function isError(row: WireRow, rank: number | null): boolean {
+  return row[3] === 'err' && row[5] === 0 && (rank === null || row[6][rank] !== undefined);
 }
 
 /** Of two states of a row the one that more ranks have printed. */

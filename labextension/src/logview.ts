@@ -26,6 +26,8 @@ const MAX_TABS = 8;
 /** What of a view outlives it, when a front end draws it anew. */
 export interface Place {
   rank: number | null;
+  /** Show only what was printed on stderr. */
+  stderr: boolean;
   query: string;
   follow: boolean;
   scroll: number;
@@ -39,15 +41,16 @@ export interface Setting {
   failed: { rank: number | null; text: string } | null;
 }
 
-export const newPlace = (): Place => ({ rank: null, query: '', follow: true, scroll: 0, folded: true });
+export const newPlace = (): Place => ({ rank: null, stderr: false, query: '', follow: true, scroll: 0, folded: true });
 
 export class LogView {
   /** What is shown: the rows at their places, then the lines that are being redrawn, at the places behind. */
   #lines: Lines = { from: 0, to: 0, held: 0, at: () => undefined };
   #open: WireRow[] = [];
-  /** The place of the first row of the sheet, and of which rank it is. */
+  /** The place of the first row of the sheet, and of which rank and stream it is. */
   #from = 0;
   #of: number | null = null;
+  #ofStderr = false;
   #search: LogSearch | null = null;
   #openMatches: number[] = [];
   #slice: ReturnType<typeof setTimeout> | undefined;
@@ -67,7 +70,10 @@ export class LogView {
   readonly #field = h('label', { class: 'dd-field dd-search', title: __('Search the log ( / )') }, icon('search', 14, 'dd-sub'), this.#input, this.#found);
   readonly #fresh = h('span', { class: 'dd-fresh dd-num' });
   readonly #follow = button('follow', __('Follow'), 'dd-quiet dd-icon dd-follow');
-  readonly #bar = h('div', { class: 'dd-part' }, this.#tabs, h('span', { class: 'dd-grow' }), this.#field, this.#follow);
+  readonly #both = h('button', { type: 'button' }, 'stdout + stderr');
+  readonly #stderr = h('button', { type: 'button', class: 'dd-num' });
+  readonly #streams = h('div', { class: 'dd-seg dd-streams', role: 'group', 'aria-label': __('Streams') }, this.#both, this.#stderr);
+  readonly #bar = h('div', { class: 'dd-part' }, this.#tabs, h('span', { class: 'dd-grow' }), this.#field, this.#streams, this.#follow);
   readonly #foldedTitle = h('h3', { class: 'dd-h3' });
   readonly #foldedCount = h('span', { class: 'dd-sub dd-s12' });
   readonly #unfold = h('button', { type: 'button', class: 'dd-link dd-s12' }, __('Show full log'));
@@ -98,6 +104,8 @@ export class LogView {
     this.#body.addEventListener('keydown', (event) => this.#bodyKey(event));
     onClick(this.#follow, () => this.#setFollow(!this.place.follow));
     onClick(this.#unfold, () => this.#openAll());
+    onClick(this.#both, () => this.#switch(this.place.rank, false));
+    onClick(this.#stderr, () => this.#switch(this.place.rank, true));
     arrowKeys(this.#tabs, () => [...this.#tabs.querySelectorAll<HTMLElement>('[role=tab]')], (tab) => tab.click());
     onClick(this.#sheet, (event) => this.#clicked(event));
   }
@@ -120,16 +128,19 @@ export class LogView {
 
   /** Take over what the store has; what is in sight stays where it is when rows come or go before it. */
   #take(rank: number | null, folded: boolean): void {
-    const { from, to, held } = this.store.lines(rank);
-    const lines = this.store.lines(rank);
+    const stderr = this.place.stderr && !folded;
+    const lines = this.store.lines(rank, stderr);
+    const { from, to, held } = lines;
     this.#lines = { from, to, held, at: (place) => lines.at(place) };
-    this.#open = this.store.open(rank);
+    this.#open = stderr ? [] : this.store.open(rank);
     const begin = folded ? Math.max(from, to + this.#open.length - FOLDED) : from;
-    const moved = this.#of === rank && !folded ? this.#from - begin : 0;
+    const moved = this.#of === rank && this.#ofStderr === stderr && !folded ? this.#from - begin : 0;
     this.#from = begin;
     this.#of = rank;
+    this.#ofStderr = stderr;
     this.#sheet.style.height = `${(to + this.#open.length - begin) * HEIGHT}px`;
     if (moved && !this.place.follow) this.#scrollTo(this.#body.scrollTop + moved * HEIGHT);
+    if (stderr) this.#load();
   }
 
   /** Return the row at a place, null when there is none here. */
@@ -163,6 +174,7 @@ export class LogView {
   #openAll(): void {
     this.place.folded = false;
     this.place.rank = null;
+    this.place.stderr = false;
     this.onUnfold();
     this.refresh();
   }
@@ -177,6 +189,7 @@ export class LogView {
     setText(this.#foldedTitle, rank === null ? __('Last lines') : __('Last lines of rank %1', rank));
     setText(this.#foldedCount, _n('%2 line in all ranks', '%2 lines in all ranks', this.store.total, count(this.store.total)));
     this.#drawTabs();
+    this.#drawStreams();
     const fresh = this.place.follow ? 0 : this.store.arrived - this.#seen;
     if (this.place.follow) this.#seen = this.store.arrived;
     setText(this.#fresh, fresh > 0 ? `${count(fresh)} new` : '');
@@ -195,6 +208,17 @@ export class LogView {
     }
     const list = this.#tabs.querySelector('select');
     if (list) list.value = this.place.rank === null ? '' : String(this.place.rank);
+  }
+
+  #drawStreams(): void {
+    const { rank, stderr } = this.place;
+    const { errors } = this.store;
+    const many = rank === null ? Object.values(errors).reduce((sum, one) => sum + one, 0) : (errors[rank] ?? 0);
+    setText(this.#stderr, `stderr ${count(many)}`);
+    for (const [button, on] of [[this.#both, !stderr], [this.#stderr, stderr]] as const) {
+      button.classList.toggle('dd-on', on);
+      assign(button, { 'aria-pressed': String(on) });
+    }
   }
 
   #drawErrors(tag: HTMLElement, rank: number | null): void {
@@ -225,7 +249,12 @@ export class LogView {
   }
 
   #choose(rank: number | null): void {
+    this.#switch(rank, this.place.stderr);
+  }
+
+  #switch(rank: number | null, stderr: boolean): void {
     this.place.rank = rank;
+    this.place.stderr = stderr;
     this.#close();
     this.#current = -1;
     this.#search = null;

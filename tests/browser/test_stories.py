@@ -236,6 +236,8 @@ def test_7_two_hundred_thousand_lines_scroll_smoothly_and_are_searched(
         for rank in range(2):
             text = "\n".join(f"line {line:06d} of rank {rank}" for line in range(start, start + 500))
             writer.write("log", rank=rank, stream="out", text=text)
+        if start in (500, 90_000):
+            writer.write("log", rank=1, stream="err", text=f"warning after {start}")
     book = desk([TRAIN])
     page = book.open_job(folder.id)
     page.get_by_role("tab", name="Log").first.click()
@@ -243,6 +245,10 @@ def test_7_two_hundred_thousand_lines_scroll_smoothly_and_are_searched(
     page.get_by_role("textbox", name="Search the log").fill("line 000007 of")
     expect(page.locator(".dd-found-count")).to_have_text(re.compile(r"/ 2$"), timeout=PATIENCE * 1000)
     page.get_by_role("textbox", name="Search the log").fill("")
+    page.get_by_role("button", name="stderr 2").click()
+    expect(page.locator(".dd-log:visible .dd-text")).to_have_text(["warning after 500", "warning after 90000"])
+    book.picture("story-7-stderr")
+    page.get_by_role("button", name="stdout + stderr").click()
     body = page.locator(".dd-log-body:visible")
     book.page.evaluate(
         """() => {

@@ -191,3 +191,37 @@ def test_older_rows_come_in_front_of_those_that_are_there(node, texts, newest, c
     for rank in range(3):
         assert shown[1 + rank] == [row for row in expected if row[0] % 3 == rank]
     assert shown[4]
+
+
+ERRORS = """(async () => {
+    const row = (n, stream, rank = 0, redraws = 0) => [n, n, rank, stream, `row ${n}`, redraws, { [rank]: n + 1 }];
+    const all = Array.from({ length: given.rows }, (_, n) => row(n, n % 3 ? 'out' : 'err', n % 2, n % 9 ? 0 : 5));
+    const rest = { open: [], first: 0, next: all.length, total: all.length, errors: {} };
+    const message = (rows, more = {}) => ({ rows, ...rest, ...more });
+    const older = async (before) => message(all.slice(Math.max(0, before - 40), before));
+    const store = new log.LogStore();
+    const shown = (rank) => {
+        const lines = store.lines(rank, true);
+        return Array.from({ length: lines.to - lines.from }, (_, index) => lines.at(lines.from + index)[0]);
+    };
+    store.apply(message(all.slice(-50, -10), { older }), true);
+    const seen = [shown(null)];
+    store.apply(message(all.slice(-10)));
+    seen.push(shown(null));
+    while (!store.whole) await store.load();
+    seen.push(shown(null), shown(1));
+    store.apply(message([], { first: 30 }));
+    seen.push(shown(1));
+    return seen;
+})()"""
+
+
+def test_the_lines_on_stderr_are_kept_while_rows_come_and_go_at_both_ends(node):
+    rows = 200
+    errors = [n for n in range(rows) if n % 3 == 0 and n % 9]
+    first, then, whole, of_rank, cut = node(ERRORS, {"rows": rows})
+    assert first == [n for n in errors if rows - 50 <= n < rows - 10]
+    assert then == [n for n in errors if n >= rows - 50]
+    assert whole == errors
+    assert of_rank == [n for n in errors if n % 2]
+    assert cut == [n for n in of_rank if n >= 30]
