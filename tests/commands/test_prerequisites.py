@@ -39,7 +39,8 @@ def fresh_copy(tmp_path: Path) -> Path:
     shutil.copy(REPOSITORY / "Makefile", copy)
     shutil.copy(REPOSITORY / "pyproject.toml", copy)
     shutil.copytree(REPOSITORY / ".ci", copy / ".ci")
-    (copy / "labextension").mkdir()
+    for folder in ("labextension", "distdl_jupyter"):
+        (copy / folder).mkdir()
     for name in ("package.json", "package-lock.json"):
         shutil.copy(REPOSITORY / "labextension" / name, copy / "labextension")
     return copy
