@@ -307,7 +307,7 @@ def test_narrow_sidebars_keep_what_is_most_worth_knowing(
     for step in range(30):
         writer.write("metric", rank=0, step=step, values={"loss": 2 / (step + 1)})
     shown = bar(dark=dark)
-    row = rows(shown).first
+    row = rows(shown).filter(has_text="resnet50-synth")
     expect(row).to_contain_text("62 %", timeout=PATIENCE * 1000)
     line = row.locator(".dd-job-line")
     for width, curve, value, begins in (
