@@ -46,13 +46,20 @@ class Follower:
         found = self._next()
         for event in found:
             self.fold(event)
-        if found:
-            self._heard = time.monotonic()
-        elif not self.view.state.ended and time.monotonic() - self._heard > _SILENCE:
-            self._heard = time.monotonic()
-            if settle(self.folder):
-                return self.read()
-        return found
+        return self.read() if self.listen(heard=bool(found)) else found
+
+    def listen(self, *, heard: bool) -> bool:
+        """Note whether something was heard; after some silence of a living job ask whether it still has a writer.
+
+        Returns True when this call wrote the job's end, which is there to be read then.
+        """
+        now = time.monotonic()
+        if heard:
+            self._heard = now
+        elif not self.view.state.ended and now - self._heard > _SILENCE:
+            self._heard = now
+            return settle(self.folder)
+        return False
 
     def _next(self) -> list[Event]:
         while True:

@@ -13,21 +13,6 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.store import JobFolder
 
 
-class Reading(Follower):
-    """A follower with the curves in ``book`` and the newest ``tail`` rows of the log in ``log``."""
-
-    def __init__(self, folder: JobFolder, *, tail: int = TAIL) -> None:
-        super().__init__(folder)
-        self.book = SeriesBook()
-        self.log = LogBook(self.view.process_count, tail)
-
-    def fold(self, event: Event) -> None:
-        """Take one event in."""
-        super().fold(event)
-        self.book.apply(event)
-        self.log.apply(event)
-
-
 class Outline(Follower):
     """A follower with the curves in ``book`` that leaves the log unread: quick whatever a job printed.
 
@@ -44,3 +29,18 @@ class Outline(Follower):
         """Take one event in."""
         super().fold(event)
         self.book.apply(event)
+
+
+class Reading(Outline):
+    """A follower with the curves in ``book`` and the newest ``tail`` rows of the log in ``log``."""
+
+    part: ClassVar[Part] = "all"
+
+    def __init__(self, folder: JobFolder, *, tail: int = TAIL) -> None:
+        super().__init__(folder)
+        self.log = LogBook(self.view.process_count, tail)
+
+    def fold(self, event: Event) -> None:
+        """Take one event in."""
+        super().fold(event)
+        self.log.apply(event)

@@ -42,19 +42,9 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     try:
         return {"id": submit_source(**request).id}
     except DistDLError as error:
-        return {"error": _told(error)}
+        return {"error": error.to_json()}
     except OSError as error:
-        return {"error": _told(errors.LaunchFailed(f"The job's folder cannot be written: {error}."))}
-
-
-def _told(error: DistDLError) -> dict[str, str]:
-    return {
-        "type": type(error).__name__,
-        "message": error.message,
-        "hint": error.hint,
-        "field": getattr(error, "field", ""),
-        "output": getattr(error, "output", ""),
-    }
+        return {"error": errors.LaunchFailed(f"The job's folder cannot be written: {error}.").to_json()}
 
 
 def error_from(told: Mapping[str, str]) -> DistDLError:

@@ -33,6 +33,11 @@ class DistDLError(Exception):
     def __str__(self) -> str:
         return f"{self.message} {self.hint}".strip()
 
+    def to_json(self) -> dict[str, str]:
+        """Return ``type``, ``message``, ``hint``, ``field`` and ``output`` ("" for what it lacks)."""
+        more = {name: getattr(self, name, "") for name in ("field", "output")}
+        return {"type": type(self).__name__, "message": self.message, "hint": self.hint, **more}
+
 
 class InvalidSpec(DistDLError):
     """A value of the request is not allowed; ``field`` names it."""

@@ -1,7 +1,7 @@
 """``python -m distdl_jupyter.form``: the form of a text, as this Python would run it; asked for by another process.
 
 Standard input holds one ``form.answer.Question`` as JSON, the last line on standard output the answer, or
-``{"error": {"type", "message", "hint", "field"}}``.
+``{"error": {"type", "message", "hint", "field", "output"}}``.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ def main() -> None:
     try:
         told = answer(Question(**json.load(sys.stdin)))
     except DistDLError as error:
-        field = getattr(error, "field", "")
-        told = {"error": {"type": type(error).__name__, "message": error.message, "hint": error.hint, "field": field}}
+        told = {"error": error.to_json()}
     print(json.dumps(told), flush=True)  # noqa: T201 - the answer
 
 

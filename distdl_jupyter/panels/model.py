@@ -48,12 +48,11 @@ class JobModel(traitlets.HasTraits):
     dark = traitlets.Bool(default_value=False)
     detached = traitlets.Bool(default_value=False)
 
-    def __init__(self, view: JobView, *, can_rerun: bool = False) -> None:
+    def __init__(self, view: JobView) -> None:
         super().__init__()
         self.view = view
         self.book = SeriesBook()
         self.lines = LogBook(view.process_count)
-        self.can_rerun = can_rerun
         self.publish(time.time())
 
     def take(self, events: Sequence[Event]) -> None:
@@ -72,7 +71,7 @@ class JobModel(traitlets.HasTraits):
             self.metrics = [{"name": name, "value": words.number(m.mean)} for name, m in view.metrics.items()]
             if not self.metric and view.metrics:
                 self.metric = favourite(list(view.metrics))
-            self._say(plain(card(view, now, can_rerun=self.can_rerun)))
+            self._say(plain(card(view, now)))
             failure = self.card["failure"]
             self.failed = _first_line(failure) if failure else {}
             if now - self.beat >= _BEAT:

@@ -66,7 +66,7 @@ class JobPanel(ipywidgets.VBox):  # type: ignore[misc]
         super().__init__()
         self.job = job
         follower = Follower(job.folder)
-        self.model = JobModel(follower.view, can_rerun=True)
+        self.model = JobModel(follower.view)
         self.head = HeadWidget()
         self.notice = NoticeWidget()
         self.curve = Curve(self.model)

@@ -22,7 +22,7 @@ _NAMED = 3
 _LEVELS = {"warning": 1, "error": 2}
 
 
-def card(view: JobView, now: float, *, can_rerun: bool = False) -> Card:
+def card(view: JobView, now: float) -> Card:
     """Return everything that the head of a panel shows."""
     below = foot(view)
     return Card(
@@ -48,7 +48,7 @@ def card(view: JobView, now: float, *, can_rerun: bool = False) -> Card:
         stop=_stop(view),
         lines=view.lines,
         failure=failure_card(view),
-        can_rerun=can_rerun,
+        can_rerun=view.state.ended,
         notice=below.notice,
         result=below.result,
         has_metrics=below.has_metrics,

@@ -20,7 +20,7 @@ def detail(view: JobView, spec: JobSpec, now: float) -> JobDetail:
     """Return the whole job at the moment ``now`` (epoch seconds)."""
     source = spec.source
     return JobDetail(
-        card=card(view, now, can_rerun=view.state.ended),
+        card=card(view, now),
         metrics=metrics(view),
         ranks=tuple(rank_row(rank) for rank in view.ranks),
         spec=tuple(spec_rows(spec)),

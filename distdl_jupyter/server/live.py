@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core import events
 from distdl_jupyter.core.log import LogBook
-from distdl_jupyter.follow import settle
 from distdl_jupyter.presentation import card, curve, detail, rows
 from distdl_jupyter.presentation.plain import plain
 from distdl_jupyter.reading import Reading
@@ -42,8 +41,6 @@ _LOOK, _STEP = 4 * 1024 * 1024, 256 * 1024
 _LONG, _GLIMPSE = 8 * 1024 * 1024, 512 * 1024
 #: Seconds that a thread reads before it says what it has.
 _TURN = 0.2
-#: Seconds of silence after which the writer's proof of life is asked for.
-_SILENCE = 1.0
 #: Seconds for which a message that holds the clock is as good as a new one.
 _FRESH = 0.2
 #: Messages that are remembered.
@@ -99,7 +96,6 @@ class LiveJob:
         self._lock = threading.Lock()
         self._reading = Replay(folder, kept)
         self._version = 0
-        self._silent_since = 0.0
         #: Messages by what they are about, with what they were made of.
         self._made: dict[object, tuple[object, Told]] = {}
 
@@ -113,11 +109,7 @@ class LiveJob:
             if time.monotonic() > until:
                 break
             time.sleep(0.0005)  # another thread, such as that of the event loop, is let in
-        if moved:
-            self._silent_since = time.monotonic()
-        elif not self.ended and time.monotonic() - self._silent_since > _SILENCE:
-            self._silent_since = time.monotonic()
-            settle(self._folder)
+        self._reading.listen(heard=moved)
         return moved
 
     def _step(self) -> bool:
@@ -171,7 +163,7 @@ class LiveJob:
 
     def _state(self, now: float) -> Told:
         view = self._reading.view
-        shown = card.card(view, now, can_rerun=view.state.ended)
+        shown = card.card(view, now)
         ranks = tuple(detail.rank_row(rank) for rank in view.ranks)
         data = plain(JobMessage(self.id, shown, curve.metrics(view), ranks, key="", type="job"))
         timeless = {**data, "card": {**data["card"], "now": 0, "left": None}}

@@ -261,32 +261,27 @@ def books(lab: Lab, chromium: Browser, request: pytest.FixtureRequest) -> Iterat
         book.page.context.close()
 
 
-@pytest.fixture
-def notebook(books: Callable[..., Book]) -> Callable[..., Book]:
-    """Return ``open(cells, *, width=1100, height=900, dark=False, scale=1.5) -> Book``, without side bars."""
-
+def _opener(books: Callable[..., Book], way: Callable[[Book, str], None], size: tuple[int, int]) -> Callable[..., Book]:
     def open_(
-        cells: list[str], *, width: int = 1100, height: int = 900, dark: bool = False, scale: float = 1.5
+        cells: list[str], *, width: int = size[0], height: int = size[1], dark: bool = False, scale: float = 1.5
     ) -> Book:
         book = books(cells, width, height, dark=dark, scale=scale)
-        book.open(book.name)
+        way(book, book.name)
         return book
 
     return open_
+
+
+@pytest.fixture
+def notebook(books: Callable[..., Book]) -> Callable[..., Book]:
+    """Return ``open(cells, *, width=1100, height=900, dark=False, scale=1.5) -> Book``, without side bars."""
+    return _opener(books, Book.open, (1100, 900))
 
 
 @pytest.fixture
 def desk(books: Callable[..., Book]) -> Callable[..., Book]:
     """Return ``open(cells, *, width=1440, height=980, dark=False, scale=1.5) -> Book``, the whole of JupyterLab."""
-
-    def open_(
-        cells: list[str], *, width: int = 1440, height: int = 980, dark: bool = False, scale: float = 1.5
-    ) -> Book:
-        book = books(cells, width, height, dark=dark, scale=scale)
-        book.open_desk(book.name)
-        return book
-
-    return open_
+    return _opener(books, Book.open_desk, (1440, 980))
 
 
 def _shut_kernel(book: Book) -> None:
