@@ -1,7 +1,8 @@
 """Reading a job while it lives: new events from a cursor on, and the proof that somebody still writes them.
 
 Reading is free of side effects with one exception that the design asks for: whoever finds a job without an end and
-without a writer has thereby become its writer, ends what is left of it and appends ``lost``.
+without a writer has thereby become its writer. It ends what is left of the job here and appends ``lost``, or hands
+the lock to a new supervisor where the job runs on other machines.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.events import Event, EventWriter, JobLock
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.view import JobView
-from distdl_jupyter.core.words import plural
+from distdl_jupyter.supervisor import detach, resume
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -109,34 +110,27 @@ def settle(folder: JobFolder) -> bool:
             last.apply(event)
         if last.state.ended:
             return False
-        _write_lost(folder, last, spec.cluster)
+        if _far(spec.cluster) and not resume.hopeless(found):
+            # Other machines take seconds to ask; a new supervisor does it, and finds the job again where it can.
+            _write(folder, "resume")
+            detach.start(folder, lock, {}, python=spec.python)
+            return False
+        _write(folder, "state", state=State.LOST.value, reason=resume.lost(folder, last, spec.cluster))
         return True
     finally:
         lock.release()
 
 
-def _write_lost(folder: JobFolder, view: JobView, kind: str) -> None:
-    handle = view.handle or {}
-    left: list[int] = []
-    try:
-        cluster = registry.get("clusters", kind)
-        left = cluster.sweep(view.id, handle.get("data") or {})
-    except DistDLError as error:
-        found = f"Its ranks could not be looked for: {error}"
-    else:
-        found = f"{plural(len(left), 'process')} of it {'was' if len(left) == 1 else 'were'} ended." if left else (
-            "No process of it is left.")  # fmt: skip
+def _write(folder: JobFolder, type_: str, **fields: str) -> None:
     writer = EventWriter(folder.events)
     try:
-        writer.write("state", state=State.LOST.value, reason=f"The supervisor ended without a result. {found}"
-                     f"{_last_words(folder)}")  # fmt: skip
+        writer.write(type_, **fields)
     finally:
         writer.close()
 
 
-def _last_words(folder: JobFolder) -> str:
+def _far(kind: str) -> bool:
     try:
-        lines = folder.supervisor_log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    except OSError:
-        return ""
-    return f" Its last words: {lines[-1][:300]}" if lines else ""
+        return bool(registry.get("clusters", kind).far)
+    except DistDLError:
+        return False

@@ -57,7 +57,8 @@ def build(draft: Draft, options: Mapping[str, Any], *, id_: str) -> tuple[JobSpe
     backend_given = _belonging("backends", registry.backend(label, {})[0].name, found)
     backend, backend_options = registry.backend(label, backend_given)
     _refuse_strays(found, {*cluster_given, *backend_given}, label, target.name)
-    for reason in (cluster.unavailable(cluster_options), backend.unavailable(backend_options)):
+    # Other machines have packages of their own, which are looked at there.
+    for reason in (cluster.unavailable(cluster_options), "" if cluster.far else backend.unavailable(backend_options)):
         if reason:
             raise PluginUnavailable(reason)
     variables = _variables(found.get("environment_variables"))

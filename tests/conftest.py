@@ -5,6 +5,7 @@ import time
 import pytest
 
 from distdl_jupyter.clusters import processes
+from tests.hosts import hosts_of, three_hosts  # noqa: F401 - fixtures
 from tests.installation import installed, wheel  # noqa: F401 - fixtures
 
 

@@ -74,10 +74,11 @@ class ClusterContract:
                    "names": [], "sources": {}, "working_directory": str(folder.path)}  # fmt: skip
         (folder.path / "payload.json").write_text(json.dumps(payload))
         (folder.path / "script.py").write_text(code)
-        placement = cluster.place(spec, 1, options)
+        own = {"DISTDL_JOB_ID": folder.id, "DISTDL_JOB_DIR": str(folder.path)}
+        context = Context(folder, own, dict(os.environ))
+        placement = cluster.place(spec, 1, options, context)
         plan = Plan(tuple({"RANK": str(place.rank)} for place in placement.ranks))
-        environment = {**os.environ, "DISTDL_JOB_ID": folder.id, "DISTDL_JOB_DIR": str(folder.path)}
-        return cluster, placement, cluster.start(spec, placement, plan, Context(folder, environment))
+        return cluster, placement, cluster.start(spec, placement, plan, context)
 
     def finish(self, run, patience=60.0):
         """Return all exits by rank and what each rank printed."""

@@ -31,6 +31,14 @@ class Backend(ABC):
     def unavailable(self, options: Any) -> str:
         """Return one sentence with the remedy when this backend cannot run here, else ""."""
 
+    def modules(self, options: Any) -> tuple[str, ...]:
+        """Return the Python modules that every node needs."""
+        return ()
+
+    def programs(self, options: Any) -> tuple[str, ...]:
+        """Return the programs that every node needs beside its Python or on its PATH."""
+        return ()
+
     @abstractmethod
     def plan(self, spec: JobSpec, placement: Placement, options: Any) -> Plan:
         """Return how to run ``spec`` on ``placement``. Raises InvalidSpec when the two do not fit."""
@@ -50,7 +58,7 @@ def common_environment(placement: Placement, place: RankPlace) -> dict[str, str]
         "LOCAL_WORLD_SIZE": str(local_size),
         "GROUP_RANK": str(place.node),
         "NODE_RANK": str(place.node),
-        "OMP_NUM_THREADS": str(placement.cores_per_rank),
+        "OMP_NUM_THREADS": str(placement.cores_of(place)),
     }
     if place.gpu is not None:
         environment["CUDA_VISIBLE_DEVICES"] = _visible_gpus(placement, place)

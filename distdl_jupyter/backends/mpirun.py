@@ -6,7 +6,6 @@ the environment reaches local ranks by inheritance, so no value stands on a comm
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import sys
@@ -20,20 +19,20 @@ def find() -> str:
     return str(own) if own.exists() else (shutil.which("mpirun") or "")
 
 
-def command(mpirun: str, ranks: int) -> tuple[str, ...]:
+def command(ranks: int) -> tuple[str, ...]:
     """Return the start of the command line that runs ``ranks`` copies of the program that follows."""
-    return (*_start(mpirun, ranks), "--map-by", ":OVERSUBSCRIBE")
+    return (*_start(ranks), "--map-by", ":OVERSUBSCRIBE")
 
 
-def command_on(mpirun: str, hosts: Sequence[str], per_host: int) -> tuple[str, ...]:
+def command_on(hosts: Sequence[str], per_host: int) -> tuple[str, ...]:
     """Return the same for several hosts: ranks 0 to ``per_host - 1`` on the first, and so on."""
     slots = ",".join(f"{host}:{per_host}" for host in hosts)
-    return (*_start(mpirun, len(hosts) * per_host), "--host", slots, "--map-by", f"ppr:{per_host}:node:OVERSUBSCRIBE")
+    return (*_start(len(hosts) * per_host), "--host", slots, "--map-by", f"ppr:{per_host}:node:OVERSUBSCRIBE")
 
 
-def _start(mpirun: str, ranks: int) -> tuple[str, ...]:
-    as_root = ("--allow-run-as-root",) if os.geteuid() == 0 else ()
-    return (mpirun, *as_root, "-np", str(ranks), "--bind-to", "none")
+def _start(ranks: int) -> tuple[str, ...]:
+    # Whoever is not root is not hindered by the right to be root, and who runs it on another host is not known here.
+    return ("mpirun", "--allow-run-as-root", "-np", str(ranks), "--bind-to", "none")
 
 
 #: Seconds. A rank that lost a peer on another node aborts at once and is then named as the first that ended; the
@@ -41,8 +40,10 @@ def _start(mpirun: str, ranks: int) -> tuple[str, ...]:
 _ABORT_DELAY = 2
 
 
-def reached_by(remote_shell: Sequence[str], interface: str) -> dict[str, str]:
-    """Return the settings with which Open MPI starts its daemons through ``remote_shell`` and talks on ``interface``.
+def reached_by(remote_shell: Sequence[str], network: str) -> dict[str, str]:
+    """Return the settings with which Open MPI starts its daemons through ``remote_shell`` and talks on ``network``.
+
+    ``network`` is an interface's name or, where the nodes' interfaces have different names, a network as "10.0.0.0/24".
 
     As variables, because 5.0 (``PRTE_MCA_``) and 4.1 (``OMPI_MCA_``) name the options differently and each ignores the
     other's. Open MPI splits the agent's words at blanks and takes a colon for the beginning of an alternative.
@@ -54,7 +55,7 @@ def reached_by(remote_shell: Sequence[str], interface: str) -> dict[str, str]:
         "OMPI_MCA_plm": "rsh",
         "OMPI_MCA_plm_rsh_agent": agent,
         "OMPI_MCA_pml": "ob1",
-        "OMPI_MCA_btl_tcp_if_include": interface,
+        "OMPI_MCA_btl_tcp_if_include": network,
         "OMPI_MCA_opal_abort_delay": str(_ABORT_DELAY),
     }
 

@@ -47,6 +47,10 @@ class TorchBackend(Backend):
             return "torch is not installed in this environment: run 'pip install distdl-jupyter[torch]'."
         return ""
 
+    def modules(self, options: TorchOptions) -> tuple[str, ...]:
+        """Return torch."""
+        return ("torch",)
+
     def plan(self, spec: JobSpec, placement: Placement, options: TorchOptions) -> Plan:
         """Rank 0 hosts the store at the reserved port of the first node."""
         if options.transport == "nccl":
@@ -54,12 +58,19 @@ class TorchBackend(Backend):
         meeting = {
             "MASTER_ADDR": placement.address,
             "MASTER_PORT": str(placement.ports[0]),
-            "GLOO_SOCKET_IFNAME": placement.interface,
-            "NCCL_SOCKET_IFNAME": placement.interface,
         }
         if options.transport != "auto":
             meeting["DISTDL_TORCH_TRANSPORT"] = options.transport
-        return Plan(environments=tuple(common_environment(placement, p) | meeting for p in placement.ranks))
+        return Plan(
+            environments=tuple(
+                common_environment(placement, place) | meeting | _interface(placement.interface_of(place))
+                for place in placement.ranks
+            )
+        )
+
+
+def _interface(name: str) -> dict[str, str]:
+    return {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": name}
 
 
 def _check_gpus(placement: Placement) -> None:

@@ -1,36 +1,47 @@
 """The contract of a cluster.
 
 A cluster is asked to ``place`` a job, to ``start`` a plan, and gives back a ``Run``: streams to read, exits to hear of,
-signals to send. ``handle()`` of a run is plain data from which ``sweep`` can find and end what is left of the job after
-its supervisor died. Nothing here knows events, views or backends' names.
+signals to send. ``handle()`` of a run is plain data from which, after the supervisor died, ``attach`` finds the job
+again or ``sweep`` ends what is left of it. Nothing here knows events, views or backends' names.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
-from distdl_jupyter.core.errors import ClusterRefused
+from distdl_jupyter.core.errors import ClusterRefused, LaunchFailed
 from distdl_jupyter.core.plan import NoOptions, Placement, Plan
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.core.store import JobFolder
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """A file descriptor to read: ``rank`` None is the launcher's or a service's own output."""
+    """A file descriptor to read: ``rank`` None is the launcher's or a service's own output.
+
+    ``start`` counts the bytes that came before, where the output is kept and can be read again from any place (None:
+    it cannot). What is written of such a stream carries its position, so that ``attach`` repeats and loses nothing.
+    """
 
     fd: int
     rank: int | None
     name: str  # "out" or "err"
+    start: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """The end of one rank's process: an exit code or a signal's name such as ``"KILL"``."""
+    """The end of one rank's process: an exit code or a signal's name such as ``"KILL"``.
+
+    With neither the rank is lost: nobody can say any more how it ended, and ``evidence`` says why ("node gpu2 has not
+    answered for 10 s"). A lost rank has failed.
+    """
 
     rank: int
     code: int | None
@@ -47,23 +58,80 @@ class Start:
     pid: int
 
 
+def _unheard(_phase: str, _detail: str) -> None:
+    """Nobody listens."""
+
+
 @dataclass(slots=True)
 class Context:
-    """What a run needs besides the plan: the job's folder and the environment that every rank gets."""
+    """What placing and starting a job need besides spec and plan."""
 
     folder: JobFolder
-    environment: dict[str, str] = field(default_factory=dict)
+    #: What the job itself wants in every rank's environment: its marks, the user's variables, their secret values.
+    own: dict[str, str] = field(default_factory=dict)
+    #: The environment of whoever submitted it. Ranks on this machine get all of it, others what makes sense there.
+    inherited: dict[str, str] = field(default_factory=dict)
+    #: Python modules and programs that the backend needs on every node.
+    modules: tuple[str, ...] = ()
+    programs: tuple[str, ...] = ()
+    #: Called with a phase (``stage`` or ``start``) and what is being done now, for people to see.
+    tell: Tell = _unheard
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment of a rank on this machine."""
+        return {**self.inherited, **self.own}
+
+
+class Tell(Protocol):
+    """Hears what is being done."""
+
+    def __call__(self, phase: str, detail: str, /) -> None:
+        """Take a phase and its detail."""
+
+
+CheckLevel = Literal["ok", "info", "warning", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at on one node (``node`` "" for the cluster as a whole).
+
+    ``what`` names it ("Reachable", "torch"), ``says`` what was seen, and ``remedy`` what to do unless all is well.
+    """
+
+    node: str
+    what: str
+    level: CheckLevel
+    says: str
+    remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeInfo:
-    """One machine of a cluster as it is now; ``detail`` says what else is known."""
+    """One machine of a cluster as it is now; ``detail`` says what else is known, above all why it is down.
+
+    ``load`` is the 1-minute load average, ``ranks`` how many ranks of this user's jobs run there; None is unknown.
+    """
 
     name: str
     state: Literal["up", "down", "starting", "unknown"] = "up"
     detail: str = ""
     gpus: int = 0
     gpu_name: str = ""
+    cores: int = 0
+    python: str = ""
+    load: float | None = None
+    ranks: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """Something about a run that the user should read; ``code`` is for programs."""
+
+    level: Literal["info", "warning", "error"]
+    text: str
+    code: str = ""
 
 
 class Run(ABC):
@@ -78,13 +146,24 @@ class Run(ABC):
     def started(self) -> list[Start]:
         """Return the processes that were started directly (a launcher's ranks report themselves)."""
 
+    def waiting(self) -> str:
+        """Return why the ranks have not been started yet ("pending: Resources"), "" when they were."""
+        return ""
+
+    def remarks(self) -> list[Remark]:
+        """Return what the user should read since the last call."""
+        return []
+
     @abstractmethod
     def poll(self) -> list[Exit]:
         """Return the exits since the last call. Every rank exits exactly once, also when its launcher dies."""
 
     @abstractmethod
-    def alive(self) -> list[int]:
-        """Return the pids of all processes of the job that live, descendants included; [] when all are gone."""
+    def alive(self) -> Sequence[object]:
+        """Return all processes of the job that live, descendants included; empty when all are gone.
+
+        A machine that does not answer counts as none: it ends its processes by itself.
+        """
 
     @abstractmethod
     def signal(self, name: str) -> None:
@@ -96,7 +175,14 @@ class Run(ABC):
 
     @abstractmethod
     def handle(self) -> dict[str, Any]:
-        """Return plain data for ``Cluster.sweep``."""
+        """Return plain data for ``Cluster.attach`` and ``Cluster.sweep``; written down once, after the start."""
+
+    def collect(self) -> None:
+        """Bring values and files that ranks have written into the job's folder, where it was not theirs.
+
+        Called once, after every rank has ended. Raises LaunchFailed naming what could not be brought.
+        """
+        return
 
     @abstractmethod
     def close(self) -> None:
@@ -114,6 +200,12 @@ class Cluster(ABC):
     complete: ClassVar[bool] = True
     #: Whether ``scale`` can change how many nodes there are.
     can_scale: ClassVar[bool] = False
+    #: Whether its nodes are other machines: asking takes seconds, and they need the backend's packages themselves.
+    far: ClassVar[bool] = False
+    #: Whether a job can wait there for its turn, with no process started yet.
+    queues: ClassVar[bool] = False
+    #: Whether a job goes on without its supervisor, and another one can ``attach`` to it.
+    can_attach: ClassVar[bool] = False
 
     @abstractmethod
     def unavailable(self, options: Any) -> str:
@@ -129,6 +221,13 @@ class Cluster(ABC):
 
     def nodes(self, options: Any) -> list[NodeInfo]:
         """Return the machines that can be named now; it may take seconds. A machine that is silent is told as such."""
+        return []
+
+    def checks(self, options: Any, *, modules: Sequence[str] = (), programs: Sequence[str] = ()) -> list[Check]:
+        """Look at every node for what would keep a job from running there, within 30 s whatever happens.
+
+        ``modules`` and ``programs`` are those that a backend needs.
+        """
         return []
 
     def holds(self, node: NodeInfo, host: str) -> bool:
@@ -148,13 +247,28 @@ class Cluster(ABC):
         """Return where the ranks would run, without ports and without reserving anything. Raises InvalidSpec."""
 
     @abstractmethod
-    def place(self, spec: JobSpec, ports: int, options: Any) -> Placement:
-        """Return the preview with ``ports`` free ports that stay reserved. Raises LaunchFailed, InvalidSpec."""
+    def place(self, spec: JobSpec, ports: int, options: Any, context: Context) -> Placement:
+        """Return the preview with ``ports`` free ports that stay reserved; nodes are reached and checked here.
+
+        Raises LaunchFailed, InvalidSpec.
+        """
 
     @abstractmethod
     def start(self, spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> Run:
         """Start the plan. Raises LaunchFailed when it cannot; nothing is left running then."""
 
+    def attach(
+        self, spec: JobSpec, handle: dict[str, Any], context: Context, read: Mapping[tuple[int, str], int]
+    ) -> Run:
+        """Find a job again whose supervisor died and return it as a run. Raises LaunchFailed when it is gone.
+
+        ``read`` holds how many bytes of each (rank, stream) were written down before; reading goes on behind them.
+        """
+        raise LaunchFailed(f"A job on {self.title or self.name} cannot go on without its supervisor.")
+
     @abstractmethod
-    def sweep(self, job_id: str, handle: dict[str, Any]) -> list[int]:
-        """Kill what is left of a job without a supervisor; return the pids that were found."""
+    def sweep(self, job_id: str, handle: dict[str, Any]) -> Sequence[object]:
+        """Kill what is left of a job without a supervisor; return the processes that were found.
+
+        Raises DistDLError when it cannot be looked for.
+        """

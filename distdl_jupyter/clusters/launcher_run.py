@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters import processes
@@ -18,7 +19,7 @@ from distdl_jupyter.clusters.base import Exit, Start, Stream
 from distdl_jupyter.clusters.local_run import LocalRun
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from distdl_jupyter.core.plan import Launcher
 
@@ -51,7 +52,7 @@ class LauncherRun(LocalRun):
         read, write = os.pipe()
         try:
             self._launcher = subprocess.Popen(
-                [*self._launch_with().argv, *self._worker()],
+                [*self._found(self._launch_with().argv), *self._worker()],
                 stdin=subprocess.DEVNULL,
                 stdout=write,
                 stderr=write,
@@ -67,6 +68,11 @@ class LauncherRun(LocalRun):
     def _launch_with(self) -> Launcher:
         assert self._plan.launcher is not None, "a plan without a launcher is run by DirectRun"
         return self._plan.launcher
+
+    def _found(self, argv: Sequence[str]) -> list[str]:
+        """Return the command line with the program's path: the one of the job's environment, else of the PATH."""
+        own = Path(self._python).parent / argv[0]
+        return [str(own) if own.exists() else argv[0], *argv[1:]]
 
     def started(self) -> list[Start]:
         """Return nothing: ranks tell their pids themselves."""

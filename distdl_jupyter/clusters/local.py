@@ -64,7 +64,7 @@ class LocalCluster(Cluster):
         """Say yes: whatever an emulated node is called, it is this machine."""
         return True
 
-    def place(self, spec: JobSpec, ports: int, options: Any) -> Placement:
+    def place(self, spec: JobSpec, ports: int, options: Any, context: Context) -> Placement:
         """Reserve ports for the preview's placement."""
         placement = self.preview(spec, options)
         self._ports = PortReservation(ports)

@@ -93,14 +93,18 @@ class LocalRun(Run):
             identity["DISTDL_GPU"] = place.gpu
         return {name: str(value) for name, value in identity.items()}
 
+    @property
+    def _python(self) -> str:
+        return self._spec.python or sys.executable
+
     def _worker(self) -> list[str]:
-        return [self._spec.python or sys.executable, "-P", "-m", "distdl_jupyter.worker"]
+        return [self._python, "-P", "-m", "distdl_jupyter.worker"]
 
     def _start_service(self, service: Service) -> None:
         read, write = os.pipe()
         try:
             process = subprocess.Popen(
-                service.argv,
+                [self._python, *service.arguments],
                 stdin=subprocess.PIPE,
                 stdout=write,
                 stderr=write,

@@ -13,7 +13,8 @@ Event types and their fields (all carry ``v``, ``t`` in seconds since the epoch,
 =========  ==================================================================================================
 state      ``state``, ``reason`` (a sentence, may be "")
 phase      ``phase`` (one of core.state.PHASES), ``detail``; starting a phase ends the one before it
-handle     ``cluster``, ``data``: what attaching needs after a supervisor died
+handle     ``cluster``, ``data``, ``nonce``: what attaching needs after a supervisor died
+resume     a new supervisor was started because the one before had died
 rank       ``rank``, ``status`` (started, ready, ended), and when known ``node``, ``host``, ``local_rank``, ``pid``,
            ``gpu``; at the end ``code`` (exit code) or ``signal`` (a name such as "KILL"), ``evidence``
 log        ``rank`` (None: the system's own line), ``stream`` (out, err, sys), ``text``: whole lines, <= 64 kB; with
@@ -26,6 +27,7 @@ result     ``rank``, ``ok``, ``repr``, ``error`` (see worker.failure)
 stop       ``signal`` ("" while nothing was sent), ``by`` (user, failure, time, end), ``next``, ``next_in``,
            ``kill_in`` (seconds), ``remaining`` (list of ranks)
 =========  ==================================================================================================
+What a rank's kept output brought (see ``clusters.base.Stream``) carries ``at``, the bytes of that output up to there.
 """
 
 from __future__ import annotations

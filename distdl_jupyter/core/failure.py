@@ -37,6 +37,12 @@ class Failure:
     others: list[dict[str, Any]] = field(default_factory=list)
 
 
+def _kind(rank: RankView) -> str:
+    if is_lost(rank):
+        return "lost"
+    return "signal" if rank.signal else "exit"
+
+
 def is_echo(error: dict[str, Any] | None) -> bool:
     """Say whether an exception only reports that another rank is gone."""
     if not error:
@@ -56,7 +62,7 @@ def first_failure(ranks: Sequence[RankView]) -> Failure | None:
         rank=first.rank,
         when=when,
         what=describe(first),
-        kind="exception" if first.error else ("signal" if first.signal else "exit"),
+        kind="exception" if first.error else _kind(first),
         error=first.error,
         evidence=first.evidence,
         others=[{"rank": r.rank, "what": describe(r), "after": max(0.0, _when(r) - when)} for r in others],
@@ -64,7 +70,7 @@ def first_failure(ranks: Sequence[RankView]) -> Failure | None:
 
 
 def has_failed(rank: RankView) -> bool:
-    """Say whether the rank raised, ended with another code than 0 or was killed.
+    """Say whether the rank raised, ended with another code than 0, was killed or is lost with its node.
 
     A process that crashes while it shuts down, after its result was saved, has not failed: libraries with threads of
     their own (torch's Gloo among them) sometimes abort then, by chance.
@@ -73,7 +79,12 @@ def has_failed(rank: RankView) -> bool:
         return True
     if crashed_at_the_end(rank):
         return False
-    return rank.status == "ended" and (bool(rank.code) or rank.signal is not None)
+    return rank.status == "ended" and (bool(rank.code) or rank.signal is not None or is_lost(rank))
+
+
+def is_lost(rank: RankView) -> bool:
+    """Say whether nobody can tell how the rank's process ended: its node does not answer any more."""
+    return rank.status == "ended" and rank.code is None and rank.signal is None
 
 
 def crashed_at_the_end(rank: RankView) -> bool:
@@ -82,6 +93,8 @@ def crashed_at_the_end(rank: RankView) -> bool:
 
 
 def _secondary(rank: RankView) -> bool:
+    if is_lost(rank):
+        return False  # whatever the others say, they say it because this one is gone
     return is_echo(rank.error) or rank.signal in ("INT", "TERM") or rank.evidence == "stopped"
 
 
@@ -100,4 +113,4 @@ def describe(rank: RankView) -> str:
         return f"ended by SIG{rank.signal}"
     if rank.code:
         return f"exit code {rank.code}"
-    return "ended"
+    return "lost" if is_lost(rank) else "ended"

@@ -12,28 +12,57 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class RankPlace:
-    """Where one rank runs. ``host`` is the node's logical name; ``gpu`` the device it owns (None: none)."""
+    """Where one rank runs. ``host`` is the node's logical name; ``gpu`` the device it owns (None: none).
+
+    ``interface`` and ``cores`` are set where nodes differ: the network interface of this node ("": the placement's)
+    and this rank's share of its cores (0: the placement's).
+    """
 
     rank: int
     node: int
     host: str
     local_rank: int
     gpu: int | None = None
+    interface: str = ""
+    cores: int = 0
+
+
+#: What a placement holds where only the node itself will know, when the job begins there: words that it replaces.
+LATE_ADDRESS, LATE_INTERFACE, LATE_CORES = "@address@", "@interface@", "@cores@"
+
+
+def late_port(number: int) -> str:
+    """Return the word for the job's port number 0, 1, ... that will be known when the job begins."""
+    return f"@port-{number}@"
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """What a cluster offers a job: one place per rank, ports reserved on ``address``, the network interface."""
+    """What a cluster offers a job: one place per rank, ports reserved on ``address``, the network interface.
+
+    ``address`` is one of node 0: services run there and rank 0 listens there. Where a scheduler chooses the nodes
+    later, the four are ``LATE_...`` words.
+    """
 
     ranks: tuple[RankPlace, ...]
     address: str
-    ports: tuple[int, ...]
+    ports: tuple[int | str, ...]
     interface: str
-    cores_per_rank: int = 1
+    cores_per_rank: int | str = 1
+    #: The network that the nodes share, as "10.0.0.0/24", for programs that choose an interface by it; "" for unknown.
+    network: str = ""
     #: True when several logical nodes share one machine.
     emulated: bool = False
     #: Words that run a command on a node when its host and the command follow, as "ssh" does; () where there are none.
     remote_shell: tuple[str, ...] = ()
+
+    def interface_of(self, place: RankPlace) -> str:
+        """Return the network interface on which a rank meets the others."""
+        return place.interface or self.interface
+
+    def cores_of(self, place: RankPlace) -> int | str:
+        """Return how many cores a rank has for itself."""
+        return place.cores or self.cores_per_rank
 
     @property
     def node_count(self) -> int:
@@ -47,16 +76,21 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A helper process that must print its ready line before the ranks start; it ends with the job."""
+    """A helper process on node 0 that must print its ready line before the ranks start; it ends with the job.
+
+    ``arguments`` are those of the job's Python there, as ``-m module ...``.
+    """
 
     name: str
-    argv: tuple[str, ...]
+    arguments: tuple[str, ...]
     ready: str
 
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
-    """A program that starts all ranks: the worker's command is put behind ``argv``.
+    """A program on node 0 that starts all ranks: the worker's command is put behind ``argv``.
+
+    ``argv`` begins with the program's bare name; it is looked for beside the job's Python, then on the PATH there.
 
     ``first_exit`` reads from what the launcher printed which rank ended first: (rank, exit code, signal number), None
     when it does not say. ``environment`` holds settings of the launcher itself; ranks may inherit them.

@@ -100,7 +100,8 @@ def _place(options: Mapping[str, Any]) -> Check:
             ("distributed_backend", backend, backend_options),
             ("compute_target", cluster, cluster_options),
         ):
-            if reason := plugin.unavailable(given):
+            elsewhere = cluster.far and plugin is backend  # its packages are those of the other machines
+            if not elsewhere and (reason := plugin.unavailable(given)):
                 return _FieldCheck(name, "", (Finding("error", "unavailable", reason),), field)
         if spec.process_count <= _MOST_RANKS:
             jobspec.dry_run(spec, cluster, cluster_options, backend, backend_options)

@@ -11,7 +11,9 @@ import signal
 import sys
 from pathlib import Path
 
+from distdl_jupyter import registry
 from distdl_jupyter.clusters.processes import adopt_orphans
+from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.supervisor.guardian import Guardian
 from distdl_jupyter.supervisor.run import Supervisor
@@ -22,13 +24,22 @@ def main() -> None:
     folder = JobFolder(Path(sys.argv[1]))
     os.set_inheritable(int(sys.argv[2]), False)  # noqa: FBT003 - the lock stays here, ranks must not hold it
     secret_variables = json.loads(sys.stdin.readline() or "{}")
-    guardian = Guardian(folder.id)
+    guardian = None if _goes_on_alone(folder) else Guardian(folder.id)
     adopt_orphans()
     supervisor = Supervisor(folder, secret_variables, _wake_on_child())
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: supervisor.interrupt())
     supervisor.run()
-    guardian.dismiss()
+    if guardian is not None:
+        guardian.dismiss()
+
+
+def _goes_on_alone(folder: JobFolder) -> bool:
+    """Say whether the job is to live on without its supervisor, where a later one finds it again."""
+    try:
+        return bool(registry.get("clusters", folder.spec().cluster).can_attach)
+    except DistDLError:
+        return False
 
 
 def _wake_on_child() -> int:

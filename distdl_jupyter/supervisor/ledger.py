@@ -33,16 +33,19 @@ class Ledger:
         self.greeted: set[int] = set()
         self.ready: set[int] = set()
         self.meeting: set[int] = set()
+        self._origin: dict[str, int] = {}
         self.overheard: Callable[[str], None] = lambda _text: None
 
     def fold(self, events: Sequence[Event]) -> None:
         """Take in what the submitter wrote before."""
         for event in events:
             self.view.apply(event)
+        self.greeted = {rank.rank for rank in self.view.ranks if rank.pid is not None}
+        self.ready = {rank.rank for rank in self.view.ranks if rank.status == "ready"}
 
     def write(self, type_: str, /, **fields: Any) -> None:
-        """Write one event and fold it in."""
-        self.view.apply(self._writer.write(type_, **fields))
+        """Write one event and fold it in. What a kept stream said carries the place behind it (see ``Stream``)."""
+        self.view.apply(self._writer.write(type_, **fields, **self._origin))
 
     def state(self, state: State, reason: str = "") -> None:
         """Write a change of state; a state that cannot follow is left out."""
@@ -72,10 +75,12 @@ class Ledger:
     def take(self, stream: Stream, items: list[Item]) -> None:
         """Take items of one stream (the pump's sink)."""
         for item in items:
+            self._origin = {} if stream.start is None else {"at": stream.start + item.end}
             if isinstance(item, Text):
                 self._text(stream, item)
             else:
-                self._report(stream, item)
+                self._report(stream, item.data)
+        self._origin = {}
 
     def _text(self, stream: Stream, item: Text) -> None:
         if stream.rank is None:

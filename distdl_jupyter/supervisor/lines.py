@@ -17,14 +17,26 @@ MAX_LINE = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Whole lines without the last newline; with ``redraws`` one line that was drawn over (see core.events)."""
+    """Whole lines without the last newline; with ``redraws`` one line that was drawn over (see core.events).
+
+    ``end`` counts the stream's bytes up to behind the last whole line.
+    """
 
     text: str
     redraws: int = 0
     closed: bool = False
+    end: int = 0
 
 
-Item = Text | dict[str, Any]
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a rank reported; ``end`` counts the stream's bytes up to behind the report."""
+
+    data: dict[str, Any]
+    end: int = 0
+
+
+Item = Text | Report
 
 
 class LineSplitter:
@@ -34,6 +46,7 @@ class LineSplitter:
         self._nonce = nonce
         self._marker = protocol.marker(nonce) if nonce else b""
         self._tail = b""
+        self._end = 0  # bytes up to behind the last whole line
         self._open = 0  # redraws already passed on for the line that is not ended
         self._shown = b""
 
@@ -54,7 +67,7 @@ class LineSplitter:
             return []
         self._shown = self._tail
         self._open = max(1, self._tail.count(b"\r"))
-        return [Text(_last_drawn(self._tail), redraws=self._open)]
+        return [Text(_last_drawn(self._tail), redraws=self._open, end=self._end)]
 
     def finish(self) -> list[Item]:
         """Return what is left when the stream has ended."""
@@ -67,22 +80,31 @@ class LineSplitter:
         size = 0
         for raw in data[:-1].split(b"\n"):
             reports, line = self._take_reports(raw)
-            if line is not None and (self._open or b"\r" in line.rstrip(b"\r")):
-                _flush(items, plain)
-                items.append(self._redrawn(line))
-            elif line is not None:
+            redrawn = line is not None and (self._open or b"\r" in line.rstrip(b"\r"))
+            if reports or redrawn:
+                self._flush(items, plain)
+                size = 0
+            if line is not None and not redrawn:
                 text = line.rstrip(b"\r").decode("utf-8", errors="replace")
                 if plain and size + len(text) > MAX_LOG_TEXT:
-                    _flush(items, plain)
+                    self._flush(items, plain)
                     size = 0
                 plain.append(text)
                 size += len(text) + 1
             if reports:
-                _flush(items, plain)
-                size = 0
-                items.extend(reports)
-        _flush(items, plain)
+                # Text before a report stands on the report's own line: both are read when that line is.
+                self._flush(items, plain)
+            self._end += len(raw) + 1
+            if redrawn:
+                items.append(self._redrawn(line or b""))
+            items.extend(Report(report, self._end) for report in reports)
+        self._flush(items, plain)
         return items
+
+    def _flush(self, items: list[Item], plain: list[str]) -> None:
+        if plain:
+            items.append(Text("\n".join(plain), end=self._end))
+            plain.clear()
 
     def _take_reports(self, raw: bytes) -> tuple[list[dict[str, Any]], bytes | None]:
         if not self._marker or self._marker not in raw:
@@ -95,13 +117,7 @@ class LineSplitter:
     def _redrawn(self, line: bytes) -> Text:
         redraws = max(1, line.count(b"\r"), self._open)
         self._open, self._shown = 0, b""
-        return Text(_last_drawn(line), redraws=redraws, closed=True)
-
-
-def _flush(items: list[Item], plain: list[str]) -> None:
-    if plain:
-        items.append(Text("\n".join(plain)))
-        plain.clear()
+        return Text(_last_drawn(line), redraws=redraws, closed=True, end=self._end)
 
 
 def _last_drawn(line: bytes) -> str:

@@ -10,16 +10,16 @@ import contextlib
 import os
 import secrets
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import registry
-from distdl_jupyter.clusters.base import Cluster, Context, Exit, Run
+from distdl_jupyter.clusters.base import Context
 from distdl_jupyter.core.errors import DistDLError, LaunchFailed
 from distdl_jupyter.core.events import read_all
 from distdl_jupyter.core.failure import crashed_at_the_end, has_failed
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.words import duration, plural, ranks, size
-from distdl_jupyter.supervisor import stopping
+from distdl_jupyter.supervisor import resume, stopping
 from distdl_jupyter.supervisor.control import Inbox, request
 from distdl_jupyter.supervisor.ledger import Ledger
 from distdl_jupyter.supervisor.pump import Pump
@@ -27,6 +27,8 @@ from distdl_jupyter.supervisor.pump import Pump
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from distdl_jupyter.backends.base import Backend
+    from distdl_jupyter.clusters.base import Cluster, Exit, Run
     from distdl_jupyter.core.rank import RankView
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.core.store import JobFolder
@@ -43,7 +45,8 @@ class Supervisor:
         self._folder = folder
         self._spec = folder.spec()
         self._ledger = Ledger(folder, self._spec)
-        self._ledger.fold(read_all(folder.events)[0])
+        self._past = read_all(folder.events)[0]
+        self._ledger.fold(self._past)
         self._secrets = dict(secret_variables)
         self._wake = wake
         self._inbox = Inbox(folder.control)
@@ -54,12 +57,13 @@ class Supervisor:
         self._all_greeted_at: float | None = None
         self._began = time.monotonic()
         self._nonce = secrets.token_hex(8)
-        self._meets = True
+        self._backend: Backend
+        self._cluster: Cluster
 
     def run(self) -> None:
         """Run the job to its end; whatever happens, an end state is written and nothing is left running."""
         try:
-            run = self._start()
+            run = self._begin()
         except DistDLError as error:
             self._refuse(error)
             return
@@ -78,52 +82,79 @@ class Supervisor:
 
     # start ------------------------------------------------------------------------------------
 
-    def _start(self) -> Run | None:
-        ledger, spec = self._ledger, self._spec
-        ledger.state(State.PREPARING)
-        ledger.phase("stage", "nothing to copy")
-        cluster: Cluster = registry.get("clusters", spec.cluster)
-        backend, options = registry.backend(spec.distributed_backend, spec.backend_options)
+    def _begin(self) -> Run | None:
+        """Return the run, a found one when an earlier supervisor of this job died; None when it has ended."""
+        spec = self._spec
+        self._cluster = registry.get("clusters", spec.cluster)
+        self._backend, options = registry.backend(spec.distributed_backend, spec.backend_options)
+        if resume.asked_for(self._past):
+            return self._attach()
+        try:
+            return self._start(options)
+        except _Canceled:
+            return None
+
+    def _start(self, options: Any) -> Run:
+        ledger, spec, cluster, backend = self._ledger, self._spec, self._cluster, self._backend
+        if not cluster.queues:
+            ledger.state(State.PREPARING)
         cluster_options = registry.check_options("clusters", spec.cluster, spec.cluster_options)
-        for reason in (cluster.unavailable(cluster_options), backend.unavailable(options)):
+        for reason in (cluster.unavailable(cluster_options), "" if cluster.far else backend.unavailable(options)):
             if reason:
                 raise LaunchFailed(reason)
-        placement = cluster.place(spec, backend.ports, cluster_options)
+        context = self._context()
+        context.modules, context.programs = backend.modules(options), backend.programs(options)
+        context.tell("stage", "" if cluster.far else "nothing to copy")
+        placement = cluster.place(spec, backend.ports, cluster_options, context)
         plan = backend.plan(spec, placement, options)
-        if self._canceled_before_start():
-            return None
-        ledger.state(State.STARTING)
+        self._heed_cancel()
+        if not cluster.queues:
+            ledger.state(State.STARTING)
         ledger.phase("start", f"0 of {plural(spec.process_count, 'process')}")
-        run = cluster.start(spec, placement, plan, Context(self._folder, self._environment()))
-        self._meets = backend.meets
-        ledger.write("handle", cluster=cluster.name, data=run.handle())
+        run = cluster.start(spec, placement, plan, context)
+        ledger.write("handle", cluster=cluster.name, data=run.handle(), nonce=self._nonce)
         for place in placement.ranks:
             ledger.write("rank", rank=place.rank, status="waiting", node=place.node, host=place.host,
                          local_rank=place.local_rank, gpu=place.gpu)  # fmt: skip
         for start in run.started():
             ledger.write("rank", rank=start.rank, status="started", pid=start.pid)
-        ledger.say(_versions(spec))
+        ledger.say(spec.distributed_backend if cluster.far else _versions(spec))
         for note in plan.notes:
             ledger.note("info", note)
         return run
 
-    def _canceled_before_start(self) -> bool:
+    def _attach(self) -> Run | None:
+        """Find the job of a supervisor that died; where that is impossible, end what is left of it as lost."""
+        ledger, handle = self._ledger, resume.handle(self._past)
+        self._living = {rank.rank for rank in ledger.view.ranks if rank.status != "ended"}
+        try:
+            if not self._cluster.can_attach or handle is None or not handle.nonce:
+                raise LaunchFailed("This kind of cluster cannot go on without its supervisor.")
+            self._nonce = handle.nonce
+            run = self._cluster.attach(self._spec, handle.data, self._context(), resume.positions(self._past))
+        except DistDLError:
+            ledger.state(State.LOST, resume.lost(self._folder, ledger.view, self._spec.cluster))
+            return None
+        ledger.note("info", "The job was found again after its supervisor had died.", "found-again")
+        return run
+
+    def _context(self) -> Context:
+        return Context(self._folder, self._own_environment(), _inherited(), tell=self._tell)
+
+    def _tell(self, phase: str, detail: str) -> None:
+        self._ledger.phase(phase, detail)
+        self._heed_cancel()
+
+    def _heed_cancel(self) -> None:
+        """Raise _Canceled when the job was canceled before it has begun."""
         for wish in self._inbox.take():
             if wish["type"] == "cancel":
                 self._stop_by = "user"
-        return bool(self._stop_by)
+                raise _Canceled
 
-    def _environment(self) -> dict[str, str]:
-        """The submitter's environment, the user's variables and the job's mark."""
-        environment = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith("DISTDL_") or name in ("DISTDL_HOME", "DISTDL_CACHE")
-        }
-        if environment.get("MPLBACKEND", "").startswith("module://"):
-            environment["MPLBACKEND"] = "Agg"  # the notebook's inline backend has no notebook in a rank
-        if self._spec.use_gpu is False:
-            environment["CUDA_VISIBLE_DEVICES"] = ""
+    def _own_environment(self) -> dict[str, str]:
+        """Return what the job itself wants in every rank: its marks, the user's variables and their secret values."""
+        environment = {"CUDA_VISIBLE_DEVICES": ""} if self._spec.use_gpu is False else {}
         environment |= {
             "DISTDL_JOB_ID": self._spec.id,
             "DISTDL_JOB_DIR": str(self._folder.path),
@@ -147,7 +178,9 @@ class Supervisor:
                 pump.drain()
                 for exit_ in exits:
                     self._ended(exit_)
-            self._follow_phases()
+            for remark in run.remarks():
+                self._ledger.note(remark.level, remark.text, remark.code)
+            self._follow_phases(run)
             self._obey(run)
             self._keep_time(run)
             self._notice_failure(run)
@@ -161,8 +194,14 @@ class Supervisor:
             self._ledger.note("info", f"The process of rank {exit_.rank} crashed (SIG{exit_.signal}) while it shut "
                               "down. Its work was done and its result is saved.", "crash-at-end")  # fmt: skip
 
-    def _follow_phases(self) -> None:
+    def _follow_phases(self, run: Run) -> None:
         ledger, total = self._ledger, self._spec.process_count
+        if ledger.view.state is State.QUEUED:
+            why = run.waiting()
+            if why:
+                ledger.phase("start", why)
+            else:
+                ledger.state(State.STARTING)
         if ledger.view.state is not State.STARTING:
             return
         greeted, ready = len(ledger.greeted), len(ledger.ready)
@@ -183,7 +222,7 @@ class Supervisor:
             return True
         if self._all_greeted_at is None:
             return False
-        if not self._meets:
+        if not self._backend.meets:
             return True
         waited = time.monotonic() - self._all_greeted_at
         return not self._ledger.meeting and waited > _MEET_PATIENCE
@@ -233,7 +272,7 @@ class Supervisor:
         """Nothing of the job may stay alive, whatever the ranks left behind."""
         pump.drain()
         self._ledger.say(_endings(self._ledger.view.ranks))
-        self._ledger.phase("collect", self._collected())
+        self._collect(run)
         left = run.alive()
         if left:
             stopper = stopping.Stopper((stopping.Step("TERM", 1.0), stopping.Step("KILL", 1.0)), run.signal)
@@ -245,6 +284,14 @@ class Supervisor:
         self._ledger.phase("clean", "no process left")
         pump.finish()
 
+    def _collect(self, run: Run) -> None:
+        self._ledger.phase("collect")
+        try:
+            run.collect()
+        except DistDLError as error:
+            self._ledger.note("error", str(error), "not-collected")
+        self._ledger.phase("collect", self._collected())
+
     def _collected(self) -> str:
         values = list(self._folder.results.glob("rank-*.pkl"))
         outputs = [path for path in self._folder.outputs.rglob("*") if path.is_file()]
@@ -254,6 +301,9 @@ class Supervisor:
 
     def _finish(self, reason: str, *, failed: bool = False) -> None:
         ledger = self._ledger
+        if ledger.view.state.ended:
+            ledger.close()
+            return
         if self._stop_by == "user" and not failed:
             ledger.state(State.CANCELED, reason)
         elif self._stop_by == "time" or failed:
@@ -264,6 +314,22 @@ class Supervisor:
         else:
             ledger.state(State.COMPLETED)
         ledger.close()
+
+
+class _Canceled(Exception):
+    """The job was canceled while it was being placed or started."""
+
+
+def _inherited() -> dict[str, str]:
+    """Return the submitter's environment, as far as it means something in a rank."""
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("DISTDL_") or name in ("DISTDL_HOME", "DISTDL_CACHE")
+    }
+    if environment.get("MPLBACKEND", "").startswith("module://"):
+        environment["MPLBACKEND"] = "Agg"  # the notebook's inline backend has no notebook in a rank
+    return environment
 
 
 def _versions(spec: JobSpec) -> str:

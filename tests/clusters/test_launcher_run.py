@@ -16,10 +16,11 @@ def started(*launcher):
     cluster = registry.get("clusters", "local")
     folder = JobStore().publish(JobStore().prepare(new_id()))
     spec = JobSpec(id=folder.id, name="n", python=sys.executable, working_directory=str(folder.path))
-    placement = cluster.place(spec, 0, None)
+    own = {"DISTDL_JOB_ID": folder.id, "DISTDL_JOB_DIR": str(folder.path)}
+    context = Context(folder, own, dict(os.environ))
+    placement = cluster.place(spec, 0, None, context)
     plan = Plan(({},), launcher=Launcher(launcher, lambda _text: None))
-    environment = {**os.environ, "DISTDL_JOB_ID": folder.id, "DISTDL_JOB_DIR": str(folder.path)}
-    return cluster.start(spec, placement, plan, Context(folder, environment))
+    return cluster.start(spec, placement, plan, context)
 
 
 def ending(run):

@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distdl_jupyter.supervisor.lines import MAX_LINE, LineSplitter, Text
+from distdl_jupyter.supervisor.lines import MAX_LINE, LineSplitter, Report, Text
 from distdl_jupyter.worker import protocol
 
 NONCE = "5ec2e7"
@@ -27,7 +27,7 @@ def texts(items):
 
 
 def reports(items):
-    return [item for item in items if isinstance(item, dict)]
+    return [item.data for item in items if isinstance(item, Report)]
 
 
 lines_without_control = st.text(
@@ -81,11 +81,28 @@ def test_a_progress_bar_becomes_one_redrawn_line():
     assert splitter.pending() == []
     splitter.feed(b"\r 50%|##")
     assert splitter.pending() == [Text(" 50%|##", redraws=2)]
-    assert splitter.feed(b"\r100%|###\nnext\n") == [Text("100%|###", redraws=3, closed=True), Text("next")]
+    assert splitter.feed(b"\r100%|###\nnext\n") == [
+        Text("100%|###", redraws=3, closed=True, end=27),
+        Text("next", end=32),
+    ]
+
+
+@given(st.lists(st.one_of(lines_without_control, st.integers(0, 9)), max_size=12), st.integers(0, 500))
+def test_reading_again_behind_any_item_loses_and_repeats_nothing(parts, cut):
+    data = b""
+    for part in parts:
+        line = protocol.encode(NONCE, {"type": "progress", "done": part}) if isinstance(part, int) else part.encode()
+        data += line.rstrip(b"\n") + b"\n"
+    splitter = LineSplitter(NONCE)
+    items = splitter.feed(data[: cut % (len(data) + 1)])
+    read = max((item.end for item in items), default=0)
+    whole, rest = run([data]), run([data[read:]])
+    assert texts(items) + texts(rest) == texts(whole)
+    assert reports(items) + reports(rest) == reports(whole)
 
 
 def test_windows_line_ends_are_plain_lines():
-    assert run([b"one\r\ntwo\r\n"]) == [Text("one\ntwo")]
+    assert run([b"one\r\ntwo\r\n"]) == [Text("one\ntwo", end=10)]
 
 
 def test_invalid_utf8_and_nul_are_shown_and_nothing_is_lost():

@@ -1,0 +1,1 @@
+"""A Slurm cluster through its own commands: ``sbatch``, ``squeue``, ``scontrol``, ``scancel``."""

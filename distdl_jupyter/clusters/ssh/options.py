@@ -1,0 +1,49 @@
+"""The settings of a cluster of hosts that are reached over OpenSSH."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class SshOptions:
+    """Which hosts, and how they are reached. Names, users, ports and keys are best kept in ``~/.ssh/config``."""
+
+    hosts: str = field(
+        default="",
+        metadata={"help": "the hosts in order, as ssh knows them: gpu1, gpu2:4 (4 processes fit), user@gpu3, or a "
+                          "pattern of hosts in the ssh configuration: gpu*"},
+    )  # fmt: skip
+    hostfile: str = field(
+        default="", metadata={"help": "a file with one host on each line, as Open MPI and Horovod take it"}
+    )
+    ssh_config: str = field(default="", metadata={"help": "ssh's configuration file (default: ~/.ssh/config)"})
+    python: str = field(
+        default="", metadata={"help": "the Python that runs ranks on the hosts (default: the job's own path)"}
+    )
+    directory: str = field(
+        default="", metadata={"help": "where jobs keep their files on a host that shares no folder with this machine "
+                                      "(default: ~/.cache/distdl)"},
+    )  # fmt: skip
+    network: str = field(
+        default="", metadata={"help": "the network or interface on which ranks meet, as 10.0.0.0/24 or eno1 (default: "
+                                      "the one that all hosts share)"},
+    )  # fmt: skip
+    patience_seconds: float = field(
+        default=20.0, metadata={"help": "seconds without a sign of life after which hosts end a job's ranks"}
+    )
+    shared: bool | None = field(
+        default=None, metadata={"help": "whether hosts see this machine's folders (default: found out)"}
+    )
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "hosts", _joined(self.hosts))
+
+
+def _joined(hosts: Any) -> str:
+    """Return one line of hosts for what a user gave: a text, or a list of names."""
+    if isinstance(hosts, str) or not isinstance(hosts, Iterable):
+        return str(hosts or "")
+    return ",".join(str(one) for one in hosts)

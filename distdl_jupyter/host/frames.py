@@ -1,0 +1,113 @@
+"""The wire between a supervisor and its agent on another machine: frames over one pair of byte streams.
+
+A frame is one letter, the length of its body in 4 bytes (big-endian), and the body. ``J`` is a message: a JSON object
+with a ``type``. ``D`` is data: the number of a channel in 4 bytes, then bytes of that channel. What a login shell
+prints before the agent speaks is no frame, so the agent begins with ``GREETING`` and a reader skips all before it.
+
+Pure: bytes in, frames out. It does not know what messages mean or which channels there are.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any, NamedTuple
+
+GREETING = b"\n\x1edistdl-agent 1\n"
+#: Longest body; data is cut into pieces far below it.
+MAX_BODY = 64 * 1024 * 1024
+#: Bytes of data in one frame at most.
+PIECE = 64 * 1024
+
+_HEAD = struct.Struct(">cI")
+_CHANNEL = struct.Struct(">I")
+
+
+class BrokenWire(ValueError):
+    """What was read is no frame."""
+
+
+class Message(NamedTuple):
+    """A JSON object; ``data["type"]`` names it."""
+
+    data: dict[str, Any]
+
+
+class Data(NamedTuple):
+    """Bytes of one channel; b"" ends it."""
+
+    channel: int
+    bytes: bytes
+
+
+def message(type_: str, /, **fields: Any) -> bytes:
+    """Return a message as one frame. Raises TypeError for what JSON cannot hold."""
+    body = json.dumps({"type": type_, **fields}, separators=(",", ":")).encode()
+    return _HEAD.pack(b"J", len(body)) + body
+
+
+def data(channel: int, content: bytes) -> bytes:
+    """Return bytes of a channel as frames; b"" gives the frame that ends the channel."""
+    pieces = [content[at : at + PIECE] for at in range(0, len(content), PIECE)] or [b""]
+    return b"".join(_HEAD.pack(b"D", len(piece) + 4) + _CHANNEL.pack(channel) + piece for piece in pieces)
+
+
+class Reader:
+    """Cuts a byte stream into frames. ``greeting`` says whether one must come first."""
+
+    def __init__(self, *, greeting: bool) -> None:
+        self._buffer = bytearray()
+        self._greeted = not greeting
+
+    @property
+    def greeted(self) -> bool:
+        """Whether the other side has spoken."""
+        return self._greeted
+
+    @property
+    def before(self) -> bytes:
+        """What came in place of the greeting so far."""
+        return b"" if self._greeted else bytes(self._buffer)
+
+    def feed(self, content: bytes) -> list[Message | Data]:
+        """Take the next bytes and return the frames that are complete. Raises BrokenWire."""
+        self._buffer += content
+        if not self._greeted:
+            at = self._buffer.find(GREETING)
+            if at < 0:
+                return []
+            del self._buffer[: at + len(GREETING)]
+            self._greeted = True
+        found: list[Message | Data] = []
+        while (frame := self._next()) is not None:
+            found.append(frame)
+        return found
+
+    def _next(self) -> Message | Data | None:
+        if len(self._buffer) < _HEAD.size:
+            return None
+        letter, length = _HEAD.unpack_from(self._buffer)
+        if letter not in (b"J", b"D") or length > MAX_BODY:
+            raise BrokenWire(f"A frame begins with {bytes(self._buffer[:16])!r}.")
+        end = _HEAD.size + length
+        if len(self._buffer) < end:
+            return None
+        body = bytes(self._buffer[_HEAD.size : end])
+        del self._buffer[:end]
+        return _message(body) if letter == b"J" else _data(body)
+
+
+def _message(body: bytes) -> Message:
+    try:
+        found = json.loads(body)
+    except ValueError:
+        raise BrokenWire("A message is no JSON.") from None
+    if not isinstance(found, dict) or not isinstance(found.get("type"), str):
+        raise BrokenWire("A message has no type.")
+    return Message(found)
+
+
+def _data(body: bytes) -> Data:
+    if len(body) < _CHANNEL.size:
+        raise BrokenWire("Data names no channel.")
+    return Data(_CHANNEL.unpack_from(body)[0], body[_CHANNEL.size :])

@@ -1,0 +1,79 @@
+"""What a second supervisor of a job must know: how the first one started it, how far it had read, what is left of it.
+
+Pure readings of the events, and the sentence for a job that is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from distdl_jupyter import registry
+from distdl_jupyter.core.errors import DistDLError
+from distdl_jupyter.core.words import plural
+
+if TYPE_CHECKING:
+    from distdl_jupyter.core.events import Event
+    from distdl_jupyter.core.store import JobFolder
+    from distdl_jupyter.core.view import JobView
+
+#: Supervisors that may die one after another without anything new from the job.
+_TRIES = 3
+
+
+class Handle(NamedTuple):
+    """What ``Run.handle`` gave, and the nonce that marks the ranks' reports."""
+
+    data: dict[str, Any]
+    nonce: str
+
+
+def handle(past: Sequence[Event]) -> Handle | None:
+    """Return the handle that was written after the start, None when the job was not started."""
+    for event in reversed(past):
+        if event["type"] == "handle":
+            return Handle(event.get("data") or {}, str(event.get("nonce") or ""))
+    return None
+
+
+def positions(past: Sequence[Event]) -> dict[tuple[int, str], int]:
+    """Return how many bytes of each (rank, stream) are in the events; reports stand on the stream "out"."""
+    read: dict[tuple[int, str], int] = {}
+    for event in past:
+        rank, at = event.get("rank"), event.get("at")
+        if isinstance(rank, int) and isinstance(at, int):
+            stream = str(event.get("stream")) if event["type"] == "log" else "out"
+            read[rank, stream] = max(at, read.get((rank, stream), 0))
+    return read
+
+
+def asked_for(past: Sequence[Event]) -> bool:
+    """Say whether whoever started this supervisor found the job without a writer."""
+    return bool(past) and past[-1]["type"] == "resume"
+
+
+def hopeless(past: Sequence[Event]) -> bool:
+    """Say whether several supervisors died in a row without hearing anything of the job."""
+    last = [event["type"] for event in past[-_TRIES:]]
+    return len(last) == _TRIES and set(last) == {"resume"}
+
+
+def lost(folder: JobFolder, view: JobView, kind: str) -> str:
+    """End what is left of a job whose supervisor died and return the reason to write with its state."""
+    known = view.handle or {}
+    try:
+        left = registry.get("clusters", kind).sweep(view.id, known.get("data") or {})
+    except DistDLError as error:
+        found = f"Its ranks could not be looked for: {error}"
+    else:
+        found = f"{plural(len(left), 'process')} of it {'was' if len(left) == 1 else 'were'} ended." if left else (
+            "No process of it is left.")  # fmt: skip
+    return f"The supervisor ended without a result. {found}{_last_words(folder)}"
+
+
+def _last_words(folder: JobFolder) -> str:
+    try:
+        lines = folder.supervisor_log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    except OSError:
+        return ""
+    return f" Its last words: {lines[-1][:300]}" if lines else ""
