@@ -167,4 +167,4 @@ def test_the_rank_that_mpirun_names_is_read(text, expected):
 
 
 def test_more_ranks_than_cores_are_allowed():
-    assert ":OVERSUBSCRIBE" in command("mpirun", 4)
+    assert ":OVERSUBSCRIBE" in command(4)
