@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TextIO
 
-from distdl_jupyter.core.words import listing, size
+from distdl_jupyter.core.words import listing, plural, size
 from distdl_jupyter.environment.console import ConsoleProgress
 from distdl_jupyter.environment.inspection import CONTROLLER_NAMES
 from distdl_jupyter.environment.probe import Environment, probe
@@ -130,6 +130,21 @@ def _infiniband(seen: Environment) -> Row:
     return Row("InfiniBand", "absent", "none found; nodes talk over Ethernet")
 
 
+def _ssh(seen: Environment) -> Row:
+    if not seen.ssh:
+        return Row("SSH", "absent", "no ssh here", "For clusters of the kind ssh install OpenSSH's client.")
+    return Row("SSH", "ok", f"{seen.ssh}; `distdl clusters check NAME` looks at the hosts of a cluster")
+
+
+def _slurm(seen: Environment) -> Row:
+    if seen.slurm is None:
+        return Row("Slurm", "absent", "no sbatch here")
+    if seen.slurm.error:
+        remedy = "Work on a login node of the cluster, or set SLURM_CONF to its configuration."
+        return Row("Slurm", "warn", f"{seen.slurm.version or 'its commands are here'}; {seen.slurm.error}", remedy)
+    return Row("Slurm", "ok", f"{seen.slurm.version}, {plural(seen.slurm.nodes, 'node')}")
+
+
 def _jupyterlab(seen: Environment) -> Row:
     if not seen.jupyterlab:
         return Row("JupyterLab", "fail", "not installed", "Run `pip install jupyterlab`.")
@@ -172,6 +187,8 @@ _RULES: tuple[Callable[[Environment], Row], ...] = (
     _mpi,
     _gpus,
     _infiniband,
+    _ssh,
+    _slurm,
     _jupyterlab,
     _lab_extension,
     _jobs_disk,

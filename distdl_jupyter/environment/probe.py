@@ -39,6 +39,15 @@ class JobsDisk:
 
 
 @dataclass(frozen=True, slots=True)
+class Slurm:
+    """Slurm's commands; ``error`` says why its controller does not answer ("" when it does)."""
+
+    version: str  # "" where the commands do not even tell that without a configuration
+    nodes: int
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Environment:
     """One look at this environment. Versions are "" where the package is not installed."""
 
@@ -51,6 +60,10 @@ class Environment:
     gpus: tuple[str, ...]
     infiniband: tuple[str, ...]
     """Names of the InfiniBand devices."""
+    ssh: str
+    """What ``ssh -V`` says, as "OpenSSH 9.2"; "" without ssh."""
+    slurm: Slurm | None
+    """None where no ``sbatch`` is."""
     compiler_missing: str
     """Why Horovod could not be compiled here, with the remedy ("" when it could)."""
     jupyterlab: str
@@ -66,10 +79,12 @@ class Environment:
 
 def probe(timeout_seconds: float = 180.0) -> Environment:
     """Look around once. Takes as long as torch's import (2 to 10 s); never raises for anything that is missing."""
-    with ThreadPoolExecutor(max_workers=4) as pool:
+    with ThreadPoolExecutor(max_workers=6) as pool:
         inspection = pool.submit(inspect_environment, sys.executable, timeout_seconds)
         gpus = pool.submit(_nvidia_smi)
         mpi = pool.submit(find_mpi)
+        ssh = pool.submit(_ssh)
+        slurm = pool.submit(_slurm)
         missing = pool.submit(lambda: toolchain.missing_to_build(cache_directory()))
         return Environment(
             python=platform.python_version(),
@@ -79,6 +94,8 @@ def probe(timeout_seconds: float = 180.0) -> Environment:
             mpi=mpi.result(),
             gpus=gpus.result() or inspection.result().gpu_names,
             infiniband=infiniband_devices(),
+            ssh=ssh.result(),
+            slurm=slurm.result(),
             compiler_missing=" ".join(map(str, missing.result())),
             jupyterlab=version_of("jupyterlab"),
             ipywidgets=version_of("ipywidgets"),
@@ -113,15 +130,41 @@ def jobs_disk(folder: Path) -> JobsDisk:
 
 
 def _nvidia_smi() -> tuple[str, ...]:
-    command = shutil.which("nvidia-smi")
-    if command is None:
-        return ()
-    query = [command, "--query-gpu=name,memory.total", "--format=csv,noheader"]
+    done = _said("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader")
+    return _lines(done.stdout) if done is not None and done.returncode == 0 else ()
+
+
+def _ssh() -> str:
+    done = _said("ssh", "-V")
+    return done.stderr.partition(",")[0].strip().replace("_", " ") if done is not None else ""
+
+
+def _slurm() -> Slurm | None:
+    if shutil.which("sbatch") is None:
+        return None
+    version = _said("sbatch", "--version")
+    nodes = _said("sinfo", "--noheader", "--Node", "--format=%N")
+    shown = version.stdout.strip().removeprefix("slurm-wlm ").removeprefix("slurm ") if version is not None else ""
+    if nodes is None:
+        return Slurm(shown, 0, "sinfo does not answer")
+    if nodes.returncode != 0:
+        return Slurm(shown, 0, (_lines(nodes.stderr) or ("sinfo failed",))[-1].removeprefix("sinfo: "))
+    return Slurm(shown, len(set(_lines(nodes.stdout))))
+
+
+def _said(program: str, *arguments: str) -> subprocess.CompletedProcess[str] | None:
+    """Return what a program said, None when it is not here or says nothing for 30 s."""
+    path = shutil.which(program)
+    if path is None:
+        return None
     try:
-        done = subprocess.run(query, capture_output=True, text=True, timeout=30, check=False)
+        return subprocess.run([path, *arguments], capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
-        return ()
-    return tuple(line.strip() for line in done.stdout.splitlines() if line.strip()) if done.returncode == 0 else ()
+        return None
+
+
+def _lines(text: str) -> tuple[str, ...]:
+    return tuple(line.strip() for line in text.splitlines() if line.strip())
 
 
 def _missing_lab_extensions() -> tuple[str, ...]:

