@@ -24,7 +24,8 @@ _CRASHES = ("ABRT", "SEGV", "BUS", "FPE", "ILL")
 class Failure:
     """The cause of a failed job. ``when`` is in epoch seconds.
 
-    ``what`` is a short phrase: ``KeyError: 'label'``, ``exit code 3``, ``ended by SIGKILL``. ``others`` are
+    ``what`` is a short phrase: ``KeyError: 'label'``, ``exit code 3``, ``ended by SIGKILL``, ``lost with node-b``;
+    ``kind`` is exception, exit, signal or lost. ``others`` are
     ``{"rank", "what", "after"}`` in order of time, ``after`` in seconds behind the first failure.
     """
 
@@ -113,4 +114,6 @@ def describe(rank: RankView) -> str:
         return f"ended by SIG{rank.signal}"
     if rank.code:
         return f"exit code {rank.code}"
-    return "lost" if is_lost(rank) else "ended"
+    if is_lost(rank):
+        return f"lost with {rank.host}" if rank.host else "lost"
+    return "ended"

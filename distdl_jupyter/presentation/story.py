@@ -9,7 +9,7 @@ import dataclasses
 from typing import Any
 
 from distdl_jupyter.core import words
-from distdl_jupyter.core.failure import Failure, is_echo
+from distdl_jupyter.core.failure import Failure, describe, is_echo, is_lost
 from distdl_jupyter.core.rank import RankView
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.view import JobView
@@ -105,7 +105,9 @@ def _first(view: JobView, failure: Failure) -> str:
 def _ended(rank: RankView) -> str:
     if rank.signal:
         return f"ended by SIG{rank.signal}"
-    return f"ended with exit code {rank.code}" if rank.code else "ended"
+    if rank.code:
+        return f"ended with exit code {rank.code}"
+    return f"was {describe(rank)}" if is_lost(rank) else "ended"
 
 
 def _others(view: JobView, failure: Failure) -> list[Moment]:

@@ -310,7 +310,10 @@ class Supervisor:
             ledger.state(State.FAILED, reason)
         elif (failure := ledger.view.failure) is not None:
             total = self._spec.process_count
-            ledger.state(State.FAILED, f"Rank {failure.rank} of {total} failed first: {failure.what}")
+            reason = f"Rank {failure.rank} of {total} failed first: {failure.what}"
+            if failure.kind == "lost" and failure.evidence:
+                reason += f". {failure.evidence}"
+            ledger.state(State.FAILED, reason)
         else:
             ledger.state(State.COMPLETED)
         ledger.close()
