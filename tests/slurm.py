@@ -1,0 +1,209 @@
+"""A real Slurm for tests: munged, slurmctld and one slurmd in each of several hosts (see ``tests.hosts``).
+
+Each host is a node with its own name and address; slurmctld listens on the bridge. All files lie in one private folder
+and all addresses in the hosts' own network, so several test runs can have one each. It takes what ``tests.hosts``
+takes, and Debian's packages slurm-wlm and munge.
+"""
+
+import contextlib
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from tests import hosts
+from tests.hosts import Hosts, run
+
+PROGRAMS = ("slurmctld", "slurmd", "munged", "mungekey", "sbatch", "squeue", "scontrol", "scancel", "sinfo")
+CTLD_PORT, SLURMD_PORT = 16_817, 16_818
+
+
+def _path(program):
+    return shutil.which(program) or shutil.which(program, path="/usr/sbin:/usr/local/sbin")
+
+
+def missing():
+    """Return what keeps this machine from running Slurm, "" when nothing does."""
+    if any(_path(program) is None for program in PROGRAMS):
+        return "a real Slurm needs 'apt-get install slurm-wlm slurm-client munge'"
+    return hosts.missing()
+
+
+#: Put over a test or a module that needs Slurm.
+needs_slurm = pytest.mark.skipif(bool(missing()), reason=missing() or "Slurm is there")
+
+
+class Slurm:
+    """A cluster of ``count`` nodes; ``private`` are folders that a node sees empty, as ``Hosts`` takes them."""
+
+    def __init__(self, count=2, cpus=4, private=None):
+        self.hosts = Hosts(count)
+        self.names = self.hosts.names
+        self._private = private or {}
+        self._cpus = cpus
+        self._daemons = {}
+        self._before = {}
+        self.folder = Path(tempfile.mkdtemp(prefix="distdl-slurm-"))
+        self.folder.chmod(0o755)
+        self.conf = self.folder / "slurm.conf"
+        try:
+            self._up()
+        except BaseException:
+            self.down()
+            raise
+
+    def options(self, **more):
+        """Return the options of a ``slurm`` cluster of these nodes."""
+        return {"partition": "dd", **more}
+
+    # what happens to it -----------------------------------------------------------------------
+
+    def run(self, *command, **options):
+        """Run one of Slurm's commands."""
+        return run(*command, env={**os.environ, "SLURM_CONF": str(self.conf)}, **options)
+
+    def stop_controller(self):
+        """End slurmctld as a crash would."""
+        daemon = self._daemons.pop("slurmctld")
+        daemon.kill()
+        daemon.wait()
+
+    def start_controller(self):
+        """Start slurmctld, with the state that an earlier one saved."""
+        self._daemon("slurmctld", [_path("slurmctld"), "-D", "-f", str(self.conf)])
+
+    def kill_node(self, name):
+        """End a node's slurmd and all that runs there, as a power cut would; Slurm is told that it is down."""
+        self._daemons.pop(name).kill()
+        for pid in self.hosts.pids(name):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.run("scontrol", "update", f"NodeName={name}", "State=DOWN", "Reason=no power")
+
+    def states(self):
+        """Return {node: state} as Slurm says it."""
+        said = self.run("sinfo", "-h", "-N", "-o", "%N %T").stdout.split()
+        return dict(zip(said[::2], said[1::2], strict=True))
+
+    # up and down ------------------------------------------------------------------------------
+
+    def _up(self):
+        self._start_munge()
+        self._write_conf()
+        self.start_controller()
+        for name in self.names:
+            self._start_node(name)
+        self._await_idle()
+
+    def _start_munge(self):
+        folder = self.folder / "munge"
+        folder.mkdir(mode=0o755)
+        user = pwd.getpwnam("munge")
+        os.chown(folder, user.pw_uid, user.pw_gid)
+        as_munge = ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
+        run(*as_munge, _path("mungekey"), "-c", "-k", folder / "key")
+        # Many test runs share few cores; a job's credentials must not expire meanwhile, so the clock is not hurried.
+        self._daemon("munged", [*as_munge, _path("munged"), "--foreground", f"--key-file={folder}/key",
+                                f"--socket={folder}/sock", f"--pid-file={folder}/pid", f"--log-file={folder}/log",
+                                f"--seed-file={folder}/seed", "--num-threads=2"])  # fmt: skip
+        _until(lambda: (folder / "sock").exists(), "munged")
+
+    def _write_conf(self):
+        nodes = "".join(
+            f"NodeName={name} NodeAddr={self.hosts.address(name)} CPUs={self._cpus} State=UNKNOWN\n"
+            for name in self.names
+        )
+        for name in ("state", "spool"):
+            (self.folder / name).mkdir(exist_ok=True)
+        self.conf.write_text(
+            f"ClusterName=dd\nSlurmctldHost={socket.gethostname().split('.')[0]}({self.hosts.gateway})\n"
+            f"SlurmctldPort={CTLD_PORT}\nSlurmdPort={SLURMD_PORT}\n"
+            f"SlurmUser=root\nAuthType=auth/munge\nAuthInfo=socket={self.folder}/munge/sock\n"
+            "ProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nJobAcctGatherType=jobacct_gather/none\n"
+            "AccountingStorageType=accounting_storage/none\nMpiDefault=none\nSwitchType=switch/none\n"
+            "SelectType=select/cons_tres\nSelectTypeParameters=CR_Core\nSlurmdParameters=config_overrides\n"
+            "SchedulerParameters=batch_sched_delay=0,sched_min_interval=0,bf_interval=2\n"
+            f"ReturnToService=2\nStateSaveLocation={self.folder}/state\nSlurmdSpoolDir={self.folder}/spool/%n\n"
+            f"SlurmctldPidFile={self.folder}/ctld.pid\nSlurmdPidFile={self.folder}/%n.pid\n"
+            f"SlurmctldLogFile={self.folder}/ctld.log\nSlurmdLogFile={self.folder}/%n.log\n"
+            f"InactiveLimit=0\nKillWait=5\n{nodes}"
+            "PartitionName=dd Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n"
+            f"PartitionName=short Nodes={self.names[0]} MaxTime=1 State=UP\n"
+        )
+
+    def _start_node(self, name):
+        folders = " ".join(f"mount -t tmpfs none {folder} &&" for folder in self._private.get(name, ()))
+        space = self.hosts.space(name)
+        # "ip netns exec" would hide /sys/fs/cgroup, without which slurmd does not start.
+        inside = (f"hostname {name}; mount --make-rprivate / && mount --bind /etc/netns/{space}/hosts /etc/hosts && "
+                  f"{folders} exec {_path('slurmd')} -D -f {self.conf} -N {name}")  # fmt: skip
+        (self.folder / "spool" / name).mkdir(parents=True, exist_ok=True)
+        self._daemon(name, ["nsenter", f"--net=/run/netns/{space}", "unshare", "--uts", "--mount", "sh", "-c", inside])
+
+    def _daemon(self, name, command):
+        with (self.folder / f"{name}.out").open("ab") as out:
+            self._daemons[name] = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+            )
+
+    def _await_idle(self):
+        def idle():
+            with contextlib.suppress(subprocess.CalledProcessError):
+                return set(self.states().values()) == {"idle"}
+
+        _until(idle, f"Slurm in {self.folder}")
+
+    def __enter__(self):
+        """Let the commands of this process and its children speak to this Slurm."""
+        self._before = {"SLURM_CONF": os.environ.get("SLURM_CONF")}
+        os.environ["SLURM_CONF"] = str(self.conf)
+        return self
+
+    def __exit__(self, *_):
+        for name, value in self._before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        self.down()
+
+    def down(self):
+        """Take all of it away, with whatever still runs there."""
+        self.hosts.down()
+        for daemon in self._daemons.values():
+            daemon.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                daemon.wait(5)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _until(condition, what, patience=60):
+    until = time.monotonic() + patience
+    while not condition():
+        assert time.monotonic() < until, f"{what} did not come up"
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="session")
+def slurm_of_two():
+    """Two nodes for the whole run."""
+    if missing():
+        pytest.skip(missing())
+    with Slurm(2) as slurm:
+        yield slurm
+
+
+@pytest.fixture
+def slurm_of():
+    """Make a Slurm for one test: ``slurm_of(3)``."""
+    if missing():
+        pytest.skip(missing())
+    with contextlib.ExitStack() as stack:
+        yield lambda count=2, **options: stack.enter_context(Slurm(count, **options))
