@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobFailed, JobNotFound
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.panels import launcher, panel
+    from distdl_jupyter.places import add_cluster, clusters
     from distdl_jupyter.worker.report import log, progress
 
 _HOMES = {
@@ -29,6 +30,7 @@ _HOMES = {
     "JobFailed": "core.errors",
     "JobNotFound": "core.errors",
     "JobSpec": "core.spec",
+    "add_cluster": "places",
     "attach": "client",
     "distributed": "client",
     "jobs": "client",
@@ -48,7 +50,9 @@ __all__ = [
     "JobNotFound",
     "JobSpec",
     "__version__",
+    "add_cluster",
     "attach",
+    "clusters",
     "distributed",
     "jobs",
     "launcher",
@@ -61,6 +65,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "clusters":  # a room of this package that can be called
+        return importlib.import_module("distdl_jupyter.clusters")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'distdl_jupyter' has no attribute {name!r}")

@@ -9,6 +9,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import re
+import types
+import typing
 from importlib import metadata
 from typing import Any, Literal
 
@@ -41,9 +44,32 @@ def get(kind: Kind, name: str) -> Any:
         return point.load()()
     except Exception as error:
         raise PluginUnavailable(
-            f"The {kind[:-1]} {name!r} cannot be loaded: {type(error).__name__}: {error}.",
-            hint=f"It comes from {point.value!r}; reinstall the package that brings it.",
+            f"The {kind[:-1]} {name!r} cannot be loaded: {type(error).__name__}: {error}.", hint=_remedy(point, error)
         ) from error
+
+
+def _remedy(point: metadata.EntryPoint, error: Exception) -> str:
+    """Return the command that installs what a plug-in misses, when its package declares that as an extra."""
+    package, missing = point.dist, (getattr(error, "name", None) or "").partition(".")[0]
+    if isinstance(error, ModuleNotFoundError) and package is not None and missing:
+        for line in package.requires or ():
+            extra = _EXTRA.search(line)
+            if extra and missing in (_plain(extra["package"]), *_modules_of(extra["package"])):
+                return f"Install it: pip install '{package.name}[{extra['extra']}]'."
+    return f"It comes from {point.value!r}; reinstall the package that brings it."
+
+
+_EXTRA = re.compile(r"""(?P<package>[\w.-]+).*;.*\bextra\s*==\s*['"](?P<extra>[\w.-]+)['"]""")
+#: Packages whose module has another name than they.
+_OTHERS = {"azure-ai-ml": ("azure",), "azure-identity": ("azure",)}
+
+
+def _modules_of(package: str) -> tuple[str, ...]:
+    return _OTHERS.get(package.lower(), ())
+
+
+def _plain(package: str) -> str:
+    return re.sub(r"[-.]+", "_", package).lower()
 
 
 def problems() -> list[tuple[str, str, str]]:
@@ -66,7 +92,7 @@ def options(kind: Kind, name: str) -> tuple[dataclasses.Field[Any], ...]:
 def check_options(kind: Kind, name: str, given: dict[str, Any]) -> Any:
     """Return the plug-in's ``Options`` made from ``given``.
 
-    Raises InvalidSpec for an unknown option or a value that is not among the option's choices.
+    Raises InvalidSpec for an unknown option, a missing one, or a value that an option does not take.
     """
     fields = {field.name: field for field in options(kind, name)}
     for key, value in given.items():
@@ -75,7 +101,41 @@ def check_options(kind: Kind, name: str, given: dict[str, Any]) -> Any:
         choices = fields[key].metadata.get("choices")
         if choices and value not in choices:
             raise InvalidSpec(f"{key} is {value!r}, but it takes one of {', '.join(map(str, choices))}.", field=key)
-    return get(kind, name).Options(**given)
+    return _made(get(kind, name).Options, given)
+
+
+def _made(kind: type, given: dict[str, Any]) -> Any:
+    """Return the options, each of the type that its field says. Raises InvalidSpec."""
+    missing = [one.name for one in dataclasses.fields(kind) if _needed(one) and one.name not in given]
+    if missing:
+        raise InvalidSpec(f"{missing[0]} is missing.", field=missing[0])
+    made = kind(**given)
+    hints = typing.get_type_hints(kind)
+    for name, value in given.items():
+        wanted = [_WORDS[one] for one in _members(hints[name]) if one in _WORDS]
+        if len(wanted) == len(_members(hints[name])) and not _fits(hints[name], getattr(made, name)):
+            words = " or ".join(word for word in wanted if word)
+            raise InvalidSpec(f"{name} is {value!r}, but it takes {words}.", field=name)
+    return made
+
+
+_WORDS = {str: "a text", bool: "true or false", int: "a whole number", float: "a number", types.NoneType: ""}
+
+
+def _needed(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def _members(hint: Any) -> tuple[Any, ...]:
+    union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    return typing.get_args(hint) if union else (hint,)
+
+
+def _fits(hint: Any, value: object) -> bool:
+    kinds = _members(hint)
+    if isinstance(value, bool):
+        return bool in kinds
+    return isinstance(value, kinds) or (isinstance(value, int) and float in kinds)
 
 
 def backend_labels() -> dict[str, str]:

@@ -67,21 +67,20 @@ def find(name: str) -> Target:
 def add(name: str, kind: str, options: Mapping[str, Any]) -> Target:
     """Give a kind with options a name. Raises InvalidSpec, PluginUnavailable, ClusterRefused when the name is taken."""
     _check_name(name)
-    _check_options(kind, options)
+    checked = _check_options(kind, options)
     with _changing() as kept:
         if name in kept:
             raise ClusterRefused(f"A cluster named {name} is there already.", hint="Choose another name or remove it.")
-        kept[name] = {"kind": kind, "options": dict(options)}
-    return Target(name, kind, dict(options), named=True)
+        kept[name] = {"kind": kind, "options": checked}
+    return Target(name, kind, checked, named=True)
 
 
 def change(name: str, options: Mapping[str, Any]) -> Target:
     """Replace the options of a named cluster. Raises ClusterNotFound, InvalidSpec, PluginUnavailable."""
     with _changing() as kept:
         entry = _entry(kept, name)
-        _check_options(entry["kind"], options)
-        entry["options"] = dict(options)
-    return Target(name, entry["kind"], dict(options), named=True)
+        entry["options"] = checked = _check_options(entry["kind"], options)
+    return Target(name, entry["kind"], checked, named=True)
 
 
 def remove(name: str) -> None:
@@ -108,14 +107,16 @@ def _check_name(name: str) -> None:
         raise InvalidSpec(f"{name} is a kind of cluster, so no single cluster can have this name.", field="name")
 
 
-def _check_options(kind: str, options: Mapping[str, Any]) -> None:
+def _check_options(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options as the kind understands them, so that the file says one thing in one way."""
     if kind not in registry.names("clusters"):
         raise InvalidSpec(unknown(kind, registry.names("clusters"), "kind of cluster"), field="kind")
     secret = next((name for name in options if looks_secret(name)), None)
     if secret is not None:
         raise InvalidSpec(f"{secret} looks like a secret, and this file keeps none.", field=secret,
                           hint="Put it into the environment.")  # fmt: skip
-    registry.check_options("clusters", kind, dict(options))
+    checked = registry.check_options("clusters", kind, dict(options))
+    return {name: getattr(checked, name) for name in options}
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -8,6 +8,8 @@ gets a remote shell to nodes of that name (see ``emulated_node``).
 from __future__ import annotations
 
 import dataclasses
+import os
+import platform
 import socket
 import sys
 from dataclasses import dataclass
@@ -58,7 +60,15 @@ class LocalCluster(Cluster):
 
     def nodes(self, options: Any) -> list[NodeInfo]:
         """Return this machine; nodes beyond the first are emulated while a job wants them and are not listed."""
-        return [NodeInfo(socket.gethostname(), gpus=len(gpus.visible()), gpu_name=gpus.name())]
+        here = NodeInfo(
+            socket.gethostname(),
+            gpus=len(gpus.visible()),
+            gpu_name=gpus.name(),
+            cores=cores(),
+            python=platform.python_version(),
+            load=round(os.getloadavg()[0], 1),
+        )
+        return [here]
 
     def holds(self, node: NodeInfo, host: str) -> bool:
         """Say yes: whatever an emulated node is called, it is this machine."""

@@ -57,6 +57,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, call: str, description: str, *, epilog: str = "", places: str = "") -> None:
         self.call = call
+        self._magic = call.startswith("%")
         super().__init__(
             prog=call.lstrip("%"),
             usage=f"{call} [flags]{places}".replace("%", "%%"),
@@ -70,7 +71,8 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise InvalidSpec."""
         text = message[:1].upper() + message[1:]
-        raise InvalidSpec(f"{text}.", field="flag", hint=f"{self.call}? lists all flags.")
+        lists = f"{self.call}? lists all flags." if self._magic else f"{self.call} --help lists them."
+        raise InvalidSpec(f"{text}.", field="flag", hint=lists)
 
     def parse(self, line: str) -> argparse.Namespace:
         """Return what the words of a magic line mean. Raises InvalidSpec."""
@@ -80,6 +82,13 @@ class Parser(argparse.ArgumentParser):
             raise InvalidSpec(f"The magic line cannot be read: {error}.", hint="Close every quote.") from None
         if {"-h", "--help"} & set(words):
             raise InvalidSpec(f"{self.call}? shows the help.", field="flag")
+        return self._parsed(words)
+
+    def read(self, words: list[str]) -> dict[str, Any]:
+        """Return what the words of a command line give. Raises InvalidSpec."""
+        return vars(self._parsed(words))
+
+    def _parsed(self, words: list[str]) -> argparse.Namespace:
         chosen, rest = self.parse_known_args(words)
         if rest:
             raise InvalidSpec(self._stray(rest[0]), field="flag")
@@ -87,6 +96,8 @@ class Parser(argparse.ArgumentParser):
 
     def _stray(self, word: str) -> str:
         if not word.startswith("-"):
+            if not self._magic:
+                return f"{word!r} stands alone; each value follows its flag."
             return f"{word!r} stands alone on the magic line; each value follows its flag, such as -p 2."
         shown = [a for a in self._actions if a.help is not argparse.SUPPRESS]
         flags = [next(f for f in a.option_strings if f.startswith("--")) for a in shown if a.option_strings]
@@ -156,15 +167,16 @@ def _add_plugin_flags(parser: Parser, known: set[str]) -> None:
                 group = parser.add_argument_group(f"{kind[:-1]} {name}")
                 for field in registry.options(kind, name):
                     if field.name not in known:
-                        _add_option(group, field)
+                        add_option(group, field)
                         known.add(field.name)
 
 
-def _add_option(group: argparse._ArgumentGroup, field: dataclasses.Field[Any]) -> None:
+def add_option(group: argparse._ActionsContainer, field: dataclasses.Field[Any]) -> None:
+    """Add the flag of one field of a plug-in's ``Options``."""
     flag = f"--{field.name.replace('_', '-')}"
     text = str(field.metadata.get("help", "")).rstrip(".").replace("%", "%%")
-    text = f"{text[:1].upper()}{text[1:]}{'' if field.default is None else f' (default {field.default})'}."
-    if isinstance(field.default, bool):
+    text = f"{text[:1].upper()}{text[1:]}{_default(field)}."
+    if isinstance(field.default, bool) or "bool" in str(field.type):
         group.add_argument(flag, action=argparse.BooleanOptionalAction, dest=field.name, help=text)
         return
     kind = type(field.default) if isinstance(field.default, int | float | str) else value_of
@@ -172,6 +184,12 @@ def _add_option(group: argparse._ArgumentGroup, field: dataclasses.Field[Any]) -
     number = any(word in str(field.type) for word in ("int", "float"))
     metavar = "|".join(map(str, choices)) if choices else "N" if number else "VALUE"
     group.add_argument(flag, type=kind, dest=field.name, metavar=metavar, help=text)
+
+
+def _default(field: dataclasses.Field[Any]) -> str:
+    """Return the default in words, where the help does not tell what it means."""
+    told = field.default in (None, "") or "(default" in field.metadata.get("help", "")
+    return "" if told else f" (default {field.default})"
 
 
 def _add_aliases(parser: Parser, known: set[str]) -> None:

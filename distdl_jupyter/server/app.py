@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from jupyter_server.serverapp import ServerApp
 
     from distdl_jupyter.server.listing import Listing
+    from distdl_jupyter.server.looking import Looks
     from distdl_jupyter.server.streams import Streams
 
 #: Seconds after the start when the handlers are imported, if nobody asked for them before.
@@ -58,6 +59,13 @@ class DistDLApp(ExtensionApp):
         from distdl_jupyter.server.listing import Listing
 
         return Listing()
+
+    @functools.cached_property
+    def looks(self) -> Looks:
+        """The newest look at each cluster."""
+        from distdl_jupyter.server.looking import Looks
+
+        return Looks(self.cluster_seconds)
 
     @functools.cached_property
     def streams(self) -> Streams:

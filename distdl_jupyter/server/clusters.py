@@ -7,91 +7,67 @@ import dataclasses
 import time
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter import registry, targets
+from distdl_jupyter import places, registry, targets
 from distdl_jupyter.core import words
-from distdl_jupyter.core.errors import ClusterNotFound, ClusterRefused, DistDLError, PluginUnavailable
-from distdl_jupyter.core.words import plural
-from distdl_jupyter.server.base import Handler, answers
-from distdl_jupyter.server.schema import Cluster, ClusterList, NewCluster, Node, NodeState, ScaleCluster
+from distdl_jupyter.places import standing
+from distdl_jupyter.server.base import Handler, answers, reads
+from distdl_jupyter.server.schema import (
+    CheckCluster,
+    CheckRow,
+    Cluster,
+    ClusterChecks,
+    ClusterList,
+    NewCluster,
+    Node,
+    NodeState,
+    ScaleCluster,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from distdl_jupyter.clusters.base import NodeInfo
+    from distdl_jupyter.places import Standing
     from distdl_jupyter.server.app import DistDLApp
     from distdl_jupyter.server.listing import Listed
     from distdl_jupyter.targets import Target
 
 
-def places() -> list[Target]:
-    """Return all clusters to show: kinds that are a place without options, then named ones. Raises DistDLError."""
-    kinds = [targets.Target(name, name) for name in registry.names("clusters") if _complete(name)]
-    return [*kinds, *targets.named()]
-
-
-def _complete(kind: str) -> bool:
-    try:
-        return bool(registry.get("clusters", kind).complete)
-    except PluginUnavailable:
-        return True  # shown with what is wrong with it
-
-
-def place(name: str) -> Target:
-    """Return one of ``places``. Raises ClusterNotFound."""
-    for target in places():
-        if target.name == name:
-            return target
-    raise ClusterNotFound(f"No cluster is named {name!r}.")
-
-
 async def shown(app: DistDLApp, wanted: Sequence[Target] | None = None) -> tuple[Cluster, ...]:
-    """Return clusters as they are now (all by default), each asked in its own thread, a silent one not waited for."""
+    """Return clusters as they are now (all by default); one that takes its time is shown as it was known last."""
     loop = asyncio.get_running_loop()
     jobs = await loop.run_in_executor(app.pool, app.listing.known)
-    found = await loop.run_in_executor(app.pool, places) if wanted is None else wanted
-    return tuple(await asyncio.gather(*(_in_time(app, target, jobs) for target in found)))
+    found = await loop.run_in_executor(app.pool, places.every) if wanted is None else wanted
+    stands = await asyncio.gather(*(app.looks.now(target) for target in found))
+    return tuple(_told(one, jobs) for one in stands)
 
 
-async def _in_time(app: DistDLApp, target: Target, jobs: list[Listed]) -> Cluster:
-    asked = asyncio.get_running_loop().run_in_executor(app.pool, told, target, jobs)
-    try:
-        return await asyncio.wait_for(asked, app.cluster_seconds)
-    except TimeoutError:
-        return _without_nodes(target, jobs, f"It has said nothing for {app.cluster_seconds:g} s.", "")
-
-
-def told(target: Target, jobs: Sequence[Listed]) -> Cluster:
-    """Return one cluster as it is now; what cannot be asked is told as its problem."""
-    try:
-        return _told(target, jobs)
-    except DistDLError as error:
-        return _without_nodes(target, jobs, error.message, error.hint)
-    except Exception as error:  # noqa: BLE001 - a plug-in of somebody else must not hide the other clusters
-        return _without_nodes(target, jobs, f"Its plug-in failed: {type(error).__name__}: {error}", "")
-
-
-def _told(target: Target, jobs: Sequence[Listed]) -> Cluster:
-    plugin = registry.get("clusters", target.kind)
-    options = registry.check_options("clusters", target.kind, dict(target.options))
-    problem = plugin.unavailable(options)
-    nodes = [] if problem else plugin.nodes(options)
-    return dataclasses.replace(
-        _without_nodes(target, jobs, problem, ""),
-        title=plugin.title or plugin.name,
-        detail="" if problem else plugin.detail(options),
-        nodes=tuple(_node(plugin, node, target, jobs) for node in nodes),
-        can_scale=plugin.can_scale,
-        node_count=len(nodes),
-        max_node_count=plugin.max_node_count(options, len(nodes)),
+def _told(one: Standing, jobs: Sequence[Listed]) -> Cluster:
+    target = one.target
+    return Cluster(
+        name=target.name,
+        kind=target.kind,
+        title=one.title or target.kind,
+        detail=one.detail,
+        problem=one.problem,
+        remedy=one.remedy,
+        nodes=_nodes(one, jobs),
+        active_jobs=len(_active(target, jobs)),
+        named=target.named,
+        far=one.far,
+        looked=one.looked,
+        can_scale=one.can_scale,
+        node_count=len(one.nodes),
+        max_node_count=one.max_node_count,
+        options=dict(target.options),
     )
 
 
-def _without_nodes(target: Target, jobs: Sequence[Listed], problem: str, remedy: str) -> Cluster:
-    return Cluster(
-        name=target.name, kind=target.kind, title=target.kind, detail="", problem=problem, remedy=remedy, nodes=(),
-        active_jobs=len(_active(target, jobs)), named=target.named, can_scale=False, node_count=0, max_node_count=0,
-        options=dict(target.options),
-    )  # fmt: skip
+def _nodes(one: Standing, jobs: Sequence[Listed]) -> tuple[Node, ...]:
+    if not one.nodes:
+        return ()
+    plugin, _ = standing.plugin(one.target)
+    return tuple(_node(plugin, node, one.target, jobs) for node in one.nodes)
 
 
 def _active(target: Target, jobs: Sequence[Listed]) -> list[Listed]:
@@ -108,6 +84,10 @@ def _node(plugin: Any, node: NodeInfo, target: Target, jobs: Sequence[Listed]) -
         detail=node.detail or _doing(running, here, state),
         gpus=node.gpus,
         gpu_name=node.gpu_name,
+        python=node.python,
+        cores=node.cores,
+        load=node.load,
+        ranks=node.ranks,
         jobs=tuple(job.row.id for job in running),
     )
 
@@ -145,7 +125,7 @@ class ClusterByName(Handler):
     @answers(Cluster, refuses=(404,))
     async def get(self, name: str) -> Cluster:
         """Show one cluster with its nodes."""
-        return (await shown(self.app, [await self.apart(place, name)]))[0]
+        return (await shown(self.app, [await self.apart(places.find, name)]))[0]
 
     @answers(Cluster, body=ScaleCluster, refuses=(404, 409, 424))
     async def patch(self, name: str, body: ScaleCluster) -> Cluster:
@@ -160,7 +140,7 @@ class ClusterByName(Handler):
 
 
 def _scaled(name: str, node_count: int) -> Target:
-    target = place(name)
+    target = places.find(name)
     plugin = registry.get("clusters", target.kind)
     options = registry.check_options("clusters", target.kind, dict(target.options))
     later = plugin.scale(options, node_count)
@@ -174,11 +154,18 @@ def _scaled(name: str, node_count: int) -> Target:
 
 
 def _removed(name: str, app: DistDLApp) -> None:
-    target = place(name)
-    if not target.named:
-        raise ClusterRefused(f"{name} is there by itself and cannot be removed.")
-    active = _active(target, app.listing.all())
-    if active:
-        raise ClusterRefused(f"{plural(len(active), 'job')} of {name} {'has' if len(active) == 1 else 'have'} not "
-                             "ended.", hint="Cancel them first, or wait for their end.")  # fmt: skip
-    targets.remove(name)
+    places.remove(name, _active(places.find(name), app.listing.all()))
+
+
+class CheckOfCluster(Handler):
+    """A look at a cluster before a job goes there."""
+
+    @answers(ClusterChecks, body=CheckCluster, refuses=(404,))
+    @reads
+    async def post(self, name: str, body: CheckCluster) -> ClusterChecks:
+        """Look at every node for what would keep a job from running there; it takes up to half a minute."""
+        target = await self.apart(places.find, name)
+        needs = await self.apart(standing.needs, body.distributed_backend) if body.distributed_backend else None
+        found = await self.app.looks.checked(target, needs)
+        rows = tuple(CheckRow(one.node, one.what, one.level, one.says, one.remedy) for one in found)
+        return ClusterChecks(rows, any(one.level == "error" for one in found))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from distdl_jupyter.server.base import Handler, Nothing
-from distdl_jupyter.server.clusters import ClusterByName, Clusters
+from distdl_jupyter.server.clusters import CheckOfCluster, ClusterByName, Clusters
 from distdl_jupyter.server.compare import Compare
 from distdl_jupyter.server.events import Events
 from distdl_jupyter.server.form import Form
@@ -21,6 +21,7 @@ from distdl_jupyter.server.plugins import Advise, Plugins, VmSizes
 ROUTES: tuple[tuple[str, type[Handler]], ...] = (
     ("/clusters", Clusters),
     ("/clusters/{name}", ClusterByName),
+    ("/clusters/{name}/check", CheckOfCluster),
     ("/jobs", Jobs),
     ("/jobs/{id}", JobById),
     ("/jobs/{id}/cancel", CancelJob),

@@ -38,13 +38,21 @@ class ApiError:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One machine of a cluster; ``jobs`` are the ids of the jobs that run on it."""
+    """One machine of a cluster; ``jobs`` are the ids of the jobs that run on it.
+
+    ``cores`` is 0 and ``python`` "" where they are not known; ``load`` is the load average of a minute and ``ranks``
+    how many ranks of this user run there, None when nobody knows.
+    """
 
     name: str
     state: NodeState
     detail: str
     gpus: int
     gpu_name: str
+    python: str
+    cores: int
+    load: float | None
+    ranks: int | None
     jobs: tuple[str, ...]
 
 
@@ -62,6 +70,10 @@ class Cluster:
     active_jobs: int
     #: A user gave it its name and can remove it.
     named: bool
+    #: Its nodes are other machines, with packages of their own.
+    far: bool
+    #: False until it has answered for the first time.
+    looked: bool
     can_scale: bool
     node_count: int
     max_node_count: int
@@ -89,6 +101,32 @@ class ScaleCluster:
     """How many nodes a cluster shall have."""
 
     node_count: int = field(metadata={"help": "nodes", "minimum": 0, "maximum": 10_000})
+
+
+@dataclass(frozen=True, slots=True)
+class CheckCluster:
+    """What a cluster is checked for: with a backend also for what that needs on every node."""
+
+    distributed_backend: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckRow:
+    """One thing that was looked at on one node, "" for the cluster as a whole; ``remedy`` unless all is well."""
+
+    node: str
+    what: str
+    level: Literal["ok", "info", "warning", "error"]
+    says: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterChecks:
+    """What was found; ``failed`` when something of it keeps jobs from running there."""
+
+    checks: tuple[CheckRow, ...]
+    failed: bool
 
 
 # jobs ---------------------------------------------------------------------------------------------

@@ -43,6 +43,25 @@ export interface paths {
         patch: operations["patchClustersName"];
         trace?: never;
     };
+    "/distdl/api/clusters/{name}/check": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Look at every node for what would keep a job from running there; it takes up to half a minute. */
+        post: operations["postClustersNameCheck"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/distdl/api/jobs": {
         parameters: {
             query?: never;
@@ -459,6 +478,20 @@ export interface components {
             message: string;
             frames: components["schemas"]["Frame"][];
         };
+        /** @description What a cluster is checked for: with a backend also for what that needs on every node. */
+        CheckCluster: {
+            /** @default  */
+            distributed_backend?: string;
+        };
+        /** @description One thing that was looked at on one node, "" for the cluster as a whole; ``remedy`` unless all is well. */
+        CheckRow: {
+            node: string;
+            what: string;
+            /** @enum {string} */
+            level: "ok" | "info" | "warning" | "error";
+            says: string;
+            remedy: string;
+        };
         /** @description One place where jobs run; ``problem`` says why it cannot be used now ("" when it can). */
         Cluster: {
             name: string;
@@ -470,12 +503,19 @@ export interface components {
             nodes: components["schemas"]["Node"][];
             active_jobs: number;
             named: boolean;
+            far: boolean;
+            looked: boolean;
             can_scale: boolean;
             node_count: number;
             max_node_count: number;
             options: {
                 [key: string]: unknown;
             };
+        };
+        /** @description What was found; ``failed`` when something of it keeps jobs from running there. */
+        ClusterChecks: {
+            checks: components["schemas"]["CheckRow"][];
+            failed: boolean;
         };
         /** @description All clusters. */
         ClusterList: {
@@ -903,7 +943,7 @@ export interface components {
                 [key: string]: unknown;
             };
         };
-        /** @description One machine of a cluster; ``jobs`` are the ids of the jobs that run on it. */
+        /** @description One machine of a cluster; ``jobs`` are the ids of the jobs that run on it. ``cores`` is 0 and ``python`` "" where they are not known; ``load`` is the load average of a minute and ``ranks`` how many ranks of this user run there, None when nobody knows. */
         Node: {
             name: string;
             /** @enum {string} */
@@ -911,6 +951,10 @@ export interface components {
             detail: string;
             gpus: number;
             gpu_name: string;
+            python: string;
+            cores: number;
+            load: number | null;
+            ranks: number | null;
             jobs: string[];
         };
         /** @description The one line at the foot of a panel. */
@@ -1074,7 +1118,10 @@ export type Cancel = components['schemas']['Cancel'];
 export type CapturedName = components['schemas']['CapturedName'];
 export type Card = components['schemas']['Card'];
 export type Cause = components['schemas']['Cause'];
+export type CheckCluster = components['schemas']['CheckCluster'];
+export type CheckRow = components['schemas']['CheckRow'];
 export type Cluster = components['schemas']['Cluster'];
+export type ClusterChecks = components['schemas']['ClusterChecks'];
 export type ClusterList = components['schemas']['ClusterList'];
 export type ClustersMessage = components['schemas']['ClustersMessage'];
 export type Comparison = components['schemas']['Comparison'];
@@ -1379,6 +1426,68 @@ export interface operations {
             };
             /** @description Failed Dependency */
             424: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApiError"];
+                };
+            };
+        };
+    };
+    postClustersNameCheck: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["CheckCluster"];
+            };
+        };
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ClusterChecks"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApiError"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApiError"];
+                };
+            };
+            /** @description Not Found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApiError"];
+                };
+            };
+            /** @description Request Entity Too Large */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };

@@ -1,4 +1,4 @@
-"""``distdl``: jobs from a terminal, the environment's doctor and the one command that installs Horovod.
+"""``distdl``: jobs and clusters from a terminal, the environment's doctor and the one command that installs Horovod.
 
 A thin adapter over ``client``: it parses, calls and prints. Exit codes: 0 done, 1 the job or check failed, 2 the
 request was refused, 130 interrupted.
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import registry
 from distdl_jupyter._version import __version__
+from distdl_jupyter.cli import clusters
 from distdl_jupyter.core.errors import DistDLError, JobNotFound, JobNotRunning
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.words import ago, clock, duration, number, percent, processes, short_id
@@ -74,6 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("id", nargs="+", help="the jobs' ids, or their last parts")
 
     _add_submit(commands)
+    clusters.add_to(commands)
     _command(commands, "doctor", _doctor, "say what works here, with a remedy for what does not")
 
     one = _command(commands, "install", _install, "build and install what pip cannot")
@@ -95,7 +97,7 @@ def _add_submit(commands: Any) -> None:
                      help="processes on each node; auto: one per GPU (default 1)")  # fmt: skip
     one.add_argument("-b", "--distributed-backend", metavar="NAME", help=", ".join(registry.backend_labels()))
     one.add_argument(
-        "--compute-target", default="local", help=", ".join([*registry.names("clusters"), "or a name of your own"])
+        "--compute-target", default="local", help="local, or a cluster that you named: distdl clusters lists them"
     )
     one.add_argument("--name", help="the job's name (default: the script's)")
     one.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="an environment variable")
@@ -259,7 +261,3 @@ def _install(chosen: argparse.Namespace) -> int:
     from distdl_jupyter.environment import horovod
 
     return horovod.main(["--force"] if chosen.force else [])
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,9 @@
+"""``python -m distdl_jupyter.cli``: the command line where no ``distdl`` is on PATH."""
+
+from __future__ import annotations
+
+import sys
+
+from distdl_jupyter.cli import main
+
+sys.exit(main())

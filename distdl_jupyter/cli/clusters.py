@@ -1,0 +1,148 @@
+"""``distdl clusters``: the clusters that there are, and those of the user's own made, looked at, checked and removed.
+
+The flags of ``add`` and ``change`` come from the options of the kind. A silent cluster costs the others nothing: after
+``PATIENCE`` seconds it is shown as such.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter import registry
+from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core.names import unknown
+from distdl_jupyter.form.arguments import Parser, add_option
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PATIENCE = 5.0
+
+
+def add_to(commands: Any) -> None:
+    """Add the command with its own commands to the parser of ``distdl``."""
+    text = "list, add, show, check and remove clusters"
+    parser = commands.add_parser("clusters", help=text, description="List the clusters, or do something with one.")
+    parser.add_argument("--json", action="store_true", help="print the list as JSON")
+    parser.set_defaults(run=_list)
+    verbs = parser.add_subparsers(title="commands", metavar="COMMAND")
+
+    one = _verb(verbs, "add", _add, "give a kind of cluster with its options a name")
+    one.add_argument("name", help="the new name, for --compute-target")
+    one.add_argument("kind", help=f"one of {', '.join(registry.names('clusters'))}")
+    one.add_argument("flags", nargs=argparse.REMAINDER, metavar="--option value",
+                     help="options of the kind: distdl clusters add NAME KIND --help lists them")  # fmt: skip
+
+    one = _verb(verbs, "change", _change, "change options of a named cluster")
+    one.add_argument("name", help="the cluster")
+    one.add_argument("flags", nargs=argparse.REMAINDER, metavar="--option value",
+                     help='options of its kind; an empty value "" takes one back to its default')  # fmt: skip
+
+    one = _verb(verbs, "show", _show, "say everything about one cluster")
+    one.add_argument("name", help="the cluster")
+
+    one = _verb(verbs, "check", _check, "look at every node for what would keep a job from running there")
+    one.add_argument("name", help="the cluster")
+    one.add_argument("-b", "--distributed-backend", metavar="NAME", help="also for what this backend needs")
+
+    one = _verb(verbs, "remove", _remove, "forget a named cluster; its machines stay as they are")
+    one.add_argument("name", help="the cluster")
+
+
+def _verb(verbs: Any, name: str, run: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
+    one: argparse.ArgumentParser = verbs.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+    one.set_defaults(run=run)
+    return one
+
+
+def _list(chosen: argparse.Namespace) -> int:
+    from distdl_jupyter import places
+    from distdl_jupyter.presentation import table
+    from distdl_jupyter.presentation.places import cluster_rows
+
+    found = places.clusters().look(PATIENCE)
+    if chosen.json:
+        print(json.dumps([_plain(one) for one in found], indent=1))
+        return 0
+    print(table.text(cluster_rows(found)))
+    if not any(one.target.named for one in found):
+        print("A cluster of your own: distdl clusters add lab ssh --hosts gpu1,gpu2")
+    return 0
+
+
+def _plain(one: Any) -> dict[str, Any]:
+    from distdl_jupyter.presentation.plain import plain
+
+    told: dict[str, Any] = plain(one)
+    target = told.pop("target")
+    return {**target, **told}
+
+
+def _add(chosen: argparse.Namespace) -> int:
+    from distdl_jupyter import places
+
+    options = _read(f"distdl clusters add {chosen.name} {chosen.kind}", chosen.kind, chosen.flags)
+    places.add_cluster(chosen.name, chosen.kind, **options)
+    print(f"{chosen.name} added. Look at it with: distdl clusters check {chosen.name}")
+    return 0
+
+
+def _change(chosen: argparse.Namespace) -> int:
+    from distdl_jupyter import places
+
+    place = places.Place(chosen.name)
+    options = _read(f"distdl clusters change {chosen.name}", place.kind, chosen.flags)
+    place.change(**{name: None if value == "" else value for name, value in options.items()})
+    print(f"{chosen.name} changed.")
+    return 0
+
+
+def _read(call: str, kind: str, words: list[str]) -> dict[str, Any]:
+    """Return the options of a kind that the words of a command line give. Raises InvalidSpec."""
+    kinds = registry.names("clusters")
+    if kind not in kinds:
+        raise InvalidSpec(unknown(kind, kinds, "kind of cluster"), field="kind")
+    fields = registry.options("clusters", kind)
+    if words and not fields:
+        raise InvalidSpec(f"A cluster of the kind {kind} has no options.", field="options")
+    parser = Parser(call, f"The options of a cluster of the kind {kind}.")
+    parser.argument_default = argparse.SUPPRESS
+    for field in fields:
+        add_option(parser, field)
+    if {"-h", "--help"} & set(words):
+        parser.print_help()
+        raise SystemExit(0)
+    return parser.read(words)
+
+
+def _show(chosen: argparse.Namespace) -> int:
+    from distdl_jupyter import places
+    from distdl_jupyter.presentation import table
+    from distdl_jupyter.presentation.places import node_rows, sentence
+
+    place = places.Place(chosen.name)
+    (found,) = places.look_at_all([place.target], 2 * PATIENCE)
+    print(sentence(found))
+    for name, value in place.options.items():
+        print(f"{name}: {value}")
+    if found.nodes:
+        print(table.text(node_rows(found.nodes)))
+    return 0
+
+
+def _check(chosen: argparse.Namespace) -> int:
+    from distdl_jupyter import places
+
+    found = places.Place(chosen.name).check(chosen.distributed_backend)
+    print(repr(found))
+    return 0 if found.ok else 1
+
+
+def _remove(chosen: argparse.Namespace) -> int:
+    from distdl_jupyter import places
+
+    places.Place(chosen.name).remove()
+    print(f"{chosen.name} removed.")
+    return 0

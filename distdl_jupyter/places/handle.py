@@ -1,0 +1,166 @@
+"""``clusters()`` and ``add_cluster(...)``: clusters by their names, for a notebook.
+
+A handle keeps no state: what it answers is asked when it is asked for. Tables show themselves as text and as HTML.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from distdl_jupyter import targets
+from distdl_jupyter.clusters.base import Check, NodeInfo
+from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.places import listed, standing
+from distdl_jupyter.places.standing import Standing
+from distdl_jupyter.presentation import places as words
+from distdl_jupyter.presentation import table
+from distdl_jupyter.targets import Target
+
+#: Seconds after which a table of clusters shows a silent one as such.
+PATIENCE = 5.0
+
+
+class Nodes(list[NodeInfo]):
+    """The machines of a cluster, which show themselves as a table."""
+
+    def __repr__(self) -> str:
+        return table.text(words.node_rows(self)) if self else "No node is known."
+
+    def _repr_html_(self) -> str:
+        return table.html(words.node_rows(self)) if self else "<p>No node is known.</p>"
+
+
+class Checks(list[Check]):
+    """What was looked at on each node, which shows itself as a table with a remedy for each red row."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing keeps a job from running there."""
+        return not any(one.level == "error" for one in self)
+
+    def __repr__(self) -> str:
+        return table.text(words.check_rows(self))
+
+    def _repr_html_(self) -> str:
+        return table.html(words.check_rows(self))
+
+
+class Place:
+    """One cluster by its name, as ``compute_target`` takes it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = listed.find(name).name
+
+    @property
+    def target(self) -> Target:
+        """The name with kind and options as they are kept now. Raises ClusterNotFound."""
+        return listed.find(self.name)
+
+    @property
+    def kind(self) -> str:
+        """The kind of cluster: ``"local"``, ``"ssh"``, ``"slurm"``."""
+        return self.target.kind
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options that were given."""
+        return dict(self.target.options)
+
+    def nodes(self) -> Nodes:
+        """Return its machines as they are now; one that is silent is told as such. Raises DistDLError."""
+        cluster, options = standing.plugin(self.target)
+        return Nodes(cluster.nodes(options))
+
+    def check(self, distributed_backend: str | None = None) -> Checks:
+        """Look at every node for what would keep a job from running there; it takes up to half a minute.
+
+        With ``distributed_backend`` also for what that backend needs. Raises InvalidSpec for an unknown backend.
+        """
+        needs = standing.needs(distributed_backend) if distributed_backend else None
+        return Checks(standing.check(self.target, needs))
+
+    def change(self, **options: Any) -> Place:
+        """Change these options; None takes one back to its default. Raises InvalidSpec, ClusterNotFound."""
+        target = self.target
+        if not target.named:
+            raise InvalidSpec(f"{self.name} is there by itself and has no options to change.", field="name")
+        later = {name: value for name, value in {**target.options, **options}.items() if value is not None}
+        targets.change(self.name, later)
+        return self
+
+    def remove(self) -> None:
+        """Forget this cluster; its machines stay as they are. Raises ClusterRefused while a job runs on it."""
+        listed.remove(self.name, active_jobs(self.name))
+
+    def __repr__(self) -> str:
+        (found,) = standing.look_at_all([self.target], PATIENCE)
+        return words.sentence(found)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Place) and other.name == self.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+
+class Places(Sequence[Place]):
+    """All clusters: by number, or by name. It shows itself as a table of how they stand now."""
+
+    def __init__(self) -> None:
+        self._targets = listed.every()
+
+    def __len__(self) -> int:
+        return len(self._targets)
+
+    def __getitem__(self, which: Any) -> Any:
+        if isinstance(which, str):
+            return Place(which)
+        if isinstance(which, slice):
+            return [Place(target.name) for target in self._targets[which]]
+        return Place(self._targets[which].name)
+
+    def __iter__(self) -> Iterator[Place]:
+        return (Place(target.name) for target in self._targets)
+
+    def __contains__(self, which: object) -> bool:
+        name = which.name if isinstance(which, Place) else which
+        return any(target.name == name for target in self._targets)
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        return words.cluster_rows(self.look())
+
+    def look(self, seconds: float = PATIENCE) -> list[Standing]:
+        """Return how all stand now, within ``seconds``."""
+        return standing.look_at_all(self._targets, seconds)
+
+    def __repr__(self) -> str:
+        return table.text(self._rows())
+
+    def _repr_html_(self) -> str:
+        return table.html(self._rows())
+
+
+def clusters() -> Places:
+    """Return all clusters: this machine, and those that were named. ``clusters()["lab"]`` is one of them.
+
+    Raises DistDLError when the file of the named clusters cannot be read.
+    """
+    return Places()
+
+
+def add_cluster(name: str, kind: str, **options: Any) -> Place:
+    """Give a kind of cluster with its options a name, for ``compute_target``: ``add_cluster("lab", "ssh", hosts=...)``.
+
+    It is kept in the user's Jupyter configuration, for notebooks, JupyterLab and the command line alike. Raises
+    InvalidSpec, PluginUnavailable, ClusterRefused when the name is taken.
+    """
+    targets.add(name, kind, options)
+    return Place(name)
+
+
+def active_jobs(name: str) -> list[object]:
+    """Return the jobs on a cluster that have not ended."""
+    from distdl_jupyter import client
+
+    return [job for job in client.jobs() if job.spec.compute_target == name and not job.state.ended]

@@ -1,0 +1,50 @@
+"""Which clusters there are: kinds that are a place by themselves, and those that a user has named."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from distdl_jupyter import registry, targets
+from distdl_jupyter.core.errors import ClusterNotFound, ClusterRefused, PluginUnavailable
+from distdl_jupyter.core.names import unknown
+from distdl_jupyter.core.words import plural
+from distdl_jupyter.targets import Target
+
+
+def every() -> list[Target]:
+    """Return all clusters to show, named ones last. Raises DistDLError when the file of the named ones is broken."""
+    kinds = [Target(name, name) for name in registry.names("clusters") if _complete(name)]
+    return [*kinds, *targets.named()]
+
+
+def find(name: str) -> Target:
+    """Return one of ``every``. Raises ClusterNotFound that says what there is, or what a mere kind still needs."""
+    known = every()
+    for target in known:
+        if target.name == name:
+            return target
+    if name in registry.names("clusters"):
+        raise ClusterNotFound(
+            f"{name} is a kind of cluster, not a cluster.",
+            hint=f'Make one with add_cluster("lab", "{name}", ...) or distdl clusters add lab {name}.',
+        )
+    names = [target.name for target in known]
+    raise ClusterNotFound(f"No cluster is named {name!r}.", hint=unknown(name, names, "cluster").partition(". ")[2])
+
+
+def remove(name: str, active: Sequence[object]) -> None:
+    """Forget a named cluster on which none of the jobs ``active`` runs. Raises ClusterNotFound, ClusterRefused."""
+    if not find(name).named:
+        raise ClusterRefused(f"{name} is there by itself and cannot be removed.")
+    if active:
+        have = "has" if len(active) == 1 else "have"
+        raise ClusterRefused(f"{plural(len(active), 'job')} of {name} {have} not ended.",
+                             hint="Cancel them first, or wait for their end.")  # fmt: skip
+    targets.remove(name)
+
+
+def _complete(kind: str) -> bool:
+    try:
+        return bool(registry.get("clusters", kind).complete)
+    except PluginUnavailable:
+        return True  # shown with what is wrong with it

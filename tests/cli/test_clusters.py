@@ -1,0 +1,71 @@
+"""``distdl clusters`` as a terminal runs it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import plugin
+
+DISTDL = Path(sys.prefix) / "bin" / "distdl"
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(autouse=True)
+def rack(tmp_path, monkeypatch):
+    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path / "config"))
+    plugin.install(tmp_path, monkeypatch, plugin.RACK, {"clusters": {"rack": "RackCluster"}})
+    yield
+    plugin.forget()
+
+
+def distdl(*words, code=0):
+    command = [str(DISTDL), "clusters", *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == code, f"{done.stdout}\n{done.stderr}"
+    return done.stdout if code == 0 else done.stderr or done.stdout
+
+
+def test_a_cluster_is_added_listed_shown_changed_checked_and_removed():
+    assert "distdl clusters add lab ssh" in distdl()
+    assert "--machines" in distdl("add", "mini", "rack", "--help")
+    assert "mini added" in distdl("add", "mini", "rack", "--machines", 3, "--down", 1, "--fast")
+    assert "2 of 3 up" in distdl()
+    (local, mini) = json.loads(distdl("--json"))
+    assert (local["name"], mini["name"]) == ("local", "mini")
+    assert (mini["options"], mini["nodes"][2]["state"]) == ({"machines": 3, "down": 1, "fast": True}, "down")
+    shown = distdl("show", "mini")
+    assert "machines: 3" in shown
+    assert "node-2  ✗ down" in shown
+    assert "node-2" in distdl("check", "mini", code=1)
+    assert "mini changed" in distdl("change", "mini", "--down", 0)
+    assert "mini: rack, 3 of 3 nodes up" in distdl("show", "mini")
+    distdl("check", "mini")
+    assert "mini removed" in distdl("remove", "mini")
+    assert "mini" not in distdl()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("add", "mini", "rak"), "'rak' is no kind of cluster. Did you mean rack?"),
+        (("add", "mini", "rack", "--machine", 3), "Did you mean --machines?"),
+        (("add", "mini", "rack", "--machines", "x"), "distdl clusters add mini rack --help lists them"),
+        (("add", "mini", "rack", "3"), "'3' stands alone; each value follows its flag."),
+        (("add", "mini", "local", "--x", 3), "A cluster of the kind local has no options."),
+        (("show", "mini"), "No cluster is named 'mini'"),
+        (("check", "rack"), "rack is a kind of cluster, not a cluster. Make one with"),
+        (("remove", "local"), "local is there by itself"),
+    ],
+)
+def test_a_mistake_is_one_sentence_with_the_remedy(words, says):
+    assert says in distdl(*words, code=2)
+
+
+def test_a_silent_cluster_is_told_as_such_and_keeps_nobody_waiting():
+    distdl("add", "slow", "rack", "--silent-seconds", 100)
+    told = distdl()
+    assert "It has said nothing for 5 s." in told
+    assert "1 of 1 up" in told
