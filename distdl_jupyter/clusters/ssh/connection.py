@@ -1,0 +1,175 @@
+"""One host as the supervisor speaks to it: requests and their answers, channels of bytes, and its end.
+
+``reach`` starts an agent there by ssh alone. Any thread may ask; answers and news come on the wire's own thread.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.clusters.ssh import bootstrap, command, package
+from distdl_jupyter.clusters.ssh.channels import PipeEnd
+from distdl_jupyter.clusters.ssh.failures import HostFailed
+from distdl_jupyter.clusters.ssh.wire import Wire
+from distdl_jupyter.host import frames
+
+if TYPE_CHECKING:
+    from distdl_jupyter.clusters.ssh.hosts import Host
+    from distdl_jupyter.clusters.ssh.options import SshOptions
+
+#: Seconds from the start of ssh to the agent's first word: the way there, then Python's start on a slow disk.
+REACH_SECONDS = command.CONNECT_SECONDS + 15.0
+#: Seconds for an answer that takes no work.
+ANSWER_SECONDS = 15.0
+#: Where jobs keep their files on a host by default.
+DIRECTORY = "~/.cache/distdl"
+
+News = Callable[[dict[str, Any]], None]
+
+
+def _unheard(_news: dict[str, Any]) -> None:
+    """Nobody listens."""
+
+
+class Connection:
+    """An agent on one host. ``host`` is its name, ``python`` the path of its Python there, once it was told."""
+
+    def __init__(self, host: Host, python: str, wire_of: Callable[[Connection], Wire]) -> None:
+        self.host = host.name
+        self.target = host
+        self.python = python
+        #: Called with what the agent tells unasked (``exit``, ``shell``), and with {"type": "lost"} at its end.
+        self.news: News = _unheard
+        self._numbers = itertools.count(1)
+        self._channels = itertools.count(1)
+        self._waiting: dict[int, Future[dict[str, Any]]] = {}
+        self._sinks: dict[int, Callable[[bytes], None]] = {}
+        self._lock = threading.Lock()
+        self._lost = ""
+        self._wire = wire_of(self)
+
+    # requests ---------------------------------------------------------------------------------
+
+    @property
+    def lost(self) -> str:
+        """Why the host does not answer any more, one sentence; "" while it does."""
+        return self._lost
+
+    def ask(self, type_: str, /, timeout: float = ANSWER_SECONDS, **fields: Any) -> dict[str, Any]:
+        """Send a request and return the answer. Raises HostFailed: refused, no answer in ``timeout`` s, or lost."""
+        with self._wire.hurried():
+            return self.result(self.begin(type_, **fields), type_, timeout)
+
+    def begin(self, type_: str, /, **fields: Any) -> Future[dict[str, Any]]:
+        """Send a request; ``result`` waits for its answer."""
+        answer: Future[dict[str, Any]] = Future()
+        number = next(self._numbers)
+        with self._lock:
+            if not self._lost:
+                self._waiting[number] = answer
+        if not self._wire.send(frames.message(type_, request=number, **fields)):
+            self._answered(number, {"error": self._lost or f"{self.host} is gone."})
+        return answer
+
+    def result(self, answer: Future[dict[str, Any]], type_: str, timeout: float | None) -> dict[str, Any]:
+        """Wait for the answer to what was begun. Raises HostFailed."""
+        try:
+            found = answer.result(timeout)
+        except TimeoutError:
+            raise HostFailed(self.host, f"It has not answered the request {type_!r} within {timeout:.0f} s.") from None
+        if "error" in found:
+            raise HostFailed(self.host, str(found["error"]), str(found.get("remedy", "")))
+        return found
+
+    # channels ---------------------------------------------------------------------------------
+
+    def pipe(self) -> tuple[int, int]:
+        """Open a channel and return its number and a descriptor from which its bytes are read."""
+        end = PipeEnd()
+        self._wire.add(end)
+        return self.channel(end.feed), end.reader
+
+    def channel(self, sink: Callable[[bytes], None]) -> int:
+        """Open a channel whose bytes are given to ``sink`` on the wire's thread; b"" is its end."""
+        number = next(self._channels)
+        with self._lock:
+            self._sinks[number] = sink
+        return number
+
+    def write(self, channel: int, content: bytes, *, wait: bool = True) -> None:
+        """Send bytes on a channel, b"" to end it; with ``wait`` not faster than they leave. Raises HostFailed."""
+        if not self._wire.send(frames.data(channel, content), wait=wait):
+            raise HostFailed(self.host, self._lost or "It is gone.")
+
+    # what comes, on the wire's thread -------------------------------------------------------------
+
+    def heard(self, frame: frames.Message | frames.Data) -> None:
+        """Take a frame."""
+        if isinstance(frame, frames.Data):
+            sink = self._sinks.get(frame.channel)
+            if sink is not None:
+                sink(frame.bytes)
+        elif frame.data["type"] == "reply":
+            self._answered(int(frame.data.get("request", 0)), frame.data)
+        elif frame.data["type"] != "beat":
+            self.news(frame.data)
+
+    def ended(self, why: str) -> None:
+        """Let everybody who waits know that the host is gone."""
+        with self._lock:
+            self._lost = why
+            waiting, self._waiting = self._waiting, {}
+            sinks = list(self._sinks.values())
+        for answer in waiting.values():
+            answer.set_result({"error": why})
+        for sink in sinks:
+            sink(b"")
+        self.news({"type": "lost", "says": why})
+
+    def _answered(self, number: int, found: dict[str, Any]) -> None:
+        with self._lock:
+            answer = self._waiting.pop(number, None)
+        if answer is not None:
+            answer.set_result(found)
+
+    # begin and end --------------------------------------------------------------------------------
+
+    def await_greeting(self, config: str) -> None:
+        """Wait until the agent speaks. Raises Unreachable with the cause."""
+        until = time.monotonic() + REACH_SECONDS
+        while not self._wire.greeted.wait(0.05):
+            if self._lost or time.monotonic() > until:
+                self.close()
+                said = self._wire.said or ("" if self._lost else "Connection timed out")
+                raise command.explain(self.target, config, self.python, said, self._wire.code)
+
+    def close(self) -> None:
+        """End the agent, and with it whatever it started; idempotent."""
+        self._wire.close()
+
+
+def reach(host: Host, options: SshOptions, python: str = "") -> Connection:
+    """Start an agent on a host and return the connection. Raises Unreachable.
+
+    ``python`` is the job's own path of Python, taken where the options name none.
+    """
+    path = options.python or python or sys.executable
+    base = options.directory or DIRECTORY
+    first = bootstrap.first_input(path, base, package.built(), agent_arguments(options))
+    argv = command.argv(host, os.path.expanduser(options.ssh_config) if options.ssh_config else "")  # noqa: PTH111
+    connection = Connection(host, path, lambda listener: Wire(host.name, argv, first, listener))
+    connection._wire.start()  # noqa: SLF001 - its own
+    connection.await_greeting(options.ssh_config)
+    return connection
+
+
+def agent_arguments(options: SshOptions) -> list[str]:
+    """Return the command line of the agent: nothing in it is about the job."""
+    return [str(options.patience_seconds)]

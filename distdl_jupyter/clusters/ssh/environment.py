@@ -1,0 +1,39 @@
+"""Which variables go along to another machine: few, by name. Everything else is that machine's own.
+
+The submitter's PATH, HOME or LD_LIBRARY_PATH would be wrong there, and what is not needed there is nobody's business.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+
+from distdl_jupyter.core.spec import looks_secret
+
+#: Settings of the libraries that ranks train with.
+_LIBRARIES = (
+    "NCCL_", "HOROVOD_", "OMP_", "MKL_", "TORCH_", "PYTORCH_", "GLOO_", "UCX_", "FI_", "TF_", "KERAS_", "HF_",
+    "TOKENIZERS_", "OMPI_MCA_", "PRTE_MCA_",
+)  # fmt: skip
+_NAMES = frozenset(("LANG", "LC_ALL", "TZ"))
+#: What the ssh program itself needs: its keys' agent, a Kerberos ticket, where its configuration lies.
+_SSH = ("PATH", "HOME", "USER", "LOGNAME", "SSH_AUTH_SOCK", "KRB5CCNAME", "LANG")
+#: A name that every shell and exec takes.
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def for_ranks(inherited: Mapping[str, str]) -> dict[str, str]:
+    """Return what of the submitter's environment makes sense on another machine; nothing that looks secret."""
+    return {name: value for name, value in inherited.items() if _travels(name)}
+
+
+def _travels(name: str) -> bool:
+    known = name in _NAMES or name.startswith(_LIBRARIES)
+    return known and not looks_secret(name) and _NAME.fullmatch(name) is not None
+
+
+def for_ssh(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the environment of the ssh program, so that no ``SendEnv`` can carry anything else away."""
+    environ = os.environ if environ is None else environ
+    return {name: environ[name] for name in _SSH if name in environ}

@@ -1,0 +1,328 @@
+"""The ssh process of one host and the thread that keeps its streams moving: frames in and out, beats, silence.
+
+Nothing here waits for anybody: not for the host, not for who reads what ranks print. It does not know what messages
+mean; ``connection`` does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import subprocess
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Protocol
+
+from distdl_jupyter.clusters.ssh import environment
+from distdl_jupyter.host import frames
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from distdl_jupyter.clusters.ssh.channels import PipeEnd
+
+#: Seconds between two beats, and of silence after which a host is lost.
+BEAT_SECONDS, SILENCE_SECONDS = 1.0, 10.0
+#: Seconds without a beat after which the end of a connection is no surprise: ssh found out first.
+_LONG_SILENCE = 3.0
+_TICK = 0.25
+_READ = 256 * 1024
+#: Bytes that may wait for slow readers before nothing more is read from the host.
+_MOST_WAITING = 16 * 1024 * 1024
+#: Bytes that may wait to be sent before a sender must wait.
+_MOST_UNSENT = 4 * 1024 * 1024
+_LAST_WORDS = 8192
+
+
+class Listener(Protocol):
+    """Hears what comes; called in the wire's own thread, so it must not wait."""
+
+    def heard(self, frame: frames.Message | frames.Data) -> None:
+        """Take a frame."""
+
+    def ended(self, why: str) -> None:
+        """The host is gone; called once."""
+
+
+class Wire:
+    """One ssh process. ``start`` it, ``send`` frames; what comes goes to the listener."""
+
+    def __init__(self, name: str, argv: Sequence[str], first: bytes, listener: Listener) -> None:
+        self._name = name
+        self._listener = listener
+        self._process = subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment.for_ssh(),
+            start_new_session=True,
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        self._in, self._out, self._err = (
+            pipe.fileno() for pipe in (self._process.stdin, self._process.stdout, self._process.stderr)
+        )
+        self._reader = frames.Reader(greeting=True)
+        self._unsent: deque[bytes] = deque([first])
+        self._unsent_bytes = len(first)
+        self._lock = threading.Condition()
+        self._pipes: list[PipeEnd] = []
+        self._wake_read, self._wake_write = os.pipe()
+        self._selector = selectors.DefaultSelector()
+        self._said = b""
+        self._heard_at = self._beat_at = time.monotonic()
+        self._hurried = 0
+        self._closing = False
+        self._done = False
+        self.greeted = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"ssh-{name}", daemon=True)
+
+    def start(self) -> None:
+        """Begin to move frames."""
+        for fd in (self._in, self._out, self._err, self._wake_read, self._wake_write):
+            os.set_blocking(fd, False)
+        self._selector.register(self._wake_read, selectors.EVENT_READ)
+        self._selector.register(self._err, selectors.EVENT_READ)
+        self._thread.start()
+
+    # for everybody ----------------------------------------------------------------------------
+
+    @property
+    def said(self) -> str:
+        """The end of what ssh and the host said outside of frames."""
+        before = self._reader.before[-_LAST_WORDS:]
+        return (before + b"\n" + self._said).decode(errors="replace").strip()
+
+    @property
+    def code(self) -> int | None:
+        """The exit code of ssh, None while it runs; 255 is an error of ssh itself."""
+        return self._process.poll()
+
+    def send(self, content: bytes, *, wait: bool = False) -> bool:
+        """Queue frames and return whether the host is there; ``wait`` until most of what was queued before is sent."""
+        with self._lock:
+            while wait and self._unsent_bytes > _MOST_UNSENT and not self._done:
+                self._lock.wait(1.0)
+            if self._done:
+                return False
+            self._unsent.append(content)
+            self._unsent_bytes += len(content)
+        self.wake()
+        return True
+
+    def add(self, pipe: PipeEnd) -> None:
+        """Let a pipe be written whenever it takes something."""
+        with self._lock:
+            self._pipes.append(pipe)
+
+    def wake(self) -> None:
+        """Let the thread look at once."""
+        with self._lock, contextlib.suppress(BlockingIOError):  # full is awake, too
+            if not self._done:
+                os.write(self._wake_write, b"x")
+
+    @contextlib.contextmanager
+    def hurried(self) -> Iterator[None]:
+        """Read on whatever waits for readers: who holds this waits for an answer that stands behind it."""
+        with self._lock:
+            self._hurried += 1
+        self.wake()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._hurried -= 1
+
+    def close(self, patience: float = 5.0) -> None:
+        """End the standard input of ssh, then ssh; idempotent."""
+        self._closing = True
+        self.wake()
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join(patience)
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    # the thread -------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        why = ""
+        try:
+            while not why:
+                why = self._turn()
+        except frames.BrokenWire as error:
+            why = f"{self._name} sent what cannot be understood: {error}"
+        except Exception as error:  # noqa: BLE001  whatever it is, who waits for this host must hear of it
+            why = f"The connection to {self._name} failed here: {type(error).__name__}: {error}."
+        self._finish(why)
+
+    def _turn(self) -> str:
+        """Move what can be moved; return why the host is gone, "" while it is there."""
+        self._choose()
+        ready = {key.fd for key, _ in self._selector.select(_TICK)}
+        if self._wake_read in ready:
+            self._drain(self._wake_read)
+        if self._err in ready:
+            self._listen_to_errors()
+        if self._in in ready:
+            self._write()
+        for pipe in self._pipes:
+            if pipe.fd in ready:
+                pipe.write()
+        ended = self._out in ready and self._read()
+        self._beat()
+        return self._ending() if ended else self._silence()
+
+    def _choose(self) -> None:
+        """Tell the selector what is worth waiting for now."""
+        self._close_done_pipes()
+        waiting = sum(pipe.pending for pipe in self._pipes)
+        paused = waiting > _MOST_WAITING and not self._hurried
+        if paused:
+            self._heard_at = time.monotonic()  # the silence is ours
+        self._want(self._out, selectors.EVENT_READ, wanted=not paused)
+        if self._closing and not self._unsent:
+            self._close_input()
+        self._want(self._in, selectors.EVENT_WRITE, wanted=bool(self._unsent) and self._in >= 0)
+        for pipe in self._pipes:
+            self._want(pipe.fd, selectors.EVENT_WRITE, wanted=pipe.pending > 0)
+
+    def _close_done_pipes(self) -> None:
+        with self._lock:
+            done = [pipe for pipe in self._pipes if pipe.done]
+            self._pipes = [pipe for pipe in self._pipes if not pipe.done]
+        for pipe in done:
+            self._want(pipe.fd, selectors.EVENT_WRITE, wanted=False)
+            pipe.close()
+
+    def _want(self, fd: int, events: int, *, wanted: bool) -> None:
+        known = fd >= 0 and fd in self._selector.get_map()
+        if wanted and not known:
+            self._selector.register(fd, events)
+        elif known and not wanted:
+            self._selector.unregister(fd)
+
+    def _drain(self, fd: int) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while os.read(fd, 4096):
+                pass
+
+    def _listen_to_errors(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            content = os.read(self._err, _READ)
+            self._said = (self._said + content)[-_LAST_WORDS:]
+            if not content:
+                self._selector.unregister(self._err)
+
+    def _write(self) -> None:
+        try:
+            while self._unsent:
+                written = os.write(self._in, self._unsent[0])
+                with self._lock:
+                    rest = self._unsent[0][written:]
+                    self._unsent.popleft()
+                    if rest:
+                        self._unsent.appendleft(rest)
+                    self._unsent_bytes -= written
+                    self._lock.notify_all()
+        except BlockingIOError:
+            return
+        except OSError:  # ssh has ended; its output tells
+            self._close_input()
+
+    def _close_input(self) -> None:
+        with self._lock:
+            self._unsent.clear()
+            self._unsent_bytes = 0
+            self._lock.notify_all()
+        if self._in >= 0:
+            self._want(self._in, selectors.EVENT_WRITE, wanted=False)
+            self._in = -1
+            assert self._process.stdin is not None
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
+
+    def _read(self) -> bool:
+        """Hand on what came; True at the end."""
+        try:
+            content = os.read(self._out, _READ)
+        except BlockingIOError:
+            return False
+        if content:
+            self._heard_at = time.monotonic()
+        for frame in self._reader.feed(content):
+            self._listener.heard(frame)
+        if self._reader.greeted:
+            self.greeted.set()
+        return not content
+
+    def _beat(self) -> None:
+        now = time.monotonic()
+        if self.greeted.is_set() and now - self._beat_at >= BEAT_SECONDS and not self._closing:
+            self._beat_at = now
+            if not self._unsent:  # what waits to be sent is a sign of life itself
+                self.send(frames.message("beat"))
+
+    def _silence(self) -> str:
+        silent = time.monotonic() - self._heard_at
+        if self.greeted.is_set() and silent > SILENCE_SECONDS and not self._closing:
+            return f"{self._name} has not answered for {SILENCE_SECONDS:.0f} s."
+        return ""
+
+    def _ending(self) -> str:
+        """Return what the end of ssh's output means."""
+        silent = time.monotonic() - self._heard_at
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(2.0)
+        code = self._process.returncode
+        self._drain_errors()
+        if code == 255 and silent > _LONG_SILENCE:
+            return f"{self._name} has not answered for {silent:.0f} s."
+        if code == 255:
+            return f"The connection to {self._name} broke{_behind(self._said)}."
+        return f"The agent on {self._name} ended with code {code}{_behind(self._said)}."
+
+    def _drain_errors(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            while content := os.read(self._err, _READ):
+                self._said = (self._said + content)[-_LAST_WORDS:]
+
+    def _finish(self, why: str) -> None:
+        self._close_input()
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        with self._lock:
+            self._done = True
+            self._lock.notify_all()
+        self._listener.ended(why)
+        self._flush_pipes()
+        self._selector.close()
+        for stream in (self._process.stdout, self._process.stderr):
+            if stream is not None:
+                stream.close()
+        os.close(self._wake_read)
+        os.close(self._wake_write)
+
+    def _flush_pipes(self) -> None:
+        """Give slow readers what has come, as long as they read; then end every pipe."""
+        for pipe in self._pipes:
+            pipe.feed(b"")
+        while not self._closing and any(not pipe.done for pipe in self._pipes):
+            self._close_done_pipes()
+            for pipe in self._pipes:
+                pipe.write()
+            time.sleep(0.02)
+        for pipe in self._pipes:
+            pipe.close()
+
+
+def _behind(said: bytes) -> str:
+    lines = [line.strip() for line in said.decode(errors="replace").splitlines() if line.strip()]
+    return f": {lines[-1][:300].rstrip('.')}" if lines else ""
