@@ -83,7 +83,7 @@ def explain(host: Host, ssh_config: str, python: str, said: str, code: int | Non
     for pattern, kind, tell in _CAUSES:
         if found := re.search(pattern, said, re.IGNORECASE | re.MULTILINE):
             says, remedy = tell(host, in_words(host, ssh_config), found)
-            return Unreachable(host.name, kind, says, remedy.replace("{python}", python))
+            return Unreachable(host.name, kind, says.replace("{python}", python), remedy)
     return _unknown_cause(host, in_words(host, ssh_config), said, code)
 
 
@@ -160,7 +160,7 @@ def _no_python(_host: Host, _ssh: str, found: re.Match[str]) -> _Told:
 
 def _old_python(_host: Host, _ssh: str, found: re.Match[str]) -> _Told:
     return (
-        f"Its Python at {{python}} is {found[1]}, and 3.11 is the oldest that will do.",
+        f"Its Python at {{python}} is {found[1] or 'old'}, and 3.11 is the oldest that will do.",
         "Install a newer one there, or name it with the option python.",
     )
 
