@@ -1,0 +1,265 @@
+"""The agent: one loop on another host that serves one supervisor over a pair of byte streams.
+
+It starts what it is told to, carries each process's output apart, hears each end exactly, and ends everything when
+the supervisor is gone: at once when its input ends, after ``patience`` seconds when nothing comes any more. The loop
+never waits for anything but its descriptors; what takes long is done in threads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import selectors
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from distdl_jupyter.host import frames, pipes, requests, workplace
+from distdl_jupyter.host.channels import Channels
+from distdl_jupyter.host.guardian import Guardian
+from distdl_jupyter.host.job import Job
+from distdl_jupyter.host.outbox import Outbox
+from distdl_jupyter.host.ports import Ports
+from distdl_jupyter.host.shells import Shells
+from distdl_jupyter.host.transfer import Incoming
+from distdl_jupyter.host.workplace import Workplace
+
+#: Seconds between two signs of life.
+BEAT = 1.0
+#: Seconds between two looks at a process that has ended and whose last words are awaited.
+_SOON = 0.05
+#: Seconds in which the last answer must be taken.
+_LAST = 5.0
+#: Pieces that threads may have ready for the outbox.
+_READY = 16
+
+
+class Agent:
+    """``source`` and ``sink`` are the descriptors to the supervisor."""
+
+    def __init__(self, source: int, sink: int, patience: float, guardian: Guardian) -> None:
+        self._source = source
+        self._patience = patience
+        self._guardian = guardian
+        self._reader = frames.Reader(greeting=False)
+        self._selector = selectors.DefaultSelector()
+        self._outbox = Outbox(sink)
+        self._posted: queue.Queue[bytes] = queue.Queue(_READY)
+        self._incoming: dict[int, Incoming] = {}
+        self._threads: set[threading.Thread] = set()
+        self._kept: list[object] = []
+        self._heard = self._beaten = time.monotonic()
+        self._over = self._told_to_end = False
+        self._listening = self._writing = False
+        self.channels = Channels(self._selector, self._outbox)
+        self.shells = Shells(self._selector, self.tell)
+        self.ports = Ports()
+        self.job: Job | None = None
+        self._wake_read, self._wake_write = os.pipe()
+
+    # for the requests -------------------------------------------------------------------------
+
+    def begin(self, name: str, place: Workplace) -> None:
+        """Begin the job. Raises OSError."""
+        self.job = Job(name, place, self.channels, [self._guardian.pid])
+        run = self.job.pipes.folder
+        self._guardian.told(self.job.marks, run, place.folder if place.copied else None)
+        self.shells.listen(run / pipes.SOCKET)
+
+    def later(self, fields: Mapping[str, Any], work: Callable[[], dict[str, Any]]) -> None:
+        """Do ``work`` in a thread and answer the request with what it returns."""
+
+        def answer() -> None:
+            try:
+                found = work()
+            except Exception as error:  # noqa: BLE001  it is told to whoever asked
+                found = requests.failure(str(fields["type"]), error)
+            if (frame := _reply(fields, found)) is not None:
+                self.post(frame)
+
+        thread = threading.Thread(target=answer, daemon=True)
+        self._threads.add(thread)
+        thread.start()
+
+    def post(self, frame: bytes) -> None:
+        """Send frames from a thread; it waits while too much is under way."""
+        self._posted.put(frame)
+        self.wake()
+
+    def wake(self) -> None:
+        """Let the loop look around (from a thread or a signal handler)."""
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._wake_write, b"\0")
+
+    def keep(self, thing: object) -> None:
+        """Hold something until the end."""
+        self._kept.append(thing)
+
+    def expect(self, channel: int, incoming: Incoming) -> None:
+        """Give what comes on a channel to ``incoming``."""
+        self._incoming[channel] = incoming
+
+    def tell(self, type_: str, **fields: Any) -> None:
+        """Send a message."""
+        self._outbox.put(frames.message(type_, **fields))
+
+    def finish(self, *, keep: bool) -> None:
+        """Leave the loop after this round; the copied folder stays with ``keep``."""
+        self._over = True
+        if self.job is not None:
+            self.job.clear(None if keep else workplace.remove)
+
+    # the loop ---------------------------------------------------------------------------------
+
+    def run(self) -> int:
+        """Serve until the end and return the exit code: 0 when it was ended in order."""
+        self._prepare_signals()
+        self._outbox.put(frames.GREETING)
+        try:
+            while not self._over:
+                self._round()
+            self._say_the_last()
+        except _Forsaken:
+            self._give_up()
+            return 1
+        except BaseException:
+            self._give_up()
+            raise
+        finally:
+            self._guardian.dismiss()
+        return 0
+
+    def _prepare_signals(self) -> None:
+        for fd in (self._wake_read, self._wake_write):
+            os.set_blocking(fd, False)
+        self._selector.register(self._wake_read, selectors.EVENT_READ, self._woken)
+        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+        # Handlers and not SIG_IGN: what is ignored would be ignored by ranks and launchers too.
+        for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, lambda *_: None)
+        signal.signal(signal.SIGTERM, self._terminated)
+
+    def _terminated(self, *_: object) -> None:
+        self._told_to_end = True
+
+    def _woken(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while os.read(self._wake_read, 4096):
+                pass
+
+    def _round(self) -> None:
+        self._listen()
+        for key, _ in self._selector.select(self._pause()):
+            key.data()
+        self._take_posted()
+        self._tell_ends()
+        self._beat()
+        self._flush()
+        self.channels.regulate()
+        if self._told_to_end or time.monotonic() - self._heard > self._patience:
+            raise _Forsaken
+
+    def _pause(self) -> float:
+        if self.job is not None and self.job.unheard:
+            return _SOON
+        return max(0.0, self._beaten + BEAT - time.monotonic())
+
+    def _listen(self) -> None:
+        """Read what the supervisor sends, unless the disk cannot keep up with it."""
+        wanted = not any(incoming.behind for incoming in self._incoming.values())
+        if not wanted:
+            self._heard = time.monotonic()
+        if wanted and not self._listening:
+            self._selector.register(self._source, selectors.EVENT_READ, self._hear)
+        elif self._listening and not wanted:
+            self._selector.unregister(self._source)
+        self._listening = wanted
+
+    def _hear(self) -> None:
+        content = os.read(self._source, 256 * 1024)
+        if not content:
+            raise _Forsaken
+        self._heard = time.monotonic()
+        for frame in self._reader.feed(content):
+            if isinstance(frame, frames.Data):
+                self._take(frame)
+            else:
+                self._heed(frame.data)
+
+    def _take(self, frame: frames.Data) -> None:
+        incoming = self._incoming.get(frame.channel)
+        if incoming is not None:
+            incoming.give(frame.bytes)
+            if not frame.bytes:
+                del self._incoming[frame.channel]
+
+    def _heed(self, fields: dict[str, Any]) -> None:
+        if fields["type"] == "beat" or self._over:
+            return
+        found = requests.answer(self, fields)
+        if found is not None and (frame := _reply(fields, found)) is not None:
+            self._outbox.put(frame)
+
+    def _take_posted(self) -> None:
+        while not self._outbox.full:
+            try:
+                self._outbox.put(self._posted.get_nowait())
+            except queue.Empty:
+                return
+
+    def _tell_ends(self) -> None:
+        if self.job is None or self._over:
+            return
+        for fields in self.job.ended(full=self._outbox.full):
+            self.tell("exit", **fields)
+        self._threads = {thread for thread in self._threads if thread.is_alive()}
+        if not self._threads:
+            self.job.reap_adopted()
+
+    def _beat(self) -> None:
+        now = time.monotonic()
+        if now - self._beaten >= BEAT:
+            self._beaten = now
+            self._outbox.urge(frames.message("beat", alive=self.job.count() if self.job is not None else 0))
+
+    def _flush(self) -> None:
+        try:
+            self._outbox.flush()
+        except OSError:
+            raise _Forsaken from None
+        waits = not self._outbox.empty
+        if waits and not self._writing:
+            self._selector.register(self._outbox.fd, selectors.EVENT_WRITE, lambda: None)
+        elif self._writing and not waits:
+            self._selector.unregister(self._outbox.fd)
+        self._writing = waits
+
+    # the end ----------------------------------------------------------------------------------
+
+    def _say_the_last(self) -> None:
+        until = time.monotonic() + _LAST
+        while not self._outbox.empty and time.monotonic() < until:
+            self._flush()
+            time.sleep(_SOON if self._writing else 0)
+
+    def _give_up(self) -> None:
+        if self.job is not None:
+            self.job.give_up()
+            self.job.clear(workplace.abandon)
+
+
+class _Forsaken(Exception):
+    """Nobody is there any more whom the agent serves."""
+
+
+def _reply(fields: Mapping[str, Any], found: dict[str, Any]) -> bytes | None:
+    """Return the answer to a request as a frame, None when it has no number."""
+    if fields.get("request") is None:
+        return None
+    try:
+        return frames.message("reply", **{**found, "request": fields["request"]})
+    except (TypeError, ValueError) as error:
+        return frames.message("reply", request=fields["request"], error=f"The answer cannot be sent: {error}.")

@@ -1,0 +1,200 @@
+"""The processes that the agent has started itself: their streams, and their ends, exactly and once.
+
+Each is the leader of a session of its own, so that a signal can reach it with its children. It does not know which of
+them are ranks, and ends none of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from distdl_jupyter.host import memory, processes
+from distdl_jupyter.host.channels import Channels, Source
+
+#: Stands for the agent's own interpreter in a command line.
+PYTHON = "{python}"
+#: Seconds after the exit in which a process's last words are awaited while a child of it still holds the stream.
+_LINGER = 1.0
+
+
+class Wanted(NamedTuple):
+    """One process to start. ``out`` and ``err`` are channels, the same one for both streams in one.
+
+    ``open_input`` gives it a standard input that ends with the job, instead of an empty one.
+    """
+
+    process: int
+    argv: tuple[str, ...]
+    environment: Mapping[str, str]
+    directory: str | None
+    out: int
+    err: int
+    open_input: bool
+
+
+def wanted(fields: Mapping[str, Any]) -> Wanted:
+    """Read one process of a request. Raises KeyError, TypeError and ValueError for what is none."""
+    argv = tuple(str(word) for word in fields["argv"])
+    if not argv:
+        raise ValueError("The command line is empty.")
+    environment = {str(name): str(value) for name, value in fields.get("environment", {}).items()}
+    out = int(fields["out"])
+    return Wanted(int(fields["process"]), argv, environment, fields.get("directory") or None, out,
+                  int(fields.get("err", out)), bool(fields.get("open_input")))  # fmt: skip
+
+
+@dataclass(slots=True, eq=False)
+class Child:
+    """A started process; ``told`` when the supervisor knows of its end."""
+
+    number: int
+    popen: subprocess.Popen[bytes]
+    sources: tuple[Source, ...]
+    open_input: bool
+    ended_at: float | None = None
+    told: bool = False
+
+
+class NotStarted(Exception):
+    """A process could not be started; the text says which and why."""
+
+
+class Children:
+    """All processes that were started here."""
+
+    def __init__(self, channels: Channels) -> None:
+        self._channels = channels
+        self._children: list[Child] = []
+        self._memory = memory.counters()
+
+    def start(self, all_wanted: Sequence[Wanted], common: Mapping[str, str]) -> dict[int, int]:
+        """Start all or none: {process: pid}. ``common`` is the environment below each one's own.
+
+        Raises NotStarted; nothing of ``all_wanted`` is left running then.
+        """
+        begun: list[Child] = []
+        try:
+            for one in all_wanted:
+                begun.append(self._start(one, common))
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            self._undo(begun)
+            raise NotStarted(f"{one.argv[0]} cannot be started there: {_reason(error)}.") from None
+        self._children += begun
+        return {child.number: child.popen.pid for child in begun}
+
+    def _start(self, one: Wanted, common: Mapping[str, str]) -> Child:
+        environment = {**common, **one.environment}
+        argv = [sys.executable if word == PYTHON else word for word in one.argv]
+        out_read, out_write = os.pipe()
+        err_read, err_write = os.pipe() if one.err != one.out else (-1, out_write)
+        try:
+            popen = subprocess.Popen(
+                [_program(argv[0], environment), *argv[1:]],
+                stdin=subprocess.PIPE if one.open_input else subprocess.DEVNULL,
+                stdout=out_write,
+                stderr=err_write,
+                env=environment,
+                cwd=one.directory,
+                start_new_session=True,
+            )
+        except BaseException:
+            _close(out_read, err_read)
+            raise
+        finally:
+            _close(*{out_write, err_write})
+        ends = [(out_read, one.out), (err_read, one.err)]
+        sources = tuple(self._channels.add(fd, channel) for fd, channel in ends if fd >= 0)
+        return Child(one.process, popen, sources, one.open_input)
+
+    def _undo(self, begun: Sequence[Child]) -> None:
+        for child in begun:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.popen.pid, 9)
+            child.popen.wait()
+            for source in child.sources:
+                self._channels.drop(source)
+
+    def ended(self, now: float, *, full: bool) -> list[dict[str, Any]]:
+        """Return the ends since the last call, as fields of messages; all data of these processes was passed on.
+
+        While the outbox is ``full``, a process with unread output has not ended yet.
+        """
+        found = []
+        for child in self._children:
+            if child.told or child.popen.poll() is None:
+                continue
+            child.ended_at = now if child.ended_at is None else child.ended_at
+            silent = not any(source.open for source in child.sources)
+            if silent or (now - child.ended_at > _LINGER and not full):
+                child.told = True
+                self._channels.drain_all()
+                found.append(self._end(child))
+        return found
+
+    def _end(self, child: Child) -> dict[str, Any]:
+        returncode = child.popen.returncode
+        if returncode >= 0:
+            return {"process": child.number, "code": returncode, "signal": None, "evidence": ""}
+        name = processes.signal_name(-returncode)
+        evidence = memory.evidence(self._memory) if name == "KILL" else ""
+        return {"process": child.number, "code": None, "signal": name, "evidence": evidence}
+
+    @property
+    def unheard(self) -> bool:
+        """Whether one has ended and its last words are still awaited."""
+        return any(child.ended_at is not None and not child.told for child in self._children)
+
+    @property
+    def any(self) -> bool:
+        """Whether one was ever started."""
+        return bool(self._children)
+
+    def living(self) -> list[Child]:
+        """Return those that have not ended."""
+        return [child for child in self._children if child.popen.poll() is None]
+
+    def reap_adopted(self) -> None:
+        """Take away the zombies of orphans that became this process's children.
+
+        Nobody else may be waiting for a child of this process meanwhile.
+        """
+        own = {child.popen.pid: child for child in self._children}
+        with contextlib.suppress(ChildProcessError):
+            while (zombie := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+                if zombie.si_pid in own:
+                    own[zombie.si_pid].popen.poll()
+                else:
+                    os.waitpid(zombie.si_pid, os.WNOHANG)
+
+
+def _program(name: str, environment: Mapping[str, str]) -> str:
+    """Return the path of a bare name: beside the interpreter first, then on the process's PATH."""
+    if "/" in name:
+        return name
+    own = Path(sys.executable).parent / name
+    if own.is_file() and os.access(own, os.X_OK):
+        return str(own)
+    found = shutil.which(name, path=environment.get("PATH", os.defpath))
+    if found is None:
+        raise FileNotFoundError(2, "there is no such program beside its Python and on its PATH")
+    return found
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror} ({error.filename})" if error.filename else error.strerror
+    return str(error) or type(error).__name__
+
+
+def _close(*fds: int) -> None:
+    for fd in fds:
+        if fd >= 0:
+            os.close(fd)

@@ -1,0 +1,189 @@
+"""One job on this host: its folders, its processes, and how they are all found, signalled and ended.
+
+It does not know the wire: what is to be told is returned.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from distdl_jupyter.host import processes, workplace
+from distdl_jupyter.host.channels import Channels
+from distdl_jupyter.host.children import Child, Children, Wanted
+from distdl_jupyter.host.pipes import Pipes
+from distdl_jupyter.host.workplace import Workplace
+
+#: Processes with smaller numbers are ranks; their number is the rank.
+FIRST_OTHER = 1_000_000
+_SIGNALS = {"INT": signal.SIGINT, "TERM": signal.SIGTERM, "KILL": signal.SIGKILL}
+#: Seconds between TERM and KILL when the job has lost its supervisor.
+_GRACE = 2.0
+#: Looking for processes costs at most this part of the time.
+_SHARE = 0.02
+
+
+class Job:
+    """What was started for one job. ``spared`` are processes of the agent that are none of the job's."""
+
+    def __init__(self, name: str, place: Workplace, channels: Channels, spared: Sequence[int]) -> None:
+        self.name = name
+        self.place = place
+        self.pipes = Pipes()
+        self._channels = channels
+        self._children = Children(channels)
+        self._spared = {*spared, os.getpid()}
+        self._count, self._count_until = 0, 0.0
+
+    @property
+    def marks(self) -> dict[str, str]:
+        """The variables that every process of the job has in its environment."""
+        return {"DISTDL_JOB_ID": self.name, "DISTDL_PIPES": str(self.pipes.folder)}
+
+    # start ------------------------------------------------------------------------------------
+
+    def start(self, wanted: Sequence[Wanted]) -> dict[int, int]:
+        """Start processes, all or none: {process: pid}. Raises NotStarted."""
+        self._count_until = 0.0
+        marked = [one._replace(environment={**one.environment, **self._own(one.environment)}) for one in wanted]
+        return self._children.start(marked, _login_environment())
+
+    def _own(self, environment: Mapping[str, str]) -> dict[str, str]:
+        inherited = environment.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+        paths = [_package_root(), *(path for path in inherited.split(os.pathsep) if path != _package_root())]
+        return {**self.marks, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
+
+    def open_pipes(self, ranks: Sequence[Mapping[str, Any]], variables: Sequence[Any]) -> None:
+        """Make named pipes for ranks that a launcher will start. Raises KeyError and OSError."""
+        self.pipes.write_variables(variables)
+        for rank in ranks:
+            out, err = self.pipes.for_rank(int(rank["rank"]))
+            self._channels.add(out, int(rank["out"]))
+            self._channels.add(err, int(rank["err"]))
+
+    # watch ------------------------------------------------------------------------------------
+
+    def ended(self, *, full: bool) -> list[dict[str, Any]]:
+        """Return the ends of processes since the last call; see ``Children.ended``."""
+        return self._children.ended(time.monotonic(), full=full)
+
+    @property
+    def unheard(self) -> bool:
+        """Whether a process has ended whose last words are still awaited."""
+        return self._children.unheard
+
+    def reap_adopted(self) -> None:
+        """Take away zombies that nobody else waits for."""
+        self._children.reap_adopted()
+
+    def alive(self) -> set[int]:
+        """Return every living process of the job but its services, which end with it."""
+        living = processes.table()
+        services = processes.descendants((child.popen.pid for child in self._services()), living)
+        return self._all(living) - services
+
+    def everything(self) -> set[int]:
+        """Return every living process of the job."""
+        return self._all(processes.table())
+
+    def _all(self, living: dict[int, processes.Process]) -> set[int]:
+        me, session = os.getpid(), os.getsid(0)
+        # What the agent runs for itself stays in its session; the job's processes never are in it.
+        adopted = [one.pid for one in living.values() if one.parent == me and one.session != session]
+        roots = {*processes.marked(living, self.marks), *adopted} - self._spared
+        return processes.descendants(roots, living) - self._spared
+
+    def count(self) -> int:
+        """Return how many of them there were lately."""
+        now = time.monotonic()
+        if self._children.any and now >= self._count_until:
+            self._count = len(self.alive())
+            self._count_until = now + (time.monotonic() - now) / _SHARE
+        return self._count
+
+    def _services(self) -> list[Child]:
+        return [child for child in self._children.living() if child.open_input]
+
+    # signal and end ---------------------------------------------------------------------------
+
+    def signal(self, name: str, to: str) -> int:
+        """Signal the ``"ranks"`` with their children, or ``"all"`` but the services; return how many were meant.
+
+        Raises KeyError for an unknown signal, ValueError for an unknown addressee.
+        """
+        number = _SIGNALS[name]
+        if to == "ranks":
+            return self._signal_ranks(number)
+        if to != "all":
+            raise ValueError(f"{to!r} is neither 'ranks' nor 'all'.")
+        found = self.alive()
+        processes.send(found, number)
+        return len(found)
+
+    def _signal_ranks(self, number: int) -> int:
+        own = [child.popen.pid for child in self._children.living() if child.number < FIRST_OTHER]
+        for pid in own:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, number)
+        if own:
+            return len(own)
+        # A launcher and its daemons would end the job at once; the ranks get the chance to clean up.
+        living = processes.table()
+        found = processes.descendants(processes.workers(self._all(living)), living)
+        processes.send(found, number)
+        return len(found)
+
+    def kill(self) -> int:
+        """KILL everything; return how many processes were found."""
+        return processes.kill_all(self.everything, meanwhile=self._look_away)
+
+    def give_up(self) -> None:
+        """End everything without a listener: TERM, then KILL."""
+        processes.send(self.everything(), signal.SIGTERM)
+        until = time.monotonic() + _GRACE
+        while self.everything() and time.monotonic() < until:
+            self._look_away()
+            time.sleep(0.05)
+        self.kill()
+
+    def _look_away(self) -> None:
+        """Let nobody wait at a full pipe, and let no zombie count as living."""
+        self._channels.discard_all()
+        self._children.living()
+
+    def clear(self, remove: Callable[[Path], None] | None) -> None:
+        """Remove the private folder and, with ``remove``, the copied one."""
+        self.pipes.close()
+        shutil.rmtree(self.pipes.folder, ignore_errors=True)
+        if self.place.copied and remove is not None:
+            remove(self.place.folder)
+
+
+def sweep(name: str, base: str) -> int:
+    """End what is left of a job whoever started it, with its folders; return how many processes were found."""
+    marks = {"DISTDL_JOB_ID": workplace.plain(name)}
+
+    def left() -> set[int]:
+        living = processes.table()
+        living.pop(os.getpid(), None)
+        return processes.descendants(processes.marked(living, marks), living)
+
+    found = processes.kill_all(left)
+    for folder in list(workplace.of_job(name, base)):
+        workplace.abandon(folder)
+    return found
+
+
+def _login_environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith(("SSH_", "DISTDL_"))}
+
+
+def _package_root() -> str:
+    """Return the folder from which this package was imported: ranks are to be of the same version."""
+    return str(Path(__file__).resolve().parents[2])

@@ -1,0 +1,54 @@
+"""The agent's private folder on this host: named pipes of the ranks, the lifeline, the socket of the relay.
+
+Ranks that a launcher starts connect their output to the named pipes; every rank watches the lifeline ``alive``, which
+ends when the agent does. The folder's path is short, because a socket's path has at most 107 bytes (unix(7)).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+SOCKET = "shell"
+_LONGEST = 107
+
+
+class Pipes:
+    """The folder; its owner removes it. Raises OSError."""
+
+    def __init__(self) -> None:
+        self.folder = _short_folder()
+        self._lifeline = self._fifo("alive", os.O_RDWR)
+
+    def _fifo(self, name: str, flags: int) -> int:
+        path = self.folder / name
+        os.mkfifo(path, 0o600)
+        return os.open(path, flags | os.O_CLOEXEC)
+
+    def for_rank(self, rank: int) -> tuple[int, int]:
+        """Return the reading ends of a rank's output and error output, which never end by themselves."""
+        # With a writer of its own the pipe does not end before the first rank has opened it, nor after the last.
+        out, err = (self._fifo(f"rank-{rank}.{name}", os.O_RDWR | os.O_NONBLOCK) for name in ("out", "err"))
+        return out, err
+
+    def write_variables(self, variables: Sequence[Any]) -> None:
+        """Write down what each rank wants in its environment, for ranks whose launcher gives all the same."""
+        path = self.folder / "ranks.json"
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as file:  # noqa: PTH123
+            json.dump(list(variables), file)
+
+    def close(self) -> None:
+        """Let go of the lifeline: ranks that still live end themselves."""
+        os.close(self._lifeline)
+
+
+def _short_folder() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="distdl-"))
+    if len(os.fsencode(folder / SOCKET)) <= _LONGEST:
+        return folder
+    folder.rmdir()
+    return Path(tempfile.mkdtemp(prefix="distdl-", dir="/tmp"))

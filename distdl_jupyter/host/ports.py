@@ -1,0 +1,65 @@
+"""Free TCP ports of this host that stay free until the job binds them.
+
+They lie below Linux's ephemeral range (32768, ip-sysctl.txt), where no outgoing connection takes them, and each is
+reserved among this user's jobs by a lock file that lives as long as the agent.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import socket
+import tempfile
+from pathlib import Path
+
+LOW, HIGH = 20_000, 32_000
+
+
+class Ports:
+    """The ports that were reserved, until the process ends."""
+
+    def __init__(self) -> None:
+        self._held: list[int] = []
+
+    def reserve(self, count: int, address: str) -> list[int]:
+        """Return ``count`` more ports that are free on ``address``. Raises OSError."""
+        return [self._one(address) for _ in range(count)]
+
+    def _one(self, address: str) -> int:
+        folder = Path(tempfile.gettempdir()) / f"distdl-ports-{os.getuid()}"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        for port in random.sample(range(LOW, HIGH), 400):
+            fd = os.open(folder / str(port), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            if _lock(fd) and _is_free(address, port):
+                self._held.append(fd)
+                return port
+            os.close(fd)
+        raise OSError(f"No free TCP port between {LOW} and {HIGH} was found on {address}.")
+
+
+def _lock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_free(address: str, port: int) -> bool:
+    """Say whether it can be bound there and, where the host has IPv6, on its loopback too."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    if not _binds(family, address, port):
+        return False
+    return family == socket.AF_INET6 or _binds(socket.AF_INET6, "::1", port, missing=True)
+
+
+def _binds(family: socket.AddressFamily, host: str, port: int, *, missing: bool = False) -> bool:
+    """Try to bind; ``missing`` is the answer where the host has no such address."""
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+    except OSError:
+        return missing
+    return True

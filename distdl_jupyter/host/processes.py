@@ -1,0 +1,121 @@
+"""The processes of a job on this host, read from Linux's ``/proc``: whose they are and what descends from what.
+
+Everything that a job starts inherits two variables: ``DISTDL_JOB_ID`` names the job, ``DISTDL_PIPES`` the agent's own
+private folder. Both together tell the processes of this agent from those of another one on the same machine. Nothing
+here knows ranks, streams or the supervisor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+_PROC = Path("/proc")
+_WORKER = ("-m", "distdl_jupyter.worker")
+#: Seconds between two looks at processes that are being killed: the kernel needs a moment to take them away.
+_PAUSE = 0.02
+
+
+class Process(NamedTuple):
+    """One line of the process table."""
+
+    pid: int
+    parent: int
+    session: int
+
+
+def table() -> dict[int, Process]:
+    """Return every living process, by pid; zombies are dead."""
+    found = {}
+    for name in os.listdir(_PROC):  # noqa: PTH208  names alone are wanted, some thousand times
+        if name.isdigit() and (process := _process(name)) is not None:
+            found[process.pid] = process
+    return found
+
+
+def _process(name: str) -> Process | None:
+    try:
+        text = (_PROC / name / "stat").read_bytes()
+    except OSError:
+        return None
+    # proc_pid_stat(5): PID (NAME) STATE PARENT GROUP SESSION ...; the name may hold blanks and parentheses.
+    state, parent, _group, session = text[text.rfind(b")") + 2 :].split(b" ", 4)[:4]
+    return None if state in (b"Z", b"X") else Process(int(name), int(parent), int(session))
+
+
+def marked(pids: Iterable[int], marks: Mapping[str, str]) -> list[int]:
+    """Return those processes whose environment at their start held all of ``marks``; unreadable ones are others'."""
+    wanted = {f"{name}={value}".encode() for name, value in marks.items()}
+    return [pid for pid in pids if wanted <= set(_read(pid, "environ").split(b"\0"))]
+
+
+def descendants(roots: Iterable[int], living: Mapping[int, Process]) -> set[int]:
+    """Return the living among ``roots`` and everything that descends from any of them."""
+    children: dict[int, list[int]] = {}
+    for process in living.values():
+        children.setdefault(process.parent, []).append(process.pid)
+    found, waiting = set(), list(roots)
+    while waiting:
+        pid = waiting.pop()
+        if pid not in found:
+            found.add(pid)
+            waiting.extend(children.get(pid, ()))
+    return found & living.keys()
+
+
+def workers(pids: Iterable[int]) -> list[int]:
+    """Return those processes that were started as a rank."""
+    return [pid for pid in pids if _is_worker(_read(pid, "cmdline").decode(errors="replace").split("\0"))]
+
+
+def _is_worker(argv: list[str]) -> bool:
+    return any(tuple(argv[at : at + 2]) == _WORKER for at in range(1, 5))
+
+
+def _read(pid: int, name: str) -> bytes:
+    try:
+        return (_PROC / str(pid) / name).read_bytes()
+    except OSError:
+        return b""
+
+
+def adopt_orphans() -> None:
+    """Become the parent of daemonised grandchildren, so that they stay findable even without their marks."""
+    pr_set_child_subreaper = 36  # include/uapi/linux/prctl.h
+    ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1, 0, 0, 0)
+
+
+def send(pids: Iterable[int], number: int) -> None:
+    """Signal each process; one that is gone is no error."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+def kill_all(find: Callable[[], Iterable[int]], patience: float = 5.0, meanwhile: Callable[[], object] = int) -> int:
+    """KILL what ``find`` finds until that is nothing, for ``patience`` seconds; return how many processes it was.
+
+    ``meanwhile`` is called between two looks.
+    """
+    seen: set[int] = set()
+    until = time.monotonic() + patience
+    while (left := set(find())) and time.monotonic() < until:
+        seen |= left
+        send(left, signal.SIGKILL)
+        meanwhile()
+        time.sleep(_PAUSE)
+    return len(seen)
+
+
+def signal_name(number: int) -> str:
+    """Return ``"KILL"`` for 9; a number without a name as the number."""
+    try:
+        return signal.Signals(number).name.removeprefix("SIG")
+    except ValueError:
+        return str(number)

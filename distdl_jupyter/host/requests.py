@@ -1,0 +1,215 @@
+"""What a supervisor may ask of the agent, and the answers.
+
+Every request is answered exactly once: with fields, or with ``error``, one sentence. What takes long is done in a
+thread and answered when it is done. The messages:
+
+======== ============================================== ====================================================
+type     fields                                         reply
+======== ============================================== ====================================================
+facts    modules, programs                              what ``facts.gather`` returns
+listen   address                                        port
+reach    targets, seconds                               reached
+prepare  job, folder, proof: [name, text] or null,      shared, folder, run, and working_directory_there
+         base, working_directory (optional)             when it was asked for
+put      channel; then a tar as data of it, b"" ends it files, bytes (when all is written)
+get      channel, paths                                 a tar as data, b"" ends it; then files, bytes, skipped
+ports    count, address                                 ports
+start    processes: [{process, argv, environment,       pids: {process: pid}; data of ``out`` and ``err`` and
+         directory, out, err, open_input}]              a message ``exit`` {process, code, signal, evidence}
+pipes    ranks: [{rank, out, err}], variables           (nothing) data of ``out`` and ``err``
+signal   name: INT, TERM, KILL; to: ranks, all          sent
+alive                                                   alive
+drain                                                   (nothing) after all that was written until now
+answer   shell, then any of out, err (texts), code      (nothing)
+sweep    job, base                                      found
+end      keep                                           ended; the agent exits
+======== ============================================== ====================================================
+
+``open_input`` is for services: their input ends with the job, and ``alive`` and ``signal`` leave them out. ``beat``
+is no request. Without a number ``request`` nothing is answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.host import children, job, workplace
+from distdl_jupyter.host.files import Refused
+from distdl_jupyter.host.transfer import Incoming, send_files
+
+if TYPE_CHECKING:
+    from distdl_jupyter.host.agent import Agent
+
+Fields = Mapping[str, Any]
+Answer = dict[str, Any]
+#: An answer, or None when it is given later.
+Handler = Callable[["Agent", Fields], Answer | None]
+
+
+class Unanswerable(Exception):
+    """A request cannot be fulfilled; the text is the sentence that says so."""
+
+
+def answer(agent: Agent, fields: Fields) -> Answer | None:
+    """Do what is asked; an error becomes an answer. None when the answer comes later."""
+    handler = HANDLERS.get(str(fields["type"]))
+    if handler is None:
+        return {"error": f"The agent knows no request {fields['type']!r}."}
+    try:
+        return handler(agent, fields)
+    except Exception as error:  # noqa: BLE001  no request may end the agent
+        return failure(str(fields["type"]), error)
+
+
+def failure(type_: str, error: Exception) -> Answer:
+    """Return an error as an answer: one sentence."""
+    if isinstance(error, (Unanswerable, children.NotStarted, Refused)):
+        return {"error": str(error)}
+    if isinstance(error, OSError):
+        return {"error": _os_error(error)}
+    return {"error": f"The request {type_!r} is malformed: {type(error).__name__}: {error}."}
+
+
+def _os_error(error: OSError) -> str:
+    if error.strerror is None:
+        return str(error)
+    return f"{error.strerror}: {error.filename}." if error.filename else f"{error.strerror}."
+
+
+# before a job --------------------------------------------------------------------------------------
+
+
+def _facts(agent: Agent, fields: Fields) -> None:
+    def gather() -> Answer:
+        from distdl_jupyter.host import facts
+
+        return facts.gather(_words(fields, "modules"), _words(fields, "programs"))
+
+    agent.later(fields, gather)
+
+
+def _listen(agent: Agent, fields: Fields) -> None:
+    def listen() -> Answer:
+        from distdl_jupyter.host import reach
+
+        listener, port = reach.listen(str(fields["address"]))
+        agent.keep(listener)
+        return {"port": port}
+
+    agent.later(fields, listen)
+
+
+def _reach(agent: Agent, fields: Fields) -> None:
+    def try_all() -> Answer:
+        from distdl_jupyter.host import reach
+
+        targets = [(str(address), int(port)) for address, port in fields["targets"]]
+        return {"reached": [list(one) for one in reach.reach(targets, float(fields["seconds"]))]}
+
+    agent.later(fields, try_all)
+
+
+def _words(fields: Fields, name: str) -> list[str]:
+    return [str(word) for word in fields.get(name, ())]
+
+
+def _ports(agent: Agent, fields: Fields) -> Answer:
+    return {"ports": agent.ports.reserve(int(fields["count"]), str(fields["address"]))}
+
+
+def _sweep(agent: Agent, fields: Fields) -> None:
+    agent.later(fields, lambda: {"found": job.sweep(str(fields["job"]), str(fields.get("base", "")))})
+
+
+# the job -------------------------------------------------------------------------------------------
+
+
+def _prepare(agent: Agent, fields: Fields) -> Answer:
+    if agent.job is not None:
+        raise Unanswerable("The agent has a job already.")
+    name = workplace.plain(str(fields["job"]))
+    place = workplace.find(name, str(fields["folder"]), _proof(fields.get("proof")), str(fields.get("base") or ""))
+    agent.begin(name, place)
+    found = {"shared": not place.copied, "folder": str(place.folder), "run": str(_job(agent).pipes.folder)}
+    if directory := fields.get("working_directory"):
+        return {**found, "working_directory_there": Path(str(directory)).is_dir()}
+    return found
+
+
+def _proof(proof: Sequence[Any] | None) -> tuple[str, str] | None:
+    if proof is None:
+        return None
+    name, text = proof
+    return str(name), str(text)
+
+
+def _job(agent: Agent) -> job.Job:
+    if agent.job is None:
+        raise Unanswerable("The agent has no job: the request 'prepare' comes first.")
+    return agent.job
+
+
+def _start(agent: Agent, fields: Fields) -> Answer:
+    return {"pids": _job(agent).start([children.wanted(one) for one in fields["processes"]])}
+
+
+def _pipes(agent: Agent, fields: Fields) -> Answer:
+    _job(agent).open_pipes(fields["ranks"], fields.get("variables", ()))
+    return {}
+
+
+def _signal(agent: Agent, fields: Fields) -> Answer:
+    return {"sent": _job(agent).signal(str(fields["name"]), str(fields["to"]))}
+
+
+def _alive(agent: Agent, _fields: Fields) -> Answer:
+    return {"alive": len(agent.job.alive()) if agent.job is not None else 0}
+
+
+def _drain(agent: Agent, _fields: Fields) -> Answer:
+    agent.channels.drain_all()
+    return {}
+
+
+def _put(agent: Agent, fields: Fields) -> None:
+    incoming = Incoming(_job(agent).place.folder, agent.wake)
+    agent.expect(int(fields["channel"]), incoming)
+    agent.later(fields, incoming.unpack)
+
+
+def _get(agent: Agent, fields: Fields) -> None:
+    folder, channel = _job(agent).place.folder, int(fields["channel"])
+    agent.later(fields, lambda: send_files(folder, _words(fields, "paths"), channel, agent.post))
+
+
+def _answer(agent: Agent, fields: Fields) -> Answer:
+    agent.shells.answer(int(fields["shell"]), fields)
+    return {}
+
+
+def _end(agent: Agent, fields: Fields) -> Answer:
+    ended = agent.job.kill() if agent.job is not None else 0
+    agent.channels.end_all()
+    agent.finish(keep=bool(fields.get("keep")))
+    return {"ended": ended}
+
+
+HANDLERS: dict[str, Handler] = {
+    "facts": _facts,
+    "listen": _listen,
+    "reach": _reach,
+    "ports": _ports,
+    "sweep": _sweep,
+    "prepare": _prepare,
+    "start": _start,
+    "pipes": _pipes,
+    "signal": _signal,
+    "alive": _alive,
+    "drain": _drain,
+    "put": _put,
+    "get": _get,
+    "answer": _answer,
+    "end": _end,
+}
