@@ -1,4 +1,4 @@
-"""The line magics: list the jobs, show one, read its log, cancel it, set this kernel's defaults."""
+"""The line magics: list the jobs, show one, read its log, cancel it, list the clusters, set this kernel's defaults."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from distdl_jupyter.magic.table import JobTable
 if TYPE_CHECKING:
     from distdl_jupyter.client import Job
     from distdl_jupyter.core.logline import LogLine
+    from distdl_jupyter.places import Checks, Places
 
 _TAIL = 200
 
@@ -36,6 +37,7 @@ class LineMagics:
             "dist_attach": _magic(_attach_parser(), self._attach),
             "dist_logs": _magic(_logs_parser(), self._logs),
             "dist_cancel": _magic(_cancel_parser(), self._cancel),
+            "dist_clusters": _magic(_clusters_parser(), self._clusters),
             "dist_config": _magic(_config_parser(), self._config),
         }
 
@@ -66,6 +68,11 @@ class LineMagics:
         job = self._session.job(chosen.id)
         job.cancel(now=chosen.now)
         _say(f"{'Killing' if chosen.now else 'Canceling'} job {job.name} ({short_id(job.id)}).")
+
+    def _clusters(self, chosen: argparse.Namespace) -> Places | Checks:
+        from distdl_jupyter import places
+
+        return places.clusters() if chosen.check is None else places.clusters()[chosen.check].check(chosen.backend)
 
     def _config(self, chosen: argparse.Namespace) -> None:
         if chosen.clear:
@@ -116,6 +123,14 @@ def _logs_parser() -> Parser:
 def _cancel_parser() -> Parser:
     parser = _with_id(Parser("%dist_cancel", "Cancel a job: INT, TERM, KILL with a grace between.", places=" [ID]"))
     parser.add_argument("--now", action="store_true", help="Kill it at once.")
+    return parser
+
+
+def _clusters_parser() -> Parser:
+    parser = Parser("%dist_clusters", "List the clusters and how they stand, or check the nodes of one.")
+    parser.add_argument("--check", metavar="NAME", help="Look at every node of this cluster for what would keep a job "
+                        "from running there.")  # fmt: skip
+    parser.add_argument("-b", "--backend", metavar="NAME", help="Check also for what this backend needs.")
     return parser
 
 

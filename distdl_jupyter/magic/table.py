@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from distdl_jupyter.core import words
 from distdl_jupyter.core.state import State
+from distdl_jupyter.presentation import table
 
 if TYPE_CHECKING:
     from distdl_jupyter.core.view import JobView
@@ -27,25 +28,16 @@ class JobTable:
     def __repr__(self) -> str:
         if not self._rows:
             return _EMPTY
-        rows = [_HEAD, *self._rows]
-        widths = [max(len(row[i]) for row in rows) for i in range(len(_HEAD))]
-        lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
-        return "\n".join([*lines, *([self._more()] if self._older else [])])
+        return "\n".join([table.text([_HEAD, *self._rows]), *([self._more()] if self._older else [])])
 
     def _repr_html_(self) -> str:
         if not self._rows:
             return f"<p>{escape(_EMPTY)}</p>"
-        head = "".join(f'<th style="text-align:left">{escape(cell)}</th>' for cell in _HEAD)
-        body = "".join(f"<tr>{''.join(_cell(cell) for cell in row)}</tr>" for row in self._rows)
         more = f"<p>{escape(self._more())}</p>" if self._older else ""
-        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
+        return f"{table.html([_HEAD, *self._rows])}{more}"
 
     def _more(self) -> str:
         return f"{words.plural(self._older, 'older job')}: %dist_jobs --all"
-
-
-def _cell(text: str) -> str:
-    return f'<td style="text-align:left">{escape(text)}</td>'
 
 
 def _row(view: JobView, now: float) -> tuple[str, ...]:

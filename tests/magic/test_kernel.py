@@ -128,6 +128,15 @@ def test_an_interrupt_of_another_cell_leaves_jobs_alone(kernel):
     wait_for(lambda: jobs()[0].state.ended)
 
 
+def test_clusters_are_listed_and_checked(kernel):
+    table = kernel.ok("%dist_clusters").value
+    assert table["text/plain"].splitlines()[1].split()[:2] == ["local", "local"]
+    assert "<table>" in table["text/html"]
+    assert "Reachable" in kernel.ok("%dist_clusters --check local -b torch").value["text/plain"]
+    wrong = kernel.run("%dist_clusters --check nowhere").error
+    assert wrong.startswith("ClusterNotFound: No cluster is named 'nowhere'.")
+
+
 def test_line_magics(kernel):
     assert "No jobs yet" in kernel.ok("%dist_jobs").value["text/plain"]
     assert kernel.run("%dist_logs").error.startswith("JobNotFound: There are no jobs yet.")
