@@ -1,0 +1,251 @@
+"""Looks at hosts before a job goes there: asks all of them side by side, lets them connect to each other, and judges.
+
+It speaks to hosts through connections that others have opened, and gives every question a time-out, so that a host
+that falls silent in the middle costs the others nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from distdl_jupyter.clusters.ssh import command, findings, meeting, network
+from distdl_jupyter.clusters.ssh.failures import HostTrouble
+from distdl_jupyter.clusters.ssh.findings import Told
+from distdl_jupyter.core import store
+from distdl_jupyter.host import facts as own_facts
+
+if TYPE_CHECKING:
+    from distdl_jupyter.clusters.base import Check
+    from distdl_jupyter.clusters.ssh.failures import Unreachable
+    from distdl_jupyter.clusters.ssh.hosts import Host
+    from distdl_jupyter.clusters.ssh.network import Common, Reached, Seat
+    from distdl_jupyter.clusters.ssh.options import SshOptions
+
+#: Seconds for the whole look at hosts that are connected already.
+LOOK_SECONDS = 18.0
+#: Seconds at most for: facts (an idle nvidia-smi takes some), listening, connecting to each other.
+_FACTS_SECONDS, _LISTEN_SECONDS, _REACH_SECONDS = 12.0, 4.0, 3.0
+#: The worker cannot open what was captured without it.
+_ALWAYS = ("cloudpickle",)
+_AT_ONCE = 64
+
+_Answer = TypeVar("_Answer")
+
+
+class Asked(Protocol):
+    """A host that answers questions, as ``connection.Connection``."""
+
+    @property
+    def host(self) -> str:
+        """The host's name."""
+
+    @property
+    def target(self) -> Host:
+        """The host as it is named in the options."""
+
+    def ask(self, type_: str, /, timeout: float = 15.0, **fields: Any) -> dict[str, Any]:
+        """Return the answer to a request. Raises HostFailed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkup:
+    """What was found: rows in a fixed order, the network to meet on (None: there is none), each host's facts."""
+
+    checks: tuple[Check, ...]
+    network: Common | None
+    facts: Mapping[str, Mapping[str, Any]]
+
+    @property
+    def errors(self) -> tuple[Check, ...]:
+        """The rows that keep a job from running."""
+        return tuple(check for check in self.checks if check.level == "error")
+
+
+def look(
+    connections: Sequence[Asked],
+    unreachable: Sequence[Unreachable],
+    options: SshOptions,
+    modules: Sequence[str] = (),
+    programs: Sequence[str] = (),
+    here: Mapping[str, Any] | None = None,
+    *,
+    processes: int = 0,
+    seconds: float = LOOK_SECONDS,
+) -> Checkup:
+    """Ask all hosts and return what was found, after ``seconds`` at the latest.
+
+    ``here`` is what ``host.facts.gather`` says of this machine (None: it is asked now), ``processes`` how many are
+    wanted on each host (0: not known yet). Raises InvalidSpec when the option ``network`` is none.
+    """
+    wanted = (*modules, *(name for name in _ALWAYS if name not in modules))
+    told, silent, found = _Look(connections, options, time.monotonic() + seconds).ask(wanted, programs)
+    own = _whole(own_facts.gather(wanted, ()) if here is None else here)
+    asked = Wanted(options, wanted, tuple(programs), processes)
+    checks = judge(told, [*unreachable, *silent], found, own, asked)
+    return Checkup(tuple(checks), found.common, {one.host: one.facts for one in told})
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a job wants of the hosts."""
+
+    options: SshOptions
+    modules: tuple[str, ...] = ()
+    programs: tuple[str, ...] = ()
+    processes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Met:
+    """The addresses that hosts have, what was reached from where, and the network that this leaves (None: none)."""
+
+    offered: Mapping[str, Sequence[Seat]] = field(default_factory=dict)
+    reached: Reached = field(default_factory=dict)
+    common: Common | None = None
+
+
+def judge(
+    told: Sequence[Told], troubles: Sequence[HostTrouble], met: Met, here: Mapping[str, Any], wanted: Wanted
+) -> list[Check]:
+    """Return all rows, in the order of a table: hosts that are missing, software, network, machines."""
+    return [
+        *(findings.unreachable(trouble) for trouble in troubles),
+        *findings.reached(told),
+        *findings.twice(told),
+        *findings.python(told, here),
+        *findings.packages(told, here, wanted.modules),
+        *findings.programs(told, wanted.programs),
+        *findings.code(told, wanted.options.shared),
+        *(meeting.rows(met.offered, met.reached, met.common, wanted.options.network) if told else ()),
+        *findings.gpus(told),
+        *findings.infiniband(told),
+        *findings.disk(told),
+        *findings.clock(told),
+        *findings.slots(told, wanted.processes),
+    ]
+
+
+class _Look:
+    """One round of questions to hosts that are connected."""
+
+    def __init__(self, connections: Sequence[Asked], options: SshOptions, until: float) -> None:
+        self._connections = connections
+        self._options = options
+        self._until = until
+        self._silent: dict[str, HostTrouble] = {}
+
+    def ask(self, modules: Sequence[str], programs: Sequence[str]) -> tuple[list[Told], list[HostTrouble], Met]:
+        """Return what hosts told, those that fell silent, and how they met."""
+        if not self._connections:
+            return [], [], Met()
+        with _proof(self._options) as proof:
+            told = self._each(lambda one: self._facts(one, modules, programs, proof))
+        met = self._meet([one for one in self._connections if one.host in told], told)
+        heard = [answer for host, answer in told.items() if host not in self._silent]
+        return heard, list(self._silent.values()), met
+
+    def _each(
+        self, question: Callable[[Asked], _Answer], connections: Sequence[Asked] | None = None
+    ) -> dict[str, _Answer]:
+        """Put a question to all hosts at once; those that fail are remembered and left out."""
+        asked = self._connections if connections is None else connections
+        with ThreadPoolExecutor(min(len(asked), _AT_ONCE) or 1) as pool:
+            answers = {one.host: pool.submit(question, one) for one in asked}
+        found = {}
+        for host, answer in answers.items():
+            try:
+                found[host] = answer.result()
+            except HostTrouble as trouble:
+                self._silent.setdefault(host, trouble)
+        return found
+
+    def _patience(self, most: float) -> float:
+        return max(0.5, min(most, self._until - time.monotonic()))
+
+    def _facts(self, one: Asked, modules: Sequence[str], programs: Sequence[str], proof: str) -> Told:
+        looked_for = [*programs, proof] if proof else list(programs)
+        # Room for connecting stays.
+        patience = self._patience(min(_FACTS_SECONDS, self._until - time.monotonic() - _LISTEN_SECONDS))
+        asked = time.time()
+        answer = one.ask("facts", timeout=patience, modules=list(modules), programs=looked_for)
+        answered = time.time()
+        facts = _whole(answer)
+        return Told(
+            one.host, facts, asked, answered,
+            ssh=command.in_words(one.target, self._options.ssh_config),
+            slots=one.target.slots,
+            shares=bool(proof and facts["programs"].get(proof)),
+        )  # fmt: skip
+
+    def _meet(self, connections: Sequence[Asked], told: Mapping[str, Told]) -> Met:
+        """Let every host listen on its addresses and connect to those of all others."""
+        wanted = self._options.network
+        offered = {host: network.seats(host, one.facts["interfaces"], wanted) for host, one in told.items()}
+        if len(offered) < 2:
+            alone = [network.loopback(host, one.facts["interfaces"]) for host, one in told.items()]
+            return Met(offered, {}, alone[0] if alone else None)
+        listening = self._each(lambda one: self._listen(one, offered[one.host]), connections)
+        heard = self._each(lambda one: self._reach(one, listening), connections)
+        reached = {key: why for answer in heard.values() for key, why in answer.items()}
+        offered = {host: own for host, own in offered.items() if host not in self._silent}
+        if len(offered) < 2:
+            return Met(offered, reached, None)
+        return Met(offered, reached, network.choose(offered, reached))
+
+    def _listen(self, one: Asked, seats: Sequence[Seat]) -> dict[str, int]:
+        """Return the port on which a host listens at each of its addresses."""
+        return {
+            seat.address: int(one.ask("listen", timeout=self._patience(_LISTEN_SECONDS), address=seat.address)["port"])
+            for seat in seats
+        }
+
+    def _reach(self, one: Asked, listening: Mapping[str, Mapping[str, int]]) -> dict[tuple[str, str], str]:
+        targets = [
+            [address, port] for host, own in listening.items() if host != one.host for address, port in own.items()
+        ]
+        seconds = self._patience(_REACH_SECONDS)
+        answer = one.ask("reach", timeout=seconds + 4.0, targets=targets, seconds=seconds)
+        return {(one.host, str(address)): str(why) for address, _port, why in answer["reached"]}
+
+
+def _whole(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return facts in which every part that a host could not tell is empty."""
+    empty: dict[str, Any] = {"packages": {}, "modules": {}, "programs": {}, "interfaces": [], "disk": {}, "gpus": [],
+                             "infiniband": [], "problems": {}, "mpirun": ""}  # fmt: skip
+    known = {name: value for name, value in facts.items() if value is not None}
+    return {**facts, **empty, **known}
+
+
+@contextlib.contextmanager
+def _proof(options: SshOptions) -> Iterator[str]:
+    """Put a file with a name that nobody guesses where jobs lie: whoever finds it shares that folder.
+
+    Gives "" when the user says that hosts share nothing, or when no file can be written.
+    """
+    if options.shared is False:
+        yield ""
+        return
+    folder = store.home()
+    path = folder / f".seen-{secrets.token_hex(16)}"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _touch(path)
+    except OSError:
+        yield ""
+        return
+    try:
+        yield str(path.resolve())
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _touch(path: Path) -> None:
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))

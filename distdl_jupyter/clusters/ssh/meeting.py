@@ -1,0 +1,70 @@
+"""What is said of the network on which hosts meet: each one's address, and who does not reach whom.
+
+Pure: a chosen network and what was found by connecting in, ``Check`` rows out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from distdl_jupyter.clusters.base import Check
+from distdl_jupyter.clusters.ssh.network import Common, Gap, Reached, Seat, closest, gaps
+from distdl_jupyter.core import words
+
+
+def rows(offered: Mapping[str, Sequence[Seat]], reached: Reached, found: Common | None, wanted: str) -> list[Check]:
+    """Return what to say of the network that was found, or why there is none.
+
+    ``wanted`` is the option ``network`` ("": any).
+    """
+    if found is not None:
+        return [*_seated(found), *_whole(found)]
+    if lacking := [host for host, own in offered.items() if not own]:
+        return [_nowhere(host, wanted) for host in lacking]
+    nearest = closest(offered, reached)
+    return [_apart(offered)] if nearest is None else [*_seated(nearest), *_gaps(gaps(nearest, reached))]
+
+
+def _seated(common: Common) -> Iterator[Check]:
+    for seat in common.seats:
+        yield Check(seat.host, "Network", "ok", f"{seat.address} on {seat.interface} ({seat.network})")
+
+
+def _whole(common: Common) -> Iterator[Check]:
+    if len(common.seats) > 1:
+        yield Check("", "Ports", "ok", "every host reaches every other")
+
+
+def _nowhere(host: str, wanted: str) -> Check:
+    if wanted:
+        says = f"has no address on {wanted}, the option network"
+        return Check(host, "Network", "error", says, "Correct the option network, or leave it out.")
+    return Check(host, "Network", "error", "has no IPv4 address but its loopback", "Connect it to the others' network.")
+
+
+def _apart(offered: Mapping[str, Sequence[Seat]]) -> Check:
+    each = [f"{host} has {words.listing([seat.address for seat in own])}" for host, own in offered.items()]
+    return Check(
+        "", "Network", "error", f"no address of one host is reached from another: {'; '.join(each)}",
+        "Connect the hosts to one network, and let TCP between them through their firewalls.",
+    )  # fmt: skip
+
+
+def _gaps(found: Iterable[Gap]) -> Iterator[Check]:
+    """Yield one row for each host that others do not reach, and each reason."""
+    sources: dict[tuple[Seat, str], list[str]] = {}
+    for gap in found:
+        sources.setdefault((gap.target, gap.why), []).append(gap.source)
+    for (target, why), names in sources.items():
+        verb = "does" if len(names) == 1 else "do"
+        says = f"{words.listing(names)} {verb} not reach {target.host} at {target.address}: {why}"
+        yield Check(target.host, "Ports", "error", says, _opened(names, target, why))
+
+
+def _opened(sources: Sequence[str], target: Seat, why: str) -> str:
+    if why == "something else answers there":
+        return f"Give {target.host} an address that no other machine has, or name another network with network=."
+    return (
+        f"Let TCP from {words.listing(sources)} to {target.address}, ports 1024 to 65535, through the firewalls of "
+        f"{target.host} and between them."
+    )

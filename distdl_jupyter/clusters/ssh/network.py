@@ -1,0 +1,173 @@
+"""Which network a job's hosts meet on, and each host's own interface and address on it.
+
+Pure: it judges addresses and what was found by connecting (``host.reach``). An interface's name or subnet proves
+nothing: two hosts can each have an ``eth0`` in 192.168.0.0/24 that lead to different networks. So only addresses that
+every other host has reached count.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network, ip_network
+from typing import Any
+
+from distdl_jupyter.core.errors import InvalidSpec
+
+#: Addresses of one host that are tried at most.
+MOST = 6
+#: (the host that connects, the address it connects to) -> "" when it was reached, else why not.
+Reached = Mapping[tuple[str, str], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """One address of one host; ``speed`` in Mbit/s (0: not known), ``virtual`` for a bridge of containers."""
+
+    host: str
+    interface: str
+    address: str
+    network: str
+    speed: int = 0
+    virtual: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Common:
+    """The network that the hosts share: a seat for each, in their order.
+
+    ``network`` is "10.0.0.0/24", or several with commas where hosts in different subnets reach each other.
+    """
+
+    network: str
+    seats: tuple[Seat, ...]
+
+    def seat(self, host: str) -> Seat:
+        """Return a host's seat. Raises KeyError."""
+        for seat in self.seats:
+            if seat.host == host:
+                return seat
+        raise KeyError(host)
+
+    @property
+    def interface(self) -> str:
+        """The interface's name where it is the same on all hosts, else ""."""
+        names = {seat.interface for seat in self.seats}
+        return names.pop() if len(names) == 1 else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """``source`` did not reach ``target`` at its address; ``why`` as the system says it."""
+
+    source: str
+    target: Seat
+    why: str
+
+
+def seats(host: str, interfaces: Iterable[Mapping[str, Any]], wanted: str = "") -> list[Seat]:
+    """Return the addresses on which a host could meet others, best first.
+
+    ``interfaces`` as ``host.interfaces`` tells them; ``wanted`` is a network or the name of an interface ("": any).
+    Raises InvalidSpec when ``wanted`` is neither.
+    """
+    up = [one for one in interfaces if one["up"] and not one["loopback"] and not one["address"].startswith("169.254.")]
+    found = [_seat(host, one) for one in up if _fits(one, wanted)]
+    return sorted(found, key=_worth)[:MOST]
+
+
+def loopback(host: str, interfaces: Iterable[Mapping[str, Any]] = ()) -> Common:
+    """Return the network of a job that has one host: its loopback, which nobody else can reach."""
+    name = next((str(one["name"]) for one in interfaces if one["loopback"]), "lo")
+    return Common("127.0.0.0/8", (Seat(host, name, "127.0.0.1", "127.0.0.0/8"),))
+
+
+def choose(offered: Mapping[str, Sequence[Seat]], reached: Reached) -> Common | None:
+    """Return the best network on which every host reaches every other, None when there is none.
+
+    One subnet for all comes first, of these the fastest; then hosts in different subnets that reach each other.
+    """
+    whole = [one for one in _hypotheses(offered, reached) if not gaps(one, reached)]
+    return min(whole, key=_order, default=None)
+
+
+def closest(offered: Mapping[str, Sequence[Seat]], reached: Reached) -> Common | None:
+    """Return the network on which fewest connections fail, None when no two hosts share one."""
+    found = list(_hypotheses(offered, reached))
+    return min(found, key=lambda one: (len(gaps(one, reached)), *_order(one)), default=None)
+
+
+def gaps(common: Common, reached: Reached) -> list[Gap]:
+    """Return which host does not reach which on this network; what was not tried does not count as reached."""
+    pairs = itertools.permutations(common.seats, 2)
+    tried = ((source, target, reached.get((source.host, target.address), "not tried")) for source, target in pairs)
+    return [Gap(source.host, target, why) for source, target, why in tried if why]
+
+
+def _seat(host: str, one: Mapping[str, Any]) -> Seat:
+    network = IPv4Interface(f"{one['address']}/{one['prefix']}").network
+    return Seat(host, str(one["name"]), str(one["address"]), str(network), int(one["speed"]), bool(one["virtual"]))
+
+
+def _fits(one: Mapping[str, Any], wanted: str) -> bool:
+    if not wanted:
+        return True
+    if "/" not in wanted:
+        return bool(one["name"] == wanted or one["address"] == wanted)
+    return IPv4Interface(one["address"]).ip in _parsed(wanted)
+
+
+def _parsed(network: str) -> IPv4Network:
+    try:
+        found = ip_network(network, strict=False)
+    except ValueError:
+        found = None
+    if not isinstance(found, IPv4Network):
+        raise InvalidSpec(
+            f"{network!r} is no network.",
+            field="network",
+            hint="A network is written as 10.0.0.0/24, an interface by its name as eno1.",
+        )
+    return found
+
+
+def _worth(seat: Seat) -> tuple[bool, int]:
+    """Order addresses: those of container bridges last, fast ones first."""
+    return seat.virtual, -seat.speed
+
+
+def _order(common: Common) -> tuple[bool, bool, int, bool]:
+    """Order networks: bridges last, one subnet before several, the slowest host's speed, private ones first."""
+    slowest = min((seat.speed for seat in common.seats), default=0)
+    public = any(IPv4Address(seat.address).is_global for seat in common.seats)
+    return any(seat.virtual for seat in common.seats), "," in common.network, -slowest, public
+
+
+def _hypotheses(offered: Mapping[str, Sequence[Seat]], reached: Reached) -> Iterator[Common]:
+    """Yield every assignment of seats that could be one network: each shared subnet, then the routed one."""
+    networks = dict.fromkeys(seat.network for own in offered.values() for seat in own)
+    for network in networks:
+        chosen = [next((seat for seat in own if seat.network == network), None) for own in offered.values()]
+        # The same address twice is two networks that look alike, as every host's docker0.
+        if (whole := _all(chosen)) and len({seat.address for seat in whole}) == len(whole):
+            yield Common(network, whole)
+    if whole := _all([_reached_by_all(host, offered, reached) for host in offered]):
+        yield Common(",".join(sorted({seat.network for seat in whole})), whole)
+
+
+def _all(chosen: Sequence[Seat | None]) -> tuple[Seat, ...]:
+    found = tuple(seat for seat in chosen if seat is not None)
+    return found if len(found) == len(chosen) else ()
+
+
+def _reached_by_all(host: str, offered: Mapping[str, Sequence[Seat]], reached: Reached) -> Seat | None:
+    """Return a host's best address that most others reach, none when nobody reaches any."""
+    others = [other for other in offered if other != host]
+
+    def fails(seat: Seat) -> int:
+        return sum(bool(reached.get((other, seat.address), "not tried")) for other in others)
+
+    # Seats are in their order of worth and min takes the first of equals.
+    best = min(offered[host], key=fails, default=None)
+    return best if best is not None and fails(best) < len(others) else None

@@ -1,0 +1,43 @@
+"""The accelerators and fast networks of this host, asked without importing a framework or touching a device."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+_INFINIBAND = Path("/sys/class/infiniband")
+#: Seconds for nvidia-smi; without its persistence mode it wakes the driver first, which takes seconds.
+_PATIENCE = 8.0
+
+
+def gpus() -> list[dict[str, Any]]:
+    """Return ``index``, ``name``, ``memory`` (bytes) and ``driver`` of each NVIDIA GPU, [] where there is none.
+
+    Raises OSError or subprocess.SubprocessError when the driver does not answer.
+    """
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return []
+    answer = subprocess.run(
+        [program, "--query-gpu=index,name,memory.total,driver_version", "--format=csv,noheader,nounits"],
+        capture_output=True, text=True, timeout=_PATIENCE, check=True, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    return [_gpu(line) for line in answer.stdout.splitlines() if line.count(",") >= 3]
+
+
+def _gpu(line: str) -> dict[str, Any]:
+    index, name, memory, driver = (word.strip() for word in line.split(",", 3))
+    mebibytes = int(memory) if memory.isdigit() else 0
+    return {"index": int(index), "name": name, "memory": mebibytes * 2**20, "driver": driver}
+
+
+def infiniband() -> list[str]:
+    """Return the InfiniBand (or RoCE) devices that have a port in the state ACTIVE."""
+    devices = sorted(_INFINIBAND.iterdir()) if _INFINIBAND.is_dir() else []
+    return [device.name for device in devices if _is_active(device)]
+
+
+def _is_active(device: Path) -> bool:
+    return any("ACTIVE" in state.read_text() for state in device.glob("ports/*/state"))
