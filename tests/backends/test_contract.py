@@ -1,6 +1,6 @@
 """Every backend holds the contract of all backends."""
 
-from tests.contract import BackendContract
+from distdl_jupyter.testing import BackendContract
 
 
 class TestPlain(BackendContract):

@@ -3,11 +3,16 @@
 import pytest
 
 from distdl_jupyter.clusters.ports import PortReservation
-from tests.contract import ClusterContract
+from distdl_jupyter.testing import ClusterContract
 
 
 class TestLocal(ClusterContract):
     name = "local"
+
+
+class TestLocalNodes(ClusterContract):
+    name = "local"
+    node_count = 2
 
 
 def test_reserved_ports_are_never_given_twice_and_free_again_after_release():

@@ -1,0 +1,41 @@
+"""What every backend and every cluster must hold: ours, and those of other packages.
+
+A package with a plug-in of its own adds one test file and needs nothing but pytest:
+
+    from distdl_jupyter.testing import BackendContract, ClusterContract, WaitingContract
+
+    class TestMyBackend(BackendContract):
+        label = "mine"                              # as users write it: -b mine
+
+    class TestMyCluster(ClusterContract):
+        name = "mine"                               # the entry point below distdl_jupyter.clusters
+        options = {"hosts": "one,two"}              # as users write them
+
+        @pytest.fixture(autouse=True)
+        def _machines(self): ...                    # bring up what the options speak of
+
+    class TestMyQueue(WaitingContract):             # where jobs can wait for their turn
+        name = "mine"
+        options = {"partition": "full"}             # with these a job of two processes waits
+
+Nothing is simulated: jobs of two processes are placed, started, listened to, stopped and collected, in a data
+directory of their own, and a process that holds a job is killed to see what becomes of it. ``node_count`` and
+``process_count_per_node`` say how a job is spread, ``patience`` how many seconds anything may take.
+
+What the tests ask for stands in ``distdl_jupyter.clusters.base``; each test's docstring says why it matters.
+"""
+
+import sys
+
+if "pytest" in sys.modules:
+    # Before they are imported: their asserts then show the values that differ.
+    sys.modules["pytest"].register_assert_rewrite(
+        *(f"{__name__}.{name}" for name in ("backend", "description", "waiting", "running", "ending"))
+    )
+
+from distdl_jupyter.testing.backend import BackendContract
+from distdl_jupyter.testing.cluster import ClusterContract
+from distdl_jupyter.testing.description import DescriptionContract
+from distdl_jupyter.testing.waiting import WaitingContract
+
+__all__ = ["BackendContract", "ClusterContract", "DescriptionContract", "WaitingContract"]

@@ -1,0 +1,108 @@
+"""Listens to a run as a supervisor does: reads its streams, hears of its exits, keeps what was said by then."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.supervisor.lines import Text
+from distdl_jupyter.supervisor.pump import Pump
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from distdl_jupyter.clusters.base import Exit, Remark, Run, Stream
+    from distdl_jupyter.supervisor.lines import Item
+
+_TICK = 0.05
+#: One stream of one rank, as in ``Cluster.attach``; rank None is the launcher's own.
+Which = tuple[int | None, str]
+
+
+class Listener:
+    """``lines`` and ``reports`` grow while it listens; ``exits`` holds each rank's end."""
+
+    def __init__(self, run: Run, nonce: str) -> None:
+        self.run = run
+        self.exits: dict[int, Exit] = {}
+        self.lines: dict[Which, list[str]] = {}
+        #: What each rank had said when its end was told.
+        self.lines_at_end: dict[Which, list[str]] = {}
+        self.reports: dict[int, list[dict[str, Any]]] = {}
+        self.remarks: list[Remark] = []
+        #: How far each kept stream was written down, for ``attach``.
+        self.positions: dict[tuple[int, str], int] = {}
+        self._pump = Pump(run.streams, nonce, self)
+
+    def take(self, stream: Stream, items: list[Item]) -> None:
+        """Write down what a stream said (the pump's sink)."""
+        for item in items:
+            if stream.start is not None and stream.rank is not None:
+                self.positions[stream.rank, stream.name] = stream.start + item.end
+            if isinstance(item, Text):
+                self._text(stream, item)
+            elif stream.rank is not None:
+                self.reports.setdefault(stream.rank, []).append(item.data)
+
+    def _text(self, stream: Stream, item: Text) -> None:
+        if stream.rank is None:
+            self.run.overheard(item.text + "\n")
+        if not item.redraws or item.closed:
+            self.lines.setdefault((stream.rank, stream.name), []).extend(item.text.split("\n"))
+
+    def said(self, rank: int, name: str = "out") -> list[str]:
+        """Return the lines that a rank has said so far."""
+        return self.lines.get((rank, name), [])
+
+    def listen(self) -> None:
+        """Listen for a moment. An end that is told twice, or of a rank that is none, is an error."""
+        self._pump.run(_TICK)
+        exits = self.run.poll()
+        if exits:
+            self._pump.drain()
+        for exit_ in exits:
+            assert exit_.rank not in self.exits, f"the end of rank {exit_.rank} was told twice"
+            self.exits[exit_.rank] = exit_
+            for which in ((exit_.rank, "out"), (exit_.rank, "err")):
+                self.lines_at_end[which] = list(self.lines.get(which, []))
+        self.remarks += self.run.remarks()
+
+    def until(self, condition: Callable[[], object], patience: float, what: str) -> None:
+        """Listen until ``condition()`` is true. Raises AssertionError after ``patience`` seconds."""
+        until = time.monotonic() + patience
+        while not condition():
+            assert time.monotonic() < until, f"not within {patience:g} s: {what}. {self._seen()}"
+            self.listen()
+
+    def until_ended(self, ranks: int, patience: float) -> None:
+        """Listen until every rank has ended."""
+        self.until(lambda: len(self.exits) == ranks, patience, f"the end of {ranks} ranks")
+
+    def until_gone(self, patience: float) -> None:
+        """Listen until no process of the job lives."""
+        self.until(lambda: not self.run.alive(), patience, "the end of every process")
+
+    def _seen(self) -> str:
+        tail = {which: lines[-5:] for which, lines in self.lines.items()}
+        return f"Ended: {list(self.exits.values())}. Said: {tail}. Remarks: {[one.text for one in self.remarks]}."
+
+    def drain(self) -> None:
+        """Read what is left."""
+        self._pump.drain()
+
+    def close(self, patience: float = 20.0) -> None:
+        """End what still lives, hear of it, and free what the run holds, whatever a test has done."""
+        until = time.monotonic() + patience
+        while time.monotonic() < until and self._lives():
+            self.run.signal("KILL")
+            self.run.poll()
+            time.sleep(_TICK)
+        self._pump.finish()
+        self.run.poll()
+        self.run.close()
+
+    def _lives(self) -> bool:
+        try:
+            return bool(self.run.alive())
+        except Exception:  # noqa: BLE001 - a test has failed already, and its failure is to be seen
+            return False

@@ -1,0 +1,199 @@
+"""How jobs run on a cluster: who a rank is, what it says, what it brings back."""
+
+from __future__ import annotations
+
+import json
+
+from distdl_jupyter.core.errors import LaunchFailed
+from distdl_jupyter.core.plan import LATE_ADDRESS, Service
+from distdl_jupyter.core.words import plural
+from distdl_jupyter.testing.listener import Listener
+from distdl_jupyter.testing.subject import Subject
+
+_ENDS = """
+import os, sys
+print("rank", os.environ["RANK"])
+sys.exit(3 * int(os.environ["RANK"]))
+"""
+_MUCH = """
+import os, sys
+for number in range(5000):
+    print(os.environ["RANK"], "says", number, "." * 60)
+print("and this", file=sys.stderr)
+os._exit(7)
+"""
+_WHO = """
+import json, os
+names = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_SIZE", "NODE_RANK", "NODE_COUNT", "HOST"]
+print(json.dumps({name: os.environ.get("DISTDL_" + name) for name in names}))
+print(json.dumps([os.environ.get("MY_SETTING"), os.environ["DISTDL_JOB_ID"]]))
+"""
+_BRINGS = """
+import os, pathlib
+kept = pathlib.Path(os.environ["DISTDL_JOB_DIR"], "outputs", "of", "rank-" + os.environ["RANK"])
+kept.parent.mkdir(exist_ok=True)
+kept.write_bytes(bytes(range(256)) * 1000)
+"""
+_GATHERS = """
+import time
+print("here")
+time.sleep(600)
+"""
+_SAVES = """
+import sys, time
+try:
+    print("here")
+    time.sleep(600)
+except KeyboardInterrupt:
+    print("saved")
+    sys.exit(5)
+"""
+
+
+class RunningContract(Subject):
+    """A cluster starts a plan, carries each rank's words apart, and tells every end exactly once."""
+
+    def test_ranks_run_and_their_codes_and_output_are_told(self) -> None:
+        """What a user sees first, and what decides whether a job has failed."""
+        with self.running(_ENDS) as (_, heard):
+            heard.until_ended(self.ranks, self.patience)
+            heard.until_gone(self.patience)
+            heard.drain()
+            assert {rank: exit_.code for rank, exit_ in heard.exits.items()} == {r: 3 * r for r in range(self.ranks)}
+            for rank in range(self.ranks):
+                assert f"rank {rank}" in heard.said(rank)
+            assert heard.run.waiting() == ""
+
+    def test_what_was_said_before_an_end_can_be_read_when_the_end_is_told(self) -> None:
+        """The last lines say why a rank failed; the log would begin to end without them."""
+        with self.running(_MUCH) as (_, heard):
+            heard.until_ended(self.ranks, self.patience)
+            for rank in range(self.ranks):
+                assert heard.exits[rank].code == 7
+                said = [line for line in heard.lines_at_end[rank, "out"] if " says " in line]
+                assert [int(line.split()[2]) for line in said] == list(range(5000))
+                assert {line.split()[0] for line in said} == {str(rank)}, "words of another rank"
+                assert "and this" in heard.lines_at_end[rank, "err"]
+
+    def test_a_rank_knows_who_it_is_and_has_the_users_variables(self) -> None:
+        """The worker's own names say it wherever the launcher's differ."""
+        with self.running(_WHO, variables={"MY_SETTING": "ünï & 'quoted' $HOME"}) as (sample, heard):
+            heard.until_ended(self.ranks, self.patience)
+            for rank in range(self.ranks):
+                who, own = (json.loads(line) for line in heard.said(rank) if line[:1] in "{[")
+                node, local = divmod(rank, self.process_count_per_node)
+                assert own == ["ünï & 'quoted' $HOME", sample.id]
+                assert {name: int(who[name]) for name in who if name != "HOST"} == {
+                    "RANK": rank,
+                    "WORLD_SIZE": self.ranks,
+                    "LOCAL_RANK": local,
+                    "LOCAL_SIZE": self.process_count_per_node,
+                    "NODE_RANK": node,
+                    "NODE_COUNT": self.node_count,
+                }
+                assert who["HOST"]
+
+    def test_every_rank_reports_on_its_own_stream(self) -> None:
+        """Metrics and values travel in the same stream as printed text, marked with the job's nonce."""
+        with self.running(_ENDS) as (_, heard):
+            heard.until_ended(self.ranks, self.patience)
+            for rank in range(self.ranks):
+                kinds = {report["type"] for report in heard.reports[rank]}
+                assert {"hello", "result"} <= kinds
+                assert {report.get("rank", rank) for report in heard.reports[rank]} == {rank}
+
+    def test_a_placement_names_free_ports_and_every_rank_has_a_stream_of_its_own(self) -> None:
+        """Ranks meet at these ports; one offered twice would let two services collide."""
+        sample = self.sample(_ENDS)
+        placement = sample.place(ports=3)
+        assert len(set(placement.ports)) == 3
+        assert placement.address
+        assert placement.interface or placement.address == LATE_ADDRESS
+        assert [place.rank for place in placement.ranks] == list(range(self.ranks))
+        heard = Listener(sample.start(placement), sample.nonce)
+        try:
+            named = {(stream.rank, stream.name) for stream in heard.run.streams if stream.rank is not None}
+            assert named == {(rank, name) for rank in range(self.ranks) for name in ("out", "err")}
+            heard.until_ended(self.ranks, self.patience)
+        finally:
+            heard.close()
+
+    def test_files_and_values_come_back(self) -> None:
+        """Where ranks do not write into the job's own folder, it is brought there."""
+        with self.running(_BRINGS) as (sample, heard):
+            heard.until_ended(self.ranks, self.patience)
+            assert {exit_.code for exit_ in heard.exits.values()} == {0}, heard.lines
+            heard.run.collect()
+            for rank in range(self.ranks):
+                kept = sample.folder.outputs / "of" / f"rank-{rank}"
+                assert kept.read_bytes() == bytes(range(256)) * 1000
+
+    def test_a_service_that_never_is_ready_ends_the_start_with_its_words(self) -> None:
+        """Nothing is left of a start that failed half-way; where it begins later, the ranks end."""
+        broken = Service("a service", ("-c", "print('cannot begin')"), "ready now")
+        sample = self.sample(_GATHERS, services=(broken,))
+        try:
+            run = sample.start()
+        except LaunchFailed as failed:
+            said = f"{failed.message} {failed.output}"
+            assert "cannot begin" in said
+        else:
+            heard = Listener(run, sample.nonce)
+            heard.until_ended(self.ranks, self.patience)
+            assert all(exit_.code != 0 for exit_ in heard.exits.values())
+            heard.close()
+        self.leaves_nothing(sample.id)
+
+    def test_a_wait_that_is_canceled_leaves_nothing(self) -> None:
+        """Whoever hears what is being done may have enough: at the first word, and at the last."""
+        calls = self._interrupted(after=None)
+        for after in sorted({1, calls} - {0}):
+            self._interrupted(after=after)
+
+    def _interrupted(self, after: int | None) -> int:
+        """Start a job and give up at the ``after``-th word; return how many words there were."""
+        teller = _Impatient(after)
+        sample = self.sample(_GATHERS, tell=teller)
+        try:
+            heard = Listener(sample.start(), sample.nonce)
+        except _EnoughError:
+            assert teller.calls == after, "the wait went on after it was canceled"
+        else:
+            assert after is None or teller.calls < after, f"{plural(teller.calls, 'word')} did not end the wait"
+            heard.run.signal("KILL")
+            heard.until_ended(self.ranks, self.patience)
+            heard.close()
+        self.leaves_nothing(sample.id)
+        return teller.calls
+
+    def test_two_jobs_at_once_do_not_disturb_each_other(self) -> None:
+        """Killing one goes by its mark; the other has ports, files and words of its own."""
+        with self.running(_GATHERS) as (_, first), self.running(_SAVES) as (_, second):
+            for heard in (first, second):
+                self.until_said(heard, "here")
+            first.run.signal("KILL")
+            first.until_ended(self.ranks, self.patience)
+            second.listen()
+            assert second.exits == {}
+            assert second.run.alive()
+            second.run.signal("INT")
+            second.until_ended(self.ranks, self.patience)
+            assert {exit_.code for exit_ in second.exits.values()} == {5}, second.exits
+
+
+class _EnoughError(Exception):
+    """Whoever listens has heard enough."""
+
+
+class _Impatient:
+    """Counts what it is told and gives up at the ``after``-th word (None: never)."""
+
+    def __init__(self, after: int | None) -> None:
+        self._after = after
+        self.calls = 0
+
+    def __call__(self, phase: str, _detail: str) -> None:
+        assert phase in ("stage", "start"), f"{phase!r} is no phase of placing or starting"
+        self.calls += 1
+        if self.calls == self._after:
+            raise _EnoughError

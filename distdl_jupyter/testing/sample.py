@@ -1,0 +1,107 @@
+"""A small real job of a script, made without a supervisor, so that a cluster is spoken to directly.
+
+It knows nothing of tests; the contract and ``orphan`` share it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter import registry
+from distdl_jupyter.clusters.base import Context
+from distdl_jupyter.core.plan import Placement, Plan
+from distdl_jupyter.core.spec import JobSpec
+from distdl_jupyter.core.store import JobStore, new_id
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from distdl_jupyter.clusters.base import Cluster, Run, Tell
+    from distdl_jupyter.core.plan import Service
+
+
+def _unheard(_phase: str, _detail: str) -> None:
+    """Nobody listens."""
+
+
+@dataclass
+class Sample:
+    """One job of ``code``: a folder, a spec, a context; ``start`` places and starts it."""
+
+    name: str
+    options: Mapping[str, Any]
+    code: str
+    node_count: int = 1
+    process_count_per_node: int = 2
+    #: The user's environment variables.
+    variables: Mapping[str, str] = field(default_factory=dict)
+    services: tuple[Service, ...] = ()
+    tell: Tell = _unheard
+    id: str = ""
+    nonce: str = ""
+
+    def __post_init__(self) -> None:
+        self.cluster: Cluster = registry.get("clusters", self.name)
+        self.checked = registry.check_options("clusters", self.name, dict(self.options))
+        self.nonce = self.nonce or secrets.token_hex(8)
+        store = JobStore()
+        self.folder = store.find(self.id) if self.id else store.publish(store.prepare(new_id()))
+        self.id = self.folder.id
+        self.spec = JobSpec(
+            id=self.id,
+            name="contract",
+            kind="script",
+            node_count=self.node_count,
+            process_count_per_node=self.process_count_per_node,
+            compute_target=self.name,
+            cluster_options=dict(self.options),
+            environment_variables=dict(self.variables),
+            python=sys.executable,
+            working_directory=str(self.folder.path),
+        )
+        self.context = Context(self.folder, self._own(), dict(_inherited()), tell=self.tell)
+        self._write()
+
+    def _own(self) -> dict[str, str]:
+        return {
+            "DISTDL_JOB_ID": self.id,
+            "DISTDL_JOB_DIR": str(self.folder.path),
+            "DISTDL_NONCE": self.nonce,
+            "PYTHONUNBUFFERED": "1",
+            **self.variables,
+        }
+
+    def _write(self) -> None:
+        script = self.folder.path / "script.py"
+        script.write_text(self.code, encoding="utf-8")
+        self.folder.spec_file.write_text(self.spec.dumps(), encoding="utf-8")
+        payload = {
+            "format": 1,
+            "kind": "script",
+            "script": str(script),
+            "arguments": [],
+            "path": [],
+            "names": [],
+            "sources": {},
+            "working_directory": str(self.folder.path),
+        }
+        (self.folder.path / "payload.json").write_text(json.dumps(payload), encoding="utf-8")
+
+    def place(self, ports: int = 1) -> Placement:
+        """Place the ranks with ports for them."""
+        return self.cluster.place(self.spec, ports, self.checked, self.context)
+
+    def start(self, placement: Placement | None = None) -> Run:
+        """Start the ranks; each has its number in RANK."""
+        placement = placement or self.place()
+        plan = Plan(tuple({"RANK": str(place.rank)} for place in placement.ranks), services=self.services)
+        return self.cluster.start(self.spec, placement, plan, self.context)
+
+
+def _inherited() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("DISTDL_")}
