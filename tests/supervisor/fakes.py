@@ -1,0 +1,344 @@
+"""Clusters that behave badly, as another package's plug-ins: slow, failing, and one whose turn never comes.
+
+Their ranks are real processes of this machine. ``tests.plugin.install`` puts a copy of this file into a package of its
+own, so it imports nothing of the tests.
+"""
+
+import collections
+import contextlib
+import dataclasses
+import os
+import select
+import signal
+import threading
+import time
+from dataclasses import dataclass, field
+
+from distdl_jupyter.clusters import processes
+from distdl_jupyter.clusters.base import Check, Cluster, Exit, NodeInfo, Remark, Run, Stream
+from distdl_jupyter.clusters.local import LocalCluster
+from distdl_jupyter.core.errors import DistDLError, LaunchFailed
+from distdl_jupyter.core.store import JobStore
+
+POINTS = {"clusters": {"slow": "SlowCluster", "failing": "FailingCluster", "never": "NeverCluster"}}
+
+
+def checked(modules):
+    """Look for modules as a cluster of other machines does."""
+    rows = [Check("node-a", "Reachable", "ok", "answers")]
+    for name in modules:
+        try:
+            __import__(name)
+        except ImportError:
+            rows.append(Check("node-a", name, "error", "is not installed", f"Run: pip install {name}"))
+    return rows
+
+
+class Wrapped(Run):
+    """A run of this machine that something is done to."""
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    @property
+    def streams(self):
+        return self.inner.streams
+
+    def started(self):
+        return self.inner.started()
+
+    def poll(self):
+        return self.inner.poll()
+
+    def alive(self):
+        return self.inner.alive()
+
+    def signal(self, name):
+        self.inner.signal(name)
+
+    def overheard(self, text):
+        self.inner.overheard(text)
+
+    def handle(self):
+        return self.inner.handle()
+
+    def close(self):
+        self.inner.close()
+
+
+# slow -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SlowOptions:
+    seconds: float = field(default=0.5, metadata={"help": "how long each step takes, and how late output comes"})
+
+
+class SlowCluster(LocalCluster):
+    """Every answer takes its time, and what ranks say and how they end is heard late."""
+
+    name = "slow"
+    title = "Slow"
+    Options = SlowOptions
+    far = True
+
+    def nodes(self, options):
+        time.sleep(options.seconds)
+        return [NodeInfo("node-a")]
+
+    def checks(self, options, *, modules=(), programs=()):
+        time.sleep(options.seconds)
+        return checked(modules)
+
+    def place(self, spec, ports, options, context):
+        for step in ("reaching 1 host", "copying 3 files", "looking for ports"):
+            context.tell("stage", step)
+            time.sleep(options.seconds)
+        return super().place(spec, ports, options, context)
+
+    def start(self, spec, placement, plan, context):
+        inner = super().start(spec, placement, plan, context)
+        try:
+            for rank in range(spec.process_count):
+                context.tell("start", f"rank {rank}")
+                time.sleep(self.Options(**spec.cluster_options).seconds)
+        except BaseException:
+            inner.abandon()
+            raise
+        return SlowRun(inner, self.Options(**spec.cluster_options).seconds)
+
+
+class SlowRun(Wrapped):
+    """A courier carries words and ends over, in their order, each some time after it came."""
+
+    def __init__(self, inner, seconds):
+        super().__init__(inner)
+        self._seconds = seconds
+        self._ends, self._outlets, self._mine = [], {}, []
+        self._bag = collections.deque()
+        self._over = set()
+        self._goes = True
+        for stream in inner.streams:
+            read, self._outlets[stream.fd] = os.pipe()
+            os.set_blocking(read, False)
+            self._mine.append(Stream(read, stream.rank, stream.name))
+        self._courier = threading.Thread(target=self._carry, daemon=True)
+        self._courier.start()
+
+    @property
+    def streams(self):
+        return tuple(self._mine)
+
+    def _carry(self):
+        while self._goes:
+            self._collect_words(0.02)
+            for exit_ in self.inner.poll():
+                while self._collect_words(0):
+                    pass
+                self._bag.append((time.monotonic(), None, exit_))
+            while self._bag and time.monotonic() - self._bag[0][0] >= self._seconds:
+                self._hand_over(*self._bag.popleft()[1:])
+
+    def _collect_words(self, seconds):
+        came = False
+        for fd in select.select([fd for fd in self._outlets if fd not in self._over], [], [], seconds)[0]:
+            data = os.read(fd, 65_536)
+            came = True
+            self._bag.append((time.monotonic(), fd, data))
+            if not data:
+                self._over.add(fd)
+        return came
+
+    def _hand_over(self, fd, what):
+        if fd is None:
+            self._ends.append(what)
+        elif what:
+            with contextlib.suppress(BrokenPipeError):
+                os.write(self._outlets[fd], what)
+
+    def poll(self):
+        told, self._ends = self._ends, []
+        return told
+
+    def close(self):
+        self._goes = False
+        for stream in self._mine:
+            os.close(stream.fd)
+        self._courier.join()
+        for outlet in self._outlets.values():
+            os.close(outlet)
+        self.inner.poll()
+        self.inner.close()
+
+
+# failing --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FailingOptions:
+    fails: str = field(
+        default="",
+        metadata={"help": "what goes wrong", "choices": ("", "start", "node", "sweep", "attach", "collect", "remark")},
+    )
+
+
+class FailingCluster(LocalCluster):
+    """Something goes wrong where it hurts most."""
+
+    name = "failing"
+    title = "Failing"
+    Options = FailingOptions
+    far = True
+
+    @property
+    def can_attach(self):
+        return os.environ.get("FAKE_CAN_ATTACH") == "1"
+
+    def nodes(self, options):
+        return [NodeInfo("node-a"), NodeInfo("node-b", "down", "no route to host")]
+
+    def checks(self, options, *, modules=(), programs=()):
+        return checked(modules)
+
+    def start(self, spec, placement, plan, context):
+        fails = spec.cluster_options.get("fails", "")
+        inner = super().start(spec, placement, plan, context)
+        if fails == "start":
+            inner.abandon()
+            raise LaunchFailed("node-b could not start its ranks: no space left on device.", output="mkdir: no space")
+        return FailingRun(inner, spec, fails)
+
+    def attach(self, spec, handle, context, read):
+        if spec.cluster_options.get("fails") == "attach":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().attach(spec, handle, context, read)
+
+    def sweep(self, job_id, handle):
+        found = super().sweep(job_id, handle)
+        fails = JobStore().find(job_id).spec().cluster_options.get("fails") if not found else ""
+        if fails == "sweep":
+            raise DistDLError("node-b does not answer.", hint="Look at it yourself: ssh node-b ps.")
+        return found
+
+
+class FailingRun(Wrapped):
+    """Loses node 1, remarks on something, or cannot bring the values."""
+
+    def __init__(self, inner, spec, fails):
+        super().__init__(inner)
+        self._spec, self._fails = spec, fails
+        self._remarks = [Remark("warning", "node-a has two networks; net0 is taken.", "which-network")]
+        self._began = time.monotonic()
+        self._lost = set()
+
+    def poll(self):
+        told = [exit_ for exit_ in self.inner.poll() if exit_.rank not in self._lost]
+        if self._fails == "node" and not self._lost and time.monotonic() - self._began > 3:
+            return told + self._lose_node()
+        return told
+
+    def _lose_node(self):
+        first = self._spec.process_count_per_node
+        self._lost = set(range(first, self._spec.process_count))
+        pids = [start.pid for start in self.inner.started() if start.rank in self._lost]
+        processes.send(processes.with_descendants(pids), signal.SIGKILL)
+        return [Exit(rank, None, None, "node-1 has not answered for 10 s.") for rank in sorted(self._lost)]
+
+    def remarks(self):
+        told, self._remarks = (self._remarks, []) if self._fails == "remark" else ([], [])
+        return told
+
+    def collect(self):
+        if self._fails == "collect":
+            raise LaunchFailed("The values of rank 1 could not be brought from node-b: the connection was lost.")
+
+
+# never ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class NeverOptions:
+    reason: str = field(default="waiting for free nodes (Resources)", metadata={"help": "why jobs wait"})
+
+
+class NeverCluster(Cluster):
+    """A queue in which no job's turn ever comes; a file in the job's folder stands for its place."""
+
+    name = "never"
+    title = "Never"
+    Options = NeverOptions
+    far = True
+    queues = True
+    can_attach = True
+
+    def unavailable(self, options):
+        return ""
+
+    def process_count_per_node(self, options, *, use_gpu):
+        return 1
+
+    def preview(self, spec, options):
+        return LocalCluster().preview(spec, options)
+
+    def checks(self, options, *, modules=(), programs=()):
+        return checked(modules)
+
+    def place(self, spec, ports, options, context):
+        context.tell("stage", "asking the queue")
+        return dataclasses.replace(self.preview(spec, options), ports=tuple(range(30_001, 30_001 + ports)))
+
+    def start(self, spec, placement, plan, context):
+        place = context.folder.path / "queued"
+        place.touch()
+        return NeverRun(place, spec)
+
+    def attach(self, spec, handle, context, read):
+        place = context.folder.path / "queued"
+        if not place.exists():
+            raise LaunchFailed("The queue does not know the job any more.")
+        return NeverRun(place, spec)
+
+    def sweep(self, job_id, handle):
+        place = JobStore().jobs / job_id / "queued"
+        found = [place] if place.exists() else []
+        place.unlink(missing_ok=True)
+        return found
+
+
+class NeverRun(Run):
+    """A place in the queue."""
+
+    streams = ()
+
+    def __init__(self, place, spec):
+        self._place, self._spec = place, spec
+        self._why = NeverOptions(**spec.cluster_options).reason
+        self._how = "TERM"
+        self._told = False
+
+    def started(self):
+        return []
+
+    def waiting(self):
+        return "" if self._told else self._why
+
+    def poll(self):
+        if self._place.exists() or self._told:
+            return []
+        self._told = True
+        return [
+            Exit(rank, None, self._how, "It was taken out of the queue.") for rank in range(self._spec.process_count)
+        ]
+
+    def alive(self):
+        return []
+
+    def signal(self, name):
+        self._how = name
+        self._place.unlink(missing_ok=True)
+
+    def handle(self):
+        return {"queue": 17}
+
+    def close(self):
+        return

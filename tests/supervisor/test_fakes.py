@@ -1,0 +1,22 @@
+"""Clusters that are slow, that fail and on which nothing ever starts hold the contract as far as it applies."""
+
+import pytest
+
+from distdl_jupyter.testing import ClusterContract, DescriptionContract, WaitingContract
+
+pytestmark = pytest.mark.usefixtures("bad_clusters")
+
+
+class TestSlow(ClusterContract):
+    name = "slow"
+    options = {"seconds": 0.3}  # noqa: RUF012
+
+
+class TestFailing(ClusterContract):
+    name = "failing"
+    node_count = 2
+    process_count_per_node = 1
+
+
+class TestNever(DescriptionContract, WaitingContract):
+    name = "never"
