@@ -11,7 +11,7 @@ import io
 import os
 import stat
 import tarfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple, Protocol, cast
 
@@ -49,7 +49,7 @@ def pack(folder: Path, paths: Iterable[str], write: Callable[[bytes], object]) -
     files = count = 0
     skipped: list[str] = []
     with tarfile.open(fileobj=_Writer(write), mode="w|", format=tarfile.PAX_FORMAT) as archive:
-        for path in sorted({parts(one) for one in paths}):
+        for path in _without_inner({parts(one) for one in paths}):
             for name in _below(root, "/".join(path)):
                 size = _add(archive, root, name)
                 if size is None:
@@ -67,6 +67,11 @@ def parts(name: str) -> tuple[str, ...]:
     return found.parts
 
 
+def _without_inner(paths: Collection[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Leave out paths that lie below another one."""
+    return [path for path in sorted(paths) if not any(path[:length] in paths for length in range(1, len(path)))]
+
+
 def _below(root: Path, path: str) -> Iterator[str]:
     """Yield what is below ``path`` and no folder, relative to ``root``; links to folders are not entered."""
     if not (root / path).is_dir() or (root / path).is_symlink():
@@ -81,20 +86,24 @@ def _below(root: Path, path: str) -> Iterator[str]:
 
 def _add(archive: tarfile.TarFile, root: Path, name: str) -> int | None:
     """Add one file and return its size; None for what is no regular file, or a link out of the folder."""
+    file = _opened(root, name)
+    if file is None:
+        return None
+    with file:
+        about = os.fstat(file.fileno())
+        info = tarfile.TarInfo(name)
+        info.size, info.mtime, info.mode = about.st_size, int(about.st_mtime), about.st_mode & 0o700
+        archive.addfile(info, _Exactly(file, info.size))
+        return info.size
+
+
+def _opened(root: Path, name: str) -> io.BufferedReader | None:
+    """Open a regular file inside of ``root``; None for anything else and for what cannot be read."""
     with contextlib.suppress(OSError):
         target = (root / name).resolve(strict=True)
-        if not target.is_relative_to(root):
-            return None
-        # O_NONBLOCK: a named pipe without a writer would be waited for.
-        fd = os.open(target, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-        with open(fd, "rb") as file:  # noqa: PTH123
-            about = os.fstat(fd)
-            if not stat.S_ISREG(about.st_mode):
-                return None
-            info = tarfile.TarInfo(name)
-            info.size, info.mtime, info.mode = about.st_size, int(about.st_mtime), about.st_mode & 0o700
-            archive.addfile(info, _Exactly(file, info.size))
-            return info.size
+        if target.is_relative_to(root) and stat.S_ISREG(target.stat().st_mode):
+            # O_NONBLOCK: a named pipe put in its place meanwhile would be waited for.
+            return os.fdopen(os.open(target, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC), "rb")
     return None
 
 

@@ -30,12 +30,21 @@ def is_alive(pid):
         return False
 
 
-class Driven:
-    """One agent. ``listen`` False leaves its output unread until ``listen`` is called."""
+def resident(pid):
+    """Return the memory of a process in bytes."""
+    line = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS"))
+    return int(line.split()[1]) * 1024
 
-    def __init__(self, *, patience=20, listen=True, environment=None):
+
+class Driven:
+    """One agent, on another host with ``shell``, the words of a remote shell.
+
+    ``listen`` False leaves its output unread until ``listen`` is called.
+    """
+
+    def __init__(self, *, patience=20, listen=True, environment=None, shell=()):
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "distdl_jupyter.host", str(patience)],
+            [*shell, sys.executable, "-m", "distdl_jupyter.host", str(patience)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -66,7 +75,7 @@ class Driven:
     def hear(self, content):
         for frame in self._reader.feed(content):
             if isinstance(frame, frames.Data):
-                self.data[frame.channel] = self.data.get(frame.channel, b"") + frame.bytes
+                self.data.setdefault(frame.channel, bytearray()).extend(frame.bytes)
                 if not frame.bytes:
                     self.closed.add(frame.channel)
             else:
