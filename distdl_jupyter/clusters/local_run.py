@@ -19,7 +19,7 @@ from abc import abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.clusters import processes
+from distdl_jupyter.clusters import identity, processes
 from distdl_jupyter.clusters.base import Context, Exit, Run, Start, Stream
 from distdl_jupyter.core.errors import LaunchFailed
 
@@ -76,22 +76,8 @@ class LocalRun(Run):
         environment = dict(self._context.environment)
         environment["DISTDL_PIPES"] = str(self._pipes)
         if place is not None:
-            environment |= self._plan.environments[place.rank] | self._identity(place)
+            environment |= self._plan.environments[place.rank] | identity.variables(self._placement, place)
         return environment
-
-    def _identity(self, place: RankPlace) -> dict[str, str]:
-        identity = {
-            "DISTDL_RANK": place.rank,
-            "DISTDL_WORLD_SIZE": len(self._placement.ranks),
-            "DISTDL_LOCAL_RANK": place.local_rank,
-            "DISTDL_LOCAL_SIZE": self._placement.local_size(place.node),
-            "DISTDL_NODE_RANK": place.node,
-            "DISTDL_NODE_COUNT": self._placement.node_count,
-            "DISTDL_HOST": place.host,
-        }
-        if place.gpu is not None:
-            identity["DISTDL_GPU"] = place.gpu
-        return {name: str(value) for name, value in identity.items()}
 
     @property
     def _python(self) -> str:

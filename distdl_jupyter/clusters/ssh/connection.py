@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import sys
@@ -88,13 +89,17 @@ class Connection:
             raise HostFailed(self.host, str(found["error"]), str(found.get("remedy", "")))
         return found
 
+    def hurried(self) -> contextlib.AbstractContextManager[None]:
+        """While it is held, answers come through whoever does not read what ranks print."""
+        return self._wire.hurried()
+
     # channels ---------------------------------------------------------------------------------
 
-    def pipe(self) -> tuple[int, int]:
-        """Open a channel and return its number and a descriptor from which its bytes are read."""
+    def pipe(self) -> tuple[int, PipeEnd]:
+        """Open a channel and return its number and the pipe from whose ``reader`` its bytes are read."""
         end = PipeEnd()
         self._wire.add(end)
-        return self.channel(end.feed), end.reader
+        return self.channel(end.feed), end
 
     def channel(self, sink: Callable[[bytes], None]) -> int:
         """Open a channel whose bytes are given to ``sink`` on the wire's thread; b"" is its end."""

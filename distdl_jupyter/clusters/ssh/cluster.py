@@ -1,0 +1,302 @@
+"""Hosts reached over OpenSSH as a cluster: one agent on each, started by ``ssh``, starts and ends the ranks there."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.clusters.base import Check, Cluster, Context, NodeInfo, Remark, Run
+from distdl_jupyter.clusters.ssh import connection as connections
+from distdl_jupyter.clusters.ssh import hosts as hostlist
+from distdl_jupyter.clusters.ssh.connection import Connection
+from distdl_jupyter.clusters.ssh.failures import HostTrouble, Unreachable
+from distdl_jupyter.clusters.ssh.hosts import Host
+from distdl_jupyter.clusters.ssh.launcher import LauncherRun
+from distdl_jupyter.clusters.ssh.options import SshOptions
+from distdl_jupyter.clusters.ssh.run import DirectRun, end_all
+from distdl_jupyter.clusters.ssh.staging import Job
+from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
+from distdl_jupyter.core.plan import Placement, Plan, RankPlace
+from distdl_jupyter.core.words import listing, plural
+
+if TYPE_CHECKING:
+    from distdl_jupyter.clusters.ssh.checkup import Checkup
+    from distdl_jupyter.clusters.ssh.network import Common
+    from distdl_jupyter.core.spec import JobSpec
+
+#: Hosts that are connected to at the same time.
+_AT_ONCE = 32
+#: Seconds between two looks whether somebody wants the wait to end.
+_HEED_SECONDS = 0.5
+_SWEEP_SECONDS = 20.0
+
+
+class SshCluster(Cluster):
+    """Runs ranks on other machines."""
+
+    name = "ssh"
+    title = "SSH hosts"
+    Options = SshOptions
+    complete = False
+    far = True
+
+    def __init__(self) -> None:
+        self._connections: list[Connection] = []
+        self._remarks: list[Remark] = []
+
+    # what is known without asking -----------------------------------------------------------------
+
+    def unavailable(self, options: SshOptions) -> str:
+        """Return the remedy when there is no ssh, or no host is named."""
+        if shutil.which("ssh") is None:
+            return "No ssh is here: install OpenSSH's client, as with 'apt-get install openssh-client'."
+        try:
+            hostlist.listed(options)
+        except InvalidSpec as error:
+            return str(error)
+        return ""
+
+    def process_count_per_node(self, options: SshOptions, *, use_gpu: bool | None) -> int:
+        """Return the slots that the hosts are written with, else the GPUs of the host that has fewest, else 1."""
+        slots = [host.slots for host in hostlist.listed(options) if host.slots]
+        if slots:
+            return min(slots)
+        if use_gpu is False:
+            return 1
+        up = [node.gpus for node in self.nodes(options) if node.state == "up"]
+        return max(1, min(up, default=1))
+
+    def suggestions(self) -> dict[str, list[str]]:
+        """Return the hosts of the user's ssh configuration."""
+        return {"hosts": hostlist.configured()}
+
+    def detail(self, options: SshOptions) -> str:
+        """Return how many hosts there are."""
+        try:
+            return plural(len(hostlist.listed(options)), "host")
+        except InvalidSpec:
+            return ""
+
+    def nodes(self, options: SshOptions) -> list[NodeInfo]:
+        """Return the hosts as they were seen lately."""
+        from distdl_jupyter.clusters.ssh import sightings
+
+        return sightings.nodes(options)
+
+    def checks(self, options: SshOptions, *, modules: Sequence[str] = (), programs: Sequence[str] = ()) -> list[Check]:
+        """Reach every host and look at what a job needs there."""
+        from distdl_jupyter.clusters.ssh import checkup
+
+        return checkup.checks(options, modules, programs)
+
+    def preview(self, spec: JobSpec, options: SshOptions) -> Placement:
+        """Place ranks on the hosts in their order; interfaces and GPUs are known when the hosts were asked."""
+        chosen = _chosen(spec, options)
+        return Placement(_places(spec, [host.name for host in chosen]), address="", ports=(), interface="")
+
+    # start ------------------------------------------------------------------------------------
+
+    def place(self, spec: JobSpec, ports: int, options: SshOptions, context: Context) -> Placement:
+        """Reach the hosts, look at them, and choose the network on which ranks meet."""
+        chosen = _chosen(spec, options)
+        try:
+            unreachable = self._reach(chosen, spec, options, context)
+            found = self._look(unreachable, spec, options, context)
+            return self._placed(spec, ports, found, _agreed(found))
+        except BaseException:
+            self._let_go()
+            raise
+
+    def _reach(self, chosen: Sequence[Host], spec: JobSpec, options: SshOptions, context: Context) -> list[Unreachable]:
+        context.tell("stage", f"reaching {plural(len(chosen), 'host')}")
+        pool = ThreadPoolExecutor(min(len(chosen), _AT_ONCE))
+        reached = [pool.submit(_reached, host, options, spec.python) for host in chosen]
+        try:
+            _await(reached, context, len(chosen))
+        except BaseException:
+            for one in reached:
+                one.add_done_callback(_close_reached)
+            raise
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+        found = [one.result() for one in reached]
+        self._connections = [one for one in found if isinstance(one, Connection)]
+        return [one for one in found if isinstance(one, Unreachable)]
+
+    def _look(
+        self, unreachable: Sequence[Unreachable], spec: JobSpec, options: SshOptions, context: Context
+    ) -> Checkup:
+        from distdl_jupyter.clusters.ssh import checkup
+
+        context.tell("stage", f"checking {plural(len(self._connections) + len(unreachable), 'host')}")
+        found = checkup.look(
+            self._connections, unreachable, options, context.modules, context.programs,
+            processes=spec.process_count_per_node,
+        )  # fmt: skip
+        if found.errors:
+            raise LaunchFailed(_refusal(found.errors))
+        self._remarks = [
+            Remark("warning", f"{check.node}: {check.says}. {check.remedy}".removeprefix(": "), "host-check")
+            for check in found.checks
+            if check.level == "warning"
+        ]
+        return found
+
+    def _placed(self, spec: JobSpec, ports: int, found: Checkup, common: Common) -> Placement:
+        first = self._connections[0]
+        seat = common.seat(first.host)
+        told = first.ask("ports", count=ports, address=seat.address)
+        names = [one.host for one in self._connections]
+        self._remarks.append(Remark("info", _met(spec, names, common), "network"))
+        return Placement(
+            ranks=_places(spec, names, found, common),
+            address=seat.address,
+            ports=tuple(int(port) for port in told["ports"]),
+            interface=common.interface or seat.interface,
+            network=common.network,
+            remote_shell=(
+                str(found.facts[first.host]["python"]["executable"]),
+                "-P",
+                "-m",
+                "distdl_jupyter.host.shell",
+            ),
+        )
+
+    def start(self, spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> Run:
+        """Bring the job to the hosts and start services, then ranks (or the launcher that starts them)."""
+        job = Job(spec, context.folder, SshOptions(**spec.cluster_options))
+        run = (LauncherRun if plan.launcher else DirectRun)(job, placement, plan, context, self._connections)
+        try:
+            run.launch()
+        except OSError as error:
+            run.close()
+            raise LaunchFailed(f"The ranks could not be started: {error}.") from error
+        except BaseException:
+            run.close()
+            raise
+        for remark in self._remarks:
+            run.remark(remark.level, remark.text, remark.code)
+        self._connections = []
+        return run
+
+    def _let_go(self) -> None:
+        end_all(self._connections)
+        self._connections = []
+
+    # after a supervisor's death ---------------------------------------------------------------------
+
+    def sweep(self, job_id: str, handle: dict[str, Any]) -> list[str]:
+        """Kill what is left of a job on its hosts; agents without a supervisor do so themselves within seconds.
+
+        Returns the host of every process that was found. Raises LaunchFailed naming the hosts that do not answer.
+        """
+        told = handle.get("hosts") or []
+        if not told:
+            return []
+        options = SshOptions(
+            ssh_config=handle.get("ssh_config", ""), python=handle.get("python", ""),
+            directory=handle.get("directory", ""),
+        )  # fmt: skip
+        hosts = [Host(str(one["name"]), str(one["target"])) for one in told]
+        with ThreadPoolExecutor(min(len(hosts), _AT_ONCE)) as pool:
+            found = list(pool.map(lambda host: _swept(job_id, host, options), hosts))
+        silent = [one for one in found if isinstance(one, HostTrouble)]
+        if silent:
+            raise LaunchFailed(
+                f"{listing([one.host for one in silent])} cannot be reached: {silent[0].says}",
+                hint=f"Ranks there end by themselves. {silent[0].remedy}".strip(),
+            )
+        return [host for one in found if isinstance(one, list) for host in one]
+
+
+def _chosen(spec: JobSpec, options: SshOptions) -> tuple[Host, ...]:
+    hosts = hostlist.listed(options)
+    if spec.node_count > len(hosts):
+        raise InvalidSpec(
+            f"{spec.compute_target} has {plural(len(hosts), 'host')}, but {spec.node_count} nodes are asked for.",
+            field="node_count",
+            hint=f"Set node_count to {len(hosts)} at most, or add hosts to the cluster.",
+        )
+    return hosts[: spec.node_count]
+
+
+def _places(
+    spec: JobSpec, names: Sequence[str], found: Checkup | None = None, common: Common | None = None
+) -> tuple[RankPlace, ...]:
+    per_node = spec.process_count_per_node
+    places = []
+    for rank in range(spec.process_count):
+        node, local_rank = divmod(rank, per_node)
+        facts = found.facts[names[node]] if found is not None else {}
+        gpus = [int(gpu["index"]) for gpu in facts.get("gpus") or ()] if spec.use_gpu is not False else []
+        places.append(
+            RankPlace(
+                rank, node, names[node], local_rank,
+                gpu=gpus[local_rank % len(gpus)] if gpus else None,
+                interface=common.seat(names[node]).interface if common is not None else "",
+                cores=max(1, int(facts.get("cores") or 1) // per_node) if facts else 0,
+            )
+        )  # fmt: skip
+    return tuple(places)
+
+
+def _agreed(found: Checkup) -> Common:
+    if found.network is None:
+        raise LaunchFailed("The hosts share no network.", hint="Name it with the cluster's option network.")
+    return found.network
+
+
+def _met(spec: JobSpec, names: Sequence[str], common: Common) -> str:
+    """Return who was reached and where ranks meet: ``lab: node-a, node-b reached; ranks meet on 10.0.0.0/24``."""
+    if len(names) == 1:
+        return f"{spec.compute_target}: {names[0]} was reached."
+    where = f"{common.network} ({common.interface})" if common.interface else common.network
+    return f"{spec.compute_target}: {', '.join(names)} were reached; ranks meet on {where}."
+
+
+def _refusal(errors: Sequence[Check]) -> str:
+    """Return the red rows as sentences, each with its remedy."""
+    rows = [
+        f"{f'{check.node}: ' if check.node else ''}{check.says.rstrip('.')}. {check.remedy}".rstrip()
+        for check in errors
+    ]
+    return "\n".join(rows)
+
+
+def _reached(host: Host, options: SshOptions, python: str) -> Connection | Unreachable:
+    try:
+        return connections.reach(host, options, python)
+    except Unreachable as error:
+        return error
+
+
+def _await(reached: Sequence[Future[Connection | Unreachable]], context: Context, total: int) -> None:
+    """Wait for all, and tell what is there; whoever hears it may want the wait to end."""
+    pending = set(reached)
+    while pending:
+        _, pending = wait(pending, timeout=_HEED_SECONDS, return_when=FIRST_COMPLETED)
+        context.tell("stage", f"reached {total - len(pending)} of {plural(total, 'host')}")
+
+
+def _close_reached(one: Future[Connection | Unreachable]) -> None:
+    if not one.cancelled() and isinstance(found := one.result(), Connection):
+        found.close()
+
+
+def _swept(job_id: str, host: Host, options: SshOptions) -> list[str] | HostTrouble:
+    """Return the host's name for each process that was killed there, or why the host could not be asked."""
+    until = time.monotonic() + _SWEEP_SECONDS
+    try:
+        connection = connections.reach(host, options)
+    except HostTrouble as trouble:
+        return trouble
+    try:
+        told = connection.ask("sweep", max(1.0, until - time.monotonic()), job=job_id, base=options.directory)
+        return [host.name] * int(told["found"])
+    except HostTrouble as trouble:
+        return trouble
+    finally:
+        end_all([connection])

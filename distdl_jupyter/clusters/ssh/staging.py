@@ -1,0 +1,214 @@
+"""Brings a job to hosts and its results back, where they do not see the job's own folder.
+
+A host shares that folder when it finds there what this machine has just written. Otherwise it gets a folder of its
+own: the payload with its paths put right, the modules beside the notebook, the script. What ranks leave in
+``results`` and ``outputs`` comes back at the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import filecmp
+import io
+import json
+import os
+import secrets
+import shutil
+import tarfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from distdl_jupyter.clusters.ssh.connection import DIRECTORY
+from distdl_jupyter.clusters.ssh.failures import HostFailed
+from distdl_jupyter.core.errors import LaunchFailed
+from distdl_jupyter.host import files
+
+if TYPE_CHECKING:
+    from distdl_jupyter.clusters.ssh.connection import Connection
+    from distdl_jupyter.clusters.ssh.options import SshOptions
+    from distdl_jupyter.core.spec import JobSpec
+    from distdl_jupyter.core.store import JobFolder
+
+#: Seconds for a folder on a slow disk.
+_PREPARE_SECONDS = 30.0
+#: Names in a job's folder on a host.
+_WORK, _SCRIPT = "work", "script"
+_RETURNED = ("results", "outputs")
+
+
+@dataclass(slots=True)
+class Site:
+    """One host of a job: where the job's files are there, and where its ranks work.
+
+    ``work_is_empty`` when the job's working directory is not there, so that ranks begin in an empty folder.
+    """
+
+    connection: Connection
+    folder: str
+    shared: bool
+    directory: str
+    work_is_empty: bool = False
+    #: What came back and what did not, for the user.
+    remarks: list[str] = field(default_factory=list)
+
+    @property
+    def host(self) -> str:
+        """The host's name."""
+        return self.connection.host
+
+
+class Job(NamedTuple):
+    """What is brought to hosts."""
+
+    spec: JobSpec
+    folder: JobFolder
+    options: SshOptions
+
+
+# there ---------------------------------------------------------------------------------------------
+
+
+def prepare(job: Job, connections: Sequence[Connection]) -> list[Site]:
+    """Give every host its folder. Raises LaunchFailed, also when a host was to share and does not."""
+    with _proof(job) as proof:
+        answers = [
+            one.begin("prepare", job=job.spec.id, folder=str(job.folder.path), proof=proof,
+                      base=job.options.directory or DIRECTORY, working_directory=job.spec.working_directory)
+            for one in connections
+        ]  # fmt: skip
+        told = [one.result(answer, "prepare", _PREPARE_SECONDS)
+                for one, answer in zip(connections, answers, strict=True)]  # fmt: skip
+    return [_site(job, one, answer) for one, answer in zip(connections, told, strict=True)]
+
+
+@contextlib.contextmanager
+def _proof(job: Job) -> Iterator[list[str] | None]:
+    """Write a text into the job's folder that nobody can guess; None when hosts are said to share nothing."""
+    if job.options.shared is False:
+        yield None
+        return
+    path, text = job.folder.path / f"proof-{secrets.token_hex(8)}", secrets.token_hex(16)
+    path.touch(mode=0o600)
+    path.write_text(text, encoding="utf-8")
+    try:
+        yield [path.name, text]
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _site(job: Job, connection: Connection, told: dict[str, Any]) -> Site:
+    folder, shared, wanted = str(told["folder"]), bool(told["shared"]), job.spec.working_directory
+    there = bool(told.get("working_directory_there")) or not wanted
+    if job.options.shared and not shared:
+        raise HostFailed(
+            connection.host,
+            f"It does not see the job's folder {job.folder.path}, but the option shared says so.",
+            "Leave the option shared out, or set DISTDL_HOME to a folder that all hosts mount.",
+        )
+    if shared and not there:
+        raise HostFailed(
+            connection.host,
+            f"It sees the job's folder, but not the working directory {wanted}.",
+            "Submit from a folder that all hosts mount, or set the cluster's option shared to False.",
+        )
+    directory = wanted if there else f"{folder}/{_WORK}"
+    return Site(connection, folder, shared, directory, work_is_empty=not there)
+
+
+def copy(job: Job, site: Site) -> None:
+    """Bring the job's files to a host that does not see them. Raises HostFailed."""
+    _put(site, lambda write: files.pack(job.folder.path, ("code", "payload.pkl"), write))
+    _put(site, lambda write: _pack_rest(job, site, write))
+
+
+def size(job: Job) -> int:
+    """Return the bytes that are copied to each host."""
+    paths = [job.folder.payload, *(path for path in job.folder.code.rglob("*") if path.is_file())]
+    return sum(path.stat().st_size for path in paths if path.exists())
+
+
+def _put(site: Site, produce: Callable[[Callable[[bytes], object]], object]) -> None:
+    connection = site.connection
+    channel = connection.channel(lambda _content: None)
+    answer = connection.begin("put", channel=channel)
+    try:
+        produce(lambda content: connection.write(channel, content) if content else None)
+        connection.write(channel, b"")
+    except OSError as error:
+        raise LaunchFailed(f"The job's files cannot be read to copy them to {site.host}: {error}.") from error
+    connection.result(answer, "put", None)
+
+
+def _pack_rest(job: Job, site: Site, write: Callable[[bytes], object]) -> None:
+    """Write the payload's description with the paths of the host, the script, and an empty folder to work in."""
+    payload = json.loads((job.folder.path / "payload.json").read_text(encoding="utf-8"))
+    script = Path(payload["script"]) if payload.get("script") else None
+    if script is not None:
+        payload["script"] = f"{site.folder}/{_SCRIPT}/{script.name}"
+    if payload.get("working_directory"):
+        payload["working_directory"] = site.directory
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        _add(archive, "payload.json", json.dumps(payload).encode())
+        if script is not None:
+            _add(archive, f"{_SCRIPT}/{script.name}", script.read_bytes())
+        folder = tarfile.TarInfo(_WORK)
+        folder.type = tarfile.DIRTYPE
+        archive.addfile(folder)
+    write(stream.getvalue())
+
+
+def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
+    info = tarfile.TarInfo(name)
+    info.size = len(content)
+    archive.addfile(info, io.BytesIO(content))
+
+
+# back ----------------------------------------------------------------------------------------------
+
+
+def bring_back(job: Job, site: Site) -> None:
+    """Put what ranks wrote on a host into the job's folder. Raises HostFailed, LaunchFailed.
+
+    A file that another host brought under the same name is kept beside it in a folder with this host's name.
+    """
+    arrived = job.folder.path / f".from-{site.host}"
+    shutil.rmtree(arrived, ignore_errors=True)
+    arrived.mkdir(mode=0o700)
+    try:
+        _get(site, arrived)
+        for name in _RETURNED:
+            for path in sorted(path for path in (arrived / name).rglob("*") if path.is_file()):
+                _keep(path, job.folder.path / name, path.relative_to(arrived / name), site)
+    except OSError as error:
+        raise LaunchFailed(f"The files of {site.host} cannot be kept in {job.folder.path}: {error}.") from error
+    finally:
+        shutil.rmtree(arrived, ignore_errors=True)
+
+
+def _get(site: Site, target: Path) -> None:
+    channel, end = site.connection.pipe()
+    answer = site.connection.begin("get", channel=channel, paths=list(_RETURNED))
+    with os.fdopen(end.reader, "rb") as stream:
+        try:
+            files.unpack(target, stream)
+            while stream.read(1 << 16):  # what stands behind the end of a tar
+                pass
+        except (tarfile.TarError, files.Refused) as error:
+            site.connection.result(answer, "get", _PREPARE_SECONDS)  # a host that is lost says so itself
+            raise HostFailed(site.host, f"What it sent back is no archive of files: {error}.") from error
+    told = site.connection.result(answer, "get", _PREPARE_SECONDS)
+    if skipped := [str(name) for name in told.get("skipped") or ()]:
+        shown = ", ".join(skipped[:3]) + (" ..." if len(skipped) > 3 else "")
+        site.remarks.append(f"{site.host}: {shown} stayed there, because only files of the job's own folder come back.")
+
+
+def _keep(path: Path, folder: Path, name: Path, site: Site) -> None:
+    target = folder / name
+    if target.exists() and not filecmp.cmp(path, target, shallow=False):
+        target = folder / site.host / name
+        site.remarks.append(f"{name} came from several hosts: that of {site.host} is {target.relative_to(folder)}.")
+    target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path.replace(target)
