@@ -7,6 +7,8 @@ the lock to a new supervisor where the job runs on other machines.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
 from typing import TYPE_CHECKING, ClassVar
 
@@ -113,12 +115,18 @@ def settle(folder: JobFolder) -> bool:
         if _far(spec.cluster) and not resume.hopeless(found):
             # Other machines take seconds to ask; a new supervisor does it, and finds the job again where it can.
             _write(folder, "resume")
-            detach.start(folder, lock, {}, python=spec.python)
-            return False
+            with contextlib.suppress(OSError):
+                detach.start(folder, lock, {}, python=_still_there(spec.python))
+                return False
         _write(folder, "state", state=State.LOST.value, reason=resume.lost(folder, last, spec.cluster))
         return True
     finally:
         lock.release()
+
+
+def _still_there(python: str) -> str:
+    """Return the job's interpreter, "" for the one of this process when it has been removed since."""
+    return python if os.access(python, os.X_OK) else ""
 
 
 def _write(folder: JobFolder, type_: str, **fields: str) -> None:

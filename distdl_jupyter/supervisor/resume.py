@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distdl_jupyter import registry
 from distdl_jupyter.core.errors import DistDLError
+from distdl_jupyter.core.state import State
 from distdl_jupyter.core.words import plural
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 #: Supervisors that may die one after another without anything new from the job.
 _TRIES = 3
+#: The code of the note that a supervisor writes when it has found the job again.
+FOUND_AGAIN = "found-again"
 
 
 class Handle(NamedTuple):
@@ -54,8 +57,19 @@ def asked_for(past: Sequence[Event]) -> bool:
 
 def hopeless(past: Sequence[Event]) -> bool:
     """Say whether several supervisors died in a row without hearing anything of the job."""
-    last = [event["type"] for event in past[-_TRIES:]]
-    return len(last) == _TRIES and set(last) == {"resume"}
+    tries = 0
+    for event in reversed(past):
+        if event["type"] == "resume":
+            tries += 1
+        elif event.get("code") != FOUND_AGAIN:
+            break
+    return tries >= _TRIES
+
+
+def began(past: Sequence[Event]) -> float | None:
+    """Return when the job left its queue (seconds since the epoch), None when it has not."""
+    states = (event for event in past if event["type"] == "state")
+    return next((float(event["t"]) for event in states if event.get("state") != State.QUEUED), None)
 
 
 def lost(folder: JobFolder, view: JobView, kind: str) -> str:

@@ -126,6 +126,8 @@ class Supervisor:
     def _attach(self) -> Run | None:
         """Find the job of a supervisor that died; where that is impossible, end what is left of it as lost."""
         ledger, handle = self._ledger, resume.handle(self._past)
+        if (began := resume.began(self._past)) is not None:
+            self._began -= max(0.0, time.time() - began)
         self._living = {rank.rank for rank in ledger.view.ranks if rank.status != "ended"}
         try:
             if not self._cluster.can_attach or handle is None or not handle.nonce:
@@ -135,7 +137,7 @@ class Supervisor:
         except DistDLError:
             ledger.state(State.LOST, resume.lost(self._folder, ledger.view, self._spec.cluster))
             return None
-        ledger.note("info", "The job was found again after its supervisor had died.", "found-again")
+        ledger.note("info", "The job was found again after its supervisor had died.", resume.FOUND_AGAIN)
         return run
 
     def _context(self) -> Context:
@@ -233,6 +235,8 @@ class Supervisor:
                 self.stop(run, "user", now=bool(wish.get("now")))
 
     def _keep_time(self, run: Run) -> None:
+        if self._ledger.view.state is State.QUEUED:
+            self._began = time.monotonic()  # waiting for a turn is no running
         limit = self._spec.max_run_duration_seconds
         if limit is not None and self._stopper is None and time.monotonic() - self._began > limit:
             self._stop_reason = (
@@ -250,7 +254,8 @@ class Supervisor:
         if by == "user" and self._stop_by in ("", "user"):
             self._ledger.state(State.CANCELING)
         if self._stopper is None:
-            steps = stopping.at_once() if now else stopping.gentle(self._spec.stop_grace_seconds)
+            # In a queue there is nobody yet who could save anything.
+            steps = stopping.at_once() if now or run.waiting() else stopping.gentle(self._spec.stop_grace_seconds)
             self._stopper, self._stop_by = stopping.Stopper(steps, run.signal), by
         elif now:
             self._stopper.hurry()

@@ -174,12 +174,12 @@ class SlowRun(Wrapped):
 # failing --------------------------------------------------------------------------------------
 
 
+FAILURES = ("", "start", "node", "sweep", "attach", "watch", "collect", "remark")
+
+
 @dataclass(frozen=True)
 class FailingOptions:
-    fails: str = field(
-        default="",
-        metadata={"help": "what goes wrong", "choices": ("", "start", "node", "sweep", "attach", "collect", "remark")},
-    )
+    fails: str = field(default="", metadata={"help": "what goes wrong", "choices": FAILURES})
 
 
 class FailingCluster(LocalCluster):
@@ -211,6 +211,8 @@ class FailingCluster(LocalCluster):
     def attach(self, spec, handle, context, read):
         if spec.cluster_options.get("fails") == "attach":
             os.kill(os.getpid(), signal.SIGKILL)
+        if spec.cluster_options.get("fails") == "watch":
+            return DeadlyRun()
         return super().attach(spec, handle, context, read)
 
     def sweep(self, job_id, handle):
@@ -251,6 +253,30 @@ class FailingRun(Wrapped):
     def collect(self):
         if self._fails == "collect":
             raise LaunchFailed("The values of rank 1 could not be brought from node-b: the connection was lost.")
+
+
+class DeadlyRun(Run):
+    """Looking at it kills."""
+
+    streams = ()
+
+    def started(self):
+        return []
+
+    def poll(self):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def alive(self):
+        return []
+
+    def signal(self, name):
+        return
+
+    def handle(self):
+        return {}
+
+    def close(self):
+        return
 
 
 # never ----------------------------------------------------------------------------------------

@@ -1,0 +1,273 @@
+"""The whole product on clusters that are slow, that fail and on which nothing ever starts."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from distdl_jupyter import JobFailed, attach, submit
+from distdl_jupyter.clusters import processes
+from distdl_jupyter.core.events import read_all
+from distdl_jupyter.core.state import State
+from tests.conftest import until_gone, wait_for
+
+pytestmark = [pytest.mark.usefixtures("bad_clusters"), pytest.mark.timeout(240)]
+
+
+def trains():
+    import time
+
+    print("begins", flush=True)
+    try:
+        time.sleep(600)
+    except KeyboardInterrupt:
+        print("saved", flush=True)
+        raise
+
+
+def answers():
+    import os
+
+    print("rank", os.environ["RANK"])
+    return int(os.environ["RANK"]) * 10
+
+
+def on(target, function=answers, nodes=1, per_node=2, **options):
+    return submit(function, compute_target=target, node_count=nodes, process_count_per_node=per_node,
+                  distributed_backend="torch", **options)  # fmt: skip
+
+
+def notes(job):
+    return [note["text"] for note in job.view().notes]
+
+
+def types(job):
+    return [event["type"] for event in read_all(job.folder.events)[0]]
+
+
+def said(job, rank):
+    return [line.text for line in job.logs(rank) if line.stream == "out"]
+
+
+def supervisor_of(job):
+    """Return the pid of the process that holds the job's lock."""
+    words = ["-m", "distdl_jupyter.supervisor", str(job.folder.path)]
+    listed = subprocess.run(["ps", "-eo", "pid,args", "ww"], capture_output=True, text=True, check=True).stdout
+    found = [int(line.split()[0]) for line in listed.splitlines() if " ".join(words) in line]
+    return min(found) if found else None  # its guardian is younger
+
+
+def kill_supervisor(job):
+    os.kill(wait_for(lambda: supervisor_of(job), what="a supervisor"), signal.SIGKILL)
+
+
+# a turn that never comes ----------------------------------------------------------------------
+
+
+def test_a_job_whose_turn_never_comes_is_queued_and_says_why_and_a_cancel_ends_it_at_once():
+    job = on("never", stop_grace_seconds=300)
+    reason = "waiting for free nodes (Resources)"
+    wait_for(lambda: job.view().phases[-1].detail == reason, what="the reason")
+    assert job.state is State.QUEUED
+    job.cancel()
+    job.wait(60)
+    view = job.view()
+    assert view.state is State.CANCELED
+    assert view.failure is None
+    assert [phase.phase for phase in view.phases if phase.phase == "rendezvous"] == []
+    with pytest.raises(JobFailed, match="canceled"):
+        job.result()
+
+
+def test_a_queued_job_outlives_its_supervisor_and_can_still_be_canceled():
+    job = on("never", reason="pending: Priority")
+    wait_for(lambda: job.view().handle, what="the handle")
+    kill_supervisor(job)
+    wait_for(lambda: "The job was found again after its supervisor had died." in notes(job), what="another supervisor")
+    assert job.state is State.QUEUED
+    job.cancel()
+    assert job.wait(60).state is State.CANCELED
+    assert types(job).count("resume") == 1
+
+
+def test_a_queued_job_that_is_taken_out_of_the_queue_by_somebody_else_has_failed():
+    job = on("never")
+    wait_for(lambda: job.view().handle, what="the handle")
+    (job.folder.path / "queued").unlink()
+    job.wait(60)
+    assert job.state is State.FAILED
+    assert "It was taken out of the queue." in {rank.evidence for rank in job.view().ranks}
+
+
+def test_a_queued_job_that_is_forgotten_while_nobody_looks_is_lost():
+    job = on("never")
+    wait_for(lambda: job.view().handle, what="the handle")
+    kill_supervisor(job)
+    (job.folder.path / "queued").unlink()
+    job.wait(60)
+    assert job.state is State.LOST
+    assert "No process of it is left." in job.view().reason
+
+
+def test_the_time_in_a_queue_does_not_count_as_running():
+    job = on("never", max_run_duration_seconds=1)
+    wait_for(lambda: job.view().handle, what="the handle")
+    until = time.monotonic() + 3
+    while time.monotonic() < until:
+        assert job.state is State.QUEUED
+        time.sleep(0.1)
+    job.cancel()
+    assert job.wait(60).state is State.CANCELED
+
+
+# slow -----------------------------------------------------------------------------------------
+
+
+def test_a_slow_cluster_is_seen_at_work_and_its_late_words_are_all_there():
+    job = on("slow", seconds=0.6)
+    seen = set()
+    while not job.state.ended:
+        seen |= {(phase.phase, phase.detail) for phase in job.view().phases}
+        time.sleep(0.05)
+    assert {("stage", "reaching 1 host"), ("stage", "copying 3 files"), ("start", "rank 0")} <= seen
+    assert job.results() == [0, 10]
+    assert [said(job, rank) for rank in (0, 1)] == [["rank 0"], ["rank 1"]]
+
+
+@pytest.mark.parametrize("words", ["copying 3 files", "rank 1"])
+def test_a_cancel_while_a_slow_cluster_sets_up_leaves_nothing(words):
+    job = on("slow", seconds=1.0, function=trains)
+    wait_for(lambda: any(phase.detail == words for phase in job.view().phases), what=words)
+    job.cancel()
+    assert job.wait(60).state is State.CANCELED
+    assert not processes.marked(job.id)
+
+
+def test_a_canceled_job_on_a_slow_cluster_says_its_last_words():
+    job = on("slow", seconds=0.5, function=trains)
+    wait_for(lambda: all(said(job, rank) == ["begins"] for rank in (0, 1)), what="the first words")
+    job.cancel()
+    assert job.wait(60).state is State.CANCELED
+    assert [said(job, rank) for rank in (0, 1)] == [["begins", "saved"]] * 2
+
+
+# failing --------------------------------------------------------------------------------------
+
+
+def test_a_start_that_fails_half_way_fails_the_job_with_its_words_and_leaves_nothing():
+    job = on("failing", trains, nodes=2, per_node=1, fails="start")
+    job.wait(60)
+    assert (job.state, job.view().reason) == (
+        State.FAILED,
+        "node-b could not start its ranks: no space left on device.",
+    )
+    assert "mkdir: no space" in [line.text for line in job.logs()]
+    assert not until_gone(job.id, 5.0)
+
+
+def test_a_node_that_is_lost_fails_the_job_and_is_named():
+    job = on("failing", trains, nodes=2, per_node=2, fails="node")
+    job.wait(90)
+    view = job.view()
+    assert view.state is State.FAILED
+    assert view.failure.rank == 2
+    assert "node-1 has not answered for 10 s" in view.reason
+    with pytest.raises(JobFailed, match="node-1 has not answered for 10 s"):
+        job.result()
+    assert not until_gone(job.id, 5.0)
+
+
+def test_values_that_cannot_be_brought_are_said_with_the_node():
+    job = on("failing", fails="collect")
+    job.wait(60)
+    assert "The values of rank 1 could not be brought from node-b: the connection was lost." in notes(job)
+    assert job.view().state is State.COMPLETED
+
+
+def test_what_a_cluster_remarks_is_a_note_of_the_job():
+    job = on("failing", fails="remark")
+    job.wait(60)
+    (note,) = [note for note in job.view().notes if note["code"] == "which-network"]
+    assert (note["level"], note["text"]) == ("warning", "node-a has two networks; net0 is taken.")
+
+
+# a supervisor that dies -----------------------------------------------------------------------
+
+
+def test_a_far_job_without_a_supervisor_is_settled_by_a_new_one():
+    job = on("failing", trains)
+    wait_for(lambda: said(job, 0) and said(job, 1), what="ranks that train")
+    kill_supervisor(job)
+    job.wait(60)
+    assert job.state is State.LOST
+    assert job.view().reason.startswith("The supervisor ended without a result.")
+    assert types(job).count("resume") == 1
+    assert not until_gone(job.id, 5.0)
+
+
+def test_a_cluster_that_cannot_look_for_a_lost_job_says_so():
+    job = on("failing", trains, fails="sweep")
+    wait_for(lambda: said(job, 0) and said(job, 1), what="ranks that train")
+    kill_supervisor(job)
+    assert not until_gone(job.id, 30.0)
+    job.wait(60)
+    assert job.state is State.LOST
+    reason = job.view().reason
+    assert "Its ranks could not be looked for: node-b does not answer. Look at it yourself: ssh node-b ps." in reason
+
+
+@pytest.mark.parametrize("fails", ["attach", "watch"])
+def test_supervisors_that_die_one_after_another_end_in_a_lost_job(fails, monkeypatch):
+    monkeypatch.setenv("FAKE_CAN_ATTACH", "1")
+    job = on("failing", trains, fails=fails)
+    wait_for(lambda: said(job, 0) and said(job, 1), what="ranks that train")
+    kill_supervisor(job)
+    job.wait(90)
+    assert job.state is State.LOST
+    assert types(job).count("resume") == 3
+    assert not until_gone(job.id, 5.0)
+
+
+@pytest.mark.parametrize("target", ["local", "failing", "never"])
+def test_readers_that_find_a_lost_job_at_the_same_time_settle_it_once(target):
+    job = on(target, trains)
+    wait_for(lambda: job.view().handle, what="a started job")
+    code = (
+        "import sys; from distdl_jupyter import attach; job = attach(sys.argv[1]); print('looks', flush=True);"
+        "sys.stdin.readline(); print(job.wait(90).state)"
+    )
+    readers = [
+        subprocess.Popen([sys.executable, "-c", code, job.id], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(4)
+    ]
+    for reader in readers:
+        assert reader.stdout.readline() == "looks\n"
+    kill_supervisor(job)
+    for reader in readers:
+        reader.stdin.write("\n")
+        reader.stdin.flush()
+    if target == "never":
+        wait_for(lambda: any("found again" in text for text in notes(job)), what="another supervisor")
+        job.cancel()
+    answers_ = {reader.communicate(timeout=120)[0].strip() for reader in readers}
+    assert answers_ == {"canceled" if target == "never" else "lost"}
+    ends = [event for event in read_all(job.folder.events)[0]
+            if event["type"] == "state" and State(event["state"]).ended]  # fmt: skip
+    assert len(ends) == 1
+    assert types(job).count("resume") == (0 if target == "local" else 1)
+
+
+def test_a_job_whose_python_is_gone_is_settled_with_the_readers_own(tmp_path):
+    job = on("failing", trains)
+    wait_for(lambda: said(job, 0) and said(job, 1), what="ranks that train")
+    spec = json.loads(job.folder.spec_file.read_text())
+    job.folder.spec_file.write_text(json.dumps({**spec, "python": str(tmp_path / "removed" / "python")}))
+    kill_supervisor(job)
+    again = attach(job.id)
+    assert again.wait(60).state is State.LOST
+    assert again.view().reason.startswith("The supervisor ended without a result.")
+    assert types(job).count("resume") == 1
