@@ -89,7 +89,7 @@ def _lines(row: Check, node: int, what: int, indent: str, width: int) -> list[st
 
 
 def summary(checks: Iterable[Check]) -> str:
-    """Return what the table comes to: ``1 error, 2 warnings.``, ``All is well.``."""
-    levels = [check.level for check in checks]
+    """Return what the table comes to: ``1 error, 2 warnings.``, ``All is well.``; a shared row counts once."""
+    levels = [row.level for row in folded(list(checks))]
     found = [words.plural(levels.count(level), level) for level in ("error", "warning") if level in levels]
     return f"{', '.join(found)}." if found else "All is well."

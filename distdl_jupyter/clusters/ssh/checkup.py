@@ -1,7 +1,7 @@
 """Looks at hosts before a job goes there: asks all of them side by side, lets them connect to each other, and judges.
 
-It speaks to hosts through connections that others have opened, and gives every question a time-out, so that a host
-that falls silent in the middle costs the others nothing.
+``look`` speaks to hosts through connections that others have opened, ``checks`` opens its own. Every question has a
+time-out, so that a host that falls silent in the middle costs the others nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from distdl_jupyter.clusters.ssh import command, findings, meeting, network
+from distdl_jupyter.clusters.ssh import command, findings, hosts, meeting, network, sightings, visit
 from distdl_jupyter.clusters.ssh.failures import HostTrouble
 from distdl_jupyter.clusters.ssh.findings import Told
 from distdl_jupyter.core import store
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from distdl_jupyter.clusters.ssh.network import Common, Reached, Seat
     from distdl_jupyter.clusters.ssh.options import SshOptions
 
-#: Seconds for the whole look at hosts that are connected already.
-LOOK_SECONDS = 18.0
+#: Seconds for the whole of a check, and for the look at hosts that are connected already.
+CHECK_SECONDS, LOOK_SECONDS = 28.0, 16.0
 #: Seconds at most for: facts (an idle nvidia-smi takes some), listening, connecting to each other.
 _FACTS_SECONDS, _LISTEN_SECONDS, _REACH_SECONDS = 12.0, 4.0, 3.0
 #: The worker cannot open what was captured without it.
@@ -69,6 +69,17 @@ class Checkup:
         return tuple(check for check in self.checks if check.level == "error")
 
 
+def checks(options: SshOptions, modules: Sequence[str] = (), programs: Sequence[str] = ()) -> list[Check]:
+    """Look at all hosts of a cluster anew and return the rows of a table, within 30 s. Raises InvalidSpec."""
+    until = time.monotonic() + CHECK_SECONDS
+    with visit.visit(hosts.listed(options), options) as met:
+        # Silent hosts have used up their time by now, and what is left is for those that answered.
+        seconds = min(LOOK_SECONDS, until - time.monotonic())
+        found = look(met.connections, met.troubles, options, modules, programs, seconds=seconds)
+    sightings.renew(options)
+    return list(found.checks)
+
+
 def look(
     connections: Sequence[Asked],
     unreachable: Sequence[Unreachable],
@@ -89,8 +100,8 @@ def look(
     told, silent, found = _Look(connections, options, time.monotonic() + seconds).ask(wanted, programs)
     own = _whole(own_facts.gather(wanted, ()) if here is None else here)
     asked = Wanted(options, wanted, tuple(programs), processes)
-    checks = judge(told, [*unreachable, *silent], found, own, asked)
-    return Checkup(tuple(checks), found.common, {one.host: one.facts for one in told})
+    rows = judge(told, [*unreachable, *silent], found, own, asked)
+    return Checkup(tuple(rows), found.common, {one.host: one.facts for one in told})
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +126,10 @@ class Met:
 def judge(
     told: Sequence[Told], troubles: Sequence[HostTrouble], met: Met, here: Mapping[str, Any], wanted: Wanted
 ) -> list[Check]:
-    """Return all rows, in the order of a table: hosts that are missing, software, network, machines."""
+    """Return all rows, in the order of a table: who answers, software, network, machines."""
     return [
-        *(findings.unreachable(trouble) for trouble in troubles),
         *findings.reached(told),
+        *(findings.unreachable(trouble) for trouble in troubles),
         *findings.twice(told),
         *findings.python(told, here),
         *findings.packages(told, here, wanted.modules),

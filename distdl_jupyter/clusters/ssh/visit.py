@@ -13,17 +13,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from distdl_jupyter.clusters.ssh import checkup, command, connection, hosts, sightings
+from distdl_jupyter.clusters.ssh import command, connection
 from distdl_jupyter.clusters.ssh.failures import HostTrouble, Unreachable
 
 if TYPE_CHECKING:
-    from distdl_jupyter.clusters.base import Check
     from distdl_jupyter.clusters.ssh.connection import Connection
     from distdl_jupyter.clusters.ssh.hosts import Host
     from distdl_jupyter.clusters.ssh.options import SshOptions
 
-#: Seconds for reaching hosts, a little more than ssh allows itself, and for the whole of a check.
-REACH_SECONDS, CHECK_SECONDS = command.CONNECT_SECONDS + 2.0, 28.0
+#: Seconds for reaching hosts, a little more than ssh allows itself.
+REACH_SECONDS = command.CONNECT_SECONDS + 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +31,6 @@ class Visit:
 
     connections: tuple[Connection, ...]
     troubles: tuple[Unreachable, ...]
-
-
-def check(options: SshOptions, modules: Sequence[str] = (), programs: Sequence[str] = ()) -> list[Check]:
-    """Look at all hosts of a cluster anew and return the rows of a table, within 30 s. Raises InvalidSpec."""
-    until = time.monotonic() + CHECK_SECONDS
-    with visit(hosts.listed(options), options) as found:
-        # Whoever was silent has used up the time; of what is left a part is for the last answers.
-        seconds = min(checkup.LOOK_SECONDS, until - time.monotonic())
-        looked = checkup.look(found.connections, found.troubles, options, modules, programs, seconds=seconds)
-    sightings.renew(options)
-    return list(looked.checks)
 
 
 @contextlib.contextmanager
