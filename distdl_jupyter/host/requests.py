@@ -18,7 +18,7 @@ start    processes: [{process, argv, environment,       pids: {process: pid}; da
          directory, out, err, open_input}]              a message ``exit`` {process, code, signal, evidence}
 pipes    ranks: [{rank, out, err}], variables           (nothing) data of ``out`` and ``err``
 signal   name: INT, TERM, KILL; to: ranks, all          sent
-alive                                                   alive
+alive                                                   alive, and how many of them are workers
 drain                                                   (nothing) after all that was written until now
 answer   shell, then any of out, err (texts), code      (nothing)
 sweep    job, base                                      found
@@ -35,7 +35,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.host import children, job, workplace
+from distdl_jupyter.host import children, job, processes, workplace
 from distdl_jupyter.host.files import Refused
 from distdl_jupyter.host.transfer import Incoming, send_files
 
@@ -131,7 +131,12 @@ def _prepare(agent: Agent, fields: Fields) -> Answer:
         raise Unanswerable("The agent has a job already.")
     name = workplace.plain(str(fields["job"]))
     place = workplace.find(name, str(fields["folder"]), _proof(fields.get("proof")), str(fields.get("base") or ""))
-    agent.begin(name, place)
+    try:
+        agent.begin(name, place)
+    except OSError:
+        if place.copied:
+            workplace.remove(place.folder)
+        raise
     found = {"shared": not place.copied, "folder": str(place.folder), "run": str(_job(agent).pipes.folder)}
     if directory := fields.get("working_directory"):
         return {**found, "working_directory_there": Path(str(directory)).is_dir()}
@@ -165,7 +170,8 @@ def _signal(agent: Agent, fields: Fields) -> Answer:
 
 
 def _alive(agent: Agent, _fields: Fields) -> Answer:
-    return {"alive": len(agent.job.alive()) if agent.job is not None else 0}
+    living = agent.job.alive() if agent.job is not None else set()
+    return {"alive": len(living), "workers": len(processes.workers(living))}
 
 
 def _drain(agent: Agent, _fields: Fields) -> Answer:

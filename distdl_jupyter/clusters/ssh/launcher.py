@@ -36,7 +36,8 @@ class LauncherRun(SshRun):
         self._drains: list[Future[dict[str, Any]]] = []
         self._watch = RankWatch()
         self._counts: list[Future[dict[str, Any]]] = []
-        self._workers = -1
+        #: Ranks that live, None before anybody has told.
+        self._workers: int | None = None
         self._idle = ""
 
     def _start_ranks(self) -> None:
@@ -119,7 +120,7 @@ class LauncherRun(SshRun):
             if gone and not self._idle:
                 self._idle = "The launcher went on after its last rank had ended, so it was ended too."
                 self._sites[0].connection.begin("signal", name="KILL", to="all")
-        elif gone or self._workers == 0:
+        elif self._workers == 0:
             for place in self._placement.ranks:
                 self.ended(Exit(place.rank, None, "TERM", "stopped"))
 
@@ -129,7 +130,7 @@ class LauncherRun(SshRun):
             if self._counts:
                 self._workers = sum(int(count.result().get("workers", 0)) for count in self._counts)
             self._counts = [site.connection.begin("alive") for site in self.living]
-        return [0] * abs(self._workers)
+        return [0] * (self._workers or 0)
 
 
 def _code(told: Mapping[str, Any]) -> int:
