@@ -215,6 +215,10 @@ class Cluster(ABC):
     def process_count_per_node(self, options: Any, *, use_gpu: bool | None) -> int:
         """Return what "auto" means: the GPUs of one node, else 1."""
 
+    def suggestions(self) -> Mapping[str, Sequence[str]]:
+        """Return, by the name of an option, values that are worth offering here. It takes no time."""
+        return {}
+
     def detail(self, options: Any) -> str:
         """Return what kind of machines these are in a few words: "2 cores, no GPU"; "" when it is not known."""
         return ""

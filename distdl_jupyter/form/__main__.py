@@ -10,13 +10,18 @@ import json
 import sys
 
 from distdl_jupyter.core.errors import DistDLError
-from distdl_jupyter.form.answer import Question, answer
+from distdl_jupyter.form.answer import PageForm, Question, answer
+
+#: Seconds for a cluster of other machines to answer; another question starts from nothing.
+_PATIENCE = 5.0
 
 
 def main() -> None:
     """Read a question, answer it."""
     try:
+        PageForm.patience = _PATIENCE
         told = answer(Question(**json.load(sys.stdin)))
+        told["place"].pop("looking", None)  # nobody looks any more when this process is gone
     except DistDLError as error:
         told = {"error": error.to_json()}
     print(json.dumps(told), flush=True)  # noqa: T201 - the answer

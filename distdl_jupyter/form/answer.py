@@ -105,6 +105,8 @@ def answer(question: Question, kernel: Kernel | None = None) -> dict[str, Any]:
     problems = form.take(question.fields) if question.fields is not None else {}
     if question.apply:
         form.apply(question.apply)
+    if question.again:
+        form.look(fresh=True)
     shown = {name: getattr(form, name) for name in form.trait_names(sync=True)}
     if line.problem:
         problems["line"] = f"{line.problem} Submit replaces the line."

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter import registry, targets
+from distdl_jupyter import places, registry, targets
 from distdl_jupyter.azure import catalogue, successor_of
 from distdl_jupyter.core.errors import DistDLError
 
@@ -136,7 +136,7 @@ def _versions(name: str) -> str:
 
 def clusters() -> list[dict[str, Any]]:
     """Return the clusters to choose from, those that users named last: what is known, and the reason why not."""
-    found = [targets.Target(name, name) for name in registry.names("clusters")]
+    found = places.kinds()
     with contextlib.suppress(DistDLError):
         found += targets.named()
     return [_cluster(target) for target in found]
@@ -144,10 +144,12 @@ def clusters() -> list[dict[str, Any]]:
 
 def _cluster(target: targets.Target) -> dict[str, Any]:
     title = detail = ""
+    far = False
     try:
         plugin = registry.get("clusters", target.kind)
         options = registry.check_options("clusters", target.kind, dict(target.options))
-        title, detail, reason = plugin.title, plugin.detail(options), plugin.unavailable(options)
+        title, far, reason = plugin.title, plugin.far, plugin.unavailable(options)
+        detail = plugin.detail(options)
     except DistDLError as error:
         reason = str(error)
     local = target.kind == "local"
@@ -158,6 +160,7 @@ def _cluster(target: targets.Target) -> dict[str, Any]:
         "detail": detail,
         "reason": reason,
         "local": local,
+        "far": far,
     }
 
 

@@ -22,6 +22,7 @@ from distdl_jupyter.form import checks, history
 from distdl_jupyter.form import choices as offered
 from distdl_jupyter.form import defaults as presets
 from distdl_jupyter.form import magic as magics
+from distdl_jupyter.form import place as places
 from distdl_jupyter.form import shown as wording
 from distdl_jupyter.form.code import Training
 from distdl_jupyter.form.defaults import Defaults
@@ -64,12 +65,15 @@ class FormModel(traitlets.HasTraits):
     magic = traitlets.Unicode("").tag(sync=True)
     cell = traitlets.Unicode("").tag(sync=True)
     status = traitlets.Dict().tag(sync=True)
+    place = traitlets.Dict().tag(sync=True)
     answered = traitlets.Int(0).tag(sync=True)
 
     #: The magic that the form writes, the variable that it gives the job to, and words of the line that it keeps.
     magic_word = "%%distributed"
     variable = "job"
     kept: Sequence[str] = ()
+    #: Seconds that an answer waits for a cluster of which nothing is known yet.
+    patience = 1.0
 
     def __init__(self, subject: Subject, given: Defaults) -> None:
         super().__init__()
@@ -134,10 +138,12 @@ class FormModel(traitlets.HasTraits):
 
     @property
     def gpus_per_node(self) -> int:
-        """GPUs that "one per GPU" means: those of the chosen size, else of this machine; 0 without any."""
+        """GPUs that "one per GPU" means: those of the chosen size, else of the cluster's nodes; 0 without any."""
         if self.use_gpu == "no":
             return 0
-        return azure.find(self.vm_size).whole_gpus if self.vm_size else checks.gpus()
+        if self.vm_size:
+            return azure.find(self.vm_size).whole_gpus
+        return places.gpus_per_node(self.options()) if places.is_far(self.compute_target) else checks.gpus()
 
     @property
     def total(self) -> str:
@@ -185,6 +191,7 @@ class FormModel(traitlets.HasTraits):
 
     def recompute(self) -> None:
         """Work out checks, advice and the magic from the choices. Changes nothing that the user chose."""
+        self.look()
         with self.hold_trait_notifications():
             options = self.options()
             self.gpu_count = self.gpus_per_node
@@ -200,6 +207,10 @@ class FormModel(traitlets.HasTraits):
             self.magic = magics.line(shown, self.variable, self.magic_word, self.kept)
             self.cell = self._subject.cell(self.magic)
             self.answered += 1
+
+    def look(self, *, fresh: bool = False) -> None:
+        """Show what is known of the chosen cluster now; a look at other machines goes on by itself meanwhile."""
+        self.place = places.shown(places.look(self.options(), self.patience, fresh=fresh))
 
     def _request(self) -> Request:
         training = self.training
@@ -256,6 +267,7 @@ class FormModel(traitlets.HasTraits):
         """Capture and check again, for a function that uses variables which changed since."""
         self._history = history.past_jobs()
         self.capture()
+        self.look(fresh=True)
         self.recompute()
 
 

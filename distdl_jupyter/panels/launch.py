@@ -41,6 +41,8 @@ class LaunchForm(LaunchModel, anywidget.AnyWidget):
                 self.set_environment(message.get("entries") or ())
             case "refresh":
                 self.refresh()
+            case "look":
+                self.recompute()
 
     def press(self) -> None:
         """Do what the button Submit does."""

@@ -7,7 +7,7 @@ clusters; it knows no screen, no HTTP and nothing of how a cluster of any kind w
 from __future__ import annotations
 
 from distdl_jupyter.places.handle import Checks, Nodes, Place, Places, add_cluster, clusters
-from distdl_jupyter.places.listed import every, find, remove
+from distdl_jupyter.places.listed import every, find, kinds, remove
 from distdl_jupyter.places.standing import Standing, check, look, look_at_all
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "clusters",
     "every",
     "find",
+    "kinds",
     "look",
     "look_at_all",
     "remove",

@@ -13,8 +13,12 @@ from distdl_jupyter.targets import Target
 
 def every() -> list[Target]:
     """Return all clusters to show, named ones last. Raises DistDLError when the file of the named ones is broken."""
-    kinds = [Target(name, name) for name in registry.names("clusters") if _complete(name)]
-    return [*kinds, *targets.named()]
+    return [*kinds(), *targets.named()]
+
+
+def kinds() -> list[Target]:
+    """Return the kinds that are a place without options."""
+    return [Target(name, name) for name in registry.names("clusters") if _complete(name)]
 
 
 def find(name: str) -> Target:

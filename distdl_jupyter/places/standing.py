@@ -133,7 +133,7 @@ def _nothing(cluster: Cluster, options: Any) -> Check:
     return Check("", "Reachable", "ok", "All of its nodes answer.")
 
 
-def needs(backend_label: str) -> dict[str, Sequence[str]]:
+def needs(backend_label: str, given: Mapping[str, Any] | None = None) -> dict[str, Sequence[str]]:
     """Return the ``modules`` and ``programs`` that a backend needs on every node. Raises InvalidSpec."""
-    backend, options = registry.backend(backend_label, {})
+    backend, options = registry.backend(backend_label, dict(given or {}))
     return {"modules": backend.modules(options), "programs": backend.programs(options)}

@@ -1,6 +1,7 @@
 """The options of a plug-in as a JSON schema, from which a page makes the fields of a form.
 
-Options are declared once, as a dataclass whose fields carry ``help`` and ``choices``.
+Options are declared once, as a dataclass whose fields carry ``help`` and ``choices``, and ``first`` for those that a
+form asks before the others.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ def _property(field: dataclasses.Field[Any], hint: Any) -> dict[str, Any]:
         found = {"enum": list(choices)}
     if help_ := field.metadata.get("help"):
         found["description"] = help_
+    if field.metadata.get("first"):
+        found["x-first"] = True
     default = _default(field)
     if default is not dataclasses.MISSING:
         found["default"] = list(default) if isinstance(default, tuple) else default

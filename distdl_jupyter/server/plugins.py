@@ -49,7 +49,7 @@ def _plugin(kind: registry.Kind, name: str) -> Plugin:
             name=name,
             title=getattr(plugin, "title", "") or name,
             labels=tuple(getattr(plugin, "labels", ())),
-            options=json_schema(plugin.Options),
+            options=_options(plugin),
             problem=_problem(kind, plugin),
             remedy="",
         )
@@ -58,6 +58,14 @@ def _plugin(kind: registry.Kind, name: str) -> Plugin:
     except Exception as error:  # noqa: BLE001 - a plug-in of somebody else must not hide the other ones
         reason = f"It failed when it was asked: {type(error).__name__}: {error}"
         return Plugin(name, name, (), {"type": "object", "properties": {}}, reason, "")
+
+
+def _options(plugin: Any) -> dict[str, Any]:
+    found = json_schema(plugin.Options)
+    suggestions = plugin.suggestions() if hasattr(plugin, "suggestions") else {}
+    for name, values in suggestions.items():
+        found["properties"][name]["examples"] = list(values)
+    return found
 
 
 def _problem(kind: registry.Kind, plugin: Any) -> str:

@@ -386,6 +386,7 @@ class FormAnswer:
     cell: str
     problems: dict[str, str]
     status: dict[str, Any]
+    place: dict[str, Any]
     answered: int
     options: dict[str, Any]
     code: str

@@ -672,6 +672,9 @@ export interface components {
             status: {
                 [key: string]: unknown;
             };
+            place: {
+                [key: string]: unknown;
+            };
             answered: number;
             options: {
                 [key: string]: unknown;

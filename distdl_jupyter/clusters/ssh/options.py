@@ -14,7 +14,7 @@ class SshOptions:
     hosts: str = field(
         default="",
         metadata={"help": "the hosts in order, as ssh knows them: gpu1, gpu2:4 (4 processes fit), user@gpu3, or a "
-                          "pattern of hosts in the ssh configuration: gpu*"},
+                          "pattern of hosts in the ssh configuration: gpu*", "first": True},
     )  # fmt: skip
     hostfile: str = field(
         default="", metadata={"help": "a file with one host on each line, as Open MPI and Horovod take it"}

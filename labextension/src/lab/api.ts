@@ -6,7 +6,7 @@
 import type { Changes } from '../logstore';
 import type { JobDetail, OutputFile } from '../detail';
 import type { CurveMessage } from '../curveview';
-import type { Cluster, JobRow, Plugin } from '../sidebar/types';
+import type { Cluster, ClusterChecks, JobRow, Plugin } from '../sidebar/types';
 import { __ } from './trans';
 
 /** Sends a request to an address below the API; rejects when the server cannot be reached. */
@@ -69,6 +69,7 @@ export class Api {
   cluster = (name: string): Promise<Cluster> => this.get(`clusters/${part(name)}`);
   addCluster = (name: string, kind: string, options: Record<string, unknown>): Promise<Cluster> => this.send('POST', 'clusters', { name, kind, options });
   scaleCluster = (name: string, nodes: number): Promise<Cluster> => this.send('PATCH', `clusters/${part(name)}`, { node_count: nodes });
+  checkCluster = (name: string): Promise<ClusterChecks> => this.send('POST', `clusters/${part(name)}/check`, {});
   removeCluster = (name: string): Promise<void> => this.send('DELETE', `clusters/${part(name)}`);
 
   jobs = (query: JobsQuery = {}): Promise<JobList> => this.get('jobs', { ...query });

@@ -52,7 +52,13 @@ export class FormStore implements Store {
     if (message.type === 'submit') void this.#submit();
     else if (message.type === 'apply') void this.ask({ apply: message.code });
     else if (message.type === 'refresh') void this.ask({ again: true });
+    else if (message.type === 'look') this.#look();
     else this.#setEnvironment(message.entries);
+  }
+
+  /** Ask once more unless a question is on its way. */
+  #look(): void {
+    if (this.#timer === undefined && !this.#over) void this.ask();
   }
 
   /** What the page has chosen, to be kept and given to `restore`. */

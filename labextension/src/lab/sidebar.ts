@@ -184,7 +184,8 @@ function actionsOf(app: JupyterFrontEnd, { api, live }: DistDL, view: () => Side
     addCluster: (name, kind, options) => told(api.addCluster(name, kind, options)),
     scaleCluster: (name, nodes) => told(api.scaleCluster(name, nodes)),
     removeCluster: (name) => told(api.removeCluster(name)),
-    checkCluster: async (name) => view().cluster(await told(api.cluster(name))),
+    checkCluster: (name) => told(api.checkCluster(name)),
+    refreshCluster: async (name) => view().cluster(await told(api.cluster(name))),
   };
 }
 

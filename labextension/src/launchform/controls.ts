@@ -101,6 +101,11 @@ export class Segments {
     arrowKeys(this.element, usable, (item) => item.click());
   }
 
+  /** Let all be chosen but these, which have a reason against them. */
+  allow(reasons: ReadonlyMap<string, string>): void {
+    for (const [name, button] of this.#buttons) assign(button, { disabled: reasons.has(name), title: reasons.get(name) ?? null });
+  }
+
   show(value: string): void {
     const known = this.#buttons.get(value);
     const first = [...this.#buttons.values()].find((button) => !button.disabled);

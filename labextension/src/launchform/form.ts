@@ -17,6 +17,8 @@ import { VmTable } from './vmtable';
 
 /** After this many milliseconds without an answer the advice is marked as old. */
 const PATIENCE = 500;
+/** Milliseconds between two questions while other machines are being looked at. */
+const LOOK = 1500;
 const MARKS: Record<Check['level'], [string, string]> = {
   ok: ['check', 'dd-ink-ok'],
   info: ['info', 'dd-ink-brand'],
@@ -39,6 +41,7 @@ export class Form {
   readonly #advice: AdviceList;
   #asked = 0;
   #timer: ReturnType<typeof setTimeout> | undefined;
+  #look: ReturnType<typeof setTimeout> | undefined;
 
   constructor(given: Store, private readonly place: FormPlace = {}) {
     const store: Store = { get: (name) => given.get(name), set: (changes) => this.#set(changes), send: (message) => this.#send(message) };
@@ -66,6 +69,13 @@ export class Form {
   update(): void {
     for (const part of this.#parts) part.update();
     if (this.#store.get('answered') > this.#asked) this.#answered();
+    this.#lookAgain();
+  }
+
+  /** Ask once more while other machines are being looked at, and the form is still on the page. */
+  #lookAgain(): void {
+    clearTimeout(this.#look);
+    if (this.#store.get('place').looking) this.#look = setTimeout(() => this.element.isConnected && this.#store.send({ type: 'look' }), LOOK);
   }
 
   #set(changes: Parameters<Store['set']>[0]): void {

@@ -3,6 +3,7 @@ import { fill, h } from '../dom';
 import { icon } from '../icons';
 import { __ } from '../lab/trans';
 import { Problem, Segments, Select, freshId, labelled, setLine } from './controls';
+import { PlaceView } from './placenow';
 import type { Part, Store } from './state';
 
 export class Place implements Part {
@@ -12,9 +13,11 @@ export class Place implements Part {
   readonly #versions = h('div', { class: 'dd-form-note' });
   readonly #reasons = h('div', { class: 'dd-form-note' });
   readonly #machine = h('div', { class: 'dd-form-note' });
+  readonly #now: PlaceView;
   readonly #problems: [Problem, Problem];
 
   constructor(private readonly store: Store) {
+    this.#now = new PlaceView(store);
     this.#problems = [new Problem(store, ['distributed_backend']), new Problem(store, ['compute_target', 'kernel_name'])];
     const [backend, cluster] = [freshId('backend'), freshId('cluster')];
     const choices = store.get('choices').backends.map(({ label, reason }) => ({ value: label, text: label, reason }));
@@ -22,22 +25,25 @@ export class Place implements Part {
     this.#clusters = new Select(cluster, (name) => store.set({ compute_target: name }), icon('laptop', 16, 'dd-sub'));
     this.element = h('section', { class: 'dd-form-part dd-place' },
       labelled(__('Backend'), backend, this.#backends.element, this.#problems[0].element, this.#versions, this.#reasons),
-      labelled(__('Cluster'), cluster, this.#clusters.element, this.#problems[1].element, this.#machine),
+      labelled(__('Cluster'), cluster, this.#clusters.element, this.#problems[1].element, this.#machine, this.#now.element),
     );
   }
 
   update(): void {
     const { backends, clusters } = this.store.get('choices');
     const backend = backends.find((one) => one.label === this.store.get('distributed_backend'));
+    const cluster = clusters.find((one) => one.name === this.store.get('compute_target'));
+    // Other machines have packages of their own: what is missing here may be there.
+    const unusable = cluster?.far ? [] : backends.filter((one) => one.reason);
+    this.#backends.allow(new Map(unusable.map(({ label, reason }) => [label, reason])));
     this.#backends.show(backend?.label ?? '');
-    setLine(this.#versions, backend ? __('%1 on %2', backend.detail, this.store.get('compute_target')) : '');
+    setLine(this.#versions, backend && !cluster?.far ? __('%1 on %2', backend.detail, this.store.get('compute_target')) : '');
     for (const problem of this.#problems) problem.update();
-    const unusable = backends.filter((one) => one.reason);
+    this.#now.update();
     fill(this.#reasons, JSON.stringify(unusable), () => [...byReason(unusable)].map(([reason, labels]) =>
       h('div', {}, h('span', { class: 'dd-ink-warn' }, __('%1 cannot be chosen:', labels.join(', ')), ' '), reason)));
     this.#clusters.offer(clusters.map(({ name, title, system, reason }) => ({ value: name, text: name, more: system ? __('this %1 machine', system) : title, reason })));
     this.#clusters.show(this.store.get('compute_target'));
-    const cluster = clusters.find((one) => one.name === this.store.get('compute_target'));
     const plan = cluster?.local ? __('The VM series is a plan for renting: the job runs on this machine.') : '';
     setLine(this.#machine, [cluster?.detail ? `${cluster.detail}.` : '', plan].filter(Boolean).join(' '));
   }

@@ -43,6 +43,30 @@ export interface Cluster {
   detail: string;
   reason: string;
   local: boolean;
+  /** Its nodes are other machines: backends are looked for there, not here. */
+  far: boolean;
+}
+
+export interface PlaceNode {
+  name: string;
+  state: 'up' | 'down' | 'starting' | 'unknown';
+  detail: string;
+  gpus: number;
+  gpu_name: string;
+}
+
+/** Other machines as they are now; {} for a cluster of this one. */
+export interface PlaceNow {
+  /** More may come: ask again. */
+  looking?: boolean;
+  /** Its nodes were heard of. */
+  known?: boolean;
+  problem?: string;
+  remedy?: string;
+  nodes?: PlaceNode[];
+  /** The checks are done; `checks` are those with a remedy. */
+  checked?: boolean;
+  checks?: { node: string; what: string; level: 'error' | 'warning'; says: string; remedy: string }[];
 }
 
 export interface Choices {
@@ -113,6 +137,7 @@ export interface Shown {
   /** What is wrong, by the name of the field that it is shown beside; `cell` and `line` are about the text itself. */
   problems: Record<string, string>;
   status: { level?: 'busy' | 'ok' | 'error'; text?: string; name?: string; job?: string };
+  place: PlaceNow;
   answered: number;
 }
 
@@ -121,6 +146,7 @@ export type Fields = Chosen & Shown;
 export type Message =
   | { type: 'submit' }
   | { type: 'refresh' }
+  | { type: 'look' }
   | { type: 'apply'; code: string }
   | { type: 'environment'; entries: { name: string; value: string | null }[] };
 

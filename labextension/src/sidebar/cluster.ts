@@ -1,14 +1,18 @@
 /** One cluster: a line that opens to its nodes, and what can be done with it. Changed in place, made once. */
-import { assign, fill, h, onClick, setText, show, type Child } from '../dom';
+import { assign, fill, h, onClick, setText, show } from '../dom';
 import { icon } from '../icons';
 import { __, _n } from '../lab/trans';
+import { CheckView } from './checkview';
+import { NodeView } from './node';
 import { Question } from './question';
-import { Refusal, type Actions, type Cluster, type ClusterNode } from './types';
+import { Refusal, type Actions, type Cluster, type ClusterChecks, type ClusterNode } from './types';
 
+/** Of more nodes than these only a tooltip says what machines they are. */
+const WORDY = 8;
 const ICONS: Record<string, string> = { local: 'laptop', azureml: 'cloud' };
 const UP: ReadonlySet<string> = new Set(['idle', 'busy']);
 
-export type ClusterActions = Pick<Actions, 'scaleCluster' | 'removeCluster' | 'checkCluster'>;
+export type ClusterActions = Pick<Actions, 'scaleCluster' | 'removeCluster' | 'checkCluster' | 'refreshCluster'>;
 
 let serial = 0;
 
@@ -25,9 +29,11 @@ export class ClusterView {
   readonly #remove: HTMLButtonElement;
   readonly #problem = h('div', { class: 'dd-cluster-problem dd-s12', hidden: true });
   readonly #nodes = h('ul', { class: 'dd-nodes' });
+  readonly #nodeViews: NodeView[] = [];
   readonly #place = h('div', { class: 'dd-cluster-place' });
+  readonly #checks = h('div', { class: 'dd-cluster-place dd-s12' });
   readonly #error = h('div', { class: 'dd-cluster-error dd-s12 dd-ink-err', role: 'alert', hidden: true });
-  readonly #body = h('div', { id: this.#bodyId, class: 'dd-cluster-body' }, this.#problem, this.#nodes, this.#place, this.#error);
+  readonly #body = h('div', { id: this.#bodyId, class: 'dd-cluster-body' }, this.#problem, this.#nodes, this.#checks, this.#place, this.#error);
   #cluster: Cluster;
   #open: boolean;
 
@@ -36,7 +42,7 @@ export class ClusterView {
     this.#open = open;
     this.#toggle.append(this.#chevron, this.#icon, this.#name, this.#kind);
     this.#scale = tool('stacks', __('Scale'), () => this.askScale());
-    const check = tool('rerun', __('Check again'), () => this.check());
+    const check = tool('completed', __('Check'), () => this.check());
     this.#remove = tool('trash', __('Remove'), () => this.askRemove());
     const buttons = h('span', { class: 'dd-cluster-buttons' }, this.#scale, check, this.#remove);
     const head = h('div', { class: 'dd-cluster-head' }, this.#toggle, this.#summary, buttons);
@@ -52,7 +58,7 @@ export class ClusterView {
     fill(this.#icon, cluster.kind, () => [icon(ICONS[cluster.kind] ?? 'server')]);
     setText(this.#name, cluster.name);
     setText(this.#kind, cluster.named ? cluster.title : cluster.detail || cluster.title);
-    setText(this.#summary, cluster.problem ? __('not usable') : summary(cluster));
+    setText(this.#summary, cluster.problem ? __('not usable') : cluster.looked ? summary(cluster) : __('asking'));
     this.#summary.classList.toggle('dd-ink-warn', Boolean(cluster.problem));
     show(this.#scale, cluster.can_scale);
     show(this.#remove, cluster.named);
@@ -60,18 +66,21 @@ export class ClusterView {
     this.#drawOpen();
   }
 
-  #drawBody({ problem, remedy, nodes }: Cluster): void {
+  #drawBody({ problem, remedy, nodes, far }: Cluster): void {
     show(this.#problem, Boolean(problem));
     fill(this.#problem, `${problem}|${remedy}`, () => [icon('warn', 14, 'dd-ink-warn'), h('span', {}, [problem, remedy].filter(Boolean).join(' '))]);
     show(this.#nodes, nodes.length > 0);
-    fill(this.#nodes, JSON.stringify(nodes), () => nodes.map((node) => this.#node(node)));
+    this.#drawNodes(nodes, far && nodes.length <= WORDY);
   }
 
-  #node(node: ClusterNode): Child {
-    const gpus = node.gpus ? `${node.gpus} × ${node.gpu_name || 'GPU'}` : '';
-    const check = node.state === 'down' ? onClick(h('button', { type: 'button', class: 'dd-link dd-s12' }, __('Check')), () => this.check()) : null;
-    const detail = h('span', { class: 'dd-node-detail dd-ell', title: node.detail }, node.detail);
-    return h('li', { class: 'dd-node dd-s12', 'data-state': node.state }, nodeMark(node), h('span', { class: 'dd-ell', title: node.name }, node.name), h('span', { class: 'dd-node-gpus dd-sub dd-ell' }, gpus), detail, check);
+  #drawNodes(nodes: readonly ClusterNode[], wordy: boolean): void {
+    while (this.#nodeViews.length < nodes.length) {
+      const view = new NodeView(() => this.check());
+      this.#nodeViews.push(view);
+      this.#nodes.append(view.element);
+    }
+    for (const { element } of this.#nodeViews.splice(nodes.length)) element.remove();
+    nodes.forEach((node, at) => this.#nodeViews[at]?.update(node, wordy));
   }
 
   #press(): void {
@@ -85,9 +94,33 @@ export class ClusterView {
     show(this.#body, this.#open);
   }
 
-  /** Ask the server for the cluster's state once more. */
+  /** Look at every node for what would keep a job from running there, and show what was found. */
   check(): void {
-    void this.#do(this.actions.checkCluster(this.#cluster.name));
+    const { name } = this.#cluster;
+    const view = new CheckView(name, () => this.#checked(name), () => this.#closeChecks());
+    this.reveal();
+    this.#checks.replaceChildren(view.element);
+    void view.run();
+    view.focus();
+  }
+
+  async #checked(name: string): Promise<ClusterChecks> {
+    try {
+      return await this.actions.checkCluster(name);
+    } finally {
+      void this.actions.refreshCluster(name).catch(() => undefined);
+    }
+  }
+
+  #closeChecks(): void {
+    this.#checks.replaceChildren();
+    this.#toggle.focus();
+  }
+
+  /** Open or fold it, without that being the user's choice. */
+  open(open: boolean): void {
+    this.#open = open;
+    this.#drawOpen();
   }
 
   /** Open the cluster when it is folded. */
@@ -192,13 +225,6 @@ export function summary({ nodes, active_jobs, can_scale, max_node_count }: Clust
 }
 
 const sum = (nodes: ClusterNode[]): number => nodes.reduce((all, { gpus }) => all + gpus, 0);
-
-function nodeMark({ state }: ClusterNode): Child {
-  const words: Record<string, string> = { idle: __('idle'), busy: __('busy'), down: __('does not answer'), unknown: __('unknown'), starting: __('starting') };
-  const names: Record<string, string> = { down: 'close', unknown: 'lost', starting: 'starting' };
-  const name = names[state];
-  return h('span', { class: 'dd-node-mark', title: words[state] ?? state, role: 'img', 'aria-label': words[state] ?? state }, name ? icon(name, 12) : null);
-}
 
 function tool(name: string, title: string, action: () => void): HTMLButtonElement {
   return onClick(h('button', { type: 'button', class: 'dd-btn dd-icon dd-quiet', title, 'aria-label': title }, icon(name)), action);

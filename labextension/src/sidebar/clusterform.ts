@@ -22,6 +22,7 @@ export class ClusterForm {
   readonly #submit = h('button', { type: 'submit', class: 'dd-btn dd-primary' }, __('Add'));
   #plugins: Plugin[] = [];
   #fields: SchemaField[] = [];
+  #more: HTMLDetailsElement | null = null;
 
   constructor(private readonly actions: FormActions) {
     const kind = h('div', { class: 'dd-schema-field' }, h('label', { for: 'dd-cluster-kind', class: 'dd-s12' }, __('Kind')), this.#kind);
@@ -39,7 +40,7 @@ export class ClusterForm {
   async open(): Promise<void> {
     this.#name.focus();
     try {
-      this.#plugins = await this.actions.kinds();
+      this.#plugins = worthFirst(await this.actions.kinds());
       this.#kind.replaceChildren(...this.#plugins.map(({ name, title }) => h('option', { value: name }, title)));
       this.#draw();
     } catch (error) {
@@ -54,9 +55,14 @@ export class ClusterForm {
   #draw(): void {
     const plugin = this.#plugin;
     const { properties, required } = propertiesOf(plugin?.options);
+    const firstOnes = new Set(properties.filter(([name, property]) => property['x-first'] || required.has(name)).map(([name]) => name));
     this.#fields = properties.map(([name, property]) => new SchemaField(name, property, required.has(name)));
+    const open = this.#fields.filter(({ name }) => !firstOnes.size || firstOnes.has(name));
+    const rest = this.#fields.filter((field) => !open.includes(field));
     const none = h('div', { class: 'dd-sub dd-s12' }, __('This kind has no options.'));
-    this.#options.replaceChildren(...(this.#fields.length ? this.#fields.map(({ element }) => element) : [none]));
+    const summary = h('summary', { class: 'dd-s12' }, __('More options'));
+    this.#more = h('details', { class: 'dd-more-fields', hidden: rest.length === 0 }, summary, ...rest.map(({ element }) => element));
+    this.#options.replaceChildren(...(open.length ? open.map(({ element }) => element) : [none]), this.#more);
     const problem = [plugin?.problem, plugin?.remedy].filter(Boolean).join(' ');
     setText(this.#problem, problem);
     show(this.#problem, problem !== '');
@@ -85,8 +91,10 @@ export class ClusterForm {
         wrong ??= field;
       }
     }
-    wrong?.focus();
-    if (wrong) return null;
+    if (wrong) {
+      this.#goTo(wrong);
+      return null;
+    }
     const [[, name] = ['', ''], ...options] = found;
     return { name: String(name), options: Object.fromEntries(options.filter(([, value]) => value !== undefined)) };
   }
@@ -110,12 +118,24 @@ export class ClusterForm {
     const text = [message, hint].filter(Boolean).join(' ');
     const at = [this.#name, ...this.#fields].find(({ name }) => name === field || field.endsWith(`.${name}`));
     at?.fail(text);
-    at?.focus();
+    if (at) this.#goTo(at);
     this.#say(at ? '' : text);
+  }
+
+  /** Put the focus on a field, which may be folded away. */
+  #goTo(field: SchemaField): void {
+    if (this.#more?.contains(field.element)) this.#more.open = true;
+    field.focus();
   }
 
   #say(text: string): void {
     setText(this.#error, text);
     show(this.#error, text !== '');
   }
+}
+
+/** Return the kinds with those first that can be used and have options to give: a name alone is of little use. */
+function worthFirst(plugins: Plugin[]): Plugin[] {
+  const rank = ({ problem, options }: Plugin): number => (problem ? 2 : propertiesOf(options).properties.length ? 0 : 1);
+  return [...plugins].sort((a, b) => rank(a) - rank(b) || Number(b.name === 'ssh') - Number(a.name === 'ssh'));
 }

@@ -11,6 +11,8 @@ export class ClusterList {
   readonly #list = h('div', { class: 'dd-clusters', role: 'list', 'aria-label': __('Clusters') });
   readonly #views = new Map<string, ClusterView>();
   readonly #opened = new Map<string, boolean>();
+  /** Clusters that have answered once, and were opened then if that is worth it. */
+  readonly #met = new Set<string>();
 
   #pointed = '';
 
@@ -26,6 +28,8 @@ export class ClusterList {
       if (names.has(name)) continue;
       view.element.remove();
       this.#views.delete(name);
+      this.#met.delete(name);
+      this.#opened.delete(name);
     }
     clusters.forEach((cluster, at) => this.#show(cluster, at));
   }
@@ -64,15 +68,22 @@ export class ClusterList {
   #show(cluster: Cluster, at: number): void {
     const view = this.#views.get(cluster.name) ?? this.#make(cluster);
     view.update(cluster);
+    this.#meet(cluster, view);
     const there = this.#list.children[at];
     if (there !== view.element) this.#list.insertBefore(view.element, there ?? null);
   }
 
   #make(cluster: Cluster): ClusterView {
     const { name } = cluster;
-    const open = this.#opened.get(name) ?? (cluster.nodes.length > 1 || Boolean(cluster.problem && cluster.named));
-    const view = new ClusterView(cluster, this.actions, open, (now) => this.#opened.set(name, now));
+    const view = new ClusterView(cluster, this.actions, this.#opened.get(name) ?? false, (now) => this.#opened.set(name, now));
     this.#views.set(name, view);
     return view;
+  }
+
+  /** Open a cluster of several nodes, or with a problem, when it answers first; later that is the user's choice. */
+  #meet({ name, nodes, problem, named, looked }: Cluster, view: ClusterView): void {
+    if (this.#met.has(name) || !(looked || problem)) return;
+    this.#met.add(name);
+    if (!this.#opened.has(name)) view.open(nodes.length > 1 || Boolean(problem && named));
   }
 }

@@ -1,5 +1,5 @@
 /** A form field for each option of a JSON schema: what is typed goes in, a value of the right kind comes out. */
-import { assign, h, setText, show } from '../dom';
+import { assign, h, onClick, setText, show } from '../dom';
 import { __ } from '../lab/trans';
 
 /** The part of a property's JSON schema that decides how it is asked for. */
@@ -14,11 +14,17 @@ export interface Property {
   minimum?: number;
   maximum?: number;
   pattern?: string;
+  /** Values worth offering; a click takes one, or adds it to a list of words. */
+  examples?: unknown[];
+  /** It is asked for before the others, which are folded away. */
+  'x-first'?: boolean;
 }
 
 export type Kind = 'flag' | 'choice' | 'integer' | 'number' | 'list' | 'pairs' | 'text';
 
 let serial = 0;
+/** More suggestions would hide the form. */
+const OFFERS = 24;
 
 /** Return the properties of an object's schema, and which of them must be given. */
 export function propertiesOf(schema: unknown): { properties: [string, Property][]; required: Set<string> } {
@@ -101,8 +107,21 @@ export class SchemaField {
     const label = h('label', { for: id, class: 'dd-s12' }, `${property.title ?? readable(name)}${required ? '' : ` (${__('optional')})`}`);
     const help = property.description ? h('div', { class: 'dd-sub dd-field-help', id: `${id}-help` }, property.description) : null;
     const row = this.#kind === 'flag' ? [h('div', { class: 'dd-row' }, this.#control, label)] : [label, this.#control];
-    this.element = h('div', { class: 'dd-schema-field' }, ...row, help, this.#error);
+    const offers = property.examples?.length ? this.#offers(property.examples.map(String)) : null;
+    this.element = h('div', { class: 'dd-schema-field' }, ...row, offers, help, this.#error);
     this.#control.addEventListener('input', () => this.fail(''));
+  }
+
+  /** Return buttons that put words into the field, which takes several. */
+  #offers(words: string[]): HTMLElement {
+    const buttons = words.slice(0, OFFERS).map((word) => onClick(h('button', { type: 'button', class: 'dd-tag dd-offer' }, word), () => this.#add(word)));
+    return h('div', { class: 'dd-offers', role: 'group', 'aria-label': __('Suggestions') }, ...buttons);
+  }
+
+  #add(word: string): void {
+    const there = this.#control.value.split(',').map((part) => part.trim()).filter(Boolean);
+    this.#control.value = (there.includes(word) ? there.filter((one) => one !== word) : [...there, word]).join(', ');
+    this.#control.dispatchEvent(new Event('input'));
   }
 
   /** Return the value; undefined when it was left as it is by default. Shows and throws what is wrong. */

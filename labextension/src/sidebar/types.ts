@@ -1,7 +1,7 @@
 /** What the sidebar is told by the server, and what it asks others to do. It knows nothing of JupyterLab or HTTP. */
-import type { Cluster, JobRow, Node, Plugin } from '../schema';
+import type { Cluster, ClusterChecks, JobRow, Node, Plugin } from '../schema';
 
-export type { Cluster, JobRow, Plugin };
+export type { Cluster, ClusterChecks, JobRow, Plugin };
 export type ClusterNode = Node;
 
 /** Whether what is shown is fresh. Moments are epoch seconds of the page's clock. */
@@ -37,5 +37,8 @@ export interface Actions {
   addCluster(name: string, kind: string, options: Record<string, unknown>): Promise<unknown>;
   scaleCluster(name: string, nodes: number): Promise<unknown>;
   removeCluster(name: string): Promise<unknown>;
-  checkCluster(name: string): Promise<unknown>;
+  /** Look at every node for what would keep a job from running there; it takes up to half a minute. */
+  checkCluster(name: string): Promise<ClusterChecks>;
+  /** Ask for the state of a cluster now. */
+  refreshCluster(name: string): Promise<unknown>;
 }

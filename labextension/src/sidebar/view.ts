@@ -152,7 +152,7 @@ export class SidebarView {
     this.#clusters.pointed?.askRemove();
   }
 
-  /** Look at the cluster whose menu is open once more. */
+  /** Check the cluster whose menu is open. */
   checkCluster(): void {
     this.#clusters.pointed?.check();
   }

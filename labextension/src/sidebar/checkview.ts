@@ -1,0 +1,65 @@
+/** The checks of one cluster, below its nodes: what is wrong first, each with its remedy; what is well is folded. */
+import { checkItem } from '../checks';
+import { h, onClick } from '../dom';
+import { __, _n } from '../lab/trans';
+import { Refusal, type ClusterChecks } from './types';
+
+type Row = ClusterChecks['checks'][number];
+
+export class CheckView {
+  readonly element: HTMLElement;
+  readonly #body = h('div', { 'aria-live': 'polite' });
+  readonly #again: HTMLButtonElement;
+
+  constructor(name: string, private readonly ask: () => Promise<ClusterChecks>, closed: () => void) {
+    this.#again = button(__('Check again'), () => void this.run());
+    const close = button(__('Close'), closed);
+    this.element = h('section', { class: 'dd-cluster-checks', 'aria-label': __('Checks of %1', name) }, this.#body, h('div', { class: 'dd-row' }, this.#again, close));
+    this.element.addEventListener('keydown', (event) => {
+      if (event.key === 'Escape') closed();
+    });
+  }
+
+  focus(): void {
+    (this.#again.disabled ? this.element.querySelector<HTMLElement>('button:enabled') : this.#again)?.focus();
+  }
+
+  /** Check anew; a refusal is shown. */
+  async run(): Promise<void> {
+    this.#again.disabled = true;
+    this.#body.replaceChildren(h('div', { class: 'dd-sub' }, __('Checking every node: this takes up to half a minute.')));
+    try {
+      this.#show((await this.ask()).checks);
+    } catch (error) {
+      this.#body.replaceChildren(h('div', { class: 'dd-ink-err', role: 'alert' }, said(error)));
+    } finally {
+      this.#again.disabled = false;
+    }
+  }
+
+  #show(checks: readonly Row[]): void {
+    const wrong = [...checks.filter(({ level }) => level === 'error'), ...checks.filter(({ level }) => level === 'warning')];
+    const well = checks.filter(({ level }) => level === 'ok' || level === 'info');
+    this.#body.replaceChildren(headline(wrong), list(wrong), folded(well, wrong.length === 0));
+  }
+}
+
+const said = (error: unknown): string => (error instanceof Refusal ? [error.message, error.hint].filter(Boolean).join(' ') : String(error));
+
+function headline(wrong: Row[]): HTMLElement {
+  const errors = wrong.filter(({ level }) => level === 'error').length;
+  const warnings = wrong.length - errors;
+  const found = [errors && _n('%1 error', '%1 errors', errors), warnings && _n('%1 warning', '%1 warnings', warnings)].filter(Boolean).join(', ');
+  return h('div', { class: errors ? 'dd-b dd-ink-err' : 'dd-b' }, found || __('All checks passed'));
+}
+
+const list = (rows: Row[]): HTMLElement => h('ul', { class: 'dd-check-list', hidden: rows.length === 0 }, ...rows.map(checkItem));
+
+function folded(well: Row[], open: boolean): HTMLElement {
+  const summary = h('summary', {}, _n('%1 check passed', '%1 checks passed', well.length));
+  return h('details', { open, hidden: well.length === 0 }, summary, list(well));
+}
+
+function button(text: string, action: () => void): HTMLButtonElement {
+  return onClick(h('button', { type: 'button', class: 'dd-btn dd-small' }, text), action);
+}

@@ -1,0 +1,130 @@
+"""The chosen cluster of other machines in the launch form: its nodes, its checks, and what is not asked of this one."""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+from distdl_jupyter import targets
+from distdl_jupyter.form import choices
+from distdl_jupyter.form.answer import Question, answer
+from distdl_jupyter.form.model import LaunchModel
+from tests import plugin
+from tests.conftest import wait_for
+
+FAR = (
+    plugin.RACK
+    + """
+    from distdl_jupyter.clusters.base import Check
+    from distdl_jupyter.core.errors import InvalidSpec
+
+    class FarCluster(RackCluster):
+        name = "far"
+        title = "Far"
+        far = True
+
+        def checks(self, options, *, modules=(), programs=()):
+            time.sleep(options.silent_seconds)
+            found = [Check("node-0", "Reachable", "ok", "over net0")]
+            if options.down:
+                found.append(Check(f"node-{options.machines - 1}", "Reachable", "error", "no answer", "Look at it."))
+            return [*found, *(Check("node-0", name, "warning", "is old", "pip install it") for name in modules)]
+
+        def preview(self, spec, options):
+            if spec.node_count > options.machines:
+                raise InvalidSpec(f"{spec.node_count} nodes are asked for, but there are {options.machines}.",
+                                  field="node_count", hint="Take fewer nodes or add machines.")
+            return super().preview(spec, options)
+"""
+)
+
+
+@pytest.fixture(autouse=True)
+def far(tmp_path, monkeypatch):
+    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path / "config"))
+    plugin.install(tmp_path, monkeypatch, FAR, {"clusters": {"far": "FarCluster"}})
+    yield
+    plugin.forget()
+
+
+def train():
+    return None
+
+
+def settled(form):
+    wait_for(lambda: form.look() or not form.place["looking"], what="the look at the cluster")
+    form.recompute()
+    return form.place
+
+
+def test_other_machines_are_shown_with_what_is_wrong(monkeypatch):
+    targets.add("lab", "far", {"machines": 3, "down": 1})
+    monkeypatch.setattr("distdl_jupyter.backends.horovod.find_spec", lambda name: None)
+    form = LaunchModel(train, distributed_backend="horovod-gloo", compute_target="lab")
+    place = settled(form)
+    assert [(one["name"], one["state"]) for one in place["nodes"]] == [
+        ("node-0", "up"), ("node-1", "up"), ("node-2", "down"),
+    ]  # fmt: skip
+    assert (place["known"], place["checked"]) == (True, True)
+    assert [(one["node"], one["what"], one["level"]) for one in place["checks"]][0] == ("node-2", "Reachable", "error")
+    assert {one["what"] for one in place["checks"]} >= {"horovod", "torch"}, (
+        "the backend's modules are looked for there"
+    )
+    assert form.checks["level"] != "error", "the backend that is missing here may be there"
+    json.dumps(place)
+    # One process per GPU means those of the nodes.
+    form.automatic = True
+    assert form.process_count_per_node == 4
+    form.compute_target = "local"
+    assert form.place == {}
+    assert form.checks["level"] == "error"
+
+
+def test_more_nodes_than_there_are_is_said_beside_their_number():
+    targets.add("lab", "far", {"machines": 2})
+    form = LaunchModel(train, distributed_backend="torch", compute_target="lab", node_count=3)
+    assert form.problems["node_count"] == "3 nodes are asked for, but there are 2. Take fewer nodes or add machines."
+    form.node_count = 2
+    assert "node_count" not in form.problems
+
+
+def test_a_silent_cluster_keeps_the_form_waiting_once_and_then_not_at_all():
+    targets.add("lab", "far", {"silent_seconds": 60.0})
+    form = LaunchModel(train, distributed_backend="torch")
+    form.patience = 0.2
+    begun = time.monotonic()
+    form.compute_target = "lab"
+    for count in (2, 3, 4):
+        form.node_count = count
+    assert time.monotonic() - begun < 50
+    assert (form.place["looking"], form.place["known"], form.place["nodes"]) == (True, False, [])
+
+
+def test_check_again_looks_anew(tmp_path):
+    targets.add("lab", "far", {})
+    form = LaunchModel(train, distributed_backend="torch", compute_target="lab")
+    settled(form)
+    form.refresh()
+    assert form.place["looking"] or form.place["checked"]
+    assert settled(form)["checked"]
+    told = answer(Question("1 + 1", fields={"compute_target": "lab"}, again=True))
+    assert len(told["place"]["nodes"]) == 2
+
+
+def test_a_kind_that_needs_options_is_no_choice_and_a_named_one_says_that_it_is_far():
+    assert [one["name"] for one in choices.clusters()] == ["local"]
+    targets.add("lab", "far", {})
+    local, lab = choices.clusters()
+    assert (local["far"], lab["far"], lab["name"]) == (False, True, "lab")
+
+
+def test_another_process_answers_and_leaves_nothing_behind():
+    targets.add("lab", "far", {"machines": 3})
+    question = {"code": "1 + 1", "fields": {"compute_target": "lab"}}
+    done = subprocess.run([sys.executable, "-m", "distdl_jupyter.form"], input=json.dumps(question),
+                          capture_output=True, text=True, timeout=120)  # fmt: skip
+    told = json.loads(done.stdout)
+    assert len(told["place"]["nodes"]) == 3, done.stderr
+    assert "looking" not in told["place"]
