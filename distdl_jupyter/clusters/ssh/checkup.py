@@ -159,7 +159,8 @@ class _Look:
             return [], [], Met()
         with _proof(self._options) as proof:
             told = self._each(lambda one: self._facts(one, modules, programs, proof))
-        met = self._meet([one for one in self._connections if one.host in told], told)
+        twins = findings.twins(list(told.values()))
+        met = self._meet({host: one for host, one in told.items() if host not in twins})
         heard = [answer for host, answer in told.items() if host not in self._silent]
         return heard, list(self._silent.values()), met
 
@@ -196,8 +197,9 @@ class _Look:
             shares=bool(proof and facts["programs"].get(proof)),
         )  # fmt: skip
 
-    def _meet(self, connections: Sequence[Asked], told: Mapping[str, Told]) -> Met:
+    def _meet(self, told: Mapping[str, Told]) -> Met:
         """Let every host listen on its addresses and connect to those of all others."""
+        connections = [one for one in self._connections if one.host in told]
         wanted = self._options.network
         offered = {host: network.seats(host, one.facts["interfaces"], wanted) for host, one in told.items()}
         if len(offered) < 2:

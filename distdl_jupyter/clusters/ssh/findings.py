@@ -66,19 +66,25 @@ def reached(told: Sequence[Told]) -> Iterator[Check]:
         yield Check(one.host, "Host key", "ok", "known")
 
 
+def twins(told: Sequence[Told]) -> dict[str, str]:
+    """Return the hosts that are a machine already named, each with that machine's first name."""
+    first: dict[tuple[object, ...], str] = {}
+    found = {}
+    for one in told:
+        addresses = sorted(each["address"] for each in one.facts["interfaces"] if not each["loopback"])
+        name = first.setdefault((one.facts["host"], *addresses), one.host)
+        if addresses and name != one.host:
+            found[one.host] = name
+    return found
+
+
 def twice(told: Sequence[Told]) -> Iterator[Check]:
     """Yield the hosts that are one machine under several names."""
-    first: dict[tuple[object, ...], str] = {}
-    for one in told:
-        addresses = sorted(each["address"] for each in one.facts["interfaces"] or () if not each["loopback"])
-        machine = (one.facts["host"], *addresses)
-        if addresses and machine in first:
-            name = first[machine]
-            yield Check(
-                one.host, "Reachable", "error", f"is the same machine as {name}",
-                f"Name it once with the number of processes that fit, as {name}:2.",
-            )  # fmt: skip
-        first.setdefault(machine, one.host)
+    for host, name in twins(told).items():
+        yield Check(
+            host, "Reachable", "error", f"is the same machine as {name}",
+            f"Name it once with the number of processes that fit, as {name}:2.",
+        )  # fmt: skip
 
 
 def python(told: Sequence[Told], here: Mapping[str, Any]) -> Iterator[Check]:

@@ -22,7 +22,9 @@ def rows(offered: Mapping[str, Sequence[Seat]], reached: Reached, found: Common 
     if lacking := [host for host, own in offered.items() if not own]:
         return [_nowhere(host, wanted) for host in lacking]
     nearest = closest(offered, reached)
-    return [_apart(offered)] if nearest is None else [*_seated(nearest), *_gaps(gaps(nearest, reached))]
+    if nearest is None:
+        return [_apart(offered, wanted)]
+    return [*_seated(nearest), *_gaps(gaps(nearest, reached))]
 
 
 def _seated(common: Common) -> Iterator[Check]:
@@ -42,12 +44,14 @@ def _nowhere(host: str, wanted: str) -> Check:
     return Check(host, "Network", "error", "has no IPv4 address but its loopback", "Connect it to the others' network.")
 
 
-def _apart(offered: Mapping[str, Sequence[Seat]]) -> Check:
+def _apart(offered: Mapping[str, Sequence[Seat]], wanted: str) -> Check:
     each = [f"{host} has {words.listing([seat.address for seat in own])}" for host, own in offered.items()]
-    return Check(
-        "", "Network", "error", f"no address of one host is reached from another: {'; '.join(each)}",
-        "Connect the hosts to one network, and let TCP between them through their firewalls.",
-    )  # fmt: skip
+    says = f"no address of one host is reached from another: {'; '.join(each)}"
+    if wanted:
+        remedy = f"The hosts do not meet on {wanted}: correct the option network, or leave it out."
+    else:
+        remedy = "Connect the hosts to one network, and let TCP between them through their firewalls."
+    return Check("", "Network", "error", says, remedy)
 
 
 def _gaps(found: Iterable[Gap]) -> Iterator[Check]:
@@ -65,6 +69,6 @@ def _opened(sources: Sequence[str], target: Seat, why: str) -> str:
     if why == "something else answers there":
         return f"Give {target.host} an address that no other machine has, or name another network with network=."
     return (
-        f"Let TCP from {words.listing(sources)} to {target.address}, ports 1024 to 65535, through the firewalls of "
-        f"{target.host} and between them."
+        f"Let TCP from {words.listing(sources)} to {target.address}, ports 1024 to 65535, through the firewall of "
+        f"{target.host} and any between them."
     )

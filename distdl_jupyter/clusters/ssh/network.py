@@ -149,16 +149,19 @@ def _hypotheses(offered: Mapping[str, Sequence[Seat]], reached: Reached) -> Iter
     networks = dict.fromkeys(seat.network for own in offered.values() for seat in own)
     for network in networks:
         chosen = [next((seat for seat in own if seat.network == network), None) for own in offered.values()]
-        # The same address twice is two networks that look alike, as every host's docker0.
-        if (whole := _all(chosen)) and len({seat.address for seat in whole}) == len(whole):
+        if whole := _all(chosen):
             yield Common(network, whole)
     if whole := _all([_reached_by_all(host, offered, reached) for host in offered]):
         yield Common(",".join(sorted({seat.network for seat in whole})), whole)
 
 
 def _all(chosen: Sequence[Seat | None]) -> tuple[Seat, ...]:
+    """Return the seats if every host has one of its own, else ().
+
+    The same address twice is two networks that look alike, as every host's docker0.
+    """
     found = tuple(seat for seat in chosen if seat is not None)
-    return found if len(found) == len(chosen) else ()
+    return found if len({seat.address for seat in found}) == len(chosen) else ()
 
 
 def _reached_by_all(host: str, offered: Mapping[str, Sequence[Seat]], reached: Reached) -> Seat | None:
