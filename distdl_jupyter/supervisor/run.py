@@ -180,13 +180,16 @@ class Supervisor:
                 pump.drain()
                 for exit_ in exits:
                     self._ended(exit_)
-            for remark in run.remarks():
-                self._ledger.note(remark.level, remark.text, remark.code)
+            self._note_remarks(run)
             self._follow_phases(run)
             self._obey(run)
             self._keep_time(run)
             self._notice_failure(run)
             self._tick_stopper()
+
+    def _note_remarks(self, run: Run) -> None:
+        for remark in run.remarks():
+            self._ledger.note(remark.level, remark.text, remark.code)
 
     def _ended(self, exit_: Exit) -> None:
         self._living.discard(exit_.rank)
@@ -295,6 +298,7 @@ class Supervisor:
             run.collect()
         except DistDLError as error:
             self._ledger.note("error", str(error), "not-collected")
+        self._note_remarks(run)
         self._ledger.phase("collect", self._collected())
 
     def _collected(self) -> str:
