@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter.clusters.base import Check, Cluster, Context, NodeInfo, Remark, Run
 from distdl_jupyter.clusters.ssh import connection as connections
 from distdl_jupyter.clusters.ssh import hosts as hostlist
+from distdl_jupyter.clusters.ssh import staging
 from distdl_jupyter.clusters.ssh.connection import Connection
 from distdl_jupyter.clusters.ssh.failures import HostTrouble, Unreachable
 from distdl_jupyter.clusters.ssh.hosts import Host
@@ -20,11 +21,12 @@ from distdl_jupyter.clusters.ssh.run import DirectRun, end_all
 from distdl_jupyter.clusters.ssh.staging import Job
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.plan import Placement, Plan, RankPlace
-from distdl_jupyter.core.words import listing, plural
+from distdl_jupyter.core.words import listing, plural, size
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.ssh.checkup import Checkup
     from distdl_jupyter.clusters.ssh.network import Common
+    from distdl_jupyter.clusters.ssh.staging import Site
     from distdl_jupyter.core.spec import JobSpec
 
 #: Hosts that are connected to at the same time.
@@ -45,6 +47,7 @@ class SshCluster(Cluster):
 
     def __init__(self) -> None:
         self._connections: list[Connection] = []
+        self._sites: list[Site] = []
         self._remarks: list[Remark] = []
 
     # what is known without asking -----------------------------------------------------------------
@@ -105,10 +108,12 @@ class SshCluster(Cluster):
         try:
             unreachable = self._reach(chosen, spec, options, context)
             found = self._look(unreachable, spec, options, context)
-            return self._placed(spec, ports, found, _agreed(found))
+            placement = self._placed(spec, ports, found, _agreed(found))
+            self._stage(Job(spec, context.folder, options), context)
         except BaseException:
             self._let_go()
             raise
+        return placement
 
     def _reach(self, chosen: Sequence[Host], spec: JobSpec, options: SshOptions, context: Context) -> list[Unreachable]:
         context.tell("stage", f"reaching {plural(len(chosen), 'host')}")
@@ -165,10 +170,25 @@ class SshCluster(Cluster):
             ),
         )
 
+    def _stage(self, job: Job, context: Context) -> None:
+        """Give every host the job's files, where it does not see them."""
+        self._sites = staging.prepare(job, self._connections)
+        apart = [site for site in self._sites if not site.shared]
+        if not apart:
+            context.tell("stage", "nothing to copy")
+            return
+        names = listing([site.host for site in apart])
+        context.tell("stage", f"copying {size(staging.size(job))} to {names}")
+        with ThreadPoolExecutor(min(len(apart), _AT_ONCE)) as pool:
+            list(pool.map(lambda site: staging.copy(job, site), apart))
+        lacking = [site.host for site in apart if site.work_is_empty]
+        if lacking:
+            self._remarks.append(Remark("info", _empty_work(lacking, job.spec.working_directory), "working-directory"))
+
     def start(self, spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> Run:
-        """Bring the job to the hosts and start services, then ranks (or the launcher that starts them)."""
+        """Start services, then ranks (or the launcher that starts them)."""
         job = Job(spec, context.folder, SshOptions(**spec.cluster_options))
-        run = (LauncherRun if plan.launcher else DirectRun)(job, placement, plan, context, self._connections)
+        run = (LauncherRun if plan.launcher else DirectRun)(job, placement, plan, context, self._sites)
         try:
             run.launch()
         except OSError as error:
@@ -179,7 +199,7 @@ class SshCluster(Cluster):
             raise
         for remark in self._remarks:
             run.remark(remark.level, remark.text, remark.code)
-        self._connections = []
+        self._connections, self._sites = [], []
         return run
 
     def _let_go(self) -> None:
@@ -255,6 +275,13 @@ def _met(spec: JobSpec, names: Sequence[str], common: Common) -> str:
         return f"{spec.compute_target}: {names[0]} was reached."
     where = f"{common.network} ({common.interface})" if common.interface else common.network
     return f"{spec.compute_target}: {', '.join(names)} were reached; ranks meet on {where}."
+
+
+def _empty_work(hosts: Sequence[str], folder: str) -> str:
+    return (
+        f"{listing(hosts)} {'has' if len(hosts) == 1 else 'have'} no folder {folder}, so ranks there work in an empty "
+        "one. Put what they read where every host sees it."
+    )
 
 
 def _refusal(errors: Sequence[Check]) -> str:

@@ -22,7 +22,7 @@ from distdl_jupyter.clusters.ssh import environment, staging
 from distdl_jupyter.clusters.ssh.connection import ANSWER_SECONDS
 from distdl_jupyter.clusters.ssh.failures import HostFailed
 from distdl_jupyter.core.errors import DistDLError, LaunchFailed
-from distdl_jupyter.core.words import listing, plural, size
+from distdl_jupyter.core.words import plural
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.ssh.channels import PipeEnd
@@ -49,14 +49,13 @@ class SshRun(Run):
     """What both kinds of run share: hosts with their folders, streams, services, signals, the end."""
 
     def __init__(
-        self, job: staging.Job, placement: Placement, plan: Plan, context: Context, connections: Sequence[Connection]
+        self, job: staging.Job, placement: Placement, plan: Plan, context: Context, sites: Sequence[Site]
     ) -> None:
         self._job = job
         self._placement = placement
         self._plan = plan
         self._context = context
-        self._connections = tuple(connections)
-        self._sites: list[Site] = []
+        self._sites = list(sites)
         self._streams: list[Stream] = []
         self._ends: dict[int | None, list[PipeEnd]] = {}
         self._news: queue.SimpleQueue[News] = queue.SimpleQueue()
@@ -69,14 +68,11 @@ class SshRun(Run):
     # start ------------------------------------------------------------------------------------
 
     def launch(self) -> None:
-        """Bring the job to the hosts, start services, then ranks. Raises LaunchFailed."""
-        self._sites = staging.prepare(self._job, self._connections)
+        """Start services, then ranks. Raises LaunchFailed."""
         for site in self._sites:
             self._listen_to(site)
-        self._copy()
         for number, service in enumerate(self._plan.services):
             self._start_service(SERVICES + number, service)
-        self._context.tell("start", f"0 of {plural(len(self._placement.ranks), 'process')}")
         self._start_ranks()
 
     @abstractmethod
@@ -90,24 +86,6 @@ class SshRun(Run):
     def _heard(self, site: Site, data: dict[str, Any]) -> None:
         """Take news on the wire's thread."""
         self._news.put(News(site, data))
-
-    def _copy(self) -> None:
-        apart = [site for site in self._sites if not site.shared]
-        if not apart:
-            self._context.tell("stage", "nothing to copy")
-            return
-        names = listing([site.host for site in apart])
-        self._context.tell("stage", f"copying {size(staging.size(self._job))} to {names}")
-        with ThreadPoolExecutor(min(len(apart), 16)) as pool:
-            list(pool.map(lambda site: staging.copy(self._job, site), apart))
-        if lacking := [site.host for site in apart if site.work_is_empty]:
-            has = "has" if len(lacking) == 1 else "have"
-            self.remark(
-                "info",
-                f"{listing(lacking)} {has} no folder {self._job.spec.working_directory}: ranks there work in an empty "
-                "folder. Put what they read where every host sees it.",
-                "working-directory",
-            )
 
     def _start_service(self, number: int, service: Service) -> None:
         site = self._sites[0]
@@ -272,7 +250,7 @@ class SshRun(Run):
 
     def close(self) -> None:
         """End the agents, with whatever they still run, and free the descriptors."""
-        end_all(self._connections, keep=self._uncollected)
+        end_all([site.connection for site in self._sites], keep=self._uncollected)
         for stream in self._streams:
             with contextlib.suppress(OSError):
                 os.close(stream.fd)
