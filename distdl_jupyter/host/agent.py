@@ -179,7 +179,9 @@ class Agent:
         self._listening = wanted
 
     def _hear(self) -> None:
-        content = os.read(self._source, 256 * 1024)
+        content = b""
+        with contextlib.suppress(OSError):
+            content = os.read(self._source, 256 * 1024)
         if not content:
             raise _Forsaken
         self._heard = time.monotonic()

@@ -32,11 +32,11 @@ def _sources() -> Iterator[tuple[str, Path]]:
         for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
             _, controllers, group = line.split(":", 2)
             if not controllers:
-                yield "the control group", _GROUPS / group.lstrip("/") / "memory.events"
+                yield "The control group", _GROUPS / group.lstrip("/") / "memory.events"
             elif "memory" in controllers.split(","):
-                yield "the control group", _GROUPS / "memory" / group.lstrip("/") / "memory.oom_control"
-    yield "the host's control group", _GROUPS / "memory.events"
-    yield "the kernel", _HOST
+                yield "The control group", _GROUPS / "memory" / group.lstrip("/") / "memory.oom_control"
+    yield "The host's control group", _GROUPS / "memory.events"
+    yield "The kernel", _HOST
 
 
 def evidence(before: dict[str, int]) -> str:

@@ -8,7 +8,6 @@ here knows ranks, streams or the supervisor.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import time
@@ -87,8 +86,12 @@ def _read(pid: int, name: str) -> bytes:
 
 def adopt_orphans() -> None:
     """Become the parent of daemonised grandchildren, so that they stay findable even without their marks."""
-    pr_set_child_subreaper = 36  # include/uapi/linux/prctl.h
-    ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1, 0, 0, 0)
+    # A Python that was built without libffi has no ctypes; the marks still find most of them.
+    with contextlib.suppress(ImportError, OSError, AttributeError):
+        import ctypes
+
+        pr_set_child_subreaper = 36  # include/uapi/linux/prctl.h
+        ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1, 0, 0, 0)
 
 
 def send(pids: Iterable[int], number: int) -> None:

@@ -112,9 +112,9 @@ class Driven:
         threading.Thread(target=beat, daemon=True).start()
         return self
 
-    def ask(self, type_, *, seconds=PATIENCE, **fields):
+    def ask(self, type_, *, within=PATIENCE, **fields):
         number = self.request(type_, **fields)
-        return until(lambda: self.reply(number), f"{type_} was not answered", seconds)
+        return until(lambda: self.reply(number), f"{type_} was not answered", within)
 
     def request(self, type_, **fields):
         self._number += 1

@@ -529,7 +529,7 @@ def test_a_flood_takes_nothing_from_signals_and_answers(agent, tmp_path):
     one.prepare(tmp_path)
     one.start(*(one.python("while True: print('x' * 2000)", process=rank, out=rank + 1, err=9) for rank in range(4)))
     until(lambda: len(one.data.get(1, b"")) > 2_000_000)
-    assert one.ask("alive", seconds=20)["alive"] == 4
-    one.ask("signal", name="KILL", to="all", seconds=20)
+    assert one.ask("alive", within=20)["alive"] == 4
+    one.ask("signal", name="KILL", to="all", within=20)
     for rank in range(4):
         assert one.exit(rank, 20)["signal"] == "KILL"
