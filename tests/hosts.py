@@ -47,11 +47,15 @@ needs_hosts = pytest.mark.skipif(bool(missing()), reason=missing() or "hosts are
 
 
 class Hosts:
-    """``count`` hosts; ``private`` are folders that each host named there sees empty, as {"node-c": [path]}."""
+    """``count`` hosts; ``private`` are folders that each host named there sees empty, as {"node-c": [path]}.
 
-    def __init__(self, count=3, private=None):
+    With ``own_processes`` a host sees and counts its own processes only, so nobody on another one can end them.
+    """
+
+    def __init__(self, count=3, private=None, *, own_processes=False):
         self.names = [f"node-{chr(ord('a') + at)}" for at in range(count)]
         self._private = private or {}
+        self._spaces = ["--pid", "--fork", "--kill-child", "--mount-proc"] if own_processes else []
         self._lock, self._number = _take_number()
         self._daemons = []
         _clean(self._number)
@@ -99,7 +103,13 @@ class Hosts:
     def pids(self, name):
         """Return the processes in the host's network namespace, without its sshd."""
         found = run(IP, "netns", "pids", self.space(name)).stdout.split()
-        return [int(pid) for pid in found if int(pid) not in {daemon.pid for daemon in self._daemons}]
+        daemons = {daemon.pid for daemon in self._daemons}
+        return [pid for pid in map(int, found) if pid not in daemons and not self._is_sshd(pid)]
+
+    def _is_sshd(self, pid):
+        with contextlib.suppress(OSError):
+            return f"{self.folder}/sshd-".encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return False
 
     def running(self, name, words):
         """Return the pids on a host whose command line contains ``words``."""
@@ -181,7 +191,19 @@ class Hosts:
         log = (self.folder / f"sshd-{name}.log").open("wb")
         self._daemons.append(
             subprocess.Popen(
-                [IP, "netns", "exec", self.space(name), "unshare", "--uts", "--mount", "sh", "-c", inside],
+                [
+                    IP,
+                    "netns",
+                    "exec",
+                    self.space(name),
+                    "unshare",
+                    "--uts",
+                    "--mount",
+                    *self._spaces,
+                    "sh",
+                    "-c",
+                    inside,
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
