@@ -47,14 +47,16 @@ needs_hosts = pytest.mark.skipif(bool(missing()), reason=missing() or "hosts are
 
 
 class Hosts:
-    """``count`` hosts; ``private`` are folders that each host named there sees empty, as {"node-c": [path]}.
+    """``count`` hosts; ``private`` are folders that each host named there sees empty, as {"node-c": [path]}, and
+    ``instead`` files or folders in whose place it sees others, as {"node-c": {path: other}}.
 
     With ``own_processes`` a host sees and counts its own processes only, so nobody on another one can end them.
     """
 
-    def __init__(self, count=3, private=None, *, own_processes=False):
+    def __init__(self, count=3, private=None, instead=None, *, own_processes=False):
         self.names = [f"node-{chr(ord('a') + at)}" for at in range(count)]
         self._private = private or {}
+        self._instead = instead or {}
         self._spaces = ["--pid", "--fork", "--kill-child", "--mount-proc"] if own_processes else []
         self._lock, self._number = _take_number()
         self._daemons = []
@@ -186,6 +188,9 @@ class Hosts:
         Path("/run/sshd").mkdir(exist_ok=True)
         hidden = "".join(
             f"mkdir -p '{folder}'; mount -t tmpfs none '{folder}' || exit 1; " for folder in self._private.get(name, ())
+        )
+        hidden += "".join(
+            f"mount --bind '{other}' '{path}' || exit 1; " for path, other in self._instead.get(name, {}).items()
         )
         inside = f"hostname {name}; mount --make-rprivate / && {hidden}exec {SSHD} -D -e -f {config}"
         log = (self.folder / f"sshd-{name}.log").open("wb")
