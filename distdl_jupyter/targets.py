@@ -116,6 +116,7 @@ def _check_options(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
         raise InvalidSpec(f"{secret} looks like a secret, and this file keeps none.", field=secret,
                           hint="Put it into the environment.")  # fmt: skip
     checked = registry.check_options("clusters", kind, dict(options))
+    registry.get("clusters", kind).validate(checked)
     return {name: getattr(checked, name) for name in options}
 
 

@@ -215,6 +215,10 @@ class Cluster(ABC):
     def process_count_per_node(self, options: Any, *, use_gpu: bool | None) -> int:
         """Return what "auto" means: the GPUs of one node, else 1."""
 
+    def validate(self, options: Any) -> None:
+        """Raise InvalidSpec for options that cannot be those of a cluster, as too few. Asked when one gets a name."""
+        return
+
     def suggestions(self) -> Mapping[str, Sequence[str]]:
         """Return, by the name of an option, values that are worth offering here. It takes no time."""
         return {}

@@ -13,6 +13,7 @@ from distdl_jupyter.clusters.base import Check, NodeInfo
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.places import listed, standing
 from distdl_jupyter.places.standing import Standing
+from distdl_jupyter.presentation import checks as check_words
 from distdl_jupyter.presentation import places as words
 from distdl_jupyter.presentation import table
 from distdl_jupyter.targets import Target
@@ -37,13 +38,13 @@ class Checks(list[Check]):
     @property
     def ok(self) -> bool:
         """Whether nothing keeps a job from running there."""
-        return not any(one.level == "error" for one in self)
+        return not check_words.is_red(self)
 
     def __repr__(self) -> str:
-        return table.text(words.check_rows(self))
+        return check_words.table(self)
 
     def _repr_html_(self) -> str:
-        return table.html(words.check_rows(self))
+        return table.html(words.check_rows(check_words.folded(self)))
 
 
 class Place:

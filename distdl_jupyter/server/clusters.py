@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter import places, registry, targets
 from distdl_jupyter.core import words
 from distdl_jupyter.places import standing
+from distdl_jupyter.presentation import checks
 from distdl_jupyter.server.base import Handler, answers, reads
 from distdl_jupyter.server.schema import (
     CheckCluster,
@@ -167,5 +168,5 @@ class CheckOfCluster(Handler):
         target = await self.apart(places.find, name)
         needs = await self.apart(standing.needs, body.distributed_backend) if body.distributed_backend else None
         found = await self.app.looks.checked(target, needs)
-        rows = tuple(CheckRow(one.node, one.what, one.level, one.says, one.remedy) for one in found)
-        return ClusterChecks(rows, any(one.level == "error" for one in found))
+        rows = tuple(CheckRow(one.node, one.what, one.level, one.says, one.remedy) for one in checks.folded(found))
+        return ClusterChecks(rows, checks.is_red(found))

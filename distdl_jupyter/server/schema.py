@@ -112,7 +112,10 @@ class CheckCluster:
 
 @dataclass(frozen=True, slots=True)
 class CheckRow:
-    """One thing that was looked at on one node, "" for the cluster as a whole; ``remedy`` unless all is well."""
+    """One thing that was looked at. ``node`` names the nodes of which it is said, "" is the cluster as a whole.
+
+    ``remedy`` says what to do unless all is well.
+    """
 
     node: str
     what: str

@@ -483,7 +483,7 @@ export interface components {
             /** @default  */
             distributed_backend?: string;
         };
-        /** @description One thing that was looked at on one node, "" for the cluster as a whole; ``remedy`` unless all is well. */
+        /** @description One thing that was looked at. ``node`` names the nodes of which it is said, "" is the cluster as a whole. ``remedy`` says what to do unless all is well. */
         CheckRow: {
             node: string;
             what: string;

@@ -68,10 +68,9 @@ def test_other_machines_are_shown_with_what_is_wrong(monkeypatch):
         ("node-0", "up"), ("node-1", "up"), ("node-2", "down"),
     ]  # fmt: skip
     assert (place["known"], place["checked"]) == (True, True)
-    assert [(one["node"], one["what"], one["level"]) for one in place["checks"]][0] == ("node-2", "Reachable", "error")
-    assert {one["what"] for one in place["checks"]} >= {"horovod", "torch"}, (
-        "the backend's modules are looked for there"
-    )
+    first = place["checks"][0]
+    assert (first["node"], first["what"], first["level"]) == ("node-2", "Reachable", "error")
+    assert "horovod" in {one["what"] for one in place["checks"]}, "the backend's modules are looked for there"
     assert form.checks["level"] != "error", "the backend that is missing here may be there"
     json.dumps(place)
     # One process per GPU means those of the nodes.

@@ -1,6 +1,8 @@
 """Clusters over HTTP: those that are there by themselves, named ones of another package, nodes, scaling, jobs."""
 
+import platform
 import socket
+import threading
 
 import pytest
 
@@ -145,3 +147,89 @@ def test_plugins_tell_their_options_as_json_schema(server, rack):
     horovod = next(one for one in found["backends"] if one["name"] == "horovod")
     assert horovod["labels"] == ["horovod-gloo", "horovod-mpi"]
     assert horovod["options"]["properties"]["controller"]["enum"] == ["gloo", "mpi"]
+
+
+def test_a_cluster_is_checked_anew_with_a_remedy_for_what_is_wrong(server, rack):
+    server.post("/clusters", {"name": "mini", "kind": "rack", "options": {"machines": 2, "down": 1}})
+    found = server.post("/clusters/mini/check", {}, 200)
+    assert found["failed"] is True
+    (row,) = found["checks"]
+    assert (row["node"], row["what"], row["level"], row["says"]) == ("", "Reachable", "error", "node-1 cannot be used.")
+    assert row["remedy"]
+    whole = server.post("/clusters/local/check", {"distributed_backend": "horovod-gloo"}, 200)
+    assert (whole["failed"], [one["level"] for one in whole["checks"]]) == (False, ["ok"])
+    assert server.post("/clusters/nowhere/check", {}, status=404)["type"] == "ClusterNotFound"
+    wrong = server.post("/clusters/local/check", {"distributed_backend": "horovo"}, status=400)
+    assert wrong["field"] == "distributed_backend"
+
+
+def test_a_silent_cluster_keeps_no_request_waiting_and_is_asked_by_one_thread_only(root, rack):
+    with serve(root, traits={"cluster_seconds": 8.0}) as server:
+        server.post("/clusters", {"name": "slow", "kind": "rack", "options": {"machines": 2, "silent_seconds": 30.0}})
+        first = server.get("/clusters/slow")
+        assert (first["looked"], first["problem"], first["nodes"]) == (False, "", [])
+        for _ in range(12):
+            listed = {one["name"]: one for one in server.get("/clusters")["clusters"]}
+            assert listed["local"]["nodes"], "the others are there"
+        looks = [thread for thread in threading.enumerate() if thread.name == "distdl-look"]
+        assert len(looks) <= 2, looks
+        wait_for(lambda: server.get("/clusters/slow")["problem"] == "It has said nothing for 8 s.", what="its silence")
+
+
+MOODY = (
+    plugin.RACK
+    + """
+    from pathlib import Path
+
+    @dataclass(frozen=True)
+    class MoodyOptions:
+        flag: str = ""
+
+    class MoodyCluster(RackCluster):
+        Options = MoodyOptions
+
+        def detail(self, options):
+            return ""
+
+        def nodes(self, options):
+            until = time.monotonic() + 60
+            while Path(options.flag).exists() and time.monotonic() < until:
+                time.sleep(0.05)
+            return [NodeInfo("node-0"), NodeInfo("node-1")]
+"""
+)
+
+
+def test_a_cluster_that_falls_silent_keeps_its_last_known_nodes(root, rack, tmp_path, monkeypatch):
+    plugin.install(tmp_path, monkeypatch, MOODY, {"clusters": {"moody": "MoodyCluster"}})
+    with serve(root, traits={"cluster_seconds": 0.5}) as server:
+        flag = tmp_path / "silent"
+        server.post("/clusters", {"name": "lab", "kind": "moody", "options": {"flag": str(flag)}})
+        assert [one["state"] for one in server.get("/clusters/lab")["nodes"]] == ["idle", "idle"]
+        flag.touch()
+        later = wait_for(lambda: (now := server.get("/clusters/lab"))["problem"] and now, what="the silence")
+        assert later["problem"] == "It has said nothing for 0.5 s."
+        assert [(one["name"], one["state"]) for one in later["nodes"]] == [("node-0", "unknown"), ("node-1", "unknown")]
+        flag.unlink()
+        wait_for(lambda: not server.get("/clusters/lab")["problem"], what="the end of the silence")
+
+
+def test_nodes_tell_what_machines_they_are(server):
+    (here,) = server.get("/clusters/local")["nodes"]
+    assert here["python"] == platform.python_version()
+    assert here["cores"] > 0
+    assert here["load"] >= 0
+    assert here["ranks"] is None
+    listed = server.get("/clusters")["clusters"][0]
+    assert (listed["far"], listed["looked"]) == (False, True)
+
+
+def test_the_form_of_a_new_cluster_knows_what_to_ask_first_and_what_to_offer(server, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".ssh").mkdir()
+    (tmp_path / ".ssh" / "config").write_text("Host gpu1 gpu2\n  User me\nHost *\n  Port 22\n")
+    kinds = {one["name"]: one for one in server.get("/plugins")["clusters"]}
+    hosts = kinds["ssh"]["options"]["properties"]["hosts"]
+    assert (hosts["x-first"], hosts["examples"]) == (True, ["gpu1", "gpu2"])
+    refused = server.post("/clusters", {"name": "lab", "kind": "ssh", "options": {}}, status=400)
+    assert (refused["field"], refused["message"]) == ("hosts", "The cluster names no host.")
