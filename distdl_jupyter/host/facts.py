@@ -180,9 +180,13 @@ _RANK = (b"DISTDL_RANK", b"OMPI_COMM_WORLD_RANK")
 
 def running_ranks() -> int:
     """Return how many ranks of this user's jobs run here; a rank's own children do not count."""
+    return len(rank_marks())
+
+
+def rank_marks() -> set[tuple[bytes, bytes]]:
+    """Return (job, rank) of each rank that runs here."""
     own = _space("self")
-    seen = {mark for entry in _PROC.glob("[0-9]*") if (mark := _mark(entry)) and _space(entry.name) == own}
-    return len(seen)
+    return {mark for entry in _PROC.glob("[0-9]*") if (mark := _mark(entry)) and _space(entry.name) == own}
 
 
 def _mark(entry: Path) -> tuple[bytes, bytes] | None:

@@ -1,0 +1,199 @@
+import itertools
+
+import pytest
+
+from distdl_jupyter.clusters.ssh import meeting, network
+from distdl_jupyter.core.errors import InvalidSpec
+
+
+def address(name, address, prefix=24, speed=0, up=True, loopback=False, virtual=False):
+    return {"name": name, "address": address, "prefix": prefix, "up": up, "loopback": loopback, "speed": speed,
+            "virtual": virtual}  # fmt: skip
+
+
+LO = address("lo", "127.0.0.1", 8, loopback=True)
+
+
+def offered(wanted="", **hosts):
+    return {host: network.seats(host, found, wanted) for host, found in hosts.items()}
+
+
+def reaching(offer, works):
+    """Return what connecting found: ``works(source, seat)`` says whether, for all pairs."""
+    pairs = itertools.permutations(offer, 2)
+    return {
+        (source, seat.address): "" if works(source, seat) else "timed out"
+        for source, target in pairs
+        for seat in offer[target]
+    }
+
+
+def everything(_source, _seat):
+    return True
+
+
+def test_the_loopback_a_link_that_is_down_and_an_address_nobody_gave_out_are_no_seats():
+    found = network.seats("a", [LO, address("eth1", "10.0.0.1", up=False), address("eth2", "169.254.3.4", 16)])
+    assert found == []
+
+
+def test_the_network_that_all_share_is_found_under_each_hosts_own_name():
+    offer = offered(a=[LO, address("net0", "10.0.0.1")], b=[address("net1", "10.0.0.2"), LO])
+    common = network.choose(offer, reaching(offer, everything))
+    assert common.network == "10.0.0.0/24"
+    assert [(seat.interface, seat.address) for seat in common.seats] == [("net0", "10.0.0.1"), ("net1", "10.0.0.2")]
+    assert common.seat("b").interface == "net1"
+    assert common.interface == ""
+
+
+def test_an_interface_of_one_name_everywhere_is_told():
+    offer = offered(a=[address("ib0", "10.0.0.1")], b=[address("ib0", "10.0.0.2")])
+    assert network.choose(offer, reaching(offer, everything)).interface == "ib0"
+
+
+def test_two_networks_that_only_look_alike_do_not_win():
+    """Each host's eth0 says 192.168.0.0/24 and is the fastest, but they are not connected."""
+    offer = offered(
+        a=[address("eth0", "192.168.0.1", speed=100_000), address("net0", "10.0.0.1", speed=1000)],
+        b=[address("eth0", "192.168.0.2", speed=100_000), address("net1", "10.0.0.2", speed=1000)],
+    )
+    reached = reaching(offer, lambda _source, seat: seat.interface != "eth0")
+    assert network.choose(offer, reached).network == "10.0.0.0/24"
+
+
+def test_the_same_address_on_both_is_no_network_even_if_something_answers():
+    offer = offered(a=[address("docker0", "172.17.0.1", 16)], b=[address("docker0", "172.17.0.1", 16)])
+    reached = reaching(offer, everything)
+    assert network.choose(offer, reached) is None
+    assert network.closest(offer, reached) is None
+
+
+def test_the_fastest_of_two_that_work_is_taken_by_its_slowest_host():
+    offer = offered(
+        a=[address("eno1", "10.0.0.1", speed=1000), address("ib0", "10.1.0.1", speed=100_000)],
+        b=[address("eno1", "10.0.0.2", speed=1000), address("ib0", "10.1.0.2", speed=40_000)],
+    )
+    assert network.choose(offer, reaching(offer, everything)).network == "10.1.0.0/24"
+    slow = offered(
+        a=[address("eno1", "10.0.0.1", speed=1000), address("x", "10.1.0.1", speed=100_000)],
+        b=[address("eno1", "10.0.0.2", speed=1000), address("x", "10.1.0.2", speed=10)],
+    )
+    assert network.choose(slow, reaching(slow, everything)).network == "10.0.0.0/24"
+
+
+def test_a_private_network_comes_before_a_public_one_of_the_same_speed():
+    offer = offered(
+        a=[address("eth0", "8.8.8.1"), address("eth1", "10.0.0.1")],
+        b=[address("eth0", "8.8.8.2"), address("eth1", "10.0.0.2")],
+    )
+    assert network.choose(offer, reaching(offer, everything)).network == "10.0.0.0/24"
+
+
+def test_a_bridge_of_containers_is_taken_only_when_there_is_nothing_else():
+    bridge = {"a": address("docker0", "172.17.0.1", 16, 10_000, virtual=True),
+              "b": address("docker0", "172.17.0.2", 16, 10_000, virtual=True)}  # fmt: skip
+    both = offered(a=[bridge["a"], address("eth0", "10.0.0.1")], b=[bridge["b"], address("eth0", "10.0.0.2")])
+    assert network.choose(both, reaching(both, everything)).network == "10.0.0.0/24"
+    only = offered(a=[bridge["a"]], b=[bridge["b"]])
+    assert network.choose(only, reaching(only, everything)).network == "172.17.0.0/16"
+
+
+def test_hosts_in_different_subnets_meet_where_all_others_reach_them():
+    offer = offered(
+        a=[address("eth0", "192.168.7.1", speed=10_000), address("eth1", "10.1.0.1")],
+        b=[address("eth0", "192.168.8.1", speed=10_000), address("eth1", "10.2.0.1")],
+        c=[address("eth1", "10.2.0.2")],
+    )
+    common = network.choose(offer, reaching(offer, lambda _source, seat: seat.address.startswith("10.")))
+    assert common.network == "10.1.0.0/24,10.2.0.0/24"
+    assert [seat.address for seat in common.seats] == ["10.1.0.1", "10.2.0.1", "10.2.0.2"]
+
+
+def test_what_was_not_tried_does_not_count_as_reached():
+    offer = offered(a=[address("eth0", "10.0.0.1")], b=[address("eth0", "10.0.0.2")])
+    assert network.choose(offer, {("a", "10.0.0.2"): ""}) is None
+
+
+@pytest.mark.parametrize("wanted", ["10.0.0.0/24", "10.0.0.7/24", "10.0.0.0/8", "eth1"])
+def test_a_network_that_the_user_names_is_the_only_one(wanted):
+    offer = offered(
+        wanted,
+        a=[address("eth0", "192.168.0.1", speed=10_000), address("eth1", "10.0.0.1")],
+        b=[address("eth0", "192.168.0.2", speed=10_000), address("eth1", "10.0.0.2")],
+    )
+    assert network.choose(offer, reaching(offer, everything)).network == "10.0.0.0/24"
+
+
+@pytest.mark.parametrize("wanted", ["10.0.0.0/33", "ten/8", "fe80::/10"])
+def test_what_is_no_network_is_refused_with_the_form_it_takes(wanted):
+    with pytest.raises(InvalidSpec, match=r"10\.0\.0\.0/24") as caught:
+        offered(wanted, a=[address("eth0", "10.0.0.1")])
+    assert caught.value.field == "network"
+
+
+def test_one_host_alone_meets_on_its_loopback():
+    common = network.loopback("a", [address("eth0", "10.0.0.1"), LO])
+    assert (common.interface, common.seat("a").address) == ("lo", "127.0.0.1")
+
+
+def test_of_an_unknown_host_there_is_no_seat():
+    with pytest.raises(KeyError):
+        network.loopback("a").seat("b")
+
+
+# what is said of it --------------------------------------------------------------------------
+
+
+def rows(offer, works, wanted=""):
+    reached = reaching(offer, works)
+    return meeting.rows(offer, reached, network.choose(offer, reached), wanted)
+
+
+THREE = {"a": [address("net0", "10.0.0.1")], "b": [address("net1", "10.0.0.2")], "c": [address("net2", "10.0.0.3")]}
+
+
+def test_each_hosts_address_is_told_and_that_all_are_reached():
+    found = rows(offered(**THREE), everything)
+    assert [(row.node, row.says) for row in found] == [
+        ("a", "10.0.0.1 on net0 (10.0.0.0/24)"),
+        ("b", "10.0.0.2 on net1 (10.0.0.0/24)"),
+        ("c", "10.0.0.3 on net2 (10.0.0.0/24)"),
+        ("", "every host reaches every other"),
+    ]
+    assert {row.level for row in found} == {"ok"}
+
+
+def test_a_firewall_names_both_ends_and_the_direction():
+    found = rows(offered(**THREE), lambda source, seat: (source, seat.host) != ("a", "b"))
+    (red,) = [row for row in found if row.level == "error"]
+    assert (red.node, red.what, red.says) == ("b", "Ports", "a does not reach b at 10.0.0.2: timed out")
+    assert red.remedy.startswith("Let TCP from a to 10.0.0.2")
+
+
+def test_a_host_that_nobody_reaches_is_one_row():
+    found = rows(offered(**THREE), lambda _source, seat: seat.host != "c")
+    (red,) = [row for row in found if row.level == "error"]
+    assert red.says == "a and b do not reach c at 10.0.0.3: timed out"
+
+
+def test_another_machine_at_an_address_has_another_remedy():
+    offer = offered(**THREE)
+    reached = reaching(offer, everything) | {("a", "10.0.0.3"): "something else answers there"}
+    (red,) = [row for row in meeting.rows(offer, reached, None, "") if row.level == "error"]
+    assert "an address that no other machine has" in red.remedy
+
+
+def test_hosts_without_a_common_network_say_what_they_have():
+    found = rows(offered(a=[address("x", "10.0.0.1")], b=[address("x", "10.1.0.1")]), lambda *_: False)
+    (red,) = found
+    assert red.level == "error"
+    assert "a has 10.0.0.1; b has 10.1.0.1" in red.says
+    assert red.remedy
+
+
+def test_a_host_without_the_wanted_network_is_named_with_the_option():
+    found = rows(
+        offered("10.0.0.0/24", a=[address("x", "10.0.0.1")], b=[address("x", "10.1.0.1")]), everything, "10.0.0.0/24"
+    )
+    (red,) = found
+    assert (red.node, red.says) == ("b", "has no address on 10.0.0.0/24, the option network")

