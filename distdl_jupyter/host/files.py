@@ -15,7 +15,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple, Protocol, cast
 
-_PIECE = 256 * 1024
+#: Bytes that are written or read at once; a multiple of tar's 512.
+_PIECE = 64 * 1024
 
 
 class Refused(ValueError):
@@ -48,7 +49,7 @@ def pack(folder: Path, paths: Iterable[str], write: Callable[[bytes], object]) -
     root = folder.resolve()
     files = count = 0
     skipped: list[str] = []
-    with tarfile.open(fileobj=_Writer(write), mode="w|", format=tarfile.PAX_FORMAT) as archive:
+    with tarfile.open(fileobj=_Writer(write), mode="w|", bufsize=_PIECE, format=tarfile.PAX_FORMAT) as archive:
         for path in _without_inner({parts(one) for one in paths}):
             for name in _below(root, "/".join(path)):
                 size = _add(archive, root, name)
@@ -144,7 +145,7 @@ def unpack(folder: Path, stream: Readable) -> Moved:
     files = count = 0
     root = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        with tarfile.open(fileobj=cast("IO[bytes]", stream), mode="r|") as archive:
+        with tarfile.open(fileobj=cast("IO[bytes]", stream), mode="r|", bufsize=_PIECE) as archive:
             for member in archive:
                 if not (member.isreg() or member.isdir()):
                     raise Refused(f"{member.name!r} is neither a file nor a folder.")

@@ -6,6 +6,7 @@ reserved among this user's jobs by a lock file that lives as long as the agent.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import random
@@ -17,7 +18,7 @@ LOW, HIGH = 20_000, 32_000
 
 
 class Ports:
-    """The ports that were reserved, until the process ends."""
+    """The ports that were reserved, until they are released or the process ends."""
 
     def __init__(self) -> None:
         self._held: list[int] = []
@@ -37,6 +38,11 @@ class Ports:
             os.close(fd)
         raise OSError(f"No free TCP port between {LOW} and {HIGH} was found on {address}.")
 
+    def release(self) -> None:
+        """Give all of them back."""
+        while self._held:
+            os.close(self._held.pop())
+
 
 def _lock(fd: int) -> bool:
     try:
@@ -47,19 +53,18 @@ def _lock(fd: int) -> bool:
 
 
 def _is_free(address: str, port: int) -> bool:
-    """Say whether it can be bound there and, where the host has IPv6, on its loopback too."""
+    """Say whether it can be bound there and nothing has it on the loopback of IPv6."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    if not _binds(family, address, port):
-        return False
-    return family == socket.AF_INET6 or _binds(socket.AF_INET6, "::1", port, missing=True)
+    # A host without IPv6 has nothing there.
+    return _refusal(family, address, port) is None and _refusal(socket.AF_INET6, "::1", port) != errno.EADDRINUSE
 
 
-def _binds(family: socket.AddressFamily, host: str, port: int, *, missing: bool = False) -> bool:
-    """Try to bind; ``missing`` is the answer where the host has no such address."""
+def _refusal(family: socket.AddressFamily, host: str, port: int) -> int | None:
+    """Return the error number with which binding fails, None when it does not."""
     try:
         with socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, port))
-    except OSError:
-        return missing
-    return True
+    except OSError as error:
+        return error.errno
+    return None
