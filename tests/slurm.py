@@ -49,7 +49,6 @@ class Slurm:
         self._private = private or {}
         self._cpus = cpus
         self._daemons = {}
-        self._before = {}
         self.folder = Path(tempfile.mkdtemp(prefix="distdl-slurm-"))
         self.folder.chmod(0o755)
         self.conf = self.folder / "slurm.conf"
@@ -113,7 +112,7 @@ class Slurm:
         self._daemon("munged", [*as_munge, _path("munged"), "--foreground", f"--key-file={folder}/key",
                                 f"--socket={folder}/sock", f"--pid-file={folder}/pid", f"--log-file={folder}/log",
                                 f"--seed-file={folder}/seed", "--num-threads=2"])  # fmt: skip
-        _until(lambda: (folder / "sock").exists(), "munged")
+        _until((folder / "sock").exists, "munged")
 
     def _write_conf(self):
         nodes = "".join(
@@ -160,20 +159,6 @@ class Slurm:
 
         _until(idle, f"Slurm in {self.folder}")
 
-    def __enter__(self):
-        """Let the commands of this process and its children speak to this Slurm."""
-        self._before = {"SLURM_CONF": os.environ.get("SLURM_CONF")}
-        os.environ["SLURM_CONF"] = str(self.conf)
-        return self
-
-    def __exit__(self, *_):
-        for name, value in self._before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-        self.down()
-
     def down(self):
         """Take all of it away, with whatever still runs there."""
         self.hosts.down()
@@ -192,18 +177,34 @@ def _until(condition, what, patience=60):
 
 
 @pytest.fixture(scope="session")
-def slurm_of_two():
-    """Two nodes for the whole run."""
+def two_nodes():
+    """Two nodes for the whole run; whoever changes them sets them right again."""
     if missing():
         pytest.skip(missing())
-    with Slurm(2) as slurm:
-        yield slurm
+    slurm = Slurm(2)
+    yield slurm
+    slurm.down()
 
 
 @pytest.fixture
-def slurm_of():
+def slurm(two_nodes, monkeypatch):
+    """Two nodes, to which Slurm's commands in this test speak."""
+    monkeypatch.setenv("SLURM_CONF", str(two_nodes.conf))
+    return two_nodes
+
+
+@pytest.fixture
+def slurm_of(monkeypatch):
     """Make a Slurm for one test: ``slurm_of(3)``."""
     if missing():
         pytest.skip(missing())
-    with contextlib.ExitStack() as stack:
-        yield lambda count=2, **options: stack.enter_context(Slurm(count, **options))
+    made = []
+
+    def make(count=2, **options):
+        made.append(Slurm(count, **options))
+        monkeypatch.setenv("SLURM_CONF", str(made[-1].conf))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.down()

@@ -271,6 +271,7 @@ class Cluster(ABC):
         """Find a job again whose supervisor died and return it as a run. Raises LaunchFailed when it is gone.
 
         ``read`` holds how many bytes of each (rank, stream) were written down before; reading goes on behind them.
+        The stream that is no rank's own is (-1, "sys").
         """
         raise LaunchFailed(f"A job on {self.title or self.name} cannot go on without its supervisor.")
 

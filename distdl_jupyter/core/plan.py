@@ -29,6 +29,7 @@ class RankPlace:
 
 #: What a placement holds where only the node itself will know, when the job begins there: words that it replaces.
 LATE_ADDRESS, LATE_INTERFACE, LATE_CORES = "@address@", "@interface@", "@cores@"
+LATE_NETWORK = "@network@"
 
 
 def late_port(number: int) -> str:
@@ -41,7 +42,7 @@ class Placement:
     """What a cluster offers a job: one place per rank, ports reserved on ``address``, the network interface.
 
     ``address`` is one of node 0: services run there and rank 0 listens there. Where a scheduler chooses the nodes
-    later, the four are ``LATE_...`` words.
+    later, they and ``network`` are ``LATE_...`` words.
     """
 
     ranks: tuple[RankPlace, ...]

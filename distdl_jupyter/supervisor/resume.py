@@ -40,13 +40,18 @@ def handle(past: Sequence[Event]) -> Handle | None:
 
 
 def positions(past: Sequence[Event]) -> dict[tuple[int, str], int]:
-    """Return how many bytes of each (rank, stream) are in the events; reports stand on the stream "out"."""
+    """Return how many bytes of each (rank, stream) are in the events; reports stand on the stream "out".
+
+    What is no rank's own, as a launcher's words, is counted as (-1, "sys").
+    """
     read: dict[tuple[int, str], int] = {}
     for event in past:
-        rank, at = event.get("rank"), event.get("at")
-        if isinstance(rank, int) and isinstance(at, int):
+        at = event.get("at")
+        if isinstance(at, int):
+            rank = event.get("rank")
             stream = str(event.get("stream")) if event["type"] == "log" else "out"
-            read[rank, stream] = max(at, read.get((rank, stream), 0))
+            key = (rank if isinstance(rank, int) else -1, stream)
+            read[key] = max(at, read.get(key, 0))
     return read
 
 

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from dataclasses import dataclass, field
+
+from distdl_jupyter.clusters.slurm import commands
+from distdl_jupyter.core.errors import InvalidSpec
+
+#: Options of sbatch that a job sets itself: with others it could not be followed.
+_OWN = ("--array", "-a", "--wrap", "--parsable", "--output", "-o", "--error", "-e", "--export", "--job-name", "-J",
+        "--nodes", "-N", "--ntasks", "-n", "--ntasks-per-node", "--chdir", "-D", "--requeue", "--wait", "-W",
+        "--test-only")  # fmt: skip
+_GPUS = re.compile(r"(?:(?:gpu:)?[A-Za-z0-9_.-]+:)?\d+")
+_WORD = re.compile(r"[A-Za-z0-9_.,@%+-]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,3 +40,62 @@ class SlurmOptions:
     directory: str = field(
         default="", metadata={"help": "a folder that all nodes share (default: the job's own folder, when they do)"}
     )
+
+    def __post_init__(self) -> None:
+        for name in ("time_limit", "gpus_per_node"):
+            object.__setattr__(self, name, _text(getattr(self, name)))
+        self._check_words()
+        self._check_time()
+        self._check_counts()
+        self._check_extra()
+
+    @property
+    def gpus(self) -> int:
+        """How many GPUs each node gives to a job."""
+        return commands.gpus_in(self.gpus_per_node)[0]
+
+    @property
+    def more(self) -> list[str]:
+        """The words of ``extra``."""
+        return shlex.split(self.extra)
+
+    def _check_words(self) -> None:
+        for name in ("partition", "account", "qos"):
+            if (value := getattr(self, name)) and not _WORD.fullmatch(value):
+                raise InvalidSpec(f"{name} is {value!r}, but it takes a name that Slurm knows.", field=name)
+
+    def _check_time(self) -> None:
+        try:
+            commands.minutes(self.time_limit)
+        except ValueError:
+            raise InvalidSpec(
+                f"time_limit is {self.time_limit!r}, but Slurm takes minutes or a time.",
+                field="time_limit",
+                hint="Write 30 (minutes), 2:00:00 (hours), 1-12 (days-hours) or UNLIMITED.",
+            ) from None
+
+    def _check_counts(self) -> None:
+        if self.gpus_per_node and not _GPUS.fullmatch(self.gpus_per_node):
+            raise InvalidSpec(f"gpus_per_node is {self.gpus_per_node!r}, but it takes a number or a type and a number.",
+                              field="gpus_per_node", hint="Write 4 or a100:4.")  # fmt: skip
+        cores: object = self.cpus_per_task
+        if cores is not None and (isinstance(cores, bool) or not isinstance(cores, int) or cores < 1):
+            raise InvalidSpec(f"cpus_per_task is {cores!r}, but it takes a whole number from 1.", field="cpus_per_task")
+
+    def _check_extra(self) -> None:
+        try:
+            words = self.more
+        except ValueError as error:
+            raise InvalidSpec(f"extra cannot be read as a command line: {error}.", field="extra") from None
+        own = next((word for word in words if word.split("=")[0] in _OWN), None)
+        if own is not None:
+            raise InvalidSpec(
+                f"extra holds {own}, which the job sets itself.",
+                field="extra",
+                hint="Take it out; node_count and process_count_per_node say how many ranks run.",
+            )
+
+
+def _text(value: object) -> str:
+    """Return what a user gave as text: a number is one too."""
+    return "" if value is None else str(value).strip()

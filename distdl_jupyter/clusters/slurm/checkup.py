@@ -1,0 +1,94 @@
+"""Whether a Slurm cluster can run jobs: commands, controller, partition, nodes, limits, folders."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from distdl_jupyter.clusters.base import Check
+from distdl_jupyter.clusters.slurm import commands, probe, words
+from distdl_jupyter.core.words import plural
+
+if TYPE_CHECKING:
+    from distdl_jupyter.clusters.base import NodeInfo
+    from distdl_jupyter.clusters.slurm.commands import Partition
+    from distdl_jupyter.clusters.slurm.options import SlurmOptions
+
+
+def checked(options: SlurmOptions, modules: Sequence[str], programs: Sequence[str]) -> list[Check]:
+    """Return what was looked at, in the order in which it matters."""
+    if lacking := commands.absent():
+        return [Check("", "Slurm", "error", "Slurm's commands are not here.", lacking)]
+    try:
+        partitions = commands.partitions()
+        nodes = [words.node(node) for node in commands.nodes(options.partition)]
+    except commands.SlurmFailed as error:
+        return [Check("", "Slurm", "error", error.message, "See whether its controller is up: scontrol ping.")]
+    found = [Check("", "Slurm", "ok", "its controller answers"), *_partition(options, partitions)]
+    found += [*_nodes(nodes), *_gpus(options, nodes), _folder(options)]
+    if any(check.level == "error" for check in found):
+        return found
+    return [*found, *probe.look(options, options.python or sys.executable, modules, programs)]
+
+
+def _partition(options: SlurmOptions, partitions: Sequence[Partition]) -> list[Check]:
+    names = ", ".join(partition.name for partition in partitions)
+    if options.partition:
+        chosen = next((one for one in partitions if one.name == options.partition.split(",")[0]), None)
+    else:
+        chosen = next((one for one in partitions if one.default), None)
+    if chosen is None:
+        says = f"there is no partition {options.partition}" if options.partition else "Slurm has no default partition"
+        return [Check("", "Partition", "error", says, f"Set the option partition to one of {names}.")]
+    if not chosen.up:
+        return [Check("", "Partition", "error", f"{chosen.name} is down", f"Choose another one of {names}, or wait.")]
+    return [Check("", "Partition", "ok", f"{chosen.name}, {plural(chosen.nodes, 'node')}"), *_limit(options, chosen)]
+
+
+def _limit(options: SlurmOptions, partition: Partition) -> list[Check]:
+    wanted = commands.minutes(options.time_limit)
+    if partition.time_limit is None:
+        return []
+    if wanted is not None and wanted > partition.time_limit:
+        says = f"{options.time_limit} is longer than {partition.name} allows ({partition.time_limit} minutes)"
+        return [Check("", "Time limit", "error", says, f"Set time_limit to {partition.time_limit} or less.")]
+    return [Check("", "Time limit", "ok", f"{partition.name} allows {plural(partition.time_limit, 'minute')}")]
+
+
+def _nodes(nodes: Sequence[NodeInfo]) -> list[Check]:
+    if nodes and all(node.state == "down" for node in nodes):
+        return [Check("", "Nodes", "error", "no node is up", "Ask the administrators, or choose another partition.")]
+    return [
+        Check(node.name, "Node", "warning" if node.state == "down" else "ok", node.detail or node.state,
+              "Jobs go to the other nodes meanwhile." if node.state == "down" else "")
+        for node in nodes
+    ]  # fmt: skip
+
+
+def _gpus(options: SlurmOptions, nodes: Sequence[NodeInfo]) -> list[Check]:
+    most = max((node.gpus for node in nodes), default=0)
+    if options.gpus > most:
+        return [Check("", "GPUs", "error", f"gpus_per_node is {options.gpus_per_node}, but a node has {most} at most",
+                      "Set a smaller gpus_per_node, or another partition.")]  # fmt: skip
+    if most and not options.gpus:
+        return [Check("", "GPUs", "info", f"nodes have up to {plural(most, 'GPU')}, and jobs ask for none",
+                      f"Set gpus_per_node to {most} to use them.")]  # fmt: skip
+    return []
+
+
+def _folder(options: SlurmOptions) -> Check:
+    if not options.directory:
+        return Check("", "Folder", "info", "jobs lie in this machine's own folder of jobs",
+                     "Set the option directory if the nodes do not share it.")  # fmt: skip
+    folder = Path(options.directory).expanduser()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".distdl-probe"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        return Check("", "Folder", "error", f"{folder} cannot be written: {error.strerror}",
+                     "Set the option directory to a folder that the nodes and this machine share.")  # fmt: skip
+    return Check("", "Folder", "ok", f"{folder} can be written")

@@ -1,0 +1,285 @@
+"""Slurm's own commands and what they print. Nothing here knows jobs of this package.
+
+They print for people, so each is asked for fields by name, and a job's name is kept free of what could pass for one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from distdl_jupyter.core.errors import DistDLError
+
+PROGRAMS = ("sbatch", "squeue", "scontrol", "scancel", "sinfo")
+#: What of an own allocation may reach Slurm's commands; the rest would be taken for wishes about the new job.
+_KEPT = frozenset(("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_DEBUG_FLAGS"))
+_PATIENCE = 20.0
+_SILENT = re.compile(
+    r"unable to contact slurm controller|connection (refused|timed out)|timed out on send/recv|zero bytes were"
+    r"|socket timed out|unexpected message received|controller not responding",
+    re.IGNORECASE,
+)
+_UNKNOWN = re.compile(r"invalid job id", re.IGNORECASE)
+
+
+class SlurmFailed(DistDLError):
+    """A command of Slurm was refused."""
+
+
+class SlurmSilent(SlurmFailed):
+    """Slurm's controller does not answer now."""
+
+
+class UnknownJob(SlurmFailed):
+    """Slurm knows nothing (any more) of this job."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """A job as Slurm tells it: ``state`` and ``reason`` are Slurm's words, "" for no reason."""
+
+    state: str
+    reason: str = ""
+    exit_code: int = 0
+    exit_signal: int = 0
+    nodes: str = ""
+
+    @property
+    def pending(self) -> bool:
+        """Whether no process of it was started yet."""
+        return self.state in ("PENDING", "REQUEUED", "CONFIGURING", "SPECIAL_EXIT", "REQUEUE_HOLD", "RESV_DEL_HOLD")
+
+    @property
+    def ended(self) -> bool:
+        """Whether none of its ranks lives any more, as far as Slurm knows."""
+        return self.state in _ENDED
+
+
+_ENDED = frozenset(
+    ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "BOOT_FAIL", "DEADLINE",
+     "REVOKED")
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node as ``sinfo`` tells it."""
+
+    name: str
+    state: str
+    cores: int = 0
+    gpus: int = 0
+    gpu_name: str = ""
+    load: float | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A partition: ``time_limit`` in minutes (None: none) and how many nodes it has."""
+
+    name: str
+    up: bool
+    time_limit: int | None
+    nodes: int
+    default: bool
+
+
+def absent() -> str:
+    """Return a sentence with the remedy when Slurm's commands are not here, else ""."""
+    lacking = [program for program in PROGRAMS if shutil.which(program) is None]
+    if not lacking:
+        return ""
+    return (f"Slurm's {', '.join(lacking)} {'is' if len(lacking) == 1 else 'are'} not on the PATH: run this on a login "
+            "node of the cluster, or install its client (Debian: apt-get install slurm-client).")  # fmt: skip
+
+
+def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the environment of Slurm's commands."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_") or name in _KEPT}
+    return {**own, **(more or {})}
+
+
+def run(*command: str, given: str = "", more: Mapping[str, str] | None = None) -> str:
+    """Run a command of Slurm and return what it printed. Raises SlurmFailed, SlurmSilent, UnknownJob."""
+    try:
+        done = subprocess.run(
+            command, input=given, capture_output=True, text=True, env=environment(more), timeout=_PATIENCE, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise SlurmSilent(f"Slurm did not answer {command[0]} within {_PATIENCE:g} s.") from None
+    except OSError as error:
+        raise SlurmFailed(absent() or f"{command[0]} cannot be started: {error.strerror}.") from None
+    if done.returncode == 0:
+        return done.stdout
+    said = done.stderr.strip() or done.stdout.strip()
+    kind = SlurmSilent if _SILENT.search(said) else UnknownJob if _UNKNOWN.search(said) else SlurmFailed
+    raise kind(_sentence(command[0], said))
+
+
+def _sentence(program: str, said: str) -> str:
+    """Return the last thing that a command complained of, without its "sbatch: error:"."""
+    lines = [re.sub(r"^(\w+: )?((error|fatal|warning): )?", "", line).strip() for line in said.splitlines()]
+    last = next((line for line in reversed(lines) if line), "it said nothing")
+    return f"{program} was refused: {last.rstrip('.')}."
+
+
+# jobs -----------------------------------------------------------------------------------------
+
+
+def number(job: str) -> str:
+    """Return the number of a job that was submitted: "12" of "12" or of "12;cluster"."""
+    return job.partition(";")[0]
+
+
+def _at(job: str) -> Mapping[str, str]:
+    """Return what lets Slurm's commands speak to the job's own cluster, where there are several."""
+    cluster = job.partition(";")[2]
+    return {"SLURM_CLUSTERS": cluster} if cluster else {}
+
+
+def submit(arguments: Sequence[str], script: str, secrets: Mapping[str, str]) -> str:
+    """Submit a script and return the job: its number, or "number;cluster". Raises SlurmFailed.
+
+    Values of ``secrets`` travel in sbatch's environment; ``arguments`` name them.
+    """
+    job = run("sbatch", "--parsable", *arguments, given=script, more=secrets).strip()
+    if not number(job).isdigit():
+        raise SlurmFailed(f"sbatch answered {job[:200]!r} where the job's number was expected.")
+    return job
+
+
+def state(job: str) -> JobState:
+    """Return how a job stands. Raises UnknownJob when Slurm has forgotten it, SlurmSilent."""
+    try:
+        return _job_state(run("scontrol", "show", "job", "--oneliner", number(job), more=_at(job)))
+    except UnknownJob:
+        found = _from_accounting(job)
+        if found is None:
+            raise
+        return found
+
+
+def _job_state(text: str) -> JobState:
+    fields = dict(word.partition("=")[::2] for word in text.split("\n", 1)[0].split(" ") if "=" in word)
+    code, _, signal_ = fields.get("ExitCode", "0:0").partition(":")
+    reason = fields.get("Reason", "")
+    return JobState(
+        fields.get("JobState", "").rstrip("+"), "" if reason in ("None", "(null)") else reason, _number(code),
+        _number(signal_), "" if fields.get("NodeList") == "(null)" else fields.get("NodeList", ""),
+    )  # fmt: skip
+
+
+def _from_accounting(job: str) -> JobState | None:
+    """Return the state from Slurm's accounting, None where there is none."""
+    if shutil.which("sacct") is None:
+        return None
+    try:
+        said = run("sacct", "--noheader", "--parsable2", "--allocations", "--jobs", number(job),
+                   "--format=State,ExitCode", more=_at(job))  # fmt: skip
+    except SlurmFailed:
+        return None
+    first = next(iter(said.splitlines()), "")
+    if "|" not in first:
+        return None
+    name, code = first.split("|")[:2]
+    return JobState(
+        name.split()[0] if name else "", "", _number(code.partition(":")[0]), _number(code.partition(":")[2])
+    )
+
+
+def _number(text: str) -> int:
+    found = re.match(r"\d+", text)
+    return int(found[0]) if found else 0
+
+
+def send(job: str, name: str, *, part: str = "", everywhere: bool = False) -> None:
+    """Signal the processes of all steps of a job, of one ``part`` of it ("0", "batch"), or of all parts.
+
+    KILL must name a part to act at once: for a whole job Slurm begins with TERM and waits (KillWait).
+    Raises SlurmFailed.
+    """
+    target = f"{number(job)}.{part}" if part else number(job)
+    run("scancel", f"--signal={name}", *(["--full"] if everywhere else []), target, more=_at(job))
+
+
+def cancel(job: str, *, pending_only: bool = False) -> None:
+    """Take a job out of the queue, or end it. Raises SlurmFailed."""
+    run("scancel", *(["--state=PENDING"] if pending_only else []), number(job), more=_at(job))
+
+
+def jobs_named(name: str) -> list[str]:
+    """Return the numbers of this user's jobs whose name ends in ``name``. Raises SlurmFailed."""
+    said = run("squeue", "--noheader", "--me", "--format=%i %j")
+    return [line.split(" ", 1)[0] for line in said.splitlines() if line.strip().endswith(name)]
+
+
+# nodes ----------------------------------------------------------------------------------------
+
+
+def nodes(partition: str = "") -> list[Node]:
+    """Return the nodes, of one partition or of all. Raises SlurmFailed."""
+    which = [f"--partition={partition}"] if partition else []
+    said = run("sinfo", "--noheader", "--Node", *which, "--format=%N|%T|%c|%O|%G|%E")
+    found = {line.split("|", 1)[0]: _node(line.split("|", 5)) for line in said.splitlines() if line.count("|") >= 5}
+    return list(found.values())
+
+
+def _node(fields: Sequence[str]) -> Node:
+    name, state_, cores, load, gres, reason = (field.strip() for field in fields)
+    gpus, gpu_name = gpus_in(gres)
+    return Node(name, state_, _number(cores), gpus, gpu_name, _float(load), "" if reason == "none" else reason)
+
+
+def gpus_in(gres: str) -> tuple[int, str]:
+    """Return how many GPUs and which ones from Slurm's ``gpu:a100:4(S:0-1)`` or from ``a100:4`` or ``4``."""
+    count, names = 0, []
+    for part in re.sub(r"\([^)]*\)", "", gres).split(","):
+        words = part.removeprefix("gpu:").split(":")
+        if (part.startswith("gpu") or ":" not in gres or not gres.count("gpu")) and words[-1].isdigit():
+            count += int(words[-1])
+            names += words[:-1]
+    return count, ", ".join(dict.fromkeys(names))
+
+
+def _float(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def partitions() -> list[Partition]:
+    """Return the partitions. Raises SlurmFailed."""
+    said = run("sinfo", "--noheader", "--format=%P|%a|%l|%D")
+    merged: dict[str, Partition] = {}
+    for line in said.splitlines():
+        name, up, limit, count = (field.strip() for field in line.split("|"))
+        plain = name.rstrip("*")
+        before = merged[plain].nodes if plain in merged else 0
+        merged[plain] = Partition(plain, up == "up", minutes(limit), before + _number(count), name.endswith("*"))
+    return list(merged.values())
+
+
+def minutes(limit: str) -> int | None:
+    """Return Slurm's time limit in minutes, rounded up; None for no limit.
+
+    It is written as minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes or
+    days-hours:minutes:seconds (sbatch(1), ``--time``). Raises ValueError.
+    """
+    if limit.strip().lower() in ("infinite", "unlimited", "n/a", ""):
+        return None
+    days, dash, clock = limit.strip().rpartition("-")
+    parts = [int(part) for part in clock.split(":")]
+    if len(parts) > 3 or any(part < 0 for part in parts):
+        raise ValueError(limit)
+    if dash:
+        hours, mins, seconds = [*parts, 0, 0][:3]
+        return int(days) * 1440 + hours * 60 + mins + (seconds > 0)
+    if len(parts) == 3:
+        return parts[0] * 60 + parts[1] + (parts[2] > 0)
+    return parts[0] + (len(parts) == 2 and parts[1] > 0)

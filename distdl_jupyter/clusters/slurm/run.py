@@ -1,0 +1,308 @@
+"""A job in Slurm: output from the files that its tasks write, ends from what they write down, else from Slurm's state.
+
+Everything here can be taken up again by another supervisor: the job's number and its folder are all it takes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.clusters import processes
+from distdl_jupyter.clusters.base import Context, Exit, Remark, Run, Start, Stream
+from distdl_jupyter.clusters.slurm import commands, words
+from distdl_jupyter.clusters.slurm.tail import Tail, Tailer, make_room
+from distdl_jupyter.clusters.slurm.watch import Watch
+from distdl_jupyter.core.errors import LaunchFailed
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from distdl_jupyter.clusters.slurm.commands import JobState
+    from distdl_jupyter.clusters.slurm.script import Site
+    from distdl_jupyter.core.spec import JobSpec
+
+FirstExit = Callable[[str], tuple[int, int | None, int | None] | None]
+
+#: Seconds that a rank's last output may take to be seen here, through a network file system.
+_SETTLE = 10.0
+#: Seconds that an end may wait for Slurm's word about its cause.
+_CAUSE = 5.0
+#: Seconds after Slurm's end of the job in which tasks' last files may still become visible.
+_GRACE = 3.0
+#: Seconds that the end of a job waits for Slurm to take its processes away.
+_RELEASE = 15.0
+#: Slurm's word for an output file that could not be opened on the node (its exit "signal" 53).
+_NO_OUTPUT = 53
+_TASK_DIED = re.compile(r"srun: error: \S+: tasks? ([\d,-]+): (Killed|Segmentation fault|Aborted|Bus error)")
+
+
+class SlurmRun(Run):
+    """One submitted job. ``read`` says how much of each (rank, stream) was heard before."""
+
+    def __init__(
+        self, spec: JobSpec, site: Site, job: str, context: Context, first_exit: FirstExit | None = None,
+        read: Mapping[tuple[int, str], int] | None = None,
+    ) -> None:  # fmt: skip
+        self._spec = spec
+        self._site = site
+        self._context = context
+        self._first_exit = first_exit
+        read = read or {}
+        make_room(4 * spec.process_count)
+        self._tailer = Tailer((
+            Tail(site.output, None, "out", read.get((-1, "sys"), 0)),
+            *(Tail(site.run / f"rank-{rank}.{name}", rank, name, read.get((rank, name), 0))
+              for rank in range(spec.process_count) for name in ("out", "err")),
+        ))  # fmt: skip
+        self._watch = Watch(job)
+        self._open = set(range(spec.process_count))
+        self._seen: dict[int, float] = {}
+        self._died: dict[int, float] = {}
+        self._sent: set[str] = set()
+        self._over_at: float | None = None
+        self._tailer.start()
+        self._watch.start()
+
+    @property
+    def streams(self) -> tuple[Stream, ...]:
+        """What Slurm's batch script printed, then each rank's output."""
+        return tuple(tail.stream for tail in self._tailer.tails)
+
+    def started(self) -> list[Start]:
+        """Return nothing: ranks tell their pids themselves."""
+        return []
+
+    def waiting(self) -> str:
+        """Return why Slurm has not begun the job, with its number."""
+        state = self._watch.state
+        if any(tail.position for tail in self._tailer.tails):
+            return ""  # a rank speaks, which Slurm tells a little later
+        if state is None:
+            return f"Slurm job {commands.number(self._watch.job)} was submitted"
+        if not state.pending:
+            return ""
+        return f"Slurm job {commands.number(self._watch.job)}: {words.waiting(state)}"
+
+    def remarks(self) -> list[Remark]:
+        """Return what Slurm said that the user should act on."""
+        return self._watch.remarks()
+
+    def overheard(self, text: str) -> None:
+        """Hear of tasks that were killed."""
+        for ranks, _how in _TASK_DIED.findall(text):
+            for rank in _numbers(ranks):
+                self._died.setdefault(rank, time.monotonic())
+
+    # ends -------------------------------------------------------------------------------------
+
+    def poll(self) -> list[Exit]:
+        """Return the ranks that have ended and whose output was passed on."""
+        found = self._launched(self._first_exit) if self._first_exit is not None else self._told()
+        if not found and self._open and self._is_over():
+            found = [self._without_word(rank) for rank in sorted(self._open)]
+        self._open -= {exit_.rank for exit_ in found}
+        return found
+
+    def _told(self) -> list[Exit]:
+        found = []
+        for rank in sorted(self._open):
+            if (word := _read(self._site.run / f"rank-{rank}.exit")) and self._settled(rank, word):
+                found.append(Exit(rank, word.get("code"), word.get("signal"), self._cause(word)))
+            elif not word and self._died_silently(rank):
+                found.append(Exit(rank, None, "KILL", self._slurm_says() or "Slurm's task on the node was killed."))
+        return found
+
+    def _settled(self, rank: int, word: Mapping[str, Any]) -> bool:
+        """Say whether all of the rank's output is here, and Slurm was asked where it may know the cause."""
+        now = time.monotonic()
+        if rank not in self._seen:
+            self._seen[rank] = now
+            self._watch.hurry()
+        waited = now - self._seen[rank]
+        whole = all(self._tailer.position(rank, name) >= int(word.get(name) or 0) for name in ("out", "err"))
+        asked = (
+            word.get("signal") not in ("TERM", "KILL") or bool(self._sent) or self._watch.asked_at > self._seen[rank]
+        )
+        return (whole or waited > _SETTLE) and (asked or waited > _CAUSE)
+
+    def _died_silently(self, rank: int) -> bool:
+        return rank in self._died and time.monotonic() - self._died[rank] > _GRACE
+
+    def _cause(self, word: Mapping[str, Any]) -> str:
+        own = str(word.get("evidence") or "")
+        return own or (self._slurm_says() if word.get("signal") else "")
+
+    def _slurm_says(self) -> str:
+        return words.end(self._watch.state) if self._watch.state is not None and not self._sent else ""
+
+    def _is_over(self) -> bool:
+        """Say whether Slurm ended the job some seconds ago."""
+        if not self._watch.ended:
+            return False
+        self._over_at = self._over_at or time.monotonic()
+        return time.monotonic() - self._over_at > _GRACE
+
+    def _without_word(self, rank: int) -> Exit:
+        """Return the end of a rank of which only Slurm knows."""
+        state = self._watch.state
+        assert state is not None, "the job is over, which only its state tells"
+        if "KILL" in self._sent:
+            return Exit(rank, None, "KILL")
+        if self._watch.forgotten:
+            return Exit(
+                rank, None, None, f"Slurm knows nothing any more of its job {commands.number(self._watch.job)}."
+            )
+        if state.state == "NODE_FAIL":
+            return Exit(rank, None, None, words.end(state))
+        if state.exit_signal == _NO_OUTPUT:
+            why = f"The nodes cannot write to {self._site.job}: set the option directory to a folder that all share."
+            return Exit(rank, 1, None, why)
+        if state.state in ("CANCELLED", "TIMEOUT", "PREEMPTED", "DEADLINE"):
+            return Exit(rank, None, "TERM", words.end(state) if not self._sent else "")
+        return Exit(rank, state.exit_code or 1, None, words.end(state) or _unexplained(state))
+
+    def _launched(self, reader: FirstExit) -> list[Exit]:
+        """Return all ranks' ends when their launcher has ended and everything that was printed is here."""
+        word = _read(self._site.run / "launcher.exit")
+        if not word or not self._open:
+            return []
+        if self._over_at is None:
+            self._over_at = time.monotonic()
+            self._watch.hurry()
+        if not self._tailer.caught_up() and time.monotonic() - self._over_at < _SETTLE:
+            return []
+        code = word.get("code")
+        if code == 0:
+            return [Exit(rank, 0, None) for rank in sorted(self._open)]
+        evidence = str(word.get("evidence") or "") or self._slurm_says() or f"The launcher ended with code {code}."
+        first = reader(_end_of(self._site.output))
+        return [_after_launcher(rank, first, code or 1, evidence) for rank in sorted(self._open)]
+
+    # signals ----------------------------------------------------------------------------------
+
+    def alive(self) -> Sequence[object]:
+        """Return (node, pid) of what tasks say that lives; the job itself before they have said anything."""
+        if self._watch.ended:
+            return []
+        job = f"Slurm job {commands.number(self._watch.job)}"
+        return alive_in(self._site.run) or ([job] if self._open else [])
+
+    def signal(self, name: str) -> None:
+        """Let Slurm signal the job's processes; one that still waits in the queue is taken out of it."""
+        job, launched = self._watch.job, self._first_exit is not None
+        withdraw = partial(commands.cancel, job, pending_only=True)
+        if name == "KILL":
+            self._watch.send(withdraw, *killing(job), *([partial(commands.cancel, job)] if name in self._sent else []))
+        elif name == "INT" and launched:
+            # Its launcher would end the job at once; the batch script knows how to interrupt the ranks.
+            self._watch.send(withdraw, partial(commands.send, job, "USR1", part="batch"))
+        else:
+            self._watch.send(withdraw, partial(commands.send, job, name, everywhere=launched))
+        self._sent.add(name)
+
+    def handle(self) -> dict[str, Any]:
+        """Return the job's number and folder, and how a launcher's last words are read."""
+        reader = self._first_exit
+        return {
+            "slurm_job": self._watch.job,
+            "folder": str(self._site.job),
+            "copied": self._site.copied,
+            "first_exit": None if reader is None else f"{reader.__module__}:{reader.__qualname__}",
+        }
+
+    def collect(self) -> None:
+        """Bring results and outputs home when the job had a folder of its own."""
+        try:
+            self._site.collect(self._context.folder)
+        except OSError as error:
+            raise LaunchFailed(f"Results cannot be brought from {self._site.job}: {error}.") from error
+
+    def close(self) -> None:
+        """Wait until Slurm has freed the nodes, then take the job's files for Slurm away."""
+        until = time.monotonic() + _RELEASE
+        self._watch.hurry()
+        while not self._watch.ended and self._watch.is_alive() and time.monotonic() < until:
+            time.sleep(0.05)
+        self._tailer.stop()
+        self._watch.stop()
+        if self._watch.ended:
+            self._site.remove()
+
+
+def killing(job: str) -> list[Callable[[], None]]:
+    """Return what kills a job's ranks, and its batch script where that started them."""
+    return [partial(commands.send, job, "KILL", part=part) for part in ("0", "batch")]
+
+
+def _after_launcher(rank: int, first: tuple[int, int | None, int | None] | None, code: int, evidence: str) -> Exit:
+    """Return a rank's end as a launcher's last words tell it: ``first`` is (rank, code, signal) of the first one."""
+    if first is None:
+        return Exit(rank, code, None, evidence)
+    first_rank, first_code, number = first
+    if rank != first_rank:
+        return Exit(rank, None, "TERM", "stopped")
+    return Exit(rank, first_code, None) if number is None else Exit(rank, None, processes.signal_name(number))
+
+
+def _end_of(path: Path) -> str:
+    """Return the last words of a file."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - 20_000))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _unexplained(state: JobState) -> str:
+    return (
+        f"Slurm ended the job as {state.state}{f' ({state.reason})' if state.reason else ''} before the rank said how."
+    )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Return what a task wrote down, {} before."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def alive_in(run: Path) -> list[tuple[str, int]]:
+    """Return (node, pid) of the processes that the tasks of a job told last."""
+    return [one for path in run.glob("*.alive") for one in _alive(path)]
+
+
+def _alive(path: Path) -> list[tuple[str, int]]:
+    word = _read(path)
+    return [(str(word.get("node")), int(pid)) for pid in word.get("pids") or ()]
+
+
+def _numbers(text: str) -> list[int]:
+    """Return the numbers of "0,2-4"."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        with contextlib.suppress(ValueError):
+            found.extend(range(int(first), int(last or first) + 1))
+    return found
+
+
+def reader_of(name: str | None) -> FirstExit | None:
+    """Return the function that a handle names. Raises LaunchFailed."""
+    if not name:
+        return None
+    module, _, function = name.partition(":")
+    try:
+        found: FirstExit = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise LaunchFailed(f"What reads the launcher's words, {name}, is not here any more.") from error
+    return found

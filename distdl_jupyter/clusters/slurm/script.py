@@ -1,0 +1,205 @@
+"""What a job puts into its folder for Slurm: the plan that tasks read, the package, and two small scripts.
+
+Secret values are in none of these files: sbatch carries them in its environment, by name.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import re
+import shlex
+import shutil
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.clusters.ssh import environment, package
+from distdl_jupyter.core.errors import LaunchFailed
+
+if TYPE_CHECKING:
+    from distdl_jupyter.clusters.base import Context
+    from distdl_jupyter.clusters.slurm.options import SlurmOptions
+    from distdl_jupyter.core.plan import Placement, Plan, RankPlace
+    from distdl_jupyter.core.spec import JobSpec
+    from distdl_jupyter.core.store import JobFolder
+
+#: What of a job's folder ranks read.
+_NEEDED = ("payload.json", "payload.pkl", "code")
+#: Minutes that Slurm lets a job run beyond the limit that its supervisor keeps.
+_SPARE = 2
+
+
+class Site:
+    """Where a job's files lie for the nodes: ``job`` is what ranks know as the job's folder, ``run`` Slurm's part."""
+
+    def __init__(self, folder: JobFolder, directory: str) -> None:
+        self.copied = bool(directory)
+        self.job = Path(directory).expanduser().absolute() / folder.id if directory else folder.path
+        self.run = self.job / "slurm"
+        self.output = self.run / "job.out"
+
+    def write(self, folder: JobFolder, spec: JobSpec, options: SlurmOptions, plan: Mapping[str, Any]) -> None:
+        """Put everything there. Raises LaunchFailed."""
+        try:
+            self.job.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.run.mkdir(mode=0o700, exist_ok=True)
+            if self.copied:
+                self._copy(folder)
+            zipfile.ZipFile(io.BytesIO(package.built().content)).extractall(self.run / "lib")
+            _private(self.run / "plan.json", json.dumps(plan))
+            # A network file system shows a change of a known file at once, a new file after up to half a minute.
+            for name in (self.output.name, "meeting.json", "launcher.exit", *_files_of_ranks(spec.process_count)):
+                _private(self.run / name, "")
+            for name, text in (("start", _start(self, options, plan["python"])), ("remote-shell", _REMOTE_SHELL)):
+                _private(self.run / name, text, 0o700)
+        except OSError as error:
+            raise LaunchFailed(
+                f"The job's files cannot be written to {error.filename or self.job}: {error.strerror}.",
+                hint="Set the option directory to a folder that all nodes share.",
+            ) from error
+
+    def _copy(self, folder: JobFolder) -> None:
+        for name in _NEEDED:
+            source = folder.path / name
+            if source.is_dir():
+                shutil.copytree(source, self.job / name, dirs_exist_ok=True)
+            elif source.exists():
+                shutil.copy2(source, self.job / name)
+        for name in ("results", "outputs"):
+            (self.job / name).mkdir(mode=0o700, exist_ok=True)
+
+    def collect(self, folder: JobFolder) -> None:
+        """Bring results and outputs into the job's own folder. Raises OSError."""
+        if self.copied:
+            for name in ("results", "outputs"):
+                shutil.copytree(self.job / name, folder.path / name, dirs_exist_ok=True, symlinks=True)
+
+    def remove(self) -> None:
+        """Take away what only the nodes needed."""
+        shutil.rmtree(self.job if self.copied else self.run, ignore_errors=True)
+
+
+def _files_of_ranks(count: int) -> list[str]:
+    return [f"rank-{rank}.{name}" for rank in range(count) for name in ("out", "err", "exit", "alive")]
+
+
+def _private(path: Path, text: str, mode: int = 0o600) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def python_of(spec: JobSpec, options: SlurmOptions) -> str:
+    """Return the Python that runs ranks on the nodes."""
+    return options.python or spec.python or "python3"
+
+
+def plan_data(
+    spec: JobSpec, placement: Placement, plan: Plan, context: Context, site: Site, python: str
+) -> dict[str, Any]:
+    """Return what the tasks must know, as plain data and without secret values."""
+    own = {name: value for name, value in context.own.items() if name not in spec.secret_variables}
+    launcher = plan.launcher
+    return {
+        "job": spec.id,
+        "python": python,
+        "ranks": spec.process_count,
+        "per_node": spec.process_count_per_node,
+        "ports": len(placement.ports),
+        "common": {**environment.for_ranks(context.inherited), **own, "DISTDL_JOB_DIR": str(site.job)},
+        "environments": [{**plan.environments[place.rank], **_identity(place, placement)} for place in placement.ranks],
+        "services": [{"name": one.name, "arguments": list(one.arguments), "ready": one.ready} for one in plan.services],
+        "launcher": launcher and {"argv": list(launcher.argv), "environment": dict(launcher.environment)},
+    }
+
+
+def _identity(place: RankPlace, placement: Placement) -> dict[str, str]:
+    identity = {
+        "DISTDL_RANK": place.rank,
+        "DISTDL_WORLD_SIZE": len(placement.ranks),
+        "DISTDL_LOCAL_RANK": place.local_rank,
+        "DISTDL_LOCAL_SIZE": placement.local_size(place.node),
+        "DISTDL_NODE_RANK": place.node,
+        "DISTDL_NODE_COUNT": placement.node_count,
+    }
+    if place.gpu is not None:
+        identity["DISTDL_GPU"] = place.gpu
+    return {name: str(value) for name, value in identity.items()}
+
+
+def _start(site: Site, options: SlurmOptions, python: str) -> str:
+    """Return the script that begins on each node: what the site needs, then this package's task."""
+    shell = "#!/bin/bash -l\n" if options.setup else "#!/bin/sh\n"
+    setup = f"set -e\n{options.setup}\nset +e\n" if options.setup else ""
+    library, task = shlex.quote(str(site.run / "lib")), shlex.quote(str(site.run))
+    return (f'{shell}{setup}export PYTHONPATH={library}"${{PYTHONPATH:+:$PYTHONPATH}}"\n'
+            f"exec {shlex.quote(python)} -P -m distdl_jupyter.host.task {task} \"$@\"\n")  # fmt: skip
+
+
+#: Runs a command line on a node as "ssh HOST COMMAND" would, for launchers that start daemons of their own.
+_REMOTE_SHELL = """#!/bin/sh
+host=$1
+shift
+exec srun --overlap --nodes=1 --ntasks=1 --nodelist="$host" --mpi=none --cpu-bind=none --export=ALL /bin/sh -c "$*"
+"""
+
+
+def batch(site: Site, spec: JobSpec, options: SlurmOptions, *, launcher: bool) -> str:
+    """Return the batch script; it ends with the code of the rank that failed first."""
+    run = shlex.quote(str(site.run))
+    if launcher:
+        return f"#!/bin/sh\nexec {run}/start launch\n"
+    cores = f" --cpus-per-task={options.cpus_per_task}" if options.cpus_per_task else ""
+    return (
+        "#!/bin/sh\n"
+        f"srun --ntasks={spec.process_count} --ntasks-per-node={spec.process_count_per_node}{cores} "
+        "--distribution=block --kill-on-bad-exit=0 --wait=0 --mpi=none --export=ALL --input=none "
+        f"{run}/start\n"
+        "code=$?\n"
+        f'[ -s {run}/failed ] && code=$(cat {run}/failed)\n'
+        'exit "$code"\n'
+    )  # fmt: skip
+
+
+def arguments(site: Site, spec: JobSpec, options: SlurmOptions, secrets: Mapping[str, str]) -> list[str]:
+    """Return the options of sbatch."""
+    limit = options.time_limit or _limit_of(spec)
+    wanted = {
+        "partition": options.partition, "account": options.account, "qos": options.qos, "time": limit,
+        "gpus-per-node": options.gpus_per_node, "cpus-per-task": options.cpus_per_task,
+        "constraint": options.constraint,
+    }  # fmt: skip
+    return [
+        f"--job-name={job_name(spec)}",
+        f"--nodes={spec.node_count}",
+        f"--ntasks={spec.process_count}",
+        f"--ntasks-per-node={spec.process_count_per_node}",
+        # Slurm writes %j and the like into a file's name.
+        f"--output={str(site.output).replace('%', '%%')}",
+        "--open-mode=append",
+        f"--chdir={site.run}",
+        "--no-requeue",
+        f"--export={','.join(secrets) or 'NONE'}",
+        *(f"--{name}={value}" for name, value in wanted.items() if value),
+        *options.more,
+    ]
+
+
+def _limit_of(spec: JobSpec) -> str:
+    """Return a limit behind the job's own, so that Slurm ends it where no supervisor does and can plan with it."""
+    seconds = spec.max_run_duration_seconds
+    return "" if seconds is None else str(math.ceil(seconds / 60) + _SPARE)
+
+
+def job_name(spec: JobSpec) -> str:
+    """Return the name that squeue shows: the job's own with its id."""
+    return f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', spec.name)[:40].strip('-')}-{spec.id}"
+
+
+def secrets_of(spec: JobSpec, own: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables whose values must not be written down."""
+    return {name: own[name] for name in spec.secret_variables if name in own}

@@ -1,0 +1,137 @@
+"""One Slurm job watched from a thread: its state every few seconds, and signals sent to it.
+
+Slurm's commands can take many seconds when its controller is busy or down, and nothing else must wait for them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable
+
+from distdl_jupyter.clusters.base import Remark
+from distdl_jupyter.clusters.slurm import commands, words
+from distdl_jupyter.clusters.slurm.commands import JobState, SlurmFailed, SlurmSilent, UnknownJob
+
+#: Seconds between two looks: when something is about to change, at first, and later.
+_SOON, _FIRST, _LATER = 0.5, 2.0, 5.0
+_HURRY, _YOUNG = 30.0, 120.0
+#: Seconds without an answer after which it is said.
+_SILENCE = 5.0
+_FORGOTTEN = "FORGOTTEN"
+
+
+class Watch(threading.Thread):
+    """Asks after one job until it has ended or ``stop`` is called."""
+
+    def __init__(self, job: str) -> None:
+        super().__init__(name="distdl-slurm", daemon=True)
+        self.job = job
+        self.state: JobState | None = None
+        #: When ``state`` was asked for (monotonic), 0.0 before the first answer.
+        self.asked_at = 0.0
+        self._began = time.monotonic()
+        self._hurry_until = 0.0
+        self._silent_since: float | None = None
+        self._told_silent = False
+        self._told: set[str] = set()
+        self._remarks: queue.SimpleQueue[Remark] = queue.SimpleQueue()
+        self._errands: queue.SimpleQueue[tuple[Callable[[], None], ...]] = queue.SimpleQueue()
+        self._wake = threading.Event()
+        self._stop_wanted = False
+
+    def run(self) -> None:
+        """Look, run errands, rest."""
+        while not self._stop_wanted:
+            self._wake.clear()
+            with contextlib.suppress(queue.Empty):
+                for errand in self._errands.get_nowait():
+                    self._do(errand)
+            self._look()
+            if self.ended and self._errands.empty():
+                return
+            self._wake.wait(self._pause())
+
+    @property
+    def ended(self) -> bool:
+        """Whether Slurm says that the job is over, or has forgotten it."""
+        return self.state is not None and (self.state.ended or self.forgotten)
+
+    @property
+    def forgotten(self) -> bool:
+        """Whether Slurm knows nothing of the job any more."""
+        return self.state is not None and self.state.state == _FORGOTTEN
+
+    def hurry(self) -> None:
+        """Look at once and often for a while."""
+        self._hurry_until = time.monotonic() + _HURRY
+        self._wake.set()
+
+    def send(self, *errands: Callable[[], None]) -> None:
+        """Let Slurm's commands run in order, then look; those that wait to be run are dropped for them."""
+        with contextlib.suppress(queue.Empty):
+            self._errands.get_nowait()
+        self._errands.put(errands)
+        self.hurry()
+
+    def remarks(self) -> list[Remark]:
+        """Return what is new to tell."""
+        found = []
+        while not self._remarks.empty():
+            found.append(self._remarks.get())
+        return found
+
+    def stop(self) -> None:
+        """End the thread; a command that runs is waited for a moment."""
+        self._stop_wanted = True
+        self._wake.set()
+        if self.is_alive():
+            self.join(2.0)
+
+    def _pause(self) -> float:
+        now = time.monotonic()
+        if now < self._hurry_until:
+            return _SOON
+        return _FIRST if now - self._began < _YOUNG else _LATER
+
+    def _do(self, errand: Callable[[], None]) -> None:
+        try:
+            errand()
+        except SlurmSilent as error:
+            self._miss(error)
+        except SlurmFailed:
+            return  # it has ended meanwhile, which the next look tells
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        try:
+            state = commands.state(self.job)
+        except UnknownJob:
+            state = JobState(_FORGOTTEN)
+        except SlurmFailed as error:
+            self._miss(error)
+            return
+        self.asked_at, self.state = now, state
+        self._answered()
+        if state.pending and (remark := words.never(state, commands.number(self.job))) is not None:
+            self._tell_once(remark)
+
+    def _miss(self, error: SlurmFailed) -> None:
+        now = time.monotonic()
+        self._silent_since = self._silent_since or now
+        if not self._told_silent and now - self._silent_since > _SILENCE:
+            self._told_silent = True
+            text = f"Slurm's controller does not answer; a job that runs goes on meanwhile. ({error.message})"
+            self._remarks.put(Remark("warning", text, "slurm-silent"))
+
+    def _answered(self) -> None:
+        if self._told_silent:
+            self._remarks.put(Remark("info", "Slurm's controller answers again.", "slurm-answers"))
+        self._silent_since, self._told_silent = None, False
+
+    def _tell_once(self, remark: Remark) -> None:
+        if remark.code not in self._told:
+            self._told.add(remark.code)
+            self._remarks.put(remark)

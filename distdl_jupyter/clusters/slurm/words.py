@@ -1,0 +1,117 @@
+"""Slurm's reasons and states in words, with what can be done about them. Pure.
+
+The reasons are those of squeue(1), "JOB REASON CODES"; the states those of "JOB STATE CODES".
+"""
+
+from __future__ import annotations
+
+from distdl_jupyter.clusters.base import NodeInfo, Remark
+from distdl_jupyter.clusters.slurm.commands import JobState, Node
+
+_REASONS = {
+    "": "waiting for Slurm to look at it",
+    "Resources": "waiting for free nodes",
+    "Priority": "waiting for jobs of higher priority",
+    "Dependency": "waiting for a job that must end first",
+    "BeginTime": "waiting for its begin time",
+    "Reservation": "waiting for its reservation",
+    "Licenses": "waiting for a license",
+    "Prolog": "waiting for the nodes' prolog",
+    "Cleaning": "waiting for the last job's cleaning",
+    "JobArrayTaskLimit": "waiting for other tasks of its array",
+    "QOSMaxJobsPerUserLimit": "waiting for your other jobs to end",
+    "AssocMaxJobsLimit": "waiting for other jobs of your account to end",
+}
+#: Reasons with which a job waits forever unless something changes: what is wrong, and the remedy.
+_NEVER = {
+    "PartitionTimeLimit": ("its time limit is longer than the partition allows",
+                           "Set a shorter time_limit, or another partition."),
+    "PartitionNodeLimit": ("it asks for more nodes than the partition has or allows",
+                           "Set a smaller node_count, or another partition."),
+    "PartitionDown": ("the partition is down", "Wait for the administrators, or choose another partition."),
+    "PartitionInactive": ("the partition takes no jobs to its nodes now", "Choose another partition."),
+    "PartitionConfig": ("the partition's settings do not allow it", "Choose another partition."),
+    "BadConstraints": ("no node has what it asks for", "Look at constraint, gpus_per_node and cpus_per_task."),
+    "DependencyNeverSatisfied": ("a job that it depends on has failed", "Change extra and submit it again."),
+    "InvalidAccount": ("the account is not valid", "Set the option account."),
+    "AccountNotAllowed": ("the account may not use the partition", "Set another account or partition."),
+    "InvalidQOS": ("the quality of service is not valid", "Set the option qos."),
+    "QOSNotAllowed": ("the quality of service may not be used here", "Set another qos or partition."),
+    "JobHeldUser": ("it is held by you", "Release it: scontrol release {job}."),
+    "JobHeldAdmin": ("it is held by an administrator", "Ask the administrators."),
+    "launch_failed_requeued_held": ("its start failed and Slurm holds it",
+                                    "Ask the administrators why the node failed."),
+    "QOSMaxWallDurationPerJobLimit": ("its time limit is longer than the quality of service allows",
+                                      "Set a shorter time_limit."),
+    "AssocMaxWallDurationPerJobLimit": ("its time limit is longer than your account allows",
+                                        "Set a shorter time_limit."),
+}  # fmt: skip
+
+_ENDS = {
+    "CANCELLED": "The Slurm job was canceled from outside (scancel).",
+    "TIMEOUT": "The Slurm job reached its time limit: set a longer time_limit, or save checkpoints and resume.",
+    "NODE_FAIL": "Slurm lost one of the job's nodes.",
+    "OUT_OF_MEMORY": "Slurm killed it for using more memory than the job had: ask for more with extra, as --mem=64G.",
+    "PREEMPTED": "Slurm took the nodes for a job of higher priority.",
+    "BOOT_FAIL": "A node of the job did not boot.",
+    "DEADLINE": "The Slurm job reached its deadline.",
+    "REVOKED": "Another cluster of the federation took the job.",
+}
+
+
+def waiting(state: JobState) -> str:
+    """Return why a pending job waits: "waiting for free nodes (Resources)"."""
+    if state.state == "CONFIGURING":
+        return "its nodes are being started (CONFIGURING)"
+    reason = state.reason.split(",")[0]
+    if reason in _NEVER:
+        text = _NEVER[reason][0]
+    else:
+        text = _REASONS.get(reason) or ("waiting" if not reason.startswith(("ReqNodeNotAvail", "Nodes_required"))
+                                        else "waiting for nodes that are down or reserved")  # fmt: skip
+    return f"{text} ({state.reason})" if state.reason else text
+
+
+def never(state: JobState, job: str) -> Remark | None:
+    """Return what to do about a job that will not begin by itself, None for one that only waits its turn."""
+    reason = state.reason.split(",")[0]
+    if reason in _NEVER:
+        why, remedy = _NEVER[reason]
+        return Remark(
+            "warning", f"The Slurm job {job} cannot begin: {why} ({reason}). {remedy.format(job=job)}", reason
+        )
+    if reason.startswith(("QOSMax", "QOSMin", "AssocMaxCpuPer", "AssocMaxNodePer", "AssocMaxGRESPer")):
+        text = f"The Slurm job {job} asks for more than you may have at once ({reason}): ask for fewer nodes or GPUs."
+        return Remark("warning", text, reason)
+    if reason.startswith(("ReqNodeNotAvail", "Nodes_required")):
+        return Remark("warning", f"The Slurm job {job} waits for nodes that are down, drained or reserved ({reason}): "
+                      "choose another partition or fewer nodes, or wait.", "nodes-down")  # fmt: skip
+    return None
+
+
+def end(state: JobState) -> str:
+    """Return what Slurm's final state says of the cause, "" when it says nothing beyond the exit codes."""
+    found = _ENDS.get(state.state, "")
+    return f"{found.rstrip('.')} ({state.nodes})." if found and state.state == "NODE_FAIL" and state.nodes else found
+
+
+_DOWN = ("down", "drain", "fail", "error", "unk", "no_respond", "perfctrs", "maint", "powered_down", "power_down")
+_STARTING = ("powering_up", "boot", "reboot", "configuring")
+
+
+def node(found: Node) -> NodeInfo:
+    """Return one of Slurm's nodes as lists show it."""
+    word = found.state.lower().rstrip("*~#!%$@^-")
+    silent = found.state.endswith("*")
+    if silent or word.startswith(_DOWN):
+        state, detail = "down", _why_down(word, found.reason, silent=silent)
+    elif word.startswith(_STARTING):
+        state, detail = "starting", word
+    else:
+        state, detail = "up", {"mixed": "partly in use", "allocated": "in use"}.get(word, word)
+    return NodeInfo(found.name, state, detail, found.gpus, found.gpu_name, found.cores, load=found.load)  # type: ignore[arg-type]
+
+
+def _why_down(word: str, reason: str, *, silent: bool) -> str:
+    why = f"{word}: {reason}" if reason else word
+    return f"{why} (it does not answer Slurm)" if silent else why

@@ -1,0 +1,390 @@
+"""A program: one rank of a job in an allocation of Slurm, started by ``srun`` on the rank's node.
+
+``python -m distdl_jupyter.host.task FOLDER`` reads ``plan.json`` there, meets the other tasks, runs the worker with its
+output going into files of that folder, and writes down how it ended. ``FOLDER launch`` runs the plan's launcher instead
+(once, on the first node), and ``FOLDER signal NAME`` signals the ranks on one node.
+
+Nobody need watch: it ends its rank by itself when another one has failed and nobody stops the job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from distdl_jupyter.host import meeting, memory, processes
+from distdl_jupyter.host.meeting import Meeting, NoMeeting
+from distdl_jupyter.host.ports import Ports
+
+_SERVICE_PATIENCE = 60.0
+#: Seconds between two looks at the rank's processes.
+_LOOK = 1.0
+#: Seconds that processes which a rank left behind may live on when all ranks have ended.
+_LEFT_PATIENCE = 20.0
+#: Seconds that a rank may go on after another one has failed.
+_FAILED_PATIENCE = 60.0
+
+
+class Place:
+    """What a task knows before its rank starts: the plan, and the words that only this node can fill in."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.plan: dict[str, Any] = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
+        self.nodes = meeting.names(os.environ.get("SLURM_JOB_NODELIST", ""))
+        self.node = os.environ.get("SLURMD_NODENAME") or os.uname().nodename
+        self.words: dict[str, str] = {}
+        self._ports = Ports()
+
+    def arrange(self) -> Meeting:
+        """Find out, on node 0, where the ranks meet. Raises NoMeeting."""
+        found = meeting.find([name for name in self.nodes if name != self.node])
+        try:
+            return found._replace(ports=tuple(self._ports.reserve(self.plan["ports"], found.address)))
+        except OSError as error:
+            raise NoMeeting(str(error)) from error
+
+    def learn(self, found: Meeting) -> None:
+        """Take in where the ranks meet."""
+        own = meeting.own_address(found.address)
+        self.words = {
+            "@address@": found.address,
+            "@network@": found.network,
+            "@interface@": meeting.interface(own),
+            "@cores@": str(_cores(self.plan["per_node"])),
+            **{f"@port-{number}@": str(port) for number, port in enumerate(found.ports)},
+        }
+
+    def fill(self, text: str) -> str:
+        """Return the text with this node's own words in it."""
+        for word, value in self.words.items():
+            text = text.replace(word, value)
+        return text
+
+    def filled(self, variables: Mapping[str, str]) -> dict[str, str]:
+        """Return variables with this node's own words in their values."""
+        return {name: self.fill(value) for name, value in variables.items()}
+
+    def common(self) -> dict[str, str]:
+        """Return the environment of every process of the job here."""
+        return {**os.environ, **self.plan["common"]}
+
+    def of_rank(self, rank: int) -> dict[str, str]:
+        """Return the variables of one rank's own."""
+        own = self.filled(self.plan["environments"][rank])
+        return own | {"DISTDL_HOST": self.node} | _gpus(own, os.environ.get("CUDA_VISIBLE_DEVICES", ""))
+
+    def worker(self) -> list[str]:
+        """Return the command line of a rank."""
+        return [self.plan["python"], "-P", "-m", "distdl_jupyter.worker"]
+
+
+def _cores(ranks: int) -> int:
+    """Return one rank's share of the cores that Slurm gave the job on this node."""
+    own = os.environ.get("SLURM_CPUS_PER_TASK", "")
+    if own.isdigit():
+        return int(own)
+    return max(1, int(os.environ.get("SLURM_CPUS_ON_NODE") or os.cpu_count() or 1) // ranks)
+
+
+def _gpus(wanted: Mapping[str, str], given: str) -> dict[str, str]:
+    """Return the variables of GPUs with Slurm's numbers: GPU 1 of the plan is the second one that the job was given."""
+    devices = given.split(",") if given else []
+    found = {}
+    for name in ("CUDA_VISIBLE_DEVICES", "DISTDL_GPU"):
+        numbers = wanted.get(name, "").split(",")
+        if devices and all(number.isdigit() and int(number) < len(devices) for number in numbers):
+            found[name] = ",".join(devices[int(number)] for number in numbers)
+    return found
+
+
+class Services:
+    """The helper processes of a job on node 0."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._running: list[subprocess.Popen[bytes]] = []
+
+    @property
+    def pids(self) -> set[int]:
+        """The pids of the services."""
+        return {process.pid for process in self._running}
+
+    def start(self) -> None:
+        """Start them and wait until each has said that it is ready. Raises NoMeeting."""
+        for service in self._place.plan["services"]:
+            process = self._start([self._place.fill(word) for word in service["arguments"]])
+            self._running.append(process)
+            ready, said = threading.Event(), bytearray()
+            threading.Thread(target=_pass_on, args=(process, service["ready"].encode(), ready, said),
+                             daemon=True).start()  # fmt: skip
+            ready.wait(_SERVICE_PATIENCE)
+            if service["ready"].encode() not in said:
+                sys.stderr.write(said.decode(errors="replace"))
+                raise NoMeeting(f"{service['name']} did not start on {self._place.node}.")
+
+    def _start(self, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
+        # Slurm signals all processes of a job; services must outlive the ranks that are being stopped.
+        before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            return subprocess.Popen(
+                [self._place.plan["python"], *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env=self._place.common(),
+            )
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def close(self) -> None:
+        """End them."""
+        for process in self._running:
+            if process.stdin is not None:
+                process.stdin.close()
+        time.sleep(0.05 if self._running else 0)
+        processes.send(self.pids, signal.SIGKILL)
+        self._running.clear()
+
+
+def _pass_on(process: subprocess.Popen[bytes], ready: bytes, event: threading.Event, said: bytearray) -> None:
+    """Read a service's output: up to its ready line into ``said``, what comes later to this process's own output."""
+    assert process.stdout is not None, "a service is started with a pipe"
+    while line := process.stdout.readline():
+        if event.is_set():
+            with contextlib.suppress(OSError):
+                os.write(2, line)
+        else:
+            said += line
+            if ready in line:
+                event.set()
+    event.set()
+
+
+class Task:
+    """One started program and everything that descends from it."""
+
+    def __init__(self, place: Place, name: str, services: Services) -> None:
+        self._place = place
+        self._name = name
+        self._services = services
+        self._told: list[int] | None = None
+        self._memory = memory.counters()
+        self._failed_since: float | None = None
+        self._wake = _wake_on_child()
+        processes.adopt_orphans()
+
+    def run(self, argv: Sequence[str], environment: Mapping[str, str], out: int | None, err: int | None) -> int:
+        """Run it to its end and return 0, or the code that stands for its failure."""
+        try:
+            pid = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=dict(environment)).pid
+        except OSError as error:
+            self.end(None, f"{argv[0]} cannot be started on {self._place.node}: {error.strerror}.")
+            return 1
+        returncode = self._await(pid)
+        self.end(returncode)
+        return returncode if returncode >= 0 else 128 - returncode
+
+    def _await(self, pid: int) -> int:
+        while True:
+            found = _reap().get(pid)
+            if found is not None:
+                return found
+            self._tell(self._living())
+            self._end_after_failure(pid)
+            self._rest(_LOOK)
+
+    def _rest(self, seconds: float) -> None:
+        if select.select([self._wake], [], [], seconds)[0]:
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._wake, 4096)
+
+    def _living(self) -> list[int]:
+        found = processes.descendants([os.getpid()], processes.table()) - {os.getpid()}
+        return sorted(found - self._services.pids)
+
+    def _tell(self, living: list[int]) -> None:
+        if living != self._told:
+            self._told = living
+            _write(self._place.folder / f"{self._name}.alive", {"node": self._place.node, "pids": living})
+
+    def _end_after_failure(self, pid: int) -> None:
+        """End this rank when another one failed long ago: whoever should have done it is not there."""
+        if self._failed_since is None and (self._place.folder / "failed").exists():
+            self._failed_since = time.monotonic()
+        waited = 0.0 if self._failed_since is None else time.monotonic() - self._failed_since
+        if waited > _FAILED_PATIENCE:
+            processes.send([pid], signal.SIGTERM if waited < _FAILED_PATIENCE + 10 else signal.SIGKILL)
+
+    def end(self, returncode: int | None, evidence: str = "") -> None:
+        """Write down how it ended; the sizes say how much output belongs to it."""
+        folder = self._place.folder
+        name = processes.signal_name(-returncode) if returncode is not None and returncode < 0 else None
+        if name == "KILL":
+            evidence = memory.evidence(self._memory)
+        sizes = {stream: _size(folder / f"{self._name}.{stream}") for stream in ("out", "err")}
+        if returncode != 0:
+            with contextlib.suppress(OSError), (folder / "failed").open("x") as file:
+                file.write(str(returncode if returncode is not None and returncode > 0 else 1))
+        self._tell(self._living())
+        _write(folder / f"{self._name}.exit", {"code": returncode if name is None else None, "signal": name,
+                                               "evidence": evidence, "node": self._place.node, **sizes})  # fmt: skip
+
+    def linger(self) -> None:
+        """Stay until nothing of this rank is left, and node 0's services until all ranks have ended."""
+        ended_at: float | None = None
+        while (left := self._living()) or (self._services.pids and not self._all_ended()):
+            _reap()
+            self._tell(left)
+            if ended_at is None and self._all_ended():
+                ended_at = time.monotonic()
+            if ended_at is not None and time.monotonic() - ended_at > _LEFT_PATIENCE:
+                processes.send(left, signal.SIGKILL)
+            self._rest(0.3)
+        self._tell([])
+
+    def _all_ended(self) -> bool:
+        return all(_size(self._place.folder / f"rank-{rank}.exit") > 0 for rank in range(self._place.plan["ranks"]))
+
+
+def _wake_on_child() -> int:
+    """Return a descriptor that becomes readable when a child ends. INT and TERM are the ranks' business, not ours."""
+    read, write = os.pipe()
+    os.set_blocking(read, False)
+    os.set_blocking(write, False)
+    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: None)
+    return read
+
+
+def _reap() -> dict[int, int]:
+    """Return the children that have ended: {pid: exit code, or minus the signal's number}."""
+    found: dict[int, int] = {}
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            found[ended[0]] = os.waitstatus_to_exitcode(ended[1])
+    return found
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _write(path: Path, content: Any) -> None:
+    """Write a file that appears whole; a full disk is no reason to end a rank."""
+    hidden = path.with_name(f".{path.name}.{os.getpid()}")
+    with contextlib.suppress(OSError):
+        hidden.write_text(json.dumps(content), encoding="utf-8")
+        hidden.replace(path)
+
+
+def _arranged(place: Place, services: Services, *, first: bool) -> None:
+    """Meet the other tasks; the first one finds out where and starts the services. Raises NoMeeting."""
+    if not first:
+        place.learn(meeting.wait(place.folder))
+        return
+    try:
+        found = place.arrange()
+        place.learn(found)
+        services.start()
+    except NoMeeting as error:
+        meeting.tell(place.folder, None, str(error))
+        raise
+    meeting.tell(place.folder, found)
+
+
+def run_rank(place: Place, rank: int) -> int:
+    """Run one rank; the exit code says only whether that could be done, the file ``rank-N.exit`` how it ended."""
+    services = Services(place)
+    task = Task(place, f"rank-{rank}", services)
+    try:
+        _arranged(place, services, first=rank == 0)
+        streams = [
+            os.open(place.folder / f"rank-{rank}.{name}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            for name in ("out", "err")
+        ]
+        task.run(place.worker(), place.common() | place.of_rank(rank), *streams)
+    except NoMeeting as error:
+        task.end(None, str(error))
+    task.linger()
+    services.close()
+    return 0
+
+
+def run_launcher(place: Place) -> int:
+    """Run the launcher that starts all ranks; each writes into the files of its own (see ``worker.streams``)."""
+    services = Services(place)
+    task = Task(place, "launcher", services)
+    signal.signal(signal.SIGUSR1, lambda *_: threading.Thread(target=_interrupt_everywhere, args=(place,)).start())
+    code = 1
+    try:
+        _arranged(place, services, first=True)
+        own = [place.of_rank(rank) for rank in range(place.plan["ranks"])]
+        for variables, rank in zip(own, range(len(own)), strict=True):
+            variables["DISTDL_HOST"] = place.nodes[rank // place.plan["per_node"]]
+        _write(place.folder / "ranks.json", own)
+        launcher = place.plan["launcher"]
+        argv = [_hosts_in(place.fill(word), place.nodes) for word in launcher["argv"]]
+        environment = place.common() | place.filled(launcher["environment"]) | {"DISTDL_PIPES": str(place.folder)}
+        code = task.run([_found(argv[0], place.plan["python"]), *argv[1:], *place.worker()], environment, None, None)
+    except NoMeeting as error:
+        task.end(None, str(error))
+    services.close()
+    return code
+
+
+def _hosts_in(word: str, nodes: Sequence[str]) -> str:
+    """Return a launcher's word with the nodes' names for ``node-0:``, ``node-1:`` ..., by which the plan calls them."""
+    return re.sub(r"\bnode-(\d+)(?=:)", lambda found: nodes[int(found[1])], word)
+
+
+def _found(program: str, python: str) -> str:
+    own = Path(python).parent / program
+    return str(own) if own.exists() else program
+
+
+def _interrupt_everywhere(place: Place) -> None:
+    """Interrupt the ranks on all nodes: under a launcher they have no task of their own."""
+    subprocess.run(
+        ["srun", "--overlap", f"--nodes={len(place.nodes)}", "--ntasks-per-node=1", "--mpi=none", "--export=ALL",
+         str(place.folder / "start"), "signal", "INT"],
+        stdin=subprocess.DEVNULL, check=False,
+    )  # fmt: skip
+
+
+def signal_ranks(place: Place, name: str) -> int:
+    """Signal the ranks of the job on this node and all that descends from them."""
+    living = processes.table()
+    ranks = processes.workers(processes.marked(living, {"DISTDL_JOB_ID": place.plan["job"]}))
+    processes.send(processes.descendants(ranks, living), getattr(signal, f"SIG{name}"))
+    return 0
+
+
+def main() -> int:
+    """Do what the command line says."""
+    place = Place(Path(sys.argv[1]))
+    if sys.argv[2:3] == ["launch"]:
+        return run_launcher(place)
+    if sys.argv[2:3] == ["signal"]:
+        return signal_ranks(place, sys.argv[3])
+    return run_rank(place, int(os.environ["SLURM_PROCID"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
