@@ -1,0 +1,292 @@
+"""Real hosts, looked at over real ssh."""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+
+import pytest
+
+from distdl_jupyter.clusters.ssh import checkup, connection, hosts, visit
+from distdl_jupyter.clusters.ssh.failures import HostFailed
+from distdl_jupyter.clusters.ssh.options import SshOptions
+from distdl_jupyter.core.errors import InvalidSpec
+from tests.conftest import wait_for
+from tests.hosts import IP, needs_hosts, run
+
+pytestmark = needs_hosts
+
+
+def check(lab, modules=("torch",), programs=(), **options):
+    return checkup.checks(SshOptions(**lab.options(**options)), modules, programs)
+
+
+def red(rows):
+    return [row for row in rows if row.level == "error"]
+
+
+def of(rows, what):
+    return {row.node: row for row in rows if row.what == what}
+
+
+@contextlib.contextmanager
+def known_again(lab):
+    try:
+        yield
+    finally:
+        lab.know_all()
+
+
+@contextlib.contextmanager
+def rule(lab, name, *words):
+    """Let a host's own packets of some kind vanish."""
+    at = (IP, "-n", lab.space(name), "rule")
+    run(*at, "add", *words, "blackhole")
+    try:
+        yield
+    finally:
+        run(*at, "del", *words, "blackhole")
+
+
+def nothing_runs(lab):
+    return not any(lab.pids(name) for name in lab.names)
+
+
+def python_that(lab, **environments):
+    """Return a Python that begins with other variables on some hosts: {"node-b": "NAME=value"}."""
+    cases = "".join(f"{name.replace('_', '-')}) export {setting};;\n" for name, setting in environments.items())
+    path = lab.folder / f"python-{len(list(lab.folder.iterdir()))}"
+    path.write_text(f'#!/bin/sh\ncase "$(hostname)" in\n{cases}esac\nexec {sys.executable} "$@"\n')
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_all_is_well_on_three_hosts_whose_interfaces_have_different_names(three_hosts):
+    rows = check(three_hosts, programs=("mpirun",))
+    assert {row.level for row in rows} == {"ok", "info"}
+    assert {name: row.says for name, row in of(rows, "Network").items()} == {
+        name: f"{three_hosts.address(name)} on {three_hosts.interface(name)} ({three_hosts.address('node-a')[:-2]}0/24)"
+        for name in three_hosts.names
+    }
+    for what in ("Reachable", "Host key", "Python", "torch", "Code", "GPUs", "InfiniBand", "Disk", "Clock", "mpirun"):
+        assert sorted(of(rows, what)) == three_hosts.names, what
+    assert of(rows, "Ports")[""].level == "ok"
+    assert of(rows, "Code")["node-a"].says == "sees this machine's folders"
+    wait_for(lambda: nothing_runs(three_hosts), what="hosts that are left")
+
+
+def test_one_host_alone_meets_on_its_loopback(three_hosts):
+    rows = check(three_hosts, hosts="node-b")
+    assert not red(rows)
+    assert of(rows, "Network")["node-b"].says == "127.0.0.1 on lo (127.0.0.0/8)"
+
+
+def test_a_host_key_that_changed_and_one_that_is_unknown(three_hosts):
+    with known_again(three_hosts):
+        three_hosts.change_host_key("node-b")
+        rows = check(three_hosts)
+        assert [(row.node, row.what) for row in red(rows)] == [("node-b", "Host key")]
+        assert "ssh-keygen" in red(rows)[0].remedy
+        assert sorted(of(rows, "torch")) == ["node-a", "node-c"]
+        three_hosts.forget_host_key("node-b")
+        (row,) = red(check(three_hosts))
+        assert (row.node, row.what) == ("node-b", "Host key")
+        assert "known" in row.says
+        assert row.remedy
+
+
+def test_a_host_that_is_cut_off_is_named_within_half_a_minute_and_the_others_are_looked_at(three_hosts):
+    three_hosts.cut("node-c")
+    try:
+        begin = time.monotonic()
+        rows = check(three_hosts)
+        assert time.monotonic() - begin < 30
+    finally:
+        three_hosts.join("node-c")
+    assert [(row.node, row.what, row.says) for row in red(rows)] == [("node-c", "Reachable", "It does not answer.")]
+    assert sorted(of(rows, "Network")) == ["node-a", "node-b"]
+
+
+def test_a_host_that_falls_silent_in_the_middle_costs_the_others_nothing(hosts_of):
+    lab = hosts_of(3)
+    options = SshOptions(**lab.options())
+    with visit.visit(hosts.listed(options), options) as met:
+        assert len(met.connections) == 3
+        lab.cut("node-b")
+        begin = time.monotonic()
+        found = checkup.look(met.connections, met.troubles, options, ("torch",), seconds=12)
+        assert time.monotonic() - begin < 25
+    assert [(row.node, row.what) for row in found.errors] == [("node-b", "Reachable")]
+    assert {seat.host for seat in found.network.seats} == {"node-a", "node-c"}
+
+
+def test_a_host_with_another_torch_has_the_command_that_mends_it(three_hosts):
+    old = three_hosts.folder / "old" / "torch-2.5.1.dist-info"
+    old.mkdir(parents=True)
+    (old / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.5.1\n")
+    python = python_that(three_hosts, node_c=f"PYTHONPATH={old.parent}")
+    (row,) = red(check(three_hosts, python=python))
+    assert (row.node, row.what) == ("node-c", "torch")
+    assert row.says.startswith("torch 2.5.1, this machine has ")
+    assert row.remedy.startswith("Install the same: ssh -F ")
+    assert " node-c " in row.remedy
+    assert "-m pip install torch==" in row.remedy
+
+
+def test_a_module_that_is_nowhere_is_red_everywhere(three_hosts):
+    rows = red(check(three_hosts, modules=("no_such_module",)))
+    assert [(row.node, row.says) for row in rows] == [
+        (name, "no_such_module is not installed") for name in three_hosts.names
+    ]
+
+
+def test_a_clock_that_is_a_minute_ahead(three_hosts):
+    ahead = three_hosts.folder / "ahead"
+    ahead.mkdir()
+    (ahead / "sitecustomize.py").write_text("import time\nright = time.time\ntime.time = lambda: right() + 63\n")
+    rows = check(three_hosts, python=python_that(three_hosts, node_b=f"PYTHONPATH={ahead}"))
+    warned = [row for row in rows if row.level == "warning"]
+    assert [(row.node, row.what) for row in warned] == [("node-b", "Clock")]
+    assert warned[0].says.startswith("1 min")
+    assert "ahead" in warned[0].says
+
+
+def test_hosts_that_do_not_reach_each_other_are_named_with_the_direction(three_hosts):
+    """What node-a sends to high ports of node-b is dropped, so both ways fail, and only between these two."""
+    with rule(three_hosts, "node-a", "to", three_hosts.address("node-b"), "ipproto", "tcp", "dport", "1024-65534"):
+        rows = red(check(three_hosts))
+    assert {(row.node, row.what) for row in rows} == {("node-a", "Ports"), ("node-b", "Ports")}
+    assert any(row.says.startswith("node-a does not reach node-b at ") for row in rows)
+    assert any(row.says.startswith("node-b does not reach node-a at ") for row in rows)
+    assert all("Let TCP from node-" in row.remedy for row in rows)
+
+
+@pytest.mark.skipif(shutil.which("nft") is None, reason="a firewall of one direction needs 'apt-get install nftables'")
+def test_a_firewall_that_lets_one_direction_through(three_hosts):
+    inside = (IP, "netns", "exec", three_hosts.space("node-b"), "nft")
+    dropped = f"ip saddr {three_hosts.address('node-a')} tcp flags & (syn | ack) == syn tcp dport != 22 drop"
+    run(*inside, "add table inet shut; add chain inet shut in { type filter hook input priority 0; }")
+    try:
+        run(*inside, f"add rule inet shut in {dropped}")
+        rows = red(check(three_hosts))
+    finally:
+        run(*inside, "delete table inet shut")
+    (row,) = rows
+    assert (row.node, row.what) == ("node-b", "Ports")
+    assert row.says == f"node-a does not reach node-b at {three_hosts.address('node-b')}: timed out"
+
+
+def test_an_eth0_everywhere_that_leads_nowhere_is_not_taken(three_hosts):
+    """All on one subnet, with addresses that differ, and the name that all share."""
+    looks_alike = [(name, f"192.168.77.{at}/24") for at, name in enumerate(three_hosts.names, 1)]
+    for name, address in looks_alike:
+        run(IP, "-n", three_hosts.space(name), "addr", "add", address, "dev", "eth0")
+    try:
+        rows = check(three_hosts)
+        assert not red(rows)
+        assert all("10.203." in row.says for row in of(rows, "Network").values())
+        named = red(check(three_hosts, network="192.168.77.0/24"))
+        assert {row.what for row in named} == {"Ports"}
+        assert "node-a and node-b do not reach node-c at 192.168.77.3" in " ".join(row.says for row in named)
+    finally:
+        for name, address in looks_alike:
+            run(IP, "-n", three_hosts.space(name), "addr", "del", address, "dev", "eth0")
+
+
+def test_a_network_that_no_host_has_names_the_option(three_hosts):
+    rows = red(check(three_hosts, network="10.9.0.0/16"))
+    assert {row.what for row in rows} == {"Network"}
+    assert all("option network" in row.remedy for row in rows)
+    with pytest.raises(InvalidSpec):
+        check(three_hosts, network="ten/8")
+
+
+def test_two_names_of_one_host_are_one_machine(three_hosts):
+    rows = check(three_hosts, hosts=f"node-a, root@{three_hosts.address('node-a')}")
+    (row,) = red(rows)
+    assert row.says == "is the same machine as node-a"
+
+
+def test_a_host_that_does_not_see_the_folders_gets_a_copy(hosts_of, distdl_home):
+    lab = hosts_of(2, private={"node-b": [str(distdl_home)]})
+    rows = check(lab)
+    assert of(rows, "Code")["node-a"].says == "sees this machine's folders"
+    assert of(rows, "Code")["node-b"].says.startswith("code and data are copied")
+    assert not list(distdl_home.glob(".seen-*"))
+    (row,) = red(check(lab, shared=True))
+    assert (row.node, row.what) == ("node-b", "Code")
+
+
+def test_fewer_slots_than_the_job_asks_for_are_a_warning(three_hosts):
+    options = SshOptions(**three_hosts.options(hosts="node-a:2,node-b:4"))
+    with visit.visit(hosts.listed(options), options) as met:
+        found = checkup.look(met.connections, (), options, processes=4)
+    assert [(row.node, row.what) for row in found.checks if row.level == "warning"] == [("node-a", "Slots")]
+
+
+def test_one_whose_agent_dies_before_the_question_is_a_row(three_hosts):
+    options = SshOptions(**three_hosts.options())
+    with visit.visit(hosts.listed(options), options) as met:
+        for pid in three_hosts.running("node-a", "distdl_jupyter.host"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, 9)
+        wait_for(lambda: met.connections[0].lost, what="a lost connection")
+        found = checkup.look(met.connections, met.troubles, options)
+    assert [(row.node, row.what) for row in found.errors] == [("node-a", "Reachable")]
+
+
+class Late:
+    """A host that answers its first questions and then never again."""
+
+    def __init__(self, inner, silent):
+        self.host, self.target, self._inner, self._silent = inner.host, inner.target, inner, silent
+
+    def ask(self, type_, /, timeout=15.0, **fields):
+        if type_ in self._silent:
+            time.sleep(timeout)
+            raise HostFailed(self.host, f"It has not answered the request {type_!r} within {timeout:.0f} s.")
+        return self._inner.ask(type_, timeout, **fields)
+
+
+@pytest.mark.parametrize("silent", ["facts", "listen", "reach"])
+def test_the_look_ends_in_time_whatever_is_not_answered(three_hosts, silent):
+    options = SshOptions(**three_hosts.options())
+    with visit.visit(hosts.listed(options), options) as met:
+        asked = [Late(one, (silent,)) if one.host == "node-b" else one for one in met.connections]
+        begin = time.monotonic()
+        found = checkup.look(asked, (), options, seconds=8)
+        assert time.monotonic() - begin < 20
+    assert [(row.node, row.what) for row in found.errors] == [("node-b", "Reachable")]
+    assert set(found.facts) == {"node-a", "node-c"}
+
+
+def test_a_visit_leaves_one_that_comes_late(three_hosts):
+    slow = three_hosts.folder / "slow-python"
+    slow.write_text(f'#!/bin/sh\nsleep 3\nexec {sys.executable} "$@"\n')
+    slow.chmod(0o755)
+    options = SshOptions(**three_hosts.options(hosts="node-a", python=str(slow)))
+    with visit.visit(hosts.listed(options), options, seconds=0.5) as met:
+        assert [trouble.kind for trouble in met.troubles] == ["timeout"]
+        assert met.connections == ()
+    wait_for(lambda: three_hosts.running("node-a", "slow-python") == [], what="the end of the slow start")
+    wait_for(lambda: nothing_runs(three_hosts), what="a host that is left")
+
+
+def test_without_ssh_on_this_machine_the_row_says_what_to_install(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (row, *_) = red(checkup.checks(SshOptions(hosts="node-a")))
+    assert "OpenSSH" in row.remedy
+
+
+def test_the_connection_is_what_a_look_asks(three_hosts):
+    options = SshOptions(**three_hosts.options(hosts="node-a"))
+    opened = connection.reach(hosts.listed(options)[0], options)
+    try:
+        found = checkup.look([opened], (), options)
+        assert found.network.seat("node-a").address == "127.0.0.1"
+        assert found.facts["node-a"]["host"] == "node-a"
+    finally:
+        opened.close()
+    assert subprocess.run(["pgrep", "-f", str(three_hosts.ssh_config)], capture_output=True).returncode == 1
