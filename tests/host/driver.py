@@ -36,6 +36,12 @@ def resident(pid):
     return int(line.split()[1]) * 1024
 
 
+def cpu_seconds(pid):
+    """Return how long a process has used a processor."""
+    user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
 class Driven:
     """One agent, on another host with ``shell``, the words of a remote shell.
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from distdl_jupyter.host import frames
-from tests.host.driver import Driven, is_alive, resident, until
+from tests.host.driver import Driven, cpu_seconds, is_alive, resident, until
 
 WAIT = "import time; print('up', flush=True); time.sleep(600)"
 #: Leaves a daemon of its own session behind, which tells its pid, and waits itself.
@@ -279,6 +279,14 @@ def test_term_reaches_every_process_of_the_job_also_daemons_with_a_cleared_envir
     assert not is_alive(int(pid))
 
 
+def test_a_process_with_the_jobs_marks_is_found_wherever_it_descends_from(ready):
+    marks = {"DISTDL_JOB_ID": ready.job, "DISTDL_PIPES": str(ready.run)}
+    other = subprocess.Popen(["sleep", "600"], env={**os.environ, **marks})
+    assert ready.ask("alive")["alive"] == 1
+    assert ready.ask("end", keep=False)["ended"] == 1
+    assert other.wait(30) == -signal.SIGKILL
+
+
 # the end, however it comes --------------------------------------------------------------------------
 
 
@@ -507,8 +515,15 @@ def test_a_slow_reader_costs_no_memory_and_no_line_and_beats_go_on(agent, tmp_pa
     before = resident(one.process.pid)
     number = one.request("start", processes=processes)
     until(hear)
+    used = cpu_seconds(one.process.pid)
     time.sleep(3)  # nobody reads for a while
+    assert cpu_seconds(one.process.pid) - used < 1, "it turns round and round while it waits"
     assert resident(one.process.pid) - before < 12_000_000
+    began = len(one.of("beat"))
+    for _ in range(40):  # 100 kB/s: all that waits would take 10 s
+        one.hear(os.read(fd, 10_000))
+        time.sleep(0.1)
+    assert len(one.of("beat")) - began >= 2, "signs of life wait behind the data"
     started, beats = time.monotonic(), len(one.of("beat"))
     while len(one.exits()) < 2:
         hear()
