@@ -33,15 +33,13 @@ def gather(modules: Sequence[str] = (), programs: Sequence[str] = ()) -> dict[st
     """Return what is known of this host as plain data; it never raises.
 
     ``modules`` are import names to look for besides ``PACKAGES``, ``programs`` bare names (beside the interpreter,
-    then on the PATH) or absolute paths. ``time`` and ``until`` are this host's clock before and after the rest.
+    then on the PATH) or absolute paths; with ``mpirun`` among them its version is asked, too. ``time`` and ``until``
+    are this host's clock before and after the rest.
     """
     begin = time.time()
     problems: dict[str, str] = {}
-    slow = _Answers(
-        problems,
-        gpus=devices.gpus,
-        mpirun=lambda: _mpirun_version(found_program("mpirun")),
-    )
+    mpirun = found_program("mpirun") if "mpirun" in programs else ""
+    slow = _Answers(problems, gpus=_gpus, mpirun=lambda: _mpirun_version(mpirun))
     quick = {name: _guarded(name, ask, problems) for name, ask in _questions(modules, programs).items()}
     found = {**quick, **slow.wait()}
     return {"time": begin, **found, "problems": problems, "until": time.time()}
@@ -169,9 +167,27 @@ def _memory() -> dict[str, int]:
 
 
 def _disk() -> dict[str, dict[str, Any]]:
-    """Return the bytes free to this user where jobs keep files: ``home`` and ``temp``."""
-    places = {"home": str(Path.home()), "temp": tempfile.gettempdir()}
+    """Return the bytes free to this user where jobs keep files: ``jobs`` and ``temp``."""
+    places = {"jobs": _base() or str(Path.home()), "temp": tempfile.gettempdir()}
     return {name: {"path": path, "free": shutil.disk_usage(path).free} for name, path in places.items()}
+
+
+def _base() -> str:
+    """Return the folder to which this package was copied for jobs, as ``BASE/lib/DIGEST``; "" if it is installed."""
+    copied = Path(__file__).resolve().parents[3]
+    return str(copied.parent) if copied.name == "lib" else ""
+
+
+#: What nvidia-smi said, and when (monotonic): it takes long and costs the host, and GPUs seldom change.
+_known_gpus: tuple[float, list[dict[str, Any]]] | None = None
+_GPUS_SECONDS = 60.0
+
+
+def _gpus() -> list[dict[str, Any]]:
+    global _known_gpus
+    if _known_gpus is None or time.monotonic() - _known_gpus[0] > _GPUS_SECONDS:
+        _known_gpus = time.monotonic(), devices.gpus()
+    return _known_gpus[1]
 
 
 #: Variables that hold a rank's number in its environment: ours, and Open MPI's where its launcher gave them out.

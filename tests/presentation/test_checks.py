@@ -80,7 +80,7 @@ def test_one_host_is_named_and_a_shared_error_counts_once():
     assert checks.folded(each("Python", "ok", "3.11.7", ["node-a"]))[0].node == "node-a"
     assert checks.summary(each("Network", "error", "none")) == "1 error."
     assert checks.summary(each("Network", "ok", "one")) == "All is well."
-    assert checks.table([]) == "\nAll is well."
+    assert checks.table([]) == "Nothing was looked at."
 
 
 def test_red_is_an_error_and_no_warning():
