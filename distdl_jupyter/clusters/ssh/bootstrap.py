@@ -22,7 +22,7 @@ OLDEST = (3, 11)
 
 _PROGRAM = r"""
 import sys
-OLDEST, BASE, DIGEST, SIZE, ARGUMENTS = @VALUES@
+OLDEST, BASE, DIGEST, SIZE, WANTED, ARGUMENTS = @VALUES@
 if sys.version_info < tuple(OLDEST):
     sys.stderr.write("distdl: old python: %d.%d\n" % sys.version_info[:2])
     sys.exit(3)
@@ -47,11 +47,13 @@ def forget_old(folder):
         except OSError:
             pass
 
-def unpack(content, folder):
+def unpacked(folder):
     lib = os.path.join(folder, "lib")
     target = os.path.join(lib, DIGEST)
     os.makedirs(lib, mode=0o700, exist_ok=True)
     if not os.path.isdir(target):
+        os.write(1, WANTED.encode())
+        content = read(SIZE)
         new = tempfile.mkdtemp(dir=lib)
         zipfile.ZipFile(io.BytesIO(content)).extractall(new)
         try:
@@ -64,10 +66,9 @@ def unpack(content, folder):
     forget_old(lib)
     return target
 
-content = read(SIZE)
 base = os.path.abspath(os.path.expanduser(BASE))
 try:
-    own = unpack(content, base)
+    own = unpacked(base)
 except OSError as error:
     sys.stderr.write("distdl: no folder: %s: %s\n" % (base, error.strerror or error))
     sys.exit(5)
@@ -82,10 +83,17 @@ os.execve(sys.executable, [sys.executable, "-P", "-m", "distdl_jupyter.host"] + 
 
 
 def first_input(python: str, base: str, package: Package, arguments: Sequence[str]) -> bytes:
-    """Return all that the ssh process reads before the agent's first frame.
+    """Return all that the ssh process reads before the agent's first frame, but the package itself.
+
+    A host that lacks this version of the package says ``wanted`` and then reads its content.
 
     ``python`` and ``base`` are paths on the host (``~/`` is the home there), ``arguments`` those of the agent.
     """
-    values = json.dumps([list(OLDEST), base, package.digest, len(package.content), list(arguments)])
-    program = _PROGRAM.replace("@VALUES@", values)
-    return command.first_lines(python, program) + package.content
+    said = wanted(package).decode()
+    values = json.dumps([list(OLDEST), base, package.digest, len(package.content), said, list(arguments)])
+    return command.first_lines(python, _PROGRAM.replace("@VALUES@", values))
+
+
+def wanted(package: Package) -> bytes:
+    """Return what a host says that lacks this version of the package; no login shell says it by chance."""
+    return f"\n\x1edistdl-wants {package.digest}\n".encode()

@@ -147,9 +147,13 @@ class Connection:
     # begin and end --------------------------------------------------------------------------------
 
     def await_greeting(self, config: str) -> None:
-        """Wait until the agent speaks. Raises Unreachable with the cause."""
+        """Wait until the agent speaks, and send the package where it is lacking. Raises Unreachable."""
         until = time.monotonic() + REACH_SECONDS
+        wanted: bytes | None = bootstrap.wanted(package.built())
         while not self._wire.greeted.wait(0.05):
+            if wanted and wanted in self._wire.before:
+                self._wire.send(package.built().content)
+                wanted = None
             if self._lost or time.monotonic() > until:
                 self.close()
                 said = self._wire.said or ("" if self._lost else "Connection timed out")

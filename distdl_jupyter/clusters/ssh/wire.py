@@ -98,6 +98,11 @@ class Wire:
         return (before + b"\n" + self._said).decode(errors="replace").strip()
 
     @property
+    def before(self) -> bytes:
+        """What came in place of the agent's greeting so far."""
+        return self._reader.before
+
+    @property
     def code(self) -> int | None:
         """The exit code of ssh, None while it runs; 255 is an error of ssh itself."""
         return self._process.poll()

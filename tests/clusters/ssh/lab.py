@@ -1,0 +1,75 @@
+"""A named cluster of real hosts, and what a test looks at: the job's events, what runs on each host."""
+
+import json
+import signal
+from pathlib import Path
+
+import psutil
+
+from distdl_jupyter import attach, submit, targets
+from distdl_jupyter.core.store import JobStore
+from tests.conftest import wait_for
+
+
+class Lab:
+    """Hosts with a name. Processes of one host are invisible on the others, as on real ones."""
+
+    def __init__(self, hosts, **options):
+        self.hosts = hosts
+        self.options = hosts.options(**options)
+        targets.add("lab", "ssh", self.options)
+
+    def submit(self, function, args=(), **options):
+        given = {"node_count": 2, "process_count_per_node": 1, "distributed_backend": "horovod-gloo", **options}
+        self.job = submit(function, args, compute_target="lab", **given)
+        return self.job
+
+    def events(self, *types):
+        path = JobStore().find(self.job.id).events
+        found = [json.loads(line) for line in path.read_bytes().splitlines()]
+        return [event for event in found if not types or event["type"] in types]
+
+    def until_state(self, *states, patience=120):
+        wait_for(lambda: attach(self.job.id).state in states, patience, f"the state {states}")
+
+    def until_said(self, text, rank=0, patience=120):
+        def said():
+            return any(text in event["text"] for event in self.events("log") if event["rank"] == rank)
+
+        wait_for(said, patience, f"{text!r} of rank {rank}")
+
+    def of_job(self, name):
+        """Return the pids on a host that carry the job's mark."""
+        mark = f"DISTDL_JOB_ID={self.job.id}".encode()
+        return [pid for pid in self.hosts.pids(name) if mark in environment(pid)]
+
+    def agents(self, name):
+        return self.hosts.running(name, "distdl_jupyter.host")
+
+    def until_nothing_is_left(self, patience=60):
+        for name in self.hosts.names:
+            wait_for(lambda name=name: not self.of_job(name) and not self.agents(name), patience,
+                     f"the end of everything on {name}")  # fmt: skip
+
+    def kill_supervisor(self):
+        """KILL it together with the process that would end its local children."""
+        folder = str(JobStore().find(self.job.id).path)
+        supervisors = [one for one in psutil.process_iter() if _is_supervisor(one, folder)]
+        assert supervisors
+        for one in sorted(supervisors, key=lambda one: one.pid, reverse=True):
+            one.send_signal(signal.SIGKILL)
+
+
+def _is_supervisor(process, folder):
+    try:
+        line = process.cmdline()
+    except psutil.Error:
+        return False
+    return "distdl_jupyter.supervisor" in line and folder in line
+
+
+def environment(pid):
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return b""

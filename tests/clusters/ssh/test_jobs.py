@@ -1,0 +1,226 @@
+"""Whole jobs on hosts of their own network, file system and process table: what happens when something breaks."""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from distdl_jupyter import attach
+from distdl_jupyter.core.errors import JobFailed
+from distdl_jupyter.core.store import JobStore
+from tests.clusters.ssh.lab import environment
+from tests.conftest import wait_for
+from tests.hosts import needs_hosts
+
+pytestmark = [needs_hosts, pytest.mark.timeout(280)]
+
+SECRET = "sk-very-secret-4711"
+
+
+def train(steps):
+    import time
+
+    import horovod.torch as hvd
+    import torch
+
+    hvd.init()
+    for step in range(steps):
+        total = hvd.allreduce(torch.ones(3), op=hvd.Sum, name="ones")
+        if step % 20 == 0:
+            print("step", step, int(total[0]))
+        time.sleep(0.01)
+    return hvd.rank()
+
+
+def wait_alone():
+    import time
+
+    print("waits")
+    time.sleep(600)
+
+
+def tell_all():
+    import os
+    from pathlib import Path
+
+    outputs = Path(os.environ["DISTDL_JOB_DIR"], "outputs")
+    (outputs / f"of-{os.environ['DISTDL_RANK']}").write_text(os.uname().nodename)
+    if os.environ["DISTDL_LOCAL_RANK"] == "0":
+        (outputs / "model.txt").write_text(os.uname().nodename)
+    return {name: os.environ.get(name) for name in ("MINE", "MY_TOKEN", "NCCL_DEBUG", "EDITOR")} | {
+        "directory": os.getcwd(),
+        "host": os.uname().nodename,
+    }
+
+
+def talk(lines):
+    import os
+
+    for number in range(lines):
+        print(os.environ["DISTDL_RANK"], number, "x" * 80)
+
+
+def kill_one(victim):
+    import os
+    import signal
+
+    import horovod.torch as hvd
+    import torch
+
+    hvd.init()
+    for step in range(100_000):
+        hvd.allreduce(torch.ones(3), name="ones")
+        if step == 50 and hvd.rank() == victim:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("backend", ["horovod-gloo", "horovod-mpi"])
+def test_a_host_that_is_cut_off_is_named_and_the_job_ends(lab_of, backend):
+    lab = lab_of(2)
+    lab.submit(train, (100_000,), distributed_backend=backend)
+    lab.until_said("step 40")
+    lab.hosts.cut("node-b")
+    began = time.monotonic()
+    lab.until_state("failed", patience=60)
+    assert time.monotonic() - began < 30
+    with pytest.raises(JobFailed) as told:
+        attach(lab.job.id).result()
+    assert "node-b has not answered for" in str(told.value)
+    assert told.value.rank == 1
+    lab.until_nothing_is_left()
+
+
+def test_the_host_of_the_launcher_is_cut_off(lab_of):
+    lab = lab_of(2)
+    lab.submit(train, (100_000,), distributed_backend="horovod-mpi")
+    lab.until_said("step 40")
+    lab.hosts.cut("node-a")
+    lab.until_state("failed", patience=60)
+    with pytest.raises(JobFailed, match="node-a has not answered for"):
+        attach(lab.job.id).result()
+    lab.until_nothing_is_left()
+
+
+def test_a_job_is_canceled_while_a_host_is_cut_off(lab_of):
+    lab = lab_of(2)
+    lab.submit(wait_alone, distributed_backend="torch")
+    lab.until_said("waits", 0)
+    lab.until_said("waits", 1)
+    lab.hosts.cut("node-b")
+    lab.job.stop()
+    lab.until_state("canceled", patience=60)
+    lab.until_nothing_is_left()
+
+
+def test_nothing_is_left_on_any_host_when_the_supervisor_is_killed(lab_of):
+    lab = lab_of(2)
+    lab.submit(wait_alone, distributed_backend="torch", process_count_per_node=2)
+    for rank in range(4):
+        lab.until_said("waits", rank)
+    lab.kill_supervisor()
+    lab.until_nothing_is_left()
+    assert attach(lab.job.id).state == "lost"
+
+
+def test_nothing_is_left_on_a_host_that_was_cut_off_when_the_supervisor_was_killed(lab_of):
+    lab = lab_of(2, patience_seconds=8.0)
+    lab.submit(wait_alone, distributed_backend="torch")
+    for rank in range(2):
+        lab.until_said("waits", rank)
+    lab.hosts.cut("node-b")
+    lab.kill_supervisor()
+    lab.until_nothing_is_left()
+
+
+def test_without_a_shared_folder_values_and_files_come_back(lab_of, distdl_home, tmp_path, monkeypatch):
+    here, base = tmp_path / "notebooks", tmp_path / "base"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("NCCL_DEBUG", "INFO")
+    monkeypatch.setenv("EDITOR", "vi")
+    hidden = [str(distdl_home), str(here), str(base)]
+    lab = lab_of(2, private={"node-b": hidden}, directory=str(base))
+    job = lab.submit(tell_all, process_count_per_node=2, distributed_backend="torch",
+                     environment_variables={"MINE": "mine", "MY_TOKEN": SECRET})  # fmt: skip
+    values = job.results()
+    assert [value["MINE"] for value in values] == ["mine"] * 4
+    assert [value["MY_TOKEN"] for value in values] == [SECRET] * 4
+    assert [value["NCCL_DEBUG"] for value in values] == ["INFO"] * 4
+    assert {value["host"] for value in values} == {"node-a", "node-b"}
+    assert values[0]["directory"] == str(here)
+    assert values[2]["directory"].startswith(str(base))
+    assert all(value["EDITOR"] != "vi" for value in values)
+    outputs = JobStore().find(job.id).outputs
+    kept = {str(path.relative_to(outputs)): path.read_text() for path in outputs.rglob("*") if path.is_file()}
+    assert kept == {"of-0": "node-a", "of-1": "node-a", "of-2": "node-b", "of-3": "node-b",
+                    "model.txt": "node-a", "node-b/model.txt": "node-b"}  # fmt: skip
+    notes = [event["text"] for event in lab.events("note")]
+    assert any("node-b has no folder" in text for text in notes)
+    assert any("model.txt came from several hosts" in text for text in notes)
+    lab.until_nothing_is_left()
+    assert lab.hosts.ssh("node-b", "ls", str(base / "jobs")).stdout == ""
+
+
+def test_a_secret_is_in_no_file_and_on_no_command_line(lab_of, distdl_home, tmp_path):
+    base = tmp_path / "base"
+    lab = lab_of(2, private={"node-b": [str(distdl_home), str(base)]}, directory=str(base))
+    lab.submit(wait_alone, distributed_backend="horovod-mpi", environment_variables={"MY_TOKEN": SECRET})
+    for rank in range(2):
+        lab.until_said("waits", rank)
+    found = 0
+    for name in lab.hosts.names:
+        for pid in [*lab.hosts.pids(name), os.getpid()]:
+            assert SECRET.encode() not in Path(f"/proc/{pid}/cmdline").read_bytes()
+        found += sum(SECRET.encode() in environment(pid) for pid in lab.of_job(name))
+        everywhere = f"grep -rl {SECRET[:-1]}[1] {distdl_home} {base} /tmp/distdl-* /tmp/prte* /tmp/ompi* 2>/dev/null"
+        assert lab.hosts.ssh(name, everywhere, check=False).stdout == ""
+    assert found >= 2, "the ranks have it in their environment"
+    lab.job.stop(now=True)
+    lab.until_state("canceled")
+    lab.until_nothing_is_left()
+
+
+def test_no_line_is_lost_when_every_rank_prints_megabytes(lab_of):
+    lab = lab_of(2)
+    job = lab.submit(talk, (100_000,), distributed_backend="torch", process_count_per_node=2)
+    lab.until_state("completed")
+    said = {rank: [] for rank in range(4)}
+    for event in lab.events("log"):
+        if event["rank"] is not None and event["stream"] == "out":
+            said[event["rank"]] += event["text"].split("\n")
+    assert job.state == "completed"
+    for rank, lines in said.items():
+        own = [line.split(" ")[:2] for line in lines if line.endswith("xxx")]
+        assert own == [[str(rank), str(number)] for number in range(100_000)]
+
+
+def test_python_lies_elsewhere_on_the_hosts(lab_of, tmp_path):
+    elsewhere = tmp_path / "a folder" / "python-of-host"
+    elsewhere.parent.mkdir()
+    elsewhere.symlink_to(Path(sys.executable))
+    lab = lab_of(2, python=str(elsewhere))
+    assert lab.submit(train, (3,)).results() == [0, 1]
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_rank_under_mpirun_that_is_killed_is_named(lab_of, victim):
+    lab = lab_of(2)
+    lab.submit(kill_one, (victim,), distributed_backend="horovod-mpi")
+    lab.until_state("failed")
+    with pytest.raises(JobFailed) as told:
+        attach(lab.job.id).result()
+    assert (told.value.rank, told.value.signal) == (victim, "KILL")
+    lab.until_nothing_is_left()
+
+
+def test_a_host_that_cannot_be_reached_is_named_with_its_remedy(lab_of):
+    lab = lab_of(2)
+    lab.hosts.forget_host_key("node-b")
+    lab.submit(wait_alone)
+    lab.until_state("failed")
+    with pytest.raises(JobFailed) as told:
+        attach(lab.job.id).result()
+    assert "node-b: Its host key is not known here. Run ssh -F" in str(told.value)
+    wait_for(lambda: not lab.agents("node-a"), 30, "the end of the agent on node-a")
