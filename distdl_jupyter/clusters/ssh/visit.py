@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from distdl_jupyter.clusters.ssh.hosts import Host
     from distdl_jupyter.clusters.ssh.options import SshOptions
 
-#: Seconds for reaching hosts, a little more than ssh allows itself.
-REACH_SECONDS = command.CONNECT_SECONDS + 2.0
+#: Seconds for reaching hosts, ssh's own and those of a Python that starts on a slow disk.
+REACH_SECONDS = command.CONNECT_SECONDS + 5.0
 
 
 @dataclass(frozen=True, slots=True)
