@@ -1,6 +1,7 @@
 /** The checks of one cluster, below its nodes: what is wrong first, each with its remedy; what is well is folded. */
 import { checkItem } from '../checks';
 import { h, onClick } from '../dom';
+import { icon } from '../icons';
 import { __, _n } from '../lab/trans';
 import { Refusal, type ClusterChecks } from './types';
 
@@ -56,7 +57,7 @@ function headline(wrong: Row[]): HTMLElement {
 const list = (rows: Row[]): HTMLElement => h('ul', { class: 'dd-check-list', hidden: rows.length === 0 }, ...rows.map(checkItem));
 
 function folded(well: Row[], open: boolean): HTMLElement {
-  const summary = h('summary', {}, _n('%1 check passed', '%1 checks passed', well.length));
+  const summary = h('summary', { class: 'dd-summary' }, icon('right', 12, 'dd-sub'), __('%1 passed', well.length));
   return h('details', { open, hidden: well.length === 0 }, summary, list(well));
 }
 

@@ -1,5 +1,6 @@
 /** The form that adds a cluster: its name, its kind, and that kind's options; what is wrong stands beside its field. */
 import { h, onClick, setText, show } from '../dom';
+import { icon } from '../icons';
 import { __ } from '../lab/trans';
 import { propertiesOf, SchemaField } from './schemafields';
 import { Refusal, type Plugin } from './types';
@@ -56,11 +57,11 @@ export class ClusterForm {
     const plugin = this.#plugin;
     const { properties, required } = propertiesOf(plugin?.options);
     const firstOnes = new Set(properties.filter(([name, property]) => property['x-first'] || required.has(name)).map(([name]) => name));
-    this.#fields = properties.map(([name, property]) => new SchemaField(name, property, required.has(name)));
+    this.#fields = properties.map(([name, property]) => new SchemaField(name, property, required.has(name), firstOnes.size > 0));
     const open = this.#fields.filter(({ name }) => !firstOnes.size || firstOnes.has(name));
     const rest = this.#fields.filter((field) => !open.includes(field));
     const none = h('div', { class: 'dd-sub dd-s12' }, __('This kind has no options.'));
-    const summary = h('summary', { class: 'dd-s12' }, __('More options'));
+    const summary = h('summary', { class: 'dd-summary dd-s12' }, icon('right', 12, 'dd-sub'), __('More options'));
     this.#more = h('details', { class: 'dd-more-fields', hidden: rest.length === 0 }, summary, ...rest.map(({ element }) => element));
     this.#options.replaceChildren(...(open.length ? open.map(({ element }) => element) : [none]), this.#more);
     const problem = [plugin?.problem, plugin?.remedy].filter(Boolean).join(' ');

@@ -98,13 +98,14 @@ export class SchemaField {
   readonly #control: Control;
   readonly #error: HTMLElement;
 
-  constructor(readonly name: string, private readonly property: Property, private readonly required: boolean) {
+  /** `bare`: what need not be given is plain without a word. */
+  constructor(readonly name: string, private readonly property: Property, private readonly required: boolean, bare = false) {
     const id = `dd-field-${(serial += 1)}`;
     this.#kind = kindOf(property);
     this.#control = makeControl(this.#kind, property, required);
     this.#error = h('div', { class: 'dd-field-error dd-ink-err dd-s12', id: `${id}-error`, hidden: true });
     assign(this.#control, { id, 'aria-describedby': property.description ? `${id}-help` : null, 'aria-required': required ? 'true' : null });
-    const label = h('label', { for: id, class: 'dd-s12' }, `${property.title ?? readable(name)}${required ? '' : ` (${__('optional')})`}`);
+    const label = h('label', { for: id, class: 'dd-s12' }, `${property.title ?? readable(name)}${required || bare ? '' : ` (${__('optional')})`}`);
     const help = property.description ? h('div', { class: 'dd-sub dd-field-help', id: `${id}-help` }, property.description) : null;
     const row = this.#kind === 'flag' ? [h('div', { class: 'dd-row' }, this.#control, label)] : [label, this.#control];
     const offers = property.examples?.length ? this.#offers(property.examples.map(String)) : null;
@@ -155,7 +156,14 @@ export class SchemaField {
   }
 }
 
-const readable = (name: string): string => name.charAt(0).toUpperCase() + name.slice(1).replaceAll('_', ' ');
+/** Words that are written in another way than as a part of a name. */
+const WRITTEN: Record<string, string> = { ssh: 'SSH', gpu: 'GPU', gpus: 'GPUs', cpu: 'CPU', cpus: 'CPUs', qos: 'QoS' };
+
+/** Return the name of an option as a label: "GPUs per node". */
+export function readable(name: string): string {
+  const text = name.split('_').map((word) => WRITTEN[word] ?? word).join(' ');
+  return text.charAt(0).toUpperCase() + text.slice(1);
+}
 
 function makeControl(kind: Kind, property: Property, required: boolean): Control {
   const value = written(property.default, kind);
