@@ -135,13 +135,20 @@ def judge(
         *findings.packages(told, here, wanted.modules),
         *findings.programs(told, wanted.programs),
         *findings.code(told, wanted.options.shared),
-        *(meeting.rows(met.offered, met.reached, met.common, wanted.options.network) if told else ()),
+        *_network(told, troubles, met, wanted),
         *findings.gpus(told),
         *findings.infiniband(told),
         *findings.disk(told),
         *findings.clock(told),
         *findings.slots(told, wanted.processes),
     ]
+
+
+def _network(told: Sequence[Told], troubles: Sequence[HostTrouble], met: Met, wanted: Wanted) -> list[Check]:
+    """Return what is said of the network; nothing while too many hosts are missing to say anything."""
+    if not told or (len(told) == 1 and troubles):
+        return []
+    return meeting.rows(met.offered, met.reached, met.common, wanted.options.network)
 
 
 class _Look:

@@ -97,6 +97,15 @@ def test_a_host_key_that_changed_and_one_that_is_unknown(three_hosts):
         assert row.remedy
 
 
+def test_a_host_that_is_left_over_alone_says_nothing_of_the_network(three_hosts):
+    with known_again(three_hosts):
+        three_hosts.forget_host_key("node-b")
+        rows = check(three_hosts, hosts="node-a,node-b")
+    assert [row.node for row in red(rows)] == ["node-b"]
+    assert not of(rows, "Network")
+    assert not of(rows, "Ports")
+
+
 def test_a_host_that_is_cut_off_is_named_within_half_a_minute_and_the_others_are_looked_at(three_hosts):
     three_hosts.cut("node-c")
     try:
