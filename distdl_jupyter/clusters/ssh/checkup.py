@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from distdl_jupyter.clusters.ssh import command, findings, hosts, meeting, network, sightings, visit
+from distdl_jupyter.clusters.ssh import command, findings, hosts, meeting, network, sightings, software, visit
 from distdl_jupyter.clusters.ssh.failures import HostTrouble
 from distdl_jupyter.clusters.ssh.findings import Told
 from distdl_jupyter.core import store
@@ -131,9 +131,9 @@ def judge(
         *findings.reached(told),
         *(findings.unreachable(trouble) for trouble in troubles),
         *findings.twice(told),
-        *findings.python(told, here),
-        *findings.packages(told, here, wanted.modules),
-        *findings.programs(told, wanted.programs),
+        *software.python(told, here),
+        *software.packages(told, here, wanted.modules),
+        *software.programs(told, wanted.programs),
         *findings.code(told, wanted.options.shared),
         *_network(told, troubles, met, wanted),
         *findings.gpus(told),

