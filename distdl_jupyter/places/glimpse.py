@@ -64,6 +64,8 @@ def _look(one: Glimpse, target: Target, needs: Mapping[str, Sequence[str]]) -> N
         one.standing = standing.look(target)
         one.seen.set()
         one.checks = tuple(standing.check(target, needs)) if not one.standing.problem else ()
+        if any(node.state != "up" for node in one.standing.nodes):
+            one.standing = standing.look(target)  # who was slow to answer has answered by now
     finally:
         one.looking = False
         one.seen.set()

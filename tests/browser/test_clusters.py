@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(900), n
 
 CELL = """
 %%distributed -N 2 -p 1 -b torch --compute-target lab --name across -o job
-import os, socket
+import os, socket, time
 import torch
 import torch.distributed as dist
 from distdl_jupyter import log
@@ -29,6 +29,8 @@ total = torch.ones(1)
 dist.all_reduce(total)
 for step in range(5):
     log(step=step, loss=1 / (step + 1))
+while not os.path.exists({gate!r}):
+    time.sleep(0.2)
 print("on", socket.gethostname(), "rank", os.environ["RANK"])
 (socket.gethostname(), total.item())
 """
@@ -123,8 +125,11 @@ def all_up(page: Page, hosts: Hosts) -> None:
         expect(node(page, name)).to_have_attribute("data-state", re.compile("idle|busy"), timeout=PATIENCE * 1000)
 
 
-def test_hosts_are_shown_live_checked_used_and_let_go(desk_of: Callable[..., Book], three_hosts: Hosts) -> None:
-    book = desk_of(["%load_ext distdl_jupyter", CELL])
+def test_hosts_are_shown_live_checked_used_and_let_go(
+    desk_of: Callable[..., Book], three_hosts: Hosts, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    book = desk_of(["%load_ext distdl_jupyter", CELL.format(gate=str(gate))])
     page = book.page
     widen(page, 380)
     add_lab(page, three_hosts)
@@ -165,6 +170,13 @@ def test_hosts_are_shown_live_checked_used_and_let_go(desk_of: Callable[..., Boo
 
         # A job from a cell: its ranks are seen on their nodes, and its value comes back.
         book.run_all()
+        for name in ("node-a", "node-b"):
+            expect(node(page, name)).to_have_attribute("data-state", "busy", timeout=PATIENCE * 1000)
+            expect(node(page, name)).to_contain_text("running across")
+            expect(node(page, name)).to_contain_text("1 rank", timeout=PATIENCE * 1000)
+        expect(node(page, "node-c")).to_have_attribute("data-state", "idle")
+        picture(sidebar(page), "clusters-busy")
+        gate.touch()
         output = page.locator(".jp-Notebook .jp-Cell").nth(1).locator(".jp-OutputArea-output")
         expect(output.first).to_contain_text("Completed", timeout=180_000)
         (folder,) = JobStore(book.lab.home / "distdl").folders()

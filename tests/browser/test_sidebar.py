@@ -273,6 +273,7 @@ def test_a_cluster_gets_a_name_and_loses_it(bar: Callable[..., Locator]) -> None
     form = shown.get_by_role("form", name="Add cluster")
     name = form.get_by_role("textbox", name="Name")
     expect(name).to_be_focused()
+    form.get_by_role("combobox", name="Kind").select_option("local")
     form.get_by_role("button", name="Add").click()
     expect(form).to_contain_text("This is needed.")
     name.fill("local")

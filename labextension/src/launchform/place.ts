@@ -14,6 +14,7 @@ export class Place implements Part {
   readonly #reasons = h('div', { class: 'dd-form-note' });
   readonly #machine = h('div', { class: 'dd-form-note' });
   readonly #now: PlaceView;
+  readonly #icon = h('span', { class: 'dd-sub' });
   readonly #problems: [Problem, Problem];
 
   constructor(private readonly store: Store) {
@@ -22,7 +23,7 @@ export class Place implements Part {
     const [backend, cluster] = [freshId('backend'), freshId('cluster')];
     const choices = store.get('choices').backends.map(({ label, reason }) => ({ value: label, text: label, reason }));
     this.#backends = new Segments(backend, choices, (label) => store.set({ distributed_backend: label, backend_options: {} }));
-    this.#clusters = new Select(cluster, (name) => store.set({ compute_target: name }), icon('laptop', 16, 'dd-sub'));
+    this.#clusters = new Select(cluster, (name) => store.set({ compute_target: name }), this.#icon);
     this.element = h('section', { class: 'dd-form-part dd-place' },
       labelled(__('Backend'), backend, this.#backends.element, this.#problems[0].element, this.#versions, this.#reasons),
       labelled(__('Cluster'), cluster, this.#clusters.element, this.#problems[1].element, this.#machine, this.#now.element),
@@ -33,6 +34,7 @@ export class Place implements Part {
     const { backends, clusters } = this.store.get('choices');
     const backend = backends.find((one) => one.label === this.store.get('distributed_backend'));
     const cluster = clusters.find((one) => one.name === this.store.get('compute_target'));
+    fill(this.#icon, String(cluster?.far), () => [icon(cluster?.far ? 'server' : 'laptop')]);
     // Other machines have packages of their own: what is missing here may be there.
     const unusable = cluster?.far ? [] : backends.filter((one) => one.reason);
     this.#backends.allow(new Map(unusable.map(({ label, reason }) => [label, reason])));

@@ -41,7 +41,7 @@ export class CheckView {
   #show(checks: readonly Row[]): void {
     const wrong = [...checks.filter(({ level }) => level === 'error'), ...checks.filter(({ level }) => level === 'warning')];
     const well = checks.filter(({ level }) => level === 'ok' || level === 'info');
-    this.#body.replaceChildren(headline(wrong), list(wrong), folded(well, wrong.length === 0));
+    this.#body.replaceChildren(headline(wrong), list(wrong), folded(well));
   }
 }
 
@@ -56,9 +56,9 @@ function headline(wrong: Row[]): HTMLElement {
 
 const list = (rows: Row[]): HTMLElement => h('ul', { class: 'dd-check-list', hidden: rows.length === 0 }, ...rows.map(checkItem));
 
-function folded(well: Row[], open: boolean): HTMLElement {
+function folded(well: Row[]): HTMLElement {
   const summary = h('summary', { class: 'dd-summary' }, icon('right', 12, 'dd-sub'), __('%1 passed', well.length));
-  return h('details', { open, hidden: well.length === 0 }, summary, list(well));
+  return h('details', { hidden: well.length === 0 }, summary, list(well));
 }
 
 function button(text: string, action: () => void): HTMLButtonElement {
