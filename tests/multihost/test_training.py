@@ -1,0 +1,97 @@
+"""Training on several hosts: who the ranks are, what they say, what comes back."""
+
+import os
+
+import pytest
+
+from distdl_jupyter import JobFailed, submit
+from distdl_jupyter.core.state import State
+from tests.multihost.launching import BACKENDS, launch, said, trainer
+from tests.multihost.training import keeps_files, raises_on_one
+
+pytestmark = pytest.mark.timeout(300)
+
+WHO = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("nodes", "per_node"), [(2, 1), (2, 2), (3, 1), (3, 2)])
+def test_ranks_on_several_hosts_train_one_model(lab, backend, nodes, per_node):
+    job = launch(trainer(backend), backend=backend, nodes=nodes, per_node=per_node)
+    values = job.results(timeout=240)
+    total = nodes * per_node
+    for rank, value in enumerate(values):
+        node, local = divmod(rank, per_node)
+        assert [value[name] for name in WHO] == [rank, total, local, per_node, node, nodes]
+        assert (value["host"], value["machine"]) == (lab.names[node],) * 2
+        assert value["weights"] == pytest.approx(values[0]["weights"], abs=1e-6)
+    metrics = job.metrics()
+    assert sorted(metrics["rank"]) == sorted(list(range(total)) * 5)
+    assert metrics.groupby("step")["loss"].nunique().max() == total, "each rank trains on data of its own"
+    for rank in range(total):
+        assert [line for line in said(job, rank) if "step" in line] == [f"rank {rank} step {n}" for n in range(5)]
+    view = job.view()
+    assert [rank.host for rank in view.ranks] == [lab.names[rank // per_node] for rank in range(total)]
+    assert not [name for name in lab.names if lab.running(name, "distdl_jupyter")]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_emulated_nodes_and_real_hosts_give_the_same_ranks_and_the_same_values(lab, backend):
+    jobs = [launch(trainer(backend), backend=backend, per_node=2, target=target) for target in ("local", "lab")]
+    emulated, real = (job.results(timeout=240) for job in jobs)
+    assert [[value[name] for name in WHO] for value in emulated] == [[value[name] for name in WHO] for value in real]
+    for here, there in zip(emulated, real, strict=True):
+        assert here["weights"] == pytest.approx(there["weights"], abs=1e-6)
+    assert [value["host"] for value in emulated] == ["node-0", "node-0", "node-1", "node-1"]
+    assert [value["host"] for value in real] == ["node-a", "node-a", "node-b", "node-b"]
+
+
+@pytest.mark.parametrize("backend", ["horovod-gloo", "horovod-mpi"])
+def test_the_rank_that_fails_first_is_named_with_its_line_and_the_others_end(lab, backend):
+    job = launch(raises_on_one, 1, backend=backend)
+    with pytest.raises(JobFailed, match="Rank 1 of 2 failed first: KeyError: 'label'") as failed:
+        job.result(timeout=240)
+    assert 'batch["label"]' in failed.value.traceback
+    assert not [name for name in lab.names if lab.running(name, "distdl_jupyter")]
+
+
+@pytest.mark.parametrize("apart", [["node-b"], ["node-a", "node-b"]])
+def test_without_a_shared_folder_code_travels_and_values_and_files_come_back(lab_of, distdl_home, tmp_path, apart):
+    distdl_home.mkdir(mode=0o700)
+    there = tmp_path / "on-the-host"
+    hosts = lab_of(2, private={name: [distdl_home] for name in apart}, options={"directory": str(there)})
+    job = launch(keeps_files, backend="torch", per_node=2, environment_variables={"MY_SETTING": "to all of them"})
+    values = job.results(timeout=240)
+    assert {value["setting"] for value in values} == {"to all of them"}
+    for value in values:
+        own = value["folder"].startswith(str(distdl_home))
+        assert own == (value["host"] not in apart), value
+    for rank in range(4):
+        assert (job.folder.outputs / "models" / f"rank-{rank}.bin").read_bytes() == bytes([rank]) * 3_000_000
+    assert list(there.glob("jobs/*")) == [], "what was copied to the hosts is removed"
+    assert not [name for name in hosts.names if hosts.running(name, "distdl_jupyter")]
+
+
+def test_a_script_runs_on_hosts_that_do_not_have_it(lab_of, distdl_home, tmp_path):
+    distdl_home.mkdir(mode=0o700)
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "train.py").write_text("import os, sys\nprint(os.environ['DISTDL_HOST'], sys.argv[1:])\n")
+    lab_of(2, private={name: [distdl_home, project] for name in ("node-a", "node-b")})
+    job = submit(entry_script=str(project / "train.py"), source_directory=str(project),
+                 script_params={"--epochs": 3}, node_count=2, compute_target="lab",
+                 distributed_backend="torch")  # fmt: skip
+    job.wait(240)
+    assert job.state is State.COMPLETED, job.view().reason
+    assert [said(job, rank) for rank in (0, 1)] == [["node-a ['--epochs', '3']"], ["node-b ['--epochs', '3']"]]
+
+
+def test_a_host_with_a_home_of_its_own_needs_no_installation_of_this_package(lab_of, distdl_home):
+    """The agent, the worker and the services there are those of this machine, whatever the host has."""
+    import distdl_jupyter
+
+    distdl_home.mkdir(mode=0o700)
+    package = os.path.dirname(distdl_jupyter.__file__)
+    lab_of(2, private={name: [distdl_home, package] for name in ("node-a", "node-b")})
+    values = launch(trainer("horovod-gloo")).results(timeout=240)
+    assert [value["machine"] for value in values] == ["node-a", "node-b"]

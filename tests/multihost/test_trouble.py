@@ -1,0 +1,156 @@
+"""What goes wrong with several hosts: a link that is cut, a key that is another, versions that differ, a death."""
+
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+import torch
+
+from distdl_jupyter import JobFailed
+from distdl_jupyter.core.state import State
+from tests.conftest import wait_for
+from tests.multihost.launching import BACKENDS, launch, said, types
+from tests.multihost.training import for_ever, for_ever_with_torch, waits
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def trains(job):
+    return wait_for(lambda: len(job.metrics()) > 20, patience=120, what="the first metrics")
+
+
+def nothing_left(hosts, patience=60):
+    """Wait until no process of ours is on any host; a cut host's agent ends itself after its patience."""
+    wait_for(
+        lambda: not [name for name in hosts.names if hosts.running(name, "distdl_jupyter")],
+        patience=patience,
+        what="the end of every process on every host",
+    )
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("cut", ["node-b", "node-a"])
+def test_a_host_that_is_cut_off_is_named_within_30_seconds_and_the_job_ends(lab_of, backend, cut):
+    hosts = lab_of(2, options={"patience_seconds": 8})
+    job = launch(for_ever_with_torch if backend == "torch" else for_ever, backend=backend)
+    trains(job)
+    began = time.time()
+    hosts.cut(cut)
+    job.wait(120)
+    view = job.view()
+    assert view.state is State.FAILED
+    assert cut in view.reason, view.reason
+    assert "answer" in view.reason, view.reason
+    assert view.ended - began < 30 + 5, "named within 30 s, and 5 s to end the others"
+    with pytest.raises(JobFailed, match=cut):
+        job.result()
+    nothing_left(hosts)
+
+
+def test_a_cancel_ends_everything_though_a_host_cannot_be_reached(lab_of):
+    hosts = lab_of(2)
+    job = launch(for_ever)
+    trains(job)
+    hosts.cut("node-b")
+    job.cancel()
+    assert job.wait(120).state is State.CANCELED
+    nothing_left(hosts)
+
+
+def test_a_cancel_lets_training_code_on_every_host_save(lab):
+    job = launch(waits, backend="torch", nodes=3)
+    wait_for(lambda: all(said(job, rank) == ["begins"] for rank in range(3)), what="ranks")
+    job.cancel()
+    assert job.wait(120).state is State.CANCELED
+    assert [said(job, rank) for rank in range(3)] == [["begins", "saved"]] * 3
+    nothing_left(lab)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_when_the_supervisor_is_killed_nothing_is_left_on_any_host(lab_of, backend):
+    hosts = lab_of(2)
+    job = launch(for_ever_with_torch if backend == "torch" else for_ever, backend=backend)
+    trains(job)
+    os.kill(supervisor_of(job), signal.SIGKILL)
+    assert job.wait(120).state is State.LOST
+    assert job.view().reason.startswith("The supervisor ended without a result.")
+    assert types(job).count("resume") == 1
+    nothing_left(hosts)
+
+
+def test_when_supervisor_and_connection_are_gone_the_host_ends_its_ranks_itself(lab_of):
+    hosts = lab_of(2, options={"patience_seconds": 5})
+    job = launch(for_ever)
+    trains(job)
+    hosts.cut("node-b")
+    os.kill(supervisor_of(job), signal.SIGKILL)
+    job.wait(120)
+    assert job.state is State.LOST
+    assert "node-b" in job.view().reason
+    nothing_left(hosts)
+
+
+def supervisor_of(job):
+    listed = subprocess.run(["ps", "-eo", "pid,args", "ww"], capture_output=True, text=True, check=True).stdout
+    found = [int(line.split()[0]) for line in listed.splitlines()
+             if f"-m distdl_jupyter.supervisor {job.folder.path}" in line]  # fmt: skip
+    return min(found)
+
+
+# before a job begins --------------------------------------------------------------------------
+
+
+def refused(job, *words):
+    job.wait(120)
+    view = job.view()
+    assert view.state is State.FAILED
+    for word in words:
+        assert word in view.reason, view.reason
+    assert not job.metrics().size
+
+
+def test_a_host_with_another_key_is_refused_and_said_what_to_do(lab_of):
+    hosts = lab_of(3)
+    hosts.change_host_key("node-b")
+    refused(launch(waits, backend="torch", nodes=3), "node-b", "key", "ssh-keygen -f", " -R ")
+    hosts.know_all()
+    hosts.forget_host_key("node-c")
+    refused(launch(waits, backend="torch", nodes=3), "node-c", "key", "ssh ")
+    hosts.know_all()
+    nothing_left(hosts)
+
+
+def test_a_host_that_does_not_answer_is_named_and_one_that_is_not_needed_costs_nothing(lab_of):
+    hosts = lab_of(3)
+    hosts.cut("node-c")
+    refused(launch(waits, backend="torch", nodes=3), "node-c")
+    job = launch(waits, backend="torch", nodes=2)
+    wait_for(lambda: all(said(job, rank) == ["begins"] for rank in range(2)), what="ranks on the other two")
+    job.cancel(now=True)
+    job.wait(60)
+    nothing_left(hosts)
+
+
+def test_a_host_with_another_torch_is_refused_with_the_command_that_sets_it_right(lab_of, tmp_path):
+    metadata = next(
+        path for path in (os.path.join(os.path.dirname(torch.__path__[0]), name, "METADATA")
+                          for name in os.listdir(os.path.dirname(torch.__path__[0])) if name.startswith("torch-"))
+        if os.path.exists(path)
+    )  # fmt: skip
+    other = tmp_path / "METADATA"
+    with open(metadata, encoding="utf-8") as file:
+        lines = file.read().splitlines()
+    other.write_text("\n".join("Version: 2.5.1" if line.startswith("Version:") else line for line in lines))
+    hosts = lab_of(3, instead={"node-c": {metadata: other}})
+    version = torch.__version__.partition("+")[0]
+    refused(launch(waits, backend="torch", nodes=3), "node-c", "torch 2.5.1", version, "pip install torch==")
+    nothing_left(hosts)
+
+
+def test_more_nodes_than_hosts_are_refused_before_anything_is_made(lab):
+    from distdl_jupyter.core.errors import InvalidSpec
+
+    with pytest.raises(InvalidSpec, match="3 hosts"):
+        launch(waits, backend="torch", nodes=4)

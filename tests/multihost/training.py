@@ -1,0 +1,122 @@
+"""What ranks run in these stories: it travels to the hosts, so it knows nothing of tests."""
+
+
+def with_horovod(steps=5):
+    import os
+    import socket
+
+    import horovod.torch as hvd
+    import torch
+
+    from distdl_jupyter import log
+
+    hvd.init()
+    torch.manual_seed(hvd.rank())
+    model = torch.nn.Linear(4, 1)
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+    for step in range(steps):
+        optimizer.zero_grad()
+        loss = model(torch.randn(8, 4)).square().mean()
+        loss.backward()
+        optimizer.step()
+        log(step=step, loss=loss)
+        print(f"rank {hvd.rank()} step {step}")
+    return {
+        "rank": hvd.rank(), "size": hvd.size(), "local_rank": hvd.local_rank(), "local_size": hvd.local_size(),
+        "cross_rank": hvd.cross_rank(), "cross_size": hvd.cross_size(), "host": os.environ["DISTDL_HOST"],
+        "machine": socket.gethostname(), "weights": model.weight.detach().flatten().tolist(),
+    }  # fmt: skip
+
+
+def with_torch(steps=5):
+    import os
+    import socket
+
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    from distdl_jupyter import log
+
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    torch.manual_seed(0)
+    model = DistributedDataParallel(torch.nn.Linear(4, 1))
+    torch.manual_seed(rank)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(steps):
+        optimizer.zero_grad()
+        loss = model(torch.randn(8, 4)).square().mean()
+        loss.backward()
+        optimizer.step()
+        log(step=step, loss=loss)
+        print(f"rank {rank} step {step}")
+    return {
+        "rank": rank, "size": dist.get_world_size(), "local_rank": int(os.environ["LOCAL_RANK"]),
+        "local_size": int(os.environ["LOCAL_WORLD_SIZE"]), "cross_rank": int(os.environ["GROUP_RANK"]),
+        "cross_size": int(os.environ["WORLD_SIZE"]) // int(os.environ["LOCAL_WORLD_SIZE"]),
+        "host": os.environ["DISTDL_HOST"], "machine": socket.gethostname(),
+        "weights": model.module.weight.detach().flatten().tolist(),
+    }  # fmt: skip
+
+
+def raises_on_one(bad):
+    import os
+    import time
+
+    import horovod.torch as hvd
+
+    hvd.init()
+    batch = {"image": 1}
+    if hvd.rank() == bad:
+        batch["label"]
+    time.sleep(600)
+    return os.getpid()
+
+
+def keeps_files():
+    import os
+    import pathlib
+
+    folder = pathlib.Path(os.environ["DISTDL_JOB_DIR"])
+    rank = int(os.environ["RANK"])
+    kept = folder / "outputs" / "models" / f"rank-{rank}.bin"
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.write_bytes(bytes([rank]) * 3_000_000)
+    return {"folder": str(folder), "setting": os.environ["MY_SETTING"], "host": os.environ["DISTDL_HOST"]}
+
+
+def for_ever():
+    import horovod.torch as hvd
+    import torch
+
+    from distdl_jupyter import log
+
+    hvd.init()
+    for step in range(10_000_000):
+        log(step=step, loss=hvd.allreduce(torch.ones(1)))
+
+
+def for_ever_with_torch():
+    import torch
+    import torch.distributed as dist
+
+    from distdl_jupyter import log
+
+    dist.init_process_group("gloo")
+    for step in range(10_000_000):
+        one = torch.ones(1)
+        dist.all_reduce(one)
+        log(step=step, loss=one)
+
+
+def waits():
+    import time
+
+    print("begins", flush=True)
+    try:
+        time.sleep(600)
+    except KeyboardInterrupt:
+        print("saved", flush=True)
+        raise
