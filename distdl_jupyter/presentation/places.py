@@ -69,11 +69,11 @@ def _cluster_row(one: Stands) -> tuple[str, ...]:
 
 
 def trouble(one: Stands) -> str:
-    """Return what is wrong with a cluster in one line: itself, or its nodes that are down; "" when all is well."""
+    """Return what is wrong with a cluster in one line: itself, or its nodes that do not answer; "" when all is well."""
     if one.problem:
         return f"{one.problem} {one.remedy}".strip()
-    down = [node for node in one.nodes if node.state == "down"]
-    return "; ".join(f"{node.name}: {node.detail or 'does not answer'}" for node in down)
+    silent = [node for node in one.nodes if node.state in ("down", "unknown")]
+    return "; ".join(f"{node.name}: {node.detail or 'does not answer'}" for node in silent)
 
 
 def sentence(one: Stands) -> str:

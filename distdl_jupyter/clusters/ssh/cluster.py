@@ -72,6 +72,10 @@ class SshCluster(Cluster):
         up = [node.gpus for node in self.nodes(options) if node.state == "up"]
         return max(1, min(up, default=1))
 
+    def validate(self, options: SshOptions) -> None:
+        """Refuse options that name no host, or a file or pattern that gives none."""
+        hostlist.listed(options)
+
     def suggestions(self) -> dict[str, list[str]]:
         """Return the hosts of the user's ssh configuration."""
         return {"hosts": hostlist.configured()}

@@ -42,6 +42,8 @@ def nodes(options: SshOptions, patience: float = FIRST_SECONDS) -> list[NodeInfo
     Waits ``patience`` seconds at most, and only for hosts of which nothing is known: they are "unknown" then.
     """
     watched = [_watch(host, options) for host in hosts.listed(options)]
+    for one in watched:  # all are asked before anybody waits for one
+        one.begin()
     until = time.monotonic() + patience
     return [one.look(until) for one in watched]
 
@@ -92,14 +94,17 @@ class _Watch:
         self._answered_at = 0.0  # epoch; 0.0 for never
         self._failed_since = 0.0
 
-    def look(self, until: float) -> NodeInfo:
-        """Return what is known, waiting for it until the monotonic time ``until``."""
+    def begin(self) -> None:
+        """Let the host be asked from now on."""
         with self._lock:
             self._looked_at = time.monotonic()
             if self._thread is None and not self._left:
                 self._known.clear()
                 self._thread = threading.Thread(target=self._run, name=f"see-{self._host.name}", daemon=True)
                 self._thread.start()
+
+    def look(self, until: float) -> NodeInfo:
+        """Return what is known, waiting for it until the monotonic time ``until``."""
         self._known.wait(max(0.0, until - time.monotonic()))
         seen, at = self._seen
         if seen is not None and (self._known.is_set() or time.monotonic() - at < STALE_SECONDS):
