@@ -77,6 +77,14 @@ def test_a_host_that_never_answered_delays_nobody(hosts_of):
 
 
 @needs_hosts
+def test_the_first_look_waits_for_all_at_once(hosts_of):
+    """ssh gives up on the first host after 10 s, so the other must have been asked meanwhile."""
+    lab = hosts_of(2)
+    lab.cut("node-a")
+    assert states(options_of(lab), patience=9.0) == {"node-a": "unknown", "node-b": "up"}
+
+
+@needs_hosts
 def test_the_reason_is_told_and_a_check_after_the_remedy_tries_again_at_once(hosts_of):
     lab = hosts_of(1)
     lab.forget_host_key("node-a")
