@@ -105,21 +105,22 @@ def test_paths_out_of_the_folder_are_refused(folder, path):
         packed(folder, path)
 
 
-def test_a_file_that_changes_its_length_does_not_spoil_the_others(folder, tmp_path):
-    path = folder / "outputs" / "model.pt"
+def test_a_file_that_becomes_shorter_meanwhile_does_not_spoil_the_others(folder, tmp_path):
+    path = folder / "outputs" / "a"
+    path.write_bytes(b"a" * 3_000_000)
     pieces = []
 
     def write(content):
-        if not pieces:  # the header is out, and with it the length
-            with path.open("r+b") as file:
-                file.truncate(10)
+        if not pieces:  # its length is said, and with it how much must follow
+            os.truncate(path, 10)
         pieces.append(content)
 
-    (folder / "outputs" / "big").write_bytes(os.urandom(1_000_000))
     files.pack(folder, ["outputs"], write)
     (target := tmp_path / "target").mkdir()
     files.unpack(target, io.BytesIO(b"".join(pieces)))
-    assert (target / "outputs/big").read_bytes() == (folder / "outputs/big").read_bytes()
+    assert (target / "outputs/a").stat().st_size == 3_000_000
+    assert (target / "outputs/a").read_bytes().endswith(b"\0")
+    assert (target / "outputs/model.pt").read_bytes() == (folder / "outputs/model.pt").read_bytes()
 
 
 HOSTILE = [
