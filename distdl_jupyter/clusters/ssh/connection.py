@@ -73,10 +73,12 @@ class Connection:
         answer: Future[dict[str, Any]] = Future()
         number = next(self._numbers)
         with self._lock:
-            if not self._lost:
-                self._waiting[number] = answer
+            if self._lost:
+                answer.set_result({"error": self._lost})
+                return answer
+            self._waiting[number] = answer
         if not self._wire.send(frames.message(type_, request=number, **fields)):
-            self._answered(number, {"error": self._lost or f"{self.host} is gone."})
+            self._answered(number, {"error": f"{self.host} is gone."})
         return answer
 
     def result(self, answer: Future[dict[str, Any]], type_: str, timeout: float | None) -> dict[str, Any]:

@@ -13,8 +13,7 @@ import zipfile
 from pathlib import Path
 from typing import NamedTuple
 
-import distdl_jupyter
-
+_ROOT = Path(__file__).parents[2]
 _EARLIEST = (1980, 1, 1, 0, 0, 0)  # the first moment that a zip can tell
 
 
@@ -28,8 +27,7 @@ class Package(NamedTuple):
 @functools.cache
 def built() -> Package:
     """Return the zip of the sources that this process runs with."""
-    root = Path(distdl_jupyter.__file__).parent
-    content = pack(root)
+    content = pack(_ROOT)
     return Package(hashlib.sha256(content).hexdigest()[:16], content)
 
 
