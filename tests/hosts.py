@@ -85,6 +85,11 @@ class Hosts:
         """The address of the machine that launches."""
         return f"10.203.{self._number}.1"
 
+    @property
+    def number(self):
+        """What no other test run on this machine has."""
+        return self._number
+
     def interface(self, name):
         return f"net{chr(ord('0') + self.names.index(name))}"
 

@@ -22,7 +22,8 @@ from tests import hosts
 from tests.hosts import Hosts, run
 
 PROGRAMS = ("slurmctld", "slurmd", "munged", "mungekey", "sbatch", "squeue", "scontrol", "scancel", "sinfo")
-CTLD_PORT, SLURMD_PORT = 16_817, 16_818
+#: slurmctld listens on every address of this machine, so each test run has a port of its own.
+CTLD_PORTS, SLURMD_PORT = 16_000, 16_818
 
 
 def _path(program):
@@ -69,9 +70,9 @@ class Slurm:
         return run(*command, env={**os.environ, "SLURM_CONF": str(self.conf)}, **options)
 
     def stop_controller(self):
-        """End slurmctld as a crash would."""
+        """End slurmctld, which saves its state first: jobs of the last seconds would be lost otherwise."""
         daemon = self._daemons.pop("slurmctld")
-        daemon.kill()
+        daemon.terminate()
         daemon.wait()
 
     def start_controller(self):
@@ -80,7 +81,9 @@ class Slurm:
 
     def kill_node(self, name):
         """End a node's slurmd and all that runs there, as a power cut would; Slurm is told that it is down."""
-        self._daemons.pop(name).kill()
+        daemon = self._daemons.pop(name)
+        daemon.kill()
+        daemon.wait()
         for pid in self.hosts.pids(name):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -123,7 +126,7 @@ class Slurm:
             (self.folder / name).mkdir(exist_ok=True)
         self.conf.write_text(
             f"ClusterName=dd\nSlurmctldHost={socket.gethostname().split('.')[0]}({self.hosts.gateway})\n"
-            f"SlurmctldPort={CTLD_PORT}\nSlurmdPort={SLURMD_PORT}\n"
+            f"SlurmctldPort={CTLD_PORTS + self.hosts.number}\nSlurmdPort={SLURMD_PORT}\n"
             f"SlurmUser=root\nAuthType=auth/munge\nAuthInfo=socket={self.folder}/munge/sock\n"
             "ProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nJobAcctGatherType=jobacct_gather/none\n"
             "AccountingStorageType=accounting_storage/none\nMpiDefault=none\nSwitchType=switch/none\n"

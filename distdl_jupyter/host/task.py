@@ -34,6 +34,8 @@ _LOOK = 1.0
 _LEFT_PATIENCE = 20.0
 #: Seconds that a rank may go on after another one has failed.
 _FAILED_PATIENCE = 60.0
+#: Seconds in which a launcher's daemons may end after it.
+_DAEMONS_PATIENCE = 5.0
 
 
 class Place:
@@ -194,6 +196,7 @@ class Task:
             self.end(None, f"{argv[0]} cannot be started on {self._place.node}: {error.strerror}.")
             return 1
         returncode = self._await(pid)
+        self._settle()
         self.end(returncode)
         return returncode if returncode >= 0 else 128 - returncode
 
@@ -205,6 +208,13 @@ class Task:
             self._tell(self._living())
             self._end_after_failure(pid)
             self._rest(_LOOK)
+
+    def _settle(self) -> None:
+        """Give a launcher's daemons the moment in which they end by themselves."""
+        until = time.monotonic() + (_DAEMONS_PATIENCE if self._place.plan["launcher"] else 0.0)
+        while self._living() and time.monotonic() < until:
+            _reap()
+            self._rest(0.1)
 
     def _rest(self, seconds: float) -> None:
         if select.select([self._wake], [], [], seconds)[0]:
@@ -246,7 +256,7 @@ class Task:
         """Stay until nothing of this rank is left, and node 0's services until all ranks have ended."""
         ended_at: float | None = None
         while (left := self._living()) or (self._services.pids and not self._all_ended()):
-            _reap()
+            _reap()  # what is adopted
             self._tell(left)
             if ended_at is None and self._all_ended():
                 ended_at = time.monotonic()
@@ -256,6 +266,8 @@ class Task:
         self._tell([])
 
     def _all_ended(self) -> bool:
+        if self._place.plan["launcher"]:
+            return True  # this is the launcher, and it has ended
         return all(_size(self._place.folder / f"rank-{rank}.exit") > 0 for rank in range(self._place.plan["ranks"]))
 
 
@@ -345,6 +357,7 @@ def run_launcher(place: Place) -> int:
         code = task.run([_found(argv[0], place.plan["python"]), *argv[1:], *place.worker()], environment, None, None)
     except NoMeeting as error:
         task.end(None, str(error))
+    task.linger()
     services.close()
     return code
 

@@ -179,7 +179,9 @@ class Supervisor:
             if exits:
                 pump.drain()
                 for exit_ in exits:
-                    self._ended(exit_)
+                    # A run that was found again tells every end, also those that are written down.
+                    if exit_.rank in self._living:
+                        self._ended(exit_)
             self._note_remarks(run)
             self._follow_phases(run)
             self._obey(run)

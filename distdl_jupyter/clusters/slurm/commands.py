@@ -17,7 +17,10 @@ from distdl_jupyter.core.errors import DistDLError
 PROGRAMS = ("sbatch", "squeue", "scontrol", "scancel", "sinfo")
 #: What of an own allocation may reach Slurm's commands; the rest would be taken for wishes about the new job.
 _KEPT = frozenset(("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_DEBUG_FLAGS"))
-_PATIENCE = 20.0
+#: Seconds that a command may take; sites let sbatch run checks of their own.
+_PATIENCE = 30.0
+#: Seconds that a mere question may take.
+_STATE_PATIENCE = 8.0
 _SILENT = re.compile(
     r"unable to contact slurm controller|connection (refused|timed out)|timed out on send/recv|zero bytes were"
     r"|socket timed out|unexpected message received|controller not responding",
@@ -104,14 +107,14 @@ def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
     return {**own, **(more or {})}
 
 
-def run(*command: str, given: str = "", more: Mapping[str, str] | None = None) -> str:
+def run(*command: str, given: str = "", more: Mapping[str, str] | None = None, patience: float = _PATIENCE) -> str:
     """Run a command of Slurm and return what it printed. Raises SlurmFailed, SlurmSilent, UnknownJob."""
     try:
         done = subprocess.run(
-            command, input=given, capture_output=True, text=True, env=environment(more), timeout=_PATIENCE, check=False
+            command, input=given, capture_output=True, text=True, env=environment(more), timeout=patience, check=False
         )
     except subprocess.TimeoutExpired:
-        raise SlurmSilent(f"Slurm did not answer {command[0]} within {_PATIENCE:g} s.") from None
+        raise SlurmSilent(f"Slurm did not answer {command[0]} within {patience:g} s.") from None
     except OSError as error:
         raise SlurmFailed(absent() or f"{command[0]} cannot be started: {error.strerror}.") from None
     if done.returncode == 0:
@@ -156,7 +159,9 @@ def submit(arguments: Sequence[str], script: str, secrets: Mapping[str, str]) ->
 def state(job: str) -> JobState:
     """Return how a job stands. Raises UnknownJob when Slurm has forgotten it, SlurmSilent."""
     try:
-        return _job_state(run("scontrol", "show", "job", "--oneliner", number(job), more=_at(job)))
+        return _job_state(
+            run("scontrol", "show", "job", "--oneliner", number(job), more=_at(job), patience=_STATE_PATIENCE)
+        )
     except UnknownJob:
         found = _from_accounting(job)
         if found is None:

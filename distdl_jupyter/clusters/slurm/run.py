@@ -40,6 +40,7 @@ _GRACE = 3.0
 _RELEASE = 15.0
 #: Slurm's word for an output file that could not be opened on the node (its exit "signal" 53).
 _NO_OUTPUT = 53
+_NODE_LOST = re.compile(r"srun: error: Node failure on (\S+)")
 _TASK_DIED = re.compile(r"srun: error: \S+: tasks? ([\d,-]+): (Killed|Segmentation fault|Aborted|Bus error)")
 
 
@@ -65,6 +66,7 @@ class SlurmRun(Run):
         self._open = set(range(spec.process_count))
         self._seen: dict[int, float] = {}
         self._died: dict[int, float] = {}
+        self._lost: set[str] = set()
         self._sent: set[str] = set()
         self._over_at: float | None = None
         self._tailer.start()
@@ -95,7 +97,9 @@ class SlurmRun(Run):
         return self._watch.remarks()
 
     def overheard(self, text: str) -> None:
-        """Hear of tasks that were killed."""
+        """Hear of tasks that were killed and of nodes that were lost."""
+        for names in _NODE_LOST.findall(text):
+            self._lost.update(names.split(","))
         for ranks, _how in _TASK_DIED.findall(text):
             for rank in _numbers(ranks):
                 self._died.setdefault(rank, time.monotonic())
@@ -115,6 +119,8 @@ class SlurmRun(Run):
         for rank in sorted(self._open):
             if (word := _read(self._site.run / f"rank-{rank}.exit")) and self._settled(rank, word):
                 found.append(Exit(rank, word.get("code"), word.get("signal"), self._cause(word)))
+            elif not word and self._node_of(rank) in self._lost:
+                found.append(self._without_node(rank))
             elif not word and self._died_silently(rank):
                 found.append(Exit(rank, None, "KILL", self._slurm_says() or "Slurm's task on the node was killed."))
         return found
@@ -131,6 +137,13 @@ class SlurmRun(Run):
             word.get("signal") not in ("TERM", "KILL") or bool(self._sent) or self._watch.asked_at > self._seen[rank]
         )
         return (whole or waited > _SETTLE) and (asked or waited > _CAUSE)
+
+    def _node_of(self, rank: int) -> str:
+        return str(_read(self._site.run / f"rank-{rank}.alive").get("node") or "")
+
+    def _without_node(self, rank: int) -> Exit:
+        node = self._node_of(rank)
+        return Exit(rank, None, None, f"Slurm lost {node if node in self._lost else 'a node of the job'}.")
 
     def _died_silently(self, rank: int) -> bool:
         return rank in self._died and time.monotonic() - self._died[rank] > _GRACE
@@ -153,14 +166,14 @@ class SlurmRun(Run):
         """Return the end of a rank of which only Slurm knows."""
         state = self._watch.state
         assert state is not None, "the job is over, which only its state tells"
+        if state.state == "NODE_FAIL":
+            return self._without_node(rank)
         if "KILL" in self._sent:
             return Exit(rank, None, "KILL")
         if self._watch.forgotten:
             return Exit(
                 rank, None, None, f"Slurm knows nothing any more of its job {commands.number(self._watch.job)}."
             )
-        if state.state == "NODE_FAIL":
-            return Exit(rank, None, None, words.end(state))
         if state.exit_signal == _NO_OUTPUT:
             why = f"The nodes cannot write to {self._site.job}: set the option directory to a folder that all share."
             return Exit(rank, 1, None, why)

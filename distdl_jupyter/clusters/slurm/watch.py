@@ -97,10 +97,11 @@ class Watch(threading.Thread):
         return _FIRST if now - self._began < _YOUNG else _LATER
 
     def _do(self, errand: Callable[[], None]) -> None:
+        now = time.monotonic()
         try:
             errand()
         except SlurmSilent as error:
-            self._miss(error)
+            self._miss(error, now)
         except SlurmFailed:
             return  # it has ended meanwhile, which the next look tells
 
@@ -111,17 +112,16 @@ class Watch(threading.Thread):
         except UnknownJob:
             state = JobState(_FORGOTTEN)
         except SlurmFailed as error:
-            self._miss(error)
+            self._miss(error, now)
             return
         self.asked_at, self.state = now, state
         self._answered()
         if state.pending and (remark := words.never(state, commands.number(self.job))) is not None:
             self._tell_once(remark)
 
-    def _miss(self, error: SlurmFailed) -> None:
-        now = time.monotonic()
-        self._silent_since = self._silent_since or now
-        if not self._told_silent and now - self._silent_since > _SILENCE:
+    def _miss(self, error: SlurmFailed, asked_at: float) -> None:
+        self._silent_since = self._silent_since or asked_at
+        if not self._told_silent and time.monotonic() - self._silent_since > _SILENCE:
             self._told_silent = True
             text = f"Slurm's controller does not answer; a job that runs goes on meanwhile. ({error.message})"
             self._remarks.put(Remark("warning", text, "slurm-silent"))

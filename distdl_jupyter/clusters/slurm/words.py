@@ -91,8 +91,7 @@ def never(state: JobState, job: str) -> Remark | None:
 
 def end(state: JobState) -> str:
     """Return what Slurm's final state says of the cause, "" when it says nothing beyond the exit codes."""
-    found = _ENDS.get(state.state, "")
-    return f"{found.rstrip('.')} ({state.nodes})." if found and state.state == "NODE_FAIL" and state.nodes else found
+    return _ENDS.get(state.state, "")
 
 
 _DOWN = ("down", "drain", "fail", "error", "unk", "no_respond", "perfctrs", "maint", "powered_down", "power_down")

@@ -1,10 +1,16 @@
 """Jobs on a real Slurm of two nodes, each with a name and an address of its own."""
 
 import json
+import os
+import signal
 import textwrap
+import time
+from pathlib import Path
 
 import pytest
 
+from distdl_jupyter import JobFailed, attach
+from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.submission import submit_source
 from distdl_jupyter.testing import ClusterContract
@@ -53,7 +59,7 @@ COUNT = """
 """
 
 
-def submit(code, nodes=1, per_node=1, backend="plain", **options):
+def submit(code, nodes=1, per_node=1, backend="torch", **options):
     wanted = {"node_count": nodes, "process_count_per_node": per_node, "distributed_backend": backend,
               "compute_target": "slurm", **options}  # fmt: skip
     return submit_source(textwrap.dedent(code).strip(), options=wanted)
@@ -118,3 +124,238 @@ def test_torch_meets(slurm, nodes, per_node):  # noqa: F811
     values = submit(TORCH, nodes, per_node, "torch").results(timeout=240)
     assert [value["total"] for value in values] == [sum(range(nodes * per_node))] * (nodes * per_node)
     assert [value["host"] for value in values] == [slurm.names[rank // per_node] for rank in range(nodes * per_node)]
+
+
+def test_mpi_trains(slurm):  # noqa: F811
+    values = submit(HOROVOD.replace('os.environ["HOROVOD_GLOO_IFACE"]', '"-"'), 2, 2, "horovod-mpi").results(
+        timeout=240
+    )
+    assert [value["host"] for value in values] == [slurm.names[0]] * 2 + [slurm.names[1]] * 2
+    assert len({tuple(value["weights"]) for value in values}) == 1
+    assert not notes(job, "left-behind")
+
+
+def test_ranks_of_mpi_are_interrupted_and_may_save(slurm):  # noqa: F811
+    job = submit(SAVES, 2, 1, "horovod-mpi")
+    wait_for(lambda: lines(job, 0) and lines(job, 1))
+    job.cancel()
+    assert job.wait(60).state is State.CANCELED
+    assert [lines(job, rank)[-1] for rank in (0, 1)] == ["saved", "saved"]
+    assert slurm_jobs(slurm) == {}
+
+
+def test_the_rank_that_fails_under_mpi_is_named(slurm):  # noqa: F811
+    code = "import os, sys, time\nos.environ['DISTDL_RANK'] == '1' and os._exit(3)\ntime.sleep(600)"
+    job = submit(code, 2, 1, "horovod-mpi").wait(120)
+    assert (job.view().failure.rank, job.view().failure.what) == (1, "exit code 3"), job.view().failure
+    assert not notes(job, "left-behind")
+
+
+# queue ----------------------------------------------------------------------------------------
+
+
+def test_a_job_waits_with_its_reason_and_then_runs(slurm):  # noqa: F811
+    first = submit(COUNT.format(lines=10_000, pause=0.1), nodes=2, extra="--exclusive")
+    wait_for(lambda: first.state is State.RUNNING)
+    second = submit(COUNT.format(lines=3, pause=0), nodes=2, extra="--exclusive")
+    wait_for(lambda: "Resources" in detail(second), what="the reason why it waits")
+    assert second.state is State.QUEUED
+    assert "waiting for free nodes (Resources)" in detail(second)
+    first.cancel(now=True)
+    assert first.wait(60).state is State.CANCELED
+    assert second.results(timeout=120) == ["0", "1"]
+    assert lines(second) == ["line 0", "line 1", "line 2"]
+
+
+def test_what_can_never_begin_is_said_with_its_remedy_and_can_be_canceled(slurm):  # noqa: F811
+    job = submit("1", partition="short", time_limit="5")
+    wait_for(lambda: notes(job, "PartitionTimeLimit"), what="the remark")
+    assert "Set a shorter time_limit" in notes(job, "PartitionTimeLimit")[0]
+    assert job.state is State.QUEUED
+    job.cancel()
+    assert job.wait(60).state is State.CANCELED
+    assert slurm_jobs(slurm) == {}
+
+
+def test_what_sbatch_refuses_is_told_with_the_remedy(slurm):  # noqa: F811
+    job = submit("1", partition="nowhere").wait(60)
+    assert job.state is State.FAILED
+    assert "Invalid partition" in job.view().reason
+    assert "sinfo" in job.view().reason
+    assert "ended" not in [event.get("status") for event in events(job)]
+
+
+# ends -----------------------------------------------------------------------------------------
+
+SAVES = """
+    import time
+    try:
+        print("here", flush=True)
+        time.sleep(600)
+    except KeyboardInterrupt:
+        print("saved", flush=True)
+        raise
+"""
+
+
+def test_a_running_job_is_canceled_and_ranks_may_save(slurm):  # noqa: F811
+    job = submit(SAVES, nodes=2)
+    wait_for(lambda: lines(job, 0) and lines(job, 1))
+    job.cancel()
+    assert job.wait(60).state is State.CANCELED
+    assert [lines(job, rank)[-1] for rank in (0, 1)] == ["saved", "saved"]
+    assert slurm_jobs(slurm) == {}
+
+
+@pytest.mark.parametrize(("what", "says"), [("os._exit(3)", "exit code 3"), ("{}['label']", "KeyError: 'label'")])
+def test_the_rank_that_failed_is_named_and_the_others_end(slurm, what, says):  # noqa: F811
+    code = f"import os, sys, time\nif os.environ['RANK'] == '1':\n    {what}\ntime.sleep(600)"
+    job = submit(code, nodes=2)
+    with pytest.raises(JobFailed) as failed:
+        job.result(timeout=120)
+    assert failed.value.rank == 1
+    assert says in str(failed.value)
+    assert slurm_jobs(slurm) == {}
+
+
+def test_scancel_from_outside_is_named_as_the_cause(slurm):  # noqa: F811
+    job = submit(SAVES, nodes=2)
+    wait_for(lambda: lines(job, 0) and lines(job, 1))
+    slurm.run("scancel", next(iter(slurm_jobs(slurm))))
+    assert job.wait(90).state is State.FAILED
+    assert "scancel" in job.view().failure.evidence
+
+
+def test_scancel_of_a_job_that_waits_is_named(slurm):  # noqa: F811
+    job = submit("1", extra="--hold")
+    wait_for(lambda: notes(job, "JobHeldUser"), what="the remark that it is held")
+    slurm.run("scancel", next(iter(slurm_jobs(slurm))))
+    assert job.wait(90).state is State.FAILED
+    assert "scancel" in job.view().failure.evidence
+
+
+def test_a_node_that_is_lost_is_named(slurm_of):  # noqa: F811
+    slurm = slurm_of(2)  # noqa: F811
+    job = submit(SAVES, nodes=2)
+    wait_for(lambda: lines(job, 0) and lines(job, 1))
+    slurm.kill_node("node-b")
+    assert job.wait(120).state is State.FAILED
+    failure = job.view().failure
+    assert (failure.rank, failure.kind) == (1, "lost"), failure
+    assert "node-b" in failure.evidence
+
+
+@pytest.mark.slow
+def test_the_time_limit_is_named(slurm):  # noqa: F811
+    job = submit(SAVES, time_limit="1")
+    assert job.wait(240).state is State.FAILED
+    assert "time_limit" in job.view().failure.evidence
+
+
+# what else may die ----------------------------------------------------------------------------
+
+
+def supervisor_of(job):
+    """Return the pid of the process that holds the job's lock."""
+    found = [pid for pid in filter(str.isdigit, os.listdir("/proc")) if _supervises(pid, job.id)]
+    return int(found[0]) if found else None
+
+
+def _supervises(pid, job_id):
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return b"distdl_jupyter.supervisor" in words and any(word.endswith(job_id.encode()) for word in words)
+
+
+def test_a_job_whose_supervisor_was_killed_goes_on_and_nothing_of_it_is_lost(slurm):  # noqa: F811
+    job = submit(COUNT.format(lines=120, pause=0.1), nodes=2)
+    wait_for(lambda: len(lines(job, 0)) > 10 and len(lines(job, 1)) > 10)
+    os.kill(supervisor_of(job), signal.SIGKILL)
+    time.sleep(2.0)  # lines that nobody reads meanwhile
+    assert list(slurm_jobs(slurm).values()) == ["RUNNING"]
+    again = attach(job.id)
+    assert again.results(timeout=120) == ["0", "1"]
+    for rank in (0, 1):
+        assert lines(job, rank) == [f"line {number}" for number in range(120)]
+    assert notes(job, "found-again")
+
+
+def test_a_job_that_ended_while_nobody_looked_is_found_whole(slurm):  # noqa: F811
+    job = submit(COUNT.format(lines=40, pause=0.1), nodes=2)
+    wait_for(lambda: len(lines(job, 0)) > 3)
+    os.kill(supervisor_of(job), signal.SIGKILL)
+    wait_for(lambda: not slurm_jobs(slurm), what="the end of the Slurm job")
+    assert attach(job.id).results(timeout=120) == ["0", "1"]
+    assert lines(job, 1) == [f"line {number}" for number in range(40)]
+
+
+def test_a_waiting_job_is_found_again_in_the_queue(slurm):  # noqa: F811
+    job = submit("7", extra="--hold")
+    wait_for(lambda: notes(job, "JobHeldUser"), what="the remark that it is held")
+    os.kill(supervisor_of(job), signal.SIGKILL)
+    with pytest.raises(TimeoutError):
+        attach(job.id).wait(5)
+    assert notes(job, "found-again")
+    assert job.state is State.QUEUED
+    slurm.run("scontrol", "release", next(iter(slurm_jobs(slurm))))
+    assert job.result(timeout=120) == 7
+
+
+def test_a_job_goes_on_while_slurm_s_controller_is_down(slurm):  # noqa: F811
+    job = submit(COUNT.format(lines=300, pause=0.1), nodes=2)
+    wait_for(lambda: len(lines(job, 0)) > 5)
+    slurm.stop_controller()
+    try:
+        wait_for(lambda: notes(job, "slurm-silent"), what="the remark that Slurm is silent")
+    finally:
+        slurm.start_controller()
+    assert job.results(timeout=120) == ["0", "1"]
+    assert lines(job, 0) == [f"line {number}" for number in range(300)]
+    assert len(notes(job, "slurm-silent")) == 1
+
+
+# files and secrets ----------------------------------------------------------------------------
+
+KEEPS = """
+    import os, pathlib
+    kept = pathlib.Path(os.environ["DISTDL_JOB_DIR"], "outputs", os.environ["RANK"])
+    kept.write_text("kept")
+    [os.environ["API_TOKEN"], os.environ["PLAIN"], os.getcwd()]
+"""
+
+
+def test_nodes_that_do_not_see_the_job_s_folder_are_told(slurm_of, distdl_home):  # noqa: F811
+    slurm_of(1, private={"node-a": [str(distdl_home.parent)]})
+    job = submit("1").wait(120)
+    assert job.state is State.FAILED
+    assert "directory" in job.view().failure.evidence
+
+
+def test_a_shared_directory_carries_the_job_and_its_results_come_home(slurm_of, distdl_home, tmp_path_factory):  # noqa: F811
+    shared = tmp_path_factory.mktemp("shared")
+    slurm_of(2, private={name: [str(distdl_home.parent)] for name in ("node-a", "node-b")})
+    variables = {"API_TOKEN": "s3cret-word", "PLAIN": "a 'b' $c"}
+    job = submit(KEEPS, nodes=2, directory=str(shared), environment_variables=variables)
+    for value in job.results(timeout=120):
+        assert value[:2] == ["s3cret-word", "a 'b' $c"]
+    folder = JobStore().find(job.id)
+    assert sorted(path.name for path in folder.outputs.iterdir()) == ["0", "1"]
+    assert list(shared.iterdir()) == []
+
+
+def test_a_secret_stands_in_no_file_and_on_no_command_line(slurm):  # noqa: F811
+    job = submit(SAVES, nodes=2, environment_variables={"API_TOKEN": "s3cret-word"})
+    wait_for(lambda: lines(job, 0) and lines(job, 1))
+    folder = JobStore().find(job.id).path
+    for path in folder.rglob("*"):
+        assert not path.is_file() or b"s3cret-word" not in path.read_bytes(), path
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            assert b"s3cret-word" not in Path(f"/proc/{pid}/cmdline").read_bytes()
+        except OSError:
+            continue
+    assert "s3cret-word" not in slurm.run("scontrol", "show", "job").stdout
+    job.cancel(now=True)
+    job.wait(60)
