@@ -147,6 +147,8 @@ class SshCluster(Cluster):
         )  # fmt: skip
         if found.errors:
             raise LaunchFailed(_refusal(found.errors))
+        if spec.use_gpu:
+            _check_gpus(spec, found)
         self._remarks = [
             Remark("warning", f"{check.node}: {check.says}. {check.remedy}".removeprefix(": "), "host-check")
             for check in found.checks
@@ -265,6 +267,18 @@ def _places(
             )
         )  # fmt: skip
     return tuple(places)
+
+
+def _check_gpus(spec: JobSpec, found: Checkup) -> None:
+    """Refuse to start when a host has no GPU for each of its processes."""
+    wanted = spec.process_count_per_node
+    lacking = [f"{host} has {len(facts.get('gpus') or ())}" for host, facts in found.facts.items()
+               if len(facts.get("gpus") or ()) < wanted]  # fmt: skip
+    if lacking:
+        raise LaunchFailed(
+            f"use_gpu asks for a GPU for each of {plural(wanted, 'process')} on a host, but {listing(lacking)}.",
+            hint="Use fewer processes on each host, or leave use_gpu out.",
+        )
 
 
 def _agreed(found: Checkup) -> Common:
