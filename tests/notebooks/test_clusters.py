@@ -1,0 +1,91 @@
+"""The notebooks of other machines: the quickstart's own training cell, run on real hosts and on a real Slurm."""
+
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from distdl_jupyter import jobs
+from distdl_jupyter.core.state import State
+from tests.hosts import needs_hosts
+from tests.slurm import needs_slurm, slurm, two_nodes  # noqa: F401 - fixtures
+
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+TARGETS = {"ssh": "lab", "slurm": "farm"}
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture(autouse=True)
+def jupyter_folders(tmp_path, monkeypatch):
+    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path / "jupyter-config"))
+
+
+def read(name):
+    return nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
+
+
+def code(notebook):
+    return [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def cell_with(notebook, text):
+    (found,) = [cell for cell in notebook.cells if cell.cell_type == "code" and text in cell.source]
+    return found
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_only_compute_target_differs_from_the_quickstart(name):
+    here, quickstart = read(name), read("quickstart")
+    training = cell_with(here, "--name digits").source
+    assert training.count(f" --target {TARGETS[name]}") == 1
+    assert training.replace(f" --target {TARGETS[name]}", "") == cell_with(quickstart, "--name digits").source
+    shared = [source for source in code(quickstart) if "load_digits" in source or "class DigitsCNN" in source]
+    assert len(shared) == 2
+    assert [source for source in code(here) if "load_digits" in source or "class DigitsCNN" in source] == shared
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_it_holds_nothing_of_the_machine_that_it_was_written_on(name):
+    assert not re.search(r"/home/|/root/|/work/|/tmp/", str(read(name)))
+
+
+def executed(name, written, options):
+    """Run the notebook with the options of these machines in place of the ones that stand there."""
+    notebook = read(name)
+    cell = cell_with(notebook, "add_cluster(")
+    assert cell.source.count(written) == 1
+    cell.source = cell.source.replace(written, f"**{options!r}")
+    NotebookClient(notebook, timeout=400, kernel_name="python3").execute(cwd=str(NOTEBOOKS))
+    return notebook
+
+
+def shown(notebook, text):
+    return "\n".join(output.data["text/plain"] for output in cell_with(notebook, text).outputs if "data" in output)
+
+
+def trained(notebook, names):
+    who, digits = sorted(jobs(), key=lambda job: job.spec.created)
+    assert (who.state, digits.state) == (State.COMPLETED, State.COMPLETED)
+    for rank, name in enumerate(names):
+        assert f"rank {rank} of 2 runs on {name}, the sum of all ranks is 1" in shown(notebook, "who.results()")
+    assert all(value["test_accuracy"] >= 0.95 for value in digits.results())
+    assert digits.metrics()["loss"].count() == 30 * 22 * 2
+    assert shown(notebook, "job.view().ranks") == f"[(0, '{names[0]}'), (1, '{names[0]}')]"
+
+
+@needs_hosts
+def test_the_notebook_of_ssh_trains_on_real_hosts(three_hosts):
+    notebook = executed("ssh", 'hosts="gpu1, gpu2"', {**three_hosts.options(), "hosts": "node-a, node-b"})
+    assert "node-b" in shown(notebook, ".check(")
+    assert "error" not in shown(notebook, ".check(").lower()
+    trained(notebook, ["node-a", "node-b"])
+
+
+@needs_slurm
+def test_the_notebook_of_slurm_trains_on_a_real_slurm(slurm):  # noqa: F811
+    notebook = executed("slurm", 'partition="gpu"', slurm.options())
+    assert shown(notebook, ".check(")
+    trained(notebook, ["node-a", "node-b"])
