@@ -45,7 +45,7 @@ class LauncherRun(SshRun):
         for site in self._sites:
             ranks = [{"rank": place.rank, **self.channels(site, place.rank)} for place in self.places(site)]
             site.connection.ask("pipes", ranks=ranks, variables=variables)
-        shared = {site.host: {**self.environment(site), **self._launch_with.environment} for site in self._sites}
+        shared = {site.host: self._environment_of_all(site) for site in self._sites}
         self._relay = Relay({site.host: site.connection for site in self._sites}, shared, SHELLS)
         first = self._sites[0]
         channel, end = first.connection.pipe()
@@ -58,6 +58,14 @@ class LauncherRun(SshRun):
             "out": channel,
         }
         first.connection.ask("start", START_SECONDS, processes=[process])
+
+    def _environment_of_all(self, site: Site) -> dict[str, str]:
+        """Return what launcher, daemons and ranks have on a host.
+
+        Open MPI names folders in TMPDIR by process numbers and leaves them behind when it is killed; one that an
+        earlier process left makes the next daemon of that number fail. So they lie where everything goes at the end.
+        """
+        return {"TMPDIR": site.run, **self.environment(site), **self._launch_with.environment}
 
     @property
     def _launch_with(self) -> Launcher:

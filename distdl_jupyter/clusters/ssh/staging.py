@@ -42,13 +42,15 @@ _RETURNED = ("results", "outputs")
 class Site:
     """One host of a job: where the job's files are there, and where its ranks work.
 
-    ``work_is_empty`` when the job's working directory is not there, so that ranks begin in an empty folder.
+    ``run`` is the agent's private folder, which goes with the job. ``work_is_empty`` when the job's working directory
+    is not there, so that ranks begin in an empty folder.
     """
 
     connection: Connection
     folder: str
     shared: bool
     directory: str
+    run: str
     work_is_empty: bool = False
     #: What came back and what did not, for the user.
     remarks: list[str] = field(default_factory=list)
@@ -114,7 +116,7 @@ def _site(job: Job, connection: Connection, told: dict[str, Any]) -> Site:
             "Submit from a folder that all hosts mount, or set the cluster's option shared to False.",
         )
     directory = wanted if there else f"{folder}/{_WORK}"
-    return Site(connection, folder, shared, directory, work_is_empty=not there)
+    return Site(connection, folder, shared, directory, str(told["run"]), work_is_empty=not there)
 
 
 def copy(job: Job, site: Site) -> None:

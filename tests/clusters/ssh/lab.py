@@ -6,7 +6,7 @@ from pathlib import Path
 
 import psutil
 
-from distdl_jupyter import attach, submit, targets
+from distdl_jupyter import submit, targets
 from distdl_jupyter.core.store import JobStore
 from tests.conftest import wait_for
 
@@ -30,7 +30,7 @@ class Lab:
         return [event for event in found if not types or event["type"] in types]
 
     def until_state(self, *states, patience=120):
-        wait_for(lambda: attach(self.job.id).state in states, patience, f"the state {states}")
+        wait_for(lambda: self.job.state in states, patience, f"the state {states}")
 
     def until_said(self, text, rank=0, patience=120):
         def said():
