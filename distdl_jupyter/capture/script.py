@@ -1,4 +1,7 @@
-"""A script as a job: where it lies, its arguments, and the source that stands beside it. It runs in place."""
+"""A script as a job: where it lies, its arguments, and the source that stands beside it.
+
+It runs in place. Modules beside it travel all the same: on a machine that has no such folder ranks import those.
+"""
 
 from __future__ import annotations
 
@@ -45,6 +48,7 @@ def capture_script(
         name=script.stem[:120],
         source=Source(code=text, filename=str(script), command=f"entry_script={script.name}"),
         captured=tuple(_listed(script, beside)),
+        modules=tuple(beside),
         payload_json=payload_fields(
             "script",
             filename=str(script),

@@ -63,8 +63,11 @@ def fresh_main() -> types.ModuleType:
 
 
 def extend_path(folder: Path, payload: Payload) -> None:
-    """Put the modules that travel with the job first on ``sys.path``; a script's own folder stands before them."""
-    own = [str(Path(payload.script).parent)] if payload.script else []
+    """Put the modules that travel with the job first on ``sys.path``.
+
+    A script runs in place, so its own folders stand before them where these are there.
+    """
+    own = [str(Path(payload.script).parent), *payload.path] if payload.script else []
     wanted = [*own, str(folder / "code"), *payload.path]
     sys.path[:0] = list(dict.fromkeys(wanted))
 

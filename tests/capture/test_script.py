@@ -47,8 +47,12 @@ def test_the_working_directory_is_the_current_one_without_a_source_directory(pro
     assert f"in {tmp_path} ['a', '--b'] 5 __main__" in rank(draft).out
 
 
-def test_a_modules_files_are_not_copied(project, written):
-    assert list(written(capture_script("jobs/train.py", project)).code.iterdir()) == []
+def test_modules_travel_but_those_in_place_are_imported_where_they_are(project, rank, written):
+    (project / "deep.py").write_text("Y = 6\n")
+    (project / "jobs" / "shards.py").write_text("import deep\nX = (__file__, deep.__file__)\n")
+    draft = capture_script("jobs/train.py", project)
+    assert sorted(path.name for path in written(draft).code.iterdir()) == ["deep.py", "shards.py"]
+    assert str((str(project / "jobs" / "shards.py"), str(project / "deep.py"))) in rank(draft).out
 
 
 @pytest.mark.parametrize(

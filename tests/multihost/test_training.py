@@ -72,18 +72,24 @@ def test_without_a_shared_folder_code_travels_and_values_and_files_come_back(lab
     assert not [name for name in hosts.names if hosts.running(name, "distdl_jupyter")]
 
 
-def test_a_script_runs_on_hosts_that_do_not_have_it(lab_of, distdl_home, tmp_path):
+def test_a_script_and_the_modules_beside_it_run_on_hosts_that_have_neither(lab_of, distdl_home, tmp_path):
     distdl_home.mkdir(mode=0o700)
     project = tmp_path / "project"
-    project.mkdir()
-    (project / "train.py").write_text("import os, sys\nprint(os.environ['DISTDL_HOST'], sys.argv[1:])\n")
-    lab_of(2, private={name: [distdl_home, project] for name in ("node-a", "node-b")})
+    (project / "parts").mkdir(parents=True)
+    (project / "beside.py").write_text("from parts.deep import word\n")
+    (project / "parts" / "__init__.py").touch()
+    (project / "parts" / "deep.py").write_text("word = 'from deep'\n")
+    (project / "train.py").write_text(
+        "import os, sys\nimport beside\nprint(os.environ['DISTDL_HOST'], beside.word, sys.argv[1:])\n"
+    )
+    lab_of(2, private={"node-b": [distdl_home, project]})
     job = submit(entry_script=str(project / "train.py"), source_directory=str(project),
                  script_params={"--epochs": 3}, node_count=2, compute_target="lab",
                  distributed_backend="torch")  # fmt: skip
     job.wait(240)
     assert job.state is State.COMPLETED, job.view().reason
-    assert [said(job, rank) for rank in (0, 1)] == [["node-a ['--epochs', '3']"], ["node-b ['--epochs', '3']"]]
+    words = "from deep ['--epochs', '3']"
+    assert [said(job, rank) for rank in (0, 1)] == [[f"node-a {words}"], [f"node-b {words}"]]
 
 
 def test_a_host_with_a_home_of_its_own_needs_no_installation_of_this_package(lab_of, distdl_home):
