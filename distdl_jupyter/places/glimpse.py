@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from distdl_jupyter.clusters.base import Check
 from distdl_jupyter.places import standing
 from distdl_jupyter.places.standing import Standing
+from distdl_jupyter.presentation.checks import is_red
 from distdl_jupyter.targets import Target
 
-#: Seconds for which nodes and checks are good enough for a form.
-FRESH = 30.0
+#: Seconds for which nodes, and checks without a red row, are good enough for a form.
+NODES_FRESH, CHECKS_FRESH = 15.0, 300.0
 
 
 @dataclass(slots=True)
@@ -29,6 +30,7 @@ class Glimpse:
     checks: tuple[Check, ...] | None = None
     looking: bool = True
     begun: float = field(default_factory=time.monotonic)
+    checked: float = float("-inf")
     seen: threading.Event = field(default_factory=threading.Event)
 
 
@@ -46,15 +48,18 @@ def glimpse(
     key = json.dumps([target.name, target.kind, dict(target.options), dict(needs)], sort_keys=True, default=str)
     with _lock:
         found = _known.get(key)
-        if found is None or (not found.looking and (fresh or time.monotonic() - found.begun > FRESH)):
-            found = _known[key] = _begun(target, needs, found)
+        if found is None or (not found.looking and (fresh or time.monotonic() - found.begun > NODES_FRESH)):
+            found = _known[key] = _begun(target, needs, found, fresh=fresh)
     if found.standing is None:
         found.seen.wait(patience)
     return found
 
 
-def _begun(target: Target, needs: Mapping[str, Sequence[str]], last: Glimpse | None) -> Glimpse:
-    one = Glimpse(*((last.standing, last.checks) if last else ()))
+def _begun(target: Target, needs: Mapping[str, Sequence[str]], last: Glimpse | None, *, fresh: bool) -> Glimpse:
+    one = Glimpse()
+    if last is not None:
+        one.standing, one.checks = last.standing, last.checks
+        one.checked = float("-inf") if fresh else last.checked
     threading.Thread(target=_look, args=(one, target, needs), name="distdl-glimpse", daemon=True).start()
     return one
 
@@ -63,7 +68,10 @@ def _look(one: Glimpse, target: Target, needs: Mapping[str, Sequence[str]]) -> N
     try:
         one.standing = standing.look(target)
         one.seen.set()
-        one.checks = tuple(standing.check(target, needs)) if not one.standing.problem else ()
+        if one.standing.problem:
+            one.checks, one.checked = (), float("-inf")
+        elif time.monotonic() - one.checked > CHECKS_FRESH or is_red(one.checks or ()):
+            one.checks, one.checked = tuple(standing.check(target, needs)), time.monotonic()
         if any(node.state != "up" for node in one.standing.nodes):
             one.standing = standing.look(target)  # who was slow to answer has answered by now
     finally:

@@ -142,7 +142,37 @@ def test_only_rows_near_the_window_are_made(node):
 
 
 def node_of(state, gpus=2):
-    return {"name": "node", "state": state, "detail": "", "gpus": gpus, "gpu_name": "L4", "jobs": []}
+    return {
+        "name": "node", "state": state, "detail": "", "gpus": gpus, "gpu_name": "L4", "python": "", "cores": 0,
+        "load": None, "ranks": None, "jobs": [],
+    }  # fmt: skip
+
+
+def test_a_node_says_what_machine_it_is_as_far_as_that_is_known(node):
+    words = "ui.machineWords(given)"
+    assert node(words, node_of("idle")) == ""
+    known = node_of("busy") | {"python": "3.11.7", "cores": 8, "load": 0.44, "ranks": 2}
+    assert node(words, known) == "Python 3.11.7, 8 cores, load 0.4, 2 ranks"
+    assert node(words, known | {"cores": 1, "load": 0.0, "ranks": 0}) == "Python 3.11.7, 1 core, load 0.0"
+
+
+@pytest.mark.parametrize(
+    ("remedy", "command"),
+    [
+        ("Install the same: ssh node-c python3 -m pip install torch", "ssh node-c python3 -m pip install torch"),
+        ("See whether it is on and reachable: ssh -F /a/b node-c true.", "ssh -F /a/b node-c true"),
+        ("pip install 'distdl-jupyter[ray]'", "pip install 'distdl-jupyter[ray]'"),
+        ("Free some room: 5 GB are enough for most jobs.", ""),
+        ("Ask its administrator.", ""),
+    ],
+)
+def test_of_a_remedy_only_the_command_is_copied(node, remedy, command):
+    assert node("ui.commandOf(given)", remedy) == command
+
+
+def test_an_option_is_named_as_people_write_it(node):
+    names = ["ssh_config", "gpus_per_node", "time_limit", "qos"]
+    assert node("given.map(ui.readable)", names) == ["SSH config", "GPUs per node", "Time limit", "QoS"]
 
 
 def test_a_cluster_says_how_much_of_it_is_up(node):
@@ -153,6 +183,7 @@ def test_a_cluster_says_how_much_of_it_is_up(node):
     assert told([node_of("idle", 0)]) == "idle"
     assert told([node_of("busy", 0)], active_jobs=2) == "2 jobs"
     assert told([node_of("busy"), node_of("idle"), node_of("down")]) == "2 of 3 nodes, 4 of 6 GPUs"
+    assert told([node_of("down", 0)]) == "0 of 1 node"
     assert told([node_of("idle", 4)] * 2, can_scale=True, max_node_count=4) == "2 of 4 nodes up, 8 GPUs"
 
 

@@ -46,6 +46,10 @@ def test_messages_of_the_page() -> None:
     before = shown.form.answered
     page(shown.form, type="refresh")
     assert shown.form.answered > before
+    before = shown.form.answered
+    page(shown.form, type="look")
+    assert shown.form.answered > before
+    assert shown.form.place == {}
     page(shown.form, type="nonsense")
 
 

@@ -21,13 +21,14 @@ _WORD = re.compile(r"[A-Za-z0-9_.,@%+-]+")
 class SlurmOptions:
     """What every job on this cluster asks Slurm for."""
 
-    partition: str = field(default="", metadata={"help": "the partition (default: Slurm's default)"})
+    partition: str = field(default="", metadata={"help": "the partition (default: Slurm's default)", "first": True})
     account: str = field(default="", metadata={"help": "the account that is charged"})
     qos: str = field(default="", metadata={"help": "the quality of service"})
     time_limit: str = field(
-        default="", metadata={"help": "how long a job may run, as Slurm writes it: 30 (minutes), 2:00:00, 1-12"}
+        default="",
+        metadata={"help": "how long a job may run, as Slurm writes it: 30 (minutes), 2:00:00, 1-12", "first": True},
     )
-    gpus_per_node: str = field(default="", metadata={"help": "GPUs on each node, as 4 or a100:4"})
+    gpus_per_node: str = field(default="", metadata={"help": "GPUs on each node, as 4 or a100:4", "first": True})
     cpus_per_task: int | None = field(default=None, metadata={"help": "cores for each process"})
     constraint: str = field(default="", metadata={"help": "features that the nodes must have"})
     extra: str = field(default="", metadata={"help": "more options of sbatch, as on its command line"})

@@ -214,7 +214,8 @@ export class ClusterView {
 
 /** Return how much of a cluster is up or in use: only what was measured. */
 export function summary({ nodes, active_jobs, can_scale, max_node_count }: Cluster): string {
-  if (nodes.length < 2 && !can_scale) return active_jobs ? _n('%1 job', '%1 jobs', active_jobs) : __('idle');
+  const single = nodes.length < 2 && nodes.every(({ state }) => UP.has(state));
+  if (single && !can_scale) return active_jobs ? _n('%1 job', '%1 jobs', active_jobs) : __('idle');
   const up = nodes.filter(({ state }) => UP.has(state));
   const total = Math.max(nodes.length, max_node_count ?? 0);
   const words = can_scale ? _n('%2 of %1 node up', '%2 of %1 nodes up', total, up.length) : _n('%2 of %1 node', '%2 of %1 nodes', total, up.length);
