@@ -1,0 +1,148 @@
+"""One host as the supervisor speaks to it, with a real ssh, a real agent, and what can happen to them."""
+
+import os
+import queue
+import signal
+import time
+
+import pytest
+
+from distdl_jupyter.clusters.ssh import connection, hosts
+from distdl_jupyter.clusters.ssh.failures import HostFailed, Unreachable
+from distdl_jupyter.clusters.ssh.options import SshOptions
+from tests.conftest import wait_for
+from tests.hosts import needs_hosts
+
+pytestmark = needs_hosts
+
+JOB = "20260101-000000-wires"
+
+
+@pytest.fixture
+def lab(hosts_of):
+    return hosts_of(1, own_processes=True)
+
+
+@pytest.fixture
+def reach(lab, tmp_path):
+    made = []
+
+    def begin(**options):
+        chosen = SshOptions(**lab.options(directory=str(tmp_path / "base"), **options))
+        made.append(connection.reach(hosts.listed(chosen)[0], chosen))
+        return made[-1]
+
+    yield begin
+    for one in made:
+        one.close()
+
+
+def start(link, code, process=0):
+    """Start a program on a host and return the pipe from which its output is read."""
+    if process == 0:
+        link.ask("prepare", job=JOB, folder="/nowhere", proof=None, base="")
+    channel, end = link.pipe()
+    wanted = {"process": process, "argv": ["{python}", "-c", code], "environment": {}, "out": channel}
+    link.ask("start", 30, processes=[wanted])
+    return end
+
+
+def test_a_request_is_answered(reach):
+    link = reach()
+    assert link.ask("facts", modules=["json"], programs=[])["host"] == "node-a"
+    assert link.host == "node-a"
+
+
+def test_what_a_host_refuses_is_one_sentence_with_its_name(reach):
+    with pytest.raises(HostFailed) as told:
+        reach().ask("start", processes=[])
+    assert told.value.host == "node-a"
+    assert "prepare" in told.value.says
+
+
+def test_the_package_is_unpacked_once(reach, tmp_path):
+    reach().close()
+    (lib,) = (tmp_path / "base" / "lib").iterdir()
+    before = (lib / "distdl_jupyter" / "__init__.py").stat().st_ctime_ns
+    reach().close()
+    assert [lib] == list((tmp_path / "base" / "lib").iterdir())
+    assert (lib / "distdl_jupyter" / "__init__.py").stat().st_ctime_ns == before
+
+
+def test_who_reads_slowly_loses_nothing_and_keeps_nothing_waiting(reach):
+    link, size = reach(), 64 * 1024 * 1024
+    end = start(link, f"import os\nos.write(1, b'begins')\nfor _ in range({size} // 65536): os.write(1, bytes(65536))")
+    wait_for(lambda: end.pending > 8 * 1024 * 1024, 60, "that much waits")
+    began = time.monotonic()
+    while time.monotonic() - began < 12:  # longer than the silence after which a host is lost
+        assert end.pending < 24 * 1024 * 1024
+        time.sleep(0.2)
+    assert link.lost == ""
+    left = size + len(b"begins")
+    while content := os.read(end.reader, 1 << 20):
+        left -= len(content)
+    assert left == 0
+    os.close(end.reader)
+    assert link.ask("alive")["alive"] == 0
+
+
+def test_an_answer_comes_through_what_nobody_reads(reach):
+    link = reach()
+    end = start(link, "import os\nwhile True: os.write(1, bytes(65536))")
+    wait_for(lambda: end.pending > 8 * 1024 * 1024, 60, "that much waits")
+    assert link.ask("alive", 30)["alive"] == 1
+    os.close(end.reader)
+
+
+def test_a_host_that_is_cut_off_is_lost_and_said_so(lab, reach):
+    link, news = reach(), queue.SimpleQueue()
+    link.news = news.put
+    end = start(link, "import time\ntime.sleep(600)")
+    lab.cut("node-a")
+    began = time.monotonic()
+    told = news.get(timeout=60)
+    assert time.monotonic() - began < 20
+    assert told["type"] == "lost"
+    assert told["says"].startswith("node-a has not answered for ")
+    assert os.read(end.reader, 10) == b"", "its streams end"
+    os.close(end.reader)
+    with pytest.raises(HostFailed, match="has not answered"):
+        link.ask("alive")
+
+
+def test_an_agent_that_is_killed_is_told(lab, reach):
+    link, news = reach(), queue.SimpleQueue()
+    link.news = news.put
+    end = start(link, "import time\ntime.sleep(600)")
+    for pid in lab.running("node-a", "distdl_jupyter.host"):
+        os.kill(pid, signal.SIGKILL)
+        break
+    assert "node-a" in news.get(timeout=60)["says"]
+    os.close(end.reader)
+
+
+def test_closing_ends_what_the_agent_had_started(lab, reach):
+    link = reach()
+    os.close(start(link, "import time\ntime.sleep(600)").reader)
+    assert lab.running("node-a", "time.sleep(600)")
+    link.close()
+    wait_for(lambda: not lab.pids("node-a"), 30, "the end of everything there")
+
+
+def test_what_a_login_shell_prints_first_is_skipped(lab, reach):
+    force(lab, "echo Welcome to node-a; printf 'J\\\\000\\\\000'; eval \\\"$SSH_ORIGINAL_COMMAND\\\"")
+    assert reach().ask("facts")["host"] == "node-a"
+
+
+def test_an_account_without_a_login_says_so(lab, reach):
+    force(lab, "echo This account is currently not available.; exit 1")
+    with pytest.raises(Unreachable) as told:
+        reach()
+    assert told.value.kind == "shell"
+    assert "lets nobody in: This account is currently not available." in told.value.says
+
+
+def force(lab, command):
+    """Let sshd run ``command`` in place of what is asked for."""
+    key = (lab.folder / "id.pub").read_text()
+    (lab.folder / "authorized_keys").write_text(f'command="{command}" {key}')
