@@ -1,0 +1,54 @@
+"""The contract of clusters notices what it is there for: each cheat breaks it in one way, and one test says so."""
+
+from pathlib import Path
+
+import pytest
+
+from distdl_jupyter.clusters import processes
+from distdl_jupyter.core.errors import DistDLError
+from distdl_jupyter.core.store import JobStore
+from distdl_jupyter.testing import ClusterContract
+from tests import plugin
+from tests.testing import cheats
+
+#: A cheat that leaves a rank running leaves a child that nobody waits for.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@pytest.fixture(autouse=True)
+def installed_cheats(tmp_path, monkeypatch, distdl_home):
+    plugin.install(tmp_path, monkeypatch, Path(cheats.__file__).read_text(), cheats.POINTS)
+    yield
+    plugin.forget()
+    for folder in JobStore().folders():
+        processes.kill_all(folder.id)
+
+
+@pytest.mark.parametrize(
+    ("cheat", "test", "words"),
+    [
+        ("twice", "ranks_run_and_their_codes_and_output_are_told", "told twice"),
+        ("mixed", "ranks_run_and_their_codes_and_output_are_told", "rank 0"),
+        ("early", "what_was_said_before_an_end_can_be_read_when_the_end_is_told", ""),
+        ("rude", "an_interrupt_reaches_training_code_which_may_save_and_choose_its_code", "saved"),
+        ("careless", "a_signal_ends_every_process_and_is_named", ""),
+        ("deaf", "a_wait_that_is_canceled_leaves_nothing", "did not end the wait"),
+        ("messy", "a_wait_that_is_canceled_leaves_nothing", "are left"),
+        ("blind", "a_job_is_swept_by_its_handle", ""),
+        ("silent", "its_checks_say_what_was_seen_and_what_to_do", "no remedy"),
+        ("silent", "its_nodes_are_named_once_and_say_why_they_are_down", "does not say why"),
+        ("silent", "a_module_that_a_far_node_lacks_is_an_error_that_says_how_to_install_it", ""),
+        ("forgetful", "when_its_supervisor_is_killed_a_job_ends_or_is_found_again", "What job"),
+    ],
+)
+def test_a_cheat_is_noticed(cheat, test, words):
+    contract = type("Checked", (ClusterContract,), {"name": cheat, "patience": 5.0})()
+    with pytest.raises((AssertionError, DistDLError)) as noticed:
+        getattr(contract, f"test_{test}")()
+    assert words in str(noticed.value)
+
+
+def test_a_label_that_does_not_exist_is_named():
+    contract = type("Checked", (ClusterContract,), {"name": "twcie", "patience": 5.0})()
+    with pytest.raises(DistDLError, match="twice"):
+        contract.test_it_is_called_as_its_entry_point_and_has_a_title()
