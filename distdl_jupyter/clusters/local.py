@@ -19,11 +19,11 @@ from distdl_jupyter.clusters import emulated_node, gpus, processes
 from distdl_jupyter.clusters.base import Cluster, Context, NodeInfo, Run
 from distdl_jupyter.clusters.launcher_run import LauncherRun
 from distdl_jupyter.clusters.local_run import DirectRun
-from distdl_jupyter.clusters.ports import PortReservation
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.machine import cores
 from distdl_jupyter.core.plan import Placement, Plan, RankPlace
 from distdl_jupyter.core.words import plural
+from distdl_jupyter.host.ports import Ports
 
 if TYPE_CHECKING:
     from distdl_jupyter.core.spec import JobSpec
@@ -42,7 +42,7 @@ class LocalCluster(Cluster):
     Options = LocalOptions
 
     def __init__(self) -> None:
-        self._ports: PortReservation | None = None
+        self._ports = Ports()
 
     def unavailable(self, options: Any) -> str:
         """Return "" on Linux and macOS, else the remedy."""
@@ -77,8 +77,11 @@ class LocalCluster(Cluster):
     def place(self, spec: JobSpec, ports: int, options: Any, context: Context) -> Placement:
         """Reserve ports for the preview's placement."""
         placement = self.preview(spec, options)
-        self._ports = PortReservation(ports)
-        return dataclasses.replace(placement, ports=self._ports.ports)
+        try:
+            reserved = self._ports.reserve(ports, placement.address)
+        except OSError as error:
+            raise LaunchFailed(str(error)) from error
+        return dataclasses.replace(placement, ports=tuple(reserved))
 
     def preview(self, spec: JobSpec, options: Any) -> Placement:
         """Place rank r on node r // process_count_per_node; GPUs are dealt out in order."""

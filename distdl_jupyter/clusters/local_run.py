@@ -24,9 +24,9 @@ from distdl_jupyter.clusters.base import Context, Exit, Run, Start, Stream
 from distdl_jupyter.core.errors import LaunchFailed
 
 if TYPE_CHECKING:
-    from distdl_jupyter.clusters.ports import PortReservation
     from distdl_jupyter.core.plan import Placement, Plan, RankPlace, Service
     from distdl_jupyter.core.spec import JobSpec
+    from distdl_jupyter.host.ports import Ports
 
 _SERVICE_PATIENCE = 60.0
 _SIGNALS = {"INT": signal.SIGINT, "TERM": signal.SIGTERM, "KILL": signal.SIGKILL}
@@ -36,7 +36,7 @@ class LocalRun(Run):
     """What both kinds of run share: services, the lifeline, signals, the tree of processes."""
 
     def __init__(
-        self, spec: JobSpec, placement: Placement, plan: Plan, context: Context, ports: PortReservation | None
+        self, spec: JobSpec, placement: Placement, plan: Plan, context: Context, ports: Ports
     ) -> None:
         self._spec = spec
         self._placement = placement
@@ -142,8 +142,7 @@ class LocalRun(Run):
                 os.close(stream.fd)
         os.close(self._lifeline)
         shutil.rmtree(self._pipes, ignore_errors=True)
-        if self._ports is not None:
-            self._ports.release()
+        self._ports.release()
 
     def abandon(self) -> None:
         """Undo a start that failed half-way."""

@@ -16,7 +16,7 @@ from distdl_jupyter import registry
 from distdl_jupyter.clusters.base import Context
 from distdl_jupyter.core.errors import DistDLError, LaunchFailed
 from distdl_jupyter.core.events import read_all
-from distdl_jupyter.core.failure import crashed_at_the_end, has_failed
+from distdl_jupyter.core.failure import crashed_at_the_end, has_failed, is_lost
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.words import duration, plural, ranks, size
 from distdl_jupyter.supervisor import resume, stopping
@@ -370,11 +370,16 @@ def _endings(all_ranks: Sequence[RankView]) -> str:
     """Return how the ranks' processes ended: "4 ranks ended with code 0"; those that ended alike together."""
     alike: dict[str, list[int]] = {}
     for rank in all_ranks:
-        how = f"by SIG{rank.signal}" if rank.signal else f"with code {rank.code}"
-        alike.setdefault(how, []).append(rank.rank)
+        alike.setdefault(_ending(rank), []).append(rank.rank)
     if len(alike) == 1:
-        return f"{plural(len(all_ranks), 'rank')} ended {next(iter(alike))}"
-    return "; ".join(f"{ranks(numbers)} ended {how}" for how, numbers in alike.items())
+        return f"{plural(len(all_ranks), 'rank')} {next(iter(alike))}"
+    return "; ".join(f"{ranks(numbers)} {how}" for how, numbers in alike.items())
+
+
+def _ending(rank: RankView) -> str:
+    if is_lost(rank):
+        return "lost"
+    return f"ended by SIG{rank.signal}" if rank.signal else f"ended with code {rank.code}"
 
 
 def _waiting_for(ranks: list[int]) -> str:

@@ -34,3 +34,14 @@ def test_a_port_that_is_taken_is_passed_over(family, address, monkeypatch):
 def test_an_address_that_is_not_here_has_no_ports():
     with pytest.raises(OSError, match=r"No free TCP port between 20000 and 32000 was found on 192\.0\.2\.1"):
         ports.Ports().reserve(1, "192.0.2.1")
+
+
+def test_reserved_ports_are_never_given_twice_and_free_again_after_release():
+    held = [ports.Ports() for _ in range(20)]
+    given = [port for one in held for port in one.reserve(5, "127.0.0.1")]
+    assert len(set(given)) == 100
+    assert all(20_000 <= port < 32_000 for port in given)
+    for one in held:
+        one.release()
+    assert len(held[0].reserve(3, "127.0.0.1")) == 3
+    held[0].release()

@@ -108,6 +108,9 @@ class Connection:
         number = next(self._channels)
         with self._lock:
             self._sinks[number] = sink
+            lost = bool(self._lost)
+        if lost:
+            sink(b"")
         return number
 
     def write(self, channel: int, content: bytes, *, wait: bool = True) -> None:
