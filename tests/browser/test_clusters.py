@@ -228,4 +228,14 @@ def test_the_launch_form_shows_the_hosts_and_refuses_too_many(desk_of: Callable[
     nodes.press("Enter")
     expect(form.get_by_role("button", name="Submit")).to_be_enabled(timeout=PATIENCE * 1000)
     picture(form, "clusters-form")
+    three_hosts.cut("node-c")
+    try:
+        expect(node(page, "node-c")).to_have_attribute("data-state", "down", timeout=30_000)
+        place.get_by_role("button", name="Check again").click()
+        row = place.locator('.dd-check-item[data-level="error"]', has_text="node-c")
+        expect(row).to_be_visible(timeout=60_000)
+        expect(row.get_by_role("button", name="Copy")).to_be_visible()
+        picture(form, "clusters-form-red")
+    finally:
+        three_hosts.join("node-c")
     assert book.errors == []
