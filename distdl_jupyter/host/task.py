@@ -23,11 +23,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter.host import meeting, memory, processes
-from distdl_jupyter.host.meeting import Meeting, NoMeeting
-from distdl_jupyter.host.ports import Ports
+from distdl_jupyter.host import memory, processes
+from distdl_jupyter.host.allotment import Place
+from distdl_jupyter.host.meeting import NoMeeting
+from distdl_jupyter.host.services import Services, gather
 
-_SERVICE_PATIENCE = 60.0
 #: Seconds between two looks at the rank's processes.
 _LOOK = 1.0
 #: Seconds that processes which a rank left behind may live on when all ranks have ended.
@@ -36,143 +36,6 @@ _LEFT_PATIENCE = 20.0
 _FAILED_PATIENCE = 60.0
 #: Seconds in which a launcher's daemons may end after it.
 _DAEMONS_PATIENCE = 5.0
-
-
-class Place:
-    """What a task knows before its rank starts: the plan, and the words that only this node can fill in."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.plan: dict[str, Any] = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
-        self.nodes = meeting.names(os.environ.get("SLURM_JOB_NODELIST", ""))
-        self.node = os.environ.get("SLURMD_NODENAME") or os.uname().nodename
-        self.words: dict[str, str] = {}
-        self._ports = Ports()
-
-    def arrange(self) -> Meeting:
-        """Find out, on node 0, where the ranks meet. Raises NoMeeting."""
-        found = meeting.find([name for name in self.nodes if name != self.node])
-        try:
-            return found._replace(ports=tuple(self._ports.reserve(self.plan["ports"], found.address)))
-        except OSError as error:
-            raise NoMeeting(str(error)) from error
-
-    def learn(self, found: Meeting) -> None:
-        """Take in where the ranks meet."""
-        own = meeting.own_address(found.address)
-        self.words = {
-            "@address@": found.address,
-            "@network@": found.network,
-            "@interface@": meeting.interface(own),
-            "@cores@": str(_cores(self.plan["per_node"])),
-            **{f"@port-{number}@": str(port) for number, port in enumerate(found.ports)},
-        }
-
-    def fill(self, text: str) -> str:
-        """Return the text with this node's own words in it."""
-        for word, value in self.words.items():
-            text = text.replace(word, value)
-        return text
-
-    def filled(self, variables: Mapping[str, str]) -> dict[str, str]:
-        """Return variables with this node's own words in their values."""
-        return {name: self.fill(value) for name, value in variables.items()}
-
-    def common(self) -> dict[str, str]:
-        """Return the environment of every process of the job here."""
-        return {**os.environ, **self.plan["common"]}
-
-    def of_rank(self, rank: int) -> dict[str, str]:
-        """Return the variables of one rank's own."""
-        own = self.filled(self.plan["environments"][rank])
-        return own | {"DISTDL_HOST": self.node} | _gpus(own, os.environ.get("CUDA_VISIBLE_DEVICES", ""))
-
-    def worker(self) -> list[str]:
-        """Return the command line of a rank."""
-        return [self.plan["python"], "-P", "-m", "distdl_jupyter.worker"]
-
-
-def _cores(ranks: int) -> int:
-    """Return one rank's share of the cores that Slurm gave the job on this node."""
-    own = os.environ.get("SLURM_CPUS_PER_TASK", "")
-    if own.isdigit():
-        return int(own)
-    return max(1, int(os.environ.get("SLURM_CPUS_ON_NODE") or os.cpu_count() or 1) // ranks)
-
-
-def _gpus(wanted: Mapping[str, str], given: str) -> dict[str, str]:
-    """Return the variables of GPUs with Slurm's numbers: GPU 1 of the plan is the second one that the job was given."""
-    devices = given.split(",") if given else []
-    found = {}
-    for name in ("CUDA_VISIBLE_DEVICES", "DISTDL_GPU"):
-        numbers = wanted.get(name, "").split(",")
-        if devices and all(number.isdigit() and int(number) < len(devices) for number in numbers):
-            found[name] = ",".join(devices[int(number)] for number in numbers)
-    return found
-
-
-class Services:
-    """The helper processes of a job on node 0."""
-
-    def __init__(self, place: Place) -> None:
-        self._place = place
-        self._running: list[subprocess.Popen[bytes]] = []
-
-    @property
-    def pids(self) -> set[int]:
-        """The pids of the services."""
-        return {process.pid for process in self._running}
-
-    def start(self) -> None:
-        """Start them and wait until each has said that it is ready. Raises NoMeeting."""
-        for service in self._place.plan["services"]:
-            process = self._start([self._place.fill(word) for word in service["arguments"]])
-            self._running.append(process)
-            ready, said = threading.Event(), bytearray()
-            threading.Thread(target=_pass_on, args=(process, service["ready"].encode(), ready, said),
-                             daemon=True).start()  # fmt: skip
-            ready.wait(_SERVICE_PATIENCE)
-            if service["ready"].encode() not in said:
-                sys.stderr.write(said.decode(errors="replace"))
-                raise NoMeeting(f"{service['name']} did not start on {self._place.node}.")
-
-    def _start(self, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
-        # Slurm signals all processes of a job; services must outlive the ranks that are being stopped.
-        before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            return subprocess.Popen(
-                [self._place.plan["python"], *arguments],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                env=self._place.common(),
-            )
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    def close(self) -> None:
-        """End them."""
-        for process in self._running:
-            if process.stdin is not None:
-                process.stdin.close()
-        time.sleep(0.05 if self._running else 0)
-        processes.send(self.pids, signal.SIGKILL)
-        self._running.clear()
-
-
-def _pass_on(process: subprocess.Popen[bytes], ready: bytes, event: threading.Event, said: bytearray) -> None:
-    """Read a service's output: up to its ready line into ``said``, what comes later to this process's own output."""
-    assert process.stdout is not None, "a service is started with a pipe"
-    while line := process.stdout.readline():
-        if event.is_set():
-            with contextlib.suppress(OSError):
-                os.write(2, line)
-        else:
-            said += line
-            if ready in line:
-                event.set()
-    event.set()
 
 
 class Task:
@@ -306,27 +169,12 @@ def _write(path: Path, content: Any) -> None:
         hidden.replace(path)
 
 
-def _arranged(place: Place, services: Services, *, first: bool) -> None:
-    """Meet the other tasks; the first one finds out where and starts the services. Raises NoMeeting."""
-    if not first:
-        place.learn(meeting.wait(place.folder))
-        return
-    try:
-        found = place.arrange()
-        place.learn(found)
-        services.start()
-    except NoMeeting as error:
-        meeting.tell(place.folder, None, str(error))
-        raise
-    meeting.tell(place.folder, found)
-
-
 def run_rank(place: Place, rank: int) -> int:
     """Run one rank; the exit code says only whether that could be done, the file ``rank-N.exit`` how it ended."""
     services = Services(place)
     task = Task(place, f"rank-{rank}", services)
     try:
-        _arranged(place, services, first=rank == 0)
+        gather(place, services, first=rank == 0)
         streams = [
             os.open(place.folder / f"rank-{rank}.{name}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             for name in ("out", "err")
@@ -346,7 +194,7 @@ def run_launcher(place: Place) -> int:
     signal.signal(signal.SIGUSR1, lambda *_: threading.Thread(target=_interrupt_everywhere, args=(place,)).start())
     code = 1
     try:
-        _arranged(place, services, first=True)
+        gather(place, services, first=True)
         own = [place.of_rank(rank) for rank in range(place.plan["ranks"])]
         for variables, rank in zip(own, range(len(own)), strict=True):
             variables["DISTDL_HOST"] = place.nodes[rank // place.plan["per_node"]]

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distdl_jupyter.clusters.base import Check
-from distdl_jupyter.clusters.slurm import commands, probe, words
+from distdl_jupyter.clusters.slurm import commands, probe, sinfo, words
 from distdl_jupyter.core.words import plural
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.base import NodeInfo
-    from distdl_jupyter.clusters.slurm.commands import Partition
     from distdl_jupyter.clusters.slurm.options import SlurmOptions
+    from distdl_jupyter.clusters.slurm.sinfo import Partition
 
 
 def checked(options: SlurmOptions, modules: Sequence[str], programs: Sequence[str]) -> list[Check]:
@@ -22,8 +22,8 @@ def checked(options: SlurmOptions, modules: Sequence[str], programs: Sequence[st
     if lacking := commands.absent():
         return [Check("", "Slurm", "error", "Slurm's commands are not here.", lacking)]
     try:
-        partitions = commands.partitions()
-        nodes = [words.node(node) for node in commands.nodes(options.partition)]
+        partitions = sinfo.partitions()
+        nodes = [words.node(node) for node in sinfo.nodes(options.partition)]
     except commands.SlurmFailed as error:
         return [Check("", "Slurm", "error", error.message, "See whether its controller is up: scontrol ping.")]
     found = [Check("", "Slurm", "ok", "its controller answers"), *_partition(options, partitions)]
@@ -48,7 +48,7 @@ def _partition(options: SlurmOptions, partitions: Sequence[Partition]) -> list[C
 
 
 def _limit(options: SlurmOptions, partition: Partition) -> list[Check]:
-    wanted = commands.minutes(options.time_limit)
+    wanted = sinfo.minutes(options.time_limit)
     if partition.time_limit is None:
         return []
     if wanted is not None and wanted > partition.time_limit:

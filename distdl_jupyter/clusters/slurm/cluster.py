@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters.base import Check, Cluster, Context, NodeInfo, Run
-from distdl_jupyter.clusters.slurm import commands, script, words
+from distdl_jupyter.clusters.slurm import commands, script, sinfo, words
 from distdl_jupyter.clusters.slurm.checkup import checked
 from distdl_jupyter.clusters.slurm.options import SlurmOptions
-from distdl_jupyter.clusters.slurm.run import SlurmRun, alive_in, killing, reader_of
+from distdl_jupyter.clusters.slurm.run import SlurmRun, killing
+from distdl_jupyter.clusters.slurm.told import alive_in, reader_of
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.plan import (
     LATE_ADDRESS,
@@ -62,7 +63,7 @@ class SlurmCluster(Cluster):
 
     def nodes(self, options: SlurmOptions) -> list[NodeInfo]:
         """Return the partition's nodes. Raises DistDLError when Slurm does not answer."""
-        return [words.node(node) for node in commands.nodes(options.partition)]
+        return [words.node(node) for node in sinfo.nodes(options.partition)]
 
     def checks(
         self, options: SlurmOptions, *, modules: Sequence[str] = (), programs: Sequence[str] = ()

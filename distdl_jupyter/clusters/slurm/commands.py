@@ -68,30 +68,6 @@ _ENDED = frozenset(
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A node as ``sinfo`` tells it."""
-
-    name: str
-    state: str
-    cores: int = 0
-    gpus: int = 0
-    gpu_name: str = ""
-    load: float | None = None
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Partition:
-    """A partition: ``time_limit`` in minutes (None: none) and how many nodes it has."""
-
-    name: str
-    up: bool
-    time_limit: int | None
-    nodes: int
-    default: bool
-
-
 def absent() -> str:
     """Return a sentence with the remedy when Slurm's commands are not here, else ""."""
     lacking = [program for program in PROGRAMS if shutil.which(program) is None]
@@ -129,9 +105,6 @@ def _sentence(program: str, said: str) -> str:
     lines = [re.sub(r"^(\w+: )?((error|fatal|warning): )?", "", line).strip() for line in said.splitlines()]
     last = next((line for line in reversed(lines) if line), "it said nothing")
     return f"{program} was refused: {last.rstrip('.')}."
-
-
-# jobs -----------------------------------------------------------------------------------------
 
 
 def number(job: str) -> str:
@@ -174,8 +147,8 @@ def _job_state(text: str) -> JobState:
     code, _, signal_ = fields.get("ExitCode", "0:0").partition(":")
     reason = fields.get("Reason", "")
     return JobState(
-        fields.get("JobState", "").rstrip("+"), "" if reason in ("None", "(null)") else reason, _number(code),
-        _number(signal_), "" if fields.get("NodeList") == "(null)" else fields.get("NodeList", ""),
+        fields.get("JobState", "").rstrip("+"), "" if reason in ("None", "(null)") else reason, leading_number(code),
+        leading_number(signal_), "" if fields.get("NodeList") == "(null)" else fields.get("NodeList", ""),
     )  # fmt: skip
 
 
@@ -193,11 +166,15 @@ def _from_accounting(job: str) -> JobState | None:
         return None
     name, code = first.split("|")[:2]
     return JobState(
-        name.split()[0] if name else "", "", _number(code.partition(":")[0]), _number(code.partition(":")[2])
+        name.split()[0] if name else "",
+        "",
+        leading_number(code.partition(":")[0]),
+        leading_number(code.partition(":")[2]),
     )
 
 
-def _number(text: str) -> int:
+def leading_number(text: str) -> int:
+    """Return the number with which a text begins, 0 without one."""
     found = re.match(r"\d+", text)
     return int(found[0]) if found else 0
 
@@ -208,8 +185,9 @@ def send(job: str, name: str, *, part: str = "", everywhere: bool = False) -> No
     KILL must name a part to act at once: for a whole job Slurm begins with TERM and waits (KillWait).
     Raises SlurmFailed.
     """
-    target = f"{number(job)}.{part}" if part else number(job)
-    run("scancel", f"--signal={name}", *(["--full"] if everywhere else []), target, more=_at(job))
+    target = f"{number(job)}.{part}" if part.isdigit() else number(job)
+    which = ["--full"] if everywhere else ["--batch"] if part == "batch" else []
+    run("scancel", f"--signal={name}", *which, target, more=_at(job))
 
 
 def cancel(job: str, *, pending_only: bool = False) -> None:
@@ -221,70 +199,3 @@ def jobs_named(name: str) -> list[str]:
     """Return the numbers of this user's jobs whose name ends in ``name``. Raises SlurmFailed."""
     said = run("squeue", "--noheader", "--me", "--format=%i %j")
     return [line.split(" ", 1)[0] for line in said.splitlines() if line.strip().endswith(name)]
-
-
-# nodes ----------------------------------------------------------------------------------------
-
-
-def nodes(partition: str = "") -> list[Node]:
-    """Return the nodes, of one partition or of all. Raises SlurmFailed."""
-    which = [f"--partition={partition}"] if partition else []
-    said = run("sinfo", "--noheader", "--Node", *which, "--format=%N|%T|%c|%O|%G|%E")
-    found = {line.split("|", 1)[0]: _node(line.split("|", 5)) for line in said.splitlines() if line.count("|") >= 5}
-    return list(found.values())
-
-
-def _node(fields: Sequence[str]) -> Node:
-    name, state_, cores, load, gres, reason = (field.strip() for field in fields)
-    gpus, gpu_name = gpus_in(gres)
-    return Node(name, state_, _number(cores), gpus, gpu_name, _float(load), "" if reason == "none" else reason)
-
-
-def gpus_in(gres: str) -> tuple[int, str]:
-    """Return how many GPUs and which ones from Slurm's ``gpu:a100:4(S:0-1)`` or from ``a100:4`` or ``4``."""
-    count, names = 0, []
-    for part in re.sub(r"\([^)]*\)", "", gres).split(","):
-        words = part.removeprefix("gpu:").split(":")
-        if (part.startswith("gpu") or ":" not in gres or not gres.count("gpu")) and words[-1].isdigit():
-            count += int(words[-1])
-            names += words[:-1]
-    return count, ", ".join(dict.fromkeys(names))
-
-
-def _float(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
-
-
-def partitions() -> list[Partition]:
-    """Return the partitions. Raises SlurmFailed."""
-    said = run("sinfo", "--noheader", "--format=%P|%a|%l|%D")
-    merged: dict[str, Partition] = {}
-    for line in said.splitlines():
-        name, up, limit, count = (field.strip() for field in line.split("|"))
-        plain = name.rstrip("*")
-        before = merged[plain].nodes if plain in merged else 0
-        merged[plain] = Partition(plain, up == "up", minutes(limit), before + _number(count), name.endswith("*"))
-    return list(merged.values())
-
-
-def minutes(limit: str) -> int | None:
-    """Return Slurm's time limit in minutes, rounded up; None for no limit.
-
-    It is written as minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes or
-    days-hours:minutes:seconds (sbatch(1), ``--time``). Raises ValueError.
-    """
-    if limit.strip().lower() in ("infinite", "unlimited", "n/a", ""):
-        return None
-    days, dash, clock = limit.strip().rpartition("-")
-    parts = [int(part) for part in clock.split(":")]
-    if len(parts) > 3 or any(part < 0 for part in parts):
-        raise ValueError(limit)
-    if dash:
-        hours, mins, seconds = [*parts, 0, 0][:3]
-        return int(days) * 1440 + hours * 60 + mins + (seconds > 0)
-    if len(parts) == 3:
-        return parts[0] * 60 + parts[1] + (parts[2] > 0)
-    return parts[0] + (len(parts) == 2 and parts[1] > 0)

@@ -6,7 +6,7 @@ import re
 import shlex
 from dataclasses import dataclass, field
 
-from distdl_jupyter.clusters.slurm import commands
+from distdl_jupyter.clusters.slurm import sinfo
 from distdl_jupyter.core.errors import InvalidSpec
 
 #: Options of sbatch that a job sets itself: with others it could not be followed.
@@ -53,7 +53,7 @@ class SlurmOptions:
     @property
     def gpus(self) -> int:
         """How many GPUs each node gives to a job."""
-        return commands.gpus_in(self.gpus_per_node)[0]
+        return sinfo.gpus_in(self.gpus_per_node)[0]
 
     @property
     def more(self) -> list[str]:
@@ -67,7 +67,7 @@ class SlurmOptions:
 
     def _check_time(self) -> None:
         try:
-            commands.minutes(self.time_limit)
+            sinfo.minutes(self.time_limit)
         except ValueError:
             raise InvalidSpec(
                 f"time_limit is {self.time_limit!r}, but Slurm takes minutes or a time.",

@@ -5,30 +5,22 @@ Everything here can be taken up again by another supervisor: the job's number an
 
 from __future__ import annotations
 
-import contextlib
-import importlib
-import json
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.clusters import processes
 from distdl_jupyter.clusters.base import Context, Exit, Remark, Run, Start, Stream
-from distdl_jupyter.clusters.slurm import commands, words
+from distdl_jupyter.clusters.slurm import commands, told, words
 from distdl_jupyter.clusters.slurm.tail import Tail, Tailer, make_room
 from distdl_jupyter.clusters.slurm.watch import Watch
 from distdl_jupyter.core.errors import LaunchFailed
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from distdl_jupyter.clusters.slurm.commands import JobState
     from distdl_jupyter.clusters.slurm.script import Site
+    from distdl_jupyter.clusters.slurm.told import FirstExit
     from distdl_jupyter.core.spec import JobSpec
-
-FirstExit = Callable[[str], tuple[int, int | None, int | None] | None]
 
 #: Seconds that a rank's last output may take to be seen here, through a network file system.
 _SETTLE = 10.0
@@ -101,7 +93,7 @@ class SlurmRun(Run):
         for names in _NODE_LOST.findall(text):
             self._lost.update(names.split(","))
         for ranks, _how in _TASK_DIED.findall(text):
-            for rank in _numbers(ranks):
+            for rank in told.numbers(ranks):
                 self._died.setdefault(rank, time.monotonic())
 
     # ends -------------------------------------------------------------------------------------
@@ -117,7 +109,7 @@ class SlurmRun(Run):
     def _told(self) -> list[Exit]:
         found = []
         for rank in sorted(self._open):
-            if (word := _read(self._site.run / f"rank-{rank}.exit")) and self._settled(rank, word):
+            if (word := told.read(self._site.run / f"rank-{rank}.exit")) and self._settled(rank, word):
                 found.append(Exit(rank, word.get("code"), word.get("signal"), self._cause(word)))
             elif not word and self._node_of(rank) in self._lost:
                 found.append(self._without_node(rank))
@@ -133,13 +125,16 @@ class SlurmRun(Run):
             self._watch.hurry()
         waited = now - self._seen[rank]
         whole = all(self._tailer.position(rank, name) >= int(word.get(name) or 0) for name in ("out", "err"))
-        asked = (
-            word.get("signal") not in ("TERM", "KILL") or bool(self._sent) or self._watch.asked_at > self._seen[rank]
-        )
+        asked = word.get("signal") not in ("TERM", "KILL") or bool(self._sent) or self._looked_after(self._seen[rank])
         return (whole or waited > _SETTLE) and (asked or waited > _CAUSE)
 
+    def _looked_after(self, moment: float) -> bool:
+        """Say whether Slurm was asked since then, and has made up its mind."""
+        state = self._watch.state
+        return self._watch.asked_at > moment and state is not None and state.state != "COMPLETING"
+
     def _node_of(self, rank: int) -> str:
-        return str(_read(self._site.run / f"rank-{rank}.alive").get("node") or "")
+        return str(told.read(self._site.run / f"rank-{rank}.alive").get("node") or "")
 
     def _without_node(self, rank: int) -> Exit:
         node = self._node_of(rank)
@@ -179,11 +174,11 @@ class SlurmRun(Run):
             return Exit(rank, 1, None, why)
         if state.state in ("CANCELLED", "TIMEOUT", "PREEMPTED", "DEADLINE"):
             return Exit(rank, None, "TERM", words.end(state) if not self._sent else "")
-        return Exit(rank, state.exit_code or 1, None, words.end(state) or _unexplained(state))
+        return Exit(rank, state.exit_code or 1, None, words.end(state) or told.unexplained(state))
 
     def _launched(self, reader: FirstExit) -> list[Exit]:
         """Return all ranks' ends when their launcher has ended and everything that was printed is here."""
-        word = _read(self._site.run / "launcher.exit")
+        word = told.read(self._site.run / "launcher.exit")
         if not word or not self._open:
             return []
         if self._over_at is None:
@@ -195,8 +190,8 @@ class SlurmRun(Run):
         if code == 0:
             return [Exit(rank, 0, None) for rank in sorted(self._open)]
         evidence = str(word.get("evidence") or "") or self._slurm_says() or f"The launcher ended with code {code}."
-        first = reader(_end_of(self._site.output))
-        return [_after_launcher(rank, first, code or 1, evidence) for rank in sorted(self._open)]
+        first = reader(told.end_of(self._site.output))
+        return [told.after_launcher(rank, first, code or 1, evidence) for rank in sorted(self._open)]
 
     # signals ----------------------------------------------------------------------------------
 
@@ -205,7 +200,7 @@ class SlurmRun(Run):
         if self._watch.ended:
             return []
         job = f"Slurm job {commands.number(self._watch.job)}"
-        return alive_in(self._site.run) or ([job] if self._open else [])
+        return told.alive_in(self._site.run) or ([job] if self._open else [])
 
     def signal(self, name: str) -> None:
         """Let Slurm signal the job's processes; one that still waits in the queue is taken out of it."""
@@ -252,70 +247,3 @@ class SlurmRun(Run):
 def killing(job: str) -> list[Callable[[], None]]:
     """Return what kills a job's ranks, and its batch script where that started them."""
     return [partial(commands.send, job, "KILL", part=part) for part in ("0", "batch")]
-
-
-def _after_launcher(rank: int, first: tuple[int, int | None, int | None] | None, code: int, evidence: str) -> Exit:
-    """Return a rank's end as a launcher's last words tell it: ``first`` is (rank, code, signal) of the first one."""
-    if first is None:
-        return Exit(rank, code, None, evidence)
-    first_rank, first_code, number = first
-    if rank != first_rank:
-        return Exit(rank, None, "TERM", "stopped")
-    return Exit(rank, first_code, None) if number is None else Exit(rank, None, processes.signal_name(number))
-
-
-def _end_of(path: Path) -> str:
-    """Return the last words of a file."""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - 20_000))
-            return file.read().decode(errors="replace")
-    except OSError:
-        return ""
-
-
-def _unexplained(state: JobState) -> str:
-    return (
-        f"Slurm ended the job as {state.state}{f' ({state.reason})' if state.reason else ''} before the rank said how."
-    )
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """Return what a task wrote down, {} before."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def alive_in(run: Path) -> list[tuple[str, int]]:
-    """Return (node, pid) of the processes that the tasks of a job told last."""
-    return [one for path in run.glob("*.alive") for one in _alive(path)]
-
-
-def _alive(path: Path) -> list[tuple[str, int]]:
-    word = _read(path)
-    return [(str(word.get("node")), int(pid)) for pid in word.get("pids") or ()]
-
-
-def _numbers(text: str) -> list[int]:
-    """Return the numbers of "0,2-4"."""
-    found: list[int] = []
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        with contextlib.suppress(ValueError):
-            found.extend(range(int(first), int(last or first) + 1))
-    return found
-
-
-def reader_of(name: str | None) -> FirstExit | None:
-    """Return the function that a handle names. Raises LaunchFailed."""
-    if not name:
-        return None
-    module, _, function = name.partition(":")
-    try:
-        found: FirstExit = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError) as error:
-        raise LaunchFailed(f"What reads the launcher's words, {name}, is not here any more.") from error
-    return found

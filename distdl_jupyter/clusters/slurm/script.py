@@ -144,7 +144,8 @@ def _start(site: Site, options: SlurmOptions, python: str) -> str:
 _REMOTE_SHELL = """#!/bin/sh
 host=$1
 shift
-exec srun --quiet --overlap --nodes=1 --ntasks=1 --nodelist="$host" --mpi=none --cpu-bind=none --export=ALL /bin/sh -c "$*"
+exec srun --quiet --overlap --nodes=1 --ntasks=1 --nodelist="$host" --mpi=none --cpu-bind=none --export=ALL \\
+    /bin/sh -c "$*"
 """
 
 

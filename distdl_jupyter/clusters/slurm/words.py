@@ -6,7 +6,8 @@ The reasons are those of squeue(1), "JOB REASON CODES"; the states those of "JOB
 from __future__ import annotations
 
 from distdl_jupyter.clusters.base import NodeInfo, Remark
-from distdl_jupyter.clusters.slurm.commands import JobState, Node
+from distdl_jupyter.clusters.slurm.commands import JobState
+from distdl_jupyter.clusters.slurm.sinfo import Node
 
 _REASONS = {
     "": "waiting for Slurm to look at it",

@@ -127,9 +127,8 @@ def test_torch_meets(slurm, nodes, per_node):  # noqa: F811
 
 
 def test_mpi_trains(slurm):  # noqa: F811
-    values = submit(HOROVOD.replace('os.environ["HOROVOD_GLOO_IFACE"]', '"-"'), 2, 2, "horovod-mpi").results(
-        timeout=240
-    )
+    job = submit(HOROVOD.replace('os.environ["HOROVOD_GLOO_IFACE"]', '"-"'), 2, 2, "horovod-mpi")
+    values = job.results(timeout=240)
     assert [value["host"] for value in values] == [slurm.names[0]] * 2 + [slurm.names[1]] * 2
     assert len({tuple(value["weights"]) for value in values}) == 1
     assert not notes(job, "left-behind")

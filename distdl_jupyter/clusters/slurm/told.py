@@ -1,0 +1,89 @@
+"""What a job's tasks wrote down on their nodes, read here: how ranks ended, what lives, a launcher's last words."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.clusters import processes
+from distdl_jupyter.clusters.base import Exit
+from distdl_jupyter.core.errors import LaunchFailed
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from distdl_jupyter.clusters.slurm.commands import JobState
+
+#: Reads which rank ended first from a launcher's words: (rank, exit code, signal number).
+FirstExit = Callable[[str], tuple[int, int | None, int | None] | None]
+
+
+def after_launcher(rank: int, first: tuple[int, int | None, int | None] | None, code: int, evidence: str) -> Exit:
+    """Return a rank's end as a launcher's last words tell it: ``first`` is (rank, code, signal) of the first one."""
+    if first is None:
+        return Exit(rank, code, None, evidence)
+    first_rank, first_code, number = first
+    if rank != first_rank:
+        return Exit(rank, None, "TERM", "stopped")
+    return Exit(rank, first_code, None) if number is None else Exit(rank, None, processes.signal_name(number))
+
+
+def end_of(path: Path) -> str:
+    """Return the last words of a file."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - 20_000))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def unexplained(state: JobState) -> str:
+    """Return what can be said of a rank's end when neither its task nor Slurm says why."""
+    return (
+        f"Slurm ended the job as {state.state}{f' ({state.reason})' if state.reason else ''} before the rank said how."
+    )
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Return what a task wrote down, {} before."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def alive_in(run: Path) -> list[tuple[str, int]]:
+    """Return (node, pid) of the processes that the tasks of a job told last."""
+    return [one for path in run.glob("*.alive") for one in _alive(path)]
+
+
+def _alive(path: Path) -> list[tuple[str, int]]:
+    word = read(path)
+    return [(str(word.get("node")), int(pid)) for pid in word.get("pids") or ()]
+
+
+def numbers(text: str) -> list[int]:
+    """Return the numbers of "0,2-4"."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        with contextlib.suppress(ValueError):
+            found.extend(range(int(first), int(last or first) + 1))
+    return found
+
+
+def reader_of(name: str | None) -> FirstExit | None:
+    """Return the function that a handle names. Raises LaunchFailed."""
+    if not name:
+        return None
+    module, _, function = name.partition(":")
+    try:
+        found: FirstExit = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise LaunchFailed(f"What reads the launcher's words, {name}, is not here any more.") from error
+    return found

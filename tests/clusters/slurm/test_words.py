@@ -1,0 +1,126 @@
+"""What Slurm prints, read and put into words; no Slurm is needed."""
+
+import pytest
+
+from distdl_jupyter import registry
+from distdl_jupyter.clusters.slurm import commands, script, sinfo, told, words
+from distdl_jupyter.clusters.slurm.commands import JobState
+from distdl_jupyter.clusters.slurm.sinfo import Node
+from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
+from distdl_jupyter.core.spec import JobSpec
+
+
+@pytest.mark.parametrize(
+    ("limit", "minutes"),
+    [("30", 30), ("30:00", 30), ("30:01", 31), ("2:00:00", 120), ("1-12", 36 * 60), ("1-12:30", 36 * 60 + 30),
+     ("2-00:00:01", 2 * 1440 + 1), ("UNLIMITED", None), ("infinite", None)],
+)  # fmt: skip
+def test_time_limits_are_read_as_slurm_writes_them(limit, minutes):
+    assert sinfo.minutes(limit) == minutes
+
+
+@pytest.mark.parametrize("limit", ["soon", "1:2:3:4", "-5", "2h", "1-"])
+def test_other_time_limits_are_refused_with_examples(limit):
+    with pytest.raises(InvalidSpec, match="2:00:00"):
+        registry.check_options("clusters", "slurm", {"time_limit": limit})
+
+
+@pytest.mark.parametrize(
+    ("text", "count", "name"),
+    [("gpu:a100:4(S:0-1)", 4, "a100"), ("gpu:2", 2, ""), ("4", 4, ""), ("a100:4", 4, "a100"), ("(null)", 0, ""),
+     ("craynetwork:4,gpu:v100:8", 8, "v100"), ("gpu:a100:4,gpu:h100:2", 6, "a100, h100"), ("", 0, "")],
+)  # fmt: skip
+def test_gpus_are_counted(text, count, name):
+    assert sinfo.gpus_in(text) == (count, name)
+
+
+def test_a_number_is_taken_for_text_where_slurm_takes_both():
+    options = registry.check_options("clusters", "slurm", {"time_limit": 30, "gpus_per_node": 4})
+    assert (options.time_limit, options.gpus_per_node, options.gpus) == ("30", "4", 4)
+    assert registry.get("clusters", "slurm").process_count_per_node(options, use_gpu=None) == 4
+    assert registry.get("clusters", "slurm").process_count_per_node(options, use_gpu=False) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [({"gpus_per_node": "many"}, "gpus_per_node"), ({"cpus_per_task": 0}, "cpus_per_task"),
+     ({"partition": "a b"}, "partition"), ({"extra": "--array=1-4"}, "extra"), ({"extra": "'open"}, "extra"),
+     ({"extra": "-o file"}, "extra")],
+)  # fmt: skip
+def test_options_that_cannot_be_are_refused(options, field):
+    with pytest.raises(InvalidSpec) as refused:
+        registry.check_options("clusters", "slurm", options)
+    assert refused.value.field == field
+
+
+def test_waiting_is_told_with_slurm_s_own_word():
+    assert words.waiting(JobState("PENDING", "Resources")) == "waiting for free nodes (Resources)"
+    assert words.waiting(JobState("PENDING", "Priority")) == "waiting for jobs of higher priority (Priority)"
+    assert words.waiting(JobState("PENDING", "SomethingNew")) == "waiting (SomethingNew)"
+    assert "CONFIGURING" in words.waiting(JobState("CONFIGURING"))
+    assert JobState("CONFIGURING").pending
+
+
+def test_what_never_begins_has_a_remedy_and_a_turn_has_none():
+    assert words.never(JobState("PENDING", "Resources"), "12") is None
+    assert words.never(JobState("PENDING", "Priority"), "12") is None
+    for reason in ("PartitionTimeLimit", "JobHeldUser", "QOSMaxGRESPerUser", "ReqNodeNotAvail,UnavailableNodes:n1"):
+        remark = words.never(JobState("PENDING", reason), "12")
+        assert "12" in remark.text
+        assert remark.code
+        assert remark.text.endswith(".")
+
+
+def test_a_name_can_pass_for_no_field_of_slurm():
+    spec = JobSpec(id="20260101-000000-abcde", name="x JobState=COMPLETED\nReason=y")
+    assert script.job_name(spec) == "x-JobState-COMPLETED-Reason-y-20260101-000000-abcde"
+
+
+def test_the_state_of_a_job_is_read():
+    said = ("JobId=12 JobName=a UserId=me(1) Nice=0 JobState=CANCELLED Reason=None Dependency=(null) ExitCode=0:15 "
+            "NodeList=n[1-2] Command=(null)\n")  # fmt: skip
+    assert commands._job_state(said) == JobState("CANCELLED", "", 0, 15, "n[1-2]")
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "shown", "detail"),
+    [("idle", "", "up", "idle"), ("mixed", "", "up", "partly in use"), ("allocated", "", "up", "in use"),
+     ("down", "no power", "down", "down: no power"), ("drained", "disk", "down", "drained: disk"),
+     ("idle*", "", "down", "idle (it does not answer Slurm)"), ("powering_up", "", "starting", "powering_up"),
+     ("completing", "", "up", "completing")],
+)  # fmt: skip
+def test_nodes_are_shown_with_why_they_are_down(state, reason, shown, detail):
+    node = words.node(Node("n1", state, 8, reason=reason))
+    assert (node.state, node.detail) == (shown, detail)
+
+
+def test_ranks_in_srun_s_words_are_counted():
+    assert told.numbers("0,2-4") == [0, 2, 3, 4]
+
+
+def test_after_a_launcher_the_first_rank_is_the_cause():
+    assert told.after_launcher(1, (1, 3, None), 1, "").code == 3
+    assert told.after_launcher(1, (1, None, 9), 1, "").signal == "KILL"
+    assert told.after_launcher(0, (1, 3, None), 1, "").evidence == "stopped"
+    assert told.after_launcher(0, None, 7, "why") == told.Exit(0, 7, None, "why")
+
+
+def test_the_reader_of_a_launcher_s_words_is_found_again_by_name():
+    assert told.reader_of("distdl_jupyter.backends.mpirun:first_exit") is not None
+    assert told.reader_of(None) is None
+    with pytest.raises(LaunchFailed):
+        told.reader_of("distdl_jupyter.backends.nowhere:first_exit")
+
+
+def test_what_of_an_own_allocation_could_be_taken_for_a_wish_stays_behind(monkeypatch):
+    monkeypatch.setenv("SLURM_NTASKS", "4")
+    monkeypatch.setenv("SLURM_CONF", "/etc/here")
+    monkeypatch.setenv("SBATCH_ACCOUNT", "mine")
+    kept = commands.environment()
+    assert "SLURM_NTASKS" not in kept
+    assert (kept["SLURM_CONF"], kept["SBATCH_ACCOUNT"]) == ("/etc/here", "mine")
+
+
+def test_without_slurm_the_remedy_is_named(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "login node" in registry.get("clusters", "slurm").unavailable(None)
