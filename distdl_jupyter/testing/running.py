@@ -139,9 +139,11 @@ class RunningContract(Subject):
             assert "cannot begin" in said
         else:
             heard = Listener(run, sample.nonce)
-            heard.until_ended(self.ranks, self.patience)
-            assert all(exit_.code != 0 for exit_ in heard.exits.values())
-            heard.close()
+            try:
+                heard.until_ended(self.ranks, self.patience)
+                assert all(exit_.code != 0 for exit_ in heard.exits.values())
+            finally:
+                heard.close()
         self.leaves_nothing(sample.id)
 
     def test_a_wait_that_is_canceled_leaves_nothing(self) -> None:
@@ -159,10 +161,9 @@ class RunningContract(Subject):
         except _EnoughError:
             assert teller.calls == after, "the wait went on after it was canceled"
         else:
-            assert after is None or teller.calls < after, f"{plural(teller.calls, 'word')} did not end the wait"
             heard.run.signal("KILL")
-            heard.until_ended(self.ranks, self.patience)
             heard.close()
+            assert after is None or teller.calls < after, f"{plural(teller.calls, 'word')} did not end the wait"
         self.leaves_nothing(sample.id)
         return teller.calls
 

@@ -7,6 +7,8 @@ import contextlib
 import dataclasses
 import os
 import signal
+import threading
+import time
 
 from distdl_jupyter.clusters.base import Check, NodeInfo, Run, Stream
 from distdl_jupyter.clusters.local import LocalCluster
@@ -130,7 +132,8 @@ class Careless(Cheat):
                     os.kill(start.pid, signal.SIGKILL)
 
         def alive(self):
-            return []
+            started = {start.pid for start in self.inner.started()}
+            return [pid for pid in self.inner.alive() if pid in started]
 
 
 class Deaf(Cheat):
@@ -151,8 +154,19 @@ class Messy(Cheat):
 
     def start(self, spec, placement, plan, context):
         run = super().start(spec, placement, plan, context)
-        context.tell("start", "all ranks")
+        try:
+            context.tell("start", "all ranks")
+        except BaseException:
+            threading.Thread(target=self.bury, args=(run, spec.process_count)).start()
+            raise
         return run
+
+    def bury(self, run, count):
+        """Wait for what was left behind, so that this process has no children that nobody waits for."""
+        while count:
+            count -= len(run.poll())
+            time.sleep(0.02)
+        run.close()
 
 
 class Blind(Cheat):

@@ -11,9 +11,6 @@ from distdl_jupyter.testing import ClusterContract
 from tests import plugin
 from tests.testing import cheats
 
-#: A cheat that leaves a rank running leaves a child that nobody waits for.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
 
 @pytest.fixture(autouse=True)
 def installed_cheats(tmp_path, monkeypatch, distdl_home):
