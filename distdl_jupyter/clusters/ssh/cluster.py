@@ -150,9 +150,7 @@ class SshCluster(Cluster):
         if spec.use_gpu:
             _check_gpus(spec, found)
         self._remarks = [
-            Remark("warning", f"{check.node}: {check.says}. {check.remedy}".removeprefix(": "), "host-check")
-            for check in found.checks
-            if check.level == "warning"
+            Remark("warning", _sentence(check), "host-check") for check in found.checks if check.level == "warning"
         ]
         return found
 
@@ -304,11 +302,14 @@ def _empty_work(hosts: Sequence[str], folder: str) -> str:
 
 def _refusal(errors: Sequence[Check]) -> str:
     """Return the red rows as sentences, each with its remedy."""
-    rows = [
-        f"{f'{check.node}: ' if check.node else ''}{check.says.rstrip('.')}. {check.remedy}".rstrip()
-        for check in errors
-    ]
-    return "\n".join(rows)
+    return "\n".join(map(_sentence, errors))
+
+
+def _sentence(check: Check) -> str:
+    """Return a row as a line: ``node-c: torch 2.5.1, the other hosts have 2.13.0. Run pip install ...``."""
+    remedy = f"Run {check.remedy}" if check.remedy[:1].islower() else check.remedy
+    where = f"{check.node}: " if check.node else ""
+    return f"{where}{check.says.rstrip('.')}. {remedy}".rstrip()
 
 
 def _reached(host: Host, options: SshOptions, python: str) -> Connection | Unreachable:

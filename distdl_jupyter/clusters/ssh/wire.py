@@ -120,9 +120,12 @@ class Wire:
         return True
 
     def add(self, pipe: PipeEnd) -> None:
-        """Let a pipe be written whenever it takes something."""
+        """Let a pipe be written whenever it takes something; without a host it ends at once."""
         with self._lock:
-            self._pipes.append(pipe)
+            if self._done:
+                pipe.close()
+            else:
+                self._pipes.append(pipe)
 
     def wake(self) -> None:
         """Let the thread look at once."""

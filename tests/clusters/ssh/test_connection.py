@@ -108,6 +108,9 @@ def test_a_host_that_is_cut_off_is_lost_and_said_so(lab, reach):
     os.close(end.reader)
     with pytest.raises(HostFailed, match="has not answered"):
         link.ask("alive")
+    _, late = link.pipe()
+    assert os.read(late.reader, 10) == b"", "nothing will come"
+    os.close(late.reader)
 
 
 def test_an_agent_that_is_killed_is_told(lab, reach):
