@@ -49,7 +49,11 @@ def reached_by(remote_shell: Sequence[str], network: str) -> dict[str, str]:
     other's. Open MPI splits the agent's words at blanks and takes a colon for the beginning of an alternative.
     """
     agent = " ".join(remote_shell)
+    # Daemons would try every interface of the first node, one that leads nowhere included. They do not meet over the
+    # loopback, so a name alone, which emulated nodes have, is not given to them.
+    daemons = {"PRTE_MCA_prte_if_include": network, "OMPI_MCA_oob_tcp_if_include": network} if "/" in network else {}
     return {
+        **daemons,
         "PRTE_MCA_plm": "ssh",
         "PRTE_MCA_plm_ssh_agent": agent,
         "OMPI_MCA_plm": "rsh",

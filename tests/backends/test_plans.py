@@ -3,6 +3,7 @@
 import pytest
 
 from distdl_jupyter import registry
+from distdl_jupyter.backends import mpirun
 from distdl_jupyter.backends.mpirun import command, first_exit
 from distdl_jupyter.core.errors import InvalidSpec, PluginUnavailable
 from distdl_jupyter.core.plan import Placement, RankPlace
@@ -56,8 +57,15 @@ def test_mpirun_reaches_emulated_nodes_through_the_remote_shell_of_their_placeme
     assert made.launcher.environment["PRTE_MCA_plm_ssh_agent"] == "/opt/sh -x"
     assert made.launcher.environment["OMPI_MCA_plm_rsh_agent"] == "/opt/sh -x"
     assert made.launcher.environment["OMPI_MCA_btl_tcp_if_include"] == "lo"
+    assert "PRTE_MCA_prte_if_include" not in made.launcher.environment, "daemons do not meet over the loopback"
     assert not any("=" in word for word in words)
     assert dict(plan("horovod-mpi").launcher.environment) == {}
+
+
+def test_ranks_and_daemons_of_mpirun_talk_on_the_network_that_the_hosts_share():
+    environment = mpirun.reached_by(("/opt/sh",), "10.0.0.0/24")
+    for name in ("OMPI_MCA_btl_tcp_if_include", "PRTE_MCA_prte_if_include", "OMPI_MCA_oob_tcp_if_include"):
+        assert environment[name] == "10.0.0.0/24"
 
 
 @pytest.mark.parametrize(
