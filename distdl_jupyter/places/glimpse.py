@@ -31,6 +31,8 @@ class Glimpse:
     looking: bool = True
     begun: float = field(default_factory=time.monotonic)
     checked: float = float("-inf")
+    #: Somebody asks for new checks while a look goes on.
+    again: bool = False
     seen: threading.Event = field(default_factory=threading.Event)
 
 
@@ -48,6 +50,8 @@ def glimpse(
     key = json.dumps([target.name, target.kind, dict(target.options), dict(needs)], sort_keys=True, default=str)
     with _lock:
         found = _known.get(key)
+        if found is not None and found.looking:
+            found.again = found.again or fresh
         if found is None or (not found.looking and (fresh or time.monotonic() - found.begun > NODES_FRESH)):
             found = _known[key] = _begun(target, needs, found, fresh=fresh)
     if found.standing is None:
@@ -66,14 +70,36 @@ def _begun(target: Target, needs: Mapping[str, Sequence[str]], last: Glimpse | N
 
 def _look(one: Glimpse, target: Target, needs: Mapping[str, Sequence[str]]) -> None:
     try:
-        one.standing = standing.look(target)
-        one.seen.set()
-        if one.standing.problem:
-            one.checks, one.checked = (), float("-inf")
-        elif time.monotonic() - one.checked > CHECKS_FRESH or is_red(one.checks or ()):
-            one.checks, one.checked = tuple(standing.check(target, needs)), time.monotonic()
-        if any(node.state != "up" for node in one.standing.nodes):
-            one.standing = standing.look(target)  # who was slow to answer has answered by now
+        _look_once(one, target, needs)
+        while _wanted_again(one):
+            _look_once(one, target, needs)
     finally:
         one.looking = False
         one.seen.set()
+
+
+def _wanted_again(one: Glimpse) -> bool:
+    """Say whether to go on; if not, whoever asks from now on begins a look of his own."""
+    with _lock:
+        wanted, one.again = one.again, False
+        one.looking = wanted
+        if wanted:
+            one.checked = float("-inf")
+        return wanted
+
+
+def _look_once(one: Glimpse, target: Target, needs: Mapping[str, Sequence[str]]) -> None:
+    one.standing = standing.look(target)
+    one.seen.set()
+    if one.standing.problem:
+        one.checks, one.checked = (), float("-inf")
+    elif _is_old(one, one.standing):
+        one.checks, one.checked = tuple(standing.check(target, needs)), time.monotonic()
+    if any(node.state != "up" for node in one.standing.nodes):
+        one.standing = standing.look(target)  # who was slow to answer has answered by now
+
+
+def _is_old(one: Glimpse, now: Standing) -> bool:
+    """Say whether the checks are long ago, or the nodes belie them."""
+    red = is_red(one.checks or ())
+    return time.monotonic() - one.checked > CHECKS_FRESH or red or any(node.state == "down" for node in now.nodes)

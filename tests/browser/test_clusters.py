@@ -88,8 +88,10 @@ def node(page: Page, name: str) -> Locator:
     return cluster(page, "lab").locator(f'.dd-node[data-name="{name}"]')
 
 
-def add_lab(page: Page, hosts: Hosts) -> None:
-    """Add the cluster as a user would: hosts first, ssh's configuration among the folded options."""
+def add_lab(page: Page, hosts: Hosts, home: Path) -> None:
+    """Add the cluster as a user would: hosts first, as they are offered, ssh's configuration in the fold."""
+    (home / ".ssh").mkdir()
+    (home / ".ssh" / "config").write_text(f"Include {hosts.ssh_config}\n")
     sidebar(page).get_by_role("button", name="Add cluster").click()
     form = sidebar(page).get_by_role("form", name="Add cluster")
     form.get_by_role("textbox", name="Name").fill("lab")
@@ -97,7 +99,11 @@ def add_lab(page: Page, hosts: Hosts) -> None:
     form.get_by_role("button", name="Add", exact=True).click()
     expect(form).to_contain_text("The cluster names no host.")
     expect(form.get_by_role("textbox", name=re.compile("^Hosts"))).to_be_focused()
-    form.get_by_role("textbox", name=re.compile("^Hosts")).fill(", ".join(hosts.names))
+    offered = form.get_by_role("group", name="Suggestions")
+    for name in hosts.names:
+        offered.get_by_role("button", name=name).click()
+    expect(form.get_by_role("textbox", name=re.compile("^Hosts"))).to_have_value(", ".join(hosts.names))
+    expect(form).not_to_contain_text("The cluster names no host.")
     expect(form.get_by_role("textbox", name=re.compile("^SSH config"))).to_be_hidden()
     form.get_by_text("More options").click()
     form.get_by_role("textbox", name=re.compile("^SSH config")).fill(str(hosts.ssh_config))
@@ -132,7 +138,7 @@ def test_hosts_are_shown_live_checked_used_and_let_go(
     book = desk_of(["%load_ext distdl_jupyter", CELL.format(gate=str(gate))])
     page = book.page
     widen(page, 380)
-    add_lab(page, three_hosts)
+    add_lab(page, three_hosts, book.lab.home)
     try:
         all_up(page, three_hosts)
         expect(node(page, "node-a")).to_contain_text(re.compile(r"Python 3\.\d+\.\d+, \d+ cores?, load \d"))
@@ -206,7 +212,7 @@ def test_hosts_are_shown_live_checked_used_and_let_go(
 def test_the_launch_form_shows_the_hosts_and_refuses_too_many(desk_of: Callable[..., Book], three_hosts: Hosts) -> None:
     book = desk_of(["import torch\n1 + 1"], dark=True)
     page = book.page
-    add_lab(page, three_hosts)
+    add_lab(page, three_hosts, book.lab.home)
     all_up(page, three_hosts)
     picture(sidebar(page), "clusters-up-dark")
     page.evaluate("() => window.jupyterapp.commands.execute('distdl:run-cell')")

@@ -11,6 +11,7 @@ from distdl_jupyter import targets
 from distdl_jupyter.form import choices
 from distdl_jupyter.form.answer import Question, answer
 from distdl_jupyter.form.model import LaunchModel
+from distdl_jupyter.places.glimpse import glimpse
 from tests import plugin
 from tests.conftest import wait_for
 
@@ -20,13 +21,21 @@ FAR = (
     from distdl_jupyter.clusters.base import Check
     from distdl_jupyter.core.errors import InvalidSpec
 
+    @dataclass(frozen=True)
+    class FarOptions(RackOptions):
+        count: str = ""
+
     class FarCluster(RackCluster):
+        Options = FarOptions
         name = "far"
         title = "Far"
         far = True
 
         def checks(self, options, *, modules=(), programs=()):
             time.sleep(options.silent_seconds)
+            if options.count:
+                with open(options.count, "a") as out:
+                    out.write("x")
             found = [Check("node-0", "Reachable", "ok", "over net0")]
             if options.down:
                 found.append(Check(f"node-{options.machines - 1}", "Reachable", "error", "no answer", "Look at it."))
@@ -110,6 +119,22 @@ def test_check_again_looks_anew(tmp_path):
     assert settled(form)["checked"]
     told = answer(Question("1 + 1", fields={"compute_target": "lab"}, again=True))
     assert len(told["place"]["nodes"]) == 2
+
+
+def test_checks_that_the_nodes_belie_and_those_asked_for_during_a_look_are_done_anew(tmp_path):
+    count = tmp_path / "count"
+    targets.add("lab", "far", {"count": str(count)})
+    target, needs = targets.find("lab"), {"modules": (), "programs": ()}
+    first = glimpse(target, needs, patience=60)
+    wait_for(lambda: not first.looking, what="the first look")
+    assert count.read_text() == "x"
+    later = glimpse(target, needs, fresh=True)
+    assert glimpse(target, needs, fresh=True) is later, "one look at a time"
+    wait_for(lambda: not later.looking, what="the second look")
+    assert count.read_text() in ("xx", "xxx")
+    done = len(count.read_text())
+    assert glimpse(target, needs) is later
+    assert len(count.read_text()) == done, "what is known is good enough for some time"
 
 
 def test_a_kind_that_needs_options_is_no_choice_and_a_named_one_says_that_it_is_far():
