@@ -14,7 +14,7 @@ import socket
 import struct
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -53,10 +53,12 @@ def tell(folder: Path, meeting: Meeting | None, error: str = "") -> None:
     hidden.replace(folder / FILE)
 
 
-def wait(folder: Path, patience: float = PATIENCE) -> Meeting:
-    """Return what the node of rank 0 told. Raises NoMeeting."""
+def wait(folder: Path, stopped: Callable[[], object] = bool, patience: float = PATIENCE) -> Meeting:
+    """Return what the node of rank 0 told. Raises NoMeeting, also when ``stopped`` says so."""
     until = time.monotonic() + patience
     while (found := _read(folder)) is None:
+        if stopped():
+            raise NoMeeting("It was stopped before it began.")
         if time.monotonic() > until:
             raise NoMeeting(f"The node of rank 0 has not begun within {patience:g} s.")
         time.sleep(0.1)

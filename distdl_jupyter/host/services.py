@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from distdl_jupyter.host import meeting, processes
 from distdl_jupyter.host.allotment import Place
@@ -82,10 +82,10 @@ def _pass_on(process: subprocess.Popen[bytes], ready: bytes, event: threading.Ev
     event.set()
 
 
-def gather(place: Place, services: Services, *, first: bool) -> None:
+def gather(place: Place, services: Services, *, first: bool, stopped: Callable[[], object]) -> None:
     """Meet the other tasks; the first one finds out where and starts the services. Raises NoMeeting."""
     if not first:
-        place.learn(meeting.wait(place.folder))
+        place.learn(meeting.wait(place.folder, stopped))
         return
     try:
         found = place.arrange()

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,16 +48,30 @@ class Task:
         self._told: list[int] | None = None
         self._memory = memory.counters()
         self._failed_since: float | None = None
-        self._wake = _wake_on_child()
+        self._asked = 0
+        self._wake = _wake_on_child(self._ask)
         processes.adopt_orphans()
+
+    def _ask(self, number: int, _frame: object) -> None:
+        """Hear INT or TERM: Slurm sends them to the rank as well, which decides; one that is not there yet cannot."""
+        self._asked = self._asked or number
+
+    def asked(self) -> int:
+        """Return the signal by which it was first asked to end, 0 for none."""
+        return self._asked
 
     def run(self, argv: Sequence[str], environment: Mapping[str, str], out: int | None, err: int | None) -> int:
         """Run it to its end and return 0, or the code that stands for its failure."""
+        if self.asked():
+            self.end(-self.asked())
+            return 128 + self.asked()
         try:
             pid = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=dict(environment)).pid
         except OSError as error:
             self.end(None, f"{argv[0]} cannot be started on {self._place.node}: {error.strerror}.")
             return 1
+        if self.asked():
+            processes.send([pid], self.asked())  # it came in between, and may have missed the new process
         returncode = self._await(pid)
         self._settle()
         self.end(returncode)
@@ -134,14 +148,16 @@ class Task:
         return all(_size(self._place.folder / f"rank-{rank}.exit") > 0 for rank in range(self._place.plan["ranks"]))
 
 
-def _wake_on_child() -> int:
-    """Return a descriptor that becomes readable when a child ends. INT and TERM are the ranks' business, not ours."""
+def _wake_on_child(ask: Callable[[int, object], None]) -> int:
+    """Return a descriptor that becomes readable when a child ends; let ``ask`` hear of INT and TERM."""
     read, write = os.pipe()
     os.set_blocking(read, False)
     os.set_blocking(write, False)
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-    for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGCHLD, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, ask)
     return read
 
 
@@ -174,14 +190,14 @@ def run_rank(place: Place, rank: int) -> int:
     services = Services(place)
     task = Task(place, f"rank-{rank}", services)
     try:
-        gather(place, services, first=rank == 0)
+        gather(place, services, first=rank == 0, stopped=task.asked)
         streams = [
             os.open(place.folder / f"rank-{rank}.{name}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             for name in ("out", "err")
         ]
         task.run(place.worker(), place.common() | place.of_rank(rank), *streams)
     except NoMeeting as error:
-        task.end(None, str(error))
+        task.end(-task.asked() or None, str(error))
     task.linger()
     services.close()
     return 0
@@ -194,7 +210,7 @@ def run_launcher(place: Place) -> int:
     signal.signal(signal.SIGUSR1, lambda *_: threading.Thread(target=_interrupt_everywhere, args=(place,)).start())
     code = 1
     try:
-        gather(place, services, first=True)
+        gather(place, services, first=True, stopped=task.asked)
         own = [place.of_rank(rank) for rank in range(place.plan["ranks"])]
         for variables, rank in zip(own, range(len(own)), strict=True):
             variables["DISTDL_HOST"] = place.nodes[rank // place.plan["per_node"]]
@@ -204,7 +220,7 @@ def run_launcher(place: Place) -> int:
         environment = place.common() | place.filled(launcher["environment"]) | {"DISTDL_PIPES": str(place.folder)}
         code = task.run([_found(argv[0], place.plan["python"]), *argv[1:], *place.worker()], environment, None, None)
     except NoMeeting as error:
-        task.end(None, str(error))
+        task.end(-task.asked() or None, str(error))
     task.linger()
     services.close()
     return code

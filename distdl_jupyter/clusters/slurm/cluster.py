@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -63,7 +64,9 @@ class SlurmCluster(Cluster):
 
     def nodes(self, options: SlurmOptions) -> list[NodeInfo]:
         """Return the partition's nodes. Raises DistDLError when Slurm does not answer."""
-        return [words.node(node) for node in sinfo.nodes(options.partition)]
+        ranks = sinfo.ranks()
+        found = [words.node(node) for node in sinfo.nodes(options.partition)]
+        return [dataclasses.replace(node, ranks=ranks.get(node.name, 0)) for node in found]
 
     def checks(
         self, options: SlurmOptions, *, modules: Sequence[str] = (), programs: Sequence[str] = ()
@@ -97,8 +100,6 @@ class SlurmCluster(Cluster):
 
     def place(self, spec: JobSpec, ports: int, options: SlurmOptions, context: Context) -> Placement:
         """Return the preview with words in place of ports: the first node chooses them."""
-        import dataclasses
-
         site = script.Site(context.folder, options.directory)
         _check_path(site)
         return dataclasses.replace(

@@ -33,7 +33,7 @@ _RELEASE = 15.0
 #: Slurm's word for an output file that could not be opened on the node (its exit "signal" 53).
 _NO_OUTPUT = 53
 _NODE_LOST = re.compile(r"srun: error: Node failure on (\S+)")
-_TASK_DIED = re.compile(r"srun: error: \S+: tasks? ([\d,-]+): (Killed|Segmentation fault|Aborted|Bus error)")
+_TASK_ENDED = re.compile(r"srun: error: \S+: tasks? ([\d,-]+): ([A-Z][^\n]*)")
 
 
 class SlurmRun(Run):
@@ -57,7 +57,7 @@ class SlurmRun(Run):
         self._watch = Watch(job)
         self._open = set(range(spec.process_count))
         self._seen: dict[int, float] = {}
-        self._died: dict[int, float] = {}
+        self._died: dict[int, tuple[float, str]] = {}
         self._lost: set[str] = set()
         self._sent: set[str] = set()
         self._over_at: float | None = None
@@ -92,9 +92,9 @@ class SlurmRun(Run):
         """Hear of tasks that were killed and of nodes that were lost."""
         for names in _NODE_LOST.findall(text):
             self._lost.update(names.split(","))
-        for ranks, _how in _TASK_DIED.findall(text):
+        for ranks, how in _TASK_ENDED.findall(text):
             for rank in told.numbers(ranks):
-                self._died.setdefault(rank, time.monotonic())
+                self._died.setdefault(rank, (time.monotonic(), how))
 
     # ends -------------------------------------------------------------------------------------
 
@@ -114,7 +114,7 @@ class SlurmRun(Run):
             elif not word and self._node_of(rank) in self._lost:
                 found.append(self._without_node(rank))
             elif not word and self._died_silently(rank):
-                found.append(Exit(rank, None, "KILL", self._slurm_says() or "Slurm's task on the node was killed."))
+                found.append(told.as_srun_says(rank, self._died[rank][1], self._slurm_says()))
         return found
 
     def _settled(self, rank: int, word: Mapping[str, Any]) -> bool:
@@ -141,7 +141,7 @@ class SlurmRun(Run):
         return Exit(rank, None, None, f"Slurm lost {node if node in self._lost else 'a node of the job'}.")
 
     def _died_silently(self, rank: int) -> bool:
-        return rank in self._died and time.monotonic() - self._died[rank] > _GRACE
+        return rank in self._died and time.monotonic() - self._died[rank][0] > _GRACE
 
     def _cause(self, word: Mapping[str, Any]) -> str:
         own = str(word.get("evidence") or "")

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 from distdl_jupyter.clusters.slurm import commands
 
+#: How the name of a job ends that this package has submitted (see ``script.job_name``).
+_OURS = re.compile(r"-\d{8}-\d{6}-[a-z0-9]{4,12}$")
+
 
 @dataclass(frozen=True, slots=True)
 class Node:
@@ -39,6 +42,19 @@ def nodes(partition: str = "") -> list[Node]:
     said = commands.run("sinfo", "--noheader", "--Node", *which, "--format=%N|%T|%c|%O|%G|%E")
     found = {line.split("|", 1)[0]: _node(line.split("|", 5)) for line in said.splitlines() if line.count("|") >= 5}
     return list(found.values())
+
+
+def ranks() -> dict[str, int]:
+    """Return how many ranks of this user's jobs of this package run on each node. Raises SlurmFailed."""
+    said = commands.run("squeue", "--noheader", "--me", "--states=RUNNING", "--Format=Name:|,NumTasks:|,NodeList:|")
+    found: dict[str, int] = {}
+    for line in said.splitlines():
+        name, tasks, where = (field.strip() for field in line.split("|")[:3])
+        if _OURS.search(name) and where:
+            names = commands.run("scontrol", "show", "hostnames", where).split()
+            for node in names:
+                found[node] = found.get(node, 0) + commands.leading_number(tasks) // len(names)
+    return found
 
 
 def _node(fields: Sequence[str]) -> Node:

@@ -44,11 +44,13 @@ class Tail:
             view = view[written:]
         return bool(data)
 
+    def unheard(self) -> None:
+        """Close the reading end: a writer that waits for a reader wakes up then."""
+        os.close(self.stream.fd)
+
     def close(self) -> None:
-        """Give both ends back."""
-        for fd in (self._write, self.stream.fd):
-            with contextlib.suppress(OSError):
-                os.close(fd)
+        """Close the writing end."""
+        os.close(self._write)
 
 
 class Tailer(threading.Thread):
@@ -81,9 +83,7 @@ class Tailer(threading.Thread):
         """End the thread and close all ends."""
         self._stop_wanted.set()
         for tail in self.tails:
-            # A writer that waits for a reader wakes up when the reading end is gone.
-            with contextlib.suppress(OSError):
-                os.close(tail.stream.fd)
+            tail.unheard()
         if self.is_alive():
             self.join(5.0)
         for tail in self.tails:

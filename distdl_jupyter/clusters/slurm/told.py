@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,21 @@ def after_launcher(rank: int, first: tuple[int, int | None, int | None] | None, 
     if rank != first_rank:
         return Exit(rank, None, "TERM", "stopped")
     return Exit(rank, first_code, None) if number is None else Exit(rank, None, processes.signal_name(number))
+
+
+#: What srun prints of a task that ended by a signal (strsignal(3)), as far as it is no name.
+_SIGNALS = {"Killed": "KILL", "Terminated": "TERM", "Interrupt": "INT", "Hangup": "HUP", "Aborted": "ABRT",
+            "Segmentation fault": "SEGV", "Bus error": "BUS", "Out Of Memory": "KILL"}  # fmt: skip
+
+
+def as_srun_says(rank: int, how: str, evidence: str) -> Exit:
+    """Return the end of a rank whose task wrote nothing down: ``how`` is "Killed" or "Exited with exit code 3"."""
+    code = re.search(r"exit code (\d+)", how)
+    if code is not None:
+        why = evidence or "It could not begin on its node; what was printed there stands in the log."
+        return Exit(rank, int(code[1]) or 1, None, why)
+    name = next((name for word, name in _SIGNALS.items() if how.startswith(word)), "KILL")
+    return Exit(rank, None, name, evidence or ("Slurm's task on the node was killed." if name == "KILL" else ""))
 
 
 def end_of(path: Path) -> str:

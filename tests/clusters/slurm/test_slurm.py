@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from distdl_jupyter import JobFailed, attach
+from distdl_jupyter import JobFailed, attach, registry
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.submission import submit_source
-from distdl_jupyter.testing import ClusterContract
+from distdl_jupyter.testing import ClusterContract, WaitingContract
 from tests.conftest import wait_for
 from tests.slurm import needs_slurm, slurm, slurm_of, two_nodes  # noqa: F401 - fixtures
 
@@ -97,12 +97,26 @@ def slurm_jobs(cluster):
 @pytest.fixture(autouse=True)
 def nothing_stays(slurm):  # noqa: F811 - the fixture
     yield
+    for job in map(attach, JobStore().ids()):
+        if not job.state.ended and (pid := supervisor_of(job)):
+            os.kill(pid, signal.SIGKILL)  # a test has failed, or has taken its Slurm away
     slurm.run("scancel", "--user=root", check=False)
     wait_for(lambda: not slurm_jobs(slurm), what="an empty queue")
 
 
 class TestContract(ClusterContract):
     name = "slurm"
+
+
+class TestContractOfTwoNodes(ClusterContract):
+    name = "slurm"
+    node_count = 2
+    process_count_per_node = 1
+
+
+class TestWaiting(WaitingContract):
+    name = "slurm"
+    options = {"extra": "--hold"}  # noqa: RUF012
 
 
 @pytest.mark.parametrize(("nodes", "per_node"), [(1, 1), (1, 2), (2, 1), (2, 2)])
@@ -184,6 +198,39 @@ def test_what_sbatch_refuses_is_told_with_the_remedy(slurm):  # noqa: F811
     assert "ended" not in [event.get("status") for event in events(job)]
 
 
+def test_nodes_are_listed_with_their_ranks_and_why_they_are_down(slurm):  # noqa: F811
+    cluster = registry.get("clusters", "slurm")
+    options = registry.check_options("clusters", "slurm", {})
+    job = submit(SAVES, nodes=2, per_node=2)
+    wait_for(lambda: all(lines(job, rank) for rank in range(4)))
+    assert [(node.name, node.state, node.ranks, node.cores) for node in cluster.nodes(options)] == [
+        ("node-a", "up", 2, 4),
+        ("node-b", "up", 2, 4),
+    ]
+    job.cancel(now=True)
+    job.wait(60)
+    slurm.run("scontrol", "update", "NodeName=node-b", "State=DRAIN", "Reason=new disk")
+    try:
+        assert "new disk" in cluster.nodes(options)[1].detail
+        rows = cluster.checks(options)
+        assert [(row.node, row.level) for row in rows if row.level == "warning"] == [("node-b", "warning")]
+    finally:
+        slurm.run("scontrol", "update", "NodeName=node-b", "State=RESUME")
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [({"partition": "nowhere"}, "Partition"), ({"partition": "short", "time_limit": "5"}, "Time limit"),
+     ({"gpus_per_node": "2"}, "GPUs")],
+)  # fmt: skip
+def test_what_cannot_work_is_seen_before_a_job_is_submitted(slurm, options, what):  # noqa: F811
+    cluster = registry.get("clusters", "slurm")
+    rows = cluster.checks(registry.check_options("clusters", "slurm", options))
+    red = [row for row in rows if row.level == "error"]
+    assert [row.what for row in red] == [what]
+    assert red[0].remedy
+
+
 # ends -----------------------------------------------------------------------------------------
 
 SAVES = """
@@ -249,6 +296,16 @@ def test_the_time_limit_is_named(slurm):  # noqa: F811
     job = submit(SAVES, time_limit="1")
     assert job.wait(240).state is State.FAILED
     assert "time_limit" in job.view().failure.evidence
+
+
+def test_a_setup_that_fails_is_told_with_what_it_printed(slurm):  # noqa: F811
+    job = submit("1", nodes=2, setup="echo 'no module cuda' >&2; exit 4").wait(60)
+    assert job.view().failure.what == "exit code 4"
+    assert any("no module cuda" in event["text"] for event in events(job) if event["type"] == "log")
+
+
+def test_a_setup_holds_for_the_ranks(slurm):  # noqa: F811
+    assert submit("import os\nos.environ['FROM_SETUP']", setup="export FROM_SETUP='a b'").result(timeout=60) == "a b"
 
 
 # what else may die ----------------------------------------------------------------------------
