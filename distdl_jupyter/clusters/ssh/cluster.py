@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter.clusters.base import Check, Cluster, Context, NodeInfo, Remark, Run
 from distdl_jupyter.clusters.ssh import connection as connections
 from distdl_jupyter.clusters.ssh import hosts as hostlist
-from distdl_jupyter.clusters.ssh import staging
-from distdl_jupyter.clusters.ssh.connection import Connection
+from distdl_jupyter.clusters.ssh import placing, staging
+from distdl_jupyter.clusters.ssh.connection import Connection, end_all
+from distdl_jupyter.clusters.ssh.direct import DirectRun
 from distdl_jupyter.clusters.ssh.failures import HostTrouble, Unreachable
 from distdl_jupyter.clusters.ssh.hosts import Host
 from distdl_jupyter.clusters.ssh.launcher import LauncherRun
 from distdl_jupyter.clusters.ssh.options import SshOptions
-from distdl_jupyter.clusters.ssh.run import DirectRun, end_all
 from distdl_jupyter.clusters.ssh.staging import Job
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
-from distdl_jupyter.core.plan import Placement, Plan, RankPlace
+from distdl_jupyter.core.plan import Placement, Plan
 from distdl_jupyter.core.words import listing, plural, size
 
 if TYPE_CHECKING:
@@ -101,18 +101,18 @@ class SshCluster(Cluster):
 
     def preview(self, spec: JobSpec, options: SshOptions) -> Placement:
         """Place ranks on the hosts in their order; interfaces and GPUs are known when the hosts were asked."""
-        chosen = _chosen(spec, options)
-        return Placement(_places(spec, [host.name for host in chosen]), address="", ports=(), interface="")
+        chosen = placing.chosen(spec, options)
+        return Placement(placing.places(spec, [host.name for host in chosen]), address="", ports=(), interface="")
 
     # start ------------------------------------------------------------------------------------
 
     def place(self, spec: JobSpec, ports: int, options: SshOptions, context: Context) -> Placement:
         """Reach the hosts, look at them, and choose the network on which ranks meet."""
-        chosen = _chosen(spec, options)
+        chosen = placing.chosen(spec, options)
         try:
             unreachable = self._reach(chosen, spec, options, context)
             found = self._look(unreachable, spec, options, context)
-            placement = self._placed(spec, ports, found, _agreed(found))
+            placement = self._placed(spec, ports, found, placing.agreed(found))
             self._stage(Job(spec, context.folder, options), context)
         except BaseException:
             self._let_go()
@@ -146,11 +146,13 @@ class SshCluster(Cluster):
             processes=spec.process_count_per_node,
         )  # fmt: skip
         if found.errors:
-            raise LaunchFailed(_refusal(found.errors))
+            raise LaunchFailed(placing.refusal(found.errors))
         if spec.use_gpu:
-            _check_gpus(spec, found)
+            placing.check_gpus(spec, found)
         self._remarks = [
-            Remark("warning", _sentence(check), "host-check") for check in found.checks if check.level == "warning"
+            Remark("warning", placing.sentence(check), "host-check")
+            for check in found.checks
+            if check.level == "warning"
         ]
         return found
 
@@ -159,9 +161,9 @@ class SshCluster(Cluster):
         seat = common.seat(first.host)
         told = first.ask("ports", count=ports, address=seat.address)
         names = [one.host for one in self._connections]
-        self._remarks.append(Remark("info", _met(spec, names, common), "network"))
+        self._remarks.append(Remark("info", placing.met(spec, names, common), "network"))
         return Placement(
-            ranks=_places(spec, names, found, common),
+            ranks=placing.places(spec, names, found, common),
             address=seat.address,
             ports=tuple(int(port) for port in told["ports"]),
             interface=common.interface or seat.interface,
@@ -187,7 +189,9 @@ class SshCluster(Cluster):
             list(pool.map(lambda site: staging.copy(job, site), apart))
         lacking = [site.host for site in apart if site.work_is_empty]
         if lacking:
-            self._remarks.append(Remark("info", _empty_work(lacking, job.spec.working_directory), "working-directory"))
+            self._remarks.append(
+                Remark("info", placing.empty_work(lacking, job.spec.working_directory), "working-directory")
+            )
 
     def start(self, spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> Run:
         """Start services, then ranks (or the launcher that starts them)."""
@@ -234,82 +238,6 @@ class SshCluster(Cluster):
                 hint=f"Ranks there end by themselves. {silent[0].remedy}".strip(),
             )
         return [host for one in found if isinstance(one, list) for host in one]
-
-
-def _chosen(spec: JobSpec, options: SshOptions) -> tuple[Host, ...]:
-    hosts = hostlist.listed(options)
-    if spec.node_count > len(hosts):
-        raise InvalidSpec(
-            f"{spec.compute_target} has {plural(len(hosts), 'host')}, but {spec.node_count} nodes are asked for.",
-            field="node_count",
-            hint=f"Set node_count to {len(hosts)} at most, or add hosts to the cluster.",
-        )
-    return hosts[: spec.node_count]
-
-
-def _places(
-    spec: JobSpec, names: Sequence[str], found: Checkup | None = None, common: Common | None = None
-) -> tuple[RankPlace, ...]:
-    per_node = spec.process_count_per_node
-    places = []
-    for rank in range(spec.process_count):
-        node, local_rank = divmod(rank, per_node)
-        facts = found.facts[names[node]] if found is not None else {}
-        gpus = [int(gpu["index"]) for gpu in facts.get("gpus") or ()] if spec.use_gpu is not False else []
-        places.append(
-            RankPlace(
-                rank, node, names[node], local_rank,
-                gpu=gpus[local_rank % len(gpus)] if gpus else None,
-                interface=common.seat(names[node]).interface if common is not None else "",
-                cores=max(1, int(facts.get("cores") or 1) // per_node) if facts else 0,
-            )
-        )  # fmt: skip
-    return tuple(places)
-
-
-def _check_gpus(spec: JobSpec, found: Checkup) -> None:
-    """Refuse to start when a host has no GPU for each of its processes."""
-    wanted = spec.process_count_per_node
-    lacking = [f"{host} has {len(facts.get('gpus') or ())}" for host, facts in found.facts.items()
-               if len(facts.get("gpus") or ()) < wanted]  # fmt: skip
-    if lacking:
-        raise LaunchFailed(
-            f"use_gpu asks for a GPU for each of {plural(wanted, 'process')} on a host, but {listing(lacking)}.",
-            hint="Use fewer processes on each host, or leave use_gpu out.",
-        )
-
-
-def _agreed(found: Checkup) -> Common:
-    if found.network is None:
-        raise LaunchFailed("The hosts share no network.", hint="Name it with the cluster's option network.")
-    return found.network
-
-
-def _met(spec: JobSpec, names: Sequence[str], common: Common) -> str:
-    """Return who was reached and where ranks meet: ``lab: node-a, node-b reached; ranks meet on 10.0.0.0/24``."""
-    if len(names) == 1:
-        return f"{spec.compute_target}: {names[0]} was reached."
-    where = f"{common.network} ({common.interface})" if common.interface else common.network
-    return f"{spec.compute_target}: {', '.join(names)} were reached; ranks meet on {where}."
-
-
-def _empty_work(hosts: Sequence[str], folder: str) -> str:
-    return (
-        f"{listing(hosts)} {'has' if len(hosts) == 1 else 'have'} no folder {folder}, so ranks there work in an empty "
-        "one. Put what they read where every host sees it."
-    )
-
-
-def _refusal(errors: Sequence[Check]) -> str:
-    """Return the red rows as sentences, each with its remedy."""
-    return "\n".join(map(_sentence, errors))
-
-
-def _sentence(check: Check) -> str:
-    """Return a row as a line: ``node-c: torch 2.5.1, the other hosts have 2.13.0. Run pip install ...``."""
-    remedy = f"Run {check.remedy}" if check.remedy[:1].islower() else check.remedy
-    where = f"{check.node}: " if check.node else ""
-    return f"{where}{check.says.rstrip('.')}. {remedy}".rstrip()
 
 
 def _reached(host: Host, options: SshOptions, python: str) -> Connection | Unreachable:

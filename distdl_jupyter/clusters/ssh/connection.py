@@ -11,8 +11,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters.ssh import bootstrap, command, package
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 REACH_SECONDS = command.CONNECT_SECONDS + 15.0
 #: Seconds for an answer that takes no work.
 ANSWER_SECONDS = 15.0
+#: Seconds in which all hosts must have ended what runs there.
+_END_SECONDS = 10.0
 #: Where jobs keep their files on a host by default.
 DIRECTORY = "~/.cache/distdl"
 
@@ -187,3 +189,15 @@ def reach(host: Host, options: SshOptions, python: str = "") -> Connection:
 def agent_arguments(options: SshOptions) -> list[str]:
     """Return the command line of the agent: nothing in it is about the job."""
     return [str(options.patience_seconds)]
+
+
+def end_all(connections: Iterable[Connection], keep: Iterable[str] = ()) -> None:
+    """End agents side by side; the folders of those in ``keep`` stay."""
+    kept = set(keep)
+    answers = [(one, one.begin("end", keep=one.host in kept)) for one in connections]
+    until = time.monotonic() + _END_SECONDS
+    for one, answer in answers:
+        with contextlib.suppress(HostFailed), one.hurried():
+            one.result(answer, "end", max(0.1, until - time.monotonic()))
+    with ThreadPoolExecutor(max(1, min(len(answers), 16))) as pool:
+        list(pool.map(lambda one: one[0].close(), answers))

@@ -1,6 +1,6 @@
 """A started job on other hosts: each host's agent starts its own ranks and tells each end.
 
-``DirectRun`` lets agents start the ranks; ``launcher`` leaves that to a program such as ``mpirun``. Nothing waits for a
+``direct`` lets agents start the ranks; ``launcher`` leaves that to a program such as ``mpirun``. Nothing waits for a
 host that is silent: it is lost after some seconds, its ranks with it, and its agent ends them there by itself.
 """
 
@@ -12,21 +12,19 @@ import queue
 import select
 import time
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distdl_jupyter.clusters import identity
 from distdl_jupyter.clusters.base import Context, Exit, Remark, Run, Start, Stream
 from distdl_jupyter.clusters.ssh import environment, staging
-from distdl_jupyter.clusters.ssh.connection import ANSWER_SECONDS
+from distdl_jupyter.clusters.ssh.connection import ANSWER_SECONDS, end_all
 from distdl_jupyter.clusters.ssh.failures import HostFailed
 from distdl_jupyter.core.errors import DistDLError, LaunchFailed
 from distdl_jupyter.core.words import plural
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.ssh.channels import PipeEnd
-    from distdl_jupyter.clusters.ssh.connection import Connection
     from distdl_jupyter.clusters.ssh.staging import Site
     from distdl_jupyter.core.plan import Placement, Plan, RankPlace, Service
 
@@ -35,7 +33,6 @@ SERVICES, LAUNCHER, SHELLS = 1_000_000, 1_100_000, 1_200_000
 _SERVICE_SECONDS = 60.0
 #: Seconds in which all ranks of a host must have been started.
 START_SECONDS = 60.0
-_END_SECONDS = 10.0
 
 
 class News(NamedTuple):
@@ -254,45 +251,6 @@ class SshRun(Run):
         for stream in self._streams:
             with contextlib.suppress(OSError):
                 os.close(stream.fd)
-
-
-def end_all(connections: Iterable[Connection], keep: Iterable[str] = ()) -> None:
-    """End agents side by side; the folders of those in ``keep`` stay."""
-    kept = set(keep)
-    answers = [(one, one.begin("end", keep=one.host in kept)) for one in connections]
-    until = time.monotonic() + _END_SECONDS
-    for one, answer in answers:
-        with contextlib.suppress(HostFailed):
-            one.result(answer, "end", max(0.1, until - time.monotonic()))
-    with ThreadPoolExecutor(max(1, min(len(answers), 16))) as pool:
-        list(pool.map(lambda one: one[0].close(), answers))
-
-
-class DirectRun(SshRun):
-    """Agents start the ranks and hear their ends."""
-
-    def _start_ranks(self) -> None:
-        answers = [(site, site.connection.begin("start", processes=self._processes(site))) for site in self._sites]
-        for site, answer in answers:
-            with site.connection.hurried():
-                told = site.connection.result(answer, "start", START_SECONDS)
-            self._started += [Start(int(rank), int(pid)) for rank, pid in told["pids"].items()]
-
-    def _processes(self, site: Site) -> list[dict[str, Any]]:
-        return [
-            {
-                "process": place.rank,
-                "argv": ["{python}", "-P", "-m", "distdl_jupyter.worker"],
-                "environment": self.environment(site) | self.rank_environment(site, place),
-                "directory": site.directory or None,
-                **self.channels(site, place.rank),
-            }
-            for place in self.places(site)
-        ]
-
-    def _process_ended(self, site: Site, told: Mapping[str, Any]) -> None:
-        if told["process"] < SERVICES:
-            self.ended(Exit(int(told["process"]), told["code"], told["signal"], str(told.get("evidence") or "")))
 
 
 def _await_line(fd: int, wanted: str, patience: float) -> str:

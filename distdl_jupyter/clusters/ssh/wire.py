@@ -1,4 +1,4 @@
-"""The ssh process of one host and the thread that keeps its streams moving: frames in and out, beats, silence.
+"""The thread that keeps the streams of one host's ssh process moving: frames in and out, beats, silence.
 
 Nothing here waits for anybody: not for the host, not for who reads what ranks print. It does not know what messages
 mean; ``connection`` does.
@@ -9,13 +9,12 @@ from __future__ import annotations
 import contextlib
 import os
 import selectors
-import subprocess
 import threading
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
-from distdl_jupyter.clusters.ssh import environment
+from distdl_jupyter.clusters.ssh.process import SshProcess
 from distdl_jupyter.host import frames
 
 if TYPE_CHECKING:
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
 
 #: Seconds between two beats, and of silence after which a host is lost.
 BEAT_SECONDS, SILENCE_SECONDS = 1.0, 10.0
-#: Seconds without a beat after which the end of a connection is no surprise: ssh found out first.
-_LONG_SILENCE = 3.0
 _TICK = 0.25
 _READ = 256 * 1024
 #: Bytes that may wait for slow readers before nothing more is read from the host.
@@ -52,20 +49,7 @@ class Wire:
     def __init__(self, name: str, argv: Sequence[str], first: bytes, listener: Listener) -> None:
         self._name = name
         self._listener = listener
-        self._process = subprocess.Popen(
-            argv,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=environment.for_ssh(),
-            start_new_session=True,
-        )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        assert self._process.stderr is not None
-        self._in, self._out, self._err = (
-            pipe.fileno() for pipe in (self._process.stdin, self._process.stdout, self._process.stderr)
-        )
+        self._ssh = SshProcess(name, argv)
         self._reader = frames.Reader(greeting=True)
         self._unsent: deque[bytes] = deque([first])
         self._unsent_bytes = len(first)
@@ -73,7 +57,6 @@ class Wire:
         self._pipes: list[PipeEnd] = []
         self._wake_read, self._wake_write = os.pipe()
         self._selector = selectors.DefaultSelector()
-        self._said = b""
         self._heard_at = self._beat_at = time.monotonic()
         self._hurried = 0
         self._closing = False
@@ -83,10 +66,10 @@ class Wire:
 
     def start(self) -> None:
         """Begin to move frames."""
-        for fd in (self._in, self._out, self._err, self._wake_read, self._wake_write):
+        for fd in (self._wake_read, self._wake_write):
             os.set_blocking(fd, False)
         self._selector.register(self._wake_read, selectors.EVENT_READ)
-        self._selector.register(self._err, selectors.EVENT_READ)
+        self._selector.register(self._ssh.err, selectors.EVENT_READ)
         self._thread.start()
 
     # for everybody ----------------------------------------------------------------------------
@@ -94,8 +77,7 @@ class Wire:
     @property
     def said(self) -> str:
         """The end of what ssh and the host said outside of frames."""
-        before = self._reader.before[-_LAST_WORDS:]
-        return (before + b"\n" + self._said).decode(errors="replace").strip()
+        return (self._reader.before[-_LAST_WORDS:] + b"\n" + self._ssh.last_words).decode(errors="replace").strip()
 
     @property
     def before(self) -> bytes:
@@ -105,7 +87,7 @@ class Wire:
     @property
     def code(self) -> int | None:
         """The exit code of ssh, None while it runs; 255 is an error of ssh itself."""
-        return self._process.poll()
+        return self._ssh.code
 
     def send(self, content: bytes, *, wait: bool = False) -> bool:
         """Queue frames and return whether the host is there; ``wait`` until most of what was queued before is sent."""
@@ -151,9 +133,7 @@ class Wire:
         self.wake()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(patience)
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.wait()
+        self._ssh.reap()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join()
 
@@ -176,16 +156,16 @@ class Wire:
         ready = {key.fd for key, _ in self._selector.select(_TICK)}
         if self._wake_read in ready:
             self._drain(self._wake_read)
-        if self._err in ready:
-            self._listen_to_errors()
-        if self._in in ready:
+        if self._ssh.err in ready and not self._ssh.listen_to_errors():
+            self._selector.unregister(self._ssh.err)
+        if self._ssh.source in ready:
             self._write()
         for pipe in self._pipes:
             if pipe.fd in ready:
                 pipe.write()
-        ended = self._out in ready and self._read()
+        ended = self._ssh.out in ready and self._read()
         self._beat()
-        return self._ending() if ended else self._silence()
+        return self._ssh.why_ended(time.monotonic() - self._heard_at) if ended else self._silence()
 
     def _choose(self) -> None:
         """Tell the selector what is worth waiting for now."""
@@ -194,10 +174,10 @@ class Wire:
         paused = waiting > _MOST_WAITING and not self._hurried
         if paused:
             self._heard_at = time.monotonic()  # the silence is ours
-        self._want(self._out, selectors.EVENT_READ, wanted=not paused)
+        self._want(self._ssh.out, selectors.EVENT_READ, wanted=not paused)
         if self._closing and not self._unsent:
             self._close_input()
-        self._want(self._in, selectors.EVENT_WRITE, wanted=bool(self._unsent) and self._in >= 0)
+        self._want(self._ssh.source, selectors.EVENT_WRITE, wanted=bool(self._unsent))
         for pipe in self._pipes:
             self._want(pipe.fd, selectors.EVENT_WRITE, wanted=pipe.pending > 0)
 
@@ -211,7 +191,7 @@ class Wire:
 
     def _want(self, fd: int, events: int, *, wanted: bool) -> None:
         known = fd >= 0 and fd in self._selector.get_map()
-        if wanted and not known:
+        if wanted and not known and fd >= 0:
             self._selector.register(fd, events)
         elif known and not wanted:
             self._selector.unregister(fd)
@@ -221,17 +201,10 @@ class Wire:
             while os.read(fd, 4096):
                 pass
 
-    def _listen_to_errors(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            content = os.read(self._err, _READ)
-            self._said = (self._said + content)[-_LAST_WORDS:]
-            if not content:
-                self._selector.unregister(self._err)
-
     def _write(self) -> None:
         try:
             while self._unsent:
-                written = os.write(self._in, self._unsent[0])
+                written = os.write(self._ssh.source, self._unsent[0])
                 with self._lock:
                     rest = self._unsent[0][written:]
                     self._unsent.popleft()
@@ -249,17 +222,13 @@ class Wire:
             self._unsent.clear()
             self._unsent_bytes = 0
             self._lock.notify_all()
-        if self._in >= 0:
-            self._want(self._in, selectors.EVENT_WRITE, wanted=False)
-            self._in = -1
-            assert self._process.stdin is not None
-            with contextlib.suppress(OSError):
-                self._process.stdin.close()
+        self._want(self._ssh.source, selectors.EVENT_WRITE, wanted=False)
+        self._ssh.close_input()
 
     def _read(self) -> bool:
         """Hand on what came; True at the end."""
         try:
-            content = os.read(self._out, _READ)
+            content = os.read(self._ssh.out, _READ)
         except BlockingIOError:
             return False
         if content:
@@ -283,38 +252,16 @@ class Wire:
             return f"{self._name} has not answered for {SILENCE_SECONDS:.0f} s."
         return ""
 
-    def _ending(self) -> str:
-        """Return what the end of ssh's output means."""
-        silent = time.monotonic() - self._heard_at
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(2.0)
-        code = self._process.returncode
-        self._drain_errors()
-        if code == 255 and silent > _LONG_SILENCE:
-            return f"{self._name} has not answered for {silent:.0f} s."
-        if code == 255:
-            return f"The connection to {self._name} broke{_behind(self._said)}."
-        return f"The agent on {self._name} ended with code {code}{_behind(self._said)}."
-
-    def _drain_errors(self) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            while content := os.read(self._err, _READ):
-                self._said = (self._said + content)[-_LAST_WORDS:]
-
     def _finish(self, why: str) -> None:
         self._close_input()
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.wait()
+        self._ssh.reap()
         with self._lock:
             self._done = True
             self._lock.notify_all()
         self._listener.ended(why)
         self._flush_pipes()
         self._selector.close()
-        for stream in (self._process.stdout, self._process.stderr):
-            if stream is not None:
-                stream.close()
+        self._ssh.close()
         os.close(self._wake_read)
         os.close(self._wake_write)
 
@@ -329,8 +276,3 @@ class Wire:
             time.sleep(0.02)
         for pipe in self._pipes:
             pipe.close()
-
-
-def _behind(said: bytes) -> str:
-    lines = [line.strip() for line in said.decode(errors="replace").splitlines() if line.strip()]
-    return f": {lines[-1][:300].rstrip('.')}" if lines else ""

@@ -1,0 +1,99 @@
+"""Which host takes which rank, and in words what was found, refused or agreed on before a job starts. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from distdl_jupyter.clusters.ssh import hosts as hostlist
+from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
+from distdl_jupyter.core.plan import RankPlace
+from distdl_jupyter.core.words import listing, plural
+
+if TYPE_CHECKING:
+    from distdl_jupyter.clusters.base import Check
+    from distdl_jupyter.clusters.ssh.checkup import Checkup
+    from distdl_jupyter.clusters.ssh.hosts import Host
+    from distdl_jupyter.clusters.ssh.network import Common
+    from distdl_jupyter.clusters.ssh.options import SshOptions
+    from distdl_jupyter.core.spec import JobSpec
+
+
+def chosen(spec: JobSpec, options: SshOptions) -> tuple[Host, ...]:
+    """Return the hosts that a job runs on: the first ones. Raises InvalidSpec when it wants more than there are."""
+    hosts = hostlist.listed(options)
+    if spec.node_count > len(hosts):
+        raise InvalidSpec(
+            f"{spec.compute_target} has {plural(len(hosts), 'host')}, but {spec.node_count} nodes are asked for.",
+            field="node_count",
+            hint=f"Set node_count to {len(hosts)} at most, or add hosts to the cluster.",
+        )
+    return hosts[: spec.node_count]
+
+
+def places(
+    spec: JobSpec, names: Sequence[str], found: Checkup | None = None, common: Common | None = None
+) -> tuple[RankPlace, ...]:
+    """Return a place for each rank, with GPU, interface and cores as far as the hosts were asked."""
+    per_node = spec.process_count_per_node
+    found_places = []
+    for rank in range(spec.process_count):
+        node, local_rank = divmod(rank, per_node)
+        facts = found.facts[names[node]] if found is not None else {}
+        gpus = [int(gpu["index"]) for gpu in facts.get("gpus") or ()] if spec.use_gpu is not False else []
+        found_places.append(
+            RankPlace(
+                rank, node, names[node], local_rank,
+                gpu=gpus[local_rank % len(gpus)] if gpus else None,
+                interface=common.seat(names[node]).interface if common is not None else "",
+                cores=max(1, int(facts.get("cores") or 1) // per_node) if facts else 0,
+            )
+        )  # fmt: skip
+    return tuple(found_places)
+
+
+def check_gpus(spec: JobSpec, found: Checkup) -> None:
+    """Raise LaunchFailed when a host has no GPU for each of its processes."""
+    wanted = spec.process_count_per_node
+    lacking = [f"{host} has {len(facts.get('gpus') or ())}" for host, facts in found.facts.items()
+               if len(facts.get("gpus") or ()) < wanted]  # fmt: skip
+    if lacking:
+        raise LaunchFailed(
+            f"use_gpu asks for a GPU for each of {plural(wanted, 'process')} on a host, but {listing(lacking)}.",
+            hint="Use fewer processes on each host, or leave use_gpu out.",
+        )
+
+
+def agreed(found: Checkup) -> Common:
+    """Return the network that the hosts share. Raises LaunchFailed."""
+    if found.network is None:
+        raise LaunchFailed("The hosts share no network.", hint="Name it with the cluster's option network.")
+    return found.network
+
+
+def met(spec: JobSpec, names: Sequence[str], common: Common) -> str:
+    """Return who was reached and where ranks meet: ``lab: node-a, node-b reached; ranks meet on 10.0.0.0/24``."""
+    if len(names) == 1:
+        return f"{spec.compute_target}: {names[0]} was reached."
+    where = f"{common.network} ({common.interface})" if common.interface else common.network
+    return f"{spec.compute_target}: {', '.join(names)} were reached; ranks meet on {where}."
+
+
+def empty_work(hosts: Sequence[str], folder: str) -> str:
+    """Return that ranks on these hosts do not find the working directory."""
+    return (
+        f"{listing(hosts)} {'has' if len(hosts) == 1 else 'have'} no folder {folder}, so ranks there work in an empty "
+        "one. Put what they read where every host sees it."
+    )
+
+
+def refusal(errors: Sequence[Check]) -> str:
+    """Return the red rows as sentences, each with its remedy."""
+    return "\n".join(map(sentence, errors))
+
+
+def sentence(check: Check) -> str:
+    """Return a row as a line: ``node-c: torch 2.5.1, the other hosts have 2.13.0. Run pip install ...``."""
+    remedy = f"Run {check.remedy}" if check.remedy[:1].islower() else check.remedy
+    where = f"{check.node}: " if check.node else ""
+    return f"{where}{check.says.rstrip('.')}. {remedy}".rstrip()
