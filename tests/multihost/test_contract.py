@@ -1,9 +1,10 @@
-"""Hosts over ssh hold the contract of all clusters: two ranks on one host, and one on each of two."""
+"""Hosts over ssh and Slurm hold the contract of all clusters: two ranks on one host, and one on each of two."""
 
 import pytest
 
-from distdl_jupyter.testing import ClusterContract
+from distdl_jupyter.testing import ClusterContract, WaitingContract
 from tests.hosts import needs_hosts
+from tests.slurm import needs_slurm, slurm, two_nodes  # noqa: F401 - fixtures
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -25,3 +26,25 @@ class TestSsh(OnHosts):
 class TestSshOnTwoHosts(OnHosts):
     node_count = 2
     process_count_per_node = 1
+
+
+@needs_slurm
+@pytest.mark.usefixtures("slurm")
+class TestSlurmOnTwoNodes(ClusterContract):
+    name = "slurm"
+    node_count = 2
+    process_count_per_node = 1
+
+
+@needs_slurm
+@pytest.mark.usefixtures("slurm")
+class TestSlurmWaits(WaitingContract):
+    name = "slurm"
+    options = {"extra": "--begin=now+1hour"}  # noqa: RUF012
+
+
+@needs_slurm
+@pytest.mark.usefixtures("slurm")
+class TestSlurmHolds(WaitingContract):
+    name = "slurm"
+    options = {"extra": "--hold"}  # noqa: RUF012
