@@ -152,18 +152,24 @@ exec srun --quiet --overlap --nodes=1 --ntasks=1 --nodelist="$host" --mpi=none -
 def batch(site: Site, spec: JobSpec, options: SlurmOptions, *, launcher: bool) -> str:
     """Return the batch script; it ends with the code of the rank that failed first."""
     run = shlex.quote(str(site.run))
+    begin = f"#!/bin/sh\n{_path()}"
     if launcher:
-        return f"#!/bin/sh\nexec {run}/start launch\n"
+        return f"{begin}exec {run}/start launch\n"
     cores = f" --cpus-per-task={options.cpus_per_task}" if options.cpus_per_task else ""
     return (
-        "#!/bin/sh\n"
-        f"srun --ntasks={spec.process_count} --ntasks-per-node={spec.process_count_per_node}{cores} "
+        f"{begin}srun --ntasks={spec.process_count} --ntasks-per-node={spec.process_count_per_node}{cores} "
         "--distribution=block --kill-on-bad-exit=0 --wait=0 --mpi=none --export=ALL --input=none "
         f"{run}/start\n"
         "code=$?\n"
         f'[ -s {run}/failed ] && code=$(cat {run}/failed)\n'
         'exit "$code"\n'
     )  # fmt: skip
+
+
+def _path() -> str:
+    """Return the line that lets Slurm's commands be found on a node whose login gives no PATH or one without them."""
+    here = shutil.which("srun") or shutil.which("sbatch") or "/usr/bin/srun"
+    return f'export PATH="${{PATH:-/usr/local/bin:/usr/bin:/bin}}":{shlex.quote(str(Path(here).parent))}\n'
 
 
 def arguments(site: Site, spec: JobSpec, options: SlurmOptions, secrets: Mapping[str, str]) -> list[str]:

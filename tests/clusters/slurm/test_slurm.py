@@ -13,7 +13,7 @@ from distdl_jupyter import JobFailed, attach, registry
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.submission import submit_source
-from distdl_jupyter.testing import ClusterContract, WaitingContract
+from distdl_jupyter.testing import ClusterContract
 from tests.conftest import wait_for
 from tests.slurm import needs_slurm, slurm, slurm_of, two_nodes  # noqa: F401 - fixtures
 
@@ -106,17 +106,6 @@ def nothing_stays(slurm):  # noqa: F811 - the fixture
 
 class TestContract(ClusterContract):
     name = "slurm"
-
-
-class TestContractOfTwoNodes(ClusterContract):
-    name = "slurm"
-    node_count = 2
-    process_count_per_node = 1
-
-
-class TestWaiting(WaitingContract):
-    name = "slurm"
-    options = {"extra": "--hold"}  # noqa: RUF012
 
 
 @pytest.mark.parametrize(("nodes", "per_node"), [(1, 1), (1, 2), (2, 1), (2, 2)])
