@@ -192,6 +192,7 @@ class Supervisor:
     def _note_remarks(self, run: Run) -> None:
         for remark in run.remarks():
             self._ledger.note(remark.level, remark.text, remark.code)
+            self._ledger.say(remark.text)  # in its place in time too
 
     def _ended(self, exit_: Exit) -> None:
         self._living.discard(exit_.rank)

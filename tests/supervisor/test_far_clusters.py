@@ -188,11 +188,12 @@ def test_values_that_cannot_be_brought_are_said_with_the_node():
     assert job.view().state is State.COMPLETED
 
 
-def test_what_a_cluster_remarks_is_a_note_of_the_job():
+def test_what_a_cluster_remarks_is_a_note_of_the_job_and_stands_in_its_log():
     job = on("failing", fails="remark")
     job.wait(60)
     (note,) = [note for note in job.view().notes if note["code"] == "which-network"]
     assert (note["level"], note["text"]) == ("warning", "node-a has two networks; net0 is taken.")
+    assert note["text"] in [line.text for line in job.logs() if line.rank is None]
 
 
 # a supervisor that dies -----------------------------------------------------------------------
