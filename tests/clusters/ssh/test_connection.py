@@ -29,8 +29,10 @@ def reach(lab, tmp_path):
 
     def begin(**options):
         chosen = SshOptions(**lab.options(directory=str(tmp_path / "base"), **options))
-        made.append(connection.reach(hosts.listed(chosen)[0], chosen))
-        return made[-1]
+        link = connection.reach(hosts.listed(chosen)[0], chosen)
+        link.base = chosen.directory
+        made.append(link)
+        return link
 
     yield begin
     for one in made:
@@ -40,7 +42,7 @@ def reach(lab, tmp_path):
 def start(link, code, process=0):
     """Start a program on a host and return the pipe from which its output is read."""
     if process == 0:
-        link.ask("prepare", job=JOB, folder="/nowhere", proof=None, base="")
+        link.ask("prepare", job=JOB, folder="/nowhere", proof=None, base=link.base)
     channel, end = link.pipe()
     wanted = {"process": process, "argv": ["{python}", "-c", code], "environment": {}, "out": channel}
     link.ask("start", 30, processes=[wanted])
