@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,7 +48,11 @@ class LauncherRun(LocalRun):
             for name in ("out", "err"):
                 fd = self._fifo(f"rank-{place.rank}.{name}", os.O_RDWR | os.O_NONBLOCK)
                 self._streams.append(Stream(fd, place.rank, name))
-            environments.append(self._plan.environments[place.rank] | identity.variables(self._placement, place))
+            environments.append(
+                {"TMPDIR": tempfile.gettempdir()}
+                | self._plan.environments[place.rank]
+                | identity.variables(self._placement, place)
+            )
         (self._pipes / "ranks.json").write_text(json.dumps(environments), encoding="utf-8")
         read, write = os.pipe()
         try:
@@ -56,7 +61,8 @@ class LauncherRun(LocalRun):
                 stdin=subprocess.DEVNULL,
                 stdout=write,
                 stderr=write,
-                env=self._environment(None) | dict(self._launch_with().environment),
+                # Open MPI leaves folders in TMPDIR when it is killed, and a daemon of the same number fails over them.
+                env=self._environment(None) | {"TMPDIR": str(self._pipes)} | dict(self._launch_with().environment),
                 cwd=self._spec.working_directory or None,
                 start_new_session=True,
             )

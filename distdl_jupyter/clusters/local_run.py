@@ -35,9 +35,7 @@ _SIGNALS = {"INT": signal.SIGINT, "TERM": signal.SIGTERM, "KILL": signal.SIGKILL
 class LocalRun(Run):
     """What both kinds of run share: services, the lifeline, signals, the tree of processes."""
 
-    def __init__(
-        self, spec: JobSpec, placement: Placement, plan: Plan, context: Context, ports: Ports
-    ) -> None:
+    def __init__(self, spec: JobSpec, placement: Placement, plan: Plan, context: Context, ports: Ports) -> None:
         self._spec = spec
         self._placement = placement
         self._plan = plan

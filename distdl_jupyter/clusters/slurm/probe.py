@@ -11,9 +11,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from distdl_jupyter.clusters import package
 from distdl_jupyter.clusters.base import Check
 from distdl_jupyter.clusters.slurm import commands
-from distdl_jupyter.clusters.ssh import package
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.slurm.options import SlurmOptions

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.clusters.ssh import environment, package
+from distdl_jupyter.clusters import environment, identity, package
 from distdl_jupyter.core.errors import LaunchFailed
 
 if TYPE_CHECKING:
@@ -118,17 +118,8 @@ def plan_data(
 
 
 def _identity(place: RankPlace, placement: Placement) -> dict[str, str]:
-    identity = {
-        "DISTDL_RANK": place.rank,
-        "DISTDL_WORLD_SIZE": len(placement.ranks),
-        "DISTDL_LOCAL_RANK": place.local_rank,
-        "DISTDL_LOCAL_SIZE": placement.local_size(place.node),
-        "DISTDL_NODE_RANK": place.node,
-        "DISTDL_NODE_COUNT": placement.node_count,
-    }
-    if place.gpu is not None:
-        identity["DISTDL_GPU"] = place.gpu
-    return {name: str(value) for name, value in identity.items()}
+    """Return who the rank is, without the host: Slurm chooses it later."""
+    return {name: value for name, value in identity.variables(placement, place).items() if name != "DISTDL_HOST"}
 
 
 def _start(site: Site, options: SlurmOptions, python: str) -> str:

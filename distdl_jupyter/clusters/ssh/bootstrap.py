@@ -15,7 +15,7 @@ from distdl_jupyter.clusters.ssh import command
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from distdl_jupyter.clusters.ssh.package import Package
+    from distdl_jupyter.clusters.package import Package
 
 #: The oldest Python that the worker runs on.
 OLDEST = (3, 11)

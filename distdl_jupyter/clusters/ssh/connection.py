@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.clusters.ssh import bootstrap, command, package
+from distdl_jupyter.clusters import package
+from distdl_jupyter.clusters.ssh import bootstrap, command
 from distdl_jupyter.clusters.ssh.channels import PipeEnd
 from distdl_jupyter.clusters.ssh.failures import HostFailed
 from distdl_jupyter.clusters.ssh.wire import Wire

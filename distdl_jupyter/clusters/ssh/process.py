@@ -10,7 +10,7 @@ import os
 import subprocess
 from typing import TYPE_CHECKING
 
-from distdl_jupyter.clusters.ssh import environment
+from distdl_jupyter.clusters import environment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,9 +15,9 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from distdl_jupyter.clusters import identity
+from distdl_jupyter.clusters import environment, identity
 from distdl_jupyter.clusters.base import Context, Exit, Remark, Run, Start, Stream
-from distdl_jupyter.clusters.ssh import environment, staging
+from distdl_jupyter.clusters.ssh import staging
 from distdl_jupyter.clusters.ssh.connection import ANSWER_SECONDS, end_all
 from distdl_jupyter.clusters.ssh.failures import HostFailed
 from distdl_jupyter.core.errors import DistDLError, LaunchFailed

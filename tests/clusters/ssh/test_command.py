@@ -61,7 +61,7 @@ def test_a_path_below_the_home_is_found_there(tmp_path):
 
 def test_an_old_python_is_told_its_age(monkeypatch):
     monkeypatch.setattr(bootstrap, "OLDEST", (9, 1))
-    from distdl_jupyter.clusters.ssh.package import built
+    from distdl_jupyter.clusters.package import built
 
     done = subprocess.run(
         ["sh", "-c", command.argv(GPU1)[-1]],

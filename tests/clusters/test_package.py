@@ -7,7 +7,7 @@ import zipfile
 from pathlib import Path
 
 import distdl_jupyter
-from distdl_jupyter.clusters.ssh import package
+from distdl_jupyter.clusters import package
 
 
 def test_the_same_sources_give_the_same_bytes():

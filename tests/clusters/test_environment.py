@@ -1,6 +1,6 @@
 """What goes along to another machine: settings of libraries by name, never a secret, never a path of here."""
 
-from distdl_jupyter.clusters.ssh import environment
+from distdl_jupyter.clusters import environment
 
 
 def test_settings_of_libraries_travel_and_nothing_else():

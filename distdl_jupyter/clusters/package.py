@@ -13,7 +13,7 @@ import zipfile
 from pathlib import Path
 from typing import NamedTuple
 
-_ROOT = Path(__file__).parents[2]
+_ROOT = Path(__file__).parents[1]
 _EARLIEST = (1980, 1, 1, 0, 0, 0)  # the first moment that a zip can tell
 
 
