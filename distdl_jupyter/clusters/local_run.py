@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import time
 from abc import abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters import identity, processes
 from distdl_jupyter.clusters.base import Context, Exit, Run, Start, Stream
+from distdl_jupyter.clusters.readiness import await_line
 from distdl_jupyter.core.errors import LaunchFailed
 
 if TYPE_CHECKING:
@@ -99,7 +98,7 @@ class LocalRun(Run):
             os.close(write)
         self._services.append(process)
         processes.spared.add(process.pid)
-        said = _await_line(read, service.ready, _SERVICE_PATIENCE)
+        said = await_line(read, service.ready, _SERVICE_PATIENCE)
         if service.ready not in said:
             raise LaunchFailed(f"{service.name} did not start.", output=said.strip()[-2000:])
         os.set_blocking(read, False)
@@ -199,15 +198,3 @@ class DirectRun(LocalRun):
             return Exit(rank, returncode, None)
         name = processes.signal_name(-returncode)
         return Exit(rank, None, name, processes.out_of_memory_evidence(self._oom) if name == "KILL" else "")
-
-
-def _await_line(fd: int, wanted: str, patience: float) -> str:
-    """Read until ``wanted`` was said, the stream ended or ``patience`` seconds are over; return what was said."""
-    said, until = "", time.monotonic() + patience
-    while wanted not in said and (left := until - time.monotonic()) > 0:
-        if select.select([fd], [], [], left)[0]:
-            data = os.read(fd, 65_536)
-            if not data:
-                break
-            said += data.decode(errors="replace")
-    return said

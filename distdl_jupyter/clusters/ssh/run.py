@@ -9,14 +9,13 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
-import select
-import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distdl_jupyter.clusters import environment, identity
 from distdl_jupyter.clusters.base import Context, Exit, Remark, Run, Start, Stream
+from distdl_jupyter.clusters.readiness import await_line
 from distdl_jupyter.clusters.ssh import staging
 from distdl_jupyter.clusters.ssh.connection import ANSWER_SECONDS, end_all
 from distdl_jupyter.clusters.ssh.failures import HostFailed
@@ -96,7 +95,7 @@ class SshRun(Run):
             "open_input": True,
         }
         site.connection.ask("start", START_SECONDS, processes=[process])
-        said = _await_line(end.reader, service.ready, _SERVICE_SECONDS)
+        said = await_line(end.reader, service.ready, _SERVICE_SECONDS)
         self.listen(None, "out", end)
         if service.ready not in said:
             raise LaunchFailed(f"{service.name} did not start on {site.host}.", output=said.strip()[-2000:])
@@ -251,15 +250,3 @@ class SshRun(Run):
         for stream in self._streams:
             with contextlib.suppress(OSError):
                 os.close(stream.fd)
-
-
-def _await_line(fd: int, wanted: str, patience: float) -> str:
-    """Read until ``wanted`` was said, the stream ended or ``patience`` seconds are over; return what was said."""
-    said, until = "", time.monotonic() + patience
-    while wanted not in said and (left := until - time.monotonic()) > 0:
-        if select.select([fd], [], [], left)[0]:
-            content = os.read(fd, 65_536)
-            if not content:
-                break
-            said += content.decode(errors="replace")
-    return said
