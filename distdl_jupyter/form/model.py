@@ -211,6 +211,7 @@ class FormModel(traitlets.HasTraits):
     def look(self, *, fresh: bool = False) -> None:
         """Show what is known of the chosen cluster now; a look at other machines goes on by itself meanwhile."""
         self.place = places.shown(places.look(self.options(), self.patience, fresh=fresh))
+        self.choices = {**self.choices, "clusters": offered.clusters()}  # one may have got a name meanwhile
 
     def _request(self) -> Request:
         training = self.training

@@ -38,7 +38,12 @@ export function checkItem({ node, what, level, says, remedy }: CheckRow): HTMLEl
 function remedyLine(remedy: string): HTMLElement {
   const command = commandOf(remedy);
   const at = command ? remedy.lastIndexOf(command) : remedy.length;
+  return copyable(remedy.slice(0, at), command);
+}
+
+/** Return words and the command that they lead to, "" for none, with a button that copies it. */
+export function copyable(words: string, command: string): HTMLElement {
   const button = h('button', { type: 'button', class: 'dd-btn dd-icon dd-quiet dd-check-copy', title: __('Copy'), 'aria-label': __('Copy') }, icon('copy', 14));
-  onClick(button, () => void copy(command || remedy, button));
-  return h('div', { class: 'dd-check-remedy' }, h('span', {}, remedy.slice(0, at), command && h('code', {}, command)), button);
+  onClick(button, () => void copy(command || words, button));
+  return h('div', { class: 'dd-check-remedy' }, h('span', {}, words, command && h('code', {}, command)), button);
 }

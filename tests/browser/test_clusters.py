@@ -212,13 +212,19 @@ def test_hosts_are_shown_live_checked_used_and_let_go(
 def test_the_launch_form_shows_the_hosts_and_refuses_too_many(desk_of: Callable[..., Book], three_hosts: Hosts) -> None:
     book = desk_of(["import torch\n1 + 1"], dark=True)
     page = book.page
-    add_lab(page, three_hosts, book.lab.home)
-    all_up(page, three_hosts)
-    picture(sidebar(page), "clusters-up-dark")
     page.evaluate("() => window.jupyterapp.commands.execute('distdl:run-cell')")
     form = page.get_by_role("region", name="Run distributed")
     expect(form).to_be_visible()
-    form.get_by_role("combobox", name="Cluster").select_option("lab")
+    form.get_by_role("button", name="Add cluster").click()
+    expect(sidebar(page).get_by_role("form", name="Add cluster")).to_be_visible()
+    sidebar(page).get_by_role("button", name="Close").click()
+    add_lab(page, three_hosts, book.lab.home)
+    all_up(page, three_hosts)
+    picture(sidebar(page), "clusters-up-dark")
+    clusters = form.get_by_role("combobox", name="Cluster")
+    clusters.focus()  # what has got a name meanwhile is offered
+    expect(clusters.get_by_role("option", name="lab")).to_have_count(1, timeout=PATIENCE * 1000)
+    clusters.select_option("lab")
     place = form.locator(".dd-place-now")
     for name in three_hosts.names:
         expect(place).to_contain_text(name, timeout=PATIENCE * 1000)

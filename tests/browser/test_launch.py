@@ -11,6 +11,7 @@ from playwright.sync_api import Locator, expect
 
 if TYPE_CHECKING:
     from tests.browser.conftest import Book
+    from tests.hosts import Hosts
 
 pytestmark = pytest.mark.browser
 
@@ -200,6 +201,31 @@ def test_what_is_wrong_is_said_with_its_remedy(notebook: Callable[..., Book]) ->
     book.picture("launch-form-refused", form)
     form.get_by_role("button", name="Fewer processes").click()
     expect(form.get_by_role("button", name="Submit")).to_be_enabled()
+
+
+def test_a_cluster_that_gets_a_name_is_offered(notebook: Callable[..., Book], hosts_of: Callable[..., Hosts]) -> None:
+    hosts = hosts_of(2)
+    add = f"from distdl_jupyter import add_cluster\nadd_cluster('two', 'ssh', **{hosts.options()!r})"
+    book = notebook([PREPARE, TRAIN, SMALL, add])
+    for number in range(3):
+        book.run(number)
+    form = book.page.locator(".dd-form")
+    expect(form).to_be_visible(timeout=90_000)
+    button = form.get_by_role("button", name="Add cluster")
+    button.click()
+    expect(button).to_have_attribute("aria-expanded", "true")
+    line = form.get_by_text('add_cluster("lab", "ssh", hosts=["gpu1", "gpu2"])')
+    expect(line).to_be_visible()
+    book.picture("launch-form-add-cluster", form)
+    button.click()
+    expect(line).to_be_hidden()
+    book.run(3)
+    clusters = form.get_by_role("combobox", name="Cluster")
+    clusters.focus()
+    expect(clusters.get_by_role("option", name="two")).to_have_count(1, timeout=60_000)
+    clusters.select_option("two")
+    expect(form.locator(".dd-place-now")).to_contain_text("node-b", timeout=60_000)
+    expect(form.locator("footer")).to_contain_text("--compute-target two")
 
 
 def test_a_secret_is_typed_hidden_and_stays_out_of_the_page_and_the_notebook(notebook: Callable[..., Book]) -> None:

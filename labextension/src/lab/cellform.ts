@@ -45,7 +45,7 @@ class CellForm extends Widget implements Text {
     super();
     this.addClass('dd-cell-form');
     this.#magic = magicLine(this.#code);
-    this.frame = new FormFrame(this, { close: () => this.#close() });
+    this.frame = new FormFrame(this, { close: () => this.#close(), addCluster: () => void this.commands.execute('distdl:add-cluster') });
     this.node.append(this.frame.element);
     cell.model.contentChanged.connect(this.#onTyped, this);
     panel.sessionContext.statusChanged.connect(this.#onStatus, this);

@@ -129,9 +129,11 @@ export class Select {
   readonly #more = h('span', { class: 'dd-sub dd-ell dd-grow' });
   #choices: (Choice & { more?: string })[] = [];
 
-  constructor(labelId: string, changed: (value: string) => void, before: Child = null) {
+  /** `opened` hears that the choices are about to be looked at. */
+  constructor(labelId: string, changed: (value: string) => void, before: Child = null, opened?: () => void) {
     this.#select = h('select', { 'aria-labelledby': labelId });
     this.#select.addEventListener('change', () => changed(this.#select.value));
+    if (opened) this.#select.addEventListener('focus', opened);
     const shown = h('span', { class: 'dd-row dd-grow', 'aria-hidden': 'true' }, before, this.#text, this.#more, icon('down', 12, 'dd-sub'));
     this.element = h('div', { class: 'dd-field dd-select' }, shown, this.#select);
   }

@@ -30,6 +30,8 @@ const MARKS: Record<Check['level'], [string, string]> = {
 export interface FormPlace {
   /** Take the form away; it then has a button for it, and Escape. */
   close?: () => void;
+  /** Open the page's form for a new cluster. */
+  addCluster?: () => void;
   /** Who answers, for the line that says that nobody does. */
   waiting?: string;
 }
@@ -48,7 +50,7 @@ export class Form {
     this.#store = given;
     const submit = new Submit(store);
     this.#advice = new AdviceList(store);
-    const left = [new VmTable(store), new Sizing(store), new Place(store), new Details(store), new MoreOptions(store)];
+    const left = [new VmTable(store), new Sizing(store), new Place(store, place.addCluster), new Details(store), new MoreOptions(store)];
     const right = [new CapturedNames(store), this.#advice, submit];
     const [head, foot] = [new Head(store, place.close), new Foot(store)];
     this.#parts = [head, ...left, ...right, foot];

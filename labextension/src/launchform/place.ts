@@ -3,6 +3,7 @@ import { fill, h } from '../dom';
 import { icon } from '../icons';
 import { __ } from '../lab/trans';
 import { Problem, Segments, Select, freshId, labelled, setLine } from './controls';
+import { newCluster } from './newcluster';
 import { PlaceView } from './placenow';
 import type { Part, Store } from './state';
 
@@ -17,16 +18,16 @@ export class Place implements Part {
   readonly #icon = h('span', { class: 'dd-sub' });
   readonly #problems: [Problem, Problem];
 
-  constructor(private readonly store: Store) {
+  constructor(private readonly store: Store, addCluster?: () => void) {
     this.#now = new PlaceView(store);
     this.#problems = [new Problem(store, ['distributed_backend']), new Problem(store, ['compute_target', 'kernel_name'])];
     const [backend, cluster] = [freshId('backend'), freshId('cluster')];
     const choices = store.get('choices').backends.map(({ label, reason }) => ({ value: label, text: label, reason }));
     this.#backends = new Segments(backend, choices, (label) => store.set({ distributed_backend: label, backend_options: {} }));
-    this.#clusters = new Select(cluster, (name) => store.set({ compute_target: name }), this.#icon);
+    this.#clusters = new Select(cluster, (name) => store.set({ compute_target: name }), this.#icon, () => store.send({ type: 'look' }));
     this.element = h('section', { class: 'dd-form-part dd-place' },
       labelled(__('Backend'), backend, this.#backends.element, this.#problems[0].element, this.#versions, this.#reasons),
-      labelled(__('Cluster'), cluster, this.#clusters.element, this.#problems[1].element, this.#machine, this.#now.element),
+      labelled(__('Cluster'), cluster, this.#clusters.element, this.#problems[1].element, this.#machine, this.#now.element, newCluster(addCluster)),
     );
   }
 
