@@ -116,12 +116,20 @@ def _meaning(name: str) -> str:
     return "process_count_per_node" if name in TOTALS else ALIASES.get(name, name)
 
 
+#: Names beyond which a list is long.
+_LONG = 20
+
+
 def unknown(name: str, allowed: Iterable[str], what: str = "option") -> str:
-    """Return one sentence that answers an unknown name with the nearest and all allowed ones."""
+    """Return one sentence that answers an unknown name with the nearest and all allowed ones.
+
+    A long list does not follow a good guess: it would hide it.
+    """
     names = sorted(allowed)
     near = difflib.get_close_matches(name, [*names, *ALIASES], n=1)
     guess = f" Did you mean {near[0]}?" if near else ""
-    return f"{name!r} is no {what}.{guess} Allowed: {', '.join(names)}."
+    listed = "" if guess and len(names) > _LONG else f" Allowed: {', '.join(names)}."
+    return f"{name!r} is no {what}.{guess}{listed}"
 
 
 def backend_label(name: str) -> str:
