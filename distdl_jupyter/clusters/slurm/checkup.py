@@ -25,7 +25,8 @@ def checked(options: SlurmOptions, modules: Sequence[str], programs: Sequence[st
         partitions = sinfo.partitions()
         nodes = [words.node(node) for node in sinfo.nodes(options.partition)]
     except commands.SlurmFailed as error:
-        return [Check("", "Slurm", "error", error.message, "See whether its controller is up: scontrol ping.")]
+        remedy = error.hint or "See whether its controller is up: scontrol ping."
+        return [Check("", "Slurm", "error", error.message, remedy)]
     found = [Check("", "Slurm", "ok", "its controller answers"), *_partition(options, partitions)]
     found += [*_nodes(nodes), *_gpus(options, nodes), _folder(options)]
     if any(check.level == "error" for check in found):

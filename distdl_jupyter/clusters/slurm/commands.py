@@ -29,6 +29,10 @@ _SILENT = re.compile(
 _UNKNOWN = re.compile(r"invalid job id", re.IGNORECASE)
 
 
+#: What every command says that finds neither slurm.conf nor a server that gives it.
+_NO_CONFIGURATION = "could not establish a configuration source"
+
+
 class SlurmFailed(DistDLError):
     """A command of Slurm was refused."""
 
@@ -96,6 +100,11 @@ def run(*command: str, given: str = "", more: Mapping[str, str] | None = None, p
     if done.returncode == 0:
         return done.stdout
     said = done.stderr.strip() or done.stdout.strip()
+    if _NO_CONFIGURATION in said.lower():
+        raise SlurmFailed(
+            "Slurm is not configured here.",
+            hint="Work on a login node of the cluster, or set SLURM_CONF to its slurm.conf.",
+        )
     kind = SlurmSilent if _SILENT.search(said) else UnknownJob if _UNKNOWN.search(said) else SlurmFailed
     raise kind(_sentence(command[0], said))
 

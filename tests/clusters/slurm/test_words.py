@@ -124,3 +124,17 @@ def test_what_of_an_own_allocation_could_be_taken_for_a_wish_stays_behind(monkey
 def test_without_slurm_the_remedy_is_named(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert "login node" in registry.get("clusters", "slurm").unavailable(None)
+
+
+def test_a_machine_that_is_in_no_cluster_says_what_to_do(monkeypatch, tmp_path):
+    # What Slurm 22.05 says without slurm.conf, and without a server that gives it.
+    said = "error: resolve_ctls_from_dns_srv: res_nsearch error: Unknown host"
+    for name in commands.PROGRAMS:
+        program = tmp_path / name
+        program.write_text(f"#!/bin/sh\necho '{name}: {said}' >&2\n"
+                           f"echo '{name}: fatal: Could not establish a configuration source' >&2\nexit 1\n")  # fmt: skip
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    (row,) = registry.get("clusters", "slurm").checks(registry.check_options("clusters", "slurm", {}))
+    assert (row.level, row.says) == ("error", "Slurm is not configured here.")
+    assert "SLURM_CONF" in row.remedy
