@@ -12,9 +12,18 @@ from distdl_jupyter.core.spec import JobSpec
 
 @pytest.mark.parametrize(
     ("limit", "minutes"),
-    [("30", 30), ("30:00", 30), ("30:01", 31), ("2:00:00", 120), ("1-12", 36 * 60), ("1-12:30", 36 * 60 + 30),
-     ("2-00:00:01", 2 * 1440 + 1), ("UNLIMITED", None), ("infinite", None)],
-)  # fmt: skip
+    [
+        ("30", 30),
+        ("30:00", 30),
+        ("30:01", 31),
+        ("2:00:00", 120),
+        ("1-12", 36 * 60),
+        ("1-12:30", 36 * 60 + 30),
+        ("2-00:00:01", 2 * 1440 + 1),
+        ("UNLIMITED", None),
+        ("infinite", None),
+    ],
+)
 def test_time_limits_are_read_as_slurm_writes_them(limit, minutes):
     assert sinfo.minutes(limit) == minutes
 
@@ -27,9 +36,17 @@ def test_other_time_limits_are_refused_with_examples(limit):
 
 @pytest.mark.parametrize(
     ("text", "count", "name"),
-    [("gpu:a100:4(S:0-1)", 4, "a100"), ("gpu:2", 2, ""), ("4", 4, ""), ("a100:4", 4, "a100"), ("(null)", 0, ""),
-     ("craynetwork:4,gpu:v100:8", 8, "v100"), ("gpu:a100:4,gpu:h100:2", 6, "a100, h100"), ("", 0, "")],
-)  # fmt: skip
+    [
+        ("gpu:a100:4(S:0-1)", 4, "a100"),
+        ("gpu:2", 2, ""),
+        ("4", 4, ""),
+        ("a100:4", 4, "a100"),
+        ("(null)", 0, ""),
+        ("craynetwork:4,gpu:v100:8", 8, "v100"),
+        ("gpu:a100:4,gpu:h100:2", 6, "a100, h100"),
+        ("", 0, ""),
+    ],
+)
 def test_gpus_are_counted(text, count, name):
     assert sinfo.gpus_in(text) == (count, name)
 
@@ -43,10 +60,15 @@ def test_a_number_is_taken_for_text_where_slurm_takes_both():
 
 @pytest.mark.parametrize(
     ("options", "field"),
-    [({"gpus_per_node": "many"}, "gpus_per_node"), ({"cpus_per_task": 0}, "cpus_per_task"),
-     ({"partition": "a b"}, "partition"), ({"extra": "--array=1-4"}, "extra"), ({"extra": "'open"}, "extra"),
-     ({"extra": "-o file"}, "extra")],
-)  # fmt: skip
+    [
+        ({"gpus_per_node": "many"}, "gpus_per_node"),
+        ({"cpus_per_task": 0}, "cpus_per_task"),
+        ({"partition": "a b"}, "partition"),
+        ({"extra": "--array=1-4"}, "extra"),
+        ({"extra": "'open"}, "extra"),
+        ({"extra": "-o file"}, "extra"),
+    ],
+)
 def test_options_that_cannot_be_are_refused(options, field):
     with pytest.raises(InvalidSpec) as refused:
         registry.check_options("clusters", "slurm", options)
@@ -77,18 +99,26 @@ def test_a_name_can_pass_for_no_field_of_slurm():
 
 
 def test_the_state_of_a_job_is_read():
-    said = ("JobId=12 JobName=a UserId=me(1) Nice=0 JobState=CANCELLED Reason=None Dependency=(null) ExitCode=0:15 "
-            "NodeList=n[1-2] Command=(null)\n")  # fmt: skip
+    said = (
+        "JobId=12 JobName=a UserId=me(1) Nice=0 JobState=CANCELLED Reason=None Dependency=(null) ExitCode=0:15 "
+        "NodeList=n[1-2] Command=(null)\n"
+    )
     assert commands._job_state(said) == JobState("CANCELLED", "", 0, 15, "n[1-2]")
 
 
 @pytest.mark.parametrize(
     ("state", "reason", "shown", "detail"),
-    [("idle", "", "up", "idle"), ("mixed", "", "up", "partly in use"), ("allocated", "", "up", "in use"),
-     ("down", "no power", "down", "down: no power"), ("drained", "disk", "down", "drained: disk"),
-     ("idle*", "", "down", "idle (it does not answer Slurm)"), ("powering_up", "", "starting", "powering_up"),
-     ("completing", "", "up", "completing")],
-)  # fmt: skip
+    [
+        ("idle", "", "up", "idle"),
+        ("mixed", "", "up", "partly in use"),
+        ("allocated", "", "up", "in use"),
+        ("down", "no power", "down", "down: no power"),
+        ("drained", "disk", "down", "drained: disk"),
+        ("idle*", "", "down", "idle (it does not answer Slurm)"),
+        ("powering_up", "", "starting", "powering_up"),
+        ("completing", "", "up", "completing"),
+    ],
+)
 def test_nodes_are_shown_with_why_they_are_down(state, reason, shown, detail):
     node = words.node(Node("n1", state, 8, reason=reason))
     assert (node.state, node.detail) == (shown, detail)
@@ -131,8 +161,10 @@ def test_a_machine_that_is_in_no_cluster_says_what_to_do(monkeypatch, tmp_path):
     said = "error: resolve_ctls_from_dns_srv: res_nsearch error: Unknown host"
     for name in commands.PROGRAMS:
         program = tmp_path / name
-        program.write_text(f"#!/bin/sh\necho '{name}: {said}' >&2\n"
-                           f"echo '{name}: fatal: Could not establish a configuration source' >&2\nexit 1\n")  # fmt: skip
+        program.write_text(
+            f"#!/bin/sh\necho '{name}: {said}' >&2\n"
+            f"echo '{name}: fatal: Could not establish a configuration source' >&2\nexit 1\n"
+        )
         program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     (row,) = registry.get("clusters", "slurm").checks(registry.check_options("clusters", "slurm", {}))
