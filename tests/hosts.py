@@ -250,8 +250,8 @@ class Hosts:
         """Take all of it away, with whatever still runs there."""
         _clean(self._number)
         for daemon in self._daemons:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                daemon.wait(5)
+            daemon.kill()
+            daemon.wait(30)
         shutil.rmtree(self.folder, ignore_errors=True)
         os.close(self._lock)
 
