@@ -18,6 +18,7 @@ from distdl_jupyter.cli import clusters
 from distdl_jupyter.core.errors import DistDLError, JobNotFound, JobNotRunning
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.words import ago, clock, duration, number, percent, processes, short_id
+from distdl_jupyter.presentation import table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -130,9 +131,7 @@ def _ls(chosen: argparse.Namespace) -> int:
     now = time.time()
     rows: list[tuple[str, ...]] = [("ID", "STATE", "NAME", "PROCESSES", "BACKEND", "ELAPSED", "LAST", "CREATED")]
     rows.extend(_row(view, now) for view in views)
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    print(table.whole_text(rows))
     if len(jobs) > len(shown):
         print(f"{len(jobs) - len(shown)} older jobs: distdl ls --all")
     return 0

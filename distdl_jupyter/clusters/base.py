@@ -90,6 +90,7 @@ class Tell(Protocol):
         """Take a phase and its detail."""
 
 
+NodeState = Literal["up", "down", "starting", "unknown"]
 CheckLevel = Literal["ok", "info", "warning", "error"]
 
 
@@ -115,7 +116,7 @@ class NodeInfo:
     """
 
     name: str
-    state: Literal["up", "down", "starting", "unknown"] = "up"
+    state: NodeState = "up"
     detail: str = ""
     gpus: int = 0
     gpu_name: str = ""

@@ -28,13 +28,13 @@ class JobTable:
     def __repr__(self) -> str:
         if not self._rows:
             return _EMPTY
-        return "\n".join([table.text([_HEAD, *self._rows]), *([self._more()] if self._older else [])])
+        return "\n".join([table.whole_text([_HEAD, *self._rows]), *([self._more()] if self._older else [])])
 
     def _repr_html_(self) -> str:
         if not self._rows:
             return f"<p>{escape(_EMPTY)}</p>"
         more = f"<p>{escape(self._more())}</p>" if self._older else ""
-        return f"{table.html([_HEAD, *self._rows])}{more}"
+        return f"{table.whole_html([_HEAD, *self._rows])}{more}"
 
     def _more(self) -> str:
         return f"{words.plural(self._older, 'older job')}: %dist_jobs --all"

@@ -10,15 +10,24 @@ Rows = Sequence[Sequence[str]]
 
 def text(rows: Rows) -> str:
     """Return aligned lines; a column that holds nothing below its head is left out."""
-    kept = _told(rows)
-    widths = [max(len(cell) for cell in column) for column in zip(*kept, strict=True)]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in kept)
-    return "\n".join(line.rstrip() for line in lines)
+    return whole_text(_told(rows))
 
 
 def html(rows: Rows) -> str:
     """Return the same as an HTML table."""
-    head, *body = _told(rows)
+    return whole_html(_told(rows))
+
+
+def whole_text(rows: Rows) -> str:
+    """Return aligned lines with every column."""
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def whole_html(rows: Rows) -> str:
+    """Return the same as an HTML table."""
+    head, *body = rows
     top = "".join(f'<th style="text-align:left">{escape(cell)}</th>' for cell in head)
     rest = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in body)
     return f"<table><thead><tr>{top}</tr></thead><tbody>{rest}</tbody></table>"

@@ -15,7 +15,7 @@ import pytest
 
 from distdl_jupyter.core.errors import DistDLError, LaunchFailed
 from distdl_jupyter.testing.listener import Listener
-from distdl_jupyter.testing.sample import Sample
+from distdl_jupyter.testing.sample import SAVES, Sample
 from distdl_jupyter.testing.subject import Subject
 
 _FAMILY = """
@@ -37,15 +37,6 @@ os.wait()
 print("here")
 sys.stdout.flush()
 os._exit(0)
-"""
-_SAVES = """
-import sys, time
-try:
-    print("here")
-    time.sleep(600)
-except KeyboardInterrupt:
-    print("saved")
-    sys.exit(5)
 """
 _COUNTS = """
 import os, sys, time
@@ -73,7 +64,7 @@ class EndingContract(Subject):
 
     def test_an_interrupt_reaches_training_code_which_may_save_and_choose_its_code(self) -> None:
         """It is KeyboardInterrupt there, as at a terminal."""
-        with self.running(_SAVES) as (_, heard):
+        with self.running(SAVES) as (_, heard):
             self.until_said(heard, "here")
             heard.run.signal("INT")
             heard.until_ended(self.ranks, self.patience)
@@ -100,7 +91,7 @@ class EndingContract(Subject):
 
     def test_a_handle_is_plain_data(self) -> None:
         """It is written down, and read by another process after this one died."""
-        with self.running(_SAVES) as (_, heard):
+        with self.running(SAVES) as (_, heard):
             handle = heard.run.handle()
             assert json.loads(json.dumps(handle)) == handle
 

@@ -8,6 +8,7 @@ from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.plan import LATE_ADDRESS, Service
 from distdl_jupyter.core.words import plural
 from distdl_jupyter.testing.listener import Listener
+from distdl_jupyter.testing.sample import SAVES
 from distdl_jupyter.testing.subject import Subject
 
 _ENDS = """
@@ -38,15 +39,6 @@ _GATHERS = """
 import time
 print("here")
 time.sleep(600)
-"""
-_SAVES = """
-import sys, time
-try:
-    print("here")
-    time.sleep(600)
-except KeyboardInterrupt:
-    print("saved")
-    sys.exit(5)
 """
 
 
@@ -169,7 +161,7 @@ class RunningContract(Subject):
 
     def test_two_jobs_at_once_do_not_disturb_each_other(self) -> None:
         """Killing one goes by its mark; the other has ports, files and words of its own."""
-        with self.running(_GATHERS) as (_, first), self.running(_SAVES) as (_, second):
+        with self.running(_GATHERS) as (_, first), self.running(SAVES) as (_, second):
             for heard in (first, second):
                 self.until_said(heard, "here")
             first.run.signal("KILL")

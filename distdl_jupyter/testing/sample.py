@@ -25,6 +25,18 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.plan import Service
 
 
+#: A script that saves its work when it is interrupted, and chooses its exit code.
+SAVES = """
+import sys, time
+try:
+    print("here")
+    time.sleep(600)
+except KeyboardInterrupt:
+    print("saved")
+    sys.exit(5)
+"""
+
+
 def _unheard(_phase: str, _detail: str) -> None:
     """Nobody listens."""
 

@@ -5,7 +5,7 @@ The reasons are those of squeue(1), "JOB REASON CODES"; the states those of "JOB
 
 from __future__ import annotations
 
-from distdl_jupyter.clusters.base import NodeInfo, Remark
+from distdl_jupyter.clusters.base import NodeInfo, NodeState, Remark
 from distdl_jupyter.clusters.slurm.commands import JobState
 from distdl_jupyter.clusters.slurm.sinfo import Node
 
@@ -103,13 +103,14 @@ def node(found: Node) -> NodeInfo:
     """Return one of Slurm's nodes as lists show it."""
     word = found.state.lower().rstrip("*~#!%$@^-")
     silent = found.state.endswith("*")
+    state: NodeState
     if silent or word.startswith(_DOWN):
         state, detail = "down", _why_down(word, found.reason, silent=silent)
     elif word.startswith(_STARTING):
         state, detail = "starting", word
     else:
         state, detail = "up", {"mixed": "partly in use", "allocated": "in use"}.get(word, word)
-    return NodeInfo(found.name, state, detail, found.gpus, found.gpu_name, found.cores, load=found.load)  # type: ignore[arg-type]
+    return NodeInfo(found.name, state, detail, found.gpus, found.gpu_name, found.cores, load=found.load)
 
 
 def _why_down(word: str, reason: str, *, silent: bool) -> str:
