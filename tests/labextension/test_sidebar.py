@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parents[2] / "labextension"
-MODULES = ("jobwords", "schemafields", "sparkline", "virtual", "cluster", "node", "../checks")
+MODULES = ("jobwords", "../schemafields", "sparkline", "virtual", "cluster", "node", "../checks")
 NOW = 1_800_000_000
 
 

@@ -6,10 +6,9 @@ import { Widget } from '@lumino/widgets';
 import { setFirstChoice } from '../firstchoice';
 import type { Watch } from '../jobview';
 import type { Actions, JobRow } from '../sidebar/types';
-import { Refusal } from '../sidebar/types';
 import { SidebarView } from '../sidebar/view';
-import { ApiError } from './api';
 import { Board } from './board';
+import { told } from './clusteractions';
 import { ranksIcon } from './icons';
 import { NAME, SETTINGS } from './ids';
 import { ILanguage } from './language';
@@ -187,16 +186,6 @@ function actionsOf(app: JupyterFrontEnd, { api, live }: DistDL, view: () => Side
     checkCluster: (name) => told(api.checkCluster(name)),
     refreshCluster: async (name) => view().cluster(await told(api.cluster(name))),
   };
-}
-
-/** Return what a request gives; a refusal of the server becomes one that views can show. */
-async function told<T>(request: Promise<T>): Promise<T> {
-  try {
-    return await request;
-  } catch (error) {
-    if (error instanceof ApiError) throw new Refusal(error.message, error.hint, error.field);
-    throw error;
-  }
 }
 
 export default plugin;

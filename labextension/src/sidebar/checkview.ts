@@ -3,7 +3,8 @@ import { checkItem } from '../checks';
 import { h, onClick } from '../dom';
 import { icon } from '../icons';
 import { __, _n } from '../lab/trans';
-import { Refusal, type ClusterChecks } from './types';
+import { sentences } from '../refusal';
+import type { ClusterChecks } from './types';
 
 type Row = ClusterChecks['checks'][number];
 
@@ -32,7 +33,7 @@ export class CheckView {
     try {
       this.#show((await this.ask()).checks);
     } catch (error) {
-      this.#body.replaceChildren(h('div', { class: 'dd-ink-err', role: 'alert' }, said(error)));
+      this.#body.replaceChildren(h('div', { class: 'dd-ink-err', role: 'alert' }, sentences(error)));
     } finally {
       this.#again.disabled = false;
     }
@@ -44,8 +45,6 @@ export class CheckView {
     this.#body.replaceChildren(headline(wrong), list(wrong), folded(well));
   }
 }
-
-const said = (error: unknown): string => (error instanceof Refusal ? [error.message, error.hint].filter(Boolean).join(' ') : String(error));
 
 function headline(wrong: Row[]): HTMLElement {
   const errors = wrong.filter(({ level }) => level === 'error').length;

@@ -2,10 +2,11 @@
 import { assign, fill, h, onClick, setText, show } from '../dom';
 import { icon } from '../icons';
 import { __, _n } from '../lab/trans';
+import { Question } from '../question';
+import { sentences } from '../refusal';
 import { CheckView } from './checkview';
 import { NodeView } from './node';
-import { Question } from './question';
-import { Refusal, type Actions, type Cluster, type ClusterChecks, type ClusterNode } from './types';
+import type { Actions, Cluster, ClusterChecks, ClusterNode } from './types';
 
 /** Of more nodes than these only a tooltip says what machines they are. */
 const WORDY = 8;
@@ -202,7 +203,7 @@ export class ClusterView {
       await request;
     } catch (error) {
       this.reveal();
-      this.#say(error instanceof Refusal ? [error.message, error.hint].filter(Boolean).join(' ') : String(error));
+      this.#say(sentences(error));
     }
   }
 

@@ -1,8 +1,8 @@
 /** The clusters, one below the other, kept by name; the form that adds one stands above them. */
+import { ClusterForm } from '../clusterform';
 import { h, show } from '../dom';
 import { __ } from '../lab/trans';
 import { ClusterView } from './cluster';
-import { ClusterForm } from './clusterform';
 import type { Actions, Cluster } from './types';
 
 export class ClusterList {

@@ -4,8 +4,8 @@
  */
 import { assign, h } from '../dom';
 import { __ } from '../lab/trans';
+import type { Question } from '../question';
 import { heightOf, JobRowView, type RowActions } from './jobrow';
-import type { Question } from './question';
 import type { JobRow } from './types';
 import { Track } from './virtual';
 

@@ -15,13 +15,6 @@ export interface Connection {
   problem: string;
 }
 
-/** A request that was refused: one sentence and, when there is one, the remedy and the field that it is about. */
-export class Refusal extends Error {
-  constructor(message: string, readonly hint = '', readonly field = '') {
-    super(message);
-  }
-}
-
 /** What the sidebar asks of the page around it; a rejected promise is shown where the request was made. */
 export interface Actions {
   open(job: JobRow): void;

@@ -7,6 +7,8 @@
 import { h, onClick, setText, show } from '../dom';
 import { icon } from '../icons';
 import { __ } from '../lab/trans';
+import { Question } from '../question';
+import { sentences } from '../refusal';
 import { shortId, stateWord } from '../words';
 import { Banner } from './banner';
 import { ClusterList } from './clusterlist';
@@ -14,9 +16,8 @@ import { FilterBar } from './filterbar';
 import { JobList, type Item } from './joblist';
 import { asksBeforeCancel, isActive, matches, passes } from './jobwords';
 import { NothingFound, nothingYet, waiting } from './placeholders';
-import { Question } from './question';
 import { Section } from './section';
-import { Refusal, type Actions, type Cluster, type Connection, type JobRow } from './types';
+import type { Actions, Cluster, Connection, JobRow } from './types';
 
 /** Milliseconds before grey bars say that the first answer is not here yet. */
 const PATIENCE = 300;
@@ -267,7 +268,7 @@ export class SidebarView {
     try {
       await request;
     } catch (error) {
-      this.#say(error instanceof Refusal ? [error.message, error.hint].filter(Boolean).join(' ') : String(error));
+      this.#say(sentences(error));
     }
   }
 

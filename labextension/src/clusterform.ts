@@ -1,22 +1,30 @@
 /** The form that adds a cluster: its name, its kind, and that kind's options; what is wrong stands beside its field. */
-import { h, onClick, setText, show } from '../dom';
-import { icon } from '../icons';
-import { __ } from '../lab/trans';
-import { propertiesOf, SchemaField } from './schemafields';
-import { Refusal, type Plugin } from './types';
+import { h, onClick, setText, show } from './dom';
+import { icon } from './icons';
+import { __ } from './lab/trans';
+import { Refusal, sentences } from './refusal';
+import type { Plugin } from './schema';
+import { fieldId, propertiesOf, SchemaField } from './schemafields';
 
 const NAME_PROPERTY = { type: 'string', title: '', pattern: '^[A-Za-z0-9][A-Za-z0-9._-]*$' };
 
-export interface FormActions {
+/** What gives clusters a name and takes it away; a promise is rejected with a Refusal. */
+export interface ClusterActions {
+  /** The kinds of clusters with their options. */
   kinds(): Promise<Plugin[]>;
   add(name: string, kind: string, options: Record<string, unknown>): Promise<unknown>;
-  closed(): void;
+  remove(name: string): Promise<unknown>;
+}
+
+export interface FormActions extends Pick<ClusterActions, 'kinds' | 'add'> {
+  /** The form is done with: a cluster got the name `added`, "" when none did. */
+  closed(added: string): void;
 }
 
 export class ClusterForm {
   readonly element: HTMLElement;
   readonly #name = new SchemaField('name', { ...NAME_PROPERTY, title: __('Name') }, true);
-  readonly #kind = h('select', { class: 'dd-input', id: 'dd-cluster-kind' });
+  readonly #kind = h('select', { class: 'dd-input', id: fieldId() });
   readonly #problem = h('div', { class: 'dd-s12 dd-ink-warn', hidden: true });
   readonly #options = h('div', {});
   readonly #error = h('div', { class: 'dd-s12 dd-ink-err', role: 'alert', hidden: true });
@@ -26,8 +34,8 @@ export class ClusterForm {
   #more: HTMLDetailsElement | null = null;
 
   constructor(private readonly actions: FormActions) {
-    const kind = h('div', { class: 'dd-schema-field' }, h('label', { for: 'dd-cluster-kind', class: 'dd-s12' }, __('Kind')), this.#kind);
-    const cancel = onClick(h('button', { type: 'button', class: 'dd-btn' }, __('Close')), () => actions.closed());
+    const kind = h('div', { class: 'dd-schema-field' }, h('label', { for: this.#kind.id, class: 'dd-s12' }, __('Kind')), this.#kind);
+    const cancel = onClick(h('button', { type: 'button', class: 'dd-btn' }, __('Close')), () => actions.closed(''));
     const buttons = h('div', { class: 'dd-row' }, this.#submit, cancel);
     const parts = [this.#name.element, kind, this.#problem, this.#options, this.#error, buttons];
     const form = h('form', { class: 'dd-cluster-form', 'aria-label': __('Add cluster'), novalidate: true }, ...parts);
@@ -37,7 +45,7 @@ export class ClusterForm {
     this.element = form;
   }
 
-  /** Ask the server for the kinds of clusters and put the focus on the name. */
+  /** Ask for the kinds of clusters and put the focus on the name. */
   async open(): Promise<void> {
     this.#name.focus();
     try {
@@ -72,7 +80,7 @@ export class ClusterForm {
 
   #key(event: KeyboardEvent): void {
     event.stopPropagation();
-    if (event.key === 'Escape') this.actions.closed();
+    if (event.key === 'Escape') this.actions.closed('');
   }
 
   #submitted(event: Event): void {
@@ -105,7 +113,7 @@ export class ClusterForm {
     this.#say('');
     try {
       await this.actions.add(name, this.#kind.value, options);
-      this.actions.closed();
+      this.actions.closed(name);
     } catch (error) {
       this.#refused(error);
     } finally {
@@ -115,8 +123,7 @@ export class ClusterForm {
 
   /** Show a refusal beside the field that it names, else at the foot. */
   #refused(error: unknown): void {
-    const { message, hint = '', field = '' } = error instanceof Refusal ? error : { message: String(error) };
-    const text = [message, hint].filter(Boolean).join(' ');
+    const [text, field] = [sentences(error), error instanceof Refusal ? error.field : ''];
     const at = [this.#name, ...this.#fields].find(({ name }) => name === field || field.endsWith(`.${name}`));
     at?.fail(text);
     if (at) this.#goTo(at);

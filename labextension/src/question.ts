@@ -1,6 +1,6 @@
 /** A question in its place, with the focus on No: Escape is No too. Only one is open in a list. */
-import { h, onClick } from '../dom';
-import { __ } from '../lab/trans';
+import { h, onClick } from './dom';
+import { __ } from './lab/trans';
 
 export class Question {
   readonly element: HTMLElement;

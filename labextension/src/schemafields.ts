@@ -1,6 +1,6 @@
 /** A form field for each option of a JSON schema: what is typed goes in, a value of the right kind comes out. */
-import { assign, h, onClick, setText, show } from '../dom';
-import { __ } from '../lab/trans';
+import { assign, h, onClick, setText, show } from './dom';
+import { __ } from './lab/trans';
 
 /** The part of a property's JSON schema that decides how it is asked for. */
 export interface Property {
@@ -22,9 +22,14 @@ export interface Property {
 
 export type Kind = 'flag' | 'choice' | 'integer' | 'number' | 'list' | 'pairs' | 'text';
 
+/** Several bundles with this module can be on one page. */
+const PAGE = Math.random().toString(36).slice(2, 8);
 let serial = 0;
 /** More suggestions would hide the form. */
 const OFFERS = 24;
+
+/** Return an id that no other element of the page has. */
+export const fieldId = (): string => `dd-field-${PAGE}-${(serial += 1)}`;
 
 /** Return the properties of an object's schema, and which of them must be given. */
 export function propertiesOf(schema: unknown): { properties: [string, Property][]; required: Set<string> } {
@@ -100,7 +105,7 @@ export class SchemaField {
 
   /** `bare`: what need not be given is plain without a word. */
   constructor(readonly name: string, private readonly property: Property, private readonly required: boolean, bare = false) {
-    const id = `dd-field-${(serial += 1)}`;
+    const id = fieldId();
     this.#kind = kindOf(property);
     this.#control = makeControl(this.#kind, property, required);
     this.#error = h('div', { class: 'dd-field-error dd-ink-err dd-s12', id: `${id}-error`, hidden: true });
