@@ -76,6 +76,8 @@ class Context:
     programs: tuple[str, ...] = ()
     #: Called with a phase (``stage`` or ``start``) and what is being done now, for people to see.
     tell: Tell = _unheard
+    #: What has to be brought to every node before its ranks start; None when the job has no data sources.
+    staging: Staging | None = None
 
     @property
     def environment(self) -> dict[str, str]:
@@ -88,6 +90,27 @@ class Tell(Protocol):
 
     def __call__(self, phase: str, detail: str, /) -> None:
         """Take a phase and its detail."""
+
+
+class Staging(Protocol):
+    """A job's data sources on their way to its nodes: orders for ``distdl_jupyter.host.staging``, one a node.
+
+    A cluster that ``stages`` runs that program on every node before any rank starts, gives it the node's order, passes
+    on what it says and gives it the answers. The paths that it tells at the end go into the environment of the node's
+    ranks.
+    """
+
+    def order(self, node: int, *, base: str = "") -> dict[str, Any]:
+        """Return what the stager of a node is to do, as JSON data without any secret.
+
+        ``base`` is a folder on that node under which the cache lies, "" for this user's usual one.
+        """
+
+    def heard(self, node: int, host: str, message: dict[str, Any]) -> dict[str, Any] | None:
+        """Take one message of a node's stager; return the answer that it waits for (it may hold a secret), or None.
+
+        Raises DataUnavailable when the message tells of a failure.
+        """
 
 
 NodeState = Literal["up", "down", "starting", "unknown"]
@@ -205,6 +228,12 @@ class Cluster(ABC):
     far: ClassVar[bool] = False
     #: Whether a job can wait there for its turn, with no process started yet.
     queues: ClassVar[bool] = False
+    #: Whether it brings data sources to its nodes before ranks start (``Context.staging``).
+    stages: ClassVar[bool] = False
+    #: Whether it takes sources with ``mode=mount``, which are read over the network while the ranks train.
+    mounts: ClassVar[bool] = False
+    #: Whether each of its nodes costs money for every hour that it is up.
+    bills: ClassVar[bool] = False
     #: Whether a job goes on without its supervisor, and another one can ``attach`` to it.
     can_attach: ClassVar[bool] = False
 

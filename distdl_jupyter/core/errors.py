@@ -8,6 +8,9 @@
       ClusterNotFound
       ClusterRefused       a cluster stays as it is: jobs run on it, or it cannot change
       PluginUnavailable    names the command that installs what is missing
+      NotSignedIn          Azure is wanted and nobody is signed in
+      AzureRefused         Azure was asked and said no
+      DataUnavailable      a data source cannot be read, or outputs cannot be written
       LaunchFailed         carries the tail of what the launcher printed
       JobFailed            raised by ``job.result()``: rank, exit code or signal, remote traceback, cell line
 
@@ -69,6 +72,23 @@ class ClusterRefused(DistDLError):
 
 class PluginUnavailable(DistDLError):
     """A backend or cluster cannot be used here; the hint is the command that changes it."""
+
+
+class NotSignedIn(DistDLError):
+    """No credential for Azure could be used; the hint says how to sign in."""
+
+
+class AzureRefused(DistDLError):
+    """Azure answered a request with an error. ``status`` is the HTTP status, ``code`` Azure's own word for it."""
+
+    def __init__(self, message: str, *, hint: str = "", status: int = 0, code: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
+        self.code = code
+
+
+class DataUnavailable(DistDLError):
+    """A data source cannot be read, or the outputs cannot be written where they should go."""
 
 
 class LaunchFailed(DistDLError):

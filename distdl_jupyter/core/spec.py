@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from distdl_jupyter.core.data import DataSource
 from distdl_jupyter.core.errors import InvalidSpec
 
 Kind = Literal["cell", "function", "script"]
@@ -67,6 +68,10 @@ class JobSpec:
     environment_variables: dict[str, str] = field(default_factory=dict)
     #: Names of variables whose values are secret and therefore stand nowhere in the job's folder.
     secret_variables: tuple[str, ...] = ()
+    #: What is brought to every node before the ranks start.
+    data: tuple[DataSource, ...] = ()
+    #: Where outputs/ goes at the end, besides this job's folder: ``blob://account/container/prefix`` or "".
+    outputs: str = ""
     max_run_duration_seconds: float | None = None
     #: Log text beyond this is dropped with a note; metrics, states and results never are.
     max_log_bytes: int = 1_000_000_000
@@ -108,6 +113,7 @@ class JobSpec:
         kept = {k: v for k, v in data.items() if k in known}
         kept["source"] = Source(**_known(Source, kept.get("source") or {}))
         kept["captured"] = tuple(Captured(**_known(Captured, c)) for c in kept.get("captured") or ())
+        kept["data"] = tuple(DataSource(**_known(DataSource, one)) for one in kept.get("data") or ())
         for name in ("secret_variables", "script_arguments", "findings"):
             kept[name] = tuple(kept.get(name) or ())
         return cls(**kept)

@@ -43,6 +43,9 @@ STATUS: dict[type[Exception], int] = {
     errors.JobStillRunning: 409,
     errors.ClusterRefused: 409,
     errors.PluginUnavailable: 424,
+    errors.NotSignedIn: 424,
+    errors.AzureRefused: 502,
+    errors.DataUnavailable: 502,
     errors.LaunchFailed: 502,
     errors.DistDLError: 500,
 }

@@ -1,0 +1,136 @@
+"""Requests to Azure's resource manager and its services, over azure-core's own pipeline (retries, bearer tokens).
+
+Answers are JSON data; an error becomes one sentence with what Azure said. Tokens and signatures reach no message.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.core.errors import AzureRefused, NotSignedIn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from azure.core.credentials import TokenCredential
+
+#: What may stand in an address and is a secret.
+_SIGNATURE = re.compile(r"((?:sig|code|access_token|refresh_token)=)[^&\s\"']+", re.IGNORECASE)
+_SILENT = "Check this machine's connection; behind a proxy set HTTPS_PROXY."
+
+
+def masked(text: str) -> str:
+    """Return a text without the signatures that addresses in it carry."""
+    return _SIGNATURE.sub(r"\1***", text)
+
+
+class Rest:
+    """One service at an https address. ``credential`` None asks without a token (the Retail Prices API)."""
+
+    def __init__(self, address: str, credential: TokenCredential | None, scope: str = "", *, retries: int = 3) -> None:
+        from azure.core import PipelineClient
+        from azure.core.pipeline import policies
+
+        authentication = [] if credential is None else [policies.BearerTokenCredentialPolicy(credential, scope)]
+        self.address = address.rstrip("/")
+        self._client: Any = PipelineClient(
+            self.address,
+            policies=[
+                policies.HeadersPolicy({"Accept": "application/json"}),
+                policies.UserAgentPolicy("distdl-jupyter"),
+                policies.RetryPolicy(retry_total=retries, retry_backoff_factor=0.5),
+                *authentication,
+            ],
+        )
+
+    def get(self, path: str, api_version: str = "", **parameters: str) -> Any:
+        """Return the answer to GET as data. ``path`` may be a whole address of this service. Raises AzureRefused."""
+        return self.send("GET", path, api_version, parameters).json()
+
+    def pages(self, path: str, api_version: str = "", **parameters: str) -> Iterator[dict[str, Any]]:
+        """Yield the entries of a list, page after page (``value``, ``nextLink``; the Prices API: ``Items``)."""
+        answer = self.get(path, api_version, **parameters)
+        while True:
+            yield from answer.get("value") or answer.get("Items") or ()
+            following = answer.get("nextLink") or answer.get("NextPageLink")
+            if not following:
+                return
+            answer = self.get(following)
+
+    def put(self, path: str, api_version: str, body: Mapping[str, Any]) -> Any:
+        """Return the answer to PUT as data, {} when it is empty."""
+        return _data(self.send("PUT", path, api_version, {}, body))
+
+    def post(self, path: str, api_version: str, body: Mapping[str, Any] | None = None) -> Any:
+        """Return the answer to POST as data, {} when it is empty."""
+        return _data(self.send("POST", path, api_version, {}, body or {}))
+
+    def delete(self, path: str, api_version: str, **parameters: str) -> Any:
+        """Return the answer to DELETE as data, {} when it is empty."""
+        return _data(self.send("DELETE", path, api_version, parameters))
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        api_version: str = "",
+        parameters: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+    ) -> Any:
+        """Return the response (status_code, headers, json()). Raises AzureRefused, NotSignedIn."""
+        from azure.core.exceptions import AzureError, ClientAuthenticationError
+        from azure.core.rest import HttpRequest
+
+        url = path if path.startswith("https://") else self.address + path
+        if _host(url) != _host(self.address):
+            raise AzureRefused(f"{_host(self.address)} pointed to {_host(url)}, which gets no token from here.")
+        query = {**({"api-version": api_version} if api_version else {}), **(parameters or {})}
+        request = HttpRequest(method, url, params=query, json=body, headers=dict(headers or {}))
+        try:
+            response = self._client.send_request(request)
+            response.read()
+        except ClientAuthenticationError as error:
+            raise NotSignedIn(f"Azure gave no token: {_first_line(error)}", hint="Sign in to Azure again.") from None
+        except AzureError as error:
+            raise AzureRefused(f"{_host(url)} could not be asked: {_first_line(error)}", hint=_SILENT) from None
+        if response.status_code >= 400:
+            raise refused(response)
+        return response
+
+
+def refused(response: Any) -> AzureRefused:
+    """Return the error that a response with a status of 400 and more tells."""
+    try:
+        told = response.json()
+        inner = told.get("error", told) if isinstance(told, dict) else {}
+    except ValueError:
+        inner = {}
+    inner = (
+        inner if isinstance(inner, dict) else {"code": str(inner), "message": str(told.get("error_description", ""))}
+    )
+    code, said = str(inner.get("code") or ""), masked(str(inner.get("message") or "")).strip()
+    status, host = response.status_code, _host(response.request.url)
+    text = f"{host} answered {status}{' ' + code if code else ''}" + (f": {said}" if said else ".")
+    return AzureRefused(text, status=status, code=code, hint=_HINTS.get(status, ""))
+
+
+_HINTS = {
+    401: "Sign in to Azure again.",
+    403: "The account that is signed in lacks the right; ask the subscription's owner for it, or sign in otherwise.",
+    429: "Azure asks for patience; try again in some minutes.",
+}
+
+
+def _data(response: Any) -> Any:
+    return response.json() if response.content else {}
+
+
+def _first_line(error: BaseException) -> str:
+    return masked(str(error).strip().split("\n", 1)[0])[:300]
+
+
+def _host(url: str) -> str:
+    return url.split("/")[2]

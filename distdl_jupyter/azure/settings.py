@@ -1,0 +1,116 @@
+"""What a user has settled about Azure: how to sign in, as whom, to which cloud.
+
+Kept in ``distdl_azure.json`` in the user's Jupyter configuration folder, so that kernels, the server, supervisors and
+the command line mean the same. It holds no secret: names and ids only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from distdl_jupyter.azure.clouds import Cloud, cloud
+from distdl_jupyter.core.errors import DistDLError, InvalidSpec
+from distdl_jupyter.core.names import unknown
+from distdl_jupyter.core.spec import looks_secret
+
+FILE = "distdl_azure.json"
+CredentialKind = Literal["cli", "device_code", "browser", "managed_identity", "environment"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AzureSettings:
+    """Settings by the names of ``%dist_config azure``; "" leaves a choice to Azure's own default."""
+
+    credential: CredentialKind | Literal[""] = field(
+        default="",
+        metadata={
+            "help": "How to sign in: cli (az login), device_code, browser, managed_identity or environment "
+            "(AZURE_CLIENT_ID and its companions)."
+        },
+    )
+    tenant_id: str = field(default="", metadata={"help": "Tenant (directory) to sign in to."})
+    client_id: str = field(
+        default="",
+        metadata={"help": "Client id of an app registration, or of a user-assigned managed identity."},
+    )
+    subscription_id: str = field(default="", metadata={"help": "Subscription that is offered first."})
+    cloud: str = field(
+        default="AzureCloud",
+        metadata={
+            "help": "AzureCloud, AzureUSGovernment, AzureChinaCloud, or the path of a JSON file with the addresses of "
+            "another one."
+        },
+    )
+    token_cache: bool = field(
+        default=False,
+        metadata={"help": "Keep the sign-in on disk, so that it outlives this machine's restart."},
+    )
+
+    @property
+    def endpoints(self) -> Cloud:
+        """The addresses of the cloud. Raises InvalidSpec."""
+        return cloud(self.cloud)
+
+
+def file() -> Path:
+    """Return where the settings are kept."""
+    from jupyter_core.paths import jupyter_config_dir
+
+    return Path(jupyter_config_dir()) / FILE
+
+
+def read() -> AzureSettings:
+    """Return the settings, defaults where there is no file. Raises DistDLError when it is broken."""
+    try:
+        kept = json.loads(file().read_text(encoding="utf-8"))
+        names = {one.name for one in dataclasses.fields(AzureSettings)}
+        return AzureSettings(**{name: value for name, value in kept.items() if name in names})
+    except FileNotFoundError:
+        return AzureSettings()
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise DistDLError(f"The settings for Azure in {file()} cannot be read ({type(error).__name__}).",
+                          hint="Mend or delete that file.") from None  # fmt: skip
+
+
+def change(**given: Any) -> AzureSettings:
+    """Set some settings and return them all; an empty value goes back to the default. Raises InvalidSpec."""
+    settings = dataclasses.replace(read(), **{name: _checked(name, value) for name, value in given.items()})
+    _ = settings.endpoints
+    write(settings)
+    return settings
+
+
+def _checked(name: str, value: Any) -> Any:
+    fields = {one.name: one for one in dataclasses.fields(AzureSettings)}
+    if looks_secret(name):
+        raise InvalidSpec(f"{name} looks like a secret, and the settings keep none.", field=name,
+                          hint="Sign in, or put it into the environment of Jupyter.")  # fmt: skip
+    if name not in fields:
+        raise InvalidSpec(unknown(name, list(fields), "setting for Azure"), field=name)
+    if name == "token_cache":
+        return str(value).lower() in ("true", "1", "yes", "on")
+    if value in (None, ""):
+        return fields[name].default
+    if name == "credential" and value not in get_args(CredentialKind):
+        raise InvalidSpec(unknown(str(value), list(get_args(CredentialKind)), "way to sign in"), field=name)
+    return str(value)
+
+
+def write(settings: AzureSettings) -> None:
+    """Put the settings in their place whole; only their owner may read them."""
+    path = file()
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{FILE}-", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as out:
+            json.dump(dataclasses.asdict(settings), out, indent=1)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

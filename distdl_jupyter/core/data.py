@@ -1,0 +1,170 @@
+"""Where a job's data comes from and where its outputs go, as values and as the words that name them.
+
+A place is ``blob://account/container/prefix`` (Azure Blob), ``shared:/path`` (a path that every node sees) or a path of
+this machine. ``?shard`` and ``?mode=mount`` after it say how it is taken; the same words work in Python, on a magic's
+line and in the form. Nothing here opens a file or a connection, and no place holds a secret.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+from urllib.parse import parse_qsl, unquote
+
+from distdl_jupyter.core.errors import InvalidSpec
+
+Scheme = Literal["blob", "path", "shared"]
+Mode = Literal["download", "mount"]
+
+#: Name of an environment variable of every rank, before the source's name in capitals: the folder on its node.
+VARIABLE = "DISTDL_DATA_"
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
+#: learn.microsoft.com/rest/api/storageservices/naming-and-referencing-containers--blobs--and-metadata
+_ACCOUNT = re.compile(r"[a-z0-9]{3,24}")
+_CONTAINER = re.compile(r"\$(root|web)|(?!.*--)[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
+_FORM = "blob://account/container/prefix"
+_REMEDY = 'Examples: "blob://account/container/cifar10", "shared:/mnt/data", "./data".'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSource:
+    """One source of data. ``name`` is how the code asks for its folder.
+
+    ``scheme`` "blob" has account, container and prefix ("" is the whole container); the others have a path.
+    With ``shard`` each node takes only its part of the files. ``mode`` "mount" reads over the network while training.
+    """
+
+    name: str
+    scheme: Scheme
+    account: str = ""
+    container: str = ""
+    prefix: str = ""
+    path: str = ""
+    mode: Mode = "download"
+    shard: bool = False
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that holds its folder in every rank."""
+        return VARIABLE + self.name.upper()
+
+    @property
+    def url(self) -> str:
+        """The place as text, with its ``?`` words; it holds no secret."""
+        words = (["shard"] if self.shard else []) + (["mode=mount"] if self.mode == "mount" else [])
+        return place(self) + ("?" + "&".join(words) if words else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlobPlace:
+    """A prefix in a container of a storage account."""
+
+    account: str
+    container: str
+    prefix: str = ""
+
+
+def place(source: DataSource) -> str:
+    """Return the place of a source without its ``?`` words."""
+    if source.scheme == "blob":
+        return f"blob://{source.account}/{source.container}" + (f"/{source.prefix}" if source.prefix else "")
+    return f"shared:{source.path}" if source.scheme == "shared" else source.path
+
+
+def sources(given: Any) -> tuple[DataSource, ...]:
+    """Return the sources of ``data=``: a dict of name and place, a list of ``name=place``, or one such text.
+
+    A single place without a name is named ``data``. Raises InvalidSpec.
+    """
+    pairs = _pairs(given)
+    found = tuple(source(name, where) for name, where in pairs)
+    names = [one.name.upper() for one in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidSpec(f"Two data sources are named {name.lower()}.", field="data",
+                              hint="Names differ by more than capitals.")  # fmt: skip
+    return found
+
+
+def _pairs(given: Any) -> list[tuple[str, Any]]:
+    if given is None or given == "":
+        return []
+    if isinstance(given, DataSource):
+        return [(given.name, given)]
+    if isinstance(given, Mapping):
+        return [(str(name), where) for name, where in given.items()]
+    if isinstance(given, str):
+        given = given.split()
+    if isinstance(given, list | tuple):
+        return [(one.name, one) if isinstance(one, DataSource) else _named(one) for one in given]
+    raise InvalidSpec(f"data is {given!r:.80}, but it takes a dict of names and places.", field="data",
+                      hint='Example: {"train": "blob://account/container/cifar10"}.')  # fmt: skip
+
+
+def _named(text: Any) -> tuple[str, str]:
+    name, equals, where = str(text).partition("=")
+    return (name, where) if equals and _NAME.fullmatch(name) else ("data", str(text))
+
+
+def source(name: str, where: Any) -> DataSource:
+    """Return one source from its name and place. Raises InvalidSpec that says what a place looks like."""
+    if not _NAME.fullmatch(name):
+        raise InvalidSpec(f"{name!r} cannot be the name of a data source.", field="data",
+                          hint="Take letters, digits and underscores, a letter first.")  # fmt: skip
+    if isinstance(where, DataSource):
+        return where
+    if isinstance(where, Mapping):
+        more = dict(where)
+        return _checked(name, str(more.pop("url", "")), more)
+    text, _, query = str(where).partition("?") if "://" in str(where) or str(where).startswith("shared:") else (
+        str(where), "", "")  # fmt: skip
+    return _checked(name, text, dict(parse_qsl(query, keep_blank_values=True)))
+
+
+def _checked(name: str, text: str, words: dict[str, Any]) -> DataSource:
+    if any(word.lower() in ("sig", "sv", "se", "sp") for word in words):
+        raise InvalidSpec("A data source takes no shared access signature: it would stay in the job's record.",
+                          field="data", hint="Leave out everything after the ? and sign in to Azure.")  # fmt: skip
+    mode, shard = str(words.pop("mode", "download")), words.pop("shard", False)
+    if mode not in get_args(Mode):
+        raise InvalidSpec(f"mode is {mode!r}, but a data source takes download or mount.", field="data")
+    if words:
+        raise InvalidSpec(f"A data source takes shard and mode, not {next(iter(words))}.", field="data")
+    kept: dict[str, Any] = {"name": name, "mode": mode, "shard": shard not in (False, "0", "false", "no")}
+    if text.startswith("blob://"):
+        blob = blob_place(text, "data")
+        return DataSource(scheme="blob", account=blob.account, container=blob.container, prefix=blob.prefix, **kept)
+    if text.startswith("shared:"):
+        path = text.removeprefix("shared:")
+        if not path.startswith("/"):
+            raise InvalidSpec(f"{text!r} needs a path that begins with a slash.", field="data", hint=_REMEDY)
+        return DataSource(scheme="shared", path=path, **kept)
+    if "://" in text or not text.strip():
+        raise InvalidSpec(f"{text!r} is no place that data can be taken from.", field="data", hint=_hint(text))
+    return DataSource(scheme="path", path=text, **kept)
+
+
+def _hint(text: str) -> str:
+    """Blob's web address is what people have at hand: it is answered with the same place in our words."""
+    found = re.fullmatch(r"https://([a-z0-9]{3,24})\.blob\.[^/]+/([^/?]+)/?([^?]*)(\?.*)?", text)
+    if found:
+        account, container, prefix, _ = found.groups()
+        return f'Write "blob://{account}/{container}{"/" + unquote(prefix) if prefix else ""}".'
+    return _REMEDY
+
+
+def blob_place(text: str, field: str) -> BlobPlace:
+    """Return account, container and prefix of ``blob://account/container/prefix``. Raises InvalidSpec."""
+    if not text.startswith("blob://"):
+        raise InvalidSpec(f"{text!r} is no place in Azure Blob.", field=field, hint=_hint(text))
+    account, _, rest = text.removeprefix("blob://").partition("/")
+    container, _, prefix = rest.partition("/")
+    if not _ACCOUNT.fullmatch(account):
+        raise InvalidSpec(f"{account!r} is no name of a storage account.", field=field,
+                          hint=f"It has 3 to 24 small letters and digits: {_FORM}.")  # fmt: skip
+    if not _CONTAINER.fullmatch(container):
+        raise InvalidSpec(f"{container!r} is no name of a container.", field=field,
+                          hint=f"It has 3 to 63 small letters, digits and single dashes: {_FORM}.")  # fmt: skip
+    return BlobPlace(account=account, container=container, prefix=prefix.strip("/"))
