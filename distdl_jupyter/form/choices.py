@@ -161,6 +161,7 @@ def _cluster(target: targets.Target) -> dict[str, Any]:
         "reason": reason,
         "local": local,
         "far": far,
+        "named": target.named,
     }
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import anywidget
 import ipywidgets
 
+from distdl_jupyter.form import naming
 from distdl_jupyter.form.model import LaunchModel
 from distdl_jupyter.panels.assets import asset
 from distdl_jupyter.panels.subshell import reachable
@@ -43,6 +44,8 @@ class LaunchForm(LaunchModel, anywidget.AnyWidget):
                 self.refresh()
             case "look":
                 self.recompute()
+            case "clusters":
+                self.send({"type": "answer", "id": message.get("id"), **naming.answer(self, message)})
 
     def press(self) -> None:
         """Do what the button Submit does."""

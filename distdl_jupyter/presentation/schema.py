@@ -1,4 +1,4 @@
-"""What pages are told of a job: frozen dataclasses, from which the TypeScript types are generated.
+"""What pages are told of a job and of the plug-ins: frozen dataclasses, from which the TypeScript types are generated.
 
 Times are epoch seconds of this machine's clock, durations seconds, sizes bytes. Numbers are finite or None.
 """
@@ -296,3 +296,18 @@ class ComparisonRow:
     values: tuple[str, ...]
     differs: bool
     best: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """One backend or kind of cluster; ``options`` is the JSON schema of its options.
+
+    ``problem`` says why it cannot be used here ("" when it can), ``remedy`` what changes that.
+    """
+
+    name: str
+    title: str
+    labels: tuple[str, ...]
+    options: dict[str, Any]
+    problem: str
+    remedy: str

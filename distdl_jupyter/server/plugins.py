@@ -9,16 +9,14 @@ from distdl_jupyter import registry
 from distdl_jupyter.advice import Request, advise
 from distdl_jupyter.azure import VmSize, catalogue, catalogue_date, find, successor_of
 from distdl_jupyter.clusters import gpus
-from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.machine import cores
 from distdl_jupyter.form.history import past_jobs
-from distdl_jupyter.presentation.options import json_schema
+from distdl_jupyter.presentation import plugins
 from distdl_jupyter.server.base import Handler, answers, reads
 from distdl_jupyter.server.schema import (
     AdviceList,
     AdviceRequest,
     AdviceRow,
-    Plugin,
     PluginList,
     VmSizeList,
     VmSizeRow,
@@ -37,42 +35,9 @@ class Plugins(Handler):
 
 def _plugins() -> PluginList:
     return PluginList(
-        backends=tuple(_plugin("backends", name) for name in registry.names("backends")),
-        clusters=tuple(_plugin("clusters", name) for name in registry.names("clusters")),
+        backends=tuple(plugins.told("backends", name) for name in registry.names("backends")),
+        clusters=tuple(plugins.told("clusters", name) for name in registry.names("clusters")),
     )
-
-
-def _plugin(kind: registry.Kind, name: str) -> Plugin:
-    try:
-        plugin = registry.get(kind, name)
-        return Plugin(
-            name=name,
-            title=getattr(plugin, "title", "") or name,
-            labels=tuple(getattr(plugin, "labels", ())),
-            options=_options(plugin),
-            problem=_problem(kind, plugin),
-            remedy="",
-        )
-    except DistDLError as error:
-        return Plugin(name, name, (), {"type": "object", "properties": {}}, error.message, error.hint)
-    except Exception as error:  # noqa: BLE001 - a plug-in of somebody else must not hide the other ones
-        reason = f"It failed when it was asked: {type(error).__name__}: {error}"
-        return Plugin(name, name, (), {"type": "object", "properties": {}}, reason, "")
-
-
-def _options(plugin: Any) -> dict[str, Any]:
-    found = json_schema(plugin.Options)
-    suggestions = plugin.suggestions() if hasattr(plugin, "suggestions") else {}
-    for name, values in suggestions.items():
-        found["properties"][name]["examples"] = list(values)
-    return found
-
-
-def _problem(kind: registry.Kind, plugin: Any) -> str:
-    """Return why a plug-in cannot be used, as far as that can be said without options that must be given."""
-    if kind == "clusters" and not plugin.complete:
-        return ""
-    return str(plugin.unavailable(plugin.Options()))
 
 
 class VmSizes(Handler):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from distdl_jupyter.presentation.schema import ComparisonRow, Curve, FailureCard, JobRow, StateName
+from distdl_jupyter.presentation.schema import ComparisonRow, Curve, FailureCard, JobRow, Plugin, StateName
 
 NodeState = Literal["idle", "busy", "down", "unknown", "starting"]
 
@@ -310,21 +310,6 @@ class AdviceList:
     """All advice, costliest first."""
 
     advice: tuple[AdviceRow, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Plugin:
-    """One backend or kind of cluster; ``options`` is the JSON schema of its options.
-
-    ``problem`` says why it cannot be used here ("" when it can), ``remedy`` what changes that.
-    """
-
-    name: str
-    title: str
-    labels: tuple[str, ...]
-    options: dict[str, Any]
-    problem: str
-    remedy: str
 
 
 @dataclass(frozen=True, slots=True)

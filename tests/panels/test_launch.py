@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import ipywidgets
@@ -51,6 +52,21 @@ def test_messages_of_the_page() -> None:
     assert shown.form.answered > before
     assert shown.form.place == {}
     page(shown.form, type="nonsense")
+
+
+def test_a_question_about_clusters_is_answered_to_who_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path))
+    form = opened().form
+    sent: list[Any] = []
+    monkeypatch.setattr(form, "send", lambda content, buffers=None: sent.append(content))
+    page(form, type="clusters", id="a-1", ask="add", name="mine", kind="local", options={})
+    assert sent == [{"type": "answer", "id": "a-1", "value": None}]
+    assert form.compute_target == "mine"
+    page(form, type="clusters", id="a-2", ask="remove", name="other")
+    assert sent[1]["id"] == "a-2"
+    assert sent[1]["error"]["type"] == "ClusterNotFound"
+    page(form, type="clusters", id="a-3", ask="remove", name="mine")
+    assert form.compute_target == "local"
 
 
 def test_submit_shows_the_panel_of_the_newest_job_below() -> None:

@@ -9,6 +9,8 @@ import type { NotebookPanel } from '@jupyterlab/notebook';
 import type { CommandRegistry } from '@lumino/commands';
 import { PanelLayout, Widget } from '@lumino/widgets';
 import type { Fields } from '../launchform/state';
+import type { Api } from './api';
+import { clusterActions } from './clusteractions';
 import { FormFrame } from './formframe';
 import { Refusal, askKernel, askServer, keepSecrets, type Answer, type Question } from './formsource';
 import type { Text } from './formstore';
@@ -22,7 +24,7 @@ const TYPING = 700;
 export const canRun = (cell: Cell | null | undefined): cell is CodeCell => cell instanceof CodeCell;
 
 /** Open the form of a cell, or go to the one that is open. */
-export function openForm(panel: NotebookPanel, cell: CodeCell, commands: CommandRegistry): void {
+export function openForm(panel: NotebookPanel, cell: CodeCell, commands: CommandRegistry, api: Api): void {
   const layout = cell.layout as PanelLayout;
   const open = layout.widgets.find((widget): widget is CellForm => widget instanceof CellForm);
   if (open) {
@@ -30,7 +32,7 @@ export function openForm(panel: NotebookPanel, cell: CodeCell, commands: Command
     return;
   }
   const below = layout.widgets.findIndex((widget) => widget.hasClass('jp-Cell-inputWrapper'));
-  layout.insertWidget(below + 1, new CellForm(panel, cell, commands));
+  layout.insertWidget(below + 1, new CellForm(panel, cell, commands, api));
 }
 
 class CellForm extends Widget implements Text {
@@ -41,11 +43,11 @@ class CellForm extends Widget implements Text {
   #unanswered = false;
   #submitting = false;
 
-  constructor(private readonly panel: NotebookPanel, private readonly cell: CodeCell, private readonly commands: CommandRegistry) {
+  constructor(private readonly panel: NotebookPanel, private readonly cell: CodeCell, private readonly commands: CommandRegistry, api: Api) {
     super();
     this.addClass('dd-cell-form');
     this.#magic = magicLine(this.#code);
-    this.frame = new FormFrame(this, { close: () => this.#close(), addCluster: () => void this.commands.execute('distdl:add-cluster') });
+    this.frame = new FormFrame(this, { close: () => this.#close(), clusters: clusterActions(api) });
     this.node.append(this.frame.element);
     cell.model.contentChanged.connect(this.#onTyped, this);
     panel.sessionContext.statusChanged.connect(this.#onStatus, this);

@@ -1,7 +1,8 @@
 /** Naming clusters and removing them by the server's API, for views that know nothing of it. */
-import type { ClusterActions } from '../clusterform';
+import type { NamedClusterActions } from '../launchform/namedclusters';
 import { Refusal } from '../refusal';
 import { ApiError, type Api } from './api';
+import { __ } from './trans';
 
 /** Return what a request gives; a refusal of the server becomes one that views can show. */
 export async function told<T>(request: Promise<T>): Promise<T> {
@@ -13,9 +14,10 @@ export async function told<T>(request: Promise<T>): Promise<T> {
   }
 }
 
-/** Return what a form does with clusters. */
-export function clusterActions(api: Api): ClusterActions {
+/** Return what the launch form does with clusters. */
+export function clusterActions(api: Api): NamedClusterActions {
   return {
+    waiting: __('No answer from the server yet'),
     kinds: async () => (await told(api.plugins())).clusters,
     add: (name, kind, options) => told(api.addCluster(name, kind, options)),
     remove: (name) => told(api.removeCluster(name)),

@@ -8,12 +8,15 @@ import { adopt, h, onClick } from '../dom';
 import { icon } from '../icons';
 import { Select, TextField, freshId, heading, labelled, setLine } from '../launchform/controls';
 import type { Fields } from '../launchform/state';
+import type { Api } from './api';
+import { clusterActions } from './clusteractions';
 import { FormFrame } from './formframe';
 import { askServer, submitText, type Answer, type Question } from './formsource';
 import type { Text } from './formstore';
 import { ranksIcon } from './icons';
 import { NAME } from './ids';
 import { ILanguage } from './language';
+import { IDistDL, type DistDL } from './live';
 import { __ } from './trans';
 
 const NEW_JOB = 'distdl:new-job';
@@ -49,9 +52,9 @@ const plugin: JupyterFrontEndPlugin<void> = {
   id: `${NAME}:new-job`,
   description: 'The page that starts a job from text of its own.',
   autoStart: true,
-  requires: [ILanguage, IEditorServices],
+  requires: [ILanguage, IEditorServices, IDistDL],
   optional: [ILabShell, ILayoutRestorer],
-  activate: (app: JupyterFrontEnd, _language: unknown, editors: IEditorServices, shell: ILabShell | null, restorer: ILayoutRestorer | null) => {
+  activate: (app: JupyterFrontEnd, _language: unknown, editors: IEditorServices, distdl: DistDL, shell: ILabShell | null, restorer: ILayoutRestorer | null) => {
     // Without JupyterLab's main area there is no place for a page.
     if (!shell) return;
     const tracker = new WidgetTracker<MainAreaWidget<NewJob>>({ namespace: NAMESPACE });
@@ -61,7 +64,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
       icon: ranksIcon,
       execute: async (args) => {
         await app.serviceManager.kernelspecs.ready;
-        const page = new NewJob(app, editors, { code: BEGINNING, kernel: '', path: '', ...(args['draft'] as Partial<Draft> | undefined) });
+        const page = new NewJob(app, editors, distdl.api, { code: BEGINNING, kernel: '', path: '', ...(args['draft'] as Partial<Draft> | undefined) });
         const widget = new MainAreaWidget({ content: page });
         widget.id = freshId('new-job');
         widget.title.label = __('New job');
@@ -94,7 +97,7 @@ class NewJob extends Widget implements Text {
   #source: string;
   #typing: ReturnType<typeof setTimeout> | undefined;
 
-  constructor(private readonly app: JupyterFrontEnd, editors: IEditorServices, draft: Draft) {
+  constructor(private readonly app: JupyterFrontEnd, editors: IEditorServices, api: Api, draft: Draft) {
     super();
     this.addClass('dd-newjob');
     const specs = pythons(app.serviceManager.kernelspecs.specs);
@@ -110,7 +113,7 @@ class NewJob extends Widget implements Text {
     this.node.append(h('div', { class: 'dd-newjob-inner' }, this.#codePart(host, kernel, script, code)));
     this.#model.sharedModel.setSource(draft.code);
     this.#editor = editors.factoryService.newDocumentEditor({ host, model: this.#model, config: { lineNumbers: true } });
-    this.#frame = new FormFrame(this, { waiting: __('No answer from the server yet'), addCluster: () => void app.commands.execute('distdl:add-cluster') });
+    this.#frame = new FormFrame(this, { waiting: __('No answer from the server yet'), clusters: clusterActions(api) });
     this.node.firstElementChild?.append(this.#frame.element);
     this.#model.sharedModel.changed.connect(this.#onTyped);
   }

@@ -2,10 +2,12 @@
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { CommandToolbarButton, IToolbarWidgetRegistry } from '@jupyterlab/apputils';
 import { INotebookTracker, type NotebookPanel } from '@jupyterlab/notebook';
+import type { Api } from './api';
 import { canRun, openForm } from './cellform';
 import { ranksIcon } from './icons';
 import { NAME } from './ids';
 import { ILanguage } from './language';
+import { IDistDL, type DistDL } from './live';
 import { __ } from './trans';
 
 const RUN_CELL = 'distdl:run-cell';
@@ -14,10 +16,10 @@ const plugin: JupyterFrontEndPlugin<void> = {
   id: `${NAME}:notebook`,
   description: 'The toolbar button and the cell action "Run distributed".',
   autoStart: true,
-  requires: [ILanguage, INotebookTracker],
+  requires: [ILanguage, INotebookTracker, IDistDL],
   optional: [IToolbarWidgetRegistry],
-  activate: (app: JupyterFrontEnd, _language: unknown, notebooks: INotebookTracker, toolbars: IToolbarWidgetRegistry | null) => {
-    addCommand(app, notebooks);
+  activate: (app: JupyterFrontEnd, _language: unknown, notebooks: INotebookTracker, { api }: DistDL, toolbars: IToolbarWidgetRegistry | null) => {
+    addCommand(app, notebooks, api);
     toolbars?.addFactory<NotebookPanel>('Notebook', 'distdl-run', () => {
       const button = new CommandToolbarButton({ commands: app.commands, id: RUN_CELL, label: __('Run distributed'), icon: ranksIcon });
       button.addClass('dd-run-button');
@@ -26,7 +28,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
   },
 };
 
-function addCommand({ commands, shell }: JupyterFrontEnd, notebooks: INotebookTracker): void {
+function addCommand({ commands, shell }: JupyterFrontEnd, notebooks: INotebookTracker, api: Api): void {
   const here = (): NotebookPanel | null => (notebooks.currentWidget === shell.currentWidget ? notebooks.currentWidget : null);
   commands.addCommand(RUN_CELL, {
     label: __('Run distributed'),
@@ -37,7 +39,7 @@ function addCommand({ commands, shell }: JupyterFrontEnd, notebooks: INotebookTr
     execute: () => {
       const panel = here();
       const cell = panel?.content.activeCell;
-      if (panel && canRun(cell)) openForm(panel, cell, commands);
+      if (panel && canRun(cell)) openForm(panel, cell, commands, api);
     },
     describedBy: { args: { type: 'object', properties: {} } },
   });

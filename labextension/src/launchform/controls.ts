@@ -87,6 +87,8 @@ export interface Choice {
   text: string;
   /** Why it cannot be chosen, "" when it can. */
   reason: string;
+  /** It can be chosen in spite of that. */
+  anyway?: boolean;
 }
 
 /** A row of choices of which one is on; the arrow keys move among those that can be chosen. */
@@ -145,8 +147,12 @@ export class Select {
     if (this.#select.dataset['key'] === key) return;
     this.#select.dataset['key'] = key;
     this.#select.replaceChildren(
-      ...choices.map(({ value, text, reason }) => h('option', { value, disabled: Boolean(reason) }, reason ? __('%1 (%2)', text, reason) : text)),
+      ...choices.map(({ value, text, reason, anyway }) => h('option', { value, disabled: Boolean(reason) && !anyway }, reason ? __('%1 (%2)', text, reason) : text)),
     );
+  }
+
+  focus(): void {
+    this.#select.focus();
   }
 
   show(value: string): void {

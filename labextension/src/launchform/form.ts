@@ -10,6 +10,7 @@ import { __, _n } from '../lab/trans';
 import { AdviceList, CapturedNames, Submit } from './aside';
 import { Problem, freshId, link } from './controls';
 import { Details, MoreOptions } from './details';
+import type { NamedClusterActions } from './namedclusters';
 import { Place } from './place';
 import { Sizing } from './sizing';
 import type { Check, Fields, Part, Store } from './state';
@@ -30,8 +31,8 @@ const MARKS: Record<Check['level'], [string, string]> = {
 export interface FormPlace {
   /** Take the form away; it then has a button for it, and Escape. */
   close?: () => void;
-  /** Open the page's form for a new cluster. */
-  addCluster?: () => void;
+  /** Gives clusters a name and takes it away. */
+  clusters: NamedClusterActions;
   /** Who answers, for the line that says that nobody does. */
   waiting?: string;
 }
@@ -45,12 +46,12 @@ export class Form {
   #timer: ReturnType<typeof setTimeout> | undefined;
   #look: ReturnType<typeof setTimeout> | undefined;
 
-  constructor(given: Store, private readonly place: FormPlace = {}) {
+  constructor(given: Store, private readonly place: FormPlace) {
     const store: Store = { get: (name) => given.get(name), set: (changes) => this.#set(changes), send: (message) => this.#send(message) };
     this.#store = given;
     const submit = new Submit(store);
     this.#advice = new AdviceList(store);
-    const left = [new VmTable(store), new Sizing(store), new Place(store, place.addCluster), new Details(store), new MoreOptions(store)];
+    const left = [new VmTable(store), new Sizing(store), new Place(store, place.clusters), new Details(store), new MoreOptions(store)];
     const right = [new CapturedNames(store), this.#advice, submit];
     const [head, foot] = [new Head(store, place.close), new Foot(store)];
     this.#parts = [head, ...left, ...right, foot];

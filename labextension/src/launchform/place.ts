@@ -3,7 +3,7 @@ import { fill, h } from '../dom';
 import { icon } from '../icons';
 import { __ } from '../lab/trans';
 import { Problem, Segments, Select, freshId, labelled, setLine } from './controls';
-import { newCluster } from './newcluster';
+import { NamedClusters, type NamedClusterActions } from './namedclusters';
 import { PlaceView } from './placenow';
 import type { Part, Store } from './state';
 
@@ -15,10 +15,12 @@ export class Place implements Part {
   readonly #reasons = h('div', { class: 'dd-form-note' });
   readonly #machine = h('div', { class: 'dd-form-note' });
   readonly #now: PlaceView;
+  readonly #named: NamedClusters;
   readonly #icon = h('span', { class: 'dd-sub' });
   readonly #problems: [Problem, Problem];
 
-  constructor(private readonly store: Store, addCluster?: () => void) {
+  constructor(private readonly store: Store, clusters: NamedClusterActions) {
+    this.#named = new NamedClusters(store, clusters, () => this.#clusters.focus());
     this.#now = new PlaceView(store);
     this.#problems = [new Problem(store, ['distributed_backend']), new Problem(store, ['compute_target', 'kernel_name'])];
     const [backend, cluster] = [freshId('backend'), freshId('cluster')];
@@ -27,7 +29,7 @@ export class Place implements Part {
     this.#clusters = new Select(cluster, (name) => store.set({ compute_target: name }), this.#icon, () => store.send({ type: 'look' }));
     this.element = h('section', { class: 'dd-form-part dd-place' },
       labelled(__('Backend'), backend, this.#backends.element, this.#problems[0].element, this.#versions, this.#reasons),
-      labelled(__('Cluster'), cluster, this.#clusters.element, this.#problems[1].element, this.#machine, this.#now.element, newCluster(addCluster)),
+      labelled(__('Cluster'), cluster, this.#clusters.element, this.#problems[1].element, this.#machine, this.#now.element, this.#named.element),
     );
   }
 
@@ -43,9 +45,10 @@ export class Place implements Part {
     setLine(this.#versions, backend && !cluster?.far ? __('%1 on %2', backend.detail, this.store.get('compute_target')) : '');
     for (const problem of this.#problems) problem.update();
     this.#now.update();
+    this.#named.update();
     fill(this.#reasons, JSON.stringify(unusable), () => [...byReason(unusable)].map(([reason, labels]) =>
       h('div', {}, h('span', { class: 'dd-ink-warn' }, __('%1 cannot be chosen:', labels.join(', ')), ' '), reason)));
-    this.#clusters.offer(clusters.map(({ name, title, system, reason }) => ({ value: name, text: name, more: system ? __('this %1 machine', system) : title, reason })));
+    this.#clusters.offer(clusters.map(({ name, title, system, reason, named }) => ({ value: name, text: name, more: system ? __('this %1 machine', system) : title, reason, anyway: named })));
     this.#clusters.show(this.store.get('compute_target'));
     const plan = cluster?.local ? __('The VM series is a plan for renting: the job runs on this machine.') : '';
     setLine(this.#machine, [cluster?.detail ? `${cluster.detail}.` : '', plan].filter(Boolean).join(' '));

@@ -45,6 +45,8 @@ export interface Cluster {
   local: boolean;
   /** Its nodes are other machines: backends are looked for there, not here. */
   far: boolean;
+  /** A user gave it its name and can remove it. */
+  named: boolean;
 }
 
 export interface PlaceNode {

@@ -1,0 +1,146 @@
+"""Clusters that get a name in the form and lose it: chosen when added, kept while a job runs there, then let go."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distdl_jupyter import targets
+from distdl_jupyter.core.errors import ClusterNotFound, ClusterRefused, InvalidSpec
+from distdl_jupyter.form import naming
+from distdl_jupyter.form.model import LaunchModel
+from distdl_jupyter.form.naming import answer
+from tests import plugin
+
+
+@pytest.fixture(autouse=True)
+def _own_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path / "config"))
+
+
+def until(gate: str) -> str:
+    while not Path(gate).exists():
+        time.sleep(0.05)
+    return "done"
+
+
+def opened(*args: Any, **more: Any) -> LaunchModel:
+    return LaunchModel(until, args, process_count_per_node=1, distributed_backend="plain", **more)
+
+
+def offered(form: LaunchModel) -> dict[str, bool]:
+    return {one["name"]: one["named"] for one in form.choices["clusters"]}
+
+
+def test_every_kind_is_offered_with_its_options_help_and_suggestions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".ssh").mkdir()
+    (tmp_path / ".ssh" / "config").write_text("Host gpu1 gpu2\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    found = {one["name"]: one for one in naming.kinds()}
+    assert set(found) >= {"local", "ssh", "slurm"}
+    hosts = found["ssh"]["options"]["properties"]["hosts"]
+    assert hosts["description"]
+    assert hosts["examples"] == ["gpu1", "gpu2"]
+    json.dumps(list(found.values()), allow_nan=False)
+
+
+def test_a_new_cluster_is_chosen_and_offered_as_one_that_can_be_removed() -> None:
+    form = opened("")
+    assert offered(form)["local"] is False
+    naming.add(form, "mine", "local", {})
+    assert form.compute_target == "mine"
+    assert offered(form)["mine"] is True
+    assert "--compute-target mine" in form.magic
+
+
+def test_what_cannot_be_added_is_refused_with_its_field_and_changes_nothing() -> None:
+    form = opened("")
+    with pytest.raises(InvalidSpec) as refused:
+        naming.add(form, "lab", "ssh", {})
+    assert refused.value.field == "hosts"
+    told = answer(form, {"ask": "add", "name": "no name", "kind": "local", "options": {}})
+    assert told["error"]["field"] == "name"
+    assert told["error"]["hint"].startswith("Take 1 to 40 letters")
+    assert form.compute_target == "local"
+    assert targets.named() == []
+    naming.add(form, "mine", "local", {})
+    with pytest.raises(ClusterRefused, match="is there already"):
+        naming.add(form, "mine", "local", {})
+
+
+def test_a_cluster_stays_while_a_job_runs_there_and_goes_after_it(tmp_path: Path) -> None:
+    form = opened(str(tmp_path / "gate"))
+    naming.add(form, "mine", "local", {})
+    job = form.submit()
+    assert job is not None, form.status
+    try:
+        told = answer(form, {"ask": "remove", "name": "mine"})
+        assert told["error"]["message"] == "1 job of mine has not ended."
+        assert told["error"]["hint"] == "Cancel them first, or wait for their end."
+        assert form.compute_target == "mine"
+        assert [one.name for one in targets.named()] == ["mine"]
+    finally:
+        (tmp_path / "gate").touch()
+        assert job.result(120) == "done"
+    assert answer(form, {"ask": "remove", "name": "mine"}) == {"value": None}
+    assert form.compute_target == "local"
+    assert "mine" not in offered(form)
+    assert targets.named() == []
+    assert job.state.ended, "the job is still known"
+
+
+def test_removing_another_cluster_leaves_the_choice_alone() -> None:
+    form = opened("")
+    naming.add(form, "one", "local", {})
+    naming.add(form, "two", "local", {})
+    naming.remove(form, "one")
+    assert form.compute_target == "two"
+    assert "one" not in offered(form)
+
+
+def test_a_place_that_is_there_by_itself_and_one_that_is_not_are_refused() -> None:
+    form = opened("")
+    with pytest.raises(ClusterRefused, match="there by itself"):
+        naming.remove(form, "local")
+    with pytest.raises(ClusterNotFound):
+        naming.remove(form, "nowhere")
+
+
+def test_a_question_is_always_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    form = opened("")
+    clumsy = """
+        from distdl_jupyter.clusters.local import LocalCluster
+
+        class Clumsy(LocalCluster):
+            name = "clumsy"
+
+            def validate(self, options):
+                raise ZeroDivisionError("counted the machines")
+    """
+    plugin.install(tmp_path, monkeypatch, clumsy, {"clusters": {"clumsy": "Clumsy"}})
+    try:
+        told = answer(form, {"ask": "add", "name": "c", "kind": "clumsy", "options": {}})
+    finally:
+        plugin.forget()
+    assert told["error"]["message"] == "ZeroDivisionError: counted the machines"
+    assert answer(form, {"ask": "dance"})["error"]["hint"] == "Reload the page."
+    assert "KeyError" in answer(form, {})["error"]["message"]
+
+
+def test_an_unusable_cluster_of_the_user_can_be_chosen_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    targets.add("farm", "slurm", {})
+    form = opened("")
+    form.compute_target = "farm"
+    farm = next(one for one in form.choices["clusters"] if one["name"] == "farm")
+    assert farm["reason"]
+    assert farm["named"]
+    assert "compute_target" in form.problems
