@@ -71,9 +71,10 @@ def test_an_interleaved_reader_sees_every_event_once_in_order(log):
     thread.start()
     lengths, cursor = [], 0
     while len(lengths) < total:
+        writing = thread.is_alive()
         more, cursor = read(log, cursor, 4096)
         lengths += [len(event["text"]) for event in more]
-        assert thread.is_alive() or more or len(lengths) == total
+        assert writing or more, "nothing was left to read before all was read"
     thread.join()
     writer.close()
     assert lengths == [step % 700 for step in range(total)]
