@@ -37,7 +37,7 @@ export class ClusterForm {
     const kind = h('div', { class: 'dd-schema-field' }, h('label', { for: this.#kind.id, class: 'dd-s12' }, __('Kind')), this.#kind);
     const cancel = onClick(h('button', { type: 'button', class: 'dd-btn' }, __('Close')), () => actions.closed(''));
     const buttons = h('div', { class: 'dd-row' }, this.#submit, cancel);
-    const parts = [this.#name.element, kind, this.#problem, this.#options, this.#error, buttons];
+    const parts = [h('div', { class: 'dd-fields' }, this.#name.element, kind), this.#problem, this.#options, this.#error, buttons];
     const form = h('form', { class: 'dd-cluster-form', 'aria-label': __('Add cluster'), novalidate: true }, ...parts);
     form.addEventListener('submit', (event) => this.#submitted(event));
     form.addEventListener('keydown', (event) => this.#key(event));
@@ -70,8 +70,8 @@ export class ClusterForm {
     const rest = this.#fields.filter((field) => !open.includes(field));
     const none = h('div', { class: 'dd-sub dd-s12' }, __('This kind has no options.'));
     const summary = h('summary', { class: 'dd-summary dd-s12' }, icon('right', 12, 'dd-sub'), __('More options'));
-    this.#more = h('details', { class: 'dd-more-fields', hidden: rest.length === 0 }, summary, ...rest.map(({ element }) => element));
-    this.#options.replaceChildren(...(open.length ? open.map(({ element }) => element) : [none]), this.#more);
+    this.#more = h('details', { class: 'dd-more-fields', hidden: rest.length === 0 }, summary, h('div', { class: 'dd-fields' }, ...rest.map(({ element }) => element)));
+    this.#options.replaceChildren(h('div', { class: 'dd-fields' }, ...(open.length ? open.map(({ element }) => element) : [none])), this.#more);
     const problem = [plugin?.problem, plugin?.remedy].filter(Boolean).join(' ');
     setText(this.#problem, problem);
     show(this.#problem, problem !== '');

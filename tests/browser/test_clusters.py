@@ -88,26 +88,26 @@ def node(page: Page, name: str) -> Locator:
     return cluster(page, "lab").locator(f'.dd-node[data-name="{name}"]')
 
 
-def add_lab(page: Page, hosts: Hosts, home: Path) -> None:
+def add_lab(where: Locator, hosts: Hosts, home: Path, name: str) -> None:
     """Add the cluster as a user would: hosts first, as they are offered, ssh's configuration in the fold."""
     (home / ".ssh").mkdir()
     (home / ".ssh" / "config").write_text(f"Include {hosts.ssh_config}\n")
-    sidebar(page).get_by_role("button", name="Add cluster").click()
-    form = sidebar(page).get_by_role("form", name="Add cluster")
+    where.get_by_role("button", name="Add cluster").click()
+    form = where.get_by_role("form", name="Add cluster")
     form.get_by_role("textbox", name="Name").fill("lab")
     form.get_by_role("combobox", name="Kind").select_option("ssh")
     form.get_by_role("button", name="Add", exact=True).click()
     expect(form).to_contain_text("The cluster names no host.")
     expect(form.get_by_role("textbox", name=re.compile("^Hosts"))).to_be_focused()
     offered = form.get_by_role("group", name="Suggestions")
-    for name in hosts.names:
-        offered.get_by_role("button", name=name).click()
+    for host in hosts.names:
+        offered.get_by_role("button", name=host).click()
     expect(form.get_by_role("textbox", name=re.compile("^Hosts"))).to_have_value(", ".join(hosts.names))
     expect(form).not_to_contain_text("The cluster names no host.")
     expect(form.get_by_role("textbox", name=re.compile("^SSH config"))).to_be_hidden()
     form.get_by_text("More options").click()
     form.get_by_role("textbox", name=re.compile("^SSH config")).fill(str(hosts.ssh_config))
-    picture(sidebar(page), "clusters-add")
+    picture(where, name)
     form.get_by_role("button", name="Add", exact=True).click()
     expect(form).to_be_hidden()
 
@@ -138,7 +138,7 @@ def test_hosts_are_shown_live_checked_used_and_let_go(
     book = desk_of(["%load_ext distdl_jupyter", CELL.format(gate=str(gate))])
     page = book.page
     widen(page, 380)
-    add_lab(page, three_hosts, book.lab.home)
+    add_lab(sidebar(page), three_hosts, book.lab.home, "clusters-add")
     try:
         all_up(page, three_hosts)
         expect(node(page, "node-a")).to_contain_text(re.compile(r"Python 3\.\d+\.\d+, \d+ cores?, load \d"))
@@ -215,16 +215,12 @@ def test_the_launch_form_shows_the_hosts_and_refuses_too_many(desk_of: Callable[
     page.evaluate("() => window.jupyterapp.commands.execute('distdl:run-cell')")
     form = page.get_by_role("region", name="Run distributed")
     expect(form).to_be_visible()
-    form.get_by_role("button", name="Add cluster").click()
-    expect(sidebar(page).get_by_role("form", name="Add cluster")).to_be_visible()
-    sidebar(page).get_by_role("button", name="Close").click()
-    add_lab(page, three_hosts, book.lab.home)
+    add_lab(form, three_hosts, book.lab.home, "clusters-form-add-dark")
+    clusters = form.get_by_role("combobox", name="Cluster", exact=True)
+    expect(clusters).to_have_value("lab")
+    expect(clusters).to_be_focused()
     all_up(page, three_hosts)
     picture(sidebar(page), "clusters-up-dark")
-    clusters = form.get_by_role("combobox", name="Cluster")
-    clusters.focus()  # what has got a name meanwhile is offered
-    expect(clusters.get_by_role("option", name="lab")).to_have_count(1, timeout=PATIENCE * 1000)
-    clusters.select_option("lab")
     place = form.locator(".dd-place-now")
     for name in three_hosts.names:
         expect(place).to_contain_text(name, timeout=PATIENCE * 1000)
@@ -250,4 +246,58 @@ def test_the_launch_form_shows_the_hosts_and_refuses_too_many(desk_of: Callable[
         picture(form, "clusters-form-red")
     finally:
         three_hosts.join("node-c")
+    assert book.errors == []
+
+
+def test_the_launch_form_of_a_cell_lets_a_cluster_go_when_no_job_runs_there(
+    desk_of: Callable[..., Book], tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    cell = f"import os, time\nwhile not os.path.exists({str(gate)!r}):\n    time.sleep(0.2)\n'seen'"
+    book = desk_of(["%load_ext distdl_jupyter", cell])
+    page = book.page
+    book.run(0)
+    form = page.get_by_role("region", name="Run distributed")
+
+    def opened() -> Locator:
+        page.evaluate("() => { window.jupyterapp.shell.currentWidget.content.activeCellIndex = 1; }")
+        page.evaluate("() => window.jupyterapp.commands.execute('distdl:run-cell')")
+        expect(form).to_be_visible()
+        return form.get_by_role("combobox", name="Cluster", exact=True)
+
+    clusters = opened()
+    expect(clusters).to_have_value("local")
+    form.get_by_role("button", name="Add cluster").click()
+    adding = form.get_by_role("form", name="Add cluster")
+    adding.get_by_role("textbox", name="Name").fill("lab")
+    adding.get_by_role("combobox", name="Kind").select_option("local")
+    picture(form, "clusters-form-add")
+    adding.get_by_role("button", name="Add", exact=True).click()
+    expect(clusters).to_have_value("lab")
+    expect(cluster(page, "lab")).to_be_visible(timeout=PATIENCE * 1000)
+    expect(form.locator("footer")).to_contain_text("--compute-target lab", timeout=PATIENCE * 1000)
+    form.get_by_role("button", name="Submit").click()
+    output = page.locator(".jp-Notebook .jp-Cell").nth(1).locator(".jp-OutputArea-output")
+    expect(output.first).to_contain_text("Running", timeout=180_000)
+    expect(form).to_have_count(0)
+
+    opened()
+    expect(clusters).to_have_value("lab")
+    form.get_by_role("button", name="Remove lab").click()
+    question = form.get_by_role("group", name="Remove lab from your clusters?")
+    picture(form, "clusters-form-remove")
+    question.get_by_role("button", name="Remove").click()
+    refusal = form.get_by_role("alert").filter(has_text="1 job of lab has not ended. Cancel")
+    expect(refusal).to_be_visible(timeout=PATIENCE * 1000)
+    expect(clusters).to_have_value("lab")
+    picture(form, "clusters-form-remove-refused")
+    gate.touch()
+    expect(output.first).to_contain_text("Completed", timeout=180_000)
+    form.get_by_role("button", name="Remove lab").click()
+    question.get_by_role("button", name="Remove").click()
+    expect(clusters).to_have_value("local", timeout=PATIENCE * 1000)
+    expect(clusters.get_by_role("option", name="lab")).to_have_count(0, timeout=PATIENCE * 1000)
+    expect(form.locator("footer")).not_to_contain_text("--compute-target", timeout=PATIENCE * 1000)
+    expect(cluster(page, "lab")).to_have_count(0, timeout=PATIENCE * 1000)
+    expect(output.first).to_contain_text("Completed")
     assert book.errors == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -203,29 +204,184 @@ def test_what_is_wrong_is_said_with_its_remedy(notebook: Callable[..., Book]) ->
     expect(form.get_by_role("button", name="Submit")).to_be_enabled()
 
 
-def test_a_cluster_that_gets_a_name_is_offered(notebook: Callable[..., Book], hosts_of: Callable[..., Hosts]) -> None:
-    hosts = hosts_of(2)
-    add = f"from distdl_jupyter import add_cluster\nadd_cluster('two', 'ssh', **{hosts.options()!r})"
-    book = notebook([PREPARE, TRAIN, SMALL, add])
-    for number in range(3):
-        book.run(number)
+GATED = """
+def wait():
+    import os, socket, time
+    from distdl_jupyter import log
+    log(step=0, loss=1.0)
+    while not os.path.exists({gate!r}):
+        time.sleep(0.2)
+    return socket.gethostname()
+"""
+
+
+def gated(notebook: Callable[..., Book], gate: Path, options: str, **how: object) -> tuple[Book, Locator]:
+    """Open the form of a function that goes on until the file ``gate`` is there."""
+    book = notebook(
+        ["from distdl_jupyter import launcher", GATED.format(gate=str(gate)), f"launcher(wait, {options})"], **how
+    )
+    book.run_all()
     form = book.page.locator(".dd-form")
     expect(form).to_be_visible(timeout=90_000)
-    button = form.get_by_role("button", name="Add cluster")
-    button.click()
-    expect(button).to_have_attribute("aria-expanded", "true")
-    line = form.get_by_text('add_cluster("lab", "ssh", hosts=["gpu1", "gpu2"])')
-    expect(line).to_be_visible()
+    book.kernel_idle()
+    return book, form
+
+
+def keep_busy(book: Book) -> None:
+    """Let the kernel run something that goes on longer than the test."""
+    book.page.evaluate(
+        """() => {
+            const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel;
+            void kernel.requestExecute({code: 'import time; time.sleep(300)'});
+        }"""
+    )
+    book.page.wait_for_function(
+        "() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.status === 'busy'"
+    )
+
+
+def cluster_list(form: Locator) -> Locator:
+    return form.get_by_role("combobox", name="Cluster", exact=True)
+
+
+def test_a_cluster_is_added_used_kept_while_in_use_and_removed_in_the_kernels_form(
+    notebook: Callable[..., Book], hosts_of: Callable[..., Hosts], tmp_path: Path
+) -> None:
+    hosts, gate = hosts_of(2), tmp_path / "gate"
+    book, form = gated(
+        notebook, gate, "node_count=2, process_count_per_node=1, distributed_backend='torch'", height=1400
+    )
+    page = book.page
+    form.get_by_role("button", name="Add cluster").click()
+    adding = form.get_by_role("form", name="Add cluster")
+    expect(adding.get_by_role("textbox", name="Name")).to_be_focused()
+    page.keyboard.type("two")
+    page.keyboard.press("Tab")
+    kind = adding.get_by_role("combobox", name="Kind")
+    expect(kind).to_be_focused()
+    kind.select_option("ssh")
+
+    # What is missing is said beside its field, and what was typed stays.
+    adding.get_by_role("button", name="Add", exact=True).click()
+    names = adding.get_by_role("textbox", name=re.compile("^Hosts"))
+    expect(adding).to_contain_text("The cluster names no host.")
+    expect(names).to_be_focused()
+    expect(adding.get_by_role("textbox", name="Name")).to_have_value("two")
+    book.picture("launch-form-add-refused", form)
+    page.keyboard.type(", ".join(hosts.names))
+    expect(adding).not_to_contain_text("The cluster names no host.")
+    adding.get_by_text("More options").click()
+    adding.get_by_role("textbox", name=re.compile("^SSH config")).fill(str(hosts.ssh_config))
     book.picture("launch-form-add-cluster", form)
-    button.click()
-    expect(line).to_be_hidden()
-    book.run(3)
-    clusters = form.get_by_role("combobox", name="Cluster")
-    clusters.focus()
-    expect(clusters.get_by_role("option", name="two")).to_have_count(1, timeout=60_000)
-    clusters.select_option("two")
-    expect(form.locator(".dd-place-now")).to_contain_text("node-b", timeout=60_000)
+    page.keyboard.press("Enter")
+
+    # It is chosen, and a job runs there.
+    expect(adding).to_have_count(0, timeout=60_000)
+    clusters = cluster_list(form)
+    expect(clusters).to_have_value("two")
+    expect(clusters).to_be_focused()
     expect(form.locator("footer")).to_contain_text("--compute-target two")
+    expect(form.locator(".dd-place-now")).to_contain_text("node-b", timeout=60_000)
+    submit = form.get_by_role("button", name="Submit")
+    expect(submit).to_be_enabled(timeout=60_000)
+    submit.click()
+    expect(form).to_contain_text("Submitted wait", timeout=60_000)
+    card = book.page.locator(".dd-card")
+    expect(card).to_contain_text("Running", timeout=120_000)
+
+    # While it runs the cluster stays, and the form says why and what to do.
+    remove = form.get_by_role("button", name="Remove two")
+    remove.click()
+    question = form.get_by_role("group", name="Remove two from your clusters?")
+    expect(question.get_by_role("button", name="Keep")).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(question).to_have_count(0)
+    expect(remove).to_be_focused()
+    page.keyboard.press("Enter")
+    book.picture("launch-form-remove", form)
+    question.get_by_role("button", name="Remove").click()
+    refusal = form.get_by_role("alert").filter(has_text="1 job of two has not ended. Cancel")
+    expect(refusal).to_be_visible(timeout=60_000)
+    expect(clusters).to_have_value("two")
+    expect(remove).to_be_focused()
+    book.picture("launch-form-remove-refused", form)
+
+    gate.touch()
+    expect(card).to_contain_text("Completed", timeout=120_000)
+    remove.click()
+    expect(refusal).to_be_hidden()
+    question.get_by_role("button", name="Remove").click()
+    expect(clusters).to_have_value("local", timeout=60_000)
+    expect(clusters).to_be_focused()
+    expect(clusters.get_by_role("option", name="two")).to_have_count(0)
+    expect(form.get_by_role("button", name="Remove two")).to_have_count(0)
+    expect(form.locator("footer")).not_to_contain_text("--compute-target")
+    assert book.errors == []
+
+
+def test_a_cluster_is_added_and_removed_by_keyboard_while_a_cell_runs(
+    notebook: Callable[..., Book], tmp_path: Path
+) -> None:
+    book, form = gated(notebook, tmp_path / "gate", "process_count_per_node=1", dark=True)
+    keep_busy(book)
+    page = book.page
+    form.get_by_role("button", name="Add cluster").focus()
+    page.keyboard.press("Enter")
+    adding = form.get_by_role("form", name="Add cluster")
+    expect(adding.get_by_role("textbox", name="Name")).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(adding).to_have_count(0)
+    expect(form.get_by_role("button", name="Add cluster")).to_be_focused()
+    expect(form).to_be_visible()
+
+    page.keyboard.press("Enter")
+    page.keyboard.type("local")
+    adding.get_by_role("combobox", name="Kind").select_option("local")
+    adding.get_by_role("button", name="Add", exact=True).click()
+    expect(adding).to_contain_text("local is a kind of cluster")
+    expect(adding.get_by_role("textbox", name="Name")).to_be_focused()
+    page.keyboard.press("Control+A")
+    page.keyboard.type("desk")
+    page.keyboard.press("Control+Enter")  # of the small form: it submits no job
+    page.keyboard.press("Enter")
+    clusters = cluster_list(form)
+    expect(clusters).to_have_value("desk", timeout=60_000)
+    expect(clusters).to_be_focused()
+    expect(book.page.locator(".dd-card")).to_have_count(0)
+    form.get_by_role("button", name="Remove desk").focus()
+    page.keyboard.press("Enter")
+    book.picture("launch-form-remove-dark", form)
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Enter")
+    expect(clusters).to_have_value("local", timeout=60_000)
+    form.get_by_role("button", name="Add cluster").click()
+    adding.get_by_role("combobox", name="Kind").select_option("ssh")
+    book.picture("launch-form-add-cluster-dark", form)
+    assert book.errors == []
+
+
+def test_a_kernel_that_is_gone_is_said_to_be_silent(notebook: Callable[..., Book]) -> None:
+    book, form = opened(notebook)
+    book.page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.shutdown()")
+    form.get_by_role("button", name="Add cluster").click()
+    expect(form.locator(".dd-named")).to_contain_text("No answer from the kernel yet", timeout=30_000)
+    form.get_by_role("form", name="Add cluster").get_by_role("button", name="Close").click()
+    expect(form.get_by_role("button", name="Add cluster")).to_be_focused()
+
+
+def test_a_cluster_that_gets_a_name_elsewhere_is_offered(notebook: Callable[..., Book]) -> None:
+    book = notebook([PREPARE, TRAIN, SMALL, "from distdl_jupyter import add_cluster\nadd_cluster('mine', 'local')"])
+    for number in range(4):
+        book.run(number)
+    form = book.page.locator(".dd-form")
+    clusters = cluster_list(form)
+    clusters.focus()
+    expect(clusters.get_by_role("option", name="mine")).to_have_count(1, timeout=60_000)
+    clusters.select_option("mine")
+    expect(form.locator("footer")).to_contain_text("--compute-target mine")
+    form.get_by_role("button", name="Remove mine").click()
+    form.get_by_role("group", name="Remove mine").get_by_role("button", name="Remove").click()
+    expect(clusters).to_have_value("local", timeout=60_000)
 
 
 def test_a_secret_is_typed_hidden_and_stays_out_of_the_page_and_the_notebook(notebook: Callable[..., Book]) -> None:
@@ -258,15 +414,7 @@ def test_a_secret_is_typed_hidden_and_stays_out_of_the_page_and_the_notebook(not
 
 def test_the_form_answers_while_a_cell_runs(notebook: Callable[..., Book]) -> None:
     book, form = opened(notebook)
-    book.page.evaluate(
-        """() => {
-            const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel;
-            void kernel.requestExecute({code: 'import time; time.sleep(300)'});
-        }"""
-    )
-    book.page.wait_for_function(
-        "() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.status === 'busy'"
-    )
+    keep_busy(book)
     form.get_by_role("button", name="More nodes").click()
     expect(total(form)).to_have_text("4 processes")
     expect(form.locator("footer")).to_contain_text("-N 2 -p 2", timeout=30_000)
@@ -285,7 +433,11 @@ def test_copy_as_magic(notebook: Callable[..., Book]) -> None:
 
 @pytest.mark.parametrize("width", [1250, 760, 560, 420])
 def test_nothing_is_cut_off_in_a_narrow_page(notebook: Callable[..., Book], width: int) -> None:
-    book, form = opened(notebook, PICTURE, width=width, height=1600)
+    book, form = opened(notebook, PICTURE, width=width, height=2200)
+    form.get_by_role("button", name="Add cluster").click()
+    adding = form.get_by_role("form", name="Add cluster")
+    adding.get_by_role("combobox", name="Kind").select_option("ssh")
+    adding.get_by_text("More options").click()
     overflowing = form.evaluate(
         """root => [...root.querySelectorAll('*')]
             .filter((e) => !e.closest('.dd-vm-frame, .dd-ell, .dd-sr, select') && e.scrollWidth > e.clientWidth + 1

@@ -19,9 +19,10 @@ export interface NamedClusterActions extends ClusterActions {
 
 export class NamedClusters implements Part {
   readonly element: HTMLElement;
+  /** Where the form for a new cluster opens: it wants more room than the list. */
+  readonly place = h('div', { id: freshId('named'), class: 'dd-named-place', hidden: true });
   readonly #add: HTMLButtonElement;
   readonly #remove: HTMLButtonElement;
-  readonly #place = h('div', { id: freshId('named'), class: 'dd-named-place', hidden: true });
   readonly #asking = h('div', {});
   readonly #waiting = h('div', { class: 'dd-form-note', role: 'status', hidden: true });
   readonly #refused = h('div', { class: 'dd-form-note dd-ink-err', role: 'alert', hidden: true });
@@ -31,10 +32,10 @@ export class NamedClusters implements Part {
 
   /** `focus` puts the focus on the list of clusters. */
   constructor(private readonly store: Store, private readonly actions: NamedClusterActions, private readonly focus: () => void) {
-    this.#add = link(__('Add cluster'), () => this.#pressAdd(), { 'aria-expanded': 'false', 'aria-controls': this.#place.id });
+    this.#add = link(__('Add cluster'), () => this.#pressAdd(), { 'aria-expanded': 'false', 'aria-controls': this.place.id });
     this.#remove = link('', () => void this.#pressRemove());
     const links = h('div', { class: 'dd-form-note dd-named-links' }, this.#add, this.#remove);
-    this.element = h('div', { class: 'dd-named' }, links, this.#asking, this.#refused, this.#place, this.#waiting);
+    this.element = h('div', { class: 'dd-named' }, links, this.#asking, this.#refused, this.#waiting);
   }
 
   update(): void {
@@ -58,15 +59,15 @@ export class NamedClusters implements Part {
       add: (name, kind, options) => this.#awaited(actions.add(name, kind, options)),
       closed: (added) => this.#formDone(form, added),
     });
-    this.#place.replaceChildren(form.element);
-    show(this.#place, true);
+    this.place.replaceChildren(form.element);
+    show(this.place, true);
     this.#add.setAttribute('aria-expanded', 'true');
     void form.open();
   }
 
   /** Take the form away; a new cluster is chosen, even when it is added after the form was closed. */
   #formDone({ element }: ClusterForm, added: string): void {
-    const open = this.#place.contains(element);
+    const open = this.place.contains(element);
     if (open) this.#clear();
     if (added) this.store.set({ compute_target: added });
     if (open && added) this.focus();
@@ -102,8 +103,8 @@ export class NamedClusters implements Part {
   }
 
   #clear(): void {
-    this.#place.replaceChildren();
-    show(this.#place, false);
+    this.place.replaceChildren();
+    show(this.place, false);
     this.#add.setAttribute('aria-expanded', 'false');
   }
 

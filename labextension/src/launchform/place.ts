@@ -30,6 +30,7 @@ export class Place implements Part {
     this.element = h('section', { class: 'dd-form-part dd-place' },
       labelled(__('Backend'), backend, this.#backends.element, this.#problems[0].element, this.#versions, this.#reasons),
       labelled(__('Cluster'), cluster, this.#clusters.element, this.#problems[1].element, this.#machine, this.#now.element, this.#named.element),
+      this.#named.place,
     );
   }
 
