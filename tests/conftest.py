@@ -5,8 +5,20 @@ import time
 import pytest
 
 from distdl_jupyter.clusters import processes
+from tests import side_by_side
 from tests.hosts import hosts_of, three_hosts  # noqa: F401 - fixtures
 from tests.installation import installed, wheel  # noqa: F401 - fixtures
+
+
+def pytest_collection_modifyitems(config, items):
+    """Let the longest begin first when tests run side by side; alone they keep their order."""
+    if config.getoption("numprocesses", None) or hasattr(config, "workerinput"):
+        items.sort(key=lambda item: side_by_side.rank(item.nodeid))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    return side_by_side.make_scheduler(config, log)
 
 
 @pytest.fixture(autouse=True)
