@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
+from distdl_jupyter.clusters.machines import Choice, Machines
 from distdl_jupyter.core.errors import ClusterRefused, LaunchFailed
 from distdl_jupyter.core.plan import NoOptions, Placement, Plan
 
@@ -147,6 +148,10 @@ class NodeInfo:
     python: str = ""
     load: float | None = None
     ranks: int | None = None
+    #: Whether it costs money now, and how much in an hour where that is known, in ``currency`` ("USD").
+    billed: bool = False
+    cost_per_hour: float | None = None
+    currency: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +218,9 @@ class Run(ABC):
         """Free what the run holds (descriptors, ports, services). Called once, after everything ended."""
 
 
+_FIXED = "The machines of a cluster of the kind {} are neither made nor unmade from here."
+
+
 class Cluster(ABC):
     """One kind of place where ranks run."""
 
@@ -234,6 +242,12 @@ class Cluster(ABC):
     mounts: ClassVar[bool] = False
     #: Whether each of its nodes costs money for every hour that it is up.
     bills: ClassVar[bool] = False
+    #: Whether its machines can be made and unmade from here: ``create``, ``delete``, ``machines``.
+    can_create: ClassVar[bool] = False
+    #: What is said of machines that are to be made; declared as ``Options`` are, for forms, flags and Python.
+    Wanted: ClassVar[type] = NoOptions
+    #: Options, and fields of ``Wanted``, whose possible values ``choices`` knows when it is asked.
+    asks: ClassVar[tuple[str, ...]] = ()
     #: Whether a job goes on without its supervisor, and another one can ``attach`` to it.
     can_attach: ClassVar[bool] = False
 
@@ -252,6 +266,13 @@ class Cluster(ABC):
     def suggestions(self) -> Mapping[str, Sequence[str]]:
         """Return, by the name of an option, values that are worth offering here. It takes no time."""
         return {}
+
+    def choices(self, field: str, options: Mapping[str, Any]) -> list[Choice]:
+        """Return the values that the option ``field`` may have, as far as can be seen from here; it may take seconds.
+
+        ``options`` are those that somebody has filled in so far. Raises DistDLError that says what is missing for it.
+        """
+        return []
 
     def detail(self, options: Any) -> str:
         """Return what kind of machines these are in a few words: "2 cores, no GPU"; "" when it is not known."""
@@ -277,8 +298,34 @@ class Cluster(ABC):
         return nodes
 
     def scale(self, options: Any, node_count: int) -> Any:
-        """Ask for so many nodes and return the options from now on. Raises ClusterRefused, InvalidSpec."""
+        """Ask for so many nodes and return the options from now on. Raises ClusterRefused, InvalidSpec.
+
+        Where nodes come and go with the jobs (``can_create``) it is the most that may be up at once.
+        """
         raise ClusterRefused(f"A cluster of the kind {self.title or self.name} has a fixed number of nodes.")
+
+    def machines(self, options: Any) -> Machines | None:
+        """Return its machines as a whole; it may take seconds. None where they are not made from here."""
+        return None
+
+    def create(self, options: Any, wanted: Any) -> None:
+        """Ask for machines like ``wanted`` and return when the request was accepted; ``machines`` tells how it goes on.
+
+        Raises ClusterRefused, InvalidSpec, DistDLError.
+        """
+        raise ClusterRefused(_FIXED.format(self.title or self.name))
+
+    def keep_up(self, options: Any, node_count: int) -> None:
+        """Keep so many nodes up without a job too. Raises ClusterRefused, InvalidSpec, DistDLError."""
+        raise ClusterRefused(_FIXED.format(self.title or self.name))
+
+    def delete(self, options: Any) -> None:
+        """Ask for the end of its machines; return when that was accepted. Raises ClusterRefused, DistDLError."""
+        raise ClusterRefused(_FIXED.format(self.title or self.name))
+
+    def afterwards(self, options: Any) -> list[Remark]:
+        """Return what a user should know when a job has ended there, above all what goes on costing money."""
+        return []
 
     @abstractmethod
     def preview(self, spec: JobSpec, options: Any) -> Placement:
