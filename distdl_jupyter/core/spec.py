@@ -64,6 +64,10 @@ class JobSpec:
     cluster: str = ""
     cluster_options: dict[str, Any] = field(default_factory=dict)
     vm_size: str | None = None
+    #: What one node costs in an hour, in ``currency``, and who says so; None where nobody did.
+    price_per_hour: float | None = None
+    currency: str = ""
+    price_source: str = ""
     use_gpu: bool | None = None
     environment_variables: dict[str, str] = field(default_factory=dict)
     #: Names of variables whose values are secret and therefore stand nowhere in the job's folder.

@@ -42,6 +42,25 @@ class StopView:
 
 
 @dataclass(slots=True)
+class StagingView:
+    """One data source on its way to one node: bytes and files done of those there are, ``cached`` bytes of the done."""
+
+    node: int
+    host: str
+    source: str
+    done: int = 0
+    total: int = 0
+    files: int = 0
+    of: int = 0
+    cached: int = 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether all of it is on the node."""
+        return self.files >= self.of and self.done >= self.total
+
+
+@dataclass(slots=True)
 class MetricView:
     """The newest value of one metric over ranks: ``mean`` with the lowest and highest and their ranks."""
 
@@ -79,6 +98,8 @@ class JobView:
     created: float
     state: State = State.QUEUED
     reason: str = ""
+    #: When its nodes were its own (it waited in no queue any more), and when its ranks had met.
+    placed: float | None = None
     started: float | None = None
     ended: float | None = None
     last_sign: float = 0.0
@@ -95,6 +116,12 @@ class JobView:
     lines: int = 0
     stop: StopView | None = None
     handle: dict[str, Any] | None = None
+    #: Data sources on their way, in the order of nodes and as they were told.
+    staging: list[StagingView] = field(default_factory=list)
+    #: What one node costs in an hour, in ``currency``, and who says so; None where nobody did.
+    price_per_hour: float | None = None
+    currency: str = ""
+    price_source: str = ""
 
     @classmethod
     def of(cls, spec: JobSpec) -> JobView:
@@ -110,6 +137,9 @@ class JobView:
             compute_target=spec.compute_target,
             created=spec.created,
             last_sign=spec.created,
+            price_per_hour=spec.price_per_hour,
+            currency=spec.currency,
+            price_source=spec.price_source,
             ranks=[RankView(r, node=r // per_node, local_rank=r % per_node) for r in range(spec.process_count)],
         )
 
@@ -162,6 +192,7 @@ class JobView:
             "ranks": [dataclasses.asdict(r) for r in self.ranks],
             "metrics": [m.to_json() for m in self.metrics.values()],
             "stop": dataclasses.asdict(self.stop) if self.stop else None,
+            "staging": [dataclasses.asdict(one) for one in self.staging],
             "failure": dataclasses.asdict(failure) if failure else None,
         }
 
@@ -174,6 +205,8 @@ def _state(view: JobView, event: Event) -> None:
     if not may_follow(view.state, state):
         return
     view.state, view.reason = state, event.get("reason", "")
+    if state in (State.STARTING, State.RUNNING) and view.placed is None:
+        view.placed = event["t"]
     if state is State.RUNNING:
         view.started = event["t"]
     if state.ended:
@@ -272,6 +305,19 @@ def _handle(view: JobView, event: Event) -> None:
     view.handle = {"cluster": event.get("cluster"), "data": event.get("data")}
 
 
+def _staging(view: JobView, event: Event) -> None:
+    node, source = event.get("node"), event.get("source")
+    if not isinstance(node, int) or not isinstance(source, str):
+        return
+    found = next((one for one in view.staging if (one.node, one.source) == (node, source)), None)
+    if found is None:
+        found = StagingView(node, str(event.get("host", "")), source)
+        view.staging.append(found)
+        view.staging.sort(key=lambda one: one.node)
+    for name in ("done", "total", "files", "of", "cached"):
+        setattr(found, name, int(event.get(name) or 0))
+
+
 _FOLDS = {
     "state": _state,
     "phase": _phase,
@@ -283,4 +329,5 @@ _FOLDS = {
     "result": _result,
     "stop": _stop,
     "handle": _handle,
+    "staging": _staging,
 }

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import platform
 import re
 import shutil
 import time
@@ -17,23 +16,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from distdl_jupyter.core.caches import cache_directory
+
 RECIPE = 1
 """Counts the changes of our own build recipe that make earlier wheels unfit."""
-
-
-def cache_directory() -> Path:
-    """Return the package's cache directory (it need not exist yet).
-
-    ``DISTDL_CACHE`` wins; then the platform's custom: ``$XDG_CACHE_HOME/distdl`` or ``~/.cache/distdl`` on Linux,
-    ``~/Library/Caches/distdl`` on macOS.
-    """
-    if own := os.environ.get("DISTDL_CACHE"):
-        return Path(own).expanduser().absolute()
-    if xdg := os.environ.get("XDG_CACHE_HOME"):
-        return Path(xdg) / "distdl"
-    if platform.system() == "Darwin":
-        return Path.home() / "Library" / "Caches" / "distdl"
-    return Path.home() / ".cache" / "distdl"
 
 
 @dataclass(frozen=True, slots=True)

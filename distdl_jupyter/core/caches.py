@@ -1,0 +1,22 @@
+"""Where this package keeps what it can get again: built wheels, staged data, Azure's answers."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+
+
+def cache_directory() -> Path:
+    """Return the package's cache directory (it need not exist yet).
+
+    ``DISTDL_CACHE`` wins; then the platform's custom: ``$XDG_CACHE_HOME/distdl`` or ``~/.cache/distdl`` on Linux,
+    ``~/Library/Caches/distdl`` on macOS.
+    """
+    if own := os.environ.get("DISTDL_CACHE"):
+        return Path(own).expanduser().absolute()
+    if xdg := os.environ.get("XDG_CACHE_HOME"):
+        return Path(xdg) / "distdl"
+    if platform.system() == "Darwin":
+        return Path.home() / "Library" / "Caches" / "distdl"
+    return Path.home() / ".cache" / "distdl"
