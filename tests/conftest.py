@@ -8,6 +8,7 @@ from distdl_jupyter.clusters import processes
 from tests import side_by_side
 from tests.hosts import hosts_of, three_hosts  # noqa: F401 - fixtures
 from tests.installation import installed, wheel  # noqa: F401 - fixtures
+from tests.standin.fixtures import azure, azure_server, azure_settings, certificates, signed_in, trusted  # noqa: F401
 
 
 def pytest_collection_modifyitems(config, items):

@@ -88,7 +88,7 @@ def change(**given: Any) -> AzureSettings:
 
 def _checked(name: str, value: Any) -> Any:
     fields = {one.name: one for one in dataclasses.fields(AzureSettings)}
-    if looks_secret(name):
+    if name not in fields and looks_secret(name):
         raise InvalidSpec(f"{name} looks like a secret, and the settings keep none.", field=name,
                           hint="Sign in, or put it into the environment of Jupyter.")  # fmt: skip
     if name not in fields:

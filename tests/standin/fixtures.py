@@ -1,12 +1,22 @@
-"""``azure``: the stand-in with the product pointed to it, by the settings that a user would write."""
+"""``azure``: the stand-in with the product pointed to it, by the settings that a user would write.
+
+``signed_in`` adds an identity. All tests know both; other services are added by ``azure.server.route``.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
+from distdl_jupyter.azure import identity, settings
 from tests.standin import certificate
+from tests.standin.login import CLIENT, SECRET, TENANT, Login
 from tests.standin.server import Server
 
 
@@ -48,3 +58,47 @@ def cloud_file(folder, address, blob="https://{account}.blob.invalid"):
     }  # fmt: skip
     path.write_text(json.dumps(told))
     return path
+
+
+@dataclass
+class Azure:
+    """The stand-in as tests use it. Add services by ``server.route``, or by a class that takes the server."""
+
+    server: Server
+    login: Login
+    cloud: Path
+
+    def blob_at(self, address):
+        """Let Blob be somewhere else, such as at Azurite: an address that holds ``{account}``."""
+        self.cloud.write_text(json.dumps({**json.loads(self.cloud.read_text()), "blob": address}))
+
+
+@pytest.fixture
+def azure(azure_server, azure_settings, tmp_path, monkeypatch):
+    """Entra ID alone, and the settings that point to it. Nobody is signed in, and no variable speaks of Azure."""
+    for name in [name for name in os.environ if name.startswith(("AZURE_", "IDENTITY_", "MSI_"))]:
+        monkeypatch.delenv(name)
+    runtime = short_folder(monkeypatch)
+    path = cloud_file(tmp_path, azure_server.address)
+    settings.change(cloud=str(path))
+    identity.forget()
+    yield Azure(azure_server, Login(azure_server), path)
+    identity.forget()
+    shutil.rmtree(runtime, ignore_errors=True)
+
+
+def short_folder(monkeypatch):
+    """Set an own JUPYTER_RUNTIME_DIR, short enough that sockets fit into it."""
+    runtime = tempfile.mkdtemp(prefix="djaz-")
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", runtime)
+    return runtime
+
+
+@pytest.fixture
+def signed_in(azure, monkeypatch):
+    """An app registration's secret in the environment: every process that starts now is signed in as that app."""
+    monkeypatch.setenv("AZURE_TENANT_ID", TENANT)
+    monkeypatch.setenv("AZURE_CLIENT_ID", CLIENT)
+    monkeypatch.setenv("AZURE_CLIENT_SECRET", SECRET)
+    settings.change(credential="environment")
+    return azure

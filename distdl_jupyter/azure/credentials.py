@@ -1,0 +1,196 @@
+"""The ways to sign in, each made of one credential of azure-identity; ``DefaultAzureCredential`` is not among them.
+
+A user sees which one is used, so there are few and no chain tries them in turn. ``cli``, ``managed_identity`` and
+``environment`` answer by themselves and are made in each process; ``device_code`` and ``browser`` ask somebody and live
+in the keeper (``azure.keeper``) only. Imports azure-identity when a credential is made, not before.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.azure import problems
+from distdl_jupyter.azure.clouds import CLOUDS
+from distdl_jupyter.core.errors import NotSignedIn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from azure.core.credentials import AccessToken, AccessTokenInfo, TokenCredential, TokenRequestOptions
+
+    from distdl_jupyter.azure.settings import AzureSettings
+
+INTERACTIVE = ("device_code", "browser")
+#: Tokens are given away only while they live longer than this.
+MARGIN_SECONDS = 300.0
+_SECRET = "AZURE_CLIENT_SECRET"  # noqa: S105 - a variable's name
+_CERTIFICATE = "AZURE_CLIENT_CERTIFICATE_PATH"
+#: One of these says that a managed identity is told by variables (App Service, Azure ML, Arc, Kubernetes).
+_TOLD = ("IDENTITY_ENDPOINT", "MSI_ENDPOINT", "AZURE_FEDERATED_TOKEN_FILE", "AZURE_POD_IDENTITY_AUTHORITY_HOST")
+#: Where a virtual machine of Azure asks for its identity (Instance Metadata Service).
+_IMDS = ("169.254.169.254", 80)
+
+
+def unattended(kind: str, settings: AzureSettings) -> TokenCredential:
+    """Return a credential that asks nobody. Raises NotSignedIn when what it needs is not here."""
+    makers: dict[str, Callable[[AzureSettings], Any]] = {
+        "cli": _cli,
+        "environment": _environment,
+        "managed_identity": _managed_identity,
+    }
+    return Lasting(makers[kind](settings))
+
+
+def attended(kind: str, settings: AzureSettings, shown: Callable[[str, str, float], None]) -> Any:
+    """Return azure-identity's credential that asks a person once, by ``authenticate(scopes=...)``.
+
+    ``shown(address, code, until)`` is called with a device code and the time (epoch) at which it ends. Later requests
+    for a token never ask: they fail when the sign-in has expired.
+    """
+    from azure.identity import DeviceCodeCredential, InteractiveBrowserCredential
+
+    common = {**_place(settings), "disable_automatic_authentication": True}
+    if settings.tenant_id:
+        common["tenant_id"] = settings.tenant_id
+    if settings.client_id:
+        common["client_id"] = settings.client_id
+    if kind == "browser":
+        return InteractiveBrowserCredential(**common)
+    return DeviceCodeCredential(prompt_callback=lambda at, code, until: shown(at, code, until.timestamp()), **common)
+
+
+def variables_missing() -> list[str]:
+    """Return the variables that ``environment`` lacks; [] when it can be used."""
+    missing = [name for name in ("AZURE_TENANT_ID", "AZURE_CLIENT_ID") if not os.environ.get(name)]
+    if not (os.environ.get(_SECRET) or os.environ.get(_CERTIFICATE)):
+        missing.append(_SECRET)
+    return missing
+
+
+def identity_told() -> bool:
+    """Say whether variables tell of a managed identity."""
+    return any(os.environ.get(name) for name in _TOLD)
+
+
+def _place(settings: AzureSettings) -> dict[str, Any]:
+    """Return who gives tokens. The authority of a cloud from a file is known to nobody but the user."""
+    return {
+        "authority": settings.endpoints.authority,
+        "disable_instance_discovery": settings.endpoints.name not in CLOUDS,
+    }
+
+
+def _cli(settings: AzureSettings) -> Any:
+    from azure.identity import AzureCliCredential
+
+    if not shutil.which("az"):
+        raise problems.explained("Azure CLI not found on path")
+    # az starts slowly: 10 seconds, the default, are too few on a busy machine.
+    return AzureCliCredential(
+        tenant_id=settings.tenant_id, subscription=settings.subscription_id or None, process_timeout=60
+    )
+
+
+def _environment(settings: AzureSettings) -> Any:
+    from azure.identity import CertificateCredential, ClientSecretCredential
+
+    missing = variables_missing()
+    if missing:
+        raise NotSignedIn(
+            f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set where Jupyter runs.",
+            hint=f"Set AZURE_TENANT_ID, AZURE_CLIENT_ID and {_SECRET} (or {_CERTIFICATE}) and restart Jupyter.",
+        )
+    tenant, client = os.environ["AZURE_TENANT_ID"], os.environ["AZURE_CLIENT_ID"]
+    if os.environ.get(_SECRET):
+        return ClientSecretCredential(tenant, client, os.environ[_SECRET], **_place(settings))
+    password = os.environ.get("AZURE_CLIENT_CERTIFICATE_PASSWORD")
+    try:
+        return CertificateCredential(tenant, client, os.environ[_CERTIFICATE], password=password, **_place(settings))
+    except (OSError, ValueError) as error:
+        raise NotSignedIn(f"The certificate in {_CERTIFICATE} cannot be read ({type(error).__name__}).",
+                          hint="It has to be a PEM or PKCS12 file with its private key.") from None  # fmt: skip
+
+
+def _managed_identity(settings: AzureSettings) -> Any:
+    from azure.identity import ManagedIdentityCredential
+
+    if not identity_told() and not _answers(_IMDS):
+        raise problems.explained("no response from the IMDS")
+    return ManagedIdentityCredential(client_id=settings.client_id or os.environ.get("DEFAULT_IDENTITY_CLIENT_ID"))
+
+
+def _answers(address: tuple[str, int]) -> bool:
+    # azure-identity retries for over a minute where nobody answers.
+    try:
+        socket.create_connection(address, timeout=2).close()
+    except OSError:
+        return False
+    return True
+
+
+def asked_for(claims: str | None, tenant_id: str | None, *, cae: bool) -> TokenRequestOptions:
+    """Return the older protocol's arguments as the newer one's options."""
+    options: TokenRequestOptions = {}
+    if claims:
+        options["claims"] = claims
+    if tenant_id:
+        options["tenant_id"] = tenant_id
+    if cae:
+        options["enable_cae"] = True
+    return options
+
+
+class Lasting:
+    """azure-core's ``TokenCredential`` over another one: failures become NotSignedIn, tokens are kept while they live.
+
+    azure-identity keeps no token of ``az``, which takes a second for each.
+    """
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self._kept: dict[tuple[str, ...], AccessTokenInfo] = {}
+        self._lock = threading.Lock()
+
+    def get_token(self, *scopes: str, claims: str | None = None, tenant_id: str | None = None,
+                  enable_cae: bool = False, **_: Any) -> AccessToken:  # fmt: skip
+        """Return a token for the scopes (azure-core's older protocol). Raises NotSignedIn."""
+        from azure.core.credentials import AccessToken
+
+        info = self.get_token_info(*scopes, options=asked_for(claims, tenant_id, cae=enable_cae))
+        return AccessToken(info.token, info.expires_on)
+
+    def get_token_info(self, *scopes: str, options: TokenRequestOptions | None = None) -> AccessTokenInfo:
+        """Return a token with what is known of it (azure-core's newer protocol). Raises NotSignedIn."""
+        key = (*scopes, str(sorted((options or {}).items())))
+        with self._lock:
+            kept = self._kept.get(key)
+            if kept and kept.expires_on - time.time() > MARGIN_SECONDS and not (options or {}).get("claims"):
+                return kept
+            self._kept[key] = token = self._asked(scopes, options)
+            return token
+
+    def _asked(self, scopes: tuple[str, ...], options: TokenRequestOptions | None) -> AccessTokenInfo:
+        from azure.core.exceptions import AzureError
+
+        try:
+            found: AccessTokenInfo = self._inner.get_token_info(*scopes, options=options)
+        except (AzureError, ValueError) as error:
+            raise problems.problem(error) from None
+        return found
+
+    def close(self) -> None:
+        """Close connections."""
+        close = getattr(self._inner, "close", None)
+        if close:
+            close()
+
+    def __enter__(self) -> Lasting:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
