@@ -1,0 +1,176 @@
+"""A workspace of Azure ML as it is asked: azure-ai-ml to submit, plain requests for all that is asked again and again.
+
+azure-ai-ml takes about two seconds to import and is imported when a job is submitted, in its supervisor. Its telemetry
+is off. What follows a job (details of its run, its logs, its end) goes through ``azure.rest``: the SDK reads the log of
+the first process only, and whole at each look.
+
+Addresses and api-versions are those that azure-ai-ml 1.35.2 uses itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlsplit
+
+from distdl_jupyter.azure import identity, settings
+from distdl_jupyter.azure.rest import Rest
+from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
+
+if TYPE_CHECKING:
+    from distdl_jupyter.clusters.azureml.options import AzureMLOptions
+
+API_WORKSPACE = API_DATASTORE = "2024-10-01-preview"
+API_JOB, API_CANCEL = "2024-01-01-preview", "2023-04-01-preview"
+_ML = "/providers/Microsoft.MachineLearningServices"
+_GIT = tuple(f"AZUREML_GIT_{name}" for name in ("REPOSITORY_URI", "BRANCH", "COMMIT", "DIRTY", "BUILD_ID", "BUILD_URI"))
+_environ = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """The three names of a workspace."""
+
+    subscription_id: str
+    resource_group: str
+    workspace: str
+
+    @property
+    def path(self) -> str:
+        """The workspace at the resource manager."""
+        group, name = quote(self.resource_group), quote(self.workspace)
+        return f"/subscriptions/{self.subscription_id}/resourceGroups/{group}{_ML}/workspaces/{name}"
+
+    def to_json(self) -> dict[str, str]:
+        """Return it as plain data."""
+        return asdict(self)
+
+    @classmethod
+    def of(cls, options: AzureMLOptions) -> Address:
+        """Return the workspace of a cluster's options. Raises InvalidSpec naming what is missing."""
+        subscription = options.subscription_id or settings.read().subscription_id
+        if not subscription:
+            raise InvalidSpec("The cluster on Azure ML has no subscription.", field="subscription_id",
+                              hint="Set subscription_id, or choose one with %dist_config azure.")  # fmt: skip
+        for name in ("resource_group", "workspace"):
+            if not getattr(options, name):
+                raise InvalidSpec(f"The cluster on Azure ML has no {name}.", field=name, hint=f"Set its option {name}.")
+        return cls(subscription, options.resource_group, options.workspace)
+
+
+class Workspace:
+    """One workspace, asked as whoever is signed in. Nothing is asked before the first method is called."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self._manager: Rest | None = None
+        self._runs: Rest | None = None
+        self._hosts: dict[str, Rest] = {}
+
+    @property
+    def manager(self) -> Rest:
+        """The resource manager. Raises NotSignedIn."""
+        if self._manager is None:
+            self._manager = identity.rest()
+        return self._manager
+
+    @property
+    def runs(self) -> Rest:
+        """The workspace's run history, at the address that its discovery document names."""
+        if self._runs is None:
+            found = self.manager.get(self.address.path, API_WORKSPACE)
+            discovery = str(found["properties"]["discoveryUrl"])
+            api = str(self.plain(discovery).get(discovery)["api"])
+            cloud = identity.endpoints()
+            self._runs = Rest(api, identity.credential(), cloud.scope(cloud.resource_manager))
+        return self._runs
+
+    def plain(self, url: str) -> Rest:
+        """Return the host of an address that carries its own right to be read, as logs do; it gets no token."""
+        split = urlsplit(url)
+        host = f"{split.scheme}://{split.netloc}"
+        if host not in self._hosts:
+            self._hosts[host] = Rest(host, None, retries=1)
+        return self._hosts[host]
+
+    def info(self) -> dict[str, Any]:
+        """Return what the resource manager says of the workspace. Raises AzureRefused."""
+        found: dict[str, Any] = self.manager.get(self.address.path, API_WORKSPACE)
+        return found
+
+    def job(self, name: str) -> dict[str, Any]:
+        """Return a job's record. Raises AzureRefused."""
+        found: dict[str, Any] = self.manager.get(f"{self.address.path}/jobs/{quote(name)}", API_JOB)
+        return found
+
+    def details(self, name: str) -> dict[str, Any]:
+        """Return a run's status, error and log files ({name: address with a signature})."""
+        path = f"{self.runs.address}/history/v1.0{self.address.path}/runs/{quote(name)}/details"
+        found: dict[str, Any] = self.runs.get(path, "v1.0")
+        return found
+
+    def cancel(self, name: str) -> None:
+        """Ask for a job's end."""
+        self.manager.post(f"{self.address.path}/jobs/{quote(name)}/cancel", API_CANCEL)
+
+    def datastore(self, name: str) -> dict[str, Any]:
+        """Return the properties of a datastore."""
+        found: dict[str, Any] = self.manager.get(f"{self.address.path}/datastores/{quote(name)}", API_DATASTORE)
+        return dict(found["properties"])
+
+
+@contextlib.contextmanager
+def submitting(address: Address) -> Iterator[Any]:
+    """Yield azure-ai-ml's client for a workspace, telemetry off. Raises LaunchFailed, NotSignedIn.
+
+    The client is good inside only. There git finds no repository: the SDK would put the remote address and the branch
+    of the current folder into the job's record, which everybody in the workspace can read.
+    """
+    with _environ, warnings.catch_warnings(), _environment({"GIT_DIR": os.devnull, **dict.fromkeys(_GIT)}):
+        warnings.simplefilter("ignore")  # of azure-ai-ml about its own parts
+        try:
+            from azure.ai.ml import MLClient
+        except ImportError as error:
+            raise LaunchFailed("azure-ai-ml is not installed.",
+                               hint="Run: pip install 'distdl-jupyter[azure]'.") from error  # fmt: skip
+        yield MLClient(
+            identity.credential(), address.subscription_id, address.resource_group, address.workspace,
+            cloud="LocalCloud", cloud_metadata=_metadata(), enable_telemetry=False, show_progress=False,
+        )  # fmt: skip
+
+
+def _metadata() -> dict[str, str]:
+    cloud = identity.endpoints()
+    return {
+        "azure_portal": cloud.portal,
+        "resource_manager": cloud.resource_manager,
+        "active_directory": cloud.authority,
+        "aml_resource_id": cloud.ml_audience,
+        "storage_endpoint": urlsplit(cloud.blob_endpoint("x")).netloc.removeprefix("x.blob."),
+        "registry_discovery_endpoint": f"{cloud.ml_audience}/",
+    }
+
+
+@contextlib.contextmanager
+def _environment(wanted: Mapping[str, str | None]) -> Iterator[None]:
+    """Have these variables inside (None: not), and afterwards the old ones, that of the SDK's cloud included."""
+    names = (*wanted, "AZUREML_CURRENT_CLOUD")
+    before = {name: os.environ.get(name) for name in names}
+    _set(wanted)
+    try:
+        yield
+    finally:
+        _set(before)
+
+
+def _set(variables: Mapping[str, str | None]) -> None:
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
