@@ -89,8 +89,8 @@ def _machines(
 
 
 def _single(size: VmSize, needed: int, catalogue: Sequence[VmSize]) -> VmSize | None:
-    options = [s for s in catalogue if s.gpu_count >= needed and (s is size or _suits(s, size))]
-    return min(options, key=lambda s: (s.gpu_count - needed, s is not size, *_unlikeness(s, size)), default=None)
+    options = [s for s in catalogue if s.gpu_count >= needed and (s.name == size.name or _suits(s, size))]
+    return min(options, key=lambda s: (s.gpu_count - needed, s.name != size.name, *_unlikeness(s, size)), default=None)
 
 
 def _suits(other: VmSize, size: VmSize) -> bool:
@@ -115,7 +115,7 @@ def _nodes(needed: int, size: VmSize) -> int:
 
 
 def _holds(single: VmSize, size: VmSize, needed: int) -> str:
-    if single is size:
+    if single.name == size.name:
         return f"One {single.name} has {single.gpus_text}: all {needed} processes fit."
     text = f"One {single.name} holds {_gpus(single, needed, size)}"
     return f"{text}, joined by NVLink." if single.nvlink else f"{text}."

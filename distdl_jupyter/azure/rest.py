@@ -133,4 +133,5 @@ def _first_line(error: BaseException) -> str:
 
 
 def _host(url: str) -> str:
-    return url.split("/")[2]
+    """Return the host of an https address; the Prices API's next pages name its port."""
+    return url.split("/")[2].removesuffix(":443")

@@ -20,6 +20,7 @@ from distdl_jupyter.core.names import unknown
 from distdl_jupyter.core.spec import looks_secret
 
 FILE = "distdl_azure.json"
+TokenCache = Literal["", "keyring", "plain"]
 CredentialKind = Literal["cli", "device_code", "browser", "managed_identity", "environment"]
 
 
@@ -40,6 +41,11 @@ class AzureSettings:
         metadata={"help": "Client id of an app registration, or of a user-assigned managed identity."},
     )
     subscription_id: str = field(default="", metadata={"help": "Subscription that is offered first."})
+    region: str = field(
+        default="",
+        metadata={"help": "Region whose VM sizes, quota and prices are shown, such as westeurope."},
+    )
+    currency: str = field(default="USD", metadata={"help": "Currency of prices, such as USD or EUR."})
     cloud: str = field(
         default="AzureCloud",
         metadata={
@@ -47,9 +53,12 @@ class AzureSettings:
             "another one."
         },
     )
-    token_cache: bool = field(
-        default=False,
-        metadata={"help": "Keep the sign-in on disk, so that it outlives this machine's restart."},
+    token_cache: TokenCache = field(
+        default="",
+        metadata={
+            "help": "Keep a device code's or browser's sign-in on disk, so that it outlives this machine's restart: "
+            "keyring (encrypted), or plain (a file that only you may read)."
+        },
     )
 
     @property
@@ -94,12 +103,23 @@ def _checked(name: str, value: Any) -> Any:
     if name not in fields:
         raise InvalidSpec(unknown(name, list(fields), "setting for Azure"), field=name)
     if name == "token_cache":
-        return str(value).lower() in ("true", "1", "yes", "on")
+        return _token_cache(str(value or "").lower())
     if value in (None, ""):
         return fields[name].default
     if name == "credential" and value not in get_args(CredentialKind):
         raise InvalidSpec(unknown(str(value), list(get_args(CredentialKind)), "way to sign in"), field=name)
     return str(value)
+
+
+def _token_cache(value: str) -> str:
+    if value in ("", "false", "0", "no", "off", "memory"):
+        return ""
+    if value in ("true", "1", "yes", "on", "keyring"):
+        return "keyring"
+    if value != "plain":
+        raise InvalidSpec(f"{value!r} is no place for a sign-in.", field="token_cache",
+                          hint="There are: false (memory), keyring, plain.")  # fmt: skip
+    return value
 
 
 def write(settings: AzureSettings) -> None:

@@ -16,8 +16,8 @@ import functools
 from dataclasses import dataclass
 from fractions import Fraction
 
+from distdl_jupyter.azure.catalogue_file import catalogue
 from distdl_jupyter.azure.vm_size import VmSize
-from distdl_jupyter.azure.vm_sizes import catalogue
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,41 @@ from fractions import Fraction
 from distdl_jupyter.core.words import TIMES
 
 PREFIX = "Standard_"
+ML_QUOTA, VM_QUOTA = "Azure Machine Learning", "virtual machines"
 #: What ``VmSize.gpu`` finds in a model's full name: "NVIDIA Tesla V100 (NVLink)" -> "V100".
 _SHORT_GPU = re.compile(r"RTX PRO \d+|MI\d+X|GB\d+|[AHKPTV]\d+")
+
+
+def gpu_in(text: str) -> str:
+    """Return the model's short word in a name (``H200`` in ``ND96isr_H200_v5``), "" where there is none."""
+    found = _SHORT_GPU.search(text)
+    return found.group() if found else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quota:
+    """vCPUs of a family of sizes that a subscription uses in a region, of those it may use (None: without limit).
+
+    ``service`` is "Azure Machine Learning" or "virtual machines", whose quotas are separate; so are those of low
+    priority.
+    """
+
+    service: str
+    used: int
+    limit: int | None
+    low_priority: bool = False
+
+    @property
+    def left(self) -> int | None:
+        """How many may still be used; None without a limit."""
+        return None if self.limit is None else max(0, self.limit - self.used)
+
+    @property
+    def text(self) -> str:
+        """Return it in words: ``0 of 24 vCPUs used (Azure Machine Learning)``."""
+        kind = f"{self.service}, low priority" if self.low_priority else self.service
+        of = "" if self.limit is None else f" of {self.limit:,}"
+        return f"{self.used:,}{of} vCPUs used ({kind})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +82,12 @@ class VmSize:
     azure_successor_source: str
     source: str
     notes: str
+    #: Why the subscription cannot rent it in the region that was asked about, "" when it can or nobody asked.
+    restriction: str = ""
+    zones: tuple[str, ...] = ()
+    quotas: tuple[Quota, ...] = ()
+    #: (field, who says so) of values that are not from the row's own pages.
+    origins: tuple[tuple[str, str], ...] = ()
 
     @property
     def size(self) -> str:
@@ -58,8 +97,7 @@ class VmSize:
     @property
     def gpu(self) -> str:
         """Return the model's short word: ``A100``, ``T4``, ``RTX PRO 6000``."""
-        found = _SHORT_GPU.search(self.gpu_model)
-        return found.group() if found else self.gpu_model
+        return gpu_in(self.gpu_model) or self.gpu_model or "GPU"
 
     @property
     def whole_gpus(self) -> int:
@@ -114,5 +152,18 @@ class VmSize:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """Return the pages that this row was read from."""
-        return tuple(part.strip() for part in self.source.split("; ") if part.strip())
+        """Return the pages that this row was read from, and who else told some of its values."""
+        pages = tuple(part.strip() for part in self.source.split("; ") if part.strip())
+        return (*pages, *self.told)
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """Return who told values that are not from the row's own pages, and which those are."""
+        others = dict.fromkeys(who for _, who in self.origins)
+        return tuple(f"{who}: {', '.join(name for name, by in self.origins if by == who)}" for who in others)
+
+    @property
+    def quota(self) -> Quota | None:
+        """Return the quota that a training job meets: that of Azure Machine Learning, else that of machines."""
+        own = [one for one in self.quotas if not one.low_priority]
+        return next((one for one in own if one.service == ML_QUOTA), own[0] if own else None)

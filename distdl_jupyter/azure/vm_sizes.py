@@ -1,21 +1,20 @@
-"""The GPU sizes of Azure's virtual machines, read from ``vm_sizes.csv`` beside this file.
+"""Sizes found by name, chosen by conditions, and listed as a table: the catalogue with what Azure said since.
 
-Every row carries the page and the commit it was read from; a cell that no page stated is empty there and ``None``
-here, and stays unknown in whatever is derived from it. There are no prices. Nothing here asks Azure.
+Nothing here asks Azure; ``skus.refresh`` and ``prices.ask`` do, and what they were told is kept.
 """
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import difflib
 import functools
 import re
-from datetime import date
 from fractions import Fraction
-from importlib import resources
 from typing import TYPE_CHECKING
 
+from distdl_jupyter.azure import prices, skus
+from distdl_jupyter.azure.catalogue_file import catalogue, catalogue_date
+from distdl_jupyter.azure.merged import sizes
 from distdl_jupyter.azure.vm_size import PREFIX, VmSize
 from distdl_jupyter.core.errors import InvalidSpec
 
@@ -25,59 +24,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-@functools.cache
-def catalogue() -> tuple[VmSize, ...]:
-    """Return all sizes, retired ones included, series by series."""
-    text = resources.files(__package__).joinpath("vm_sizes.csv").read_text(encoding="utf-8")
-    return tuple(_size(row) for row in csv.DictReader(text.splitlines()))
-
-
-def catalogue_date() -> date:
-    """Return the day of the newest page on which a size's availability was read."""
-    return max(size.status_date for size in catalogue() if size.status_date)
-
-
-def _size(row: dict[str, str]) -> VmSize:
-    return VmSize(
-        name=row["size"].removeprefix(PREFIX),
-        series=row["series"],
-        gpu_model=row["gpu_model"],
-        gpu_count=Fraction(row["gpu_count"]),
-        gpu_memory_gib=_int(row["gpu_memory_gib_each"]),
-        vcpus=_int(row["vcpus"]),
-        ram_gib=_int(row["ram_gib"]),
-        nvlink=_stated(row["nvlink"]),
-        nvlink_detail=row["nvlink"],
-        infiniband=_stated(row["rdma_infiniband"]),
-        fabric=row["ib_fabric"],
-        infiniband_gbps_per_gpu=_int(row["ib_gbps_per_gpu"]),
-        infiniband_gbps_per_vm=_int(row["ib_gbps_per_vm"]),
-        ethernet_gbps=None if not row["network_mbps"] else int(row["network_mbps"]) / 1000,
-        temp_disk_gib=_int(row["local_temp_disk_gib"]),
-        local_nvme=row["local_nvme"],
-        local_nvme_encrypted=_stated(row["local_nvme_encrypted"]),
-        status=row["status"],
-        status_date=_date(row["status_date"]),
-        retirement_date=_date(row["retirement_date"]),
-        azure_successor=row["azure_successor"].removeprefix(PREFIX),
-        azure_successor_source=row["azure_successor_source"],
-        source=row["source"],
-        notes=row["notes"],
-    )
-
-
-def _int(cell: str) -> int | None:
-    return int(cell) if cell else None
-
-
-def _date(cell: str) -> date | None:
-    return date.fromisoformat(cell) if cell else None
-
-
-def _stated(cell: str) -> bool | None:
-    return None if not cell else not cell.startswith("no")
-
-
 def find(name: str) -> VmSize:
     """Return the size of this name, written with or without ``Standard_``, in any case.
 
@@ -85,10 +31,10 @@ def find(name: str) -> VmSize:
     memory, because one large machine comes before several. Raises InvalidSpec that names the nearest sizes.
     """
     wanted = _key(name)
-    for size in catalogue():
+    for size in sizes():
         if _key(size.name) == wanted:
             return size
-    if members := [size for size in catalogue() if wanted and wanted in _series_keys(size.series)]:
+    if members := [size for size in sizes() if wanted and wanted in _series_keys(size.series)]:
         return max(members, key=_largest)
     raise InvalidSpec(
         f"{name!r} is no GPU size of the catalogue. {_nearest(wanted)}",
@@ -114,8 +60,8 @@ def _largest(size: VmSize) -> tuple[Fraction, bool, int]:
 
 
 def _nearest(wanted: str) -> str:
-    names = {_key(size.name): size.name for size in catalogue()}
-    names |= {key: size.series.split(" (")[0] for size in catalogue() for key in _series_keys(size.series)}
+    names = {_key(size.name): size.name for size in sizes()}
+    names |= {key: size.series.split(" (")[0] for size in sizes() for key in _series_keys(size.series)}
     near = dict.fromkeys(names[key] for key in difflib.get_close_matches(wanted, names, n=3, cutoff=0.5))
     if not near:
         return f"The newest are {', '.join(size.name for size in _newest())}."
@@ -123,11 +69,11 @@ def _nearest(wanted: str) -> str:
 
 
 def _newest() -> list[VmSize]:
-    return [size for size in catalogue() if size.infiniband and not size.retired][-3:]
+    return [size for size in sizes() if size.infiniband and not size.retired][-3:]
 
 
 def select(
-    sizes: Iterable[VmSize],
+    among: Iterable[VmSize],
     *,
     gpu: str | None = None,
     min_gpu_memory_gib: float | None = None,
@@ -142,7 +88,7 @@ def select(
     """
     return [
         size
-        for size in sizes
+        for size in among
         if (retired or not size.retired)
         and (gpu is None or _is_gpu(size, gpu.strip().lower()))
         and (min_gpu_memory_gib is None or (size.gpu_memory_gib or 0) >= min_gpu_memory_gib)
@@ -169,30 +115,58 @@ def vm_sizes(
     infiniband: bool | None = None,
     min_gpus: float | None = None,
     retired: bool = False,
+    region: str = "",
+    refresh: bool = False,
+    ask_prices: bool = False,
 ) -> pd.DataFrame:
     """Return the catalogue as a table, one row a size, unknown values missing.
 
     ``vm_sizes("A100")``, ``vm_sizes(min_gpu_memory_gib=80, infiniband=True)``; ``retired=True`` adds the retired sizes
     (column ``retirement_date``). ``gpu_count`` is a number here, e.g. 0.5 for half a GPU.
+
+    With a ``region`` (else that of ``%dist_config azure``), what Azure told of it goes before the catalogue (column
+    ``told_by_azure`` names the values and the day), and ``restriction`` and ``quota`` are those of the subscription.
+    ``refresh=True`` asks Azure for it now, which takes a sign-in; ``ask_prices=True`` asks the Retail Prices API, which
+    takes none. Both answers are kept. ``attrs`` holds ``catalogue_date``.
+    Raises InvalidSpec, NotSignedIn, AzureRefused when something is to be asked.
     """
     import pandas as pd
 
-    sizes = select(
-        catalogue(), gpu=gpu, min_gpu_memory_gib=min_gpu_memory_gib, min_gpus=min_gpus, infiniband=infiniband,
+    if refresh:
+        skus.refresh(region)
+    if ask_prices:
+        prices.ask(region=region)
+    chosen = select(
+        sizes(region), gpu=gpu, min_gpu_memory_gib=min_gpu_memory_gib, min_gpus=min_gpus, infiniband=infiniband,
         retired=retired,
     )  # fmt: skip
-    names = [field.name for field in dataclasses.fields(VmSize)]
-    rows = [[getattr(size, name) for name in names] for size in sizes]
+    names = [field.name for field in dataclasses.fields(VmSize) if field.name not in _NESTED]
+    rows = [[getattr(size, name) for name in names] for size in chosen]
     table = pd.DataFrame(rows, columns=pd.Index(names))
-    table.insert(2, "gpu", [size.gpu for size in sizes])
+    table.insert(2, "gpu", [size.gpu for size in chosen])
     table["gpu_count"] = table["gpu_count"].astype(float)
     for name in _WHOLE_NUMBERS:
         table[name] = table[name].astype("Int64")
     for name in _YES_OR_NO:
         table[name] = table[name].astype("boolean")
+    _add_told(table, chosen, region)
+    table.attrs["catalogue_date"] = str(catalogue_date())
     return table.set_index("name")
 
 
+def _add_told(table: pd.DataFrame, chosen: list[VmSize], region: str) -> None:
+    """Add what Azure said of each size, and its price, as far as they are known."""
+    found = [prices.known(size.name, region) for size in chosen]
+    table["zones"] = [", ".join(size.zones) for size in chosen]
+    table["quota"] = [size.quota.text if size.quota else "" for size in chosen]
+    table["told_by_azure"] = ["; ".join(size.told) for size in chosen]
+    table["price_per_hour"] = [price.per_hour if price else float("nan") for price in found]
+    table["currency"] = [price.currency if price else "" for price in found]
+    table["price_source"] = [price.source if price else "" for price in found]
+
+
+#: Fields that hold several values; they stand in columns of words.
+_NESTED = ("zones", "quotas", "origins")
 _WHOLE_NUMBERS = (
     "gpu_memory_gib", "vcpus", "ram_gib", "infiniband_gbps_per_gpu", "infiniband_gbps_per_vm", "temp_disk_gib",
 )  # fmt: skip
