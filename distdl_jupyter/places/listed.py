@@ -41,9 +41,9 @@ def remove(name: str, active: Sequence[object]) -> None:
     if not find(name).named:
         raise ClusterRefused(f"{name} is there by itself and cannot be removed.")
     if active:
-        have = "has" if len(active) == 1 else "have"
+        have, them, their = ("has", "it", "its") if len(active) == 1 else ("have", "them", "their")
         raise ClusterRefused(f"{plural(len(active), 'job')} of {name} {have} not ended.",
-                             hint="Cancel them first, or wait for their end.")  # fmt: skip
+                             hint=f"Cancel {them} first, or wait for {their} end.")  # fmt: skip
     targets.remove(name)
 
 
