@@ -79,7 +79,7 @@ def test_another_packages_cluster_is_named_runs_jobs_is_scaled_and_removed(serve
     assert server.get("/clusters/local")["active_jobs"] == 0
     refused = server.delete("/clusters/mini", status=409)
     assert refused["message"] == "1 job of mini has not ended."
-    assert refused["hint"] == "Cancel them first, or wait for their end."
+    assert refused["hint"] == "Cancel it first, or wait for its end."
     server.post(f"/jobs/{id_}/cancel", {"now": True}, status=202)
     server.until_ended(id_)
     server.delete("/clusters/mini")
