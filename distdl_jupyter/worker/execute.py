@@ -8,6 +8,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from distdl_jupyter.worker import layout
 from distdl_jupyter.worker import payload as payloads
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def run(folder: Path, payload: Payload, sources: Sources) -> Any:
     if payload.working_directory:
         _enter(payload.working_directory)
     if payload.kind == "script":
-        return run_script(payload.script, payload.arguments)
+        return run_script(payload.script, layout.lay(payload.layout, payload.arguments))
     main = payloads.fresh_main()
     # A built-in name wherever code of a notebook runs, in functions and imported modules too; a rank shows text.
     builtins.display = print  # type: ignore[attr-defined]

@@ -34,6 +34,8 @@ class Payload(NamedTuple):
     script: str = ""
     arguments: tuple[str, ...] = ()
     working_directory: str = ""
+    #: What worker.layout makes before a script runs.
+    layout: Mapping[str, Any] = types.MappingProxyType({})
 
 
 def read(folder: Path) -> Payload:

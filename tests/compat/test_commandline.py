@@ -1,0 +1,121 @@
+"""Command lines as Batch AI's users wrote them, and what is refused instead of guessed."""
+
+import pytest
+
+from distdl_jupyter.compat.batchai.commandline import packages, take_apart, words
+from distdl_jupyter.core.errors import InvalidSpec
+
+RECIPE = (
+    "mpirun -mca btl_tcp_if_exclude docker0,lo --allow-run-as-root --hostfile $AZ_BATCHAI_MPI_HOST_FILE "
+    "python $AZ_BATCHAI_INPUT_SCRIPTS/mnist.py"
+)
+INTEL = (
+    "source /opt/intel/mpivars.sh; echo $AZ_BATCH_HOST_LIST; mpirun -n 8 -ppn 4 -hosts $AZ_BATCH_HOST_LIST "
+    "-env I_MPI_FABRICS=dapl -env I_MPI_DEBUG 6 -genvall python -u train.py --epochs 5"
+)
+OPEN_MPI = """echo $AZ_BATCH_HOST_LIST; \\
+    cat $AZ_BATCHAI_MPI_HOST_FILE; \\
+    mpirun -np 8 --hostfile $AZ_BATCHAI_MPI_HOST_FILE \\
+    -bind-to none -map-by slot -x NCCL_DEBUG=INFO -x LD_LIBRARY_PATH -mca btl ^openib \\
+    --allow-run-as-root python -u $AZ_BATCHAI_INPUT_SCRIPTS/imagenet.py"""
+
+
+def test_the_recipe_of_horovod_is_taken_apart():
+    found = take_apart(RECIPE)
+    assert (found.script, found.arguments) == ("$AZ_BATCHAI_INPUT_SCRIPTS/mnist.py", ())
+    assert (found.launcher, found.processes, found.per_node) == ("mpirun", None, None)
+    assert [said for said, _ in found.left_out] == [
+        "-mca btl_tcp_if_exclude docker0,lo",
+        "--allow-run-as-root",
+        "--hostfile $AZ_BATCHAI_MPI_HOST_FILE",
+    ]
+
+
+def test_a_line_of_several_commands_runs_its_one_script():
+    found = take_apart(OPEN_MPI)
+    assert (found.script, found.processes) == ("$AZ_BATCHAI_INPUT_SCRIPTS/imagenet.py", 8)
+    assert found.variables == {"NCCL_DEBUG": "INFO"}
+    left = dict(found.left_out)
+    assert left["cat $AZ_BATCHAI_MPI_HOST_FILE"] == "it only prints"
+    assert "-x LD_LIBRARY_PATH" in left
+    assert "-mca btl ^openib" in left
+    assert "-u" in left
+
+
+def test_intel_mpi_s_flags_are_known():
+    found = take_apart("mpirun -n 8 -ppn 4 -hosts a,b -env I_MPI_FABRICS dapl -genvall python t.py")
+    assert (found.processes, found.per_node) == (8, 4)
+    assert found.variables == {"I_MPI_FABRICS": "dapl"}
+
+
+def test_intel_mpi_s_variables_may_be_written_with_an_equals_sign():
+    found = take_apart(INTEL)
+    assert found.script == "train.py"
+    assert found.arguments == ("--epochs", "5")
+    assert found.variables == {"I_MPI_FABRICS": "dapl", "I_MPI_DEBUG": "6"}
+
+
+@pytest.mark.parametrize(
+    ("line", "processes", "arguments"),
+    [
+        ("python train.py", None, ()),
+        ("/opt/conda/bin/python3.6 -W ignore -u train.py --name 'two words'", None, ("--name", "two words")),
+        ("horovodrun -np 4 -H a:2,b:2 --timeline-filename=/t.json python train.py", 4, ()),
+        ("A=1 mpirun -np=2 python train.py -n 3", 2, ("-n", "3")),
+        ("bash -c 'cd /x && python train.py --lr 0.1'", None, ("--lr", "0.1")),
+        ("python train.py > log.txt 2>&1", None, ()),
+        ("python train.py 2>&1 | tee log.txt", None, ()),
+        ("mpirun -np 2 --made-up 7 some python train.py", 2, ()),
+        ("pip install keras; python train.py", None, ()),
+    ],
+)
+def test_what_is_run_is_the_script_alone(line, processes, arguments):
+    found = take_apart(line)
+    assert (found.script, found.processes, found.arguments) == ("train.py", processes, arguments)
+
+
+def test_an_unknown_flag_is_named():
+    (left, *_) = take_apart("mpirun --made-up 7 some python train.py").left_out
+    assert left == ("--made-up 7 some", "it is no flag that is known here")
+
+
+def test_variables_and_the_folder_are_kept():
+    found = take_apart("export A=1 B='x y'; cd $AZ_BATCHAI_JOB_TEMP && C=3 exec python train.py")
+    assert found.variables == {"A": "1", "B": "x y", "C": "3"}
+    assert found.directory == "$AZ_BATCHAI_JOB_TEMP"
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("$AZ_BATCHAI_INPUT_SCRIPTS/run.sh", "runs the shell script $AZ_BATCHAI_INPUT_SCRIPTS/run.sh"),
+        ("bash run.sh", "runs the shell script run.sh"),
+        ("./train --fast", "runs ./train, which is no Python"),
+        ("python -m package.train", "python -m, which names no script"),
+        ("python a.py; python b.py", "two scripts, a.py and b.py"),
+        ("for i in 1 2; do python a.py; done", "a program of the shell"),
+        ("python $(ls *.py)", "runs another command within it"),
+        ("echo hello", "runs no Python script"),
+        ("python 'train.py", "cannot be split"),
+        ("mpirun -np two python train.py", "-np of mpirun is 'two'"),
+        ("mpirun -np", "-np of mpirun is the last word"),
+        ("mpirun -env A", "A of mpirun is the last word"),
+        ("", "runs no Python script"),
+    ],
+)
+def test_what_cannot_be_taken_apart_is_refused_with_a_remedy(line, says):
+    with pytest.raises(InvalidSpec) as refused:
+        take_apart(line)
+    assert says in refused.value.message
+    assert refused.value.hint
+
+
+def test_arguments_are_split_as_a_shell_splits_them():
+    assert words("--dir=$ROOT/x --name 'a b'") == ("--dir=$ROOT/x", "--name", "a b")
+    with pytest.raises(InvalidSpec, match="cannot be split"):
+        words("'open")
+
+
+def test_packages_of_a_preparation():
+    line = "apt update; apt install mpi -y; pip install keras 'horovod>=0.1' && python -m pip install x[y]"
+    assert packages(line) == ["keras", "horovod", "x"]
