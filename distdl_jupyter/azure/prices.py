@@ -166,19 +166,19 @@ _lock = threading.Lock()
 _questions: dict[tuple[str, str, str], tuple[float, threading.Thread, list[str]]] = {}
 
 
-def look(size: str, *, low_priority: bool = False, patience: float = 1.0) -> Look:
-    """Return what is known of a size's price in the region of the settings; ask in a thread when it is old or missing.
+def look(size: str, region: str = "", *, low_priority: bool = False, patience: float = 1.0) -> Look:
+    """Return what is known of a size's price in a region (the settings' by default); ask in a thread when it is old.
 
-    Waits ``patience`` seconds at most. Without a region in the settings nothing is asked.
+    Waits ``patience`` seconds at most. Without any region nothing is asked.
     """
     try:
-        region, currency = place()
+        region, currency = place(region)
     except InvalidSpec as error:
         return Look(problem=str(error))
     thread, problems = _question(size, region, currency, low_priority=low_priority)
     if thread is not None:
         thread.join(patience)
-    price = known(size, low_priority=low_priority)
+    price = known(size, region, currency, low_priority=low_priority)
     looking = thread is not None and thread.is_alive()
     return Look(price, "" if price or looking else " ".join(problems) or _none(size, region), looking)
 
