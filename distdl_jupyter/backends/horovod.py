@@ -99,6 +99,7 @@ def _gloo_plan(spec: JobSpec, placement: Placement, options: HorovodOptions) -> 
             for place in placement.ranks
         ),
         services=(Service("Horovod rendezvous", arguments, rendezvous.READY),),
+        started_as="mpi",
     )
 
 
@@ -119,6 +120,7 @@ def _mpi_plan(spec: JobSpec, placement: Placement, options: HorovodOptions) -> P
     return Plan(
         environments=tuple(common_environment(placement, place) | environment for place in placement.ranks),
         launcher=(_mpirun_over_nodes if placement.node_count > 1 else _mpirun_here)(spec, placement),
+        started_as="mpi",
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,9 @@ class Launcher:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
+StartedAs = Literal["mpi", "torch", "tensorflow", "ray"]
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """How to run a job: ``environments`` has one dict per rank. Without a launcher each rank is started directly."""
@@ -109,6 +113,8 @@ class Plan:
     environments: tuple[dict[str, str], ...]
     services: tuple[Service, ...] = ()
     launcher: Launcher | None = None
+    #: How a platform that starts ranks itself, and lets nobody bring a launcher, is asked to start them.
+    started_as: StartedAs = "torch"
     #: What to write into the log before the start, e.g. versions.
     notes: tuple[str, ...] = ()
 

@@ -10,6 +10,7 @@ Addresses and api-versions are those that azure-ai-ml 1.35.2 uses itself.
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import threading
 import warnings
@@ -131,8 +132,11 @@ def submitting(address: Address) -> Iterator[Any]:
     The client is good inside only. There git finds no repository: the SDK would put the remote address and the branch
     of the current folder into the job's record, which everybody in the workspace can read.
     """
-    with _environ, warnings.catch_warnings(), _environment({"GIT_DIR": os.devnull, **dict.fromkeys(_GIT)}):
-        warnings.simplefilter("ignore")  # of azure-ai-ml about its own parts
+    with (
+        _environ, warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()),
+        _environment({"GIT_DIR": os.devnull, **dict.fromkeys(_GIT)}),
+    ):  # fmt: skip
+        warnings.simplefilter("ignore")  # of azure-ai-ml about its own parts, as what it prints
         try:
             from azure.ai.ml import MLClient
         except ImportError as error:

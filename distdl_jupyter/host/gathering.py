@@ -1,0 +1,106 @@
+"""Where the ranks of a job meet when a platform has started them and says only where node 0 is.
+
+Rank 0 listens on a port that all know, and tells each of the others the address and the free ports that it has found,
+once its services are ready. It tells nothing to whoever does not know the job's nonce.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+from distdl_jupyter.host.meeting import PATIENCE, Meeting, NoMeeting
+
+_STEP = 0.2
+#: Seconds in which the others may hear why there is no meeting.
+_FAREWELL = 10.0
+
+
+class Host:
+    """Rank 0's side."""
+
+    def __init__(self, port: int, nonce: str, others: int) -> None:
+        self._nonce = nonce
+        self._others = others
+        self._answer = b""
+        self._told = 0
+        self._ready = threading.Event()
+        self._done = threading.Event()
+        try:
+            self._socket = socket.create_server(("", port), backlog=max(16, others))
+        except OSError as error:
+            raise NoMeeting(f"Rank 0 cannot listen on the port {port}: {error.strerror}.") from error
+        threading.Thread(target=self._serve, name="distdl-meeting", daemon=True).start()
+
+    def tell(self, meeting: Meeting) -> None:
+        """Let the others go to the meeting."""
+        self._say(meeting._asdict())
+
+    def refuse(self, why: str) -> None:
+        """Let the others hear why there is none; return when they have, or after some seconds."""
+        self._say({"error": why})
+        if self._others:
+            self._done.wait(_FAREWELL)
+
+    def _say(self, content: dict[str, object]) -> None:
+        self._answer = json.dumps(content).encode() + b"\n"
+        self._ready.set()
+
+    def _serve(self) -> None:
+        with self._socket, contextlib.suppress(OSError):
+            while self._told < self._others:
+                connection, _ = self._socket.accept()
+                threading.Thread(target=self._speak, args=(connection,), daemon=True).start()
+
+    def _speak(self, connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            connection.settimeout(PATIENCE)
+            if connection.makefile("rb").readline(200).strip() != self._nonce.encode():
+                return
+            self._ready.wait(PATIENCE)
+            connection.sendall(self._answer)
+            self._told += 1
+            if self._told >= self._others:
+                self._done.set()
+
+
+def join(address: str, port: int, nonce: str, stopped: Callable[[], object], patience: float = PATIENCE) -> Meeting:
+    """Return what rank 0 tells. Raises NoMeeting, also when ``stopped`` says so."""
+    until = time.monotonic() + patience
+    while not stopped():
+        with contextlib.suppress(OSError), socket.create_connection((address, port), timeout=5.0) as connection:
+            connection.sendall(nonce.encode() + b"\n")
+            if (answer := _line(connection, until, stopped)) is not None:
+                return _meeting(answer)
+        if time.monotonic() > until:
+            raise NoMeeting(f"Rank 0 has not begun at {address} within {patience:g} s.")
+        time.sleep(_STEP)
+    raise NoMeeting("It was stopped before it began.")
+
+
+def _line(connection: socket.socket, until: float, stopped: Callable[[], object]) -> bytes | None:
+    """Return rank 0's answer, None when it hung up or time is over."""
+    connection.settimeout(_STEP)
+    said = b""
+    while time.monotonic() < until and not stopped():
+        try:
+            content = connection.recv(65_536)
+        except TimeoutError:
+            continue
+        if not content:
+            return None
+        said += content
+        if said.endswith(b"\n"):
+            return said
+    return None
+
+
+def _meeting(answer: bytes) -> Meeting:
+    found = json.loads(answer)
+    if "error" in found:
+        raise NoMeeting(str(found["error"]))
+    return Meeting(found["address"], found["network"], tuple(found["ports"]))
