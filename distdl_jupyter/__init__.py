@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.panels import launcher, panel
     from distdl_jupyter.places import add_cluster, clusters
+    from distdl_jupyter.worker.data import data_path
     from distdl_jupyter.worker.report import log, progress
 
 _HOMES = {
@@ -32,6 +33,7 @@ _HOMES = {
     "JobSpec": "core.spec",
     "add_cluster": "places",
     "attach": "client",
+    "data_path": "worker.data",
     "distributed": "client",
     "jobs": "client",
     "launcher": "panels",
@@ -53,6 +55,7 @@ __all__ = [
     "add_cluster",
     "attach",
     "clusters",
+    "data_path",
     "distributed",
     "jobs",
     "launcher",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import preflight, registry, targets
 from distdl_jupyter.azure.vm_sizes import find as find_vm_size
+from distdl_jupyter.core.data import blob_place, sources
 from distdl_jupyter.core.errors import InvalidSpec, PluginUnavailable
 from distdl_jupyter.core.names import backend_label, resolve
 from distdl_jupyter.core.spec import JobSpec, check_count, check_name, looks_secret
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from distdl_jupyter.capture import Draft
+    from distdl_jupyter.clusters.base import Cluster
+    from distdl_jupyter.core.data import DataSource
 
 #: Options of every job, under their primary names.
 COMMON = (
@@ -35,6 +38,8 @@ COMMON = (
     "use_gpu",
     "max_log_bytes",
     "stop_grace_seconds",
+    "data",
+    "outputs",
 )
 
 
@@ -62,6 +67,7 @@ def build(draft: Draft, options: Mapping[str, Any], *, id_: str) -> tuple[JobSpe
         if reason:
             raise PluginUnavailable(reason)
     variables = _variables(found.get("environment_variables"))
+    working_directory = str(draft.payload_json.get("working_directory") or Path.cwd())
     spec = JobSpec(
         id=id_,
         name=check_name(str(found.get("name") or draft.name)),
@@ -81,7 +87,9 @@ def build(draft: Draft, options: Mapping[str, Any], *, id_: str) -> tuple[JobSpe
         max_log_bytes=int(_positive(found.get("max_log_bytes"), "max_log_bytes") or 1_000_000_000),
         stop_grace_seconds=_positive(found.get("stop_grace_seconds"), "stop_grace_seconds") or 5.0,
         python=sys.executable,
-        working_directory=str(draft.payload_json.get("working_directory") or Path.cwd()),
+        working_directory=working_directory,
+        data=_data(found.get("data"), Path(working_directory), cluster),
+        outputs=_outputs(found.get("outputs")),
         script_arguments=draft.script_arguments,
         source=draft.source,
         captured=draft.captured,
@@ -141,6 +149,39 @@ def _variables(given: Any) -> dict[str, str]:
             raise InvalidSpec(f"{name} is set by this package itself.", field="environment_variables",
                               hint="Choose a name that does not begin with DISTDL_.")  # fmt: skip
     return {name: str(value) for name, value in pairs.items()}
+
+
+def _data(given: Any, working_directory: Path, cluster: Cluster) -> tuple[DataSource, ...]:
+    found = tuple(_absolute(one, working_directory) for one in sources(given))
+    if found and not (cluster.stages or cluster.mounts):
+        raise InvalidSpec(
+            f"{cluster.title or cluster.name} brings no data to its nodes.", field="data",
+            hint="Leave data out and read from a place that every node sees, or choose another cluster.",
+        )  # fmt: skip
+    mounted = next((one for one in found if one.mode == "mount"), None)
+    if mounted is not None and not cluster.mounts:
+        raise InvalidSpec(
+            f"{cluster.title or cluster.name} mounts no data source, but {mounted.name} asks for mode=mount.",
+            field="data", hint="Leave mode=mount out: the files are brought to every node before the ranks start.",
+        )  # fmt: skip
+    return found
+
+
+def _absolute(source: DataSource, working_directory: Path) -> DataSource:
+    if source.scheme != "path":
+        return source
+    path = working_directory / Path(source.path).expanduser()
+    if not path.exists():
+        raise InvalidSpec(f"The data source {source.name} names {path}, which is not here.", field="data",
+                          hint="Check the path; one that only the nodes see is written as shared:/path.")  # fmt: skip
+    return dataclasses.replace(source, path=str(path.resolve()))
+
+
+def _outputs(given: Any) -> str:
+    if given in (None, ""):
+        return ""
+    found = blob_place(str(given).rstrip("/"), "outputs")
+    return f"blob://{found.account}/{found.container}" + (f"/{found.prefix}" if found.prefix else "")
 
 
 def _positive(value: Any, field: str) -> float | None:

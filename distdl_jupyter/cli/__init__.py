@@ -102,6 +102,9 @@ def _add_submit(commands: Any) -> None:
     )
     one.add_argument("--name", help="the job's name (default: the script's)")
     one.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="an environment variable")
+    one.add_argument("--data", action="append", default=[], metavar="NAME=PLACE",
+                     help="data for every node: blob://account/container/prefix, shared:/path or a path")  # fmt: skip
+    one.add_argument("--outputs", metavar="PLACE", help="where outputs/ goes besides: blob://account/container/prefix")
     one.add_argument("--max-run-duration-seconds", type=float, metavar="S", help="stop the job after S seconds")
     one.add_argument("--use-gpu", action=argparse.BooleanOptionalAction, default=None, help="default: where there are")
     one.add_argument("-f", "--follow", action="store_true", help="print the log until the job has ended")
@@ -219,6 +222,8 @@ def _submit(chosen: argparse.Namespace) -> int:
         compute_target=chosen.compute_target,
         name=chosen.name,
         environment_variables=_pairs(chosen.env),
+        data=chosen.data,
+        outputs=chosen.outputs,
         max_run_duration_seconds=chosen.max_run_duration_seconds,
         use_gpu=chosen.use_gpu,
     )

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.clusters import identity, processes
+from distdl_jupyter.clusters import processes
 from distdl_jupyter.clusters.base import Exit, Start, Stream
 from distdl_jupyter.clusters.local_run import LocalRun
 
@@ -48,11 +48,7 @@ class LauncherRun(LocalRun):
             for name in ("out", "err"):
                 fd = self._fifo(f"rank-{place.rank}.{name}", os.O_RDWR | os.O_NONBLOCK)
                 self._streams.append(Stream(fd, place.rank, name))
-            environments.append(
-                {"TMPDIR": tempfile.gettempdir()}
-                | self._plan.environments[place.rank]
-                | identity.variables(self._placement, place)
-            )
+            environments.append({"TMPDIR": tempfile.gettempdir(), **self._rank_environment(place)})
         (self._pipes / "ranks.json").write_text(json.dumps(environments), encoding="utf-8")
         read, write = os.pipe()
         try:

@@ -15,17 +15,19 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.clusters import emulated_node, gpus, processes
+from distdl_jupyter.clusters import emulated_node, gpus, processes, stagers
 from distdl_jupyter.clusters.base import Cluster, Context, NodeInfo, Run
 from distdl_jupyter.clusters.launcher_run import LauncherRun
 from distdl_jupyter.clusters.local_run import DirectRun
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.machine import cores
 from distdl_jupyter.core.plan import Placement, Plan, RankPlace
+from distdl_jupyter.core.spec import looks_secret
 from distdl_jupyter.core.words import plural
 from distdl_jupyter.host.ports import Ports
 
 if TYPE_CHECKING:
+    from distdl_jupyter.clusters.base import Staging
     from distdl_jupyter.core.spec import JobSpec
 
 
@@ -40,9 +42,11 @@ class LocalCluster(Cluster):
     name = "local"
     title = "Local"
     Options = LocalOptions
+    stages = True
 
     def __init__(self) -> None:
         self._ports = Ports()
+        self._data: dict[int, dict[str, str]] = {}
 
     def unavailable(self, options: Any) -> str:
         """Return "" on Linux and macOS, else the remedy."""
@@ -75,8 +79,10 @@ class LocalCluster(Cluster):
         return True
 
     def place(self, spec: JobSpec, ports: int, options: Any, context: Context) -> Placement:
-        """Reserve ports for the preview's placement."""
+        """Bring the job's data, then reserve ports for the preview's placement."""
         placement = self.preview(spec, options)
+        if context.staging is not None:
+            self._data = _staged(spec, placement, context.staging, context)
         try:
             reserved = self._ports.reserve(ports, placement.address)
         except OSError as error:
@@ -112,7 +118,7 @@ class LocalCluster(Cluster):
     def start(self, spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> Run:
         """Start services, then all ranks at once (or the launcher that starts them)."""
         kind = LauncherRun if plan.launcher else DirectRun
-        run = kind(spec, placement, plan, context, self._ports)
+        run = kind(spec, placement, plan, context, self._ports, self._data)
         try:
             run.launch()
         except OSError as error:
@@ -124,8 +130,26 @@ class LocalCluster(Cluster):
         return run
 
     def sweep(self, job_id: str, handle: dict[str, Any]) -> list[int]:
-        """Kill every process here that carries the job's mark."""
-        return processes.kill_all(job_id)
+        """Kill every process here that carries the job's mark; its view of the data goes too, the cache stays."""
+        found = processes.kill_all(job_id)
+        stagers.forget(job_id)
+        return found
+
+
+def _staged(spec: JobSpec, placement: Placement, staging: Staging, context: Context) -> dict[int, dict[str, str]]:
+    """Run a stager for each node, emulated ones too, and return the variables of each node's ranks."""
+    hosts = {place.node: place.host for place in placement.ranks}
+    shown = {name: value for name, value in context.inherited.items() if not looks_secret(name)}
+    environment = {**shown, "DISTDL_JOB_ID": spec.id}
+    begun: list[stagers.Stager] = []
+    try:
+        for node, host in sorted(hosts.items()):
+            begun.append(stagers.LocalStager(node, host, spec.python or sys.executable, environment))
+    except OSError as error:
+        for one in begun:
+            one.end()
+        raise LaunchFailed(f"The program that brings the data cannot be started: {error}.") from error
+    return stagers.run(begun, staging, context.tell)
 
 
 def _check_gpus(spec: JobSpec, devices: list[int]) -> None:

@@ -17,12 +17,14 @@ from abc import abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.clusters import identity, processes
+from distdl_jupyter.clusters import identity, processes, stagers
 from distdl_jupyter.clusters.base import Context, Exit, Run, Start, Stream
 from distdl_jupyter.clusters.readiness import await_line
 from distdl_jupyter.core.errors import LaunchFailed
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from distdl_jupyter.core.plan import Placement, Plan, RankPlace, Service
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.host.ports import Ports
@@ -34,12 +36,16 @@ _SIGNALS = {"INT": signal.SIGINT, "TERM": signal.SIGTERM, "KILL": signal.SIGKILL
 class LocalRun(Run):
     """What both kinds of run share: services, the lifeline, signals, the tree of processes."""
 
-    def __init__(self, spec: JobSpec, placement: Placement, plan: Plan, context: Context, ports: Ports) -> None:
+    def __init__(
+        self, spec: JobSpec, placement: Placement, plan: Plan, context: Context, ports: Ports,
+        data: Mapping[int, Mapping[str, str]],
+    ) -> None:  # fmt: skip
         self._spec = spec
         self._placement = placement
         self._plan = plan
         self._context = context
         self._ports = ports
+        self._data = data
         self._services: list[subprocess.Popen[bytes]] = []
         self._streams: list[Stream] = []
         self._oom = processes.oom_counters()
@@ -73,8 +79,12 @@ class LocalRun(Run):
         environment = dict(self._context.environment)
         environment["DISTDL_PIPES"] = str(self._pipes)
         if place is not None:
-            environment |= self._plan.environments[place.rank] | identity.variables(self._placement, place)
+            environment |= self._rank_environment(place)
         return environment
+
+    def _rank_environment(self, place: RankPlace) -> dict[str, str]:
+        own = identity.variables(self._placement, place)
+        return {**self._plan.environments[place.rank], **own, **self._data.get(place.node, {})}
 
     @property
     def _python(self) -> str:
@@ -140,6 +150,8 @@ class LocalRun(Run):
         os.close(self._lifeline)
         shutil.rmtree(self._pipes, ignore_errors=True)
         self._ports.release()
+        if self._data:
+            stagers.forget(self._spec.id)
 
     def abandon(self) -> None:
         """Undo a start that failed half-way."""

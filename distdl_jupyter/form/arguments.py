@@ -142,6 +142,11 @@ def _add_job_flags(parser: Parser) -> None:
         metavar="NAME=VALUE",
         help="An environment variable of the ranks; NAME alone takes this kernel's value. May be repeated.",
     )
+    add("--data", action="append", metavar="NAME=PLACE",
+        help="Data that is brought to every node before the ranks start: blob://account/container/prefix, shared:/path "
+        "or a path here; ?shard gives each node a part. May be repeated.")  # fmt: skip
+    add("--outputs", metavar="PLACE",
+        help="Where outputs/ goes at the end, besides the job's folder: blob://account/container/prefix.")  # fmt: skip
     add("--max-run-duration-seconds", type=float, metavar="S", help="Stop the job after S seconds.")
     add("--max-log-bytes", type=int, metavar="N", help="Drop log text beyond this, with a note (default 1 GB).")
     add(

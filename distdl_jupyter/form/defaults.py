@@ -13,7 +13,7 @@ from distdl_jupyter.core.spec import check_count
 from distdl_jupyter.form.choices import split_label
 
 #: Options of every job but those that the form has no place for.
-_NAMES = {*jobspec.COMMON} - {"max_log_bytes", "stop_grace_seconds"}
+_NAMES = {*jobspec.COMMON} - {"max_log_bytes", "stop_grace_seconds", "data", "outputs"}
 GpuWord = Literal["", "yes", "no"]
 _GPU_WORDS: dict[bool | None, GpuWord] = {None: "", True: "yes", False: "no"}
 

@@ -19,7 +19,7 @@ from distdl_jupyter.core.events import read_all
 from distdl_jupyter.core.failure import crashed_at_the_end, has_failed, is_lost
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.words import duration, plural, ranks, size
-from distdl_jupyter.supervisor import resume, stopping
+from distdl_jupyter.supervisor import data, resume, stopping
 from distdl_jupyter.supervisor.control import Inbox, request
 from distdl_jupyter.supervisor.ledger import Ledger
 from distdl_jupyter.supervisor.pump import Pump
@@ -65,9 +65,11 @@ class Supervisor:
         try:
             run = self._begin()
         except DistDLError as error:
+            self._forget_data()
             self._refuse(error)
             return
         if run is None:
+            self._forget_data()
             self._finish("")
             return
         pump = Pump(run.streams, self._nonce, self._ledger)
@@ -104,7 +106,8 @@ class Supervisor:
                 raise LaunchFailed(reason)
         context = self._context()
         context.modules, context.programs = backend.modules(options), backend.programs(options)
-        context.tell("stage", "" if cluster.far else "nothing to copy")
+        context.staging = data.staging(spec, ledger, self._heed_cancel)
+        context.tell("stage", "" if cluster.far or spec.data else "nothing to copy")
         placement = cluster.place(spec, backend.ports, cluster_options, context)
         plan = backend.plan(spec, placement, options)
         self._heed_cancel()
@@ -164,6 +167,12 @@ class Supervisor:
             "PYTHONUNBUFFERED": "1",
         }
         return environment | self._spec.environment_variables | self._secrets
+
+    def _forget_data(self) -> None:
+        """Take away what was laid out on nodes for ranks that were never started."""
+        if self._spec.data and hasattr(self, "_cluster"):
+            with contextlib.suppress(DistDLError):
+                self._cluster.sweep(self._spec.id, {})
 
     def _refuse(self, error: DistDLError) -> None:
         if isinstance(error, LaunchFailed) and error.output:
@@ -292,6 +301,7 @@ class Supervisor:
                 pump.run(_TICK)
             self._ledger.note("warning", f"{plural(len(left), 'process')} that ranks had left running "
                               f"{'was' if len(left) == 1 else 'were'} ended.", "left-behind")  # fmt: skip
+        self._deliver()
         self._ledger.phase("clean", "no process left")
         pump.finish()
 
@@ -303,6 +313,13 @@ class Supervisor:
             self._ledger.note("error", str(error), "not-collected")
         self._note_remarks(run)
         self._ledger.phase("collect", self._collected())
+
+    def _deliver(self) -> None:
+        failed = self._ledger.view.failure is not None or self._stop_by == "time"
+        data.deliver(self._spec, self._folder, self._ledger, failed=failed, canceled=self._is_canceled)
+
+    def _is_canceled(self) -> bool:
+        return any(wish["type"] == "cancel" for wish in self._inbox.take())
 
     def _collected(self) -> str:
         values = list(self._folder.results.glob("rank-*.pkl"))

@@ -1,0 +1,193 @@
+"""The stagers of a job's nodes at work side by side: what each says goes to the job's staging, and answers go back.
+
+How a stager is started on a node is the cluster's; here are only its two ends. Ranks may start when ``run`` returns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import subprocess
+from abc import ABC, abstractmethod
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.core.errors import DataUnavailable
+from distdl_jupyter.core.words import plural
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from distdl_jupyter.clusters.base import Staging, Tell
+
+#: The stager, as the words behind a Python interpreter.
+PROGRAM = ("-P", "-m", "distdl_jupyter.host.staging")
+#: Seconds between two looks whether somebody wants the staging to end.
+_HEED = 0.25
+_READ = 256 * 1024
+_LAST_WORDS = 2000
+
+
+class Stager(ABC):
+    """One node's stager: ``out`` is read for what it says, ``err`` for its last words; both become owned by it."""
+
+    def __init__(self, node: int, host: str, out: int, err: int) -> None:
+        self.node = node
+        self.host = host
+        self.out, self.err = out, err
+        self.paths: dict[str, str] | None = None
+        self._unread = b""
+        self._said = b""
+        for fd in (out, err):
+            os.set_blocking(fd, False)
+
+    @abstractmethod
+    def write(self, line: bytes) -> None:
+        """Give it a line; it may take a moment. One that has ended takes nothing."""
+
+    @abstractmethod
+    def end(self) -> None:
+        """Let it end at once, and free what it holds; called once, also for one that has ended."""
+
+    def lines(self) -> list[bytes] | None:
+        """Return the whole lines that came, None at the end."""
+        try:
+            content = os.read(self.out, _READ)
+        except BlockingIOError:
+            return []
+        if not content:
+            return None
+        *lines, self._unread = (self._unread + content).split(b"\n")
+        return lines
+
+    @property
+    def last_words(self) -> str:
+        """The end of what it printed as errors."""
+        with contextlib.suppress(OSError):
+            while content := os.read(self.err, _READ):
+                self._said = (self._said + content)[-_LAST_WORDS:]
+        return self._said.decode(errors="replace").strip()
+
+
+class LocalStager(Stager):
+    """A stager that is a child of this process."""
+
+    def __init__(self, node: int, host: str, python: str, environment: dict[str, str]) -> None:
+        self._process = subprocess.Popen(
+            [python, *PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment,
+            start_new_session=True,
+        )  # fmt: skip
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        super().__init__(node, host, self._process.stdout.fileno(), self._process.stderr.fileno())
+
+    def write(self, line: bytes) -> None:
+        """Give it a line."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError, ValueError):
+            self._process.stdin.write(line)
+            self._process.stdin.flush()
+
+    def end(self) -> None:
+        """End its input, then the process."""
+        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
+            with contextlib.suppress(OSError):
+                if stream is not None:
+                    stream.close()
+        try:
+            self._process.wait(0.0 if self.paths is None else 5.0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def run(stagers: Sequence[Stager], staging: Staging, tell: Tell, *, base: str = "") -> dict[int, dict[str, str]]:
+    """Let all work to their ends and return, for each node, the variables of its ranks.
+
+    Whoever hears ``tell`` may raise to end it. Raises DataUnavailable for the first failure; all are ended then.
+    """
+    pool = ThreadPoolExecutor(max(1, min(2 * len(stagers), 16)), thread_name_prefix="staging")
+    try:
+        for one in stagers:
+            pool.submit(one.write, _line(staging.order(one.node, base=base)))
+        _Watch(stagers, staging, tell, pool).until_done()
+    finally:
+        for one in stagers:
+            one.end()
+        pool.shutdown(wait=False, cancel_futures=True)
+    return {one.node: one.paths or {} for one in stagers}
+
+
+def forget(job: str, base: str = "") -> None:
+    """Take away what a job's ranks saw of its data on this machine; the cache stays."""
+    with contextlib.suppress(ImportError):
+        from distdl_jupyter.host import staging
+
+        staging.forget(job, base)
+
+
+def _line(message: dict[str, Any]) -> bytes:
+    return json.dumps(message).encode() + b"\n"
+
+
+class _Watch:
+    def __init__(self, stagers: Sequence[Stager], staging: Staging, tell: Tell, pool: ThreadPoolExecutor) -> None:
+        self._staging = staging
+        self._tell = tell
+        self._pool = pool
+        self._answers: list[tuple[Stager, Future[dict[str, Any] | None]]] = []
+        self._open = len(stagers)
+        self._total = len(stagers)
+        self._selector = selectors.DefaultSelector()
+        for one in stagers:
+            self._selector.register(one.out, selectors.EVENT_READ, one)
+
+    def until_done(self) -> None:
+        try:
+            while self._open:
+                self._tell("stage", f"bringing data to {plural(self._total, 'node')}")
+                for key, _ in self._selector.select(_HEED):
+                    self._read(key.data)
+                self._answer()
+        finally:
+            self._selector.close()
+
+    def _read(self, stager: Stager) -> None:
+        lines = stager.lines()
+        for line in lines or ():
+            self._heard(stager, line)
+        if lines is None:
+            self._selector.unregister(stager.out)
+            self._open -= 1
+            if stager.paths is None:
+                said = stager.last_words
+                raise DataUnavailable(
+                    f"{stager.host}: the program that brings the data ended without a word"
+                    f"{': ' + said.splitlines()[-1] if said else ''}.",
+                    hint="Submit the job again; what has arrived is kept.",
+                )
+
+    def _heard(self, stager: Stager, line: bytes) -> None:
+        try:
+            message = json.loads(line)
+            kind = message["type"]
+        except (ValueError, KeyError, TypeError):
+            return  # what a library printed there
+        if kind == "renew":  # Azure is asked, which may take seconds
+            asked = self._pool.submit(self._staging.heard, stager.node, stager.host, message)
+            self._answers.append((stager, asked))
+            return
+        self._staging.heard(stager.node, stager.host, message)
+        if kind == "staged":
+            stager.paths = {str(name): str(path) for name, path in message["paths"].items()}
+
+    def _answer(self) -> None:
+        waiting = []
+        for stager, asked in self._answers:
+            if not asked.done():
+                waiting.append((stager, asked))
+            elif (answer := asked.result()) is not None:
+                self._pool.submit(stager.write, _line(answer))
+        self._answers = waiting

@@ -1,0 +1,181 @@
+"""A job's data sources on their way to its nodes: what each node's stager is told, and what becomes of its words.
+
+Everything is listed, and a signature tried, before any stager starts: what cannot work is said at once. Signatures are
+answers to stagers and stand nowhere else; the events hold counts.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from distdl_jupyter.core.data import place
+from distdl_jupyter.core.errors import DataUnavailable
+from distdl_jupyter.core.words import plural, size
+from distdl_jupyter.storage import access, manifest, paths
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from distdl_jupyter.core.data import DataSource
+    from distdl_jupyter.core.spec import JobSpec
+    from distdl_jupyter.storage.access import Account
+    from distdl_jupyter.storage.manifest import Item, Manifest
+
+#: Files that a node fetches at the same time.
+WORKERS = 16
+#: Bytes that the cache of a node may hold; without it the cache takes what the disk gives.
+LIMIT = "DISTDL_DATA_CACHE_BYTES"
+#: Seconds between two words about a source on a node.
+_QUIET = 0.5
+#: Files of less than so many bytes, when there are so many of them, cost more in requests than in bytes.
+_SMALL, _MANY = 256 * 1024, 10_000
+
+
+class Write(Protocol):
+    """Writes an event."""
+
+    def __call__(self, type_: str, /, **fields: Any) -> None:
+        """Take a type and its fields."""
+
+
+class _Listed(NamedTuple):
+    account: Account
+    manifest: Manifest
+    directory: bool
+
+
+class JobStaging:
+    """The staging of one job (see ``clusters.base.Staging``). ``write`` writes events, in the thread of ``heard``."""
+
+    def __init__(self, spec: JobSpec, write: Write, *, life: timedelta = access.LIFE) -> None:
+        self._spec = spec
+        self._write = write
+        self._life = life
+        self._sources = {source.name: source for source in spec.data}
+        self._listed: dict[str, _Listed] = {}
+        self._prints: dict[str, dict[str, Any] | None] = {}
+        self._signed: dict[str, tuple[float, str]] = {}
+        self._signing = threading.Lock()
+        self._told: dict[tuple[int, str], float] = {}
+
+    def prepare(self) -> list[str]:
+        """List every source and try its signature; return sentences for the user. It may take long; any thread.
+
+        Raises DataUnavailable, NotSignedIn.
+        """
+        said: list[str] = []
+        for source in self._sources.values():
+            if source.scheme == "blob":
+                said += self._prepare_blob(source)
+            else:
+                self._prints[source.name] = paths.expected(source)
+        return list(dict.fromkeys(said))
+
+    def _prepare_blob(self, source: DataSource) -> list[str]:
+        account = access.account(source.account)
+        found = manifest.listed(account, source)
+        directory = bool(source.prefix) and not found.single and access.has_directories(account)
+        self._listed[source.name] = _Listed(account, found, directory)
+        self._sign(source)
+        many = len(found.items) > _MANY and found.bytes < _SMALL * len(found.items)
+        advice = (
+            f"{source.name} has {plural(len(found.items), 'file')} of {size(found.bytes / len(found.items))} on "
+            "average. Put them into some hundred archives (tar, TFRecord): they arrive sooner and read faster."
+        )
+        return [*filter(None, [account.warning]), *([advice] if many else [])]
+
+    @property
+    def summary(self) -> str:
+        """What is brought: ``train: 512 files, 4.8 GB``."""
+        parts = []
+        for source in self._sources.values():
+            listed = self._listed.get(source.name)
+            what = f"{plural(len(listed.manifest.items), 'file')}, {size(listed.manifest.bytes)}" if listed else place(
+                source)  # fmt: skip
+            parts.append(f"{source.name}: {what}")
+        return "; ".join(parts)
+
+    # the contract -----------------------------------------------------------------------------
+
+    def order(self, node: int, *, base: str = "") -> dict[str, Any]:
+        """Return the order for a node's stager, without any secret (see ``host.staging``)."""
+        limit = os.environ.get(LIMIT, "")
+        return {
+            "job": self._spec.id,
+            "node": node,
+            "nodes": self._spec.node_count,
+            "base": base,
+            "limit_bytes": int(limit) if limit.isdecimal() else None,
+            "workers": WORKERS,
+            "ca": access.trusted() if self._listed else "",
+            "sources": [self._order_of(source, node) for source in self._sources.values()],
+        }
+
+    def _order_of(self, source: DataSource, node: int) -> dict[str, Any]:
+        named = {"name": source.name, "variable": source.variable}
+        if source.scheme != "blob":
+            return {**named, "kind": "path", "path": source.path, "fingerprint": self._prints.get(source.name)}
+        account, found, _ = self._listed[source.name]
+        items: tuple[Item, ...] = found.items
+        if source.shard:
+            items = manifest.shard(items, node, self._spec.node_count)
+        prefix = source.prefix if found.single or not source.prefix else f"{source.prefix}/"
+        return {**named, "kind": "blob", "address": f"{account.endpoint}/{source.container}", "prefix": prefix,
+                "items": [list(item) for item in items]}  # fmt: skip
+
+    def heard(self, node: int, host: str, message: dict[str, Any]) -> dict[str, Any] | None:
+        """Take one message of a node's stager; only the answer to ``renew`` may be asked for in another thread."""
+        handler: Callable[[JobStaging, int, str, dict[str, Any]], dict[str, Any] | None] | None
+        handler = _HANDLERS.get(str(message.get("type")))
+        return handler(self, node, host, message) if handler is not None else None
+
+    def _renew(self, _node: int, _host: str, message: dict[str, Any]) -> dict[str, Any] | None:
+        source = self._sources.get(str(message.get("source")))
+        if source is None or source.name not in self._listed:
+            return None
+        return {"type": "sas", "source": source.name, "sas": self._sign(source)}
+
+    def _sign(self, source: DataSource) -> str:
+        """Return a signature that was made lately; each node asks, and each key costs a request."""
+        account, found, directory = self._listed[source.name]
+        with self._signing:
+            made, sas = self._signed.get(source.name, (0.0, ""))
+            if not sas or time.monotonic() - made > self._life.total_seconds() / 4:
+                sas = access.signature(account, source, blob=found.single, directory=directory, life=self._life)
+                self._signed[source.name] = (time.monotonic(), sas)
+            return sas
+
+    def _progress(self, node: int, host: str, message: dict[str, Any]) -> None:
+        counts = {name: int(message.get(name) or 0) for name in ("done", "total", "files", "of", "cached")}
+        key, now = (node, str(message.get("source"))), time.monotonic()
+        complete = counts["done"] >= counts["total"] and counts["files"] >= counts["of"]
+        if complete or now - self._told.get(key, 0.0) >= _QUIET:
+            self._told[key] = now
+            self._write("staging", node=node, host=host, source=key[1], **counts)
+
+    def _note(self, _node: int, host: str, message: dict[str, Any]) -> None:
+        level = message.get("level") if message.get("level") in ("info", "warning", "error") else "info"
+        self._write("note", level=level, text=f"{host}: {message.get('text', '')}", code=str(message.get("code", "")))
+
+    def _failed(self, _node: int, host: str, message: dict[str, Any]) -> None:
+        text = str(message.get("text") or "The data could not be brought.")
+        raise DataUnavailable(f"{host}: {text}", hint=str(message.get("remedy") or ""))
+
+    def _staged(self, node: int, host: str, message: dict[str, Any]) -> None:
+        fetched, cached, seconds = (float(message.get(name) or 0) for name in ("bytes", "cached", "seconds"))
+        parts = [f"{size(fetched)} fetched"] + ([f"{size(cached)} from the cache"] if cached else [])
+        if self._listed:
+            self._write("log", rank=None, stream="sys", text=f"Data on {host}: {', '.join(parts)}, {seconds:.1f} s")
+
+
+_HANDLERS = {
+    "renew": JobStaging._renew,  # noqa: SLF001 - its own table
+    "progress": JobStaging._progress,  # noqa: SLF001
+    "note": JobStaging._note,  # noqa: SLF001
+    "failed": JobStaging._failed,  # noqa: SLF001
+    "staged": JobStaging._staged,  # noqa: SLF001
+}

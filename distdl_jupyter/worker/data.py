@@ -1,0 +1,33 @@
+"""Where a job's data sources lie on the node of a rank: ``data_path("train")`` is a folder on its local disk.
+
+The stager has put it there before any rank started and told its folder in an environment variable; nothing here copies
+or opens anything.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+#: What every data source's variable begins with; its name in capitals follows.
+VARIABLE = "DISTDL_DATA_"
+
+
+def data_path(name: str = "data") -> Path:
+    """Return the folder (or file) of a data source of this job on this node.
+
+    Raises LookupError outside of a job, and for a name that the job was not given.
+    """
+    found = os.environ.get(VARIABLE + name.upper())
+    if found:
+        return Path(found)
+    if "DISTDL_JOB_ID" not in os.environ:
+        raise LookupError(
+            f"data_path({name!r}) is known inside of a job only. Run the code with %%distributed or submit(), and "
+            f'name the source there: data={{"{name}": "blob://account/container/prefix"}}.'
+        )
+    given = sorted(key.removeprefix(VARIABLE).lower() for key in os.environ if key.startswith(VARIABLE))
+    known = f"It has {', '.join(given)}." if given else "It has none."
+    raise LookupError(
+        f"This job has no data source {name!r}. {known} Sources are given by data= of submit(), or --data NAME=PLACE."
+    )

@@ -1,0 +1,11 @@
+import pytest
+
+from tests.azurite.fixtures import azurite, blob_proxy  # noqa: F401
+
+
+@pytest.fixture
+def blob(signed_in, azurite):  # noqa: F811
+    """Azurite as the cloud's Blob, and an app that is signed in."""
+    signed_in.blob_at(azurite.template)
+    signed_in.azurite = azurite
+    return signed_in

@@ -1,0 +1,115 @@
+"""The rights that nodes get: little, for a short time, over https."""
+
+import datetime as dt
+from urllib.parse import parse_qs
+
+import pytest
+from azure.core.exceptions import HttpResponseError
+
+from distdl_jupyter.azure import identity
+from distdl_jupyter.core.data import source
+from distdl_jupyter.core.errors import DataUnavailable, NotSignedIn
+from distdl_jupyter.storage import access, manifest
+
+
+@pytest.fixture
+def container(blob):
+    found = blob.azurite.container()
+    found.put("cifar/a.bin", b"hello")
+    found.put("other.bin", b"other")
+    return found
+
+
+def sign_out(monkeypatch):
+    monkeypatch.delenv("AZURE_CLIENT_SECRET")
+    identity.forget()
+
+
+def signed(place, **more):
+    one = source("train", place)
+    account = access.account(one.account)
+    return access.signature(account, one, blob=manifest.listed(account, one).single, **more)
+
+
+def read(container, sas, name):
+    from azure.storage.blob import BlobServiceClient
+
+    with BlobServiceClient(f"{container.azurite.endpoint}?{sas}") as service:
+        return service.get_blob_client(container.name, name).download_blob().readall()
+
+
+def test_a_signature_reads_over_https_for_an_hour_and_does_no_more(container):
+    sas = signed(container.place("cifar"))
+    words = {name: values[0] for name, values in parse_qs(sas).items()}
+    assert (words["sp"], words["spr"], words["sr"]) == ("r", "https", "c")
+    assert "skoid" in words  # made with a user delegation key, and not with the account's
+    begin, end = (dt.datetime.fromisoformat(words[name]) for name in ("st", "se"))
+    assert dt.timedelta(hours=1) < end - begin <= dt.timedelta(hours=1, minutes=15, seconds=1)
+    assert read(container, sas, "cifar/a.bin") == b"hello"
+    from azure.storage.blob import BlobServiceClient
+
+    with BlobServiceClient(f"{container.azurite.endpoint}?{sas}") as service:
+        with pytest.raises(HttpResponseError):
+            service.get_blob_client(container.name, "cifar/a.bin").delete_blob()
+        with pytest.raises(HttpResponseError):
+            list(service.get_container_client(container.name).list_blobs())
+
+
+def test_a_source_of_one_blob_opens_that_blob_alone(container):
+    sas = signed(container.place("other.bin"))
+    assert "sr=b" in sas
+    assert read(container, sas, "other.bin") == b"other"
+    with pytest.raises(HttpResponseError):
+        read(container, sas, "cifar/a.bin")
+
+
+def test_a_key_of_the_environment_is_taken_only_when_nobody_is_signed_in(container, monkeypatch):
+    monkeypatch.setenv("AZURE_STORAGE_KEY", container.azurite.key)
+    assert not access.account("devstoreaccount1").key
+    sign_out(monkeypatch)
+    found = access.account("devstoreaccount1")
+    assert "the account key in AZURE_STORAGE_KEY is used" in found.warning
+    assert container.azurite.key not in repr(found)
+    assert read(container, signed(container.place("cifar")), "cifar/a.bin") == b"hello"
+
+
+def test_a_connection_string_counts_for_its_own_account(container, monkeypatch):
+    sign_out(monkeypatch)
+    told = f"DefaultEndpointsProtocol=https;AccountName=devstoreaccount1;AccountKey={container.azurite.key}"
+    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", told)
+    assert "AZURE_STORAGE_CONNECTION_STRING" in access.account("devstoreaccount1").warning
+    with pytest.raises(NotSignedIn):
+        access.account("another")
+
+
+def test_nobody_is_signed_in(container, monkeypatch):
+    sign_out(monkeypatch)
+    with pytest.raises(NotSignedIn, match="AZURE_CLIENT_SECRET"):
+        access.account("devstoreaccount1")
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "says"),
+    [
+        (403, "AuthorizationPermissionMismatch", "the role Storage Blob Data Reader"),
+        (403, "AuthorizationFailure", "refuses requests from this network"),
+        (403, "KeyBasedAuthenticationNotPermitted", "takes no account keys"),
+        (409, "PublicAccessNotPermitted", "allows no access without a sign-in"),
+        (403, "SomethingNew", "Azure answered 403 SomethingNew"),
+    ],
+)
+def test_a_refusal_is_a_sentence_with_its_remedy(container, blob, blob_proxy, status, code, says):
+    blob.blob_at(blob_proxy.template)
+    blob_proxy.add("comp=list", status=status, code=code, times=99)
+    with pytest.raises(DataUnavailable, match=says) as caught:
+        signed(container.place("cifar"))
+    assert str(caught.value).startswith(container.place("cifar"))
+
+
+def test_an_account_that_no_name_service_knows(blob):
+    blob.blob_at("https://{account}.blob.invalid")
+    one = source("train", "blob://nobody/data")
+    account = access.account("nobody")
+    account.client._config.retry_policy.total_retries = 0
+    with pytest.raises(DataUnavailable, match=r"No storage account of this name answers\. Check the account's name"):
+        manifest.listed(account, one)
