@@ -12,6 +12,7 @@ import functools
 import re
 import types
 import typing
+from collections.abc import Mapping
 from importlib import metadata
 from typing import Any, Literal
 
@@ -94,17 +95,25 @@ def check_options(kind: Kind, name: str, given: dict[str, Any]) -> Any:
 
     Raises InvalidSpec for an unknown option, a missing one, or a value that an option does not take.
     """
-    fields = {field.name: field for field in options(kind, name)}
+    return checked(get(kind, name).Options, given, f"the {kind[:-1]} {name}")
+
+
+def checked(form: type, given: Mapping[str, Any], whose: str) -> Any:
+    """Return a dataclass that declares options, made from ``given``; ``whose`` they are is for the messages.
+
+    Raises InvalidSpec for an unknown option, a missing one, or a value that an option does not take.
+    """
+    fields = {field.name: field for field in dataclasses.fields(form)}
     for key, value in given.items():
         if key not in fields:
-            raise InvalidSpec(unknown(key, fields, f"option of the {kind[:-1]} {name}"), field=key)
+            raise InvalidSpec(unknown(key, fields, f"option of {whose}"), field=key)
         choices = fields[key].metadata.get("choices")
         if choices and value not in choices:
             raise InvalidSpec(f"{key} is {value!r}, but it takes one of {', '.join(map(str, choices))}.", field=key)
-    return _made(get(kind, name).Options, given)
+    return _made(form, given)
 
 
-def _made(kind: type, given: dict[str, Any]) -> Any:
+def _made(kind: type, given: Mapping[str, Any]) -> Any:
     """Return the options, each of the type that its field says. Raises InvalidSpec."""
     missing = [one.name for one in dataclasses.fields(kind) if _needed(one) and one.name not in given]
     if missing:

@@ -6,12 +6,13 @@ clusters; it knows no screen, no HTTP and nothing of how a cluster of any kind w
 
 from __future__ import annotations
 
-from distdl_jupyter.places.handle import Checks, Nodes, Place, Places, add_cluster, clusters
+from distdl_jupyter.places.handle import Checks, Choices, Nodes, Place, Places, add_cluster, clusters
 from distdl_jupyter.places.listed import every, find, kinds, remove
 from distdl_jupyter.places.standing import Standing, check, look, look_at_all
 
 __all__ = [
     "Checks",
+    "Choices",
     "Nodes",
     "Place",
     "Places",

@@ -10,8 +10,9 @@ from typing import Any
 
 from distdl_jupyter import targets
 from distdl_jupyter.clusters.base import Check, NodeInfo
+from distdl_jupyter.clusters.machines import Choice, Machines
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.places import listed, standing
+from distdl_jupyter.places import listed, making, standing
 from distdl_jupyter.places.standing import Standing
 from distdl_jupyter.presentation import checks as check_words
 from distdl_jupyter.presentation import places as words
@@ -20,6 +21,8 @@ from distdl_jupyter.targets import Target
 
 #: Seconds after which a table of clusters shows a silent one as such.
 PATIENCE = 5.0
+#: Seconds that ``create(wait=True)`` waits at most.
+CREATION = 900.0
 
 
 class Nodes(list[NodeInfo]):
@@ -30,6 +33,16 @@ class Nodes(list[NodeInfo]):
 
     def _repr_html_(self) -> str:
         return table.html(words.node_rows(self)) if self else "<p>No node is known.</p>"
+
+
+class Choices(list[Choice]):
+    """Values that an option may have, which show themselves as a table."""
+
+    def __repr__(self) -> str:
+        return table.text(words.choice_rows(self)) if self else "Nothing is offered."
+
+    def _repr_html_(self) -> str:
+        return table.html(words.choice_rows(self)) if self else "<p>Nothing is offered.</p>"
 
 
 class Checks(list[Check]):
@@ -88,6 +101,42 @@ class Place:
             raise InvalidSpec(f"{self.name} is there by itself and has no options to change.", field="name")
         later = {name: value for name, value in {**target.options, **options}.items() if value is not None}
         targets.change(self.name, later)
+        return self
+
+    def choices(self, field: str) -> Choices:
+        """Return what an option may be here, or a field of ``create``: ``choices("vm_size")``. It may take seconds.
+
+        Raises InvalidSpec, DistDLError.
+        """
+        target = self.target
+        return Choices(making.choices(target.kind, field, target.options))
+
+    def machines(self) -> Machines | None:
+        """Return its machines as a whole, None where they are not made from here. Raises DistDLError."""
+        cluster, options = standing.plugin(self.target)
+        return cluster.machines(options)
+
+    def create(self, *, wait: bool = False, **wanted: Any) -> Place:
+        """Make its machines, where its kind can: ``create(vm_size="Standard_NC4as_T4_v3", max_nodes=4)``.
+
+        Returns when that was accepted; with ``wait`` when they can be used. Raises InvalidSpec, ClusterRefused.
+        """
+        making.create(self.target, wanted)
+        if wait:
+            making.settled(self.target, CREATION)
+        return self
+
+    def scale(self, node_count: int | None = None, *, min_nodes: int | None = None) -> Place:
+        """Change how many nodes there are, or may be at most, and how many stay up (and cost money) without a job.
+
+        Raises InvalidSpec, ClusterRefused.
+        """
+        making.scale(self.target, node_count, min_nodes)
+        return self
+
+    def delete(self) -> Place:
+        """End its machines, where its kind can; the name stays. Raises ClusterRefused while a job runs on it."""
+        making.delete(self.target, active_jobs(self.name))
         return self
 
     def remove(self) -> None:

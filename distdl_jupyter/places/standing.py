@@ -15,8 +15,12 @@ from typing import Any
 
 from distdl_jupyter import registry
 from distdl_jupyter.clusters.base import Check, Cluster, NodeInfo
+from distdl_jupyter.clusters.machines import Machines
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.targets import Target
+
+#: The problem of a cluster whose machines can be made from here, and are not there.
+ABSENT = "Its machines have not been made yet."
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,25 @@ class Standing:
     can_scale: bool = False
     max_node_count: int = 0
     looked: bool = True
+    #: Its machines as a whole, where they are made and unmade from here.
+    machines: Machines | None = None
+
+    @property
+    def billed(self) -> int:
+        """How many nodes cost money now."""
+        return sum(node.billed for node in self.nodes)
+
+    @property
+    def cost_per_hour(self) -> float | None:
+        """What they cost in an hour, None when the price of one is not known."""
+        costs = [node.cost_per_hour for node in self.nodes if node.billed]
+        known = [cost for cost in costs if cost is not None]
+        return sum(known) if costs and len(known) == len(costs) else None
+
+    @property
+    def currency(self) -> str:
+        """The currency of the cost."""
+        return next((node.currency for node in self.nodes if node.billed and node.currency), "")
 
     @property
     def up(self) -> int:
@@ -67,16 +90,22 @@ def look(target: Target) -> Standing:
 def _look(target: Target) -> Standing:
     cluster, options = plugin(target)
     problem = cluster.unavailable(options)
+    machines = cluster.machines(options) if cluster.can_create and not problem else None
+    remedy = ""
+    if machines is not None and not machines.exists:
+        problem, remedy = ABSENT, f"Create them: distdl clusters compute create {target.name}."
     nodes = () if problem else tuple(cluster.nodes(options))
     return Standing(
         target,
         title=cluster.title or cluster.name,
-        detail="" if problem else cluster.detail(options),
+        detail="" if problem else (machines.detail if machines else "") or cluster.detail(options),
         problem=problem,
+        remedy=remedy,
         nodes=nodes,
         far=cluster.far,
-        can_scale=cluster.can_scale,
-        max_node_count=cluster.max_node_count(options, len(nodes)),
+        can_scale=cluster.can_scale and (machines is None or machines.exists),
+        max_node_count=0 if problem and cluster.can_create else cluster.max_node_count(options, len(nodes)),
+        machines=machines,
     )
 
 

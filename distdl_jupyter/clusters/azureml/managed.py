@@ -1,0 +1,267 @@
+"""The machines of a cluster of the kind azureml: looked at, made, scaled and unmade, with what they cost.
+
+What a look sees is kept for some seconds, because pages look every few: less while nodes come and go. How a job runs
+there is not known here.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from abc import ABC
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.clusters.azureml import choices, refusals
+from distdl_jupyter.clusters.azureml.computes import Compute, Computes, Place
+from distdl_jupyter.clusters.azureml.wanted import ComputeWanted, check_name, known_size, minutes
+from distdl_jupyter.clusters.base import Cluster, NodeInfo, NodeState, Remark
+from distdl_jupyter.clusters.machines import Choice, Machines
+from distdl_jupyter.core.errors import ClusterRefused, InvalidSpec
+from distdl_jupyter.core.words import plural
+
+if TYPE_CHECKING:
+    from distdl_jupyter.azure.prices import Price
+
+#: Seconds for which a look is good enough, and while something changes.
+STEADY, MOVING = 10.0, 2.0
+#: Seconds that a price is waited for when somebody is about to make machines.
+_PATIENCE = 5.0
+_ENDED = ("Succeeded", "Failed", "Canceled")
+_WORDS = {"Creating": "creating", "Updating": "changing", "Deleting": "deleting", "Unknown": "changing"}
+#: Azure's states of a node (``NodeState``), as ours; a machine costs from its preparation until it has left.
+_NODES: Mapping[str, tuple[NodeState, str]] = {
+    "idle": ("up", ""),
+    "running": ("up", ""),
+    "preparing": ("starting", "is being prepared"),
+    "leaving": ("starting", "is leaving"),
+    "unusable": ("down", "is unusable: Azure could not prepare it, and it costs money until it is gone"),
+    "preempted": ("down", "was taken away by Azure, as low-priority nodes may be"),
+}
+_FREE = frozenset({"preempted"})
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A compute cluster (None: there is none) with its nodes as Azure tells them, and when that was."""
+
+    compute: Compute | None
+    nodes: tuple[Mapping[str, Any], ...]
+    when: float
+
+    @property
+    def moves(self) -> bool:
+        """Whether something changes there just now."""
+        if self.compute is None or self.compute.state not in _ENDED or self.compute.resizing:
+            return True
+        return any(node.get("nodeState") in ("preparing", "leaving") for node in self.nodes)
+
+
+_lock = threading.Lock()
+_seen: dict[str, Seen] = {}
+
+
+def see(options: Place, *, fresh: bool = False) -> Seen:
+    """Return the compute cluster as it is now, or was some seconds ago. Raises DistDLError."""
+    key = json.dumps([options.subscription_id, options.resource_group, options.workspace, options.compute])
+    with _lock:
+        last = _seen.get(key)
+    if last is not None and not fresh and time.monotonic() - last.when < (MOVING if last.moves else STEADY):
+        return last
+    there = Computes(options)
+    compute = there.get()
+    alive = compute is not None and compute.kind == "AmlCompute" and compute.state != "Creating"
+    found = Seen(compute, tuple(there.nodes()) if alive else (), time.monotonic())
+    with _lock:
+        _seen[key] = found
+    return found
+
+
+def forget() -> None:
+    """Look anew the next time."""
+    with _lock:
+        _seen.clear()
+
+
+class Managed(Cluster, ABC):
+    """The part of a cluster of the kind azureml that knows its machines."""
+
+    title = "Azure ML"
+    complete = False
+    far = True
+    bills = True
+    can_scale = True
+    can_create = True
+    Wanted = ComputeWanted
+    asks = choices.FIELDS
+
+    def choices(self, field: str, options: Mapping[str, Any]) -> list[Choice]:
+        """Return what the account that is signed in sees of subscriptions, workspaces, compute clusters and sizes."""
+        return choices.choices(field, options) if field in choices.FIELDS else []
+
+    def nodes(self, options: Any) -> list[NodeInfo]:
+        """Return the nodes that are up, come up or go. Raises DistDLError when Azure does not tell."""
+        if not options.compute:
+            return []  # serverless nodes come and go with one job
+        found = see(options)
+        return [_node(node, found.compute) for node in found.nodes] if found.compute else []
+
+    def machines(self, options: Any) -> Machines | None:
+        """Return the compute cluster as a whole, None for serverless nodes."""
+        if not options.compute:
+            return None
+        compute = see(options).compute
+        if compute is None:
+            return Machines(exists=False)
+        if compute.kind != "AmlCompute":
+            raise InvalidSpec(f"{compute.name} is a {compute.kind} of the workspace, not a compute cluster.",
+                              field="compute", hint="Choose a compute cluster of the list.")  # fmt: skip
+        price = _price_of(compute)
+        return Machines(
+            exists=True,
+            state=_WORDS.get(compute.state, "") or ("resizing" if compute.resizing else ""),
+            problem=_problem(compute),
+            size=choices.proper(compute.vm_size),
+            detail=_detail(compute),
+            min_nodes=compute.min_nodes,
+            max_nodes=compute.max_nodes,
+            cost_per_hour=price.per_hour if price else None,
+            currency=price.currency if price else "",
+            price_source=price.source if price else "",
+        )
+
+    def max_node_count(self, options: Any, nodes: int) -> int:
+        """Return how many nodes may be up at once."""
+        if not options.compute:
+            return nodes
+        compute = see(options).compute
+        return max(nodes, compute.max_nodes) if compute else nodes
+
+    def scale(self, options: Any, node_count: int) -> Any:
+        """Let at most so many nodes be up; fewer stay up without a job when there would be more than that."""
+        compute = _existing(options)
+        if node_count < 1:
+            raise InvalidSpec("A compute cluster must be allowed 1 node at least.", field="node_count",
+                              hint="Nodes go by themselves when no job needs them; to end it, delete it.")  # fmt: skip
+        Computes(options).scale(least=min(compute.min_nodes, node_count), most=node_count, idle=compute.idle)
+        forget()
+        return options
+
+    def keep_up(self, options: Any, node_count: int) -> None:
+        """Keep so many nodes up without a job too."""
+        compute = _existing(options)
+        if not 0 <= node_count <= compute.max_nodes:
+            most = plural(compute.max_nodes, "node")
+            raise InvalidSpec(f"{compute.name} may have {most} at most.", field="min_nodes",
+                              hint="Keep fewer up, or allow more nodes first.")  # fmt: skip
+        Computes(options).scale(least=node_count, most=compute.max_nodes, idle=compute.idle)
+        forget()
+
+    def forecast(self, options: Any, wanted: Any) -> Machines:
+        """Return what would be made, with the price of a node in the workspace's region."""
+        if not options.compute:
+            raise InvalidSpec("compute is missing.", field="compute", hint="Give the compute cluster a name first.")
+        check_name(options.compute)
+        body = wanted.body(Computes(options).location())
+        price = _price(wanted.size, body["location"], low_priority=wanted.low_priority, patience=_PATIENCE)
+        return Machines(
+            exists=False,
+            size=wanted.size,
+            detail=body["location"],
+            min_nodes=wanted.min_nodes,
+            max_nodes=wanted.max_nodes,
+            cost_per_hour=price.per_hour if price else None,
+            currency=price.currency if price else "",
+            price_source=price.source if price else "",
+        )
+
+    def create(self, options: Any, wanted: Any) -> None:
+        """Ask for the compute cluster that the options name."""
+        check_name(options.compute)
+        there = Computes(options)
+        if (found := there.get()) is not None:
+            what = "compute cluster" if found.kind == "AmlCompute" else found.kind
+            raise ClusterRefused(f"The workspace {options.workspace} has a {what} named {found.name} already.",
+                                 hint="Choose another name for the option compute, or use this one.")  # fmt: skip
+        body = wanted.body(there.location())
+        if wanted.subnet:
+            wanted.check_network(there.subnet_prefixes(wanted.subnet))
+        there.put(body)
+        forget()
+
+    def delete(self, options: Any) -> None:
+        """Ask for the end of the compute cluster and its nodes."""
+        compute = _existing(options)
+        if compute.kind != "AmlCompute":
+            raise ClusterRefused(f"{compute.name} is a {compute.kind}, which is not deleted from here.")
+        Computes(options).delete()
+        forget()
+
+    def afterwards(self, options: Any) -> list[Remark]:
+        """Say which nodes go on costing money: those that stay up without a job."""
+        compute = see(options, fresh=True).compute if options.compute else None
+        if compute is None or not compute.min_nodes:
+            return []
+        stay = "stays up without a job and costs" if compute.min_nodes == 1 else "stay up without a job and cost"
+        text = f"{plural(compute.min_nodes, 'node')} of {compute.name} {stay} money"
+        return [Remark("warning", f"{text}; let them go with min_nodes=0.", "nodes-stay-up")]
+
+
+def _existing(options: Any) -> Compute:
+    if not options.compute:
+        raise ClusterRefused("Serverless nodes come and go with each job, so there is nothing to change.",
+                             hint="Set the option compute to use a compute cluster.")  # fmt: skip
+    compute = see(options, fresh=True).compute
+    if compute is None:
+        raise ClusterRefused(f"The workspace {options.workspace} has no compute cluster named {options.compute}.",
+                             hint="Create it first: distdl clusters compute create NAME --vm-size SIZE.")  # fmt: skip
+    return compute
+
+
+def _node(told: Mapping[str, Any], compute: Compute) -> NodeInfo:
+    word = str(told.get("nodeState") or "").lower()
+    state, detail = _NODES.get(word, ("unknown", f"Azure says {word or 'nothing'}"))
+    run = str(told.get("runId") or "")
+    size = known_size(compute.vm_size)
+    price = _price_of(compute) if word not in _FREE else None
+    return NodeInfo(
+        name=str(told.get("nodeId", "")),
+        state=state,
+        detail=f"runs {run}" if run and state == "up" else detail,
+        gpus=int(size.gpu_count) if size else 0,
+        gpu_name=size.gpu if size else "",
+        cores=(size.vcpus or 0) if size else 0,
+        billed=word not in _FREE,
+        cost_per_hour=price.per_hour if price else None,
+        currency=price.currency if price else "",
+    )
+
+
+def _problem(compute: Compute) -> str:
+    """Return what Azure says of a change that failed, or of nodes that it could not get."""
+    if not compute.errors:
+        return f"Azure says that the last change of {compute.name} failed." if compute.state == "Failed" else ""
+    says, hint = refusals.explained(*compute.errors[0])
+    return f"{says} {hint}".strip()
+
+
+def _detail(compute: Compute) -> str:
+    parts = [choices.proper(compute.vm_size), compute.location]
+    if compute.low_priority:
+        parts.append("low priority: a preempted job starts again, so write checkpoints")
+    if (idle := minutes(compute.idle)) is not None:
+        parts.append(f"nodes go after {idle:g} min without a job")
+    return ", ".join(parts)
+
+
+def _price_of(compute: Compute) -> Price | None:
+    return _price(compute.vm_size, compute.location, low_priority=compute.low_priority)
+
+
+def _price(size: str, location: str, *, low_priority: bool, patience: float = 0.0) -> Price | None:
+    """Return what a node costs in an hour as the Retail Prices API told; wait for it so many seconds at most."""
+    from distdl_jupyter.azure import prices
+
+    return prices.look(choices.proper(size), region=location, low_priority=low_priority, patience=patience).price

@@ -1,0 +1,332 @@
+"""Compute clusters of Azure ML: seen, made, scaled, unmade, with what Azure refuses told as a sentence."""
+
+import dataclasses
+
+import pytest
+
+from distdl_jupyter.azure import settings
+from distdl_jupyter.clusters.azureml import managed
+from distdl_jupyter.clusters.azureml.managed import Managed
+from distdl_jupyter.clusters.azureml.options import AzureMLOptions
+from distdl_jupyter.clusters.azureml.wanted import ComputeWanted, duration, minutes
+from distdl_jupyter.clusters.local import LocalCluster
+from distdl_jupyter.core.errors import AzureRefused, ClusterRefused, DistDLError, InvalidSpec, NotSignedIn
+from distdl_jupyter.testing.sentences import is_sentence
+from tests.standin.computes import SUBSCRIPTION, Computes
+from tests.standin.prices import Prices
+from tests.standin.server import refusal
+
+OPTIONS = AzureMLOptions(subscription_id=SUBSCRIPTION, resource_group="vision", workspace="ws1", compute="gpu")
+T4 = ComputeWanted("Standard_NC4as_T4_v3", max_nodes=4)
+SUBNET = ("/subscriptions/11111111-2222-3333-4444-555555555555/resourceGroups/net/providers/Microsoft.Network/"
+          "virtualNetworks/lab/subnets/nodes")  # fmt: skip
+
+
+class Only(Managed, LocalCluster):
+    """Nothing but the machines."""
+
+    name = "azureml"
+    Options = AzureMLOptions
+
+
+CLUSTER = Only()
+
+
+@pytest.fixture(autouse=True)
+def looked_anew():
+    managed.forget()
+    yield
+    managed.forget()
+
+
+@pytest.fixture
+def service(signed_in):
+    Prices(signed_in.server)
+    return Computes(signed_in.server, signed_in.login)
+
+
+def now(options=OPTIONS):
+    managed.forget()
+    return CLUSTER.machines(options)
+
+
+def test_a_compute_cluster_is_made_scaled_and_unmade(service):
+    assert (now().exists, CLUSTER.nodes(OPTIONS)) == (False, [])
+    CLUSTER.create(OPTIONS, T4)
+    body = service.server.asked("/computes/gpu$")[-1]
+    made = next(one for one in service.server.requests if one.method == "PUT")
+    assert made.json == {
+        "location": "westeurope",
+        "identity": {"type": "SystemAssigned"},
+        "properties": {
+            "computeType": "AmlCompute",
+            "disableLocalAuth": True,
+            "properties": {
+                "osType": "Linux",
+                "vmSize": "Standard_NC4as_T4_v3",
+                "vmPriority": "Dedicated",
+                "scaleSettings": {"minNodeCount": 0, "maxNodeCount": 4, "nodeIdleTimeBeforeScaleDown": "PT10M"},
+                "remoteLoginPortPublicAccess": "Disabled",
+                "enableNodePublicIp": True,
+            },
+        },
+    }
+    found = now()
+    assert (found.exists, found.state, found.problem) == (True, "", "")
+    assert (found.size, found.min_nodes, found.max_nodes) == ("Standard_NC4as_T4_v3", 0, 4)
+    assert "nodes go after 10 min without a job" in found.detail
+    assert CLUSTER.nodes(OPTIONS) == []
+
+    assert CLUSTER.scale(OPTIONS, 2) is OPTIONS
+    CLUSTER.keep_up(OPTIONS, 1)
+    assert (now().min_nodes, now().max_nodes) == (1, 2)
+    assert [node.name for node in CLUSTER.nodes(OPTIONS)] == ["tvmps_00_d"]
+    (warning,) = CLUSTER.afterwards(OPTIONS)
+    assert warning.text == "1 node of gpu stays up without a job and costs money; let them go with min_nodes=0."
+    CLUSTER.keep_up(OPTIONS, 0)
+    assert CLUSTER.afterwards(OPTIONS) == []
+
+    CLUSTER.delete(OPTIONS)
+    assert not now().exists
+    ended = next(one for one in service.server.requests if one.method == "DELETE")
+    assert ended.query["underlyingResourceAction"] == "Delete"
+    assert body.query["api-version"]
+
+
+def test_nodes_say_what_they_do_and_whether_they_cost(service):
+    CLUSTER.create(OPTIONS, T4)
+    service.bring_up("gpu", 6)
+    nodes = service.computes["vision", "ws1", "gpu"].nodes
+    for node, state in zip(nodes, ("idle", "running", "preparing", "unusable", "leaving", "preempted"), strict=True):
+        node["nodeState"] = state
+    nodes[1]["runId"] = "brave_ear_1"
+    managed.forget()
+    found = CLUSTER.nodes(OPTIONS)
+    assert [node.state for node in found] == ["up", "up", "starting", "down", "starting", "down"]
+    assert [node.billed for node in found] == [True] * 5 + [False]
+    assert found[1].detail == "runs brave_ear_1"
+    assert (found[0].gpus, found[0].gpu_name, found[0].cores) == (1, "T4", 4)
+    assert all(node.detail for node in found if node.state == "down")
+    assert CLUSTER.max_node_count(OPTIONS, len(found)) == 6
+
+
+def test_what_nodes_cost_is_known_where_the_prices_api_says_it(service):
+    forecast = CLUSTER.forecast(OPTIONS, dataclasses.replace(T4, min_nodes=1))
+    assert (forecast.exists, forecast.max_nodes, forecast.size) == (False, 4, "Standard_NC4as_T4_v3")
+    assert (forecast.cost_per_hour, forecast.currency) == (0.5, "USD")
+    assert forecast.price_source.startswith("Retail Prices API, westeurope, ")
+    unknown = CLUSTER.forecast(OPTIONS, ComputeWanted("Standard_DS3_v2"))
+    assert unknown.cost_per_hour is None
+    CLUSTER.create(OPTIONS, T4)
+    service.bring_up("gpu", 2)
+    service.bring_up("gpu", 3, "preempted")
+    assert now().cost_per_hour == 0.5
+    assert [node.cost_per_hour for node in CLUSTER.nodes(OPTIONS)] == [0.5, 0.5, None]
+
+
+def test_a_look_is_kept_for_some_seconds_and_less_while_something_changes(service):
+    service.seconds = 600
+    CLUSTER.create(dataclasses.replace(OPTIONS), dataclasses.replace(T4))
+    assert now().state == "creating"
+    service.settle()
+    assert now().state == ""
+    before = len(service.server.requests)
+    for _ in range(20):
+        CLUSTER.nodes(OPTIONS), CLUSTER.machines(OPTIONS), CLUSTER.max_node_count(OPTIONS, 0)
+    assert len(service.server.requests) == before
+
+
+def test_choices_lead_from_a_subscription_to_a_compute(service):
+    CLUSTER.create(OPTIONS, T4)
+    (subscription,) = CLUSTER.choices("subscription_id", {})
+    assert (subscription.value, subscription.label) == (SUBSCRIPTION, "Research")
+    with pytest.raises(InvalidSpec, match="subscription_id is missing"):
+        CLUSTER.choices("workspace", {})
+    given = {"subscription_id": SUBSCRIPTION}
+    found = CLUSTER.choices("workspace", given)
+    assert [(one.value, one.detail, one.sets) for one in found] == [
+        ("talk", "speech, westeurope", {"resource_group": "speech"}),
+        ("ws1", "vision, westeurope", {"resource_group": "vision"}),
+        ("ws2", "vision, eastus", {"resource_group": "vision"}),
+    ]
+    assert [one.value for one in CLUSTER.choices("resource_group", given)] == ["speech", "vision"]
+    with pytest.raises(InvalidSpec, match="resource_group is missing"):
+        CLUSTER.choices("compute", given)
+    given |= {"workspace": "ws1", "resource_group": "vision"}
+    assert [(one.value, one.detail) for one in CLUSTER.choices("compute", given)] == [
+        ("gpu", "Standard_NC4as_T4_v3, 0 of 4 nodes up"),
+    ]
+    sizes = CLUSTER.choices("vm_size", given)
+    assert [one.value for one in sizes] == [
+        "Standard_NC4as_T4_v3", "Standard_NC24ads_A100_v4", "Standard_ND96asr_v4", "Standard_DS3_v2",
+    ]  # fmt: skip
+    assert sizes[0].detail == "1 × T4, 4 vCPUs, 28 GB"
+    assert sizes[-1].detail == "no GPU, 4 vCPUs, 28 GB"
+    assert CLUSTER.choices("experiment", given) == []
+
+
+def test_the_subscription_of_the_settings_is_the_usual_one(service):
+    settings.change(subscription_id=SUBSCRIPTION)
+    options = dataclasses.replace(OPTIONS, subscription_id="")
+    assert not now(options).exists
+    assert len(CLUSTER.choices("workspace", {})) == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "field", "says"),
+    [
+        ({"workspace": "nowhere"}, "workspace", "There is no workspace nowhere in the resource group vision."),
+        ({"resource_group": "nowhere"}, "resource_group", "There is no resource group nowhere in this subscription."),
+        ({"subscription_id": "99999999-2222-3333-4444-555555555555"}, "subscription_id",
+         "No subscription 99999999-2222-3333-4444-555555555555 is visible to this account."),
+    ],
+)  # fmt: skip
+def test_a_wrong_way_to_a_compute_is_told_by_its_part(service, options, field, says):
+    with pytest.raises(InvalidSpec) as caught:
+        now(dataclasses.replace(OPTIONS, **options))
+    assert (caught.value.field, caught.value.message) == (field, says)
+    assert is_sentence(caught.value.hint)
+
+
+def wanted(**more):
+    return ComputeWanted(**{"vm_size": "Standard_NC4as_T4_v3", **more})
+
+
+@pytest.mark.parametrize(
+    ("given", "field", "says"),
+    [
+        ({"max_nodes": 0}, "max_nodes", "max_nodes is 0, but it takes a whole number from 1."),
+        ({"min_nodes": 3, "max_nodes": 2}, "min_nodes", "min_nodes is 3, but max_nodes is 2."),
+        ({"idle_seconds": 5}, "idle_seconds", "idle_seconds is 5, but it takes a whole number from 60."),
+        ({"subnet": "lab/nodes"}, "subnet", "subnet is 'lab/nodes', which is not the id of a subnet."),
+        ({"identity": "me"}, "identity", "identity is 'me', but it takes system, none, or the id of one of yours."),
+    ],
+)
+def test_what_is_wanted_is_checked_where_it_is_said(given, field, says):
+    with pytest.raises(InvalidSpec) as caught:
+        wanted(**given)
+    assert (caught.value.field, caught.value.message) == (field, says)
+
+
+def test_a_retired_size_is_refused_with_its_successor(service):
+    with pytest.raises(
+        InvalidSpec, match=r"Standard_NC6s_v3 was retired on 2025-09-30\. Take Standard_NC40ads_H100_v5"
+    ):
+        CLUSTER.create(OPTIONS, wanted(vm_size="nc6s_v3"))
+    assert not [one for one in service.server.requests if one.method == "PUT"]
+
+
+def test_a_name_that_azure_does_not_take_is_refused_before(service):
+    with pytest.raises(InvalidSpec, match="'ab' cannot be the name of a compute cluster") as caught:
+        CLUSTER.create(dataclasses.replace(OPTIONS, compute="ab"), T4)
+    assert caught.value.field == "compute"
+
+
+def test_a_name_that_is_taken_is_said_so(service):
+    CLUSTER.create(OPTIONS, T4)
+    with pytest.raises(ClusterRefused, match="The workspace ws1 has a compute cluster named gpu already"):
+        CLUSTER.create(OPTIONS, T4)
+
+
+def test_a_quota_shows_though_azure_accepted_first(service):
+    service.without_quota.add("Standard_NC24ads_A100_v4")
+    with pytest.raises(ClusterRefused, match="vCPU quota of 0") as caught:
+        CLUSTER.create(OPTIONS, wanted(vm_size="NC24ads_A100_v4"))
+    assert caught.value.hint.startswith("Take fewer nodes or another size, or ask for more quota")
+    found = now()
+    assert found.exists
+    assert "quota" in found.problem
+
+
+def test_a_failure_that_comes_later_is_told_with_the_machines(service, monkeypatch):
+    monkeypatch.setattr("distdl_jupyter.clusters.azureml.computes.WATCHED", 0.0)
+    service.seconds = 600
+    service.without_quota.add("Standard_NC24ads_A100_v4")
+    CLUSTER.create(OPTIONS, wanted(vm_size="Standard_NC24ads_A100_v4"))
+    assert (now().state, "quota" in now().problem) == ("creating", True)
+    service.settle()
+    assert "ask for more quota" in now().problem
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "hint"),
+    [
+        (refusal(403, "AuthorizationFailed", "The client does not have authorization to perform action."), AzureRefused,
+         "Ask its owner for the role AzureML Compute Operator, or sign in otherwise."),
+        (refusal(409, "ScopeLocked", "The scope cannot perform write operation because it is locked."), ClusterRefused,
+         "Ask for the lock on the resource group to be taken away: compute clusters cannot change under one."),
+        (refusal(400, "SkuNotAvailable", "The requested size is not available in location 'westeurope'."),
+         ClusterRefused, "Azure has no such machines free there now: try again later, another size, or another"),
+        (refusal(400, "ClusterMinNodesExceedCoreQuota", "The specified subscription has a total vCPU quota of 4."),
+         ClusterRefused, "Take fewer nodes or another size"),
+        (refusal(418, "Odd", "I am a teapot."), AzureRefused, ""),
+    ],
+)  # fmt: skip
+def test_what_azure_refuses_says_what_helps(service, answer, kind, hint):
+    service.refuse.append(("PUT", answer))
+    with pytest.raises(kind) as caught:
+        CLUSTER.create(OPTIONS, T4)
+    assert caught.value.hint.startswith(hint)
+    assert "management" not in caught.value.message
+
+
+def test_a_size_that_the_region_has_not_leads_to_the_list(service):
+    with pytest.raises(ClusterRefused, match="is not supported in westeurope") as caught:
+        CLUSTER.create(OPTIONS, wanted(vm_size="Standard_NC96ads_A100_v4"))
+    assert caught.value.hint.startswith("Choose a size that is offered there")
+
+
+def test_nodes_in_a_subnet_have_no_public_address(service):
+    service.subnets[SUBNET] = "10.1.0.0/24"
+    CLUSTER.create(OPTIONS, wanted(subnet=SUBNET, identity="none", low_priority=True, idle_seconds=90))
+    put = next(one for one in service.server.requests if one.method == "PUT").json
+    inner = put["properties"]["properties"]
+    assert (inner["subnet"], inner["enableNodePublicIp"]) == ({"id": SUBNET}, False)
+    assert (inner["vmPriority"], inner["scaleSettings"]["nodeIdleTimeBeforeScaleDown"]) == ("LowPriority", "PT90S")
+    assert "identity" not in put
+    assert "a preempted job starts again" in now().detail
+
+
+def test_a_subnet_that_is_missing_or_in_the_way_is_refused(service):
+    with pytest.raises(DistDLError) as caught:
+        CLUSTER.create(OPTIONS, wanted(subnet=SUBNET))
+    assert caught.value.hint.startswith("Give the whole id of a subnet")
+    service.subnets[SUBNET] = "172.16.4.0/22"
+    with pytest.raises(InvalidSpec, match=r"overlap 172\.16\.0\.0/16"):
+        CLUSTER.create(OPTIONS, wanted(vm_size="Standard_ND96asr_v4", subnet=SUBNET))
+    CLUSTER.create(OPTIONS, wanted(subnet=SUBNET))  # this size has no InfiniBand
+
+
+def test_scaling_asks_for_what_is_possible(service):
+    with pytest.raises(ClusterRefused, match="has no compute cluster named gpu"):
+        CLUSTER.scale(OPTIONS, 2)
+    CLUSTER.create(OPTIONS, wanted(max_nodes=4, min_nodes=2))
+    CLUSTER.scale(OPTIONS, 1)
+    assert (now().min_nodes, now().max_nodes) == (1, 1)
+    with pytest.raises(InvalidSpec, match="gpu may have 1 node at most"):
+        CLUSTER.keep_up(OPTIONS, 2)
+    with pytest.raises(InvalidSpec, match="must be allowed 1 node at least"):
+        CLUSTER.scale(OPTIONS, 0)
+
+
+def test_serverless_nodes_are_neither_shown_nor_changed(signed_in):
+    options = AzureMLOptions(subscription_id=SUBSCRIPTION, resource_group="vision", workspace="ws1", vm_size="x")
+    assert (CLUSTER.nodes(options), CLUSTER.machines(options), CLUSTER.afterwards(options)) == ([], None, [])
+    with pytest.raises(ClusterRefused, match="Serverless nodes come and go"):
+        CLUSTER.scale(options, 2)
+
+
+def test_without_a_sign_in_it_says_how(azure):
+    Computes(azure.server, azure.login)
+    settings.change(credential="environment")
+    with pytest.raises(NotSignedIn) as caught:
+        now()
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(600, "PT10M"), (90, "PT90S"), (3600, "PT60M")])
+def test_durations_are_read_as_they_are_written(seconds, text):
+    assert duration(seconds) == text
+    assert minutes(text) == seconds / 60
+    assert minutes("P1D") is None
+    assert minutes("PT1H30M") == 90

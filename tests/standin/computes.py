@@ -1,0 +1,298 @@
+"""The resource manager's part for machines: subscriptions, workspaces, compute clusters and their nodes.
+
+The shapes are those of the REST API's models (azure-ai-ml's arm_ml_service client) for AmlCompute. A change goes on
+after it was accepted until ``settle()``, or by itself after ``seconds``; nodes come up when ``bring_up`` says so.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.standin.server import Answer, Request, Server, refusal
+
+API = "2024-10-01"
+NETWORK = "2023-09-01"
+SUBSCRIPTION = "11111111-2222-3333-4444-555555555555"
+ML = "/providers/Microsoft.MachineLearningServices"
+_WORKSPACE = rf"/subscriptions/(?P<sub>[^/]+)/resourceGroups/(?P<group>[^/]+){ML}/workspaces/(?P<ws>[^/]+)"
+_COMPUTE = rf"{_WORKSPACE}/computes/(?P<name>[^/]+)"
+_SETTABLE = {"osType", "vmSize", "vmPriority", "scaleSettings", "subnet", "remoteLoginPortPublicAccess",
+             "enableNodePublicIp"}  # fmt: skip
+
+
+@dataclass
+class Compute:
+    body: dict[str, Any]
+    state: str = "Creating"
+    since: float = field(default_factory=time.monotonic)
+    errors: list[dict[str, Any]] = field(default_factory=list)
+    nodes: list[dict[str, Any]] = field(default_factory=list)
+    operation: str = ""
+
+    @property
+    def inner(self) -> dict[str, Any]:
+        return self.body["properties"]["properties"]
+
+
+class Computes:
+    """``refuse`` holds (method, answer) pairs that are used up one by one; ``quota`` are vCPUs by VM family."""
+
+    def __init__(self, server: Server, login: Any, *, seconds: float = 0.0) -> None:
+        self.server, self.login, self.seconds = server, login, seconds
+        self.subscriptions = {SUBSCRIPTION: "Research"}
+        self.workspaces: dict[tuple[str, str], str] = {("vision", "ws1"): "westeurope", ("vision", "ws2"): "eastus",
+                                                       ("speech", "talk"): "westeurope"}  # fmt: skip
+        self.subnets: dict[str, str] = {}
+        self.sizes = {"Standard_NC4as_T4_v3": (4, 1), "Standard_NC24ads_A100_v4": (24, 1), "Standard_DS3_v2": (4, 0),
+                      "Standard_ND96asr_v4": (96, 8)}  # fmt: skip
+        self.computes: dict[tuple[str, str, str], Compute] = {}
+        self.refuse: list[tuple[str, Answer]] = []
+        #: The size whose family has no quota: making it is accepted, and fails afterwards as Azure does it.
+        self.without_quota: set[str] = set()
+        self.operations: dict[str, tuple[str, Compute | None]] = {}
+        self._lock = threading.RLock()
+        for method, pattern, handler in (
+            ("GET", "/subscriptions", self._subscriptions),
+            ("GET", rf"/subscriptions/(?P<sub>[^/]+){ML}/workspaces", self._all_workspaces),
+            ("GET", rf"/subscriptions/(?P<sub>[^/]+){ML}/locations/(?P<where>[^/]+)/vmSizes", self._sizes),
+            ("GET", rf"/subscriptions/(?P<sub>[^/]+){ML}/locations/[^/]+/computeOperationsStatus/(?P<op>[^/]+)",
+             self._operation),
+            ("GET", _WORKSPACE, self._workspace),
+            ("GET", rf"{_WORKSPACE}/computes", self._list),
+            ("GET", _COMPUTE, self._get),
+            ("PUT", _COMPUTE, self._put),
+            ("PATCH", _COMPUTE, self._patch),
+            ("DELETE", _COMPUTE, self._delete),
+            ("POST", rf"{_COMPUTE}/listNodes", self._nodes),
+            ("GET", rf"{_COMPUTE}/listNodes", self._nodes),  # the pages after the first, as the service's SDK asks
+            ("GET", r"(?P<id>/subscriptions/[^/]+/resourceGroups/[^/]+/providers/Microsoft.Network/virtualNetworks/"
+                    r"[^/]+/subnets/[^/]+)", self._subnet),
+        ):  # fmt: skip
+            server.route(method, pattern, self._locked(handler))
+
+    def _locked(self, handler: Any) -> Any:
+        def answer(request: Request) -> Any:
+            with self._lock:
+                self._pass_time()
+                return self._refused(request) or handler(request)
+
+        return answer
+
+    def _refused(self, request: Request) -> Answer | None:
+        if not self.login.bearer(request, self.server.address):
+            return refusal(401, "AuthenticationFailed", "Authentication failed. The 'Authorization' header is missing.")
+        if "api-version" not in request.query:
+            return refusal(
+                400, "MissingApiVersionParameter", "The api-version query parameter (?api-version=) is required."
+            )
+        for at, (method, answer) in enumerate(self.refuse):
+            if method == request.method:
+                del self.refuse[at]
+                return answer
+        return None
+
+    # what there is --------------------------------------------------------------------------------
+
+    def _subscriptions(self, _request: Request) -> Any:
+        found = self.subscriptions.items()
+        return {"value": [{"id": f"/subscriptions/{id_}", "subscriptionId": id_, "displayName": name,
+                           "state": "Enabled"} for id_, name in found]}  # fmt: skip
+
+    def _all_workspaces(self, request: Request) -> Any:
+        sub = request.words["sub"]
+        if sub not in self.subscriptions:
+            return refusal(404, "SubscriptionNotFound", f"The subscription '{sub}' could not be found.")
+        found = [self._workspace_body(sub, *key) for key in self.workspaces]
+        at = int(request.query.get("$skip", 0))
+        # Pages of two: a reader that takes the first page for all is found out.
+        more = {"nextLink": f"{self.server.address}{request.path}?api-version={API}&$skip={at + 2}"}
+        return {"value": found[at : at + 2], **(more if len(found) > at + 2 else {})}
+
+    def _workspace_body(self, sub: str, group: str, name: str) -> dict[str, Any]:
+        return {"id": f"/subscriptions/{sub}/resourceGroups/{group}{ML}/workspaces/{name}", "name": name,
+                "location": self.workspaces[group, name], "type": "Microsoft.MachineLearningServices/workspaces",
+                "kind": "Default", "properties": {"friendlyName": name, "provisioningState": "Succeeded"}}  # fmt: skip
+
+    def _workspace(self, request: Request) -> Any:
+        return self._missing(request) or self._workspace_body(*(request.words[one] for one in ("sub", "group", "ws")))
+
+    def _missing(self, request: Request) -> Answer | None:
+        sub, group, ws = (request.words[one] for one in ("sub", "group", "ws"))
+        if sub not in self.subscriptions:
+            return refusal(404, "SubscriptionNotFound", f"The subscription '{sub}' could not be found.")
+        if group not in {one for one, _ in self.workspaces}:
+            return refusal(404, "ResourceGroupNotFound", f"Resource group '{group}' could not be found.")
+        if (group, ws) not in self.workspaces:
+            return refusal(404, "ResourceNotFound", f"The Resource 'Microsoft.MachineLearningServices/workspaces/{ws}' "
+                           f"under resource group '{group}' was not found.")  # fmt: skip
+        return None
+
+    def _sizes(self, _request: Request) -> Any:
+        return {"value": [
+            {"name": name, "family": "f", "vCPUs": cores, "gpus": gpus, "memoryGB": 28.0, "lowPriorityCapable": True,
+             "premiumIO": True, "osVhdSizeMB": 1047552, "maxResourceVolumeMB": 180224,
+             "supportedComputeTypes": ["AMLCompute", "ComputeInstance"]}
+            for name, (cores, gpus) in self.sizes.items()]}  # fmt: skip
+
+    def _subnet(self, request: Request) -> Any:
+        prefix = self.subnets.get(request.words["id"])
+        if prefix is None:
+            return refusal(404, "NotFound", f"Resource {request.words['id']} not found.")
+        return {"id": request.words["id"], "properties": {"addressPrefix": prefix}}
+
+    # computes -------------------------------------------------------------------------------------
+
+    def _key(self, request: Request) -> tuple[str, str, str]:
+        return request.words["group"], request.words["ws"], request.words["name"]
+
+    def _list(self, request: Request) -> Any:
+        if missing := self._missing(request):
+            return missing
+        mine = (request.words["group"], request.words["ws"])
+        found = [self._body(request, key) for key in self.computes if key[:2] == mine]
+        instance = {"id": "x", "name": "my-laptop", "location": "westeurope",
+                    "properties": {"computeType": "ComputeInstance", "provisioningState": "Succeeded",
+                                   "properties": {"vmSize": "STANDARD_DS3_V2"}}}  # fmt: skip
+        return {"value": [*found, instance]}
+
+    def _get(self, request: Request) -> Any:
+        return self._missing(request) or self._gone(request) or self._body(request, self._key(request))
+
+    def _gone(self, request: Request) -> Answer | None:
+        if self._key(request) in self.computes:
+            return None
+        return refusal(404, "ResourceNotFound", f"Resource {request.words['name']} of type computes not found.")
+
+    def _body(self, request: Request, key: tuple[str, str, str]) -> dict[str, Any]:
+        one = self.computes[key]
+        counts = {f"{state}NodeCount": sum(node["nodeState"] == state for node in one.nodes)
+                  for state in ("idle", "running", "preparing", "unusable", "leaving", "preempted")}  # fmt: skip
+        inner = {**one.inner, "vmSize": one.inner["vmSize"].upper(), "allocationState": "Steady", "errors": [],
+                 "currentNodeCount": len(one.nodes), "targetNodeCount": len(one.nodes),
+                 "nodeStateCounts": counts}  # fmt: skip
+        sub = request.words["sub"]
+        return {"id": f"/subscriptions/{sub}/resourceGroups/{key[0]}{ML}/workspaces/{key[1]}/computes/{key[2]}",
+                "name": key[2], "location": one.body["location"],
+                "properties": {"computeType": "AmlCompute", "provisioningState": one.state,
+                               "provisioningErrors": one.errors or None, "properties": inner}}  # fmt: skip
+
+    def _put(self, request: Request) -> Any:
+        if missing := self._missing(request):
+            return missing
+        if wrong := self._wrong(request):
+            return wrong
+        one = Compute(request.json)
+        self.computes[self._key(request)] = one
+        if one.inner["vmSize"] in self.without_quota:
+            one.errors = [{"error": {
+                "code": "ClusterCoreQuotaReached",
+                "message": "The specified subscription has a Standard NCASv3_T4 family vCPU quota of 0 and cannot "
+                "accomodate for at least 1 requested managed compute nodes which maps to 4 vCPUs.",
+            }}]  # fmt: skip
+        return self._accepted(request, one, self._body(request, self._key(request)), 201)
+
+    def _wrong(self, request: Request) -> Answer | None:
+        body, name = request.json, request.words["name"]
+        inner = body["properties"]["properties"]
+        where = self.workspaces[request.words["group"], request.words["ws"]]
+        if request.query["api-version"] != API:
+            return refusal(400, "NoRegisteredProviderFound", "No registered resource provider found.")
+        if set(body) - {"location", "identity", "properties", "tags"} or set(inner) - _SETTABLE:
+            return refusal(400, "BadRequest", f"Could not find member in {sorted(inner)}.")
+        if body["properties"].get("computeType") != "AmlCompute":
+            return refusal(400, "BadRequest", "computeType is missing")
+        if not 3 <= len(name) <= 24:
+            return refusal(400, "BadArgument", "Compute name is invalid. It can include letters, digits and dashes.")
+        if body.get("location") != where:
+            return refusal(400, "BadRequest", f"Location {body.get('location')} is not {where}.")
+        if inner["vmSize"] not in self.sizes:
+            return refusal(400, "BadRequest", f"The specified Azure ML Compute VM size {inner['vmSize']} is not "
+                           f"supported in {where}.")  # fmt: skip
+        scale = inner["scaleSettings"]
+        if set(scale) != {"minNodeCount", "maxNodeCount", "nodeIdleTimeBeforeScaleDown"}:
+            return refusal(400, "BadRequest", f"scaleSettings has {sorted(scale)}")
+        subnet = (inner.get("subnet") or {}).get("id")
+        if subnet and subnet not in self.subnets:
+            return refusal(400, "BadRequest", f"Subnet {subnet} could not be found.")
+        return None
+
+    def _patch(self, request: Request) -> Any:
+        if gone := self._missing(request) or self._gone(request):
+            return gone
+        one, body = self.computes[self._key(request)], request.json
+        if list(body) != ["properties"] or list(body["properties"]) != ["properties"]:
+            return refusal(400, "BadRequest", "Only properties.properties.scaleSettings can be changed.")
+        scale = body["properties"]["properties"]["scaleSettings"]
+        if scale["minNodeCount"] > scale["maxNodeCount"]:
+            return refusal(400, "BadRequest", "minNodeCount is larger than maxNodeCount.")
+        one.inner["scaleSettings"] = scale
+        one.state, one.since = "Updating", time.monotonic()
+        return self._accepted(request, one, self._body(request, self._key(request)), 200)
+
+    def _delete(self, request: Request) -> Any:
+        if self._missing(request) or self._gone(request):
+            return Answer(status=204)
+        if request.query.get("underlyingResourceAction") != "Delete":
+            return refusal(400, "BadRequest", "underlyingResourceAction must be Delete or Detach.")
+        one = self.computes[self._key(request)]
+        one.state, one.since = "Deleting", time.monotonic()
+        return self._accepted(request, one, b"", 202)
+
+    def _accepted(self, request: Request, one: Compute, body: Any, status: int) -> Answer:
+        id_ = one.operation = uuid.uuid4().hex
+        self.operations[id_] = ("InProgress", one)
+        url = (f"{self.server.address}/subscriptions/{request.words['sub']}{ML}/locations/westeurope/"
+               f"computeOperationsStatus/{id_}?api-version={API}")  # fmt: skip
+        return Answer(body, status, {"Azure-AsyncOperation": url, "Retry-After": "1"})
+
+    def _operation(self, request: Request) -> Any:
+        status, one = self.operations[request.words["op"]]
+        found = {"id": request.path, "status": status}
+        return {**found, "error": one.errors[0]["error"]} if status == "Failed" and one is not None else found
+
+    def _pass_time(self) -> None:
+        for one in self.computes.values():
+            if one.state in ("Creating", "Updating", "Deleting") and time.monotonic() - one.since >= self.seconds:
+                self._end(one)
+        self.computes = {key: one for key, one in self.computes.items() if one.state != "Deleted"}
+
+    def settle(self) -> None:
+        """Bring every change to its end."""
+        with self._lock:
+            for one in self.computes.values():
+                self._end(one)
+            self.computes = {key: one for key, one in self.computes.items() if one.state != "Deleted"}
+
+    def _end(self, one: Compute) -> None:
+        words = {"Creating": "Failed" if one.errors else "Succeeded", "Updating": "Succeeded", "Deleting": "Deleted"}
+        one.state = words.get(one.state, one.state)
+        self.operations[one.operation] = ("Failed" if one.state == "Failed" else "Succeeded", one)
+        if one.state == "Succeeded":
+            self.bring_up(one, max(len(one.nodes), one.inner["scaleSettings"]["minNodeCount"]))
+
+    # nodes ----------------------------------------------------------------------------------------
+
+    def bring_up(self, one: Compute | str, count: int, state: str = "idle") -> None:
+        """Let a compute have so many nodes, new ones in this state."""
+        with self._lock:
+            if isinstance(one, str):
+                one = next(found for key, found in self.computes.items() if key[2] == one)
+            del one.nodes[count:]
+            while len(one.nodes) < count:
+                at = len(one.nodes)
+                one.nodes.append({"nodeId": f"tvmps_{at:02d}_d", "privateIpAddress": f"10.0.0.{4 + at}",
+                                  "publicIpAddress": "", "port": 50000, "nodeState": state, "runId": None})  # fmt: skip
+
+    def _nodes(self, request: Request) -> Any:
+        if gone := self._missing(request) or self._gone(request):
+            return gone
+        if (request.method == "GET") != ("$skip" in request.query):
+            return refusal(405, "MethodNotAllowed", "listNodes takes POST; its next pages take GET.")
+        nodes = self.computes[self._key(request)].nodes
+        at = int(request.query.get("$skip", 0))
+        more = {"nextLink": f"{self.server.address}{request.path}?api-version={API}&$skip={at + 2}"}
+        return {"nodes": nodes[at : at + 2], **(more if len(nodes) > at + 2 else {})}
