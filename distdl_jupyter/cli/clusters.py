@@ -11,6 +11,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import registry
+from distdl_jupyter.cli import computes
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.names import unknown
 from distdl_jupyter.form.arguments import Parser, add_option
@@ -49,6 +50,8 @@ def add_to(commands: Any) -> None:
 
     one = _verb(verbs, "remove", _remove, "forget a named cluster; its machines stay as they are")
     one.add_argument("name", help="the cluster")
+
+    computes.add_to(verbs)
 
 
 def _verb(verbs: Any, name: str, run: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:

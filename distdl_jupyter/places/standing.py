@@ -42,6 +42,7 @@ class Standing:
     looked: bool = True
     #: Its machines as a whole, where they are made and unmade from here.
     machines: Machines | None = None
+    can_create: bool = False
 
     @property
     def billed(self) -> int:
@@ -106,6 +107,7 @@ def _look(target: Target) -> Standing:
         can_scale=cluster.can_scale and (machines is None or machines.exists),
         max_node_count=0 if problem and cluster.can_create else cluster.max_node_count(options, len(nodes)),
         machines=machines,
+        can_create=cluster.can_create,
     )
 
 

@@ -21,6 +21,7 @@ def told(kind: registry.Kind, name: str) -> Plugin:
             options=_options(plugin),
             problem=_problem(kind, plugin),
             remedy="",
+            wanted=_wanted(plugin),
         )
     except DistDLError as error:
         return Plugin(name, name, (), {"type": "object", "properties": {}}, error.message, error.hint)
@@ -34,7 +35,18 @@ def _options(plugin: Any) -> dict[str, Any]:
     suggestions = plugin.suggestions() if hasattr(plugin, "suggestions") else {}
     for name, values in suggestions.items():
         found["properties"][name]["examples"] = list(values)
-    return found
+    return _asked(found, plugin)
+
+
+def _wanted(plugin: Any) -> dict[str, Any] | None:
+    return _asked(json_schema(plugin.Wanted), plugin) if getattr(plugin, "can_create", False) else None
+
+
+def _asked(schema: dict[str, Any], plugin: Any) -> dict[str, Any]:
+    """Mark the properties whose values the plug-in knows when it is asked."""
+    for name in set(getattr(plugin, "asks", ())) & set(schema["properties"]):
+        schema["properties"][name]["x-asked"] = True
+    return schema
 
 
 def _problem(kind: registry.Kind, plugin: Any) -> str:

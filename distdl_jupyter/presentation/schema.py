@@ -302,6 +302,8 @@ class ComparisonRow:
 class Plugin:
     """One backend or kind of cluster; ``options`` is the JSON schema of its options.
 
+    A property with ``x-asked`` has values that the server can be asked for.
+
     ``problem`` says why it cannot be used here ("" when it can), ``remedy`` what changes that.
     """
 
@@ -311,3 +313,5 @@ class Plugin:
     options: dict[str, Any]
     problem: str
     remedy: str
+    #: The JSON schema of what is said of machines that this kind of cluster can make, None for one that makes none.
+    wanted: dict[str, Any] | None = None

@@ -7,10 +7,11 @@ import dataclasses
 import time
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter import places, registry, targets
+from distdl_jupyter import places, targets
 from distdl_jupyter.core import words
-from distdl_jupyter.places import standing
+from distdl_jupyter.places import making, standing
 from distdl_jupyter.presentation import checks
+from distdl_jupyter.presentation import places as words_of_places
 from distdl_jupyter.server.base import Handler, answers, reads
 from distdl_jupyter.server.schema import (
     CheckCluster,
@@ -18,6 +19,7 @@ from distdl_jupyter.server.schema import (
     Cluster,
     ClusterChecks,
     ClusterList,
+    MachineSet,
     NewCluster,
     Node,
     NodeState,
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from distdl_jupyter.clusters.base import NodeInfo
+    from distdl_jupyter.clusters.machines import Machines
     from distdl_jupyter.places import Standing
     from distdl_jupyter.server.app import DistDLApp
     from distdl_jupyter.server.listing import Listed
@@ -61,7 +64,19 @@ def _told(one: Standing, jobs: Sequence[Listed]) -> Cluster:
         node_count=len(one.nodes),
         max_node_count=one.max_node_count,
         options=dict(target.options),
+        can_create=one.can_create,
+        machines=machine_set(one.machines),
+        billed=one.billed,
+        cost_per_hour=one.cost_per_hour,
+        currency=one.currency,
     )
+
+
+def machine_set(machines: Machines | None) -> MachineSet | None:
+    """Return machines as pages are told of them."""
+    if machines is None:
+        return None
+    return MachineSet(**dataclasses.asdict(machines), says=words_of_places.forecast(machines))
 
 
 def _nodes(one: Standing, jobs: Sequence[Listed]) -> tuple[Node, ...]:
@@ -90,6 +105,7 @@ def _node(plugin: Any, node: NodeInfo, target: Target, jobs: Sequence[Listed]) -
         load=node.load,
         ranks=node.ranks,
         jobs=tuple(job.row.id for job in running),
+        billed=node.billed,
     )
 
 
@@ -131,27 +147,13 @@ class ClusterByName(Handler):
     @answers(Cluster, body=ScaleCluster, refuses=(404, 409, 424))
     async def patch(self, name: str, body: ScaleCluster) -> Cluster:
         """Change how many nodes a cluster has."""
-        target = await self.apart(_scaled, name, body.node_count)
+        target = await self.apart(making.scale, await self.apart(places.find, name), body.node_count, body.min_nodes)
         return (await shown(self.app, [target]))[0]
 
     @answers(status=204, refuses=(404, 409))
     async def delete(self, name: str) -> None:
         """Forget a named cluster on which no job runs."""
         await self.apart(_removed, name, self.app)
-
-
-def _scaled(name: str, node_count: int) -> Target:
-    target = places.find(name)
-    plugin = registry.get("clusters", target.kind)
-    options = registry.check_options("clusters", target.kind, dict(target.options))
-    later = plugin.scale(options, node_count)
-    if not target.named:
-        return target
-    # Only what differs from the default is kept, as a user would write it.
-    fields = {field.name: getattr(later, field.name) for field in dataclasses.fields(later)}
-    usual = registry.check_options("clusters", target.kind, {})
-    changed = {name: value for name, value in fields.items() if value != getattr(usual, name) or name in target.options}
-    return targets.change(target.name, changed)
 
 
 def _removed(name: str, app: DistDLApp) -> None:

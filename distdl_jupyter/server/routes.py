@@ -15,6 +15,7 @@ from distdl_jupyter.server.form import Form
 from distdl_jupyter.server.jobs import CancelJob, JobById, JobResult, Jobs, RerunJob
 from distdl_jupyter.server.late import BASE
 from distdl_jupyter.server.log import JobCurve, JobLog, JobMetrics
+from distdl_jupyter.server.machines import Choices, Forecast, Machines
 from distdl_jupyter.server.outputs import OutputFile, Outputs
 from distdl_jupyter.server.plugins import Advise, Plugins, VmSizes
 
@@ -22,6 +23,9 @@ ROUTES: tuple[tuple[str, type[Handler]], ...] = (
     ("/clusters", Clusters),
     ("/clusters/{name}", ClusterByName),
     ("/clusters/{name}/check", CheckOfCluster),
+    ("/clusters/{name}/machines", Machines),
+    ("/clusters/{name}/forecast", Forecast),
+    ("/choices", Choices),
     ("/jobs", Jobs),
     ("/jobs/{id}", JobById),
     ("/jobs/{id}/cancel", CancelJob),

@@ -54,6 +54,29 @@ class Node:
     load: float | None
     ranks: int | None
     jobs: tuple[str, ...]
+    #: It costs money now.
+    billed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MachineSet:
+    """A cluster's machines as a whole, or those that would be made; ``state`` is a word while something changes.
+
+    ``cost_per_hour`` is the price of one node, None when it is not known; ``price_source`` says who told it.
+    """
+
+    exists: bool
+    state: str
+    problem: str
+    size: str
+    detail: str
+    min_nodes: int
+    max_nodes: int
+    cost_per_hour: float | None
+    currency: str
+    price_source: str
+    #: What they cost, in sentences.
+    says: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +101,46 @@ class Cluster:
     node_count: int
     max_node_count: int
     options: dict[str, Any]
+    #: Its machines are made and unmade from here; None for machines of others, and while nobody knows.
+    can_create: bool
+    machines: MachineSet | None
+    #: How many nodes cost money now, and how much they all cost in an hour, None when that is not known.
+    billed: int
+    cost_per_hour: float | None
+    currency: str
+
+
+@dataclass(frozen=True, slots=True)
+class NewMachines:
+    """What machines to make: the fields of the kind's ``wanted``."""
+
+    wanted: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ChoicesQuestion:
+    """What one ``option`` of a kind of cluster may be, where these ``options`` are filled in so far."""
+
+    kind: str
+    option: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceRow:
+    """One value with words for people; ``sets`` are other options that come with it."""
+
+    value: str
+    label: str
+    detail: str
+    sets: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceList:
+    """All values that are offered."""
+
+    choices: tuple[ChoiceRow, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +161,10 @@ class NewCluster:
 
 @dataclass(frozen=True, slots=True)
 class ScaleCluster:
-    """How many nodes a cluster shall have."""
+    """How many nodes a cluster shall have, or may have; ``min_nodes`` stay up without a job. None changes nothing."""
 
-    node_count: int = field(metadata={"help": "nodes", "minimum": 0, "maximum": 10_000})
+    node_count: int | None = _number(None, "nodes", 0, 10_000)
+    min_nodes: int | None = _number(None, "nodes that stay up without a job", 0, 10_000)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,161 @@
+"""``distdl clusters compute``: the machines of clusters whose kind can make them, listed, made, scaled and ended.
+
+NAME is a named cluster. The flags of ``create`` come from what its kind says of machines (``Cluster.Wanted``). What
+costs money is said, and asked, before it is done.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.form.arguments import Parser, add_option
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from distdl_jupyter.places import Place
+
+_PATIENCE = 10.0
+
+
+def add_to(verbs: Any) -> None:
+    """Add the command with its own commands to the parser of ``distdl clusters``."""
+    text = "list, create, scale and delete the machines of a cluster"
+    parser = verbs.add_parser("compute", help=text, description=f"{text[0].upper()}{text[1:]}.")
+    parser.set_defaults(run=lambda _chosen: _usage(parser))
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+
+    one = _verb(commands, "list", _list, "list clusters with their machines and what they cost")
+    one.add_argument("name", nargs="?", help="a named cluster: what else is there beside its machines")
+
+    one = _verb(commands, "sizes", _sizes, "list the sizes that new machines of a cluster can have")
+    one.add_argument("name", help="a named cluster")
+
+    one = _verb(commands, "create", _create, "make the machines of a cluster")
+    one.add_argument("name", help="a named cluster")
+    one.add_argument("flags", nargs=argparse.REMAINDER, metavar="--option value",
+                     help="what machines: distdl clusters compute create NAME --help lists them")  # fmt: skip
+
+    one = _verb(commands, "scale", _scale, "change how many nodes a cluster may have")
+    one.add_argument("name", help="a named cluster")
+    one.add_argument("--max-nodes", type=int, metavar="N", help="most nodes that may be up at once")
+    one.add_argument("--min-nodes", type=int, metavar="N", help="nodes that stay up, and cost money, without a job")
+    _add_yes(one)
+
+    one = _verb(commands, "delete", _delete, "end the machines of a cluster; its name stays")
+    one.add_argument("name", help="a named cluster")
+    _add_yes(one)
+
+
+def _verb(commands: Any, name: str, run: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
+    one: argparse.ArgumentParser = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+    one.set_defaults(run=run)
+    return one
+
+
+def _add_yes(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask first")
+
+
+def _usage(parser: argparse.ArgumentParser) -> int:
+    parser.print_help()
+    return 2
+
+
+def _list(chosen: argparse.Namespace) -> int:
+    from distdl_jupyter import places, registry
+    from distdl_jupyter.presentation import table
+    from distdl_jupyter.presentation.places import cluster_rows
+
+    if chosen.name is not None:
+        print(repr(_place(chosen.name).choices("compute")))
+        return 0
+    makers = [target for target in places.every() if registry.get("clusters", target.kind).can_create]
+    if not makers:
+        print("No cluster here has machines that are made from here. Example: distdl clusters add gpu azureml --help")
+        return 0
+    print(table.text(cluster_rows(places.look_at_all(makers, _PATIENCE))))
+    return 0
+
+
+def _sizes(chosen: argparse.Namespace) -> int:
+    print(repr(_place(chosen.name).choices("vm_size")))
+    return 0
+
+
+def _create(chosen: argparse.Namespace) -> int:
+    from distdl_jupyter import registry
+    from distdl_jupyter.places import making
+    from distdl_jupyter.presentation.places import forecast
+
+    place = _place(chosen.name)
+    wanted = _wanted(registry.get("clusters", place.kind), place.name, chosen.flags)
+    yes, wait = wanted.pop("yes", False), wanted.pop("wait", False)
+    found = making.forecast(place.target, wanted)
+    print(f"{place.name}: up to {found.max_nodes} of {found.size}. {forecast(found)}")
+    if not (yes or _agreed("Create them?")):
+        return 1
+    place.create(wait=wait, **wanted)
+    print(f"{place.name} {'can be used' if wait else 'is being made'}. See: distdl clusters show {place.name}")
+    return 0
+
+
+def _wanted(kind: Any, name: str, words: list[str]) -> dict[str, Any]:
+    """Return the fields of ``Wanted`` that the words of a command line give, and ``yes`` and ``wait``."""
+    import dataclasses
+
+    parser = Parser(f"distdl clusters compute create {name}", "What machines to make.")
+    parser.argument_default = argparse.SUPPRESS
+    for field in dataclasses.fields(kind.Wanted):
+        add_option(parser, field)
+    _add_yes(parser)
+    parser.add_argument("--wait", action="store_true", help="come back when they can be used")
+    if {"-h", "--help"} & set(words):
+        parser.print_help()
+        raise SystemExit(0)
+    return parser.read(words)
+
+
+def _scale(chosen: argparse.Namespace) -> int:
+    from distdl_jupyter.presentation.places import kept_up
+
+    if chosen.max_nodes is None and chosen.min_nodes is None:
+        raise InvalidSpec("Nothing is to be changed.", field="max_nodes", hint="Give --max-nodes or --min-nodes.")
+    place = _place(chosen.name)
+    if warning := kept_up(chosen.min_nodes or 0):
+        print(warning)
+        if not (chosen.yes or _agreed("Keep them up?")):
+            return 1
+    place.scale(chosen.max_nodes, min_nodes=chosen.min_nodes)
+    print(f"{place.name} changes. See: distdl clusters show {place.name}")
+    return 0
+
+
+def _delete(chosen: argparse.Namespace) -> int:
+    place = _place(chosen.name)
+    if not (chosen.yes or _agreed(f"Delete the machines of {place.name}?")):
+        return 1
+    place.delete()
+    print(f"The machines of {place.name} are being deleted.")
+    return 0
+
+
+def _place(name: str) -> Place:
+    """Return a cluster whose kind can make machines. Raises ClusterNotFound, InvalidSpec."""
+    from distdl_jupyter import registry
+    from distdl_jupyter.places import Place
+
+    place = Place(name)
+    if not registry.get("clusters", place.kind).can_create:
+        raise InvalidSpec(f"The machines of {name} are neither made nor unmade from here.", field="name")
+    return place
+
+
+def _agreed(question: str) -> bool:
+    """Ask at the terminal; where nobody can answer, the flag --yes must have said it."""
+    if not sys.stdin.isatty():
+        raise InvalidSpec(f"{question.rstrip('?')} has to be agreed to.", field="yes", hint="Add --yes.")
+    return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")

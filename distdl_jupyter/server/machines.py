@@ -1,0 +1,66 @@
+"""Machines over HTTP: what they would cost, making and ending them, and what the options of a cluster may be.
+
+What asks a cloud takes seconds and runs in threads of its own, so that a silent one keeps no other request waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from distdl_jupyter import places
+from distdl_jupyter.places import making
+from distdl_jupyter.server.base import Handler, answers, reads
+from distdl_jupyter.server.clusters import machine_set, shown
+from distdl_jupyter.server.schema import ChoiceList, ChoiceRow, ChoicesQuestion, Cluster, MachineSet, NewMachines
+
+if TYPE_CHECKING:
+    from distdl_jupyter.clusters.machines import Choice
+
+
+class Choices(Handler):
+    """What the options of a kind of cluster may be."""
+
+    @answers(ChoiceList, body=ChoicesQuestion, refuses=(409, 424))
+    @reads
+    async def post(self, body: ChoicesQuestion) -> ChoiceList:
+        """List the values of one option, as far as they can be seen from here; it may take seconds."""
+        found = await asyncio.to_thread(making.choices, body.kind, body.option, body.options)
+        return ChoiceList(tuple(_row(one) for one in found))
+
+
+def _row(one: Choice) -> ChoiceRow:
+    return ChoiceRow(one.value, one.label or one.value, one.detail, dict(one.sets))
+
+
+class Machines(Handler):
+    """The machines of a cluster whose kind can make them."""
+
+    @answers(Cluster, status=202, body=NewMachines, refuses=(404, 409, 424))
+    async def post(self, name: str, body: NewMachines) -> Cluster:
+        """Make the machines; the answer comes when that was accepted."""
+        target = await self.apart(places.find, name)
+        await asyncio.to_thread(making.create, target, body.wanted)
+        return (await shown(self.app, [target]))[0]
+
+    @answers(Cluster, status=202, refuses=(404, 409, 424))
+    async def delete(self, name: str) -> Cluster:
+        """End the machines, on which no job may run; the cluster keeps its name."""
+        target = await self.apart(places.find, name)
+        active = [job for job in await self.apart(self.app.listing.all) if job.active]
+        mine = [job for job in active if job.row.compute_target == name]
+        await asyncio.to_thread(making.delete, target, mine)
+        return (await shown(self.app, [target]))[0]
+
+
+class Forecast(Handler):
+    """Machines that are not made yet."""
+
+    @answers(MachineSet, body=NewMachines, refuses=(404, 409, 424))
+    @reads
+    async def post(self, name: str, body: NewMachines) -> MachineSet:
+        """Say what machines these would be and what they would cost."""
+        target = await self.apart(places.find, name)
+        found = machine_set(await asyncio.to_thread(making.forecast, target, body.wanted))
+        assert found is not None
+        return found
