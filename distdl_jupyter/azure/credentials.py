@@ -46,22 +46,51 @@ def unattended(kind: str, settings: AzureSettings) -> TokenCredential:
     return Lasting(makers[kind](settings))
 
 
-def attended(kind: str, settings: AzureSettings, shown: Callable[[str, str, float], None]) -> Any:
+def attended(
+    kind: str,
+    settings: AzureSettings,
+    shown: Callable[[str, str, float], None],
+    *,
+    stopped: threading.Event | None = None,
+    record: Any | None = None,
+    **cache: Any,
+) -> Any:
     """Return azure-identity's credential that asks a person once, by ``authenticate(scopes=...)``.
 
     ``shown(address, code, until)`` is called with a device code and the time (epoch) at which it ends. Later requests
-    for a token never ask: they fail when the sign-in has expired.
+    for a token never ask: they fail when the sign-in has expired. Setting ``stopped`` ends the wait for a code at its
+    next question. ``record`` is who was signed in before, ``cache`` where their tokens are kept.
     """
     from azure.identity import DeviceCodeCredential, InteractiveBrowserCredential
 
-    common = {**_place(settings), "disable_automatic_authentication": True}
+    common = {**_place(settings), **cache, "disable_automatic_authentication": True, "authentication_record": record}
+    if record is not None:  # It holds the authority itself; azure-identity takes no second one.
+        del common["authority"]
     if settings.tenant_id:
         common["tenant_id"] = settings.tenant_id
     if settings.client_id:
         common["client_id"] = settings.client_id
     if kind == "browser":
         return InteractiveBrowserCredential(**common)
-    return DeviceCodeCredential(prompt_callback=lambda at, code, until: shown(at, code, until.timestamp()), **common)
+    return DeviceCodeCredential(
+        prompt_callback=lambda at, code, until: shown(at, code, until.timestamp()),
+        transport=_stoppable(stopped or threading.Event()),
+        **common,
+    )
+
+
+def _stoppable(stopped: threading.Event) -> Any:
+    """Return a transport that asks nothing more once ``stopped`` is set: MSAL has no other end for a code's wait."""
+    from azure.core.exceptions import ClientAuthenticationError
+    from azure.core.pipeline.transport import RequestsTransport
+
+    class Stoppable(RequestsTransport):  # type: ignore[misc,unused-ignore]
+        def send(self, request: Any, **more: Any) -> Any:
+            if stopped.is_set():
+                raise ClientAuthenticationError(message="The sign-in was cancelled.")
+            return super().send(request, **more)
+
+    return Stoppable()
 
 
 def variables_missing() -> list[str]:

@@ -18,7 +18,9 @@ _POLICY = (
     "The organisation's policy refuses this way to sign in.",
     "Take another one (browser, or az login on a machine that it trusts), or ask the tenant's administrator.",
 )
-_EXPIRED = ("The sign-in has expired.", _AGAIN)
+#: How the message of a sign-in that has to be renewed begins.
+EXPIRED = "The sign-in has expired"
+_EXPIRED = (f"{EXPIRED}.", _AGAIN)
 _CODE_EXPIRED = ("The code was not entered in time.", "Start again and enter the new code.")
 _DECLINED = ("The sign-in was declined.", "Start again and choose an account that may use Azure.")
 _SECOND_FACTOR = (
@@ -103,6 +105,7 @@ AADSTS: dict[str, tuple[str, str]] = {
 }  # fmt: skip
 
 _CLI_AGAIN = "Run az login in a terminal of this machine, then try again."
+_NO_KEYRING = "Cache encryption is impossible"
 #: What azure-identity writes -> (what happened, remedy). The first that is found in the text is taken.
 _TEXTS: tuple[tuple[str, tuple[str, str]], ...] = (
     (
@@ -131,10 +134,10 @@ _TEXTS: tuple[tuple[str, tuple[str, str]], ...] = (
         ("No port is free for the browser to come back to.", "Sign in with a device code instead."),
     ),
     (
-        "Cache encryption is impossible",
+        _NO_KEYRING,
         (
             "This machine has no keyring, so the sign-in cannot be kept on disk encrypted.",
-            "Set token_cache=False, or install libsecret with its Python binding (gi).",
+            "Set token_cache=False to keep it in memory, or token_cache=plain for a file that only you may read.",
         ),
     ),
     (
@@ -148,6 +151,7 @@ _TEXTS: tuple[tuple[str, tuple[str, str]], ...] = (
         "no response from the IMDS",
         ("This machine has no managed identity.", "It is for machines of Azure; sign in otherwise here."),
     ),
+    ("The sign-in was cancelled", ("The sign-in was cancelled.", "Start again when you want to.")),
     ("interaction_required", _EXPIRED),
     ("Interactive authentication is required", _EXPIRED),
     ("Unable to get authority configuration", _WRONG_TENANT),
@@ -189,6 +193,11 @@ def explained(text: str) -> NotSignedIn:
         if _NO_NETWORK.search(text):
             return NotSignedIn(_SILENT[0], hint=_SILENT[1])
     return NotSignedIn(f"Azure gave no token: {_shortened(text)}", hint=_AGAIN)
+
+
+def no_keyring(error: BaseException) -> bool:
+    """Say whether tokens could not be kept because the machine has no keyring."""
+    return _NO_KEYRING in str(error)
 
 
 def _shortened(text: str) -> str:

@@ -200,8 +200,11 @@ class Login:
         code = secrets.token_urlsafe(30)
         self.given.add(code)
         self._authorized[code] = query
-        answer = urlencode({"code": code, "state": query.get("state", ""), "client_info": _client_info()})
-        return Answer("", 302, {"Location": f"{back}?{answer}"})
+        told = {"code": code, "state": query.get("state", ""), "client_info": _client_info()}
+        if query.get("response_mode") != "form_post":
+            return Answer("", 302, {"Location": f"{back}?{urlencode(told)}"})
+        fields = "".join(f'<input type="hidden" name="{name}" value="{value}">' for name, value in told.items())
+        return Answer(f'<form method="post" action="{back}">{fields}</form>', headers={"Content-Type": "text/html"})
 
     def _by_authorization_code(self, form: dict[str, str]) -> Answer:
         asked = self._authorized.pop(form.get("code", ""), None)

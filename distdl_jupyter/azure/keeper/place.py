@@ -1,0 +1,53 @@
+"""Where a keeper is met, and who is at the other end of its socket. Standard library and jupyter_core's paths only."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import stat
+import struct
+import sys
+import tempfile
+from pathlib import Path
+
+from distdl_jupyter.core.errors import DistDLError
+
+#: The longest path that a Unix socket takes everywhere (104 bytes with the closing one on macOS).
+_LONGEST = 103
+
+
+def socket_file() -> Path:
+    """Return the keeper's socket: one for each machine, since a home directory may be shared by several."""
+    from jupyter_core.paths import jupyter_runtime_dir
+
+    runtime = Path(jupyter_runtime_dir())
+    name = f"azure-{hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]}.sock"
+    path = runtime / "distdl" / name
+    if len(os.fsencode(path)) <= _LONGEST:
+        return path
+    return Path(tempfile.gettempdir()) / f"distdl-{os.getuid()}-{_short(runtime)}" / name
+
+
+def _short(path: Path) -> str:
+    return hashlib.sha256(os.fsencode(path)).hexdigest()[:10]
+
+
+def secured(folder: Path) -> Path:
+    """Make a folder that its owner alone may enter. Raises DistDLError when somebody else owns it."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise DistDLError(f"{folder} belongs to somebody else.", hint="Set JUPYTER_RUNTIME_DIR to a folder of yours.")
+    if stat.S_IMODE(found.st_mode) != 0o700:
+        folder.chmod(0o700)
+    return folder
+
+
+def peer_uid(connection: socket.socket) -> int:
+    """Return the user id of the process at the other end, as the operating system knows it."""
+    if sys.platform == "darwin":
+        # struct xucred: version, uid, ...; SOL_LOCAL is 0 and LOCAL_PEERCRED 1 (sys/un.h).
+        return int(struct.unpack("II", connection.getsockopt(0, 1, 76)[:8])[1])
+    asked = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return int(struct.unpack("3i", asked)[1])
