@@ -11,7 +11,7 @@ import signal
 import sys
 from pathlib import Path
 
-from distdl_jupyter import registry
+from distdl_jupyter import monitoring, registry
 from distdl_jupyter.clusters.processes import adopt_orphans
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.store import JobFolder
@@ -20,7 +20,7 @@ from distdl_jupyter.supervisor.run import Supervisor
 
 
 def main() -> None:
-    """Set up signals and the guardian, then hand over to the supervisor."""
+    """Set up signals and the guardian, hand over to the supervisor, and tell of the ended job who wants to know."""
     folder = JobFolder(Path(sys.argv[1]))
     os.set_inheritable(int(sys.argv[2]), False)  # noqa: FBT003 - the lock stays here, ranks must not hold it
     secret_variables = json.loads(sys.stdin.readline() or "{}")
@@ -32,6 +32,7 @@ def main() -> None:
     supervisor.run()
     if guardian is not None:
         guardian.dismiss()
+    monitoring.start(folder)
 
 
 def _goes_on_alone(folder: JobFolder) -> bool:

@@ -1,0 +1,97 @@
+"""Whether jobs are told to a monitoring system. Where to is said by the environment, as OpenTelemetry has it.
+
+Kept in ``distdl_monitoring.json`` in the user's Jupyter configuration folder. A connection string or a header with a
+key stays in the environment of Jupyter: it is neither kept nor shown here, and alone it turns nothing on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from distdl_jupyter.core.errors import DistDLError, InvalidSpec
+from distdl_jupyter.core.names import unknown
+
+FILE = "distdl_monitoring.json"
+#: What each exporter reads its destination from; the first is Application Insights, the others are OTLP's standard.
+CONNECTION_STRING = "APPLICATIONINSIGHTS_CONNECTION_STRING"
+ENDPOINTS = (
+    "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
+)  # fmt: skip
+_YES, _NO = ("true", "1", "yes", "on"), ("false", "0", "no", "off", "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MonitoringSettings:
+    """Settings by the names of ``%dist_config monitoring``."""
+
+    enabled: bool = field(
+        default=False,
+        metadata={
+            "help": f"Send spans and metrics of ended jobs to Application Insights ({CONNECTION_STRING}) and to OTLP "
+            f"({ENDPOINTS[0]}), whichever the environment names."
+        },
+    )
+
+
+def file() -> Path:
+    """Return where the settings are kept."""
+    from jupyter_core.paths import jupyter_config_dir
+
+    return Path(jupyter_config_dir()) / FILE
+
+
+def read() -> MonitoringSettings:
+    """Return the settings, defaults where there is no file. Raises DistDLError when it is broken."""
+    try:
+        kept = json.loads(file().read_text(encoding="utf-8"))
+        return MonitoringSettings(enabled=kept.get("enabled") is True)
+    except FileNotFoundError:
+        return MonitoringSettings()
+    except (OSError, ValueError, AttributeError) as error:
+        raise DistDLError(f"The settings for monitoring in {file()} cannot be read ({type(error).__name__}).",
+                          hint="Mend or delete that file.") from None  # fmt: skip
+
+
+def change(**given: Any) -> MonitoringSettings:
+    """Set some settings and return them all; an empty value goes back to the default. Raises InvalidSpec."""
+    names = [one.name for one in dataclasses.fields(MonitoringSettings)]
+    for name in given:
+        if name not in names:
+            raise InvalidSpec(unknown(name, names, "setting for monitoring"), field=name,
+                              hint="Where to send is said by the environment of Jupyter.")  # fmt: skip
+    settings = MonitoringSettings(**{name: _flag(name, value) for name, value in given.items()})
+    _write(settings)
+    return settings
+
+
+def destinations(environment: Mapping[str, str] | None = None) -> list[str]:
+    """Return the names of the variables that say where to send, in the environment or in ``os.environ``."""
+    known = os.environ if environment is None else environment
+    return [name for name in (CONNECTION_STRING, *ENDPOINTS) if known.get(name)]
+
+
+def _flag(name: str, value: Any) -> bool:
+    text = str(value).lower()
+    if text not in (*_YES, *_NO):
+        raise InvalidSpec(f"{name} is {value!r}, but it takes true or false.", field=name)
+    return text in _YES
+
+
+def _write(settings: MonitoringSettings) -> None:
+    path = file()
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{FILE}-", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as out:
+            json.dump(dataclasses.asdict(settings), out, indent=1)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
