@@ -1,0 +1,53 @@
+"""The program: one order on standard input, messages on standard output; see the package's own words."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Any
+
+from distdl_jupyter.host.staging import order, tree
+from distdl_jupyter.host.staging.cache import Cache
+from distdl_jupyter.host.staging.failure import Failure
+from distdl_jupyter.host.staging.stager import Stager
+from distdl_jupyter.host.staging.talk import Talk
+
+
+def main() -> int:
+    """Follow the order and return the exit code."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # what is on the disk is good at any moment
+    talk = Talk(sys.stdin.buffer, sys.stdout.buffer)
+    try:
+        told = talk.order()
+        if isinstance(told, dict) and "forget" in told:
+            _forget(talk, told)
+        else:
+            Stager(order.order(told), talk).run()
+    except ValueError:
+        return _failed(talk, Failure("The order is no line of JSON."))
+    except Failure as failure:
+        return _failed(talk, failure)
+    except OSError as error:
+        return _failed(talk, Failure(f"Staged data could not be kept here ({error.strerror or error})."))
+    return 0
+
+
+def _forget(talk: Talk, told: dict[str, Any]) -> None:
+    cache = Cache(str(told.get("base") or ""))
+    cache.prepare()
+    job = order.job(told["forget"])
+    tree.forget(cache, job)
+    if told.get("limit_bytes") is not None:
+        cache.make_room(0, int(told["limit_bytes"]))
+    talk.last({"type": "forgotten", "job": job})
+
+
+def _failed(talk: Talk, failure: Failure) -> int:
+    talk.last({"type": "failed", "source": failure.source, "text": failure.text, "remedy": failure.remedy})
+    return 1
+
+
+if __name__ == "__main__":
+    code = main()
+    os._exit(code)  # threads that wait for an answer must not hold up the end

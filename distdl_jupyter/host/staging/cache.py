@@ -1,0 +1,184 @@
+"""The cache of one user on one machine: a file for each version of a blob, which nobody may write to.
+
+A file's name is made of the blob's address, name and ETag, so a changed blob is another file. Several programs use it
+at once: what is in the making is locked, what is whole appears by renaming, and what goes meanwhile is fetched again.
+What a job's folder links to is in use and stays; of the rest, what was not used for the longest time goes first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import os
+import platform
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from distdl_jupyter.host.staging.failure import Failure, readable
+
+#: Ends of names: what is in the making, and which of its ranges are there.
+PART, RANGES = ".part", ".ranges"
+#: A file in the folder of a job's node that tells that it has symbolic links.
+SYMBOLIC = ".symbolic"
+MORE_ROOM = "Free some space, choose another folder for staged data, or let each node take a shard only."
+_OTHER = "Choose another folder for staged data."
+#: Seconds that nobody worked at something in the making before it may go.
+_ABANDONED = 3600.0
+
+
+def usual_base() -> Path:
+    """Return the folder that is taken where an order names none: the one for all that this package can get again."""
+    if own := os.environ.get("DISTDL_CACHE"):
+        return Path(own).expanduser().absolute()
+    if xdg := os.environ.get("XDG_CACHE_HOME"):
+        return Path(xdg) / "distdl"
+    return Path.home() / ("Library/Caches/distdl" if platform.system() == "Darwin" else ".cache/distdl")
+
+
+class Kept(NamedTuple):
+    """A file of the cache."""
+
+    used: float
+    size: int
+    path: str
+    in_use: bool
+
+
+class Cache:
+    """``base/blobs``, and ``base/staged`` beside it on the same disk."""
+
+    def __init__(self, base: str = "") -> None:
+        self.base = Path(base).expanduser() if base else usual_base()
+        self.staged = self.base / "staged"
+        self._blobs = str(self.base / "blobs")
+        self._made: set[str] = set()
+
+    def prepare(self) -> None:
+        """Make the folders, which only this user may enter. Raises Failure."""
+        try:
+            self.base.mkdir(parents=True, exist_ok=True)
+            for path in (self.staged, Path(self._blobs)):
+                path.mkdir(mode=0o700, exist_ok=True)
+                about = path.lstat()
+                if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid():
+                    raise Failure(f"{path} is not a folder of this user.", _OTHER)
+        except OSError as error:
+            raise Failure(f"{self.base} cannot hold staged data ({error.strerror}).", _OTHER) from None
+
+    def path(self, address: str, name: str, etag: str) -> str:
+        """Return where this version of a blob is, or would be."""
+        key = hashlib.sha256(f"{address}\0{name}\0{etag}".encode()).hexdigest()
+        folder = f"{self._blobs}/{key[:2]}"
+        if folder not in self._made:
+            Path(folder).mkdir(exist_ok=True)
+            self._made.add(folder)
+        return f"{folder}/{key[2:]}"
+
+    def has(self, path: str, size: int) -> bool:
+        """Return whether the file is here as it was fetched; one that somebody has written to is taken away."""
+        try:
+            about = os.lstat(path)
+        except FileNotFoundError:
+            return False
+        if stat.S_ISREG(about.st_mode) and about.st_size == size and int(about.st_mtime) == stamp(path):
+            os.utime(path, (time.time(), stamp(path)))
+            return True
+        Path(path).unlink(missing_ok=True)
+        return False
+
+    def begun(self, path: str) -> int:
+        """Return how many bytes of the disk a file in the making has."""
+        try:
+            return os.lstat(path + PART).st_blocks * 512
+        except FileNotFoundError:
+            return 0
+
+    # room ---------------------------------------------------------------------------------------
+
+    def make_room(self, needed: int, limit: int | None) -> int:
+        """Let go of what is not in use until ``needed`` more bytes fit the limit and the disk.
+
+        Returns by how many bytes the limit is too small all the same. Raises Failure when the disk is.
+        """
+        missing = needed - self._free()
+        if limit is None and missing <= 0:
+            return 0
+        kept = sorted(self._kept())
+        over = 0 if limit is None else sum(one.size for one in kept) + needed - limit
+        for one in kept:
+            if over <= 0 and missing <= 0:
+                break
+            if not one.in_use and _let_go(one.path):
+                over, missing = over - one.size, missing - one.size
+        if (free := self._free()) < needed:
+            raise Failure(
+                f"{self.base} has {readable(max(free, 0))} free, but {readable(needed)} have to come.", MORE_ROOM
+            )
+        return max(over, 0)
+
+    def _free(self) -> int:
+        """Return the bytes that may be used; a hundredth of the disk, at most 64 MiB, is left to others."""
+        disk = os.statvfs(self.base)
+        return disk.f_bavail * disk.f_frsize - min(64 * 2**20, disk.f_blocks * disk.f_frsize // 100)
+
+    def _kept(self) -> Iterator[Kept]:
+        linked = _linked(self.staged)
+        for folder in os.scandir(self._blobs):
+            for entry in os.scandir(folder):
+                with contextlib.suppress(FileNotFoundError):
+                    about = entry.stat(follow_symlinks=False)
+                    if entry.name.endswith(RANGES):
+                        continue
+                    in_use = about.st_nlink > 1 or entry.path in linked
+                    if entry.name.endswith(PART):
+                        in_use = time.time() - about.st_mtime < _ABANDONED or _locked(entry.path)
+                    yield Kept(about.st_atime, about.st_blocks * 512, entry.path, in_use)
+
+
+def stamp(path: str) -> int:
+    """Return the time of change that a whole file of the cache bears: any other tells that somebody wrote to it.
+
+    It belongs to the version of the blob, so that it is the same wherever and whenever it is fetched.
+    """
+    return 1_000_000_000 + int(path[-7:], 16)
+
+
+def _let_go(path: str) -> bool:
+    try:
+        Path(path).unlink()
+    except FileNotFoundError:
+        return False
+    if path.endswith(PART):
+        Path(path.removesuffix(PART) + RANGES).unlink(missing_ok=True)
+    return True
+
+
+def _locked(path: str) -> bool:
+    """Return whether a program is at work on a file in the making."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return True
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
+    finally:
+        os.close(fd)
+    return False
+
+
+def _linked(staged: Path) -> set[str]:
+    """Return which files are in use by symbolic links, which is what jobs have on disks without other ones."""
+    found = set()
+    for marker in staged.glob(f"*/*/{SYMBOLIC}"):
+        for folder, _, names in os.walk(marker.parent):
+            for name in names:
+                with contextlib.suppress(OSError):
+                    found.add(str(Path(folder, name).readlink()))
+    return found

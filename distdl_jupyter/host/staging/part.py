@@ -1,0 +1,182 @@
+"""A file of the cache in the making: ranges come in any order, from several threads, over several attempts.
+
+A lock on it says that somebody works on it. Beside a file of several ranges lies a list of those that are written, each
+with its MD5, so that a later attempt can tell what is good of what an earlier one, or a crash, has left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import errno
+import fcntl
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from distdl_jupyter.host.staging.cache import PART, RANGES, stamp
+
+#: Bytes of a range: the service tells the MD5 of none that is longer
+#: (learn.microsoft.com/rest/api/storageservices/get-blob, x-ms-range-get-content-md5).
+RANGE = 4 * 2**20
+
+
+class State(enum.Enum):
+    """What became of a file by the range that was written."""
+
+    OPEN = enum.auto()
+    WHOLE = enum.auto()
+    #: All is there, but the whole has another MD5 than it should.
+    WRONG = enum.auto()
+
+
+class Part:
+    """``path`` is where the file will be. It is made by ``begin``."""
+
+    def __init__(self, path: str, size: int, md5: bytes, fd: int) -> None:
+        self.path = path
+        self.size = size
+        self._md5 = md5
+        self._fd = fd
+        self._list = -1
+        self._lock = threading.Lock()
+        self._reset()
+
+    def _reset(self) -> None:
+        self._written: set[int] = set()
+        self._sum = hashlib.md5(usedforsecurity=False)
+        self._summed = 0
+        self._summing = self._ended = False
+
+    @property
+    def count(self) -> int:
+        """How many ranges it has."""
+        return -(-self.size // RANGE)
+
+    @property
+    def several(self) -> bool:
+        """Whether it has more than one range."""
+        return self.size > RANGE
+
+    def length(self, index: int) -> int:
+        """Return the bytes of a range."""
+        return min(RANGE, self.size - index * RANGE)
+
+    # attempts -----------------------------------------------------------------------------------
+
+    def listed(self) -> dict[int, bytes]:
+        """Return the ranges that an earlier attempt wrote, with the MD5 of each."""
+        if not self.several:
+            return {}
+        found: dict[int, bytes] = {}
+        self._list = os.open(self.path + RANGES, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        with open(self._list, "rb", closefd=False) as file:
+            for line in file.read().splitlines():
+                with contextlib.suppress(ValueError):
+                    index, digest = line.split()
+                    found[int(index)] = bytes.fromhex(digest.decode())
+        return {index: digest for index, digest in found.items() if 0 <= index < self.count and len(digest) == 16}
+
+    def holds(self, index: int, digest: bytes, buffer: memoryview) -> bool:
+        """Return whether a range that is listed is on the disk as it was; it is read into ``buffer``."""
+        view = buffer[: self.length(index)]
+        if os.preadv(self._fd, [view], index * RANGE) != len(view):
+            return False
+        return hashlib.md5(view, usedforsecurity=False).digest() == digest
+
+    def anew(self) -> None:
+        """Forget all ranges, of this attempt and earlier ones."""
+        if self._list >= 0:
+            os.ftruncate(self._list, 0)
+        self._reset()
+
+    # writing ------------------------------------------------------------------------------------
+
+    def write(self, index: int, content: memoryview, digest: bytes) -> State:
+        """Write a range that was found good. Raises OSError."""
+        at, left = index * RANGE, content
+        while left:
+            written = os.pwrite(self._fd, left, at)
+            at, left = at + written, left[written:]
+        if self._list >= 0:
+            os.write(self._list, f"{index} {digest.hex()}\n".encode())
+        return self.accept(index, content)
+
+    def accept(self, index: int, content: memoryview) -> State:
+        """Take a range that is on the disk. Of all threads one is told the end."""
+        with self._lock:
+            self._written.add(index)
+        while self._md5 and self._take_sum():
+            self._add(content if self._summed == index else None)
+        with self._lock:
+            done = self._summed if self._md5 else len(self._written)
+            if done < self.count or self._summing or self._ended:
+                return State.OPEN
+            self._ended = True
+        return State.WRONG if self._md5 and self._sum.digest() != self._md5 else State.WHOLE
+
+    def _take_sum(self) -> bool:
+        """Return whether the next range in order is there and this thread is to add it to the sum of the whole."""
+        with self._lock:
+            if self._summing or self._summed not in self._written:
+                return False
+            self._summing = True
+            return True
+
+    def _add(self, content: memoryview | None) -> None:
+        if content is None:
+            content = memoryview(os.pread(self._fd, self.length(self._summed), self._summed * RANGE))
+        self._sum.update(content)
+        with self._lock:
+            self._summed += 1
+            self._summing = False
+
+    def publish(self, link: Callable[[str, str], None]) -> None:
+        """Put the whole file into its place; ``link`` is called first, so that it is in use from its first moment."""
+        if self.several:
+            os.fsync(self._fd)  # its length is no proof after a crash, as it is for a file written at once
+        os.fchmod(self._fd, 0o400)
+        os.utime(self._fd, (time.time(), stamp(self.path)))
+        link(self.path + PART, self.path)
+        Path(self.path + PART).rename(self.path)
+        if self._list >= 0:
+            Path(self.path + RANGES).unlink()
+        self.close()
+
+    def drop(self) -> None:
+        """Take it away with all that was written."""
+        Path(self.path + PART).unlink()
+        self.close()
+
+    def close(self) -> None:
+        """Let go of it; what is written stays for a later attempt."""
+        for fd in (self._list, self._fd):
+            if fd >= 0:
+                os.close(fd)
+        self._list = self._fd = -1
+
+
+def begin(path: str, size: int, md5: bytes) -> Part | None:
+    """Return the file in the making, or None while another program, or another source, is at it. Raises OSError."""
+    while True:
+        fd = os.open(path + PART, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(fd)
+            if error.errno in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES):
+                return None
+            raise
+        if _still(path + PART, fd):
+            return Part(path, size, md5, fd)
+        os.close(fd)  # it was renamed or removed between the two calls
+
+
+def _still(path: str, fd: int) -> bool:
+    try:
+        return Path(path).stat().st_ino == os.fstat(fd).st_ino
+    except FileNotFoundError:
+        return False
