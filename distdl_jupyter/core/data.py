@@ -78,8 +78,7 @@ def sources(given: Any) -> tuple[DataSource, ...]:
 
     A single place without a name is named ``data``. Raises InvalidSpec.
     """
-    pairs = _pairs(given)
-    found = tuple(source(name, where) for name, where in pairs)
+    found = tuple(source(name, where) for name, where in pairs(given))
     names = [one.name.upper() for one in found]
     for name in names:
         if names.count(name) > 1:
@@ -88,7 +87,8 @@ def sources(given: Any) -> tuple[DataSource, ...]:
     return found
 
 
-def _pairs(given: Any) -> list[tuple[str, Any]]:
+def pairs(given: Any) -> list[tuple[str, Any]]:
+    """Return names and places of ``data=`` as they were given, unread. Raises InvalidSpec for what holds neither."""
     if given is None or given == "":
         return []
     if isinstance(given, DataSource):
