@@ -178,9 +178,15 @@ def submit(
     entry_script: str | None = None,
     source_directory: str = ".",
     script_params: Mapping[str, Any] | None = None,
+    batchai_job: str | Mapping[str, Any] | None = None,
+    batchai_mounts: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Job:
     """Run a function, or a script, on every rank and return at once with the job's handle.
+
+    ``batchai_job`` is the path of an Azure Batch AI job.json, or its content: its script runs as that file says, and
+    ``options`` given beside it win. ``batchai_mounts`` says where the files of a mount are now
+    (``{"nfs": "shared:/mnt/nfs"}``); ``compat.batchai.explain`` shows what each field becomes.
 
     ``options`` are ``node_count`` (1), ``process_count_per_node`` (1, or "auto": one per GPU), ``distributed_backend``
     (None: torch for several processes, else plain), ``compute_target`` ("local"), ``name``, ``environment_variables``,
@@ -192,8 +198,13 @@ def submit(
     """
     from distdl_jupyter import capture
 
-    if (function is None) == (entry_script is None):
-        raise TypeError("submit() takes either a function or entry_script='train.py'.")
+    if sum(given is not None for given in (function, entry_script, batchai_job)) != 1:
+        raise TypeError("submit() takes either a function, or entry_script='train.py', or batchai_job='job.json'.")
+    if batchai_job is not None:
+        from distdl_jupyter.compat import batchai
+
+        draft, read = batchai.draft(batchai_job, mounts=batchai_mounts)
+        return launch(draft, **override(read, options))
     if entry_script is not None:
         draft = capture.capture_script(entry_script, source_directory, script_params or {})
     else:

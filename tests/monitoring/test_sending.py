@@ -93,6 +93,31 @@ def test_a_job_arrives_at_application_insights_and_nothing_else(endpoint, monkey
     assert {path for path, _, _ in endpoint.posts} == {"/v2.1/track"}
 
 
+def test_a_job_arrives_at_an_otlp_endpoint(endpoint, monkeypatch):
+    from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.address)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-key=anns-key")
+    monitoring.change(enabled=True)
+    job = trained(SECRET)
+    assert said(job) == ["monitoring: sent 6 spans and 5 measures"]
+    posts = {path: (headers, body) for path, headers, body in endpoint.posts}
+    assert set(posts) == {"/v1/traces", "/v1/metrics"}
+    assert posts["/v1/traces"][0]["x-key"] == "anns-key"  # OTLP's own variables are heeded
+    (group,) = ExportTraceServiceRequest.FromString(posts["/v1/traces"][1]).resource_spans
+    spans = {span.name: span for span in group.scope_spans[0].spans}
+    assert [one.value.string_value for one in spans["job"].attributes if one.key == "distdl.job.id"] == [job.id]
+    assert all(span.parent_span_id == spans["job"].span_id for name, span in spans.items() if name != "job")
+    assert abs(spans["job"].start_time_unix_nano / 1e9 - job.spec.created) < 0.001
+    (group,) = ExportMetricsServiceRequest.FromString(posts["/v1/metrics"][1]).resource_metrics
+    names = {metric.name for metric in group.scope_metrics[0].metrics}
+    assert "distdl.job.train.duration" in names
+    everything = b"\n".join(body for _, body in posts.values())
+    own = (SECRET, "ann", str(job.folder.path), os.uname().nodename)
+    assert [word for word in own if word.encode() in everything] == []
+
+
 def test_nothing_is_sent_by_default_even_where_the_environment_names_a_destination(endpoint, monkeypatch):
     monkeypatch.setenv(settings.CONNECTION_STRING, endpoint.connection_string)
     job = trained(SECRET)
