@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import preflight, registry, targets
+from distdl_jupyter.azure import cost
 from distdl_jupyter.azure.vm_sizes import find as find_vm_size
 from distdl_jupyter.core.data import blob_place, sources
 from distdl_jupyter.core.errors import InvalidSpec, PluginUnavailable
@@ -35,6 +36,7 @@ COMMON = (
     "environment_variables",
     "max_run_duration_seconds",
     "vm_size",
+    "price_per_hour",
     "use_gpu",
     "max_log_bytes",
     "stop_grace_seconds",
@@ -67,7 +69,10 @@ def build(draft: Draft, options: Mapping[str, Any], *, id_: str) -> tuple[JobSpe
         if reason:
             raise PluginUnavailable(reason)
     variables = _variables(found.get("environment_variables"))
+    secret = {k: v for k, v in variables.items() if looks_secret(k) or k in draft.secret_variables}
     working_directory = str(draft.payload_json.get("working_directory") or Path.cwd())
+    vm_size = _vm_size(found.get("vm_size"))
+    rate = _rate(found.get("price_per_hour"), vm_size, cluster, cluster_given)
     spec = JobSpec(
         id=id_,
         name=check_name(str(found.get("name") or draft.name)),
@@ -79,16 +84,19 @@ def build(draft: Draft, options: Mapping[str, Any], *, id_: str) -> tuple[JobSpe
         compute_target=target.name,
         cluster=target.kind,
         cluster_options=cluster_given,
-        vm_size=_vm_size(found.get("vm_size")),
+        vm_size=vm_size,
+        price_per_hour=rate.per_hour if rate else None,
+        currency=rate.currency if rate else "",
+        price_source=rate.source if rate else "",
         use_gpu=_flag(found.get("use_gpu"), "use_gpu"),
-        environment_variables={k: v for k, v in variables.items() if not looks_secret(k)},
-        secret_variables=tuple(k for k in variables if looks_secret(k)),
+        environment_variables={k: v for k, v in variables.items() if k not in secret},
+        secret_variables=tuple(secret),
         max_run_duration_seconds=_positive(found.get("max_run_duration_seconds"), "max_run_duration_seconds"),
         max_log_bytes=int(_positive(found.get("max_log_bytes"), "max_log_bytes") or 1_000_000_000),
         stop_grace_seconds=_positive(found.get("stop_grace_seconds"), "stop_grace_seconds") or 5.0,
         python=sys.executable,
         working_directory=working_directory,
-        data=_data(found.get("data"), Path(working_directory), cluster),
+        data=data_sources(found.get("data"), Path(working_directory), cluster),
         outputs=_outputs(found.get("outputs")),
         script_arguments=draft.script_arguments,
         source=draft.source,
@@ -98,7 +106,7 @@ def build(draft: Draft, options: Mapping[str, Any], *, id_: str) -> tuple[JobSpe
         created=time.time(),
     )
     dry_run(spec, cluster, cluster_options, backend, backend_options)
-    return _with_findings(spec, draft), {k: v for k, v in variables.items() if looks_secret(k)}
+    return _with_findings(spec, draft), secret
 
 
 def dry_run(spec: JobSpec, cluster: Any, cluster_options: Any, backend: Any, backend_options: Any) -> None:
@@ -151,13 +159,16 @@ def _variables(given: Any) -> dict[str, str]:
     return {name: str(value) for name, value in pairs.items()}
 
 
-def _data(given: Any, working_directory: Path, cluster: Cluster) -> tuple[DataSource, ...]:
+def data_sources(given: Any, working_directory: Path, cluster: Cluster) -> tuple[DataSource, ...]:
+    """Return the sources of ``data=`` for a cluster, local paths absolute. Raises InvalidSpec."""
     found = tuple(_absolute(one, working_directory) for one in sources(given))
-    if found and not (cluster.stages or cluster.mounts):
-        raise InvalidSpec(
-            f"{cluster.title or cluster.name} brings no data to its nodes.", field="data",
-            hint="Leave data out and read from a place that every node sees, or choose another cluster.",
-        )  # fmt: skip
+    refused = data_refusal(cluster)
+    if found and refused:
+        raise refused
+    sharded = next((one for one in found if one.shard and one.scheme != "blob"), None)
+    if sharded is not None:
+        raise InvalidSpec(f"{sharded.name} asks for ?shard, which only sources in Blob have.", field="data",
+                          hint="Leave it out: every node sees the whole folder.")  # fmt: skip
     mounted = next((one for one in found if one.mode == "mount"), None)
     if mounted is not None and not cluster.mounts:
         raise InvalidSpec(
@@ -165,6 +176,16 @@ def _data(given: Any, working_directory: Path, cluster: Cluster) -> tuple[DataSo
             field="data", hint="Leave mode=mount out: the files are brought to every node before the ranks start.",
         )  # fmt: skip
     return found
+
+
+def data_refusal(cluster: Cluster) -> InvalidSpec | None:
+    """Return why a cluster takes no data sources at all, None when it does."""
+    if cluster.stages or cluster.mounts:
+        return None
+    return InvalidSpec(
+        f"{cluster.title or cluster.name} brings no data to its nodes.", field="data",
+        hint="Leave data out and read from a place that every node sees, or choose another cluster.",
+    )  # fmt: skip
 
 
 def _absolute(source: DataSource, working_directory: Path) -> DataSource:
@@ -200,6 +221,12 @@ def _flag(value: Any, field: str) -> bool | None:
 
 def _vm_size(name: Any) -> str | None:
     return None if name in (None, "") else find_vm_size(str(name)).size
+
+
+def _rate(given: Any, vm_size: str | None, cluster: Cluster, options: Mapping[str, Any]) -> cost.Rate | None:
+    """Return what a node costs; the options of a cluster that rents machines may name their size and tier."""
+    size = vm_size or options.get("vm_size")
+    return cost.of_node(given, size, bills=cluster.bills, tier=str(options.get("job_tier") or ""))
 
 
 def _versions() -> dict[str, str]:

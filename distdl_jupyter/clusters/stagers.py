@@ -43,6 +43,15 @@ class Stager(ABC):
         for fd in (out, err):
             os.set_blocking(fd, False)
 
+    def fitted(self, order: dict[str, Any]) -> dict[str, Any]:
+        """Return the order as this node takes it."""
+        return order
+
+    @property
+    def gone(self) -> str:
+        """Why its node does not answer any more, "" while it does."""
+        return ""
+
     @abstractmethod
     def write(self, line: bytes) -> None:
         """Give it a line; it may take a moment. One that has ended takes nothing."""
@@ -111,7 +120,7 @@ def run(stagers: Sequence[Stager], staging: Staging, tell: Tell, *, base: str = 
     pool = ThreadPoolExecutor(max(1, min(2 * len(stagers), 16)), thread_name_prefix="staging")
     try:
         for one in stagers:
-            pool.submit(one.write, _line(staging.order(one.node, base=base)))
+            pool.submit(one.write, _line(one.fitted(staging.order(one.node, base=base))))
         _Watch(stagers, staging, tell, pool).until_done()
     finally:
         for one in stagers:
@@ -122,10 +131,9 @@ def run(stagers: Sequence[Stager], staging: Staging, tell: Tell, *, base: str = 
 
 def forget(job: str, base: str = "") -> None:
     """Take away what a job's ranks saw of its data on this machine; the cache stays."""
-    with contextlib.suppress(ImportError):
-        from distdl_jupyter.host import staging
+    from distdl_jupyter.host.staging import cache, tree
 
-        staging.forget(job, base)
+    tree.forget(cache.Cache(base), job)
 
 
 def _line(message: dict[str, Any]) -> bytes:
@@ -162,6 +170,8 @@ class _Watch:
             self._selector.unregister(stager.out)
             self._open -= 1
             if stager.paths is None:
+                if stager.gone:
+                    raise DataUnavailable(f"{stager.host} was lost while data was brought to it: {stager.gone}")
                 said = stager.last_words
                 raise DataUnavailable(
                     f"{stager.host}: the program that brings the data ended without a word"

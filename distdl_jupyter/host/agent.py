@@ -62,11 +62,11 @@ class Agent:
 
     # for the requests -------------------------------------------------------------------------
 
-    def begin(self, name: str, place: Workplace) -> None:
+    def begin(self, name: str, place: Workplace, base: str) -> None:
         """Begin the job. Raises OSError."""
-        self.job = Job(name, place, self.channels, [self._guardian.pid])
+        self.job = Job(name, place, self.channels, [self._guardian.pid], base)
         run = self.job.pipes.folder
-        self._guardian.told(self.job.marks, run, place.folder if place.copied else None)
+        self._guardian.told(self.job.marks, run, place.folder if place.copied else None, base)
         self.shells.listen(run / pipes.SOCKET)
 
     def later(self, fields: Mapping[str, Any], work: Callable[[], dict[str, Any]]) -> None:

@@ -114,6 +114,14 @@ class Children:
         sources = tuple(self._channels.add(fd, channel) for fd, channel in ends if fd >= 0)
         return Child(one.process, popen, sources, one.open_input)
 
+    def feed(self, process: int, content: bytes) -> None:
+        """Write to the standard input of one with an open input; it may wait. One that has ended takes nothing."""
+        for child in self._children:
+            if child.number == process and child.open_input and child.popen.stdin is not None:
+                with contextlib.suppress(BrokenPipeError, ValueError):
+                    child.popen.stdin.write(content)
+                    child.popen.stdin.flush()
+
     def _undo(self, begun: Sequence[Child]) -> None:
         for child in begun:
             with contextlib.suppress(ProcessLookupError):

@@ -29,9 +29,9 @@ class Guardian:
             _guard(read)
         os.close(read)
 
-    def told(self, marks: Mapping[str, str], run: Path, copied: Path | None) -> None:
-        """Let it know what to end and to remove: marked processes, the private folder, the copied one."""
-        self._say({"marks": dict(marks), "run": str(run), "copied": str(copied) if copied else None})
+    def told(self, marks: Mapping[str, str], run: Path, copied: Path | None, base: str = "") -> None:
+        """Let it know what to end and to remove: marked processes, the private folder, the copied one, the data."""
+        self._say({"marks": dict(marks), "run": str(run), "copied": str(copied) if copied else None, "base": base})
 
     def dismiss(self) -> None:
         """Say goodbye and wait until it has gone."""
@@ -76,6 +76,7 @@ def _all(fd: int) -> str:
 def _end(job: dict[str, Any]) -> None:
     processes.kill_all(lambda: _left(job["marks"]), patience=10.0)
     shutil.rmtree(job["run"], ignore_errors=True)
+    workplace.forget_data(job["marks"]["DISTDL_JOB_ID"], job["base"])
     if job["copied"]:
         workplace.abandon(Path(job["copied"]))
 

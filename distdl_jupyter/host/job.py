@@ -32,9 +32,10 @@ _SHARE = 0.02
 class Job:
     """What was started for one job. ``spared`` are processes of the agent that are none of the job's."""
 
-    def __init__(self, name: str, place: Workplace, channels: Channels, spared: Sequence[int]) -> None:
+    def __init__(self, name: str, place: Workplace, channels: Channels, spared: Sequence[int], base: str = "") -> None:
         self.name = name
         self.place = place
+        self.base = base
         self.pipes = Pipes()
         self._channels = channels
         self._children = Children(channels)
@@ -53,6 +54,10 @@ class Job:
         self._count_until = 0.0
         marked = [one._replace(environment={**one.environment, **self._own(one.environment)}) for one in wanted]
         return self._children.start(marked, _login_environment())
+
+    def feed(self, process: int, text: str) -> None:
+        """Give a process with an open input a text; it may wait."""
+        self._children.feed(process, text.encode())
 
     def _own(self, environment: Mapping[str, str]) -> dict[str, str]:
         inherited = environment.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
@@ -161,6 +166,7 @@ class Job:
         """Remove the private folder and, with ``remove``, the copied one."""
         self.pipes.close()
         shutil.rmtree(self.pipes.folder, ignore_errors=True)
+        workplace.forget_data(self.name, self.base)
         if self.place.copied and remove is not None:
             remove(self.place.folder)
 
@@ -177,6 +183,7 @@ def sweep(name: str, base: str) -> int:
     found = processes.kill_all(left)
     for folder in list(workplace.of_job(name, base)):
         workplace.abandon(folder)
+    workplace.forget_data(name, base)
     return found
 
 

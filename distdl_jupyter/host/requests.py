@@ -14,8 +14,13 @@ prepare  job, folder, proof: [name, text] or null,      shared, folder, run, and
 put      channel; then a tar as data of it, b"" ends it files, bytes (when all is written)
 get      channel, paths                                 a tar as data, b"" ends it; then files, bytes, skipped
 ports    count, address                                 ports
+look     path                                           fingerprint, null where nothing can be read
+copied   digest, base                                   path of a folder with this content, "" without one
+copy     channel, digest, base; then a tar as data,     path, files, bytes (when all is there)
+         b"" ends it
 start    processes: [{process, argv, environment,       pids: {process: pid}; data of ``out`` and ``err`` and
          directory, out, err, open_input}]              a message ``exit`` {process, code, signal, evidence}
+feed     process, text                                  (nothing) when its standard input has taken it
 pipes    ranks: [{rank, out, err}], variables           (nothing) data of ``out`` and ``err``
 signal   name: INT, TERM, KILL; to: ranks, all          sent
 alive                                                   alive, and how many of them are workers
@@ -35,7 +40,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.host import children, job, processes, workplace
+from distdl_jupyter.host import children, copies, job, processes, workplace
 from distdl_jupyter.host.files import Refused
 from distdl_jupyter.host.transfer import Incoming, send_files
 
@@ -130,9 +135,10 @@ def _prepare(agent: Agent, fields: Fields) -> Answer:
     if agent.job is not None:
         raise Unanswerable("The agent has a job already.")
     name = workplace.plain(str(fields["job"]))
-    place = workplace.find(name, str(fields["folder"]), _proof(fields.get("proof")), str(fields.get("base") or ""))
+    base = str(fields.get("base") or "")
+    place = workplace.find(name, str(fields["folder"]), _proof(fields.get("proof")), base)
     try:
-        agent.begin(name, place)
+        agent.begin(name, place, base)
     except OSError:
         if place.copied:
             workplace.remove(place.folder)
@@ -158,6 +164,36 @@ def _job(agent: Agent) -> job.Job:
 
 def _start(agent: Agent, fields: Fields) -> Answer:
     return {"pids": _job(agent).start([children.wanted(one) for one in fields["processes"]])}
+
+
+def _feed(agent: Agent, fields: Fields) -> None:
+    number, text = int(fields["process"]), str(fields["text"])
+
+    def feed() -> Answer:
+        _job(agent).feed(number, text)
+        return {}
+
+    agent.later(fields, feed)
+
+
+def _look(_agent: Agent, fields: Fields) -> Answer:
+    from distdl_jupyter.host.staging.paths import fingerprint
+
+    try:
+        return {"fingerprint": fingerprint(str(fields["path"]))}
+    except OSError:
+        return {"fingerprint": None}
+
+
+def _copied(_agent: Agent, fields: Fields) -> Answer:
+    return {"path": copies.path(str(fields["digest"]), str(fields.get("base") or ""))}
+
+
+def _copy(agent: Agent, fields: Fields) -> None:
+    begun = copies.Copy(str(fields["digest"]), str(fields.get("base") or ""))
+    incoming = Incoming(begun.folder, agent.wake)
+    agent.expect(int(fields["channel"]), incoming)
+    agent.later(fields, lambda: {**begun.finish(incoming.unpack)})
 
 
 def _pipes(agent: Agent, fields: Fields) -> Answer:
@@ -209,7 +245,11 @@ HANDLERS: dict[str, Handler] = {
     "ports": _ports,
     "sweep": _sweep,
     "prepare": _prepare,
+    "look": _look,
+    "copied": _copied,
+    "copy": _copy,
     "start": _start,
+    "feed": _feed,
     "pipes": _pipes,
     "signal": _signal,
     "alive": _alive,

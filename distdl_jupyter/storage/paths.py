@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.core.errors import DataUnavailable
+from distdl_jupyter.host.staging.paths import fingerprint
 
 if TYPE_CHECKING:
     from distdl_jupyter.core.data import DataSource
 
 
 def expected(source: DataSource) -> dict[str, Any] | None:
-    """Return the fingerprint of what is at a source's path here, None where nothing is."""
-    if not Path(source.path).exists():
-        return None
-    return None
+    """Return the fingerprint of what is at a source's path here, None where this machine does not see it.
+
+    Raises DataUnavailable for a path of this machine that cannot be read.
+    """
+    try:
+        return fingerprint(source.path)
+    except OSError as error:
+        if source.scheme == "shared":
+            return None  # the nodes may see it all the same, and say so
+        raise DataUnavailable(f"{source.path} cannot be read: {error.strerror}.", hint="Check the path.") from None

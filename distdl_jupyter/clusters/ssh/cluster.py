@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters.base import Check, Cluster, Context, NodeInfo, Remark, Run
 from distdl_jupyter.clusters.ssh import connection as connections
+from distdl_jupyter.clusters.ssh import data, placing, staging
 from distdl_jupyter.clusters.ssh import hosts as hostlist
-from distdl_jupyter.clusters.ssh import placing, staging
-from distdl_jupyter.clusters.ssh.connection import Connection, end_all
+from distdl_jupyter.clusters.ssh.connection import DIRECTORY, Connection, end_all
 from distdl_jupyter.clusters.ssh.direct import DirectRun
 from distdl_jupyter.clusters.ssh.failures import HostTrouble, Unreachable
 from distdl_jupyter.clusters.ssh.hosts import Host
@@ -44,6 +44,7 @@ class SshCluster(Cluster):
     Options = SshOptions
     complete = False
     far = True
+    stages = True
 
     def __init__(self) -> None:
         self._connections: list[Connection] = []
@@ -114,6 +115,8 @@ class SshCluster(Cluster):
             found = self._look(unreachable, spec, options, context)
             placement = self._placed(spec, ports, found, placing.agreed(found))
             self._stage(Job(spec, context.folder, options), context)
+            if context.staging is not None:
+                data.bring(spec, self._sites, options.directory or DIRECTORY, context)
         except BaseException:
             self._let_go()
             raise

@@ -124,7 +124,7 @@ class SshRun(Run):
     def rank_environment(self, site: Site, place: RankPlace) -> dict[str, str]:
         """Return what one rank has besides."""
         own = {"DISTDL_JOB_DIR": site.folder}
-        return self._plan.environments[place.rank] | identity.variables(self._placement, place) | own
+        return self._plan.environments[place.rank] | identity.variables(self._placement, place) | own | site.data
 
     def places(self, site: Site) -> list[RankPlace]:
         """Return the ranks of a host."""

@@ -52,6 +52,8 @@ class Site:
     directory: str
     run: str
     work_is_empty: bool = False
+    #: The variables that tell ranks where their data is.
+    data: dict[str, str] = field(default_factory=dict)
     #: What came back and what did not, for the user.
     remarks: list[str] = field(default_factory=list)
 

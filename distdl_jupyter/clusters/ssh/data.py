@@ -1,0 +1,223 @@
+"""Data sources of a job on hosts: a stager run by each host's agent, and folders of this machine copied before.
+
+A host that sees the same folder under the same path uses it there. Others get a copy, kept by its content, so that the
+next job with the same data copies nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.clusters import stagers
+from distdl_jupyter.clusters.ssh.failures import HostFailed
+from distdl_jupyter.core.errors import DataUnavailable
+from distdl_jupyter.core.words import listing
+from distdl_jupyter.host import files
+from distdl_jupyter.host.staging.paths import fingerprint
+
+if TYPE_CHECKING:
+    from distdl_jupyter.clusters.base import Context, Staging
+    from distdl_jupyter.clusters.ssh.staging import Site
+    from distdl_jupyter.core.spec import JobSpec
+
+#: The stager's number among the processes of an agent (see ``ssh.run``).
+STAGER = 1_150_000
+#: Characters of a line that go in one message.
+_PIECE = 1 << 20
+#: Seconds for an agent that starts a process or takes a line.
+_SECONDS = 60.0
+_HEED = 0.25
+_AT_ONCE = 16
+
+
+def bring(spec: JobSpec, sites: Sequence[Site], base: str, context: Context) -> None:
+    """Bring a job's data to its hosts and note each one's variables. Raises DataUnavailable, HostFailed."""
+    assert context.staging is not None, "a job without data is not brought any"
+    local = [source for source in spec.data if source.scheme == "path"]
+    copies = [_Copy(node, site, source.name, source.path, base)
+              for node, site in enumerate(sites) for source in local]  # fmt: skip
+    if copies:
+        _copy(copies, context.staging, context.tell)
+    moved: dict[int, dict[str, str]] = {node: {} for node in range(len(sites))}
+    for one in copies:
+        if one.path != one.source:
+            moved[one.node][one.name] = one.path
+    begun: list[SshStager] = []
+    try:
+        for node, site in enumerate(sites):
+            begun.append(SshStager(node, site, moved[node]))
+        found = stagers.run(begun, context.staging, context.tell, base=base)
+    except BaseException:
+        for one_ in begun:
+            one_.close()
+        raise
+    for node, site in enumerate(sites):
+        site.data = found[node]
+
+
+class SshStager(stagers.Stager):
+    """A stager that an agent started; ``moved`` are the sources that lie elsewhere on its host."""
+
+    def __init__(self, node: int, site: Site, moved: dict[str, str]) -> None:
+        self._connection = site.connection
+        self._moved = moved
+        (out, out_end), (err, err_end) = self._connection.pipe(), self._connection.pipe()
+        super().__init__(node, site.host, out_end.reader, err_end.reader)
+        process = {"process": STAGER, "argv": ["{python}", *stagers.PROGRAM], "environment": {}, "directory": None,
+                   "out": out, "err": err, "open_input": True}  # fmt: skip
+        self._connection.ask("start", _SECONDS, processes=[process])
+
+    def fitted(self, order: dict[str, Any]) -> dict[str, Any]:
+        """Return the order with the paths of this host."""
+        told = [
+            {**one, "path": self._moved[one["name"]], "fingerprint": None} if one["name"] in self._moved else one
+            for one in order["sources"]
+        ]
+        return {**order, "sources": told}
+
+    def write(self, line: bytes) -> None:
+        """Give it a line, in pieces that do not hold up what else the connection carries."""
+        text = line.decode()
+        with contextlib.suppress(HostFailed):
+            for at in range(0, len(text), _PIECE):
+                self._connection.ask("feed", _SECONDS, process=STAGER, text=text[at : at + _PIECE])
+
+    @property
+    def gone(self) -> str:
+        """Why its host does not answer any more, "" while it does."""
+        return self._connection.lost
+
+    def end(self) -> None:
+        """Let go of it; one that still works is ended with its agent."""
+        self.close()
+
+    def close(self) -> None:
+        """Close both ends; idempotent."""
+        for fd in (self.out, self.err):
+            with contextlib.suppress(OSError):
+                os.close(fd)
+        self.out = self.err = -1
+
+
+# folders of this machine ----------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Copy:
+    node: int
+    site: Site
+    name: str
+    source: str
+    base: str
+    path: str = ""
+    done: int = 0
+    total: int = 0
+    files: int = 0
+    cached: int = 0
+
+    def message(self, *, whole: bool) -> dict[str, Any]:
+        done, files_ = (self.total, self.files) if whole else (min(self.done, self.total), 0)
+        return {"type": "progress", "source": self.name, "done": done, "total": self.total, "files": files_,
+                "of": self.files, "cached": self.cached}  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Content:
+    """A folder's content: read once, though many hosts get it."""
+
+    digest: str
+    total: int
+    files: int
+
+
+def _copy(copies: Sequence[_Copy], staging: Staging, tell: Callable[[str, str], None]) -> None:
+    stop: list[bool] = []
+    contents: dict[str, Future[_Content]] = {}
+    pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="copy")
+    try:
+        lacking = [one for one in copies if not _sees(one)]
+        if not lacking:
+            return
+        for source in {one.source for one in lacking}:
+            contents[source] = pool.submit(_content, source, stop)
+        work = {pool.submit(_to_host, one, contents[one.source], stop): one for one in lacking}
+        where = listing(list(dict.fromkeys(one.site.host for one in lacking)))
+        pending = set(work)
+        while pending:
+            tell("stage", f"copying {listing(sorted({one.name for one in lacking}))} to {where}")
+            done, pending = wait(pending, timeout=_HEED)
+            for one in done:
+                one.result()
+            for future, one_ in work.items():
+                if one_.total:
+                    staging.heard(one_.node, one_.site.host, one_.message(whole=future.done()))
+    finally:
+        stop.append(True)
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _sees(one: _Copy) -> bool:
+    """Ask whether the host has the same under the same path."""
+    told = one.site.connection.ask("look", _SECONDS, path=one.source)
+    try:
+        same = bool(told["fingerprint"] == fingerprint(one.source))
+    except OSError as error:
+        raise DataUnavailable(f"{one.source} cannot be read: {error.strerror}.", hint="Check the path.") from None
+    one.path = one.source if same else ""
+    return same
+
+
+def _content(source: str, stop: list[bool]) -> _Content:
+    """Return the digest of all names and contents below a path."""
+    found, total, count = hashlib.blake2b(digest_size=20), 0, 0
+    root = Path(source)
+    names = sorted(path for path in root.rglob("*") if path.is_file()) if root.is_dir() else [root]
+    for path in names:
+        size = path.stat().st_size
+        found.update(f"{path.relative_to(root.parent).as_posix()}\0{size}\0".encode("utf-8", "surrogateescape"))
+        total, count = total + size, count + 1
+        with path.open("rb") as file:
+            while content := file.read(1 << 20):
+                found.update(content)
+                if stop:
+                    raise DataUnavailable("It was stopped.")
+    return _Content(found.hexdigest(), total, count)
+
+
+def _to_host(one: _Copy, content: Future[_Content], stop: list[bool]) -> None:
+    try:
+        found = content.result()
+        one.total, one.files = found.total, found.files
+        kept = one.site.connection.ask("copied", _SECONDS, digest=found.digest, base=one.base)["path"]
+        if kept:
+            one.done = one.cached = found.total
+        else:
+            kept = _send(one, found, stop)
+    except OSError as error:
+        raise DataUnavailable(f"{one.source} cannot be read to copy it to {one.site.host}: {error}.") from None
+    one.path = f"{kept}/{Path(one.source).name}"
+
+
+def _send(one: _Copy, found: _Content, stop: list[bool]) -> str:
+    connection = one.site.connection
+    channel = connection.channel(lambda _content: None)
+    answer = connection.begin("copy", channel=channel, digest=found.digest, base=one.base)
+
+    def write(content: bytes) -> None:
+        if stop:
+            raise DataUnavailable("It was stopped.")
+        if content:
+            connection.write(channel, content)
+            one.done += len(content)
+
+    source = Path(one.source)
+    files.pack(source.parent, [source.name], write)
+    connection.write(channel, b"")
+    return str(connection.result(answer, "copy", None)["path"])
