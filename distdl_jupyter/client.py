@@ -203,8 +203,8 @@ def submit(
     if batchai_job is not None:
         from distdl_jupyter.compat import batchai
 
-        draft, read = batchai.draft(batchai_job, mounts=batchai_mounts)
-        return launch(draft, **override(read, options))
+        draft, options = batchai.draft(batchai_job, mounts=batchai_mounts, options=options)
+        return launch(draft, **options)
     if entry_script is not None:
         draft = capture.capture_script(entry_script, source_directory, script_params or {})
     else:

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import registry
 from distdl_jupyter._version import __version__
-from distdl_jupyter.cli import clusters
-from distdl_jupyter.core.errors import DistDLError, JobNotFound, JobNotRunning
+from distdl_jupyter.cli import batchai, clusters
+from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobNotFound, JobNotRunning
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.words import ago, clock, duration, number, percent, processes, short_id
 from distdl_jupyter.presentation import table
+from distdl_jupyter.presentation.cost import cost_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -93,12 +94,12 @@ def _command(commands: Any, name: str, run: Callable[[argparse.Namespace], int],
 
 def _add_submit(commands: Any) -> None:
     one = _command(commands, "submit", _submit, "run a script on many processes")
-    one.add_argument("-N", "--node-count", type=int, default=1, help="nodes (default 1)")
-    one.add_argument("-p", "--process-count-per-node", type=_count_or_auto, default=1, metavar="N|auto",
+    one.add_argument("-N", "--node-count", type=int, help="nodes (default 1)")
+    one.add_argument("-p", "--process-count-per-node", type=_count_or_auto, metavar="N|auto",
                      help="processes on each node; auto: one per GPU (default 1)")  # fmt: skip
     one.add_argument("-b", "--distributed-backend", metavar="NAME", help=", ".join(registry.backend_labels()))
     one.add_argument(
-        "--compute-target", default="local", help="local, or a cluster that you named: distdl clusters lists them"
+        "--compute-target", help="local (default), or a cluster that you named: distdl clusters lists them"
     )
     one.add_argument("--name", help="the job's name (default: the script's)")
     one.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="an environment variable")
@@ -106,9 +107,12 @@ def _add_submit(commands: Any) -> None:
                      help="data for every node: blob://account/container/prefix, shared:/path or a path")  # fmt: skip
     one.add_argument("--outputs", metavar="PLACE", help="where outputs/ goes besides: blob://account/container/prefix")
     one.add_argument("--max-run-duration-seconds", type=float, metavar="S", help="stop the job after S seconds")
+    one.add_argument("--vm-size", metavar="SIZE", help="the nodes' VM size, on targets that rent machines")
+    one.add_argument("--price-per-hour", metavar="PRICE", help='what one node costs in an hour: 3.5, or "3.5 EUR"')
     one.add_argument("--use-gpu", action=argparse.BooleanOptionalAction, default=None, help="default: where there are")
     one.add_argument("-f", "--follow", action="store_true", help="print the log until the job has ended")
-    one.add_argument("script", help="the Python script that every rank runs")
+    batchai.add_flags(one)
+    one.add_argument("script", nargs="?", help="the Python script that every rank runs")
     one.add_argument("arguments", nargs=argparse.REMAINDER, help="the script's own arguments")
 
 
@@ -166,6 +170,8 @@ def _show(chosen: argparse.Namespace) -> int:
         print(view.reason)
     print(f"{view.compute_target}, {processes(view.node_count, view.process_count_per_node)}, "
           f"{view.distributed_backend}, {duration(view.elapsed(time.time()))}")  # fmt: skip
+    if view.price_per_hour is not None:
+        print(f"{cost_words(view, time.time())} ({view.price_source})")
     for metric in view.metrics.values():
         print(f"{metric.name} {number(metric.mean)} at step {number(metric.step)}")
     for rank in view.ranks:
@@ -213,25 +219,32 @@ def _rm(chosen: argparse.Namespace) -> int:
 def _submit(chosen: argparse.Namespace) -> int:
     from distdl_jupyter import capture, client
 
-    draft = capture.capture_script(chosen.script, None, chosen.arguments)
-    job = client.launch(
-        draft,
-        node_count=chosen.node_count,
-        process_count_per_node=chosen.process_count_per_node,
-        distributed_backend=chosen.distributed_backend,
-        compute_target=chosen.compute_target,
-        name=chosen.name,
-        environment_variables=_pairs(chosen.env),
-        data=chosen.data,
-        outputs=chosen.outputs,
-        max_run_duration_seconds=chosen.max_run_duration_seconds,
-        use_gpu=chosen.use_gpu,
-    )
+    if (chosen.script is None) == (chosen.batchai_job is None):
+        raise InvalidSpec("distdl submit takes either a script or --batchai-job.",
+                          hint="Example: distdl submit -p 2 train.py")  # fmt: skip
+    options = _options(chosen)
+    if chosen.script is not None:
+        draft = capture.capture_script(chosen.script, None, chosen.arguments)
+    elif chosen.explain:
+        return batchai.explain(chosen)
+    else:
+        draft, options = batchai.draft(chosen, options)
+    job = client.launch(draft, **options)
     if not chosen.follow:
         print(job.id)
         print(f"Follow it with: distdl logs -f {short_id(job.id)}", file=sys.stderr)
         return 0
     return _follow(job)
+
+
+def _options(chosen: argparse.Namespace) -> dict[str, Any]:
+    """Return the options that were given."""
+    names = (
+        "node_count", "process_count_per_node", "distributed_backend", "compute_target", "name", "data", "outputs",
+        "max_run_duration_seconds", "vm_size", "price_per_hour", "use_gpu",
+    )  # fmt: skip
+    given = {**{name: getattr(chosen, name) for name in names}, "environment_variables": _pairs(chosen.env)}
+    return {name: value for name, value in given.items() if value not in (None, [], {})}
 
 
 def _follow(job: Job) -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter.compat.batchai.explained import Explanation
 from distdl_jupyter.compat.batchai.reading import read
 from distdl_jupyter.compat.batchai.record import Imported
+from distdl_jupyter.core.names import override
 
 if TYPE_CHECKING:
     from distdl_jupyter.capture import Draft
@@ -28,11 +29,16 @@ def explain(job: JobFile, *, cluster: JobFile | None = None, mounts: Mapping[str
 
 
 def draft(
-    job: JobFile, *, cluster: JobFile | None = None, mounts: Mapping[str, Any] | None = None
+    job: JobFile,
+    *,
+    cluster: JobFile | None = None,
+    mounts: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> tuple[Draft, dict[str, Any]]:
     """Return a Batch AI job as captured code, and the options of ``submit`` that it stands for.
 
-    Takes what ``explain`` takes. Raises InvalidSpec that names what is missing.
+    Takes what ``explain`` takes. ``options`` given beside it win; environment variables are added to the job's own.
+    Raises InvalidSpec that names what is missing.
     """
     from distdl_jupyter.capture import capture_script
 
@@ -42,4 +48,13 @@ def draft(
     assert found.script is not None, "a job without a script has a problem"
     captured = capture_script(found.script, found.directory, list(found.arguments))
     payload = {**captured.payload_json, "layout": found.layout}
-    return dataclasses.replace(captured, payload_json=payload, secret_variables=frozenset(found.secrets)), found.options
+    made = dataclasses.replace(captured, payload_json=payload, secret_variables=frozenset(found.secrets))
+    return made, _together(found.options, options or {})
+
+
+def _together(read_: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    found = override(read_, given)
+    for name in ("environment_variables", "env"):
+        if isinstance(given.get(name), Mapping):
+            found[name] = {**read_.get("environment_variables", {}), **given[name]}
+    return found
