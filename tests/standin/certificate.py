@@ -15,7 +15,9 @@ from cryptography.x509.oid import NameOID
 def make(folder: Path, *addresses: str) -> tuple[Path, Path]:
     """Return the files of certificate and key; more ``addresses`` than 127.0.0.1 may be given."""
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "distdl_jupyter tests")])
+    # Certificates of one name that are trusted together would be taken for each other.
+    words = " ".join(["distdl_jupyter tests", *addresses])
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, words)])
     now = dt.datetime.now(dt.UTC)
     hosts = [x509.DNSName("localhost")]
     ips = [x509.IPAddress(ipaddress.ip_address(one)) for one in ("127.0.0.1", *addresses)]

@@ -1,0 +1,128 @@
+"""Data for jobs on SSH hosts with networks, disks and process tables of their own."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+import distdl_jupyter
+from distdl_jupyter.core.errors import JobFailed
+from distdl_jupyter.core.state import State
+from tests.azurite.proxy import Proxy
+from tests.clusters.ssh.conftest import lab_of  # noqa: F401
+from tests.conftest import wait_for
+from tests.hosts import needs_hosts
+from tests.standin import certificate
+
+pytestmark = [needs_hosts, pytest.mark.timeout(280)]
+
+#: Where hosts keep what is theirs: a disk of each host's own.
+DISK = "/opt/distdl-test-disk"
+
+
+@pytest.fixture
+def lab(lab_of, tmp_path, monkeypatch, blob):  # noqa: F811
+    """Two hosts with a disk each, which reach Azurite at the address of this machine."""
+    Path(DISK).mkdir(exist_ok=True)
+    monkeypatch.setenv("DISTDL_HOME", str(tmp_path / "home"))
+    settings = os.environ["JUPYTER_CONFIG_DIR"]
+    (tmp_path / "local").mkdir()
+    made = lab_of(2, private={name: [DISK, str(tmp_path / "local")] for name in ("node-a", "node-b")}, directory=DISK)
+    for name in os.listdir(blob.settings_folder):
+        Path(settings, name).write_bytes(Path(blob.settings_folder, name).read_bytes())
+    gateway = made.hosts.gateway
+    (tmp_path / "gateway").mkdir()
+    pem, key = certificate.make(tmp_path / "gateway", gateway)
+    bundle = tmp_path / "trusted.pem"
+    bundle.write_text(Path(os.environ["REQUESTS_CA_BUNDLE"]).read_text() + pem.read_text())
+    for name in ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"):
+        monkeypatch.setenv(name, str(bundle))
+    proxy = Proxy(blob.azurite, pem, key, host=gateway)
+    blob.blob_at(proxy.template)
+    made.proxy = proxy
+    yield made
+    proxy.close()
+    Path(DISK).rmdir()
+
+
+def seen():
+    folder = distdl_jupyter.data_path("train")
+    files = {path.name: path.read_bytes()[:1] for path in folder.iterdir()}
+    return os.uname().nodename, str(folder), files
+
+
+def containing(blob):
+    container = blob.azurite.container()
+    for number in range(6):
+        container.put(f"cifar/part-{number}", bytes([number]) * 200_000)
+    return container
+
+
+def of_node(lab, name, *command):
+    return lab.hosts.ssh(name, *command).stdout.split()
+
+
+def test_each_host_takes_its_shard_and_keeps_it_for_the_next_job(lab, blob):
+    place = containing(blob).place("cifar")
+    job = lab.submit(seen, data={"train": f"{place}?shard"}).wait(200)
+    first, second = job.results()
+    assert (first[0], second[0]) == ("node-a", "node-b")
+    assert first[1].startswith(DISK)
+    assert first[2].keys().isdisjoint(second[2])
+    assert first[2] | second[2] == {f"part-{number}": bytes([number]) for number in range(6)}
+    assert [(bar.host, bar.done) for bar in job.view().staging] == [("node-a", 600_000), ("node-b", 600_000)]
+    for name in lab.hosts.names:
+        assert not of_node(lab, name, f"ls {DISK}/staged")
+        assert len(of_node(lab, name, f"find {DISK}/blobs -type f")) == 3
+        assert not of_node(lab, name, f"grep -rlE 'sig=|skoid=' {DISK}/blobs {DISK}/jobs || true")
+    sent = lab.proxy.sent("part-")
+    assert sent == 1_200_000
+    again = lab.submit(seen, data={"train": f"{place}?shard"}).wait(200)
+    assert again.results()[0][2] == first[2]
+    assert lab.proxy.sent("part-") == sent
+
+
+def test_a_folder_of_this_machine_is_copied_once(lab, tmp_path):
+    (tmp_path / "local" / "deep").mkdir()
+    (tmp_path / "local" / "a.bin").write_bytes(b"a" * 300_000)
+    (tmp_path / "local" / "deep" / "b.bin").write_bytes(b"b")
+    job = lab.submit(deep, data={"train": str(tmp_path / "local")}).wait(200)
+    assert job.results() == [["a.bin", "deep", "deep/b.bin"]] * 2
+    assert [bar.cached for bar in job.view().staging] == [0, 0]
+    again = lab.submit(deep, data={"train": str(tmp_path / "local")}).wait(200)
+    assert again.results() == job.results()
+    assert [bar.cached for bar in again.view().staging] == [300_001, 300_001]
+
+
+def deep():
+    folder = distdl_jupyter.data_path("train")
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def test_a_shared_path_that_a_host_does_not_see_is_named_with_the_host(lab, tmp_path):
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared" / "x").write_text("x")
+    assert lab.submit(deep, data={"train": f"shared:{tmp_path}/shared"}).wait(200).results() == [["x"]] * 2
+    (tmp_path / "local" / "x").write_text("x")
+    with pytest.raises(JobFailed, match=r"node-[ab]: .*local has other files on this node"):
+        lab.submit(deep, data={"train": f"shared:{tmp_path}/local"}).result(200)
+    assert not any(rank.pid for rank in lab.job.view().ranks)
+
+
+def test_cancel_on_the_way_leaves_no_process_and_no_folder(lab, blob):
+    place = containing(blob).place("cifar")
+    lab.proxy.add("part-", rate=5_000, times=999)
+    job = lab.submit(seen, data={"train": place})
+    wait_for(lambda: job.view().staging, 120, "the first progress")
+    for name in lab.hosts.names:
+        for pid in lab.of_job(name):
+            assert b"sig=" not in Path(f"/proc/{pid}/cmdline").read_bytes() + Path(f"/proc/{pid}/environ").read_bytes()
+    begin = time.monotonic()
+    job.cancel()
+    job.wait(60)
+    assert job.state is State.CANCELED
+    assert time.monotonic() - begin < 20
+    lab.until_nothing_is_left()
+    for name in lab.hosts.names:
+        assert not of_node(lab, name, f"ls {DISK}/staged")
