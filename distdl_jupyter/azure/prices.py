@@ -40,9 +40,9 @@ class Price:
 
     @property
     def source(self) -> str:
-        """Who says so: ``Retail Prices API, westeurope, 2026-11-20``."""
-        kind = {"dedicated": "", "low_priority": ", low priority", "spot": ", Spot"}[self.tier]
-        return f"{SERVICE}, {self.region}{kind}, {self.day}"
+        """Who says so: ``Retail Prices API, westeurope, dedicated, 2026-11-20``."""
+        kind = {"dedicated": "dedicated", "low_priority": "low priority", "spot": "Spot"}[self.tier]
+        return f"{SERVICE}, {self.region}, {kind}, {self.day}"
 
 
 def ask(size: str = "", region: str = "", currency: str = "") -> list[Price]:

@@ -172,6 +172,16 @@ class JobView:
         """Seconds from creation to the end, or to ``now`` while the job lives."""
         return max(0.0, (self.ended or now) - self.created)
 
+    def cost(self, now: float) -> float | None:
+        """Return nodes x hours x price since its nodes were its own, until its end or ``now``; None without a price.
+
+        The time in which nodes start before that, and stay up afterwards, is not in it.
+        """
+        if self.price_per_hour is None:
+            return None
+        hours = 0.0 if self.placed is None else max(0.0, (self.ended or now) - self.placed) / 3600
+        return self.node_count * hours * self.price_per_hour
+
     def remaining(self, now: float) -> float | None:
         """Seconds left at the mean pace of the progress so far, None when that cannot be said."""
         if not self.total or self.done is None or self.progress_from is None or self.state is not State.RUNNING:

@@ -122,6 +122,13 @@ def _scientific(value: float) -> str:
     return f"{mantissa}e{int(exponent)}"
 
 
+def money(amount: float, currency: str) -> str:
+    """Return an amount of money with two decimals: ``7.35 USD``, ``1,204.50 EUR``; below a cent ``under 0.01 USD``."""
+    if 0 < amount < 0.005:
+        return f"under 0.01 {currency}"
+    return f"{amount:,.2f} {currency}"
+
+
 def percent(done: float, total: float) -> str:
     """Return a share in whole percent, 100 only when all is done: ``62 %``."""
     share = max(0.0, done / total) if total else 0.0

@@ -37,6 +37,7 @@ from distdl_jupyter.panels.markup import (
     span,
     text,
 )
+from distdl_jupyter.presentation.cost import cost_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,7 @@ def facts(view: JobView) -> list[str]:
         view.compute_target,
         words.processes(view.node_count, view.process_count_per_node),
         view.distributed_backend,
+        *filter(None, [cost_words(view, view.last_sign)]),
     ]
 
 

@@ -12,6 +12,7 @@ from distdl_jupyter.core.failure import has_failed
 from distdl_jupyter.core.rank import RankView
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.view import JobView
+from distdl_jupyter.presentation.cost import cost
 from distdl_jupyter.presentation.schema import Card, Foot, Host, Notice, Phase, RankStatus, StateName, Stop
 from distdl_jupyter.presentation.story import failure_card
 
@@ -52,6 +53,7 @@ def card(view: JobView, now: float) -> Card:
         notice=below.notice,
         result=below.result,
         has_metrics=below.has_metrics,
+        cost=cost(view, now),
     )
 
 

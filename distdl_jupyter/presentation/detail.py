@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from distdl_jupyter.core import words
 from distdl_jupyter.core.failure import describe
 from distdl_jupyter.presentation.card import card, finite, status
+from distdl_jupyter.presentation.cost import price
 from distdl_jupyter.presentation.curve import metrics
 from distdl_jupyter.presentation.schema import CapturedName, JobDetail, RankRow, SpecRow
 
@@ -62,6 +63,7 @@ def spec_rows(spec: JobSpec) -> list[SpecRow]:
         ("process_count", "Processes", words.processes(spec.node_count, spec.process_count_per_node)),
         ("distributed_backend", "Backend", spec.distributed_backend),
         ("vm_size", "VM size", spec.vm_size or ""),
+        ("price_per_hour", "Price", price(spec)),
         ("use_gpu", "GPU", {None: "", True: "required", False: "not used"}[spec.use_gpu]),
         *((name, name, str(value)) for name, value in {**spec.backend_options, **spec.cluster_options}.items()),
         ("environment_variables", "Environment", _variables(spec)),

@@ -140,6 +140,21 @@ class MetricValue:
 
 
 @dataclass(frozen=True, slots=True)
+class Cost:
+    """What a job's nodes cost. ``per_hour`` is for all of them together, ``spent`` at the card's ``now``.
+
+    ``since`` is when its nodes were its own, None before that.
+    """
+
+    per_hour: float
+    currency: str
+    source: str
+    nodes: int
+    since: float | None
+    spent: float
+
+
+@dataclass(frozen=True, slots=True)
 class Card:
     """Everything that the head of a panel shows; ``now`` is the clock when it was made."""
 
@@ -169,6 +184,8 @@ class Card:
     notice: Notice | None
     result: str
     has_metrics: bool
+    #: None where nobody said what a node costs.
+    cost: Cost | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ export type Phase = Schemas['Phase'];
 /** One node: its ranks with their status, or only counts when the job is large. */
 export type Host = Schemas['Host'];
 export type Stop = Schemas['Stop'];
+export type Cost = Schemas['Cost'];
 export type Frame = Schemas['Frame'];
 /** The first failure; `rank` is null when the job failed as a whole. */
 export type Failure = Schemas['FailureCard'];

@@ -3,12 +3,12 @@
  *
  * It answers in that order, in every state. It knows nothing of widgets: it is given a `Card` and calls `Actions`.
  */
-import { Clock, type Card, type Host, type Stop } from './card';
+import { Clock, type Card, type Cost, type Host, type Stop } from './card';
 import { copy } from './clipboard';
 import { assign, fill, h, onClick, setText, show, type Child } from './dom';
 import { icon } from './icons';
 import { __, _n } from './lab/trans';
-import { ENDED, ago, clock, count, duration, pastDay, percent, processes, rankCount, rankWord, shortId, stateWord, unitWord } from './words';
+import { ENDED, ago, clock, count, duration, money, pastDay, percent, processes, rankCount, rankWord, shortId, stateWord, unitWord } from './words';
 
 export interface Actions {
   cancel(): void;
@@ -161,7 +161,8 @@ export class Header {
     const more = mode === 'ended' ? endWords(card, this.clock.now()) : this.#hasWork(card) ? [] : [this.#elapsedText(card)];
     const words = [...places(card), ...more];
     const { origin = [] } = this.extras;
-    fill(this.#meta, words.join('|'), () => [...words.map((word) => h('span', {}, word)), ...origin]);
+    const cost = card.cost ? costWords(card.cost, card.ended, this.clock.now()) : '';
+    fill(this.#meta, [...words, cost].join('|'), () => [...words.map((word) => h('span', {}, word)), cost && h('span', { title: costSource(card.cost) }, cost), ...origin]);
     drawHosts(this.#hosts, mode === 'running' ? card.hosts : []);
   }
 
@@ -293,6 +294,19 @@ function workWords(card: Card): string[] {
 
 function doneWords(unit: string, done: number, total: number | null): string {
   return total ? __('%1 %2 of %3', unitWord(unit), count(done), count(total)) : __('%1 %2', unitWord(unit), count(done));
+}
+
+/** "about 1.23 USD so far", and at the end without the last words; the rate while nothing was spent. */
+function costWords(cost: Cost, ended: number | null, now: number): string {
+  if (cost.since === null) return ended === null ? __('about %1/h', money(cost.per_hour, cost.currency)) : '';
+  const spent = money((Math.max(0, (ended ?? now) - cost.since) / 3600) * cost.per_hour, cost.currency);
+  return ended === null ? __('about %1 so far', spent) : __('about %1', spent);
+}
+
+function costSource(cost: Cost | null): string | null {
+  if (!cost) return null;
+  const rate = _n('%2/h for %1 node. Price: %3.', '%2/h for %1 nodes. Price: %3.', cost.nodes, money(cost.per_hour, cost.currency), cost.source);
+  return `${rate} ${__('The time in which nodes start and idle is not in it.')}`;
 }
 
 function endWords(card: Card, now: number): string[] {

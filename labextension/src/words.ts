@@ -118,6 +118,12 @@ function thousands(digits: string): string {
   return fraction === undefined ? marked : `${marked}.${fraction}`;
 }
 
+/** Return an amount of money with two decimals: "7.35 USD", "1,204.50 EUR"; below a cent "under 0.01 USD". */
+export function money(amount: number, currency: string): string {
+  if (amount > 0 && amount < 0.005) return __('under %1', `0.01 ${currency}`);
+  return `${thousands(amount.toFixed(2))} ${currency}`;
+}
+
 /** Return a share in whole percent, 100 only when all is done: "62 %". */
 export function percent(done: number, total: number): string {
   const share = total ? Math.max(0, done / total) : 0;

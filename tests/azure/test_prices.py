@@ -34,7 +34,7 @@ def test_one_size_has_its_linux_price_and_those_that_may_be_taken_away(service) 
         ("NC24ads_A100_v4", "low_priority"): 0.875,
     }
     price = prices.known("NC24ads_A100_v4")
-    assert price.source == f"Retail Prices API, westeurope, {time.strftime('%Y-%m-%d')}"
+    assert price.source == f"Retail Prices API, westeurope, dedicated, {time.strftime('%Y-%m-%d')}"
     assert (price.currency, price.per_hour) == ("USD", 3.5)
     low = prices.known("Standard_NC24ads_A100_v4", low_priority=True)
     assert (low.per_hour, ", low priority," in low.source) == (0.875, True)

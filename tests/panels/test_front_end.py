@@ -76,6 +76,7 @@ def test_times_and_counts_are_written_as_python_writes_them(node, seconds, whole
     if not is_tie(seconds):
         assert node("words.duration(given)", seconds) == words.duration(seconds)
         assert node("words.secondsTaken(given)", seconds) == words.seconds_taken(seconds)
+        assert node("words.money(given, 'USD')", seconds / 100) == words.money(seconds / 100, "USD")
     assert node("words.ago(given)", seconds) == words.ago(seconds)
     assert node("words.count(given)", whole) == words.count(whole)
     assert node("words.processCount(given)", whole) == words.plural(whole, "process")
