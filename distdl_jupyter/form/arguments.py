@@ -129,6 +129,8 @@ def _add_job_flags(parser: Parser) -> None:
         help=f"One of {', '.join(registry.names('clusters'))}, or a cluster that you named (default local).",
     )
     add("--vm-size", metavar="SIZE", help="Azure VM size, for targets that rent machines.")
+    add("--price-per-hour", metavar="PRICE",
+        help='What one node costs in an hour, for the running cost: 3.5, or "3.5 EUR".')  # fmt: skip
     add(
         "--use-gpu",
         action=argparse.BooleanOptionalAction,
@@ -193,7 +195,7 @@ def add_option(group: argparse._ActionsContainer, field: dataclasses.Field[Any])
 
 def _default(field: dataclasses.Field[Any]) -> str:
     """Return the default in words, where the help does not tell what it means."""
-    told = field.default in (None, "") or "(default" in field.metadata.get("help", "")
+    told = field.default in (None, "", dataclasses.MISSING) or "(default" in field.metadata.get("help", "")
     return "" if told else f" (default {field.default})"
 
 
