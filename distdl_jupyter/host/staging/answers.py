@@ -30,7 +30,7 @@ _RULES = {
           "Look whether it was deleted, then start the job again."),
     409: ("{name!r} of {source} cannot be read now ({code}).",
           "A blob in the archive tier can be read when it was rehydrated."),
-    412: ("{name!r} of {source} was changed while it was fetched.",
+    412: ("{name!r} of {source} was changed or deleted while it was fetched.",
           "Start the job again when nobody writes there; what has not changed is not fetched again."),
 }  # fmt: skip
 

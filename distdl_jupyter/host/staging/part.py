@@ -43,9 +43,6 @@ class Part:
         self._fd = fd
         self._list = -1
         self._lock = threading.Lock()
-        self._reset()
-
-    def _reset(self) -> None:
         self._written: set[int] = set()
         self._sum = hashlib.md5(usedforsecurity=False)
         self._summed = 0
@@ -86,12 +83,6 @@ class Part:
         if os.preadv(self._fd, [view], index * RANGE) != len(view):
             return False
         return hashlib.md5(view, usedforsecurity=False).digest() == digest
-
-    def anew(self) -> None:
-        """Forget all ranges, of this attempt and earlier ones."""
-        if self._list >= 0:
-            os.ftruncate(self._list, 0)
-        self._reset()
 
     # writing ------------------------------------------------------------------------------------
 
@@ -148,7 +139,8 @@ class Part:
 
     def drop(self) -> None:
         """Take it away with all that was written."""
-        Path(self.path + PART).unlink()
+        for end in (PART, RANGES):
+            Path(self.path + end).unlink(missing_ok=True)
         self.close()
 
     def close(self) -> None:

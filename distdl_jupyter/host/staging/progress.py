@@ -52,12 +52,6 @@ class Progress:
         with self._lock:
             self._counts[source].files += 1
 
-    def lost(self, source: str, fetched: int, found: int) -> None:
-        """Take back what a file counted that must come anew."""
-        with self._lock:
-            self._counts[source].done -= fetched + found
-            self._counts[source].cached -= found
-
     @property
     def cached(self) -> int:
         """Bytes of all sources that the disk had."""

@@ -117,7 +117,7 @@ class Stager:
         left = file.left.get(index)
         if left and file.part.holds(index, left, fetcher.buffer):
             size = file.part.length(index)
-            work.found(file, size)
+            self._progress.found(file.feed.source, size)
             return file.part.accept(index, fetcher.buffer[:size])
         proven = file.part.several or not file.item.md5
         content, digest = fetcher.fetch(file.feed, file.item, index, proven=proven)

@@ -30,8 +30,6 @@ class File:
     part: Part | None = None
     #: MD5 of the ranges that an earlier attempt has left, by their number.
     left: dict[int, bytes] = field(default_factory=dict)
-    found: int = 0
-    again: bool = False
 
 
 class Work:
@@ -86,14 +84,10 @@ class Work:
             file.left = file.part.listed()
             if file.left:
                 file.feed.note("resumed", "Goes on where an earlier attempt has ended.")
-            self._hand_out(file)
-
-    def _hand_out(self, file: File) -> None:
-        assert file.part is not None
-        self._ranges.extend((file, index) for index in range(file.part.count))
-        if not file.part.count:
-            self._publish(file)
-            self._open -= 1
+            self._ranges.extend((file, index) for index in range(file.part.count))
+            if not file.part.count:
+                self._publish(file)
+                self._open -= 1
 
     def link_cached(self, file: File) -> bool:
         """Put a file into its place that the cache has; return whether it had."""
@@ -107,36 +101,19 @@ class Work:
         self._progress.whole(file.feed.source)
         return True
 
-    def found(self, file: File, size: int) -> None:
-        """Count bytes that an earlier attempt has left and that are good."""
-        self._progress.found(file.feed.source, size)
-        with self._lock:
-            file.found += size
-
     def over(self, file: File, state: part.State) -> None:
         """Take what became of a file when a range of it was written. Raises OSError and Failure."""
-        if state is part.State.OPEN:
-            return
+        assert file.part is not None
+        if state is part.State.WRONG:
+            file.part.drop()
+            raise answers.mistaken(file.feed.source, file.item.name)
         if state is part.State.WHOLE:
             self._publish(file)
-        with self._lock:
-            if state is part.State.WHOLE:
+            with self._lock:
                 self._open -= 1
-            else:
-                self._renew(file)
-            self._lock.notify_all()
+                self._lock.notify_all()
 
     def _publish(self, file: File) -> None:
         assert file.part is not None
         file.part.publish(lambda now, final: self._tree.add(file.feed.source, file.place, now, final))
         self._progress.whole(file.feed.source)
-
-    def _renew(self, file: File) -> None:
-        """Fetch a file once more whose ranges were good but whose whole was not. Raises Failure the second time."""
-        assert file.part is not None
-        file.part.anew()
-        if file.again:
-            raise answers.mistaken(file.feed.source, file.item.name)
-        self._progress.lost(file.feed.source, file.item.size - file.found, file.found)
-        file.again, file.found, file.left = True, 0, {}
-        self._hand_out(file)

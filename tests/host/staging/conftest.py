@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -45,7 +46,7 @@ class Run:
             if message["type"] == "renew":
                 self.asked += 1
                 answer = self._sas(message["source"])
-                if answer is not None:
+                with contextlib.suppress(OSError):  # it may be ended at any moment
                     self._write({"type": "sas", "source": message["source"], **answer})
 
     def _read_errors(self):
@@ -67,10 +68,8 @@ class Run:
         for thread in self._threads:
             thread.join(patience)
         for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
-            try:
+            with contextlib.suppress(OSError):
                 stream.close()
-            except OSError:
-                pass
         return self.messages[-1] if self.messages else {}
 
     def staged(self):
@@ -153,7 +152,7 @@ def container(azurite):  # noqa: F811
 
 
 def source(container, prefix="", name="train", address="", items=None):
-    """Return what an order says of a prefix of a container; ``address`` is the endpoint, Azurite's own where none is."""
+    """Return what an order says of a prefix of a container; ``address`` is another endpoint than Azurite's own."""
     return {"name": name, "variable": f"DISTDL_DATA_{name.upper()}", "kind": "blob", "prefix": prefix,
             "address": f"{address or container.azurite.endpoint}/{container.name}",
             "items": container.items(prefix) if items is None else items}  # fmt: skip

@@ -1,0 +1,200 @@
+"""The disk of a node: what fits and what does not, what stays and what goes, and several programs at once."""
+
+import errno
+import os
+import random
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from distdl_jupyter.host.staging import part
+from distdl_jupyter.host.staging.cache import Cache
+from distdl_jupyter.host.staging.tree import Tree
+from tests.host.staging.conftest import reading, source
+
+MB = 2**20
+
+
+def noise(size, seed=0):
+    return random.Random(seed).randbytes(size)
+
+
+@pytest.fixture
+def large(container):
+    container.data = noise(17 * MB)
+    container.put("large", container.data, md5=False)
+    return container
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """Mount a disk of so many bytes at the stager's base; None where this user may not mount."""
+    place = tmp_path / "base"
+    mounted = []
+
+    def mount(size):
+        place.mkdir()
+        done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)], capture_output=True)
+        if done.returncode:
+            pytest.skip("only root may mount a small disk; the limit of a file's size stands in for it below")
+        mounted.append(place)
+        return place
+
+    yield mount
+    for one in mounted:
+        subprocess.run(["umount", str(one)], check=True)
+
+
+def test_a_disk_that_is_too_small_is_seen_before_anything_is_fetched(stage, large, disk):
+    disk(8 * MB)
+    run = stage.run(source(large), sas=reading(large))
+    last = run.failed()
+    assert "has 8.3 MB free, but 17.8 MB have to come" in last["text"]
+    assert "shard" in last["remedy"]
+    assert run.asked == 0
+
+
+def test_a_disk_that_fills_up_meanwhile_ends_it_and_what_came_is_kept(stage, large, disk, blob_proxy):
+    place = disk(30 * MB)
+    slow = blob_proxy.add("/large", rate=8 * MB, times=1000)
+    told = source(large, address=blob_proxy.endpoint)
+    run = stage.run(told, sas=reading(large), workers=1)
+    run.until(lambda message: message["type"] == "progress" and message["done"] > 5 * MB)
+    filler = place / "filler"
+    with pytest.raises(OSError, match="No space"):
+        filler.write_bytes(bytes(30 * MB))
+    last = run.failed()
+    assert last["text"] == f"The disk with {place} is full."
+    assert "What has come is kept" in last["remedy"]
+    assert stage.left("") == []
+    filler.unlink()
+    slow.times = 0
+    last = stage.run(told, sas=reading(large)).staged()
+    assert last["cached"] >= 4 * MB
+    assert stage.files(last["paths"]["DISTDL_DATA_TRAIN"]) == {"large": large.data}
+
+
+def test_a_file_that_may_not_grow_is_no_file(stage, large):
+    limited = ["sh", "-c", 'ulimit -f 10000; exec "$@"', "sh"]
+    last = stage.run(source(large), sas=reading(large), before=limited).failed()
+    assert last["text"] == f"The disk with {stage.base} is full."
+    assert stage.left("") == []
+    last = stage.run(source(large), sas=reading(large)).staged()
+    assert stage.files(last["paths"]["DISTDL_DATA_TRAIN"]) == {"large": large.data}
+
+
+def test_a_disk_too_full_lets_go_of_what_no_job_uses(stage, container, disk):
+    disk(10 * MB)
+    for name in "abc":
+        container.put(name, noise(4 * MB, ord(name)))
+        last = stage.run(source(container, name), sas=reading(container), job=f"job-{name}").staged()
+        assert last["bytes"] == 4 * MB
+        stage.tell({"forget": f"job-{name}", "base": str(stage.base)}).end()
+    assert len(stage.left("")) == 2
+
+
+def test_the_limit_holds_and_what_was_not_used_for_longest_goes_first(stage, container):
+    def use(name, **more):
+        last = stage.run(source(container, name), sas=reading(container), job=name, **more).staged()
+        stage.tell({"forget": name, "base": str(stage.base)}).end()
+        return last["bytes"]
+
+    for name in "abc":
+        container.put(name, noise(3 * MB, ord(name)))
+    assert [use("a"), use("b"), use("a")] == [3 * MB, 3 * MB, 0]
+    assert use("c", limit_bytes=7 * MB) == 3 * MB
+    assert [use("a"), use("c"), use("b")] == [0, 0, 3 * MB]
+    stage.tell({"forget": "b", "base": str(stage.base), "limit_bytes": 3 * MB}).end()
+    assert len(stage.left("")) == 1
+
+
+def test_what_a_job_uses_stays_even_over_the_limit(stage, container):
+    for name in "ab":
+        container.put(name, noise(3 * MB, ord(name)))
+    first = stage.run(source(container, "a"), sas=reading(container), job="first").staged()
+    run = stage.run(source(container, "b"), sas=reading(container), job="second", limit_bytes=4 * MB)
+    run.staged()
+    assert [(note["code"], note["level"]) for note in run.of("note")] == [("cache-limit", "warning")]
+    assert stage.files(first["paths"]["DISTDL_DATA_TRAIN"])["a"] == noise(3 * MB, ord("a"))
+    assert len(stage.left("")) == 2
+
+
+def test_two_programs_that_want_the_same_fetch_it_once(stage, container, blob_proxy):
+    stored = {"large": noise(17 * MB), **{f"small/{n}": noise(1000, n) for n in range(20)}}
+    for name, data in stored.items():
+        container.put(name, data, md5=False)
+    blob_proxy.add("", rate=16 * MB, times=10_000)
+    told = source(container, address=blob_proxy.endpoint)
+    runs = [stage.run(told, sas=reading(container), job=f"job-{n}") for n in range(2)]
+    ends = [run.staged() for run in runs]
+    assert blob_proxy.sent() == sum(last["bytes"] for last in ends) == sum(map(len, stored.values()))
+    for last in ends:
+        assert stage.files(last["paths"]["DISTDL_DATA_TRAIN"]) == stored
+        assert last["bytes"] + last["cached"] == sum(map(len, stored.values()))
+    assert "elsewhere" in [note["code"] for run in runs for note in run.of("note")]
+
+
+def test_who_waits_goes_on_when_the_other_one_dies(stage, large, blob_proxy):
+    slow = blob_proxy.add("", rate=4 * MB, times=10_000)
+    told = source(large, address=blob_proxy.endpoint)
+    first = stage.run(told, sas=reading(large), job="first", workers=1)
+    first.until(lambda message: message["type"] == "progress" and message["done"] > 5 * MB)
+    second = stage.run(told, sas=reading(large), job="second")
+    second.until(lambda message: message.get("code") == "elsewhere")
+    slow.times = 0
+    first.kill()
+    last = second.staged()
+    assert stage.files(last["paths"]["DISTDL_DATA_TRAIN"]) == {"large": large.data}
+    assert last["cached"] >= 4 * MB
+
+
+def test_a_disk_without_hard_links_has_symbolic_ones_and_they_count_as_use(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.EPERM, "no links here")
+
+    monkeypatch.setattr(os, "link", refuse)
+    cache = Cache(str(tmp_path))
+    cache.prepare()
+    tree = Tree(cache, "job", 0)
+    for name in ("used", "unused"):
+        final = cache.path("https://h/c", name, "1")
+        made = part.begin(final, 4, b"")
+        made.write(0, memoryview(b"1234"), bytes(16))
+        made.publish(lambda now, final, name=name: tree.add("train", name, now, final) if name == "used" else None)
+    assert cache.make_room(0, 0) > 0
+    assert Path(tree.folder("train"), "used").read_bytes() == b"1234"
+    assert not Path(cache.path("https://h/c", "unused", "1")).exists()
+
+
+def test_what_is_in_the_making_is_let_go_of_when_nobody_has_worked_at_it_for_long(tmp_path):
+    cache = Cache(str(tmp_path))
+    cache.prepare()
+    made = {name: part.begin(cache.path("https://h/c", name, "1"), 9 * MB, b"") for name in ("old", "locked", "young")}
+    for name, one in made.items():
+        one.listed()
+        one.write(0, memoryview(noise(4 * MB)), bytes(16))
+        if name != "locked":
+            one.close()
+        if name != "young":
+            os.utime(f"{one.path}.part", (time.time() - 9999, time.time() - 9999))
+    cache.make_room(0, 0)
+    left = [
+        name for name, one in made.items() if Path(f"{one.path}.part").exists() and Path(f"{one.path}.ranges").exists()
+    ]
+    assert left == ["locked", "young"]
+    assert part.begin(made["locked"].path, 9 * MB, b"") is None
+    made["locked"].close()
+
+
+def test_a_folder_of_somebody_else_is_not_used(stage, container):
+    stage.base.mkdir()
+    (stage.base / "blobs").symlink_to(stage.base.parent)
+    assert "is not a folder of this user" in stage.run(source(container)).failed()["text"]
+
+
+def test_a_base_that_cannot_be_made_is_named(stage, container, tmp_path):
+    stage.base = tmp_path / "file"
+    stage.base.write_text("")
+    assert stage.run(source(container)).failed()["text"] == f"{stage.base} cannot hold staged data (File exists)."
