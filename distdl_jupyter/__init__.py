@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.client import Job, attach, distributed, jobs, submit
     from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobFailed, JobNotFound
     from distdl_jupyter.core.spec import JobSpec
-    from distdl_jupyter.panels import launcher, panel
+    from distdl_jupyter.panels import launcher, panel, timeline
     from distdl_jupyter.places import add_cluster, clusters
     from distdl_jupyter.worker.data import data_path
     from distdl_jupyter.worker.report import log, progress
@@ -41,6 +41,7 @@ _HOMES = {
     "panel": "panels",
     "progress": "worker.report",
     "submit": "client",
+    "timeline": "panels",
     "vm_sizes": "azure.vm_sizes",
 }
 
@@ -63,6 +64,7 @@ __all__ = [
     "panel",
     "progress",
     "submit",
+    "timeline",
     "vm_sizes",
 ]
 

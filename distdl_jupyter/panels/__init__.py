@@ -9,10 +9,11 @@ if TYPE_CHECKING:
     from distdl_jupyter.panels.launch import launcher
     from distdl_jupyter.panels.monitor import panel
     from distdl_jupyter.panels.output import show
+    from distdl_jupyter.panels.steps import timeline
 
-__all__ = ["launcher", "panel", "show"]
+__all__ = ["launcher", "panel", "show", "timeline"]
 
-_HOMES = {"launcher": "launch", "panel": "monitor", "show": "output"}
+_HOMES = {"launcher": "launch", "panel": "monitor", "show": "output", "timeline": "steps"}
 
 
 def __getattr__(name: str) -> Any:

@@ -46,7 +46,7 @@ def software(fields: Mapping[str, Any], found: Imported) -> None:
     registry = settings.get("imageSourceRegistry", {})
     if image := registry.get("image"):
         version = ".".join(map(str, sys.version_info[:3]))
-        became = f"ranks run in this environment (Python {version})"
+        became = f"ranks run in this environment (Python {version}); on Azure ML environment= names an image of today"
         found.say("containerSettings: image", image, became, "ignored")
     if registry.get("credentials"):
         found.say("containerSettings: credentials", HIDDEN, "no image is fetched", "ignored")

@@ -1,0 +1,66 @@
+"""The panel of a job's seven steps: true while it runs and for ever, safe, and without a script."""
+
+import time
+
+import pytest
+
+from distdl_jupyter import submit, timeline
+from distdl_jupyter.core.spec import JobSpec
+from distdl_jupyter.core.view import JobView
+from distdl_jupyter.panels import steps as panel
+from distdl_jupyter.presentation.timeline import steps_of
+from tests.conftest import wait_for
+
+
+def slow(path):
+    import pathlib
+
+    while not pathlib.Path(path).exists():
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    """What is written to the notebook, in order."""
+    written = []
+    monkeypatch.setattr("IPython.display.publish_display_data", lambda data, **more: written.append((data, more)))
+    return written
+
+
+def test_it_follows_a_real_job_to_its_end(tmp_path, shown):
+    job = submit(slow, (str(tmp_path / "go"),), name="steps")
+    told = timeline(job)
+    told._ipython_display_()
+    wait_for(lambda: told.steps[5].state == "now", what="training")
+    assert told.steps[6].state == "next"
+    (tmp_path / "go").touch()
+    job.wait(60)
+    last, more = shown[-1]  # what a cell that waits leaves behind
+    assert more["update"]
+    assert len({more["transient"]["display_id"] for _, more in shown}) == 1
+    assert "Completed" in last["text/html"]
+    assert [step.state for step in told.steps] == ["done", "unused", "done", "unused", "done", "done", "done"]
+    assert sum(step.seconds or 0.0 for step in told.steps) < job.view().elapsed(time.time()) + 5
+    assert "steps" in last["text/plain"].splitlines()[0]
+    assert len(last["text/plain"].splitlines()) == 8
+
+
+def test_an_ended_job_is_written_once(shown):
+    job = submit(int, name="steps").wait(60)
+    timeline(job)._ipython_display_()
+    ((data, more),) = shown
+    assert not more["update"]
+    assert data["text/html"] == timeline(job)._repr_html_()
+
+
+def test_names_from_a_job_are_text():
+    spec = JobSpec(id="20261121-024912-k3f9x", name="<script>x</script>", created=100.0)
+    view = JobView.of(spec)
+    view.apply({"v": 1, "t": 100.0, "type": "phase", "phase": "capture", "detail": "<b>\x1b[31m", "seconds": 0.0})
+    page = panel.html(view, steps_of(view, spec, 101.0))
+    assert "<script" not in page
+    assert "<b>" not in page
+    assert "&lt;b&gt;" in page
+    assert "\x1b" not in panel.plain_text(view, steps_of(view, spec, 101.0))
+    assert "class=" not in page
+    assert len(page) < 20_000
