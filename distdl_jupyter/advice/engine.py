@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from distdl_jupyter.advice import machines, training
+from distdl_jupyter.advice import machines, rented, training
 from distdl_jupyter.advice.model import Advice, Case, PastJob, Request, Rule
 
 if TYPE_CHECKING:
@@ -14,8 +14,12 @@ if TYPE_CHECKING:
 #: Costliest first: what cannot start, what wastes machines, what wastes the run, what is good to know.
 RULES: tuple[Rule, ...] = (
     machines.retired_size,
+    rented.barred_size,
+    rented.beyond_quota,
     machines.one_machine,
     machines.more_processes_than_gpus,
+    rented.may_be_taken_away,
+    rented.no_time_limit,
     training.settings_search,
     training.small_job,
     training.learning_rate,

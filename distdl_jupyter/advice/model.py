@@ -57,6 +57,13 @@ class Request:
     scales_learning_rate: bool = False
     cores: int | None = None
     gpus: int | None = None
+    #: Whether each node costs money for every hour, what all of them cost ("about 7.35 USD/h for 2 nodes"), whether
+    #: they may be taken away (low priority, Spot), and whether they were made before and so count in quotas already.
+    bills: bool = False
+    rate: str = ""
+    interruptible: bool = False
+    nodes_exist: bool = False
+    max_run_duration_seconds: float | None = None
 
     @property
     def process_count(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Sequence
 from typing import Any
 
@@ -72,20 +73,51 @@ def _newest_single(request: Request, history: Sequence[PastJob]) -> PastJob | No
     return max(same, key=lambda job: job.id, default=None)
 
 
+#: Packages, and names of scikit-learn, that are there to search over settings.
+_SEARCHERS = frozenset(("optuna", "hyperopt", "ray.tune", "skopt", "nevergrad", "keras_tuner"))
+_GRIDS = frozenset(("GridSearchCV", "RandomizedSearchCV", "ParameterGrid", "ParameterSampler"))
+
+
 def settings_search(case: Case) -> Advice | None:
-    """The same code again and again with other values: jobs of one process each need no gradients exchanged."""
+    """A search over settings needs no gradients exchanged: jobs of one process each.
+
+    It is one when the same code runs again and again with other values, or when it imports what searches.
+    """
     request = case.request
     if request.process_count < 2 or not request.code:
         return None
+    if tool := searcher(request.code):
+        return _search(f"This code searches over settings by itself ({tool}).")
     runs = [job for job in case.history if job.code == request.code and job.process_count > 1]
     if len({job.arguments for job in runs}) < SEARCH_RUNS:
         return None
     newest = sorted(runs, key=lambda job: job.id)[-SEARCH_RUNS:]
+    names = listing([short_id(job.id) for job in newest])
+    return _search(f"This code ran {len(runs)} times on several processes with other values, last as {names}.")
+
+
+def searcher(code: str) -> str:
+    """Return what searches over settings in some code, "" when nothing that is known does, or it cannot be read."""
+    try:
+        tree = ast.parse(code)
+    except (SyntaxError, ValueError):
+        return ""
+    for node in ast.walk(tree):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
+        module = node.module or "" if isinstance(node, ast.ImportFrom) else ""
+        wholes = {name for name in names if not module} | {module} | {f"{module}.{name}" for name in names}
+        found = sorted(one for one in _SEARCHERS if any(f"{name}.".startswith(f"{one}.") for name in wholes))
+        found += sorted(_GRIDS.intersection(names))
+        if found:
+            return found[0]
+    return ""
+
+
+def _search(why: str) -> Advice:
     return Advice(
         "settings-search", "info", "A search over settings",
-        f"This code ran {len(runs)} times on several processes with other values, last as "
-        f"{listing([short_id(job.id) for job in newest])}. Jobs of one process each, side by side, finish a search "
-        "sooner: they exchange no gradients and keep the batch as it is.",
+        f"{why} Jobs of one process each, side by side, finish a search sooner: they exchange no gradients and keep "
+        "the batch as it is.",
         action=f"Use 1 {TIMES} 1", change={"node_count": 1, "process_count_per_node": 1},
         source="Databricks, Distributed training: tune on single nodes, distribute the final training",
     )  # fmt: skip

@@ -148,3 +148,26 @@ def test_every_advice_is_a_sentence_with_its_action() -> None:
         assert advice.reason.endswith(".")
         assert "!" not in advice.reason
         assert bool(advice.action) is bool(advice.change or advice.snippet)
+
+
+@pytest.mark.parametrize(
+    ("code", "tool"),
+    [
+        ("import optuna\nstudy = optuna.create_study()", "optuna"),
+        ("from ray import tune", "ray.tune"),
+        ("import ray.tune as tune", "ray.tune"),
+        ("from sklearn.model_selection import GridSearchCV, train_test_split", "GridSearchCV"),
+        ("from hyperopt import fmin", "hyperopt"),
+        ("from sklearn.model_selection import train_test_split", ""),
+        ("import ray", ""),
+        ("optuna = 1", ""),
+        ("import optunax", ""),
+        ("this is no code", ""),
+    ],
+)
+def test_a_search_in_the_code_itself_is_noticed(code: str, tool: str) -> None:
+    found = [one for one in advise(Request(process_count_per_node=2, code=code), ()) if one.code == "settings-search"]
+    assert bool(found) is bool(tool)
+    if tool:
+        assert found[0].reason.startswith(f"This code searches over settings by itself ({tool}).")
+    assert not advise(Request(code=code), ())

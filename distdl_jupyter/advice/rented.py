@@ -1,0 +1,84 @@
+"""Rules about rented machines: what a subscription may rent, what it costs to forget them, what may be taken away.
+
+They speak only where somebody rents: of a size by what Azure told of it, of money where the cluster bills.
+"""
+
+from __future__ import annotations
+
+import re
+
+from distdl_jupyter.advice.model import Advice, Case
+from distdl_jupyter.core.words import TIMES, plural
+
+#: What a job without a limit is given by a click; Amazon SageMaker's default for a training job.
+DAY = 86_400.0
+QUOTAS = "https://learn.microsoft.com/azure/machine-learning/how-to-manage-quotas"
+LOW_PRIORITY = "https://learn.microsoft.com/azure/machine-learning/how-to-create-attach-compute-cluster"
+#: Code that speaks of checkpoints, or that writes weights or a state, as the frameworks call it.
+_KEEPS = re.compile(
+    r"checkpoint|\b(?:torch|paddle|jax|pickle|joblib)\.(?:save|dump)\(|\.save(?:_weights|_pretrained|_state)?\(",
+    re.IGNORECASE,
+)
+
+
+def barred_size(case: Case) -> Advice | None:
+    """A size that Azure says the subscription cannot rent in the region that was asked about."""
+    size = case.request.vm_size
+    if size is None or size.retired or not size.restriction:
+        return None
+    return Advice(
+        "barred-size", "warning", "Size not available",
+        f"{size.name} is {size.restriction}. Choose another size, or another region by %dist_config azure region=....",
+        source="; ".join(size.told),
+    )  # fmt: skip
+
+
+def beyond_quota(case: Case) -> Advice | None:
+    """More vCPUs than the subscription's quota leaves, where the nodes are still to be made.
+
+    The nodes of a compute cluster that is there count against the quota already, also while they are down.
+    """
+    request, size = case.request, case.request.vm_size
+    if size is None or size.retired or size.vcpus is None or request.nodes_exist or request.interruptible:
+        return None
+    quota = size.quota
+    if quota is None or quota.left is None or request.node_count * size.vcpus <= quota.left:
+        return None
+    fits = quota.left // size.vcpus
+    return Advice(
+        "beyond-quota", "warning", "Quota too small",
+        f"{request.node_count} {TIMES} {size.name} need {request.node_count * size.vcpus:,} vCPUs, and the quota of "
+        f"{quota.service} leaves {quota.left:,} of {quota.limit:,} for this family. Ask for more in the portal, or "
+        "use fewer nodes.",
+        action=f"Use {plural(fits, 'node')}" if fits else "", change={"node_count": fits} if fits else {},
+        source=QUOTAS,
+    )  # fmt: skip
+
+
+def may_be_taken_away(case: Case) -> Advice | None:
+    """Nodes of low priority end a job at any moment; what it has not written by then is lost."""
+    request = case.request
+    if not request.interruptible or _KEEPS.search(request.code):
+        return None
+    return Advice(
+        "no-checkpoints", "warning", "No checkpoints on nodes that may be taken away",
+        "Low priority and Spot nodes are cheaper and can be taken away at any moment; the job then starts from the "
+        "beginning. Nothing in this code writes a checkpoint.",
+        action="Copy torch.save(...)", snippet=_SNIPPET, source=LOW_PRIORITY,
+    )  # fmt: skip
+
+
+_SNIPPET = 'torch.save({"model": model.state_dict(), "step": step}, "outputs/checkpoint.pt")  # on rank 0'
+
+
+def no_time_limit(case: Case) -> Advice | None:
+    """A job that hangs on nodes that cost money goes on costing it until somebody looks."""
+    request = case.request
+    if not request.bills or request.max_run_duration_seconds:
+        return None
+    rate = f", {request.rate}" if request.rate else ""
+    return Advice(
+        "no-time-limit", "info", "No time limit",
+        f"Nothing ends this job if it hangs, and its nodes cost money for every hour{rate}.",
+        action="Stop after 24 h", change={"max_run_duration_seconds": DAY},
+    )  # fmt: skip
