@@ -11,7 +11,6 @@ from distdl_jupyter import places, targets
 from distdl_jupyter.core import words
 from distdl_jupyter.places import making, standing
 from distdl_jupyter.presentation import checks
-from distdl_jupyter.presentation import places as words_of_places
 from distdl_jupyter.server.base import Handler, answers, reads
 from distdl_jupyter.server.schema import (
     CheckCluster,
@@ -76,7 +75,7 @@ def machine_set(machines: Machines | None) -> MachineSet | None:
     """Return machines as pages are told of them."""
     if machines is None:
         return None
-    return MachineSet(**dataclasses.asdict(machines), says=words_of_places.forecast(machines))
+    return MachineSet(**dataclasses.asdict(machines))
 
 
 def _nodes(one: Standing, jobs: Sequence[Listed]) -> tuple[Node, ...]:

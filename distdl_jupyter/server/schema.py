@@ -75,8 +75,6 @@ class MachineSet:
     cost_per_hour: float | None
     currency: str
     price_source: str
-    #: What they cost, in sentences.
-    says: str
 
 
 @dataclass(frozen=True, slots=True)

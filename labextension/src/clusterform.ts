@@ -1,4 +1,5 @@
 /** The form that adds a cluster: its name, its kind, and that kind's options; what is wrong stands beside its field. */
+import type { Asker, Choice } from './choicelist';
 import { h, onClick, setText, show } from './dom';
 import { icon } from './icons';
 import { __ } from './lab/trans';
@@ -17,6 +18,8 @@ export interface ClusterActions {
 }
 
 export interface FormActions extends Pick<ClusterActions, 'kinds' | 'add'> {
+  /** What an option may be, where these are filled in so far; left out where nobody can be asked. */
+  choices?(kind: string, option: string, options: Record<string, unknown>): Promise<Choice[]>;
   /** The form is done with: a cluster got the name `added`, "" when none did. */
   closed(added: string): void;
 }
@@ -65,7 +68,7 @@ export class ClusterForm {
     const plugin = this.#plugin;
     const { properties, required } = propertiesOf(plugin?.options);
     const firstOnes = new Set(properties.filter(([name, property]) => property['x-first'] || required.has(name)).map(([name]) => name));
-    this.#fields = properties.map(([name, property]) => new SchemaField(name, property, required.has(name), firstOnes.size > 0));
+    this.#fields = properties.map(([name, property]) => new SchemaField(name, property, required.has(name), firstOnes.size > 0, property['x-asked'] ? this.#asker(name) : null));
     const open = this.#fields.filter(({ name }) => !firstOnes.size || firstOnes.has(name));
     const rest = this.#fields.filter((field) => !open.includes(field));
     const none = h('div', { class: 'dd-sub dd-s12' }, __('This kind has no options.'));
@@ -76,6 +79,20 @@ export class ClusterForm {
     setText(this.#problem, problem);
     show(this.#problem, problem !== '');
     this.#say('');
+  }
+
+  /** Return who knows what an option may be; null where nobody can be asked. */
+  #asker(name: string): Asker | null {
+    const { choices } = this.actions;
+    if (!choices) return null;
+    const filled = (): Record<string, string> => Object.fromEntries(this.#fields.filter(({ typed }) => typed.trim()).map((field) => [field.name, field.typed.trim()]));
+    return { ask: () => choices(this.#kind.value, name, filled()), taken: (choice) => this.#take(name, choice) };
+  }
+
+  /** Put a choice into its field, and what comes with it into theirs. */
+  #take(name: string, { value, sets }: Choice): void {
+    const values: Record<string, unknown> = { ...sets, [name]: value };
+    for (const field of this.#fields) if (field.name in values) field.text = String(values[field.name]);
   }
 
   #key(event: KeyboardEvent): void {

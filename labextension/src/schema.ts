@@ -62,6 +62,62 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/distdl/api/clusters/{name}/machines": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Make the machines; the answer comes when that was accepted. */
+        post: operations["postClustersNameMachines"];
+        /** End the machines, on which no job may run; the cluster keeps its name. */
+        delete: operations["deleteClustersNameMachines"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/distdl/api/clusters/{name}/forecast": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Say what machines these would be and what they would cost. */
+        post: operations["postClustersNameForecast"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/distdl/api/choices": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** List the values of one option, as far as they can be seen from here; it may take seconds. */
+        post: operations["postChoices"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/distdl/api/jobs": {
         parameters: {
             query?: never;
@@ -338,6 +394,76 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/distdl/api/azure": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Say who is signed in to Azure, how, and how else one could. */
+        get: operations["getAzure"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        /** Change settings of the sign-in. */
+        patch: operations["patchAzure"];
+        trace?: never;
+    };
+    "/distdl/api/azure/sign-in": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Sign in; the answer may hold a code that somebody has to enter. */
+        post: operations["postAzureSignIn"];
+        /** Stop waiting for a code or a browser. */
+        delete: operations["deleteAzureSignIn"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/distdl/api/azure/sign-out": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Forget the sign-in: in kernels, jobs and on disk too. */
+        post: operations["postAzureSignOut"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/distdl/api/azure/subscriptions": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List the subscriptions that the account may see. */
+        get: operations["getAzureSubscriptions"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/distdl/api/events": {
         parameters: {
             query?: never;
@@ -426,6 +552,114 @@ export interface components {
             /** @default  */
             field: string;
         };
+        /** @description Who is signed in; "" for what is not known. */
+        AzureAccount: {
+            name: string;
+            kind: string;
+            tenant_id: string;
+            object_id: string;
+            subscription: string;
+        };
+        /** @description Settings to change; null leaves one as it is, "" takes it back to its default. */
+        AzureChange: {
+            /**
+             * @description Tenant (directory) to sign in to.
+             * @default null
+             */
+            tenant_id?: string | null;
+            /**
+             * @description Client id of an app registration, or of a user-assigned managed identity.
+             * @default null
+             */
+            client_id?: string | null;
+            /**
+             * @description Subscription that is offered first.
+             * @default null
+             */
+            subscription_id?: string | null;
+            /**
+             * @description AzureCloud, AzureUSGovernment, AzureChinaCloud.
+             * @default null
+             */
+            cloud?: string | null;
+            /**
+             * @description "" (memory), "keyring" or "plain".
+             * @default null
+             */
+            token_cache?: string | null;
+        };
+        /** @description The settings that a sign-in depends on. */
+        AzureChoices: {
+            credential: ("cli" | "device_code" | "browser" | "managed_identity" | "environment") | "";
+            tenant_id: string;
+            client_id: string;
+            subscription_id: string;
+            cloud: string;
+            /** @enum {string} */
+            token_cache: "" | "keyring" | "plain";
+        };
+        /** @description Why nobody is signed in, and the remedy. */
+        AzureProblem: {
+            message: string;
+            hint: string;
+        };
+        /** @description A code to enter at an address, within so many seconds. */
+        AzurePrompt: {
+            user_code: string;
+            address: string;
+            seconds_left: number;
+        };
+        /** @description All that a page shows of the sign-in. ``warning`` is of a key in the environment, ``note`` hinders nothing. */
+        AzureSignIn: {
+            /** @enum {string} */
+            state: "signed_out" | "waiting" | "signed_in" | "failed";
+            kind: string;
+            account: components["schemas"]["AzureAccount"] | null;
+            prompt: components["schemas"]["AzurePrompt"] | null;
+            problem: components["schemas"]["AzureProblem"] | null;
+            note: string;
+            warning: string;
+            ways: components["schemas"]["AzureWay"][];
+            settings: components["schemas"]["AzureChoices"];
+        };
+        /** @description A way to sign in; what is null stays as the settings have it. */
+        AzureStart: {
+            /** @enum {string} */
+            credential: "cli" | "device_code" | "browser" | "managed_identity" | "environment";
+            /**
+             * @description Tenant (directory) to sign in to.
+             * @default null
+             */
+            tenant_id?: string | null;
+            /**
+             * @description Client id of an app registration, or of a user-assigned managed identity.
+             * @default null
+             */
+            client_id?: string | null;
+            /**
+             * @description "" (memory), "keyring" or "plain".
+             * @default null
+             */
+            token_cache?: string | null;
+        };
+        /** @description A subscription that the account may see. */
+        AzureSubscription: {
+            id: string;
+            name: string;
+            tenant_id: string;
+            state: string;
+        };
+        /** @description The subscriptions, by name. */
+        AzureSubscriptionList: {
+            subscriptions: components["schemas"]["AzureSubscription"][];
+        };
+        /** @description A way to sign in; ``ready`` when what it needs is here. */
+        AzureWay: {
+            /** @enum {string} */
+            kind: "cli" | "device_code" | "browser" | "managed_identity" | "environment";
+            ready: boolean;
+            suggested: boolean;
+        };
         /** @description The messages of now, for pages that a stream does not reach. */
         Batch: {
             messages: (components["schemas"]["Hello"] | components["schemas"]["Alive"] | components["schemas"]["JobsMessage"] | components["schemas"]["ClustersMessage"] | components["schemas"]["JobMessage"] | components["schemas"]["LogMessage"] | components["schemas"]["CurveMessage"] | components["schemas"]["Gone"])[];
@@ -471,6 +705,8 @@ export interface components {
             notice: components["schemas"]["Notice"] | null;
             result: string;
             has_metrics: boolean;
+            cost: components["schemas"]["Cost"] | null;
+            staging: components["schemas"]["StagingBar"][];
         };
         /** @description An exception behind another. */
         Cause: {
@@ -492,6 +728,27 @@ export interface components {
             says: string;
             remedy: string;
         };
+        /** @description All values that are offered. */
+        ChoiceList: {
+            choices: components["schemas"]["ChoiceRow"][];
+        };
+        /** @description One value with words for people; ``sets`` are other options that come with it. */
+        ChoiceRow: {
+            value: string;
+            label: string;
+            detail: string;
+            sets: {
+                [key: string]: unknown;
+            };
+        };
+        /** @description What one ``option`` of a kind of cluster may be, where these ``options`` are filled in so far. */
+        ChoicesQuestion: {
+            kind: string;
+            option: string;
+            options?: {
+                [key: string]: unknown;
+            };
+        };
         /** @description One place where jobs run; ``problem`` says why it cannot be used now ("" when it can). */
         Cluster: {
             name: string;
@@ -511,6 +768,11 @@ export interface components {
             options: {
                 [key: string]: unknown;
             };
+            can_create: boolean;
+            machines: components["schemas"]["MachineSet"] | null;
+            billed: number;
+            cost_per_hour: number | null;
+            currency: string;
         };
         /** @description What was found; ``failed`` when something of it keeps jobs from running there. */
         ClusterChecks: {
@@ -544,6 +806,15 @@ export interface components {
             values: string[];
             differs: boolean;
             best: number | null;
+        };
+        /** @description What a job's nodes cost. ``per_hour`` is for all of them together, ``spent`` at the card's ``now``. ``since`` is when its nodes were its own, None before that. */
+        Cost: {
+            per_hour: number;
+            currency: string;
+            source: string;
+            nodes: number;
+            since: number | null;
+            spent: number;
         };
         /** @description A drawn metric: plotly's ``data`` and ``layout``, the curve in one sentence and as a table of a few rows. */
         Curve: {
@@ -644,6 +915,10 @@ export interface components {
             stop_after: number;
             /** @enum {string} */
             use_gpu: "" | "yes" | "no";
+            data: {
+                [key: string]: unknown;
+            }[];
+            outputs: string;
             choices: {
                 [key: string]: unknown;
             };
@@ -673,6 +948,9 @@ export interface components {
                 [key: string]: unknown;
             };
             place: {
+                [key: string]: unknown;
+            };
+            data_now: {
                 [key: string]: unknown;
             };
             answered: number;
@@ -902,6 +1180,19 @@ export interface components {
             /** @default 0 */
             mark?: number;
         };
+        /** @description A cluster's machines as a whole, or those that would be made; ``state`` is a word while something changes. ``cost_per_hour`` is the price of one node, None when it is not known; ``price_source`` says who told it. */
+        MachineSet: {
+            exists: boolean;
+            state: string;
+            problem: string;
+            size: string;
+            detail: string;
+            min_nodes: number;
+            max_nodes: number;
+            cost_per_hour: number | null;
+            currency: string;
+            price_source: string;
+        };
         /** @description One metric of all ranks. */
         MetricSeries: {
             name: string;
@@ -946,6 +1237,12 @@ export interface components {
                 [key: string]: unknown;
             };
         };
+        /** @description What machines to make: the fields of the kind's ``wanted``. */
+        NewMachines: {
+            wanted: {
+                [key: string]: unknown;
+            };
+        };
         /** @description One machine of a cluster; ``jobs`` are the ids of the jobs that run on it. ``cores`` is 0 and ``python`` "" where they are not known; ``load`` is the load average of a minute and ``ranks`` how many ranks of this user run there, None when nobody knows. */
         Node: {
             name: string;
@@ -959,6 +1256,7 @@ export interface components {
             load: number | null;
             ranks: number | null;
             jobs: string[];
+            billed: boolean;
         };
         /** @description The one line at the foot of a panel. */
         Notice: {
@@ -988,7 +1286,7 @@ export interface components {
             begun: number | null;
             seconds: number | null;
         };
-        /** @description One backend or kind of cluster; ``options`` is the JSON schema of its options. ``problem`` says why it cannot be used here ("" when it can), ``remedy`` what changes that. */
+        /** @description One backend or kind of cluster; ``options`` is the JSON schema of its options. A property with ``x-asked`` has values that the server can be asked for. ``problem`` says why it cannot be used here ("" when it can), ``remedy`` what changes that. */
         Plugin: {
             name: string;
             title: string;
@@ -998,6 +1296,10 @@ export interface components {
             };
             problem: string;
             remedy: string;
+            /** @default null */
+            wanted: {
+                [key: string]: unknown;
+            } | null;
         };
         /** @description All plug-ins. */
         PluginList: {
@@ -1036,16 +1338,35 @@ export interface components {
             values: string[];
             failure: components["schemas"]["FailureCard"] | null;
         };
-        /** @description How many nodes a cluster shall have. */
+        /** @description How many nodes a cluster shall have, or may have; ``min_nodes`` stay up without a job. None changes nothing. */
         ScaleCluster: {
-            /** @description nodes */
-            node_count: number;
+            /**
+             * @description nodes
+             * @default null
+             */
+            node_count?: number | null;
+            /**
+             * @description nodes that stay up without a job
+             * @default null
+             */
+            min_nodes?: number | null;
         };
         /** @description One line of the spec as people read it; ``field`` is its primary name. */
         SpecRow: {
             field: string;
             label: string;
             value: string;
+        };
+        /** @description A data source on its way to the node ``host``, or to ``nodes`` nodes in sum (``host`` ""): bytes and files. ``cached`` bytes of ``done`` were on the disks already. */
+        StagingBar: {
+            source: string;
+            host: string;
+            nodes: number;
+            done: number;
+            total: number;
+            files: number;
+            of: number;
+            cached: number;
         };
         /** @description A stop in progress: the signal sent last, when the next comes; ``places`` are the last few ranks left. */
         Stop: {
@@ -1116,6 +1437,16 @@ export type AdviceRequest = components['schemas']['AdviceRequest'];
 export type AdviceRow = components['schemas']['AdviceRow'];
 export type Alive = components['schemas']['Alive'];
 export type ApiError = components['schemas']['ApiError'];
+export type AzureAccount = components['schemas']['AzureAccount'];
+export type AzureChange = components['schemas']['AzureChange'];
+export type AzureChoices = components['schemas']['AzureChoices'];
+export type AzureProblem = components['schemas']['AzureProblem'];
+export type AzurePrompt = components['schemas']['AzurePrompt'];
+export type AzureSignIn = components['schemas']['AzureSignIn'];
+export type AzureStart = components['schemas']['AzureStart'];
+export type AzureSubscription = components['schemas']['AzureSubscription'];
+export type AzureSubscriptionList = components['schemas']['AzureSubscriptionList'];
+export type AzureWay = components['schemas']['AzureWay'];
 export type Batch = components['schemas']['Batch'];
 export type Cancel = components['schemas']['Cancel'];
 export type CapturedName = components['schemas']['CapturedName'];
@@ -1123,12 +1454,16 @@ export type Card = components['schemas']['Card'];
 export type Cause = components['schemas']['Cause'];
 export type CheckCluster = components['schemas']['CheckCluster'];
 export type CheckRow = components['schemas']['CheckRow'];
+export type ChoiceList = components['schemas']['ChoiceList'];
+export type ChoiceRow = components['schemas']['ChoiceRow'];
+export type ChoicesQuestion = components['schemas']['ChoicesQuestion'];
 export type Cluster = components['schemas']['Cluster'];
 export type ClusterChecks = components['schemas']['ClusterChecks'];
 export type ClusterList = components['schemas']['ClusterList'];
 export type ClustersMessage = components['schemas']['ClustersMessage'];
 export type Comparison = components['schemas']['Comparison'];
 export type ComparisonRow = components['schemas']['ComparisonRow'];
+export type Cost = components['schemas']['Cost'];
 export type Curve = components['schemas']['Curve'];
 export type CurveMessage = components['schemas']['CurveMessage'];
 export type CurveWish = components['schemas']['CurveWish'];
@@ -1148,12 +1483,14 @@ export type JobsMessage = components['schemas']['JobsMessage'];
 export type LogChanges = components['schemas']['LogChanges'];
 export type LogMessage = components['schemas']['LogMessage'];
 export type LogWish = components['schemas']['LogWish'];
+export type MachineSet = components['schemas']['MachineSet'];
 export type MetricSeries = components['schemas']['MetricSeries'];
 export type MetricValue = components['schemas']['MetricValue'];
 export type MetricsList = components['schemas']['MetricsList'];
 export type Moment = components['schemas']['Moment'];
 export type NewCluster = components['schemas']['NewCluster'];
 export type NewJob = components['schemas']['NewJob'];
+export type NewMachines = components['schemas']['NewMachines'];
 export type Node = components['schemas']['Node'];
 export type Notice = components['schemas']['Notice'];
 export type OtherRank = components['schemas']['OtherRank'];
@@ -1167,6 +1504,7 @@ export type RankSeries = components['schemas']['RankSeries'];
 export type Result = components['schemas']['Result'];
 export type ScaleCluster = components['schemas']['ScaleCluster'];
 export type SpecRow = components['schemas']['SpecRow'];
+export type StagingBar = components['schemas']['StagingBar'];
 export type Stop = components['schemas']['Stop'];
 export type Subscription = components['schemas']['Subscription'];
 export type VmSizeList = components['schemas']['VmSizeList'];
@@ -1367,7 +1705,7 @@ export interface operations {
             };
             cookie?: never;
         };
-        requestBody: {
+        requestBody?: {
             content: {
                 "application/json": components["schemas"]["ScaleCluster"];
             };
@@ -1491,6 +1829,293 @@ export interface operations {
             };
             /** @description Request Entity Too Large */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApiError"];
+                };
+            };
+        };
+    };
+    postClustersNameMachines: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewMachines"];
+            };
+        };
+        responses: {
+            /** @description Accepted */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Cluster"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApiError"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApiError"];
+                };
+            };
+            /** @description Not Found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApiError"];
+                };
+            };
+            /** @description Conflict */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApiError"];
+                };
+            };
+            /** @description Request Entity Too Large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApiError"];
+                };
+            };
+            /** @description Failed Dependency */
+            424: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApiError"];
+                };
+            };
+        };
+    };
+    deleteClustersNameMachines: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Accepted */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Cluster"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApiError"];
+                };
+            };
+            /** @description Not Found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApiError"];
+                };
+            };
+            /** @description Conflict */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApiError"];
+                };
+            };
+            /** @description Failed Dependency */
+            424: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApiError"];
+                };
+            };
+        };
+    };
+    postClustersNameForecast: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewMachines"];
+            };
+        };
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MachineSet"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApiError"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApiError"];
+                };
+            };
+            /** @description Not Found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApiError"];
+                };
+            };
+            /** @description Conflict */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApiError"];
+                };
+            };
+            /** @description Request Entity Too Large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApiError"];
+                };
+            };
+            /** @description Failed Dependency */
+            424: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApiError"];
+                };
+            };
+        };
+    };
+    postChoices: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ChoicesQuestion"];
+            };
+        };
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ChoiceList"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApiError"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApiError"];
+                };
+            };
+            /** @description Conflict */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApiError"];
+                };
+            };
+            /** @description Request Entity Too Large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApiError"];
+                };
+            };
+            /** @description Failed Dependency */
+            424: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -2342,6 +2967,251 @@ export interface operations {
             };
             /** @description Request Entity Too Large */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApiError"];
+                };
+            };
+            /** @description Failed Dependency */
+            424: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApiError"];
+                };
+            };
+            /** @description Bad Gateway */
+            502: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApiError"];
+                };
+            };
+        };
+    };
+    getAzure: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AzureSignIn"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApiError"];
+                };
+            };
+        };
+    };
+    patchAzure: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["AzureChange"];
+            };
+        };
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AzureSignIn"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApiError"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApiError"];
+                };
+            };
+            /** @description Request Entity Too Large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApiError"];
+                };
+            };
+        };
+    };
+    postAzureSignIn: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["AzureStart"];
+            };
+        };
+        responses: {
+            /** @description Accepted */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AzureSignIn"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApiError"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApiError"];
+                };
+            };
+            /** @description Request Entity Too Large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApiError"];
+                };
+            };
+            /** @description Failed Dependency */
+            424: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApiError"];
+                };
+            };
+        };
+    };
+    deleteAzureSignIn: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AzureSignIn"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApiError"];
+                };
+            };
+        };
+    };
+    postAzureSignOut: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AzureSignIn"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApiError"];
+                };
+            };
+        };
+    };
+    getAzureSubscriptions: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AzureSubscriptionList"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };

@@ -1,4 +1,5 @@
 /** A form field for each option of a JSON schema: what is typed goes in, a value of the right kind comes out. */
+import { ChoiceList, type Asker } from './choicelist';
 import { assign, h, onClick, setText, show } from './dom';
 import { __ } from './lab/trans';
 
@@ -18,6 +19,8 @@ export interface Property {
   examples?: unknown[];
   /** It is asked for before the others, which are folded away. */
   'x-first'?: boolean;
+  /** Its values can be asked for. */
+  'x-asked'?: boolean;
 }
 
 export type Kind = 'flag' | 'choice' | 'integer' | 'number' | 'list' | 'pairs' | 'text';
@@ -103,8 +106,8 @@ export class SchemaField {
   readonly #control: Control;
   readonly #error: HTMLElement;
 
-  /** `bare`: what need not be given is plain without a word. */
-  constructor(readonly name: string, private readonly property: Property, private readonly required: boolean, bare = false) {
+  /** `bare`: what need not be given is plain without a word; `asker` knows what the value may be. */
+  constructor(readonly name: string, private readonly property: Property, private readonly required: boolean, bare = false, asker: Asker | null = null) {
     const id = fieldId();
     this.#kind = kindOf(property);
     this.#control = makeControl(this.#kind, property, required);
@@ -112,10 +115,19 @@ export class SchemaField {
     assign(this.#control, { id, 'aria-describedby': property.description ? `${id}-help` : null, 'aria-required': required ? 'true' : null });
     const label = h('label', { for: id, class: 'dd-s12' }, `${property.title ?? readable(name)}${required || bare ? '' : ` (${__('optional')})`}`);
     const help = property.description ? h('div', { class: 'dd-sub dd-field-help', id: `${id}-help` }, property.description) : null;
-    const row = this.#kind === 'flag' ? [h('div', { class: 'dd-row' }, this.#control, label)] : [label, this.#control];
+    const choices = asker && new ChoiceList(readable(name), asker, () => this.typed, () => this.focus());
+    const row = this.#kind === 'flag' ? [h('div', { class: 'dd-row' }, this.#control, label)] : [label, choices ? h('div', { class: 'dd-row' }, this.#control, choices.button) : this.#control, choices?.element];
     const offers = property.examples?.length ? this.#offers(property.examples.map(String)) : null;
     this.element = h('div', { class: 'dd-schema-field' }, ...row, offers, help, this.#error);
-    this.#control.addEventListener('input', () => this.fail(''));
+    this.#control.addEventListener('input', () => {
+      this.fail('');
+      choices?.narrow();
+    });
+  }
+
+  /** What stands in the field, as it was typed. */
+  get typed(): string {
+    return this.#control.value;
   }
 
   /** Return buttons that put words into the field, which takes several. */
@@ -157,6 +169,7 @@ export class SchemaField {
   }
 
   set text(value: string) {
+    this.fail('');
     this.#control.value = value;
   }
 }

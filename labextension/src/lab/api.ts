@@ -6,7 +6,7 @@
 import type { Changes } from '../logstore';
 import type { JobDetail, OutputFile } from '../detail';
 import type { CurveMessage } from '../curveview';
-import type { Cluster, ClusterChecks, JobRow, Plugin } from '../sidebar/types';
+import type { Choice, Cluster, ClusterChecks, JobRow, MachineSet, Plugin } from '../sidebar/types';
 import { __ } from './trans';
 
 /** Sends a request to an address below the API; rejects when the server cannot be reached. */
@@ -68,7 +68,11 @@ export class Api {
   clusters = async (): Promise<Cluster[]> => (await this.get<{ clusters: Cluster[] }>('clusters')).clusters;
   cluster = (name: string): Promise<Cluster> => this.get(`clusters/${part(name)}`);
   addCluster = (name: string, kind: string, options: Record<string, unknown>): Promise<Cluster> => this.send('POST', 'clusters', { name, kind, options });
-  scaleCluster = (name: string, nodes: number): Promise<Cluster> => this.send('PATCH', `clusters/${part(name)}`, { node_count: nodes });
+  scaleCluster = (name: string, nodes: number, minNodes?: number): Promise<Cluster> => this.send('PATCH', `clusters/${part(name)}`, { node_count: nodes, min_nodes: minNodes });
+  forecast = (name: string, wanted: Record<string, unknown>): Promise<MachineSet> => this.send('POST', `clusters/${part(name)}/forecast`, { wanted });
+  createMachines = (name: string, wanted: Record<string, unknown>): Promise<Cluster> => this.send('POST', `clusters/${part(name)}/machines`, { wanted });
+  deleteMachines = (name: string): Promise<Cluster> => this.send('DELETE', `clusters/${part(name)}/machines`);
+  choices = async (kind: string, option: string, options: Record<string, unknown>): Promise<Choice[]> => (await this.send<{ choices: Choice[] }>('POST', 'choices', { kind, option, options })).choices;
   checkCluster = (name: string): Promise<ClusterChecks> => this.send('POST', `clusters/${part(name)}/check`, {});
   removeCluster = (name: string): Promise<void> => this.send('DELETE', `clusters/${part(name)}`);
 

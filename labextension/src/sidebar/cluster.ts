@@ -5,6 +5,7 @@ import { __, _n } from '../lab/trans';
 import { Question } from '../question';
 import { sentences } from '../refusal';
 import { CheckView } from './checkview';
+import { MachinesView, type MachineActions } from './machines';
 import { NodeView } from './node';
 import type { Actions, Cluster, ClusterChecks, ClusterNode } from './types';
 
@@ -13,7 +14,7 @@ const WORDY = 8;
 const ICONS: Record<string, string> = { local: 'laptop', azureml: 'cloud' };
 const UP: ReadonlySet<string> = new Set(['idle', 'busy']);
 
-export type ClusterActions = Pick<Actions, 'scaleCluster' | 'removeCluster' | 'checkCluster' | 'refreshCluster'>;
+export type ClusterActions = MachineActions & Pick<Actions, 'removeCluster' | 'checkCluster' | 'refreshCluster'>;
 
 let serial = 0;
 
@@ -26,15 +27,18 @@ export class ClusterView {
   readonly #name = h('span', { class: 'dd-cluster-name dd-b dd-ell' });
   readonly #kind = h('span', { class: 'dd-cluster-kind dd-sub dd-s12 dd-ell' });
   readonly #summary = h('span', { class: 'dd-cluster-summary dd-s12 dd-num dd-ell' });
+  readonly #create: HTMLButtonElement;
   readonly #scale: HTMLButtonElement;
+  readonly #delete: HTMLButtonElement;
   readonly #remove: HTMLButtonElement;
+  readonly #machines: MachinesView;
   readonly #problem = h('div', { class: 'dd-cluster-problem dd-s12', hidden: true });
   readonly #nodes = h('ul', { class: 'dd-nodes' });
   readonly #nodeViews: NodeView[] = [];
   readonly #place = h('div', { class: 'dd-cluster-place' });
   readonly #checks = h('div', { class: 'dd-cluster-place dd-s12' });
   readonly #error = h('div', { class: 'dd-cluster-error dd-s12 dd-ink-err', role: 'alert', hidden: true });
-  readonly #body = h('div', { id: this.#bodyId, class: 'dd-cluster-body' }, this.#problem, this.#nodes, this.#checks, this.#place, this.#error);
+  readonly #body: HTMLElement;
   #cluster: Cluster;
   #open: boolean;
 
@@ -42,12 +46,23 @@ export class ClusterView {
     this.#cluster = cluster;
     this.#open = open;
     this.#toggle.append(this.#chevron, this.#icon, this.#name, this.#kind);
+    this.#machines = new MachinesView(cluster, actions, {
+      ask: (element, focus) => this.#ask(element, focus),
+      confirm: (text, yes) => this.#confirm(text, yes),
+      run: (request) => this.#do(request),
+      say: (text) => this.#say(text),
+      clear: () => this.#clear(),
+    });
+    this.#create = tool('plus', __('Create machines'), () => void this.#do(this.#machines.create()));
     this.#scale = tool('stacks', __('Scale'), () => this.askScale());
+    this.#delete = tool('stop', __('Delete machines'), () => void this.#machines.remove());
     const check = tool('completed', __('Check'), () => this.check());
     this.#remove = tool('trash', __('Remove'), () => this.askRemove());
-    const buttons = h('span', { class: 'dd-cluster-buttons' }, this.#scale, check, this.#remove);
+    const buttons = h('span', { class: 'dd-cluster-buttons' }, this.#create, this.#scale, this.#delete, check, this.#remove);
+    const parts = [this.#problem, this.#machines.problem, this.#machines.element, this.#nodes, this.#checks, this.#place, this.#error];
+    this.#body = h('div', { id: this.#bodyId, class: 'dd-cluster-body' }, ...parts);
     const head = h('div', { class: 'dd-cluster-head' }, this.#toggle, this.#summary, buttons);
-    this.element = h('div', { class: 'dd-cluster', role: 'listitem' }, head, this.#body);
+    this.element = h('div', { class: 'dd-cluster', role: 'listitem' }, head, this.#machines.bill, this.#body);
     onClick(this.#toggle, () => this.#press());
     this.update(cluster);
   }
@@ -59,8 +74,11 @@ export class ClusterView {
     fill(this.#icon, cluster.kind, () => [icon(ICONS[cluster.kind] ?? 'server')]);
     setText(this.#name, cluster.name);
     setText(this.#kind, cluster.named ? cluster.title : cluster.detail || cluster.title);
-    setText(this.#summary, cluster.problem ? __('not usable') : cluster.looked ? summary(cluster) : __('asking'));
-    this.#summary.classList.toggle('dd-ink-warn', Boolean(cluster.problem));
+    setText(this.#summary, stateWords(cluster) || (cluster.problem ? __('not usable') : cluster.looked ? summary(cluster) : __('asking')));
+    this.#summary.classList.toggle('dd-ink-warn', Boolean(cluster.problem) && cluster.machines?.exists !== false);
+    this.#machines.update(cluster);
+    show(this.#create, cluster.machines?.exists === false);
+    show(this.#delete, cluster.machines?.exists === true);
     show(this.#scale, cluster.can_scale);
     show(this.#remove, cluster.named);
     this.#drawBody(cluster);
@@ -124,6 +142,11 @@ export class ClusterView {
     this.#drawOpen();
   }
 
+  /** Whether any of its nodes costs money now. */
+  get billed(): boolean {
+    return this.#cluster.billed > 0;
+  }
+
   /** Open the cluster when it is folded. */
   reveal(): void {
     if (!this.#open) this.#press();
@@ -131,6 +154,10 @@ export class ClusterView {
 
   /** Ask how many nodes it shall have; fewer than now are asked about once more. */
   askScale(): void {
+    if (this.#cluster.machines) {
+      this.#machines.scale();
+      return;
+    }
     const { node_count, max_node_count } = this.#cluster;
     const most = max_node_count || null;
     const input = h('input', { type: 'number', class: 'dd-input', min: 0, max: most, value: node_count, 'aria-label': __('Nodes') });
@@ -169,10 +196,11 @@ export class ClusterView {
   }
 
   async #removed(): Promise<void> {
-    const { name, nodes, active_jobs } = this.#cluster;
+    const { name, nodes, active_jobs, billed } = this.#cluster;
+    const costly = billed ? ` ${__('Its machines stay, and go on costing money: delete them first.')}` : '';
     const jobs = active_jobs ? ` ${_n('%1 job runs there.', '%1 jobs run there.', active_jobs)}` : '';
     const text = _n('Remove %2 with %1 node from the list?', 'Remove %2 with %1 nodes from the list?', nodes.length, name);
-    if (await this.#confirm(`${text}${jobs}`, __('Remove'))) await this.#do(this.actions.removeCluster(name));
+    if (await this.#confirm(`${text}${jobs}${costly}`, __('Remove'))) await this.#do(this.actions.removeCluster(name));
   }
 
   async #confirm(text: string, yes: string): Promise<boolean> {
@@ -211,6 +239,14 @@ export class ClusterView {
     setText(this.#error, text);
     show(this.#error, text !== '');
   }
+}
+
+/** Return what is going on with a cluster's machines, "" when nothing is. */
+function stateWords({ machines }: Cluster): string {
+  if (!machines) return '';
+  if (!machines.exists) return __('not created');
+  const words: Record<string, string> = { creating: __('being created'), changing: __('being changed'), resizing: __('being resized'), deleting: __('being deleted') };
+  return machines.state && (words[machines.state] ?? machines.state);
 }
 
 /** Return how much of a cluster is up or in use: only what was measured. */

@@ -38,6 +38,13 @@ export class ClusterList {
     return this.#views.get(name);
   }
 
+  /** Open the clusters whose nodes cost money, and bring the first of them into view. */
+  revealBilled(): void {
+    const costly = [...this.#views.values()].filter(({ billed }) => billed);
+    for (const view of costly) view.reveal();
+    costly[0]?.element.scrollIntoView({ block: 'nearest' });
+  }
+
   /** The cluster whose menu was asked for last. */
   get pointed(): ClusterView | undefined {
     return this.#views.get(this.#pointed);
@@ -52,6 +59,7 @@ export class ClusterList {
     const { actions } = this;
     const form = new ClusterForm({
       kinds: () => actions.kinds(),
+      choices: (kind, option, options) => actions.choices(kind, option, options),
       add: (name, kind, options) => actions.addCluster(name, kind, options),
       closed: () => this.#closeForm(),
     });

@@ -20,7 +20,7 @@ export class NodeView {
 
   /** Show a newer state; `wordy` says below what machine it is, else only a tooltip does. */
   update(node: ClusterNode, wordy: boolean): void {
-    assign(this.element, { 'data-state': node.state, 'data-name': node.name });
+    assign(this.element, { 'data-state': node.state, 'data-name': node.name, 'data-billed': node.billed });
     const more = machineWords(node);
     const down = node.state === 'down';
     this.#drawMark(node.state);

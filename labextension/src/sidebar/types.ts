@@ -1,7 +1,8 @@
 /** What the sidebar is told by the server, and what it asks others to do. It knows nothing of JupyterLab or HTTP. */
-import type { Cluster, ClusterChecks, JobRow, Node, Plugin } from '../schema';
+import type { Choice } from '../choicelist';
+import type { Cluster, ClusterChecks, JobRow, MachineSet, Node, Plugin } from '../schema';
 
-export type { Cluster, ClusterChecks, JobRow, Plugin };
+export type { Choice, Cluster, ClusterChecks, JobRow, MachineSet, Plugin };
 export type ClusterNode = Node;
 
 /** Whether what is shown is fresh. Moments are epoch seconds of the page's clock. */
@@ -28,7 +29,13 @@ export interface Actions {
   settings(): void;
   kinds(): Promise<Plugin[]>;
   addCluster(name: string, kind: string, options: Record<string, unknown>): Promise<unknown>;
-  scaleCluster(name: string, nodes: number): Promise<unknown>;
+  /** What an option of a kind of cluster may be, where these options are filled in so far; it may take seconds. */
+  choices(kind: string, option: string, options: Record<string, unknown>): Promise<Choice[]>;
+  /** What machines these would be, and what they would cost. */
+  forecast(name: string, wanted: Record<string, unknown>): Promise<MachineSet>;
+  createMachines(name: string, wanted: Record<string, unknown>): Promise<unknown>;
+  deleteMachines(name: string): Promise<unknown>;
+  scaleCluster(name: string, nodes: number, minNodes?: number): Promise<unknown>;
   removeCluster(name: string): Promise<unknown>;
   /** Look at every node for what would keep a job from running there; it takes up to half a minute. */
   checkCluster(name: string): Promise<ClusterChecks>;

@@ -4,7 +4,7 @@
  * It is told what there is (`jobs`, `clusters`, `connection`) and asks for what is to be done (`Actions`); it knows
  * neither JupyterLab nor HTTP. Everything that comes from jobs is set as text.
  */
-import { h, onClick, setText, show } from '../dom';
+import { fill, h, onClick, setText, show } from '../dom';
 import { icon } from '../icons';
 import { __ } from '../lab/trans';
 import { Question } from '../question';
@@ -15,6 +15,7 @@ import { ClusterList } from './clusterlist';
 import { FilterBar } from './filterbar';
 import { JobList, type Item } from './joblist';
 import { asksBeforeCancel, isActive, matches, passes } from './jobwords';
+import { billWords, total } from './moneywords';
 import { NothingFound, nothingYet, waiting } from './placeholders';
 import { Section } from './section';
 import type { Actions, Cluster, Connection, JobRow } from './types';
@@ -36,6 +37,8 @@ export class SidebarView {
   #connection: Connection = { state: 'connecting', heard: null, retry: null, problem: '' };
 
   readonly #banner: Banner;
+  /** Nodes that cost money stand in the head, whatever is folded or filtered. */
+  readonly #bill = h('button', { type: 'button', class: 'dd-sidebar-bill dd-s12 dd-num', hidden: true });
   readonly #clusters: ClusterList;
   readonly #filter = new FilterBar(() => this.#draw());
   readonly #list: JobList;
@@ -59,7 +62,8 @@ export class SidebarView {
     this.#clusterSection = new Section('clusters', __('Clusters'), this.#clusters.element, [tool('plus', __('Add cluster'), () => this.addCluster())], () => undefined);
     const jobs = h('div', { class: 'dd-job-part' }, this.#filter.element, this.#none.element, this.#list.element);
     this.#jobSection = new Section('jobs', __('Jobs'), jobs, [this.#compare], () => this.#draw());
-    root.append(this.#head(), this.#banner.element, this.#error, this.#waiting, this.#clusterSection.element, this.#nothing, this.#jobSection.element, this.#live);
+    onClick(this.#bill, () => this.#showBilled());
+    root.append(this.#head(), this.#bill, this.#banner.element, this.#error, this.#waiting, this.#clusterSection.element, this.#nothing, this.#jobSection.element, this.#live);
     root.addEventListener('keydown', (event) => this.#key(event));
     this.#drawClusters();
     show(this.#waiting, false);
@@ -94,6 +98,19 @@ export class SidebarView {
     this.#clusterSection.count = clusters.length;
     this.#clusters.show(clusters);
     this.#drawClusters();
+    this.#drawBill(clusters);
+  }
+
+  #drawBill(clusters: readonly Cluster[]): void {
+    const words = billWords(total(clusters));
+    show(this.#bill, words !== '');
+    fill(this.#bill, words, () => [icon('warn', 14, 'dd-ink-warn'), h('span', {}, words)]);
+  }
+
+  #showBilled(): void {
+    show(this.#clusterSection.element, true);
+    this.#clusterSection.open = true;
+    this.#clusters.revealBilled();
   }
 
   /** Show a newer state of one cluster. */

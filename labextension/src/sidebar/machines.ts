@@ -1,0 +1,113 @@
+/** The part of a cluster that makes, scales and ends its machines, and says what they cost. Made once, changed in place. */
+import { fill, h, onClick, setText, show } from '../dom';
+import { icon } from '../icons';
+import { __, _n } from '../lab/trans';
+import { MachineForm } from './machineform';
+import { billWords, keptUpWords } from './moneywords';
+import type { Actions, Cluster } from './types';
+
+export type MachineActions = Pick<Actions, 'kinds' | 'choices' | 'forecast' | 'createMachines' | 'deleteMachines' | 'scaleCluster'>;
+
+/** Where a cluster asks and answers. */
+export interface Stage {
+  ask(element: HTMLElement, focus: HTMLElement | null): void;
+  confirm(text: string, yes: string): Promise<boolean>;
+  run(request: Promise<unknown>): Promise<void>;
+  say(text: string): void;
+  clear(): void;
+}
+
+export class MachinesView {
+  /** Stands below the head also when the cluster is folded: what costs money is never hidden. */
+  readonly bill = h('div', { class: 'dd-cluster-bill dd-s12 dd-num', hidden: true });
+  /** Stands above the nodes. */
+  readonly element = h('div', { class: 'dd-s12 dd-sub dd-cluster-machines', hidden: true });
+  readonly #problem = h('div', { class: 'dd-cluster-problem dd-s12', hidden: true });
+  #cluster: Cluster;
+
+  constructor(cluster: Cluster, private readonly actions: MachineActions, private readonly stage: Stage) {
+    this.#cluster = cluster;
+  }
+
+  get problem(): HTMLElement {
+    return this.#problem;
+  }
+
+  update(cluster: Cluster): void {
+    this.#cluster = cluster;
+    const { machines } = cluster;
+    const words = billWords(cluster);
+    show(this.bill, words !== '');
+    fill(this.bill, words, () => [icon('warn', 12, 'dd-ink-warn'), h('span', {}, words)]);
+    const kept = machines?.exists ? keptUpWords(machines.min_nodes) : '';
+    setText(this.element, [machines?.exists ? cluster.detail : '', kept].filter(Boolean).join('. '));
+    show(this.element, Boolean(machines?.exists));
+    show(this.#problem, Boolean(machines?.problem));
+    fill(this.#problem, machines?.problem ?? '', () => [icon('warn', 14, 'dd-ink-warn'), h('span', {}, machines?.problem ?? '')]);
+  }
+
+  /** Ask what machines to make. */
+  async create(): Promise<void> {
+    const { name, kind, options } = this.#cluster;
+    const plugins = await this.actions.kinds();
+    const form = new MachineForm(name, plugins.find((one) => one.name === kind)?.wanted, {
+      choices: (field) => this.actions.choices(kind, field, options),
+      forecast: (wanted) => this.actions.forecast(name, wanted),
+      create: (wanted) => this.actions.createMachines(name, wanted),
+      closed: () => this.stage.clear(),
+    });
+    this.stage.ask(form.element, null);
+    form.focus();
+  }
+
+  /** Ask how many nodes may be up, and how many stay up. */
+  scale(): void {
+    const { machines } = this.#cluster;
+    if (!machines) return;
+    const most = number(__('Nodes at most'), machines.max_nodes, 1);
+    const least = number(__('Nodes that stay up'), machines.min_nodes, 0);
+    const warning = h('div', { class: 'dd-ink-warn', role: 'status', hidden: true });
+    const go = h('button', { type: 'submit', class: 'dd-btn dd-small' }, __('Scale'));
+    const close = onClick(h('button', { type: 'button', class: 'dd-btn dd-small' }, __('Close')), () => this.stage.clear());
+    const fields = [labelled(__('Nodes at most'), most), labelled(__('Nodes that stay up'), least)];
+    const form = h('form', { class: 'dd-s12 dd-scale-form', novalidate: true }, ...fields, warning, h('div', { class: 'dd-row' }, go, close));
+    least.addEventListener('input', () => {
+      setText(warning, keptUpWords(Number(least.value) || 0));
+      show(warning, warning.textContent !== '');
+    });
+    form.addEventListener('submit', (event) => {
+      event.preventDefault();
+      void this.#scaleTo(Number(most.value), Number(least.value));
+    });
+    form.addEventListener('keydown', (event) => event.key === 'Escape' && this.stage.clear());
+    this.stage.ask(form, most);
+    most.select();
+  }
+
+  async #scaleTo(most: number, least: number): Promise<void> {
+    if (!Number.isInteger(most) || most < 1 || !Number.isInteger(least) || least < 0 || least > most) {
+      this.stage.say(__('Type whole numbers: 1 or more at most, and no more than that stay up.'));
+      return;
+    }
+    const { name, machines } = this.#cluster;
+    const warning = least > (machines?.min_nodes ?? 0) ? keptUpWords(least) : '';
+    if (warning && !(await this.stage.confirm(warning, __('Keep them up')))) return;
+    await this.stage.run(this.actions.scaleCluster(name, most, least));
+  }
+
+  /** Ask whether to end the machines, and do it. */
+  async remove(): Promise<void> {
+    const { name, nodes } = this.#cluster;
+    const up = nodes.length ? ` ${_n('%1 node is up.', '%1 nodes are up.', nodes.length)}` : '';
+    const text = `${__('Delete the machines of %1? The name stays in the list.', name)}${up}`;
+    if (await this.stage.confirm(text, __('Delete'))) await this.stage.run(this.actions.deleteMachines(name));
+  }
+}
+
+function number(label: string, value: number, min: number): HTMLInputElement {
+  return h('input', { type: 'number', class: 'dd-input', min, value, 'aria-label': label });
+}
+
+function labelled(text: string, input: HTMLElement): HTMLElement {
+  return h('div', { class: 'dd-row' }, h('span', { class: 'dd-sub dd-grow' }, text), input);
+}

@@ -1,0 +1,44 @@
+/** What machines cost, in words: only what is known. */
+import { __, _n } from '../lab/trans';
+import type { Cluster, MachineSet } from './types';
+
+/** Return an amount: "1.05 USD". */
+export const money = (amount: number, currency: string): string => `${amount.toFixed(2)} ${currency}`.trim();
+
+export type Bill = Pick<Cluster, 'billed' | 'cost_per_hour' | 'currency'>;
+
+/** Return how many nodes cost money now and how much, "" when none does. */
+export function billWords({ billed, cost_per_hour, currency }: Bill): string {
+  if (!billed) return '';
+  const nodes = _n('%1 node is up and costs money', '%1 nodes are up and cost money', billed);
+  const price = cost_per_hour === null ? __('price unknown') : __('%1 per hour', money(cost_per_hour, currency));
+  return `${nodes}: ${price}`;
+}
+
+/** Return the bill of several clusters together; the cost only where it is known of all, in one currency. */
+export function total(bills: readonly Bill[]): Bill {
+  const some = bills.filter(({ billed }) => billed > 0);
+  const currencies = new Set(some.map(({ currency }) => currency));
+  const known = currencies.size === 1 && some.every(({ cost_per_hour }) => cost_per_hour !== null);
+  const billed = some.reduce((all, one) => all + one.billed, 0);
+  const cost = known ? some.reduce((all, one) => all + (one.cost_per_hour ?? 0), 0) : null;
+  return { billed, cost_per_hour: cost, currency: known ? [...currencies][0] ?? '' : '' };
+}
+
+/** Return in sentences what machines cost that are to be made. */
+export function forecastWords(machines: MachineSet): string {
+  const { size, detail, max_nodes } = machines;
+  const what = _n('%1 node of %2 at most', '%1 nodes of %2 at most', max_nodes, [size, detail].filter(Boolean).join(', '));
+  return [`${what}.`, priceWords(machines), keptUpWords(machines.min_nodes)].filter(Boolean).join(' ');
+}
+
+function priceWords({ cost_per_hour, currency, price_source, max_nodes }: MachineSet): string {
+  if (cost_per_hour === null) return __('What a node costs is not known.');
+  const each = __('A node costs %1 per hour while it is up (%2).', money(cost_per_hour, currency), price_source);
+  return max_nodes > 1 ? `${each} ${_n('%1 node: %2 per hour.', '%1 nodes: %2 per hour.', max_nodes, money(cost_per_hour * max_nodes, currency))}` : each;
+}
+
+/** Return the warning about nodes that stay up without a job, "" when none does. */
+export function keptUpWords(nodes: number): string {
+  return nodes > 0 ? _n('%1 node stays up and costs money all the time, also without a job.', '%1 nodes stay up and cost money all the time, also without a job.', nodes) : '';
+}
