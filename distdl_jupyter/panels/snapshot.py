@@ -46,6 +46,7 @@ from distdl_jupyter.panels.snapshot_parts import (
     result_line,
     took,
 )
+from distdl_jupyter.panels.snapshot_staging import staging
 from distdl_jupyter.presentation.card import foot
 from distdl_jupyter.presentation.schema import FailureCard
 from distdl_jupyter.presentation.story import failure_card
@@ -90,7 +91,7 @@ def _page(view: JobView, book: SeriesBook, log: LogBook, spec: JobSpec, result: 
     if card is not None:
         parts.append(failure_part(card, view, detail))
     if view.state in _SETTING_UP:
-        parts.append(_strip(phases(view)))
+        parts += [_strip(phases(view)), staging(view)]
     parts += [_notice(view, detail), _middle(view, book, result, detail)]
     rows = _tail(log, card, detail)
     if rows:

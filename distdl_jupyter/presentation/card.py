@@ -14,6 +14,7 @@ from distdl_jupyter.core.state import State
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.presentation.cost import cost
 from distdl_jupyter.presentation.schema import Card, Foot, Host, Notice, Phase, RankStatus, StateName, Stop
+from distdl_jupyter.presentation.staging import bars
 from distdl_jupyter.presentation.story import failure_card
 
 #: Up to so many ranks are dots; above that each node is one count.
@@ -54,6 +55,7 @@ def card(view: JobView, now: float) -> Card:
         result=below.result,
         has_metrics=below.has_metrics,
         cost=cost(view, now),
+        staging=bars(view),
     )
 
 

@@ -155,6 +155,23 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True)
+class StagingBar:
+    """A data source on its way to the node ``host``, or to ``nodes`` nodes in sum (``host`` ""): bytes and files.
+
+    ``cached`` bytes of ``done`` were on the disks already.
+    """
+
+    source: str
+    host: str
+    nodes: int
+    done: int
+    total: int
+    files: int
+    of: int
+    cached: int
+
+
+@dataclass(frozen=True, slots=True)
 class Card:
     """Everything that the head of a panel shows; ``now`` is the clock when it was made."""
 
@@ -186,6 +203,7 @@ class Card:
     has_metrics: bool
     #: None where nobody said what a node costs.
     cost: Cost | None
+    staging: tuple[StagingBar, ...]
 
 
 @dataclass(frozen=True, slots=True)

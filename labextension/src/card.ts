@@ -8,6 +8,8 @@ export type Phase = Schemas['Phase'];
 export type Host = Schemas['Host'];
 export type Stop = Schemas['Stop'];
 export type Cost = Schemas['Cost'];
+/** A data source on its way to one node, or to several in sum. */
+export type StagingBar = Schemas['StagingBar'];
 export type Frame = Schemas['Frame'];
 /** The first failure; `rank` is null when the job failed as a whole. */
 export type Failure = Schemas['FailureCard'];

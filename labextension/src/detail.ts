@@ -6,7 +6,7 @@ import { icon } from './icons';
 import { __, _n } from './lab/trans';
 import { python } from './pycolor';
 import type { components } from './schema';
-import { clock, count, pastDay } from './words';
+import { bytes, clock, pastDay } from './words';
 
 export type JobDetail = components['schemas']['JobDetail'];
 
@@ -67,14 +67,6 @@ function fileLink(path: string, address: string): HTMLElement {
 
 function when(moment: number, now: number): string {
   return [pastDay(moment, now), clock(moment)].filter(Boolean).join(', ');
-}
-
-/** Return a size as people read it: "927 kB", "1.2 MB". */
-export function bytes(size: number): string {
-  const units = ['B', 'kB', 'MB', 'GB', 'TB'];
-  let [value, unit] = [size, 0];
-  while (value >= 999.5 && unit < units.length - 1) [value, unit] = [value / 1000, unit + 1];
-  return `${unit && value < 9.95 ? value.toFixed(1) : count(Math.round(value))} ${units[unit] ?? ''}`;
 }
 
 /** A titled box of a page. */

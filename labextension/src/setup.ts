@@ -3,6 +3,7 @@ import type { Card, Clock, Phase } from './card';
 import { assign, fill, h, setText, show } from './dom';
 import { icon } from './icons';
 import { __ } from './lab/trans';
+import { Staging } from './staging';
 import { PHASES, phaseWord, secondsTaken } from './words';
 
 type Look = 'done' | 'now' | 'next';
@@ -10,6 +11,7 @@ type Look = 'done' | 'now' | 'next';
 export class Setup {
   #card: Card | null = null;
   readonly #rows = PHASES.map((phase) => new Row(phase));
+  readonly #staging = new Staging();
   readonly #hint = h(
     'div',
     { class: 'dd-setup-hint' },
@@ -19,13 +21,16 @@ export class Setup {
 
   constructor(root: HTMLElement, private readonly clock: Clock) {
     root.classList.add('dd-setup');
-    root.append(h('ol', { 'aria-label': __('Phases') }, ...this.#rows.map((row) => row.root)), this.#hint);
+    root.append(h('ol', { 'aria-label': __('Phases') }, ...this.#rows.map((row) => row.root)), this.#hint, this.#staging.root);
   }
 
   /** Show a newer card; the hint gives way to the log as soon as there are lines. */
   update(card: Card): void {
     this.#card = card;
-    show(this.#hint, card.lines === 0);
+    // Data on its way has more to say than the hint; cards of older notebooks know of none.
+    const bars = (card.staging as Card['staging'] | undefined) ?? [];
+    this.#staging.update(bars);
+    show(this.#hint, card.lines === 0 && !bars.length);
     this.tick();
   }
 

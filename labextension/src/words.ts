@@ -124,6 +124,14 @@ export function money(amount: number, currency: string): string {
   return `${thousands(amount.toFixed(2))} ${currency}`;
 }
 
+/** Return a size as people read it: "927 kB", "1.2 MB". */
+export function bytes(size: number): string {
+  const units = ['B', 'kB', 'MB', 'GB', 'TB'];
+  let [value, unit] = [size, 0];
+  while (value >= 999.5 && unit < units.length - 1) [value, unit] = [value / 1000, unit + 1];
+  return `${unit && value < 9.95 ? value.toFixed(1) : count(Math.round(value))} ${units[unit] ?? ''}`;
+}
+
 /** Return a share in whole percent, 100 only when all is done: "62 %". */
 export function percent(done: number, total: number): string {
   const share = total ? Math.max(0, done / total) : 0;

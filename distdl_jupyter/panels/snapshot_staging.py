@@ -1,0 +1,32 @@
+"""Data on its way to a job's nodes, as bars of a static page."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from distdl_jupyter.core import words
+from distdl_jupyter.panels.markup import BORDER_2, BRAND, INK, INK_2, Html, div, join, span, text
+from distdl_jupyter.presentation.staging import bars, says, share, where
+
+if TYPE_CHECKING:
+    from distdl_jupyter.core.view import JobView
+    from distdl_jupyter.presentation.schema import StagingBar
+
+
+def staging(view: JobView) -> Html:
+    """Return a line for each source and node: name, bar, share, bytes; nothing for a job without data."""
+    found = bars(view)
+    return div("padding:4px 12px 8px;max-width:720px", join(map(_line, found))) if found else Html("")
+
+
+def _line(bar: StagingBar) -> Html:
+    part = share(bar)
+    fill = span(f"display:block;height:4px;border-radius:2px;background:{BRAND};width:{100 * part:.1f}%")
+    return div(
+        "display:flex;flex-wrap:wrap;gap:2px 12px;align-items:center;padding:2px 0;font-size:12px;line-height:18px",
+        span(f"flex:0 1 200px;min-width:92px;overflow-wrap:anywhere;color:{INK}",
+             text(f"{bar.source} · {where(bar)} ", 80)),
+        span(f"flex:1 1 120px;border-radius:2px;background:{BORDER_2}", fill),
+        span(f"flex:none;font-variant-numeric:tabular-nums;color:{INK}", Html(f" {words.percent(part, 1)} ")),
+        span(f"flex:none;font-variant-numeric:tabular-nums;color:{INK_2}", text(says(bar), 120)),
+    )  # fmt: skip
