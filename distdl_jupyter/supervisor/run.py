@@ -302,6 +302,7 @@ class Supervisor:
             self._ledger.note("warning", f"{plural(len(left), 'process')} that ranks had left running "
                               f"{'was' if len(left) == 1 else 'were'} ended.", "left-behind")  # fmt: skip
         self._deliver()
+        self._note_afterwards()
         self._ledger.phase("clean", "no process left")
         pump.finish()
 
@@ -313,6 +314,15 @@ class Supervisor:
             self._ledger.note("error", str(error), "not-collected")
         self._note_remarks(run)
         self._ledger.phase("collect", self._collected())
+
+    def _note_afterwards(self) -> None:
+        """Say what goes on where the job ran, above all what goes on costing money; nobody waits for a silent cloud."""
+        if not self._cluster.can_create:
+            return
+        with contextlib.suppress(DistDLError):
+            options = registry.check_options("clusters", self._spec.cluster, self._spec.cluster_options)
+            for remark in self._cluster.afterwards(options):
+                self._ledger.note(remark.level, remark.text, remark.code)
 
     def _deliver(self) -> None:
         failed = self._ledger.view.failure is not None or self._stop_by == "time"
