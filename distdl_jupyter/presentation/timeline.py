@@ -49,15 +49,10 @@ class Step:
 
 def steps_of(view: JobView, spec: JobSpec, now: float) -> tuple[Step, ...]:
     """Return the seven steps of a job at the moment ``now`` (epoch seconds)."""
-    broken = _broken_phase(view)
-    found = []
-    for number, (title, phases) in enumerate(STEPS, 1):
-        mine = [phase for phase in view.phases if phase.phase in phases and phase.begun is not None]
-        if phases:
-            found.append(_phased(number, title, phases, mine, view, broken, now))
-        else:
-            found.append(_untimed(number, title, spec))
-    return tuple(found)
+    return tuple(
+        _phased(number, view, spec, now) if phases else _untimed(number, title, spec)
+        for number, (title, phases) in enumerate(STEPS, 1)
+    )
 
 
 def _broken_phase(view: JobView) -> str:
@@ -68,17 +63,17 @@ def _broken_phase(view: JobView) -> str:
     return before[-1] if before else "capture"
 
 
-def _phased(
-    number: int, title: str, phases: tuple[str, ...], mine: list[PhaseView], view: JobView, broken: str, now: float
-) -> Step:
+def _phased(number: int, view: JobView, spec: JobSpec, now: float) -> Step:
+    title, phases = STEPS[number - 1]
+    mine = [phase for phase in view.phases if phase.phase in phases and phase.begun is not None]
     here = ", ".join(phases)
     if not mine:
         state: StepState = "unused" if view.state.ended else "next"
         return Step(number, title, state, "not reached" if view.state.ended else "", here)
     begun, end = _times(mine, now)
     running = mine[-1] is view.phases[-1] and not view.state.ended
-    state = _BROKEN[view.state] if broken in phases else "now" if running else "done"
-    return Step(number, title, state, _detail(title, mine, view), here, begun, max(0.0, end - begun))
+    state = _BROKEN[view.state] if _broken_phase(view) in phases else "now" if running else "done"
+    return Step(number, title, state, _detail(title, mine, view, spec), here, begun, max(0.0, end - begun))
 
 
 def _times(mine: list[PhaseView], now: float) -> tuple[float, float]:
@@ -91,12 +86,14 @@ def _times(mine: list[PhaseView], now: float) -> tuple[float, float]:
     return min(begins), max(ends)
 
 
-def _detail(title: str, mine: list[PhaseView], view: JobView) -> str:
+def _detail(title: str, mine: list[PhaseView], view: JobView, spec: JobSpec) -> str:
     if title == "Data on the nodes" and view.staging:
         done, total = sum(one.done for one in view.staging), sum(one.total for one in view.staging)
         cached = sum(one.cached for one in view.staging)
         kept = f", {words.size(cached)} of it there already" if cached else ""
         return f"{words.size(done)} of {words.size(total)}{kept}"
+    if title == "Data on the nodes" and spec.data and mine[-1] is not view.phases[-1]:
+        return "used where it lies"
     if title == "Job":
         return words.processes(view.node_count, view.process_count_per_node)
     told = [phase.detail for phase in mine if phase.detail]

@@ -1,0 +1,83 @@
+"""The notebook of Batch AI as a user runs it: a job.json of that time, in a real kernel, with the real Horovod."""
+
+import json
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from distdl_jupyter import jobs
+from distdl_jupyter.core.state import State
+
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture(scope="module")
+def executed(tmp_path_factory):
+    home = tmp_path_factory.mktemp("home")
+    notebook = nbformat.read(NOTEBOOKS / "from-batch-ai.ipynb", as_version=4)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DISTDL_HOME", str(home))
+        patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("server")))
+        NotebookClient(notebook, timeout=400, kernel_name="python3").execute(cwd=str(NOTEBOOKS))
+    return notebook, home
+
+
+def outputs(notebook, text):
+    (cell,) = [cell for cell in notebook.cells if cell.cell_type == "code" and text in cell.source]
+    return [output.get("data", {"text/plain": output.get("text", "")}) for output in cell.outputs]
+
+
+def test_the_job_trained_as_its_file_says(executed, monkeypatch):
+    _, home = executed
+    monkeypatch.setenv("DISTDL_HOME", str(home))
+    (job,) = jobs()
+    assert job.state is State.COMPLETED
+    assert (job.spec.process_count, job.spec.distributed_backend) == (2, "horovod-gloo")
+    assert job.spec.environment_variables == {"NCCL_DEBUG": "WARN", "OMP_NUM_THREADS": "1"}
+    (accuracy,) = re.findall(r"test accuracy ([\d.]+)", "\n".join(str(line) for line in job.logs(rank=0)))
+    assert float(accuracy) >= 0.95
+    assert (job.folder.outputs / "Models" / "digits.pt").stat().st_size > 100_000
+
+
+def test_the_table_names_every_field_and_what_is_missing(executed):
+    notebook, _ = executed
+    (table,) = outputs(notebook, 'batchai.explain("batch-ai/job.json")')
+    for word in ("nodeCount", "customToolkitSettings", "inputDirectories DIGITS", "outputDirectories MODEL",
+                 "containerSettings", "jobPreparation", "Standard_NC6", "MISSING"):  # fmt: skip
+        assert word in table["text/html"]
+        assert word in table["text/plain"]
+    assert outputs(notebook, "load_digits")[-1]["text/plain"] == "True"
+
+
+def test_the_saved_timeline_tells_the_seven_steps_of_the_ended_job(executed):
+    notebook, _ = executed
+    (shown,) = outputs(notebook, "batchai_mounts=")
+    page, text = shown["text/html"], shown["text/plain"].splitlines()
+    assert "Completed" in page
+    assert "<script" not in page
+    assert [line.split("  ")[0] for line in text[1:]] == list("1234567")
+    assert [title in page for title in ("Scripts", "Data on the nodes", "Image", "Nodes", "Job", "Results")] == [
+        True
+    ] * 6
+    (told,) = outputs(notebook, "timeline(job).steps")
+    steps = eval(told["text/plain"])
+    assert [state for _, state, _ in steps] == ["done", "done", "done", "unused", "done", "done", "done"]
+    assert [seconds is None for _, _, seconds in steps] == [False, True, False, True, False, False, False]
+    assert max(steps, key=lambda step: step[2] or 0)[0] == "Job"
+
+
+def test_it_holds_nothing_of_the_machine_that_it_was_written_on():
+    files = [NOTEBOOKS / "from-batch-ai.ipynb", *(NOTEBOOKS / "batch-ai").glob("*.*")]
+    assert len(files) == 4
+    assert [path.name for path in files if re.search(r"/home/|/root/|/work/|/tmp/", path.read_text())] == []
+
+
+def test_the_job_file_is_one_of_batch_ai_alone():
+    job = json.loads((NOTEBOOKS / "batch-ai" / "job.json").read_text())
+    assert job["$schema"].endswith("/2018-05-01/job.json")
+    assert "distdl" not in json.dumps(job) + (NOTEBOOKS / "batch-ai" / "train_digits.py").read_text()
