@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.client import Job, attach, distributed, jobs, submit
     from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobFailed, JobNotFound
     from distdl_jupyter.core.spec import JobSpec
-    from distdl_jupyter.panels import launcher, panel, timeline
+    from distdl_jupyter.panels import azure_sign_in, launcher, panel, timeline
     from distdl_jupyter.places import add_cluster, clusters
     from distdl_jupyter.worker.data import data_path
     from distdl_jupyter.worker.report import log, progress
@@ -33,6 +33,7 @@ _HOMES = {
     "JobSpec": "core.spec",
     "add_cluster": "places",
     "attach": "client",
+    "azure_sign_in": "panels",
     "data_path": "worker.data",
     "distributed": "client",
     "jobs": "client",
@@ -55,6 +56,7 @@ __all__ = [
     "__version__",
     "add_cluster",
     "attach",
+    "azure_sign_in",
     "clusters",
     "data_path",
     "distributed",

@@ -43,7 +43,10 @@ def unattended(kind: str, settings: AzureSettings) -> TokenCredential:
         "environment": _environment,
         "managed_identity": _managed_identity,
     }
-    return Lasting(makers[kind](settings))
+    try:
+        return Lasting(makers[kind](settings))
+    except ValueError as error:  # An id that cannot be one.
+        raise problems.problem(error) from None
 
 
 def attended(

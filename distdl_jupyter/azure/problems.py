@@ -155,6 +155,7 @@ _TEXTS: tuple[tuple[str, tuple[str, str]], ...] = (
     ("interaction_required", _EXPIRED),
     ("Interactive authentication is required", _EXPIRED),
     ("Unable to get authority configuration", _WRONG_TENANT),
+    ("Invalid tenant", _WRONG_TENANT),
     ("not well-known", ("Entra ID does not know this cloud.", "Check cloud in %dist_config azure.")),
     ("CERTIFICATE_VERIFY_FAILED", (
         "The certificate of the sign-in service is not trusted here.",

@@ -15,6 +15,7 @@ from distdl_jupyter.core.words import plural, short_id
 from distdl_jupyter.form.arguments import Parser, allowed, pairs_of, value_of
 from distdl_jupyter.magic.session import Session, told_shortly
 from distdl_jupyter.magic.table import JobTable
+from distdl_jupyter.magic.topics import TOPICS
 
 if TYPE_CHECKING:
     from distdl_jupyter.client import Job
@@ -74,12 +75,15 @@ class LineMagics:
 
         return places.clusters() if chosen.check is None else places.clusters()[chosen.check].check(chosen.backend)
 
-    def _config(self, chosen: argparse.Namespace) -> None:
+    def _config(self, chosen: argparse.Namespace) -> Any:
+        if chosen.settings and chosen.settings[0] in TOPICS:
+            return TOPICS[chosen.settings[0]](pairs(chosen.settings[1:]))
         if chosen.clear:
             self._session.defaults.clear()
         changes = {name.replace("-", "_"): value for name, value in pairs(chosen.settings).items()}
         self._session.defaults = configured(self._session.defaults, changes)
         _say(_settings(self._session.defaults))
+        return None
 
 
 def _magic(parser: Parser, run: Callable[[argparse.Namespace], Any]) -> Callable[[str], Any]:
@@ -139,8 +143,10 @@ def _config_parser() -> Parser:
     Show or set this kernel's defaults for %%distributed.
 
     Example: ``%dist_config process_count_per_node=2 distributed_backend=horovod-gloo``. An empty value removes one.
+    ``%dist_config azure`` shows who is signed in to Azure and signs in (``azure credential=device_code``);
+    ``%dist_config monitoring enabled=true`` tells ended jobs to a monitoring system. Both hold for all kernels.
     """
-    parser = Parser("%dist_config", text, places=" [NAME=VALUE ...]")
+    parser = Parser("%dist_config", text, places=" [azure|monitoring] [NAME=VALUE ...]")
     parser.add_argument("settings", nargs="*", metavar="NAME=VALUE", help="Options under any of their names.")
     parser.add_argument("--clear", action="store_true", help="Remove all defaults first.")
     return parser

@@ -1,4 +1,4 @@
-"""What a notebook shows: the live panel of a job, the form that starts one, the output that stays in the notebook."""
+"""What a notebook shows: a job's live panel, the form that starts one, the output that stays, the sign-in to Azure."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from distdl_jupyter.panels.azure import azure_sign_in
     from distdl_jupyter.panels.launch import launcher
     from distdl_jupyter.panels.monitor import panel
     from distdl_jupyter.panels.output import show
     from distdl_jupyter.panels.steps import timeline
 
-__all__ = ["launcher", "panel", "show", "timeline"]
+__all__ = ["azure_sign_in", "launcher", "panel", "show", "timeline"]
 
-_HOMES = {"launcher": "launch", "panel": "monitor", "show": "output", "timeline": "steps"}
+_HOMES = {"azure_sign_in": "azure", "launcher": "launch", "panel": "monitor", "show": "output", "timeline": "steps"}
 
 
 def __getattr__(name: str) -> Any:

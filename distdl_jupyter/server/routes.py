@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 
+from distdl_jupyter.server.azure import Azure, AzureByCode, AzureOut, AzureSubscriptions
 from distdl_jupyter.server.base import Handler, Nothing
 from distdl_jupyter.server.clusters import CheckOfCluster, ClusterByName, Clusters
 from distdl_jupyter.server.compare import Compare
@@ -41,6 +42,10 @@ ROUTES: tuple[tuple[str, type[Handler]], ...] = (
     ("/advice", Advise),
     ("/plugins", Plugins),
     ("/form", Form),
+    ("/azure", Azure),
+    ("/azure/sign-in", AzureByCode),
+    ("/azure/sign-out", AzureOut),
+    ("/azure/subscriptions", AzureSubscriptions),
     ("/events", Events),
 )
 

@@ -8,12 +8,15 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, settings
 from schemathesis.checks import CHECKS
 
+from distdl_jupyter.azure import settings as settings_of_azure
+from distdl_jupyter.azure.keeper import client
 from distdl_jupyter.core.store import JobStore, is_id
 from distdl_jupyter.server import openapi
 from distdl_jupyter.server.late import BASE
 from distdl_jupyter.server.routes import ROUTES
 from tests.panels import recorded
 from tests.server.running import TOKEN, serve
+from tests.standin.fixtures import cloud_file
 
 DOCUMENT = openapi.document()
 
@@ -78,6 +81,14 @@ def stories(folders):
         story.close()
         (story.folder.outputs / "model.pt").write_text("weights")
     return folders / "jobs"
+
+
+@pytest.fixture(autouse=True)
+def no_azure(tmp_path, running):
+    """No case asks Azure: its cloud is where nobody answers. The process that holds a sign-in ends with the case."""
+    settings_of_azure.change(cloud=str(cloud_file(tmp_path, "https://127.0.0.1:1")))
+    yield
+    client.ask("sign_out")
 
 
 @pytest.fixture

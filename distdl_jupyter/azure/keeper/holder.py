@@ -159,6 +159,8 @@ class Holder:
             self._hold(attempt, *self._authenticated(attempt))
         except DistDLError as error:
             attempt.problem = _problem(error)
+        except Exception as error:  # noqa: BLE001 - whoever waits has to hear of the end
+            attempt.problem = _problem(problems.problem(error))
         finally:
             attempt.shown.set()
 
@@ -171,8 +173,8 @@ class Holder:
 
         settings = attempt.settings
         cache = remembered.options(settings)
-        credential = credentials.attended(attempt.kind, settings, shown, stopped=attempt.stopped, **cache)
         try:
+            credential = credentials.attended(attempt.kind, settings, shown, stopped=attempt.stopped, **cache)
             return credential, credential.authenticate(scopes=[_scope(settings)])
         except (AzureError, ValueError) as error:
             if cache and problems.no_keyring(error):

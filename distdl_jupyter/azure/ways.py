@@ -1,0 +1,63 @@
+"""The ways to sign in as they are offered: which could be used here, which to take first. Asks nobody for a token."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from typing import get_args
+
+from distdl_jupyter.azure import credentials
+from distdl_jupyter.azure.settings import CredentialKind
+
+#: Variables with a key that opens a whole storage account.
+KEYS = ("AZURE_STORAGE_KEY", "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_CONNECTION_STRING")
+TITLES = {
+    "cli": "Azure command line",
+    "device_code": "Device code",
+    "browser": "Browser",
+    "managed_identity": "Managed identity",
+    "environment": "App registration",
+}
+#: When to take it, one line each.
+WHEN = {
+    "cli": "You use az on this machine: takes the account of az login.",
+    "device_code": "Jupyter runs elsewhere, as on a hub: you enter a short code in any browser.",
+    "browser": "Jupyter runs on the computer before you: a page opens there.",
+    "managed_identity": "Jupyter runs on a machine of Azure that has an identity.",
+    "environment": "For automation: an app's id and secret stand in the environment of Jupyter.",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """One way to sign in. ``ready`` says that what it needs is here, as far as can be seen without asking anybody."""
+
+    kind: CredentialKind
+    ready: bool
+    suggested: bool
+
+
+def ways() -> list[Way]:
+    """Return all ways in the order in which they are offered; one of them is suggested."""
+    ready = {
+        "cli": shutil.which("az") is not None,
+        "device_code": True,
+        "browser": bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY") or os.environ.get("BROWSER"))
+        or os.uname().sysname == "Darwin",
+        "managed_identity": credentials.identity_told(),
+        "environment": not credentials.variables_missing(),
+    }
+    first = next(kind for kind in ("environment", "managed_identity", "cli", "device_code") if ready[kind])
+    return [Way(kind=kind, ready=ready[kind], suggested=kind == first) for kind in get_args(CredentialKind)]
+
+
+def warning() -> str:
+    """Return what to say of an account's key in the environment, "" when there is none. Never the key."""
+    found = [name for name in KEYS if os.environ.get(name)]
+    if not found:
+        return ""
+    return (
+        f"{found[0]} in the environment opens a whole storage account; it is used only while nobody is signed in. "
+        "Sign in, then remove it."
+    )

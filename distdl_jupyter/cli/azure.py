@@ -1,0 +1,113 @@
+"""``distdl azure``: sign in to Azure and out, say who is signed in, list and choose subscriptions. Prints no token."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from typing import TYPE_CHECKING, Any, get_args
+
+from distdl_jupyter.core.errors import NotSignedIn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from distdl_jupyter.azure.status import Status
+
+#: Seconds between two looks at a sign-in that waits for somebody.
+_POLL = 1.0
+_FLAGS = ("tenant_id", "client_id", "cloud", "token_cache")
+
+
+def add_to(commands: Any) -> None:
+    """Add the command with its own commands to the parser of ``distdl``."""
+    from distdl_jupyter.azure.settings import CredentialKind
+
+    text = "sign in to Azure and out; choose a subscription"
+    parser = commands.add_parser("azure", help=text, description="Say who is signed in to Azure, or do something.")
+    parser.set_defaults(run=_status, json=False)
+    verbs = parser.add_subparsers(title="commands", metavar="COMMAND")
+
+    one = _verb(verbs, "sign-in", _sign_in, "sign in; the sign-in serves notebooks, Jupyter and jobs of this user")
+    one.add_argument("--credential", choices=get_args(CredentialKind), help="how (default: what fits this machine)")
+    one.add_argument("--tenant-id", help="the tenant (directory) to sign in to")
+    one.add_argument("--client-id", help="client id of an app registration or a managed identity")
+    one.add_argument("--cloud", help="AzureCloud, AzureUSGovernment, AzureChinaCloud, or a file with addresses")
+    one.add_argument("--token-cache", help="keep the sign-in on disk: keyring (encrypted) or plain")
+
+    _verb(verbs, "sign-out", _sign_out, "forget the sign-in")
+    one = _verb(verbs, "status", _status, "say who is signed in, and how")
+    one.add_argument("--json", action="store_true", help="print it as JSON")
+    one = _verb(verbs, "subscriptions", _subscriptions, "list the subscriptions that the account may see")
+    one.add_argument("--use", metavar="ID", help="choose this one, by its id or name")
+
+
+def _verb(verbs: Any, name: str, run: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
+    one: argparse.ArgumentParser = verbs.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+    one.set_defaults(run=run)
+    return one
+
+
+def _status(chosen: argparse.Namespace) -> int:
+    from distdl_jupyter.presentation import azure
+    from distdl_jupyter.presentation.plain import plain
+
+    told = azure.page()
+    print(json.dumps(plain(told), indent=1) if chosen.json else "\n".join(azure.lines(told)))
+    return 0 if told.state == "signed_in" else 1
+
+
+def _sign_in(chosen: argparse.Namespace) -> int:
+    from distdl_jupyter.azure import identity, settings, ways
+
+    kind = chosen.credential or settings.read().credential or next(w.kind for w in ways.ways() if w.suggested)
+    given = {name: getattr(chosen, name) for name in _FLAGS if getattr(chosen, name) is not None}
+    now = identity.sign_in(kind, **given)
+    try:
+        now = _waited(now)
+    except KeyboardInterrupt:
+        identity.cancel()
+        raise
+    if now.problem and now.state != "signed_in":
+        raise NotSignedIn(now.problem.message, hint=now.problem.hint)
+    return _status(argparse.Namespace(json=False))
+
+
+def _waited(now: Status) -> Status:
+    """Return the status when nobody is waited for any more; what is to be done is said once."""
+    from distdl_jupyter.azure import identity
+    from distdl_jupyter.presentation import azure
+
+    if now.state == "waiting":
+        print("\n".join(azure.lines(azure.page(now))), file=sys.stderr, flush=True)
+    while now.state == "waiting":
+        time.sleep(_POLL)
+        now = identity.status()
+    return now
+
+
+def _sign_out(_: argparse.Namespace) -> int:
+    from distdl_jupyter.azure import identity
+
+    identity.sign_out()
+    print("Signed out of Azure.")
+    return 0
+
+
+def _subscriptions(chosen: argparse.Namespace) -> int:
+    from distdl_jupyter.azure import identity, settings
+    from distdl_jupyter.core.errors import InvalidSpec
+    from distdl_jupyter.presentation import table
+
+    found = identity.subscriptions()
+    if chosen.use:
+        one = next((one for one in found if chosen.use in (one.id, one.name)), None)
+        if one is None:
+            raise InvalidSpec(f"The account sees no subscription {chosen.use!r}.", field="subscription_id",
+                              hint="distdl azure subscriptions lists them.")  # fmt: skip
+        settings.change(subscription_id=one.id)
+    own = settings.read().subscription_id
+    rows = [("*" if one.id == own else "", one.name, one.id, one.state) for one in found]
+    print(table.whole_text([("", "NAME", "ID", "STATE"), *rows]) if rows else "The account sees no subscription.")
+    return 0
