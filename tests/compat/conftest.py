@@ -1,0 +1,1 @@
+from tests.storage.conftest import azurite, blob  # noqa: F401 - fixtures
