@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import registry
 from distdl_jupyter._version import __version__
-from distdl_jupyter.cli import batchai, clusters
+from distdl_jupyter.cli import batchai, clusters, vm_sizes
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobNotFound, JobNotRunning
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.words import ago, clock, duration, number, percent, processes, short_id
-from distdl_jupyter.presentation import table
+from distdl_jupyter.presentation import staging, table
 from distdl_jupyter.presentation.cost import cost_words
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ def _parser() -> argparse.ArgumentParser:
 
     _add_submit(commands)
     clusters.add_to(commands)
+    vm_sizes.add_to(commands)
     _command(commands, "doctor", _doctor, "say what works here, with a remedy for what does not")
 
     one = _command(commands, "install", _install, "build and install what pip cannot")
@@ -172,6 +173,8 @@ def _show(chosen: argparse.Namespace) -> int:
           f"{view.distributed_backend}, {duration(view.elapsed(time.time()))}")  # fmt: skip
     if view.price_per_hour is not None:
         print(f"{cost_words(view, time.time())} ({view.price_source})")
+    for bar in staging.bars(view):
+        print(f"{bar.source} on {staging.where(bar)}: {staging.says(bar)}")
     for metric in view.metrics.values():
         print(f"{metric.name} {number(metric.mean)} at step {number(metric.step)}")
     for rank in view.ranks:
