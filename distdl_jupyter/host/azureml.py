@@ -193,10 +193,16 @@ def write(content: bytes) -> None:
 
 
 def _prepare(folder: Path) -> None:
-    """Let the ranks' values go where Azure ML keeps files."""
+    """Let the ranks' values go where Azure ML keeps files, and put this node's folder into the payload's paths."""
     (folder / "outputs" / RESULTS).mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(FileExistsError):
-        (folder / "results").symlink_to(Path("outputs") / RESULTS)
+    (folder / "work").mkdir(exist_ok=True)
+    for link, target in ((folder / "results", Path("outputs", RESULTS)), (folder / "work/outputs", Path("../outputs"))):
+        with contextlib.suppress(FileExistsError):
+            link.symlink_to(target)
+    payload = folder / "payload.json"
+    hidden = payload.with_name(f".{payload.name}.{os.getpid()}")
+    hidden.write_text(payload.read_text(encoding="utf-8").replace('"@job@/', f'"{folder}/'), encoding="utf-8")
+    hidden.replace(payload)
 
 
 def keep(outputs: Path, target: Path) -> None:

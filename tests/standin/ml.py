@@ -353,7 +353,9 @@ class MachineLearning:
         while True:
             self._lay_out(job)
             self._start(job)
-            if not job.canceled:
+            if job.canceled:
+                self._kill(job)  # it was, while its processes began
+            else:
                 job.status = "Running"
             codes = [process.wait() for process in job.processes]
             self._kill(job)

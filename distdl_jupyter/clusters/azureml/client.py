@@ -11,22 +11,26 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import threading
 import warnings
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
 from distdl_jupyter.azure import identity, settings
+from distdl_jupyter.azure.clouds import CLOUDS
 from distdl_jupyter.azure.rest import Rest
-from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
+from distdl_jupyter.core.errors import AzureRefused, InvalidSpec, LaunchFailed
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.azureml.options import AzureMLOptions
 
 API_WORKSPACE = API_DATASTORE = "2024-10-01-preview"
+API_ENVIRONMENT = "2023-04-01-preview"
 API_JOB, API_CANCEL = "2024-01-01-preview", "2023-04-01-preview"
 _ML = "/providers/Microsoft.MachineLearningServices"
 _GIT = tuple(f"AZUREML_GIT_{name}" for name in ("REPOSITORY_URI", "BRANCH", "COMMIT", "DIRTY", "BUILD_ID", "BUILD_URI"))
@@ -119,10 +123,27 @@ class Workspace:
         """Ask for a job's end."""
         self.manager.post(f"{self.address.path}/jobs/{quote(name)}/cancel", API_CANCEL)
 
+    def has_environment(self, name: str, version: str) -> bool:
+        """Say whether the workspace has this version of an image. Raises AzureRefused for anything but "not found"."""
+        path = f"{self.address.path}/environments/{quote(name)}/versions/{quote(version)}"
+        try:
+            self.manager.get(path, API_ENVIRONMENT)
+        except AzureRefused as error:
+            if error.status != 404:
+                raise
+            return False
+        return True
+
     def datastore(self, name: str) -> dict[str, Any]:
         """Return the properties of a datastore."""
         found: dict[str, Any] = self.manager.get(f"{self.address.path}/datastores/{quote(name)}", API_DATASTORE)
         return dict(found["properties"])
+
+    def secrets(self, name: str) -> dict[str, Any]:
+        """Return the short-lived signature of a datastore that uses no identities."""
+        path = f"{self.address.path}/datastores/{quote(name)}/listSecrets"
+        found: dict[str, Any] = self.manager.post(path, API_DATASTORE, {"expirableSecret": True})
+        return found
 
 
 @contextlib.contextmanager
@@ -144,13 +165,16 @@ def submitting(address: Address) -> Iterator[Any]:
                                hint="Run: pip install 'distdl-jupyter[azure]'.") from error  # fmt: skip
         yield MLClient(
             identity.credential(), address.subscription_id, address.resource_group, address.workspace,
-            cloud="LocalCloud", cloud_metadata=_metadata(), enable_telemetry=False, show_progress=False,
+            **_cloud(), enable_telemetry=False, show_progress=False,
         )  # fmt: skip
 
 
-def _metadata() -> dict[str, str]:
+def _cloud() -> dict[str, Any]:
+    """Return the cloud as azure-ai-ml takes it: by name where it knows it, else by name and addresses."""
     cloud = identity.endpoints()
-    return {
+    if CLOUDS.get(cloud.name) == cloud:
+        return {"cloud": cloud.name}
+    metadata = {
         "azure_portal": cloud.portal,
         "resource_manager": cloud.resource_manager,
         "active_directory": cloud.authority,
@@ -158,6 +182,9 @@ def _metadata() -> dict[str, str]:
         "storage_endpoint": urlsplit(cloud.blob_endpoint("x")).netloc.removeprefix("x.blob."),
         "registry_discovery_endpoint": f"{cloud.ml_audience}/",
     }
+    # The SDK keeps what it was told under a name for as long as the process lives.
+    name = f"{cloud.name}-{zlib.crc32(json.dumps(metadata).encode()):x}"
+    return {"cloud": name, "cloud_metadata": metadata}
 
 
 @contextlib.contextmanager

@@ -1,0 +1,72 @@
+"""Whether a workspace of Azure ML can run jobs: sign-in, workspace, compute, size, image.
+
+A node is not looked at: none may be up, and bringing one up costs money and minutes. So what an image holds is known
+only for the one that this package generates.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from distdl_jupyter.azure import identity
+from distdl_jupyter.clusters.azureml.client import Address, Workspace
+from distdl_jupyter.clusters.azureml.managed import see
+from distdl_jupyter.clusters.azureml.options import GENERATED
+from distdl_jupyter.clusters.base import Check
+from distdl_jupyter.core.errors import DistDLError
+
+if TYPE_CHECKING:
+    from distdl_jupyter.clusters.azureml.options import AzureMLOptions
+
+#: What the generated image holds beside Python's own modules, and programs that it brings.
+_MODULES = frozenset({"torch", "horovod", "numpy", "pandas", "sklearn", "cloudpickle", "psutil", "torchvision"})
+_PROGRAMS = frozenset({"mpirun", "sh", "bash", "git", "g++"})
+_NAMES = "See the options subscription_id, resource_group and workspace."
+
+
+def checked(options: AzureMLOptions, modules: Sequence[str], programs: Sequence[str]) -> list[Check]:
+    """Return what was looked at, in the order in which it matters."""
+    account = identity.account()
+    if account is None:
+        return [Check("", "Azure", "error", "nobody is signed in", identity.HOW)]
+    found = [Check("", "Azure", "ok", f"signed in as {account.name}")]
+    try:
+        Workspace(Address.of(options)).info()
+    except DistDLError as error:
+        return [*found, Check("", "Workspace", "error", error.message, error.hint or _NAMES)]
+    found.append(Check("", "Workspace", "ok", options.workspace))
+    return [*found, *_compute(options), *_image(options, modules, programs)]
+
+
+def _compute(options: AzureMLOptions) -> list[Check]:
+    if not options.compute:
+        return [Check("", "Compute", "ok", f"serverless, {options.vm_size}")]
+    try:
+        compute = see(options).compute
+    except DistDLError as error:
+        return [Check("", "Compute", "error", error.message, error.hint or "Try again in a minute.")]
+    if compute is None:
+        return [Check("", "Compute", "error", f"the workspace has no compute {options.compute}",
+                      "Choose one that it has, or create it: distdl clusters compute create.")]  # fmt: skip
+    says = f"{compute.name}, {compute.vm_size}, at most {compute.max_nodes} nodes"
+    rows = [Check("", "Compute", "ok", says)]
+    if compute.low_priority:
+        rows.append(Check("", "Priority", "warning", "low: Azure may take nodes away at any time",
+                          "Save checkpoints and look for one at the start."))  # fmt: skip
+    return rows
+
+
+def _image(options: AzureMLOptions, modules: Sequence[str], programs: Sequence[str]) -> list[Check]:
+    if options.environment not in ("", GENERATED):
+        return [Check("", "Image", "info", f"{options.environment}; what it holds is seen when a job runs")]
+    rows = [Check("", "Image", "ok", "generated: Open MPI, PyTorch, Horovod; its first build takes some minutes")]
+    own = _MODULES | sys.stdlib_module_names
+    rows += [Check("", name, "error", f"{name} is not in the generated image",
+                   "Set the option environment to an image that has it.")
+             for name in modules if name.partition(".")[0] not in own]  # fmt: skip
+    rows += [Check("", name, "error", f"{name} is not in the generated image",
+                   "Set the option environment to an image that has it.")
+             for name in programs if name not in _PROGRAMS]  # fmt: skip
+    return rows

@@ -1,0 +1,197 @@
+"""A job as Azure ML is asked for it: command, distribution, image, data. Everything here uses azure-ai-ml's entities.
+
+Azure ML starts the ranks itself, with a launcher of its own where they speak MPI: nobody brings one along.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import shlex
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.azure import identity
+from distdl_jupyter.azure.rest import masked
+from distdl_jupyter.clusters.azureml.options import GENERATED
+from distdl_jupyter.core import data
+from distdl_jupyter.core.errors import AzureRefused, InvalidSpec, LaunchFailed
+
+if TYPE_CHECKING:
+    from distdl_jupyter.clusters.azureml.client import Workspace
+    from distdl_jupyter.clusters.azureml.options import AzureMLOptions
+    from distdl_jupyter.core.data import DataSource
+    from distdl_jupyter.core.plan import StartedAs
+    from distdl_jupyter.core.spec import JobSpec
+
+#: The name under which the generated image is kept in the workspace; its version is the Dockerfile's digest.
+IMAGE = "distdl-horovod-pytorch"
+#: Seconds beyond the job's own limit after which Azure ML ends it where no supervisor does.
+_SPARE = 1800
+_OUTPUTS = "outputs"
+
+
+def run_name(job_id: str) -> str:
+    """Return the name of the job in the workspace; it follows from the job's id alone."""
+    return f"distdl-{job_id}"
+
+
+def check(spec: JobSpec) -> None:
+    """Raise InvalidSpec for what Azure ML cannot carry."""
+    if spec.secret_variables:
+        raise InvalidSpec(
+            f"{spec.secret_variables[0]} looks like a secret, and Azure ML keeps a job's variables and code where "
+            "everybody in the workspace can read them.",
+            field="environment_variables",
+            hint="Let ranks read it from a Key Vault by the compute's managed identity.",
+        )
+    for source in spec.data:
+        _check_source(source)
+
+
+def _check_source(source: DataSource) -> None:
+    if source.scheme != "blob":
+        raise InvalidSpec(f"Nodes on Azure ML do not see {data.place(source)}.", field="data",
+                          hint="Put the data into Blob and write blob://account/container/prefix.")  # fmt: skip
+    if source.shard:
+        raise InvalidSpec("Azure ML brings every file to every node, so ?shard cannot be kept.", field="data",
+                          hint="Leave ?shard out, or share the files out in the code by rank.")  # fmt: skip
+
+
+def command(spec: JobSpec, options: AzureMLOptions, code: Path, environment: Any, started_as: StartedAs) -> Any:
+    """Return the job for ``MLClient.jobs``."""
+    from azure.ai.ml import command as command_job
+
+    job = command_job(
+        name=run_name(spec.id),
+        display_name=spec.name,
+        experiment_name=options.experiment,
+        description="Submitted by distdl_jupyter.",
+        tags={"distdl_job": spec.id},
+        code=str(code),
+        command=_line(spec, options),
+        environment=environment,
+        inputs=_inputs(spec),
+        outputs=_outputs(spec),
+        compute=options.compute or None,
+        instance_count=spec.node_count,
+        instance_type=None if options.compute else options.vm_size,
+        distribution=distribution(spec, started_as),
+        shm_size=options.shm_size or None,
+    )
+    if spec.max_run_duration_seconds is not None:
+        job.set_limits(timeout=math.ceil(spec.max_run_duration_seconds) + _SPARE)
+    if options.job_tier and not options.compute:
+        job.set_queue_settings(job_tier=options.job_tier)
+    return job
+
+
+def _line(spec: JobSpec, options: AzureMLOptions) -> str:
+    words = [shlex.quote(options.python), "launch.py"]
+    for source in spec.data:
+        words += ["--data", f"{source.name}=${{{{inputs.{source.name}}}}}"]
+    if spec.outputs:
+        words += ["--outputs", f"${{{{outputs.{_OUTPUTS}}}}}"]
+    return " ".join(words)
+
+
+def distribution(spec: JobSpec, started_as: StartedAs) -> Any:
+    """Return how Azure ML starts the ranks. Raises InvalidSpec."""
+    from azure.ai.ml import MpiDistribution, PyTorchDistribution, TensorFlowDistribution
+
+    per_node = spec.process_count_per_node
+    if started_as == "mpi":
+        return MpiDistribution(process_count_per_instance=per_node)
+    if started_as == "torch":
+        return PyTorchDistribution(process_count_per_instance=per_node)
+    if per_node > 1:
+        raise InvalidSpec(f"On Azure ML {spec.distributed_backend} runs one process on each node.",
+                          field="process_count_per_node", hint="Set it to 1.")  # fmt: skip
+    if started_as == "tensorflow":
+        return TensorFlowDistribution(parameter_server_count=0, worker_count=spec.node_count)
+    return _ray()
+
+
+def _ray() -> Any:
+    from azure.ai.ml import RayDistribution
+
+    return RayDistribution(include_dashboard=False)
+
+
+def _inputs(spec: JobSpec) -> dict[str, Any]:
+    from azure.ai.ml import Input
+
+    modes = {"download": "download", "mount": "ro_mount"}
+    return {one.name: Input(type="uri_folder", path=_address(one.account, one.container, one.prefix),
+                            mode=modes[one.mode]) for one in spec.data}  # fmt: skip
+
+
+def _outputs(spec: JobSpec) -> dict[str, Any]:
+    from azure.ai.ml import Output
+
+    if not spec.outputs:
+        return {}
+    place = data.source("outputs", spec.outputs)
+    where = _address(place.account, place.container, place.prefix)
+    return {_OUTPUTS: Output(type="uri_folder", path=where, mode="upload")}
+
+
+def _address(account: str, container: str, prefix: str) -> str:
+    base = f"{identity.endpoints().blob_endpoint(account)}/{container}/"
+    return base + (f"{prefix.strip('/')}/" if prefix.strip("/") else "")
+
+
+# the image ----------------------------------------------------------------------------------------
+
+
+def environment(options: AzureMLOptions, workspace: Workspace) -> Any:
+    """Return the job's image as the SDK takes it; one that was generated before is named, not uploaded again."""
+    from azure.ai.ml.entities import Environment
+
+    wanted = options.environment or GENERATED
+    if wanted == GENERATED:
+        return _generated(workspace)
+    if "/" in wanted and not wanted.startswith("azureml:"):
+        return Environment(image=wanted)
+    return wanted
+
+
+def _generated(workspace: Workspace) -> Any:
+    from azure.ai.ml.entities import BuildContext, Environment
+
+    folder = resources.files(__package__) / "image"
+    version = hashlib.sha256((folder / "Dockerfile").read_bytes()).hexdigest()[:12]
+    if workspace.has_environment(IMAGE, version):
+        return f"{IMAGE}:{version}"
+    return Environment(name=IMAGE, version=version, build=BuildContext(path=str(folder), dockerfile_path="Dockerfile"),
+                       description="Open MPI, PyTorch and Horovod, by distdl_jupyter.")  # fmt: skip
+
+
+# what is refused ----------------------------------------------------------------------------------
+
+_REMEDIES = (
+    ("unknown compute", "Set the option compute to one that the workspace has."),
+    ("environment", "Set the option environment to an image or to one that the workspace has."),
+    ("workspaces/", "See the options subscription_id, resource_group and workspace."),
+    ("resource group", "See the options subscription_id, resource_group and workspace."),
+    ("subscription", "See the options subscription_id, resource_group and workspace."),
+    ("authorizationfailed", "Ask for the role AzureML Data Scientist in the workspace."),
+    ("does not have authorization", "Ask for the role AzureML Data Scientist in the workspace."),
+    ("permission", "Ask for the roles AzureML Data Scientist and Storage Blob Data Contributor."),
+    ("too many requests", "Azure asks for patience; submit it again in some minutes."),
+)
+_BY_STATUS = {403: "Ask for the role AzureML Data Scientist in the workspace.",
+              429: "Azure asks for patience; submit it again in some minutes."}  # fmt: skip
+
+
+def refused(error: Exception) -> LaunchFailed:
+    """Return what kept Azure ML from taking a job, in one sentence with a remedy; no signature is in it."""
+    if isinstance(error, AzureRefused):
+        return LaunchFailed(f"Azure ML did not take the job: {error.message}", hint=error.hint)
+    status = getattr(error, "status_code", None)
+    told = getattr(getattr(error, "error", None), "message", None) or getattr(error, "message", None) or str(error)
+    said = masked(" ".join(str(told).split("\n", 1)[0].split()))[:400].rstrip(".")
+    remedy = next((words for sign, words in _REMEDIES if sign in said.lower()), "")
+    return LaunchFailed(f"Azure ML did not take the job: {said or type(error).__name__}.",
+                        hint=_BY_STATUS.get(status or 0) or remedy)  # fmt: skip

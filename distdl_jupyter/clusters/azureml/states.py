@@ -1,0 +1,62 @@
+"""Azure ML's words for how a job stands, and what its errors mean, in words. Pure.
+
+The states are those of azure-ai-ml's ``RunStatus``.
+"""
+
+from __future__ import annotations
+
+import re
+
+ENDED = frozenset({"Completed", "Failed", "Canceled"})
+_WAITING = {
+    "": "was submitted",
+    "NotStarted": "was submitted",
+    "Queued": "waits for free nodes",
+    "Preparing": "its image is being prepared; the first build takes some minutes",
+    "Provisioning": "its nodes are being started",
+    "Starting": "its nodes are getting ready",
+    "Paused": "is paused",
+}
+_REMEDIES = (
+    (r"preempt|evict|low.?priority", "Azure took the low-priority nodes away: submit it again, from a checkpoint, or "
+     "use dedicated nodes."),
+    (r"image build|build.*image|docker", "Look at the build's log above, and at the option environment."),
+    (r"quota|cores? limit", "Ask for more quota of the VM size, or use fewer nodes or another size."),
+    (r"compute target|compute .*not found", "Set the option compute to one that the workspace has."),
+    (r"authoriz|permission|AuthorizationFailure|403", "Give the compute's identity the role Storage Blob Data Reader "
+     "on the storage account."),
+    (r"out of memory|oom|exit(ed)? .*137", "Ask for a VM size with more memory, or smaller batches."),
+)  # fmt: skip
+
+
+def waiting(status: str) -> str:
+    """Return why a job has not begun, with Azure's word, "" for one that has."""
+    words = _WAITING.get(status)
+    return "" if words is None else words + (f" ({status})" if status else "")
+
+
+def failure(error: str) -> str:
+    """Return Azure's error in one line, with a remedy where one is known."""
+    said = " ".join(error.split())[:600].rstrip(".")
+    if not said:
+        return "Azure ML ended the job as failed and does not say why."
+    remedy = next((remedy for pattern, remedy in _REMEDIES if re.search(pattern, said, re.IGNORECASE)), "")
+    return f"Azure ML says: {said}. {remedy}".strip()
+
+
+def error_of(details: dict[str, object]) -> str:
+    """Return the message of a run's error, with those inside it, "" for none."""
+    found: list[str] = []
+    _collect(details.get("error"), found)
+    return " ".join(dict.fromkeys(found))
+
+
+def _collect(told: object, found: list[str]) -> None:
+    if isinstance(told, dict):
+        if isinstance(message := told.get("message"), str) and message:
+            found.append(message)
+        for name in ("error", "innerError", "innererror", "details"):
+            _collect(told.get(name), found)
+    elif isinstance(told, list):
+        for one in told:
+            _collect(one, found)

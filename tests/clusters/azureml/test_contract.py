@@ -1,0 +1,24 @@
+"""The contract of clusters, held by a workspace of Azure ML whose jobs run on this machine."""
+
+import pytest
+
+from distdl_jupyter.testing import ClusterContract
+
+pytestmark = pytest.mark.timeout(600)
+
+
+class TestTwoNodes(ClusterContract):
+    name = "azureml"
+    node_count = 2
+    process_count_per_node = 1
+    patience = 120.0
+
+    @pytest.fixture(autouse=True)
+    def _workspace(self, ml):
+        type(self).options = ml.options
+        self.ml = ml
+
+    def test_a_module_that_a_far_node_lacks_is_an_error_that_says_how_to_install_it(self):
+        """What an image of the user's own holds is not known before a job runs there, and that is said."""
+        rows = self._check(modules=("distdl_a_module_that_is_nowhere",), programs=())
+        assert [row.level for row in rows if row.what == "Image"] == ["info"]
