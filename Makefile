@@ -65,8 +65,11 @@ clean: ## Remove all that the other targets made here (built Horovod wheels stay
 $(STAMPS)/prerequisites:
 	@python=$$(.ci/prerequisites "$(PYTHON)") && mkdir -p $(STAMPS) && printf '%s\n' "$$python" >$@
 
+# An older pip gives up on the packages of Azure and OpenTelemetry, which pin each other.
 $(STAMPS)/venv: | $(STAMPS)/prerequisites
 	@test -x $(PY) || $(STEP) "Making $(VENV)" "$$(cat $(STAMPS)/prerequisites)" -m venv $(VENV)
+	@$(PY) -c 'import sys; from importlib.metadata import version; sys.exit(int(version("pip").split(".")[0]) < 25)' || \
+		$(STEP) "Updating pip" $(PIP) --upgrade pip
 	@touch $@
 
 # First and alone: the index's newest torch brings several GB of CUDA.
