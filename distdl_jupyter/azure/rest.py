@@ -17,12 +17,14 @@ if TYPE_CHECKING:
 
 #: What may stand in an address and is a secret.
 _SIGNATURE = re.compile(r"((?:sig|code|access_token|refresh_token)=)[^&\s\"']+", re.IGNORECASE)
+#: A JSON web token: its first part is the base64 of '{"'.
+_TOKEN = re.compile(r"\beyJ[\w-]+\.[\w-]+(?:\.[\w-]*)?")
 _SILENT = "Check this machine's connection; behind a proxy set HTTPS_PROXY."
 
 
 def masked(text: str) -> str:
-    """Return a text without the signatures that addresses in it carry."""
-    return _SIGNATURE.sub(r"\1***", text)
+    """Return a text without the signatures and tokens in it."""
+    return _TOKEN.sub("***", _SIGNATURE.sub(r"\1***", text))
 
 
 class Rest:

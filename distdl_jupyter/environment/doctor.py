@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TextIO
 
+from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.words import listing, plural, size
 from distdl_jupyter.environment.console import ConsoleProgress
 from distdl_jupyter.environment.inspection import CONTROLLER_NAMES
@@ -43,7 +44,7 @@ class Row:
 def diagnose(environment: Environment | None = None) -> list[Row]:
     """Return the table's rows for ``environment`` (this one, freshly probed, when None). Takes 2 to 10 seconds."""
     seen = environment or probe()
-    return [rule(seen) for rule in _RULES]
+    return [*(rule(seen) for rule in _RULES), *_azure()]
 
 
 def works(rows: Sequence[Row]) -> bool:
@@ -178,6 +179,25 @@ def _jobs_disk(seen: Environment) -> Row:
     if jobs.free_bytes < _LITTLE_ROOM:
         return Row(name, "warn", value, "Remove old jobs with `distdl rm ID`, or set DISTDL_HOME to another disk.")
     return Row(name, "ok", value)
+
+
+def _azure() -> list[Row]:
+    """Return the row of the sign-in, where the settings or the environment speak of Azure. May ask for a token."""
+    from distdl_jupyter.azure import identity, settings, ways
+
+    try:
+        chosen = settings.read().credential
+    except DistDLError as error:
+        return [Row("Azure", "fail", error.message, error.hint)]
+    warning = ways.warning()
+    if not (chosen or warning or os.environ.get("AZURE_CLIENT_ID")):
+        return []
+    now = identity.status()
+    if now.account is not None:
+        return [Row("Azure", "warn" if warning else "ok", f"{now.account.name}, by {now.kind}", warning)]
+    problem = now.problem.message if now.problem else "nobody is signed in"
+    remedy = (now.problem.hint if now.problem else "") or "Run `distdl azure sign-in`."
+    return [Row("Azure", "warn", problem, f"{remedy} {warning}".strip())]
 
 
 _RULES: tuple[Callable[[Environment], Row], ...] = (
