@@ -1,61 +1,28 @@
 """What the launch form offers: sizes, backends, clusters and durations as plain data for the page.
 
-Everything comes from the catalogue and the registry; what cannot be used here is offered with the reason why not.
+Everything comes from ``form.sizes`` and the registry; what cannot be used here is offered with the reason why not.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import platform
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import metadata
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from distdl_jupyter import places, registry, targets
-from distdl_jupyter.azure import catalogue, successor_of
 from distdl_jupyter.core.errors import DistDLError
+from distdl_jupyter.form.sizes import sizes
 
-if TYPE_CHECKING:
-    from distdl_jupyter.azure import VmSize
+__all__ = ["STOP_AFTER", "backends", "clusters", "durations", "likely_backend", "sizes", "split_label"]
 
 #: Seconds offered under "Stop after"; 0 is no limit.
 STOP_AFTER = (0, 300, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400, 172_800)
 #: Packages whose versions say what a backend will run with.
 _PACKAGES = {"horovod": (("Horovod", "horovod"), ("torch", "torch")), "torch": (("torch", "torch"),)}
-
-
-@functools.cache
-def sizes() -> tuple[dict[str, Any], ...]:
-    """Return one row for each size, from little GPU memory to much; shares, little known and retired ones last."""
-    return tuple(_row(size) for size in sorted(catalogue(), key=_order))
-
-
-def _order(size: VmSize) -> tuple[bool, bool, bool, float, int, str]:
-    memory = float(size.gpu_count * (size.gpu_memory_gib or 0))
-    network_unknown = size.infiniband is None and size.ethernet_gbps is None
-    return size.retired, size.gpu_count < 1, network_unknown, memory, size.vcpus or 0, size.name
-
-
-def _row(size: VmSize) -> dict[str, Any]:
-    found = successor_of(size)
-    return {
-        "name": size.name,
-        "series": size.series,
-        "gpus": size.gpus_text,
-        "per_node": size.whole_gpus,
-        "memory": size.memory_text,
-        "network": {True: "InfiniBand", False: "Ethernet", None: "not stated"}[size.infiniband],
-        "rate": size.fabric_text if size.infiniband else size.ethernet_text,
-        "retired": str(size.retirement_date) if size.retired else "",
-        "successor": found.size.name if found else "",
-        "successor_reason": found.reason if found else "",
-        "words": " ".join([size.name, size.series, size.gpu_model, size.gpu]).lower(),
-        "sources": list(size.sources),
-        "notes": size.notes,
-    }
 
 
 def backends() -> list[dict[str, Any]]:

@@ -1,0 +1,109 @@
+"""The traits of the launch form that are about money: what the user says a node costs, and what follows from it.
+
+Only where something is known: the user's own price, or that of the Retail Prices API for a cluster that bills, in the
+region of ``%dist_config azure``. Without a region nobody is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import traitlets
+
+from distdl_jupyter import registry, targets
+from distdl_jupyter.azure import cost, prices
+from distdl_jupyter.core.errors import DistDLError, InvalidSpec
+from distdl_jupyter.core.words import money
+from distdl_jupyter.presentation.cost import rate
+
+#: What the page sets.
+CHOSEN = ["price_per_hour"]
+NOT_USUAL = "Spot nodes have other prices, which change: give the price yourself."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rented:
+    """What a cluster says of the nodes it rents; ``size`` "" is not known."""
+
+    bills: bool = False
+    size: str = ""
+    #: They may be taken away.
+    interruptible: bool = False
+    #: They are those of a compute cluster that is there, and count in its quota already.
+    exist: bool = False
+
+
+def rented(compute_target: str, vm_size: str) -> Rented:
+    """Return what is known of the nodes of a cluster without asking it."""
+    try:
+        target = targets.find(compute_target)
+        bills = bool(registry.get("clusters", target.kind).bills)
+    except DistDLError:
+        return Rented()
+    if not bills:
+        return Rented()
+    options: Mapping[str, Any] = target.options
+    spot = str(options.get("job_tier") or "").lower() == "spot"
+    return Rented(
+        bills=True,
+        size=vm_size or str(options.get("vm_size") or ""),
+        interruptible=spot,
+        exist=bool(options.get("compute")),
+    )
+
+
+class CostFields(traitlets.HasTraits):
+    """A price as it was typed, and what all nodes cost in an hour."""
+
+    price_per_hour = traitlets.Unicode("").tag(sync=True)
+    cost = traitlets.Dict().tag(sync=True)
+
+    #: Seconds that an answer waits for a price of which nothing is known yet.
+    glance = 0.2
+
+    def look_at_cost(self, nodes: Rented, node_count: int) -> None:
+        """Show what the nodes cost now; a question to the price list goes on by itself."""
+        self.cost = shown(nodes, self.price_per_hour, node_count, self.glance)
+
+    @property
+    def rate_words(self) -> str:
+        """What all nodes cost in an hour, "" where nobody says so."""
+        return str(self.cost.get("words", ""))
+
+
+def shown(nodes: Rented, own: str, node_count: int, patience: float) -> dict[str, Any]:
+    """Return the line about money as plain data, {} where the cluster costs none and no price was given."""
+    if not nodes.bills and not own.strip():
+        return {}
+    told: dict[str, Any] = {"bills": nodes.bills, "looking": False, "problem": "", "nodes": node_count}
+    try:
+        found, problem, looking = _price(nodes, own, patience)
+    except InvalidSpec as error:
+        return {**told, "problem": str(error), "wrong": True}
+    told |= {"problem": problem, "looking": looking}
+    if found is None:
+        return told
+    return {
+        **told,
+        "per_hour": money(found.per_hour * node_count, found.currency),
+        "words": rate(found.per_hour, found.currency, node_count),
+        "source": found.source,
+    }
+
+
+def _price(nodes: Rented, own: str, patience: float) -> tuple[cost.Rate | None, str, bool]:
+    """Return the price of a node, why there is none, and whether it is being asked for. Raises InvalidSpec."""
+    if own.strip():
+        return cost.own(own), "", False
+    if nodes.interruptible:
+        return None, NOT_USUAL, False
+    if not nodes.size:
+        return None, "No VM size is chosen, so the price is not known.", False
+    try:
+        look = prices.look(nodes.size, patience=patience)
+    except DistDLError as error:
+        return None, str(error), False
+    price = look.price
+    return (cost.Rate(price.per_hour, price.currency, price.source) if price else None), look.problem, look.looking
