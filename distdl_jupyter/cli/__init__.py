@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import registry
 from distdl_jupyter._version import __version__
-from distdl_jupyter.cli import batchai, clusters, vm_sizes
+from distdl_jupyter.cli import azure, batchai, clusters, vm_sizes
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobNotFound, JobNotRunning
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.words import ago, clock, duration, number, percent, processes, short_id
@@ -78,6 +78,7 @@ def _parser() -> argparse.ArgumentParser:
 
     _add_submit(commands)
     clusters.add_to(commands)
+    azure.add_to(commands)
     vm_sizes.add_to(commands)
     _command(commands, "doctor", _doctor, "say what works here, with a remedy for what does not")
 
