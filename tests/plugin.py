@@ -47,6 +47,101 @@ RACK = """
                 raise ClusterRefused("The rack has room for 8 machines.")
             return dataclasses.replace(options, machines=node_count)
 """
+#: A cluster whose machines are made and unmade; they are lines of a file, and cost 0.5 USD an hour each.
+FORGE = """
+    import json, os, pathlib
+    from dataclasses import dataclass, field
+    from distdl_jupyter.clusters.base import Cluster, NodeInfo, Remark
+    from distdl_jupyter.clusters.local import LocalCluster
+    from distdl_jupyter.clusters.machines import Choice, Machines
+    from distdl_jupyter.core.errors import ClusterRefused, InvalidSpec
+
+    @dataclass(frozen=True)
+    class ForgeOptions:
+        place: str = field(default="", metadata={"help": "where", "first": True})
+        yard: str = field(default="", metadata={"help": "a part of the place", "first": True})
+
+    @dataclass(frozen=True)
+    class ForgeWanted:
+        size: str = field(metadata={"help": "size of each machine"})
+        max_nodes: int = field(default=2, metadata={"help": "most machines"})
+        min_nodes: int = field(default=0, metadata={"help": "machines that stay up"})
+        shiny: bool = field(default=False, metadata={"help": "polish them"})
+
+    def file():
+        return pathlib.Path(os.environ["JUPYTER_CONFIG_DIR"]) / "forge.json"
+
+    def kept():
+        return json.loads(file().read_text()) if file().exists() else None
+
+    def keep(told):
+        file().parent.mkdir(parents=True, exist_ok=True)
+        file().write_text(json.dumps(told)) if told else file().unlink()
+
+    class ForgeCluster(LocalCluster):
+        name = "forge"
+        title = "Forge"
+        Options = ForgeOptions
+        Wanted = ForgeWanted
+        complete = False
+        can_scale = can_create = bills = True
+        asks = ("place", "yard", "size")
+
+        def choices(self, field, options):
+            if field == "place":
+                return [Choice("north", "The north", "cold"), Choice("south", "The south", "hot", {"yard": "quay"})]
+            if field == "size":
+                return [Choice("small", "", "1 hammer"), Choice("large", "", "2 hammers")]
+            if not options.get("place"):
+                raise InvalidSpec("place is missing.", field="place", hint="Choose a place first.")
+            return [Choice("of " + options["place"])]
+
+        def machines(self, options):
+            told = kept()
+            return self._of(told, True) if told else Machines(exists=False)
+
+        def _of(self, told, exists):
+            return Machines(exists=exists, state=told.get("state", ""), problem=told.get("problem", ""),
+                            size=told["size"], detail="forged", min_nodes=told["min"], max_nodes=told["max"],
+                            cost_per_hour=None if told["size"] == "large" else 0.5, currency="USD",
+                            price_source="the smith")
+
+        def nodes(self, options):
+            told = kept() or {"up": 0, "size": ""}
+            cost = None if told["size"] == "large" else 0.5
+            return [NodeInfo(f"anvil-{at}", billed=True, cost_per_hour=cost, currency="USD")
+                    for at in range(told["up"])]
+
+        def holds(self, node, host):
+            return Cluster.holds(self, node, host)
+
+        def max_node_count(self, options, nodes):
+            return max(nodes, (kept() or {"max": 0})["max"])
+
+        def forecast(self, options, wanted):
+            return self._of({"size": wanted.size, "min": wanted.min_nodes, "max": wanted.max_nodes}, False)
+
+        def create(self, options, wanted):
+            if kept():
+                raise ClusterRefused("The forge is lit already.", hint="Let it go out.")
+            if wanted.size == "huge":
+                raise InvalidSpec("Nothing huge is forged here.", field="size", hint="Take large.")
+            keep({"size": wanted.size, "min": wanted.min_nodes, "max": wanted.max_nodes, "up": wanted.min_nodes})
+
+        def scale(self, options, node_count):
+            keep({**kept(), "max": node_count, "min": min(kept()["min"], node_count)})
+            return options
+
+        def keep_up(self, options, node_count):
+            keep({**kept(), "min": node_count, "up": max(kept()["up"], node_count)})
+
+        def delete(self, options):
+            keep(None)
+
+        def afterwards(self, options):
+            up = (kept() or {"min": 0})["min"]
+            return [Remark("warning", f"{up} anvils stay up.", "nodes-stay-up")] if up else []
+"""
 #: One that cannot be imported, and one that fails when it is asked.
 BROKEN = """
     from distdl_jupyter.clusters.local import LocalCluster

@@ -101,6 +101,33 @@ class DescriptionContract(Subject):
             with pytest.raises(ClusterRefused):
                 self.cluster.scale(self.checked, 1)
 
+    def test_machines_that_are_made_from_here_are_declared_and_told(self) -> None:
+        """Forms and flags come from the declaration, and what costs money is never hidden."""
+        if not self.cluster.can_create:
+            assert self.cluster.machines(self.checked) is None
+            for change in (self.cluster.delete, lambda options: self.cluster.create(options, None)):
+                with pytest.raises(ClusterRefused):
+                    change(self.checked)
+            return
+        for field in dataclasses.fields(self.cluster.Wanted):
+            assert field.metadata.get("help"), field.name
+        machines = self.cluster.machines(self.checked)
+        assert machines is None or 0 <= machines.min_nodes <= machines.max_nodes or not machines.exists
+        assert machines is None or machines.cost_per_hour is None or (machines.currency and machines.price_source)
+
+    def test_what_can_be_asked_about_an_option_is_a_list_or_a_sentence(self) -> None:
+        """A form offers the values; what has to be chosen before is said."""
+        fields = {field.name for kind in (self.cluster.Options, self.cluster.Wanted) for field in _fields(kind)}
+        assert set(self.cluster.asks) <= fields
+        for name in self.cluster.asks:
+            try:
+                found = self.cluster.choices(name, dict(self.options))
+            except DistDLError as error:
+                assert is_sentence(error.message)  # noqa: PT017 - a refusal is as good as a list
+            else:
+                assert len({one.value for one in found}) == len(found)
+                assert all(one.value for one in found)
+
     def test_its_checks_say_what_was_seen_and_what_to_do(self) -> None:
         """They are shown as a table before a job starts, and a red row alone is no help."""
         rows = self._check(modules=("json",), programs=("sh",))
@@ -125,3 +152,7 @@ class DescriptionContract(Subject):
             assert "\n" not in row.says + row.remedy, row
             assert row.remedy or row.level in ("ok", "info"), f"no remedy: {row}"
         return rows
+
+
+def _fields(kind: type) -> tuple[dataclasses.Field[object], ...]:
+    return dataclasses.fields(kind)

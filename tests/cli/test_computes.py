@@ -1,0 +1,67 @@
+"""``distdl clusters compute`` as a terminal runs it: with a kind of another package, and with Azure ML's stand-in."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import plugin
+from tests.standin.computes import SUBSCRIPTION, Computes
+from tests.standin.prices import Prices
+
+DISTDL = Path(sys.prefix) / "bin" / "distdl"
+pytestmark = pytest.mark.timeout(300)
+
+
+def distdl(*words, code=0, says=None):
+    command = [str(DISTDL), "clusters", *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
+    assert done.returncode == code, f"{done.stdout}\n{done.stderr}"
+    return done.stdout if code == 0 else done.stderr or done.stdout
+
+
+@pytest.fixture
+def forge(tmp_path, monkeypatch):
+    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path / "config"))
+    plugin.install(tmp_path, monkeypatch, plugin.FORGE, {"clusters": {"forge": "ForgeCluster"}})
+    yield
+    plugin.forget()
+
+
+def test_machines_are_made_scaled_and_ended_after_an_agreement(forge):
+    assert "No cluster here has machines" in distdl("compute", "list")
+    distdl("add", "lab", "forge")
+    assert "--max-nodes" in distdl("compute", "create", "lab", "--help")
+    assert "have not been made yet" in distdl("compute", "list")
+    refused = distdl("compute", "create", "lab", "--size", "small", code=2)
+    assert "Create them has to be agreed to. Add --yes." in refused
+    made = distdl("compute", "create", "lab", "--size", "small", "--max-nodes", 4, "--yes", "--wait")
+    assert "up to 4 of small. A node costs 0.50 USD/h while it is up, 4 nodes 2.00 USD/h (the smith)." in made
+    assert "lab can be used" in made
+    assert "2 nodes stay up and cost money" in distdl("compute", "scale", "lab", "--min-nodes", 2, "--yes")
+    assert "2 nodes cost money: 1.00 USD/h" in distdl("compute", "list")
+    assert "has to be agreed to" in distdl("compute", "delete", "lab", code=2)
+    assert "are being deleted" in distdl("compute", "delete", "lab", "-y")
+    assert "Nothing is to be changed" in distdl("compute", "scale", "lab", code=2)
+    assert "The machines of local are neither made nor unmade from here." in distdl("compute", "sizes", "local", code=2)
+
+
+def test_a_compute_cluster_of_azure_ml_is_made_and_ended(signed_in):
+    Prices(signed_in.server)
+    service = Computes(signed_in.server, signed_in.login)
+    place = ("--subscription-id", SUBSCRIPTION, "--resource-group", "vision", "--workspace", "ws1")
+    distdl("add", "gpu", "azureml", *place, "--compute", "gpu")
+    assert "Standard_NC4as_T4_v3" in distdl("compute", "sizes", "gpu")
+    made = distdl("compute", "create", "gpu", "--vm-size", "Standard_NC4as_T4_v3", "--max-nodes", 2, "-y")
+    assert "A node costs 0.50 USD/h while it is up, 2 nodes 1.00 USD/h (Retail Prices API, westeurope, " in made
+    assert "Standard_NC4as_T4_v3, 0 of 2 nodes up" in distdl("compute", "list", "gpu")
+    service.bring_up("gpu", 2)
+    listed = distdl("compute", "list")
+    assert "2 of 2 up" in listed
+    assert "2 nodes cost money: 1.00 USD/h" in listed
+    shown = distdl("show", "gpu")
+    assert "tvmps_00_d" in shown
+    assert "1 × T4" in shown
+    distdl("compute", "delete", "gpu", "-y")
+    assert not service.computes
