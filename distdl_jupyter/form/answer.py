@@ -30,7 +30,8 @@ class Question:
 
     ``environment`` are all variables in order; a value of None stands for a secret that the page keeps or that the
     kernel has. ``apply`` is the code of an advice to follow. ``own`` says that the text is all there is: no notebook
-    has names for it. ``again`` asks for a new look at the names even if nothing was run since.
+    has names for it. ``again`` asks for a new look at the names even if nothing was run since. ``directory`` is
+    the folder that local paths begin in, "" for the one where who answers works.
     """
 
     code: str
@@ -42,6 +43,7 @@ class Question:
     apply: str = ""
     own: bool = False
     again: bool = False
+    directory: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,8 @@ class Kernel:
 class PageForm(FormModel):
     """The form of a cell on a page that asks and is answered."""
 
-    def __init__(self, subject: Subject, line: Line, word: str) -> None:
+    def __init__(self, subject: Subject, line: Line, word: str, directory: str = "") -> None:
+        self.directory = directory
         self.magic_word, self.variable, self.kept = word, line.variable, line.kept
         super().__init__(subject, line.given)
 
@@ -99,7 +102,7 @@ def answer(question: Question, kernel: Kernel | None = None) -> dict[str, Any]:
     """Return every field of the form (those of ``FormModel``), and ``code`` and ``options`` for a submit."""
     text = split(question.code)
     line = read_line(text, kernel.defaults if kernel else {})
-    form = PageForm(_subject(question, text, kernel), line, _word(text, kernel))
+    form = PageForm(_subject(question, text, kernel), line, _word(text, kernel), question.directory)
     if question.environment is not None:
         form.set_environment(question.environment)
     problems = form.take(question.fields) if question.fields is not None else {}

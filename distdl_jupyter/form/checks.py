@@ -10,6 +10,7 @@ from distdl_jupyter import jobspec, preflight, registry, targets
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.spec import JobSpec, check_name
 from distdl_jupyter.core.words import plural
+from distdl_jupyter.form import datafields
 from distdl_jupyter.preflight import Check, Finding, Report
 
 if TYPE_CHECKING:
@@ -45,9 +46,14 @@ def capture(
         return None, error
 
 
-def run(draft: Draft | None, capture_error: DistDLError | None, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``level``, the counts and ``items`` (name, level, text, remedy, field) of all checks of these options."""
-    checks = [*_captured(capture_error), *_named(options), _place(options)]
+def run(
+    draft: Draft | None, capture_error: DistDLError | None, options: Mapping[str, Any], more: Sequence[Check] = ()
+) -> dict[str, Any]:
+    """Return ``level``, the counts and ``items`` (name, level, text, remedy, field) of all checks of these options.
+
+    ``more`` are checks that were done elsewhere.
+    """
+    checks = [*_captured(capture_error), *_named(options), _place(options), *more]
     if draft is not None:
         checks += _code(draft, options)
     report = Report(tuple(checks))
@@ -129,6 +135,8 @@ def _spec(options: Mapping[str, Any]) -> tuple[JobSpec, Any, Any, Any, Any]:
         cluster=target.kind,
         cluster_options=dict(target.options),
         use_gpu=options["use_gpu"],
+        data=datafields.sources_of(options.get("data")),
+        outputs=options.get("outputs") or "",
     )
     return (
         spec,

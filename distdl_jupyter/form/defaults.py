@@ -10,10 +10,12 @@ from distdl_jupyter import azure, jobspec, registry, targets
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.names import backend_label, resolve
 from distdl_jupyter.core.spec import check_count
+from distdl_jupyter.form import datarows
 from distdl_jupyter.form.choices import split_label
+from distdl_jupyter.form.datarows import Row
 
 #: Options of every job but those that the form has no place for.
-_NAMES = {*jobspec.COMMON} - {"max_log_bytes", "stop_grace_seconds", "data", "outputs"}
+_NAMES = {*jobspec.COMMON} - {"max_log_bytes", "stop_grace_seconds"}
 GpuWord = Literal["", "yes", "no"]
 _GPU_WORDS: dict[bool | None, GpuWord] = {None: "", True: "yes", False: "no"}
 
@@ -32,6 +34,9 @@ class Defaults:
     stop_after: float = 0.0
     vm_size: str = ""
     use_gpu: GpuWord = ""
+    data: tuple[Row, ...] = ()
+    outputs: str = ""
+    price_per_hour: str = ""
 
 
 def read(given: Mapping[str, Any]) -> Defaults:
@@ -52,6 +57,9 @@ def read(given: Mapping[str, Any]) -> Defaults:
         stop_after=_seconds(found.get("max_run_duration_seconds")),
         vm_size=azure.find(str(found["vm_size"])).name if found.get("vm_size") else "",
         use_gpu=_gpu(found.get("use_gpu")),
+        data=tuple(datarows.begun(found.get("data"))),
+        price_per_hour=str(found.get("price_per_hour") or ""),
+        outputs=datarows.unsigned(str(found.get("outputs") or "")),
     )
 
 

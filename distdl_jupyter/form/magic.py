@@ -26,7 +26,7 @@ def line(
     words += ["-b", options["distributed_backend"]]
     if options.get("compute_target", "local") != "local":
         words += ["--compute-target", shlex.quote(str(options["compute_target"]))]
-    for flag, name in (("--vm-size", "vm_size"), ("--name", "name")):
+    for flag, name in (("--vm-size", "vm_size"), ("--price-per-hour", "price_per_hour"), ("--name", "name")):
         if options.get(name):
             words += [flag, shlex.quote(str(options[name]))]
     if options.get("use_gpu") is not None:
@@ -34,6 +34,10 @@ def line(
     if options.get("max_run_duration_seconds"):
         words += ["--max-run-duration-seconds", f"{options['max_run_duration_seconds']:g}"]
     words += _variables(options.get("environment_variables") or {})
+    for place in options.get("data") or ():
+        words += ["--data", shlex.quote(str(place))]
+    if options.get("outputs"):
+        words += ["--outputs", shlex.quote(str(options["outputs"]))]
     for name, value in (options.get("plugin_options") or {}).items():
         words += flag_words(name, value)
     return " ".join([*words, *kept, *(["-o", variable] if variable else [])])

@@ -18,26 +18,30 @@ from distdl_jupyter.advice import Advice, Request, advise
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.machine import cores
 from distdl_jupyter.core.words import processes
-from distdl_jupyter.form import checks, history
+from distdl_jupyter.form import checks, costfields, datafields, history
 from distdl_jupyter.form import choices as offered
 from distdl_jupyter.form import defaults as presets
 from distdl_jupyter.form import magic as magics
 from distdl_jupyter.form import place as places
 from distdl_jupyter.form import shown as wording
 from distdl_jupyter.form.code import Training
+from distdl_jupyter.form.costfields import CostFields, rented
+from distdl_jupyter.form.datafields import DataFields
 from distdl_jupyter.form.defaults import Defaults
 from distdl_jupyter.form.subject import FunctionSubject, Subject
 
+#: Fields of a request under the names that they have here.
+_FIELDS = {"max_run_duration_seconds": "stop_after"}
 _USE_GPU = {"": None, "yes": True, "no": False}
 MAX_COUNT = 10_000
 #: What the page sets.
 CHOSEN = [
     "vm_size", "node_count", "process_count_per_node", "automatic", "distributed_backend", "backend_options",
-    "compute_target", "name", "stop_after", "use_gpu",
+    "compute_target", "name", "stop_after", "use_gpu", *datafields.CHOSEN, *costfields.CHOSEN,
 ]  # fmt: skip
 
 
-class FormModel(traitlets.HasTraits):
+class FormModel(DataFields, CostFields):
     """One form for one function or cell."""
 
     # What the user chooses.
@@ -97,8 +101,9 @@ class FormModel(traitlets.HasTraits):
             "clusters": offered.clusters(),
             "durations": offered.durations(),
         }
-        for name in ("node_count", "compute_target", "vm_size", "use_gpu", "stop_after"):
+        for name in ("node_count", "compute_target", "vm_size", "use_gpu", "stop_after", "outputs", "price_per_hour"):
             setattr(self, name, getattr(given, name))
+        self.data = list(given.data)
         self.name = given.name or self._look.name
         self._begin_processes(given.process_count_per_node)
         self.distributed_backend = given.distributed_backend or offered.likely_backend(
@@ -161,7 +166,9 @@ class FormModel(traitlets.HasTraits):
             "environment_variables": dict(self._variables) or None,
             "max_run_duration_seconds": self.stop_after or None,
             "vm_size": self.vm_size or None,
+            "price_per_hour": self.price_per_hour or None,
             "use_gpu": _USE_GPU[self.use_gpu],
+            **self.data_options(),
             **{name: value for name, value in self.backend_options.items() if value not in (None, "")},
         }
 
@@ -195,13 +202,14 @@ class FormModel(traitlets.HasTraits):
         with self.hold_trait_notifications():
             options = self.options()
             self.gpu_count = self.gpus_per_node
-            self.checks = checks.run(self._look.draft, self._look.error, options)
+            self.checks = checks.run(self._look.draft, self._look.error, options, self.data_checks())
             self.problems = wording.problems(self.checks["items"])
             self._spoken = advise(self._request(), azure.catalogue(), self._history)
             self.advice = [wording.advice(one) for one in self._spoken]
             self.global_batch = (self.training.batch_size or 0) * self.process_count
             shown = {
                 **options,
+                **self.readable_data(),
                 "plugin_options": {k: v for k, v in self.backend_options.items() if v not in (None, "")},
             }
             self.magic = magics.line(shown, self.variable, self.magic_word, self.kept)
@@ -209,12 +217,14 @@ class FormModel(traitlets.HasTraits):
             self.answered += 1
 
     def look(self, *, fresh: bool = False) -> None:
-        """Show what is known of the chosen cluster now; a look at other machines goes on by itself meanwhile."""
+        """Show what is known of the chosen cluster and the data now; looks elsewhere go on by themselves meanwhile."""
         self.place = places.shown(places.look(self.options(), self.patience, fresh=fresh))
+        self.look_at_cost(rented(self.compute_target, self.vm_size), self.node_count)
+        self.look_at_data(self.compute_target, self.node_count, self._look.working_directory, fresh=fresh)
         self.choices = {**self.choices, "clusters": offered.clusters()}  # one may have got a name meanwhile
 
     def _request(self) -> Request:
-        training = self.training
+        training, nodes = self.training, rented(self.compute_target, self.vm_size)
         return Request(
             node_count=self.node_count,
             process_count_per_node=self.process_count_per_node,
@@ -231,6 +241,11 @@ class FormModel(traitlets.HasTraits):
             scales_learning_rate=training.scales_rate,
             cores=cores(),
             gpus=checks.gpus(),
+            bills=nodes.bills,
+            rate=self.rate_words,
+            interruptible=nodes.interruptible,
+            nodes_exist=nodes.exist,
+            max_run_duration_seconds=self.stop_after or None,
         )
 
     # ---- what the page asks for ----
@@ -246,7 +261,7 @@ class FormModel(traitlets.HasTraits):
             if "process_count_per_node" in change:
                 self.automatic = False
             for name, value in change.items():
-                setattr(self, name, value)
+                setattr(self, _FIELDS.get(name, name), value)
             self._follow_gpus()
         if rates:
             self._subject.pass_rates(rates)

@@ -38,6 +38,11 @@ class Look:
         return self.draft.name if self.draft else self.training.name
 
     @property
+    def working_directory(self) -> str:
+        """The folder that the job will work in, "" when it is not known."""
+        return str(self.draft.payload_json.get("working_directory") or "") if self.draft else ""
+
+    @property
     def known(self) -> bool:
         """Whether it is known what travels, or why nothing can."""
         return self.draft is not None or self.error is not None

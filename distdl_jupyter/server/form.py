@@ -38,7 +38,14 @@ def _worked_out(body: FormQuestion, python: Interpreter, root: Path, seconds: fl
     path = submitting.beside(root, body.notebook) if body.own else None
     asked["notebook"] = str(path or body.notebook)
     folder = path.parent if path else root
+    asked["directory"] = str(path.parent if path else _beside(root, body.notebook))
     return FormAnswer(**(_here(asked) if python.own else submitting.ask(python, _MODULE, asked, folder, seconds)))
+
+
+def _beside(root: Path, notebook: str) -> Path:
+    """Return the folder of a notebook, where its kernel works."""
+    folder = (root / notebook).parent
+    return folder if folder.is_dir() else root
 
 
 _MODULE = "distdl_jupyter.form"

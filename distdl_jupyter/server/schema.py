@@ -424,6 +424,9 @@ class FormAnswer:
     name: str
     stop_after: float
     use_gpu: Literal["", "yes", "no"]
+    data: tuple[dict[str, Any], ...]
+    outputs: str
+    price_per_hour: str
     choices: dict[str, Any]
     title: dict[str, Any]
     gpu_count: int
@@ -437,6 +440,8 @@ class FormAnswer:
     problems: dict[str, str]
     status: dict[str, Any]
     place: dict[str, Any]
+    data_now: dict[str, Any]
+    cost: dict[str, Any]
     answered: int
     options: dict[str, Any]
     code: str

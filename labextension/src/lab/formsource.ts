@@ -25,7 +25,7 @@ export interface Question {
 
 /** The form, with what a submit of it takes. */
 export interface Answer extends Fields {
-  options: Record<string, OptionValue | Record<string, string>>;
+  options: Record<string, OptionValue | string[] | Record<string, string>>;
   code: string;
 }
 

@@ -9,6 +9,8 @@ import { icon } from '../icons';
 import { __, _n } from '../lab/trans';
 import { AdviceList, CapturedNames, Submit } from './aside';
 import { Problem, freshId, link } from './controls';
+import { Cost } from './cost';
+import { Data } from './data';
 import { Details, MoreOptions } from './details';
 import type { NamedClusterActions } from './namedclusters';
 import { Place } from './place';
@@ -33,6 +35,8 @@ export interface FormPlace {
   close?: () => void;
   /** Gives clusters a name and takes it away. */
   clusters: NamedClusterActions;
+  /** Lead to the sign-in to Azure. */
+  signIn?: () => void;
   /** Who answers, for the line that says that nobody does. */
   waiting?: string;
 }
@@ -51,7 +55,7 @@ export class Form {
     this.#store = given;
     const submit = new Submit(store);
     this.#advice = new AdviceList(store);
-    const left = [new VmTable(store), new Sizing(store), new Place(store, place.clusters), new Details(store), new MoreOptions(store)];
+    const left = [new VmTable(store), new Sizing(store), new Place(store, place.clusters), new Data(store, place.signIn), new Details(store), new Cost(store), new MoreOptions(store)];
     const right = [new CapturedNames(store), this.#advice, submit];
     const [head, foot] = [new Head(store, place.close), new Foot(store)];
     this.#parts = [head, ...left, ...right, foot];
@@ -75,10 +79,10 @@ export class Form {
     this.#lookAgain();
   }
 
-  /** Ask once more while other machines are being looked at, and the form is still on the page. */
+  /** Ask once more while other machines or places of data are being looked at, and the form is still on the page. */
   #lookAgain(): void {
     clearTimeout(this.#look);
-    if (this.#store.get('place').looking) this.#look = setTimeout(() => this.element.isConnected && this.#store.send({ type: 'look' }), LOOK);
+    if (this.#store.get('place').looking || this.#store.get('data_now').looking || this.#store.get('cost').looking) this.#look = setTimeout(() => this.element.isConnected && this.#store.send({ type: 'look' }), LOOK);
   }
 
   #set(changes: Parameters<Store['set']>[0]): void {

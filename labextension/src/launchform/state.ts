@@ -3,18 +3,29 @@
 export interface Size {
   name: string;
   series: string;
+  /** The GPU's model as one word. */
+  gpu: string;
   gpus: string;
   per_node: number;
   memory: string;
+  /** Memory of each GPU in GiB; null where nobody states it. */
+  memory_gib: number | null;
   network: string;
   rate: string;
   /** The day it was retired, "" when it can be rented. */
   retired: string;
   successor: string;
   successor_reason: string;
+  /** Why the subscription cannot rent it in the region, '' when it can or nobody asked; its quota in words. */
+  restriction: string;
+  quota: string;
+  /** What it costs in an hour with who says so, '' where nobody does. */
+  price: string;
   /** What the filter looks at, in small letters. */
   words: string;
   sources: string[];
+  /** Those of the sources that are Azure's own answers. */
+  told: string[];
   notes: string;
 }
 
@@ -71,6 +82,52 @@ export interface PlaceNow {
   checks?: { node: string; what: string; level: 'error' | 'warning'; says: string; remedy: string }[];
 }
 
+/** A source of data as it was typed; `shard` and `mode` count for Blob only. */
+export interface DataRow {
+  name: string;
+  place: string;
+  /** Each node takes only its part of the files. */
+  shard: boolean;
+  mode: 'download' | 'mount';
+}
+
+/** What is known of the place of the row that has this name and place; `level` is '' while that is nothing. */
+export interface DataAnswer {
+  name: string;
+  place: string;
+  level: '' | Check['level'];
+  text: string;
+  remedy: string;
+  looking: boolean;
+  /** A sign-in to Azure is the remedy. */
+  sign_in: boolean;
+}
+
+export interface DataNow {
+  /** The cluster takes data that is read while training. */
+  mounts: boolean;
+  /** Why the cluster takes no data at all, '' when it does. */
+  reason: string;
+  /** More may come: ask again. */
+  looking?: boolean;
+  sources: DataAnswer[];
+  outputs: DataAnswer;
+}
+
+/** What the nodes cost, {} where they cost nothing. */
+export interface CostNow {
+  bills?: boolean;
+  /** More may come: ask again. */
+  looking?: boolean;
+  nodes?: number;
+  /** Of all nodes together, with the currency. */
+  per_hour?: string;
+  source?: string;
+  /** Why it is not known; `wrong` when that is what was typed. */
+  problem?: string;
+  wrong?: boolean;
+}
+
 export interface Choices {
   sizes: Size[];
   catalogue_date: string;
@@ -93,6 +150,11 @@ export interface Chosen {
   name: string;
   stop_after: number;
   use_gpu: '' | 'yes' | 'no';
+  data: DataRow[];
+  /** Where outputs go besides, '' for nowhere. */
+  outputs: string;
+  /** What a node costs in an hour as the user says it, '' where nobody does. */
+  price_per_hour: string;
 }
 
 export interface Variable {
@@ -140,6 +202,8 @@ export interface Shown {
   problems: Record<string, string>;
   status: { level?: 'busy' | 'ok' | 'error'; text?: string; name?: string; job?: string };
   place: PlaceNow;
+  data_now: DataNow;
+  cost: CostNow;
   answered: number;
 }
 

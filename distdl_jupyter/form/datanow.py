@@ -1,0 +1,162 @@
+"""What the launch form says beside its rows of data and its place for outputs, and the check that it makes of it.
+
+What can be refused by its words alone is refused at once, as ``submit`` would; the rest is looked at meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from distdl_jupyter import jobspec, registry, targets
+from distdl_jupyter.core.data import blob_place, place
+from distdl_jupyter.core.errors import DistDLError, InvalidSpec
+from distdl_jupyter.core.words import plural
+from distdl_jupyter.form import datalook, datarows
+from distdl_jupyter.form.datalook import Found, Look
+from distdl_jupyter.preflight import Check, Finding
+
+if TYPE_CHECKING:
+    from distdl_jupyter.clusters.base import Cluster
+    from distdl_jupyter.core.data import DataSource
+    from distdl_jupyter.form.datarows import Row
+
+
+class Answer(TypedDict):
+    """What stands beside a row; ``level`` is "" where nothing is known. ``name`` and ``place`` say of which row."""
+
+    name: str
+    place: str
+    level: str
+    text: str
+    remedy: str
+    looking: bool
+    sign_in: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Where the job would run: its cluster, how many nodes, and the folder that local paths begin in."""
+
+    cluster: Cluster
+    nodes: int
+    directory: Path
+    #: Seconds to wait for a look that begins now, and whether to begin one whatever is known.
+    patience: float = 0.0
+    fresh: bool = False
+
+    @property
+    def here(self) -> bool:
+        """Whether its nodes are this machine."""
+        return not self.cluster.far and self.cluster.stages
+
+
+def cluster(name: str) -> Cluster | None:
+    """Return the cluster of a name, None where it is not known or cannot be loaded."""
+    try:
+        found: Cluster = registry.get("clusters", targets.find(name).kind)
+    except DistDLError:
+        return None
+    return found
+
+
+def shown(rows: Sequence[Row], outputs: str, where: Where | None) -> dict[str, Any]:
+    """Return plain data for the page: ``mounts``, ``reason`` (against data as a whole), ``sources``, ``outputs``."""
+    refused = jobspec.data_refusal(where.cluster) if where else None
+    known = [_row(rows, number, where) for number in range(len(rows))] if where and not refused else [None] * len(rows)
+    target = _outputs(outputs, where) if where else None
+    datalook.wait((one for one in (*known, target) if isinstance(one, Look)), where.patience if where else 0.0)
+    sources = [_answer(one["name"], one["place"], now, where) for one, now in zip(rows, known, strict=True)]
+    delivery = _answer("", outputs, target, where)
+    return {
+        "mounts": where is not None and where.cluster.mounts,
+        "reason": str(refused) if refused and not all(datarows.is_blank(one) for one in rows) else "",
+        "looking": any(one["looking"] for one in (*sources, delivery)),
+        "sources": sources,
+        "outputs": delivery,
+    }
+
+
+def _row(rows: Sequence[Row], number: int, where: Where) -> Found | Look | None:
+    if datarows.is_blank(rows[number]):
+        return None
+    try:
+        given = datarows.source(rows[number])
+        _refuse_second(rows, number)
+        (source,) = jobspec.data_sources([given], where.directory, where.cluster)
+    except InvalidSpec as error:
+        return Found("error", error.message, error.hint)
+    return datalook.at((place(source), source.shard, where.nodes, where.here), _ask(source, where), fresh=where.fresh)
+
+
+def _refuse_second(rows: Sequence[Row], number: int) -> None:
+    name = datarows.name(rows[number])
+    before = [datarows.name(one).upper() for one in rows[:number] if not datarows.is_blank(one)]
+    if name.upper() in before:
+        raise InvalidSpec(f"Another row is named {name} too.", field="data", hint="Names differ by more than capitals.")
+
+
+def _ask(source: DataSource, where: Where) -> Callable[[], Found]:
+    if source.scheme == "blob":
+        return lambda: datalook.blob(source, nodes=where.nodes, here=where.here)
+    if source.scheme == "shared" and not where.here:
+        return lambda: Found("info", "Every node is asked for it when the job starts.")
+    return lambda: datalook.folder(Path(source.path))
+
+
+def _outputs(typed: str, where: Where) -> Found | Look | None:
+    if not typed.strip():
+        return None
+    try:
+        target = blob_place(typed.strip(), "outputs")
+    except InvalidSpec as error:
+        return Found("error", error.message, error.hint)
+    key = ("outputs", target.account, target.container)
+    return datalook.at(key, lambda: datalook.target(target), fresh=where.fresh)
+
+
+def _answer(name: str, typed: str, known: Found | Look | None, where: Where | None) -> Answer:
+    found = known.found if isinstance(known, Look) else known
+    level, text, remedy, sign_in = found or ("", "", "", False)
+    if isinstance(known, Look) and level == "error" and where and not where.cluster.stages:
+        level = "warning"  # its nodes read with an identity of their own
+    return {
+        "name": name,
+        "place": typed,
+        "level": level,
+        "text": text,
+        "remedy": remedy,
+        "looking": isinstance(known, Look) and known.looking,
+        "sign_in": sign_in,
+    }
+
+
+def given_up(now: dict[str, Any], seconds: float) -> None:
+    """Say of what is still being looked at that nobody does any more, after so many ``seconds``."""
+    now["looking"] = False
+    for one in (*now["sources"], now["outputs"]):
+        if one["looking"] and not one["level"]:
+            one["level"], one["text"] = "info", f"No answer within {seconds:g} s. The job asks again when it starts."
+        one["looking"] = False
+
+
+def checks(now: Mapping[str, Any]) -> list[Check]:
+    """Return the check of the rows and the place for outputs, [] when there are none."""
+    rows = [(f"{one['name'].strip() or datarows.UNNAMED}: ", one) for one in now["sources"]]
+    said = [
+        (name, one)
+        for name, one in (*rows, ("Outputs: ", now["outputs"]))
+        if one["name"].strip() or one["place"].strip()
+    ]
+    if not said:
+        return []
+    reasons = [Finding("error", "data", now["reason"])] if now["reason"] else []
+    wrong = [
+        Finding(one["level"], "data", name + one["text"], one["remedy"])
+        for name, one in said
+        if one["level"] in ("warning", "error")
+    ]
+    known = [name + one["text"] for name, one in said if one["text"]]
+    return [Check("Data", "; ".join(known) or plural(len(said), "place"), (*reasons, *wrong))]

@@ -1,0 +1,125 @@
+"""The launch form's rows of data: as they are typed, as a job takes them, and back. Pure text and values.
+
+A row that cannot be read stays as it was typed, but for a signature: traits are saved with notebooks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypedDict
+
+from distdl_jupyter.core import data
+from distdl_jupyter.core.data import DataSource
+from distdl_jupyter.core.errors import InvalidSpec
+
+#: The name of a source that was given none.
+UNNAMED = "data"
+_BLOB = "blob://"
+_SIGNED = re.compile(r"[?&](?:sig|se|sp|sv)=", re.IGNORECASE)
+_MASK = "?sig=\N{BULLET}\N{BULLET}\N{BULLET}"
+
+
+class Row(TypedDict):
+    """One source as the page shows it: ``shard`` and ``mode`` are chosen apart and count for Blob only."""
+
+    name: str
+    place: str
+    shard: bool
+    mode: str
+
+
+def row(source: DataSource) -> Row:
+    """Return the row of a source."""
+    return {"name": source.name, "place": data.place(source), "shard": source.shard, "mode": source.mode}
+
+
+def begun(given: Any) -> list[Row]:
+    """Return rows for ``data=`` in any of its forms; what is no source yet is a row as it was written.
+
+    Raises InvalidSpec for what holds no names and places.
+    """
+    return [_begun(name, where) for name, where in data.pairs(given)]
+
+
+def _begun(name: str, where: Any) -> Row:
+    try:
+        return row(data.source(name, where))
+    except InvalidSpec:
+        text = where.get("url", "") if isinstance(where, Mapping) else where
+        return _kept({"name": name, "place": str(text)})
+
+
+def kept(typed: Iterable[Mapping[str, Any]]) -> list[Row]:
+    """Return rows of a page, each with all its fields and none with a signature."""
+    return [_kept(one) for one in typed]
+
+
+def _kept(typed: Mapping[str, Any]) -> Row:
+    mode = "mount" if typed.get("mode") == "mount" else "download"
+    return {
+        "name": str(typed.get("name") or ""),
+        "place": unsigned(str(typed.get("place") or "")),
+        "shard": bool(typed.get("shard")),
+        "mode": mode,
+    }
+
+
+def unsigned(place: str) -> str:
+    """Return a place whose shared access signature, if it has one, is masked; it is refused for it nevertheless."""
+    return place.partition("?")[0] + _MASK if _SIGNED.search(place) else place
+
+
+def is_blank(one: Row) -> bool:
+    """Say whether nothing was typed into a row."""
+    return not (one["name"].strip() or one["place"].strip())
+
+
+def name(one: Row) -> str:
+    """Return the name by which the code asks for a row's folder."""
+    return one["name"].strip() or UNNAMED
+
+
+def place(one: Row) -> str:
+    """Return a row's place with the words that say how it is taken."""
+    text = one["place"].strip()
+    if not text.startswith(_BLOB):
+        return text
+    words = (["shard"] if one["shard"] else []) + (["mode=mount"] if one["mode"] == "mount" else [])
+    return text + ("&" if "?" in text else "?") + "&".join(words) if words else text
+
+
+def source(one: Row) -> DataSource:
+    """Return the source that a row means. Raises InvalidSpec."""
+    if not one["place"].strip():
+        raise InvalidSpec(
+            f"It is not said where {name(one)} is.", field="data", hint="Give its place or remove the row."
+        )
+    return data.source(name(one), place(one))
+
+
+def words(rows: Sequence[Row]) -> list[str]:
+    """Return ``name=place`` of each row that was filled in, right or wrong: what ``submit`` takes as ``data``."""
+    return [f"{name(one)}={place(one)}" for one in rows if not is_blank(one)]
+
+
+def readable(rows: Sequence[Row]) -> list[str]:
+    """Return ``name=place`` of the rows that can be read: what a magic line can say."""
+    return [text for one in rows if _is_source(one) for text in words([one])]
+
+
+def readable_target(outputs: str) -> str | None:
+    """Return the place for outputs, None when there is none or it cannot be read."""
+    try:
+        data.blob_place(outputs.strip(), "outputs")
+    except InvalidSpec:
+        return None
+    return outputs.strip()
+
+
+def _is_source(one: Row) -> bool:
+    try:
+        source(one)
+    except InvalidSpec:
+        return False
+    return True

@@ -1,0 +1,92 @@
+/** Where the job's data comes from and where its outputs go: rows that are added and removed, and one place. */
+import { h, onClick, setText, show } from '../dom';
+import { icon } from '../icons';
+import { __ } from '../lab/trans';
+import { Problem, TextField, freshId, heading, labelled, link, setLine } from './controls';
+import { Answer, isAbout } from './dataanswer';
+import { DataRowView, PLACE, unsigned } from './datarow';
+import type { Part, Store } from './state';
+
+export class Data implements Part {
+  readonly element: HTMLElement;
+  readonly #list = h('div', { class: 'dd-data-rows' });
+  readonly #add: HTMLButtonElement;
+  readonly #again: HTMLButtonElement;
+  readonly #help = h('div', { class: 'dd-form-note' });
+  readonly #reason = h('div', { class: 'dd-form-note dd-ink-err', role: 'alert', hidden: true });
+  readonly #outputs: TextField;
+  readonly #delivery: Answer;
+  readonly #problems: [Problem, Problem];
+  #rows: DataRowView[] = [];
+
+  constructor(private readonly store: Store, private readonly signIn?: () => void) {
+    this.#problems = [new Problem(store, ['data']), new Problem(store, ['outputs'])];
+    this.#delivery = new Answer(signIn);
+    const [data, outputs] = [freshId('data'), freshId('outputs')];
+    this.#add = onClick(h('button', { type: 'button', class: 'dd-btn dd-small' }, icon('plus', 14), __('Add data')), () => this.#append());
+    this.#again = link(__('Check again'), () => store.send({ type: 'refresh' }), { hidden: 'hidden' });
+    this.#outputs = new TextField({ 'aria-labelledby': outputs, placeholder: PLACE, class: 'dd-mono' }, (place) => this.#deliver(place));
+    this.element = h('section', { class: 'dd-form-part dd-data' },
+      h('div', { class: 'dd-labelled', role: 'group', 'aria-labelledby': data },
+        heading(__('Data'), data), this.#list, h('div', { class: 'dd-data-links' }, this.#add, this.#again),
+        this.#reason, this.#problems[0].element, this.#help),
+      labelled(__('Outputs to'), outputs, this.#outputs.element, this.#delivery.element, this.#problems[1].element,
+        h('div', { class: 'dd-form-note' }, __('Optional. The files of outputs/ and the results go to Azure Blob when the job has ended, below a folder of its own; they stay here too.'))),
+    );
+  }
+
+  update(): void {
+    const [rows, now] = [this.store.get('data'), this.store.get('data_now')];
+    if (rows.length !== this.#rows.length) this.#rebuild();
+    rows.forEach((row, at) => this.#rows[at]?.show(row, now.mounts, now.sources.find((said) => isAbout(said, row))));
+    setLine(this.#reason, now.reason);
+    setText(this.#help, rows.length ? this.#example() : __('Files that every node gets before training: from Azure Blob, or from a path.'));
+    show(this.#again, !now.looking && [...now.sources, now.outputs].some(({ level }) => level === 'error' || level === 'warning'));
+    const place = this.store.get('outputs');
+    this.#outputs.show(place);
+    this.#delivery.show(isAbout(now.outputs, { name: '', place }) ? now.outputs : undefined);
+    for (const problem of this.#problems) problem.update();
+  }
+
+  #example(): string {
+    const name = this.store.get('data').map((row) => row.name).find(Boolean) ?? 'data';
+    return __('Places: %1, shared:/mnt/data (a path that every node sees) or a path here such as ./data. The code finds the folder by data_path("%2") of distdl_jupyter.', PLACE, name);
+  }
+
+  #rebuild(): void {
+    this.#rows = this.store.get('data').map((row) => this.#view(row));
+    this.#list.replaceChildren(...this.#rows.map(({ element }) => element));
+  }
+
+  #view(row: DataRowView['row']): DataRowView {
+    const view: DataRowView = new DataRowView(row, () => this.#send(), () => this.#remove(view), this.signIn);
+    return view;
+  }
+
+  #append(): void {
+    const row = this.#view({ name: '', place: '', shard: false, mode: 'download' });
+    this.#rows.push(row);
+    this.#list.append(row.element);
+    this.#send();
+    row.focus();
+  }
+
+  #remove(row: DataRowView): void {
+    const at = this.#rows.indexOf(row);
+    this.#rows.splice(at, 1);
+    row.element.remove();
+    this.#send();
+    const next = this.#rows[Math.min(at, this.#rows.length - 1)];
+    if (next) next.focus();
+    else this.#add.focus();
+  }
+
+  #send(): void {
+    this.store.set({ data: this.#rows.map(({ row }) => row) });
+  }
+
+  #deliver(place: string): void {
+    this.#outputs.input.value = unsigned(place.trim());
+    this.store.set({ outputs: this.#outputs.input.value });
+  }
+}

@@ -1,0 +1,33 @@
+/** What is known of a place of data: how much lies there, or why it cannot be used and what to do. */
+import { fill, h } from '../dom';
+import { icon } from '../icons';
+import { __ } from '../lab/trans';
+import { link } from './controls';
+import type { DataAnswer, DataRow } from './state';
+
+const MARKS = { ok: ['check', 'dd-ink-ok'], info: ['info', 'dd-ink-brand'], warning: ['warn', 'dd-ink-warn'], error: ['warn', 'dd-ink-err'] } as const;
+
+/** Say whether an answer is about what the row says now. */
+export const isAbout = (said: DataAnswer, { name, place }: Pick<DataRow, 'name' | 'place'>): boolean => said.name === name && said.place === place;
+
+export class Answer {
+  readonly element = h('div', { class: 'dd-data-answer', role: 'status' });
+
+  constructor(private readonly signIn?: () => void) {}
+
+  show(said: DataAnswer | undefined): void {
+    this.element.hidden = !said || (!said.level && !said.looking);
+    fill(this.element, JSON.stringify(said ?? null), () => (said ? this.#parts(said) : []));
+  }
+
+  #parts({ level, text, remedy, looking, sign_in }: DataAnswer): (Node | false)[] {
+    if (!level) return looking ? [h('span', { class: 'dd-sub' }, __('Looking at it'))] : [];
+    const [name, ink] = MARKS[level];
+    const words = [text, level === 'ok' ? '' : remedy].filter(Boolean).join(' ');
+    return [
+      icon(name, 14, ink),
+      h('span', { class: level === 'error' ? 'dd-ink-err' : level === 'warning' ? '' : 'dd-sub' }, words,
+        ...(sign_in && this.signIn ? [' ', link(__('Sign in to Azure'), this.signIn)] : [])),
+    ];
+  }
+}
