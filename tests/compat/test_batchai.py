@@ -251,6 +251,15 @@ def test_what_cannot_run_here_is_refused_with_a_remedy(toolkit, settings, says, 
     assert not batchai.explain(changed).ready
 
 
+def test_a_shell_script_beside_the_job_is_read(folder):
+    (folder / "run.sh").write_text("mpirun -np 4 python $AZ_BATCHAI_JOB_MOUNT_ROOT/scripts/horovod/mnist.py\n")
+    settings = {"commandLine": "$AZ_BATCHAI_JOB_MOUNT_ROOT/scripts/run.sh"}
+    found = batchai.read(job(folder, horovodSettings=None, customToolkitSettings=settings))
+    assert found.problems == []
+    assert found.script is not None
+    assert found.options["process_count_per_node"] == 2
+
+
 def test_two_kinds_of_settings_and_none(folder):
     both = job(folder, pyTorchSettings={"pythonScriptFilePath": "t.py"})
     assert "2 kinds of settings" in repr(batchai.explain(both))

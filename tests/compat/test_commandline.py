@@ -119,3 +119,29 @@ def test_arguments_are_split_as_a_shell_splits_them():
 def test_packages_of_a_preparation():
     line = "apt update; apt install mpi -y; pip install keras 'horovod>=0.1' && python -m pip install x[y]"
     assert packages(line) == ["keras", "horovod", "x"]
+
+
+RUN = """#!/bin/bash
+# what the recipes call run-cifar10.sh
+export TF_CPP_MIN_LOG_LEVEL=2   # quiet
+
+mpirun -np $NUM_PROCESSES --hostfile $AZ_BATCHAI_MPI_HOST_FILE \\
+  python $AZ_BATCHAI_INPUT_SCRIPTS/cifar10.py --epochs 5  # all of them
+"""
+
+
+@pytest.mark.parametrize("line", ["$SCRIPTS/run.sh", "bash -x $SCRIPTS/run.sh"])
+def test_a_shell_script_that_is_here_is_read(line):
+    asked = []
+    found = take_apart(line, lambda path: asked.append(path) or RUN)
+    assert asked == ["$SCRIPTS/run.sh"]
+    assert (found.script, found.arguments) == ("$AZ_BATCHAI_INPUT_SCRIPTS/cifar10.py", ("--epochs", "5"))
+    assert found.variables == {"TF_CPP_MIN_LOG_LEVEL": "2"}
+    assert ("-np $NUM_PROCESSES", "its value is known only when it runs") in found.left_out
+
+
+def test_a_shell_script_with_arguments_or_another_script_in_it_is_refused():
+    with pytest.raises(InvalidSpec, match="is given arguments"):
+        take_apart("bash run.sh fast", lambda _: RUN)
+    with pytest.raises(InvalidSpec, match=r"run\.sh, which is not here"):
+        take_apart("bash run.sh", lambda _: "bash run.sh")

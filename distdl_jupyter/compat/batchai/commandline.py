@@ -1,22 +1,20 @@
 """A Batch AI job's command line, taken apart: which Python script it runs, with which arguments, on how many processes.
 
-Batch AI's users wrote the ``mpirun`` themselves. Here the backend starts the ranks, so of such a line only the script,
-its arguments, the counts and the variables are kept; everything else is told as left out. Nothing is ever run.
+Batch AI's users wrote the ``mpirun`` themselves, often in a shell script. Here the backend starts the ranks, so of such
+a line only the script, its arguments, the counts and the variables are kept; everything else is told as left out.
+Nothing is ever run.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 
+from distdl_jupyter.compat.batchai import launchers
+from distdl_jupyter.compat.batchai.command import ASSIGNMENT, PYTHON, REMEDY, Command
 from distdl_jupyter.core.errors import InvalidSpec
 
-_REMEDY = "Write the command as: python SCRIPT.py ARGUMENTS, with or without mpirun before it."
-_PYTHON = re.compile(r"(.*/)?python[0-9.]*")
-_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
-_LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "horovodrun")
 #: Programs that only print, and words before a command that change nothing of it.
 _PRINTING = ("echo", "cat", "env", "printenv", "hostname", "ls", "pwd", "date", "df", "ifconfig", "ip", "ibv_devinfo",
              "ibstat", "nvidia-smi", "lscpu", "free", "true", "set", "ulimit", "sleep")  # fmt: skip
@@ -25,50 +23,16 @@ _PREPARING = ("pip", "pip3", "conda", "apt", "apt-get", "sudo", "mkdir", "cp", "
 _BEFORE = ("exec", "time", "nohup")
 _SHELL_WORDS = ("if", "for", "while", "case", "until", "function")
 
-#: Launchers' flags that say how many processes run, in all or on each node.
-_TOTAL = ("-np", "--np", "-n", "--n", "-c")
-_PER_NODE = ("-ppn", "--ppn", "-npernode", "--npernode", "-N", "-perhost", "--perhost")
-#: How many words follow the flags that are left out, and why they can be.
-_LEFT_OUT: dict[str, tuple[int, str]] = {}
-for _flags, _words, _why in (
-    (("-hostfile", "--hostfile", "-machinefile", "--machinefile", "-f", "-hosts", "--hosts", "-host", "--host", "-H"),
-     1, "the cluster gives the hosts"),
-    (("-mca", "--mca", "-gmca", "--gmca"), 2, "networks and transports are found by the backend"),
-    (("-bind-to", "--bind-to", "-map-by", "--map-by", "-rank-by", "--rank-by"), 1, "the backend places the ranks"),
-    (("--network-interface", "--network-interfaces", "--nics"), 1, "networks are found by the backend"),
-    (("-prefix", "--prefix", "-wdir", "--wdir", "-path", "--path", "--output-filename", "--mpi-args", "--start-timeout",
-      "-p", "--ssh-port", "-i", "--ssh-identity-file", "-genvlist", "-envlist", "-iface"), 1, "not needed here"),
-    (("--allow-run-as-root", "-allow-run-as-root", "--oversubscribe", "-oversubscribe", "--tag-output", "-tag-output",
-      "--report-bindings", "-report-bindings", "-display-map", "--display-map", "-v", "--verbose", "-q", "--quiet",
-      "-genvall", "-envall", "-prepend-rank", "-l", "--gloo", "--mpi", "--disable-cache", "-nolocal", "--nolocal"),
-     0, "not needed here"),
-):  # fmt: skip
-    _LEFT_OUT |= dict.fromkeys(_flags, (_words, _why))
 
+def take_apart(line: str, text: Callable[[str], str | None] | None = None) -> Command:
+    """Return what a shell's command line runs; ``text`` gives the text of a shell script, None when it is not here.
 
-@dataclass(slots=True)
-class Command:
-    """What a command line asks for. ``processes`` is the total, None where it is not said; so is ``per_node``.
-
-    ``left_out`` pairs what stands in the line with why it is not needed.
+    Raises InvalidSpec when it is not one Python script.
     """
-
-    script: str = ""
-    arguments: tuple[str, ...] = ()
-    launcher: str = ""
-    processes: int | None = None
-    per_node: int | None = None
-    directory: str = ""
-    variables: dict[str, str] = field(default_factory=dict)
-    left_out: list[tuple[str, str]] = field(default_factory=list)
-
-
-def take_apart(line: str) -> Command:
-    """Return what a shell's command line runs. Raises InvalidSpec when it is more than one Python script."""
-    told = Command()
+    told = Command() if text is None else Command(text=text)
     _read(line, told)
     if not told.script:
-        raise InvalidSpec("The command line runs no Python script.", field="commandLine", hint=_REMEDY)
+        raise InvalidSpec("The command line runs no Python script.", field="commandLine", hint=REMEDY)
     return told
 
 
@@ -84,7 +48,7 @@ def words(text: str) -> tuple[str, ...]:
 def _read(line: str, told: Command) -> None:
     if "$(" in line or "`" in line:
         raise InvalidSpec("The command line runs another command within it, which is known only when it runs.",
-                          field="commandLine", hint=_REMEDY)  # fmt: skip
+                          field="commandLine", hint=REMEDY)  # fmt: skip
     for command in _commands(line):
         _one(command, told)
 
@@ -121,17 +85,17 @@ def _commands(line: str) -> Iterator[list[str]]:
 
 def _one(words_: list[str], told: Command) -> None:
     rest = list(words_)
-    while rest and (rest[0] in _BEFORE or _ASSIGNMENT.fullmatch(rest[0])):
+    while rest and (rest[0] in _BEFORE or ASSIGNMENT.fullmatch(rest[0])):
         first = rest.pop(0)
-        if found := _ASSIGNMENT.fullmatch(first):
+        if found := ASSIGNMENT.fullmatch(first):
             told.variables[found[1]] = found[2]
     if not rest:
         return
     program, name = rest[0], rest[0].rpartition("/")[2]
-    if _PYTHON.fullmatch(program) or program.endswith(".py"):
+    if PYTHON.fullmatch(program) or program.endswith(".py"):
         _python(rest, told)
-    elif name in _LAUNCHERS:
-        _launcher(rest, told)
+    elif name in launchers.NAMES:
+        _one(rest[launchers.take(rest, told) :], told)
     elif name in ("bash", "sh") and len(rest) > 2 and rest[1] in ("-c", "-lc", "-ec"):
         _read(rest[2], told)
     else:
@@ -144,94 +108,36 @@ def _beside(rest: list[str], name: str, told: Command) -> None:
     if name == "cd" and len(rest) > 1:
         told.directory = rest[1]
     elif name == "export":
-        told.variables |= {found[1]: found[2] for word in rest[1:] if (found := _ASSIGNMENT.fullmatch(word))}
+        told.variables |= {found[1]: found[2] for word in rest[1:] if (found := ASSIGNMENT.fullmatch(word))}
     elif name in ("source", "."):
         told.left_out.append((said, "the backend needs no preparation of the shell"))
     elif name in _PRINTING:
         told.left_out.append((said, "it only prints"))
     elif name in _PREPARING:
         told.left_out.append((said, "nothing is installed or moved: do it once, before the job"))
+    elif name in ("bash", "sh") or name.endswith(".sh"):
+        _shell_script(rest[1:] if name in ("bash", "sh") else rest, told)
+    elif name in _SHELL_WORDS:
+        raise InvalidSpec(f"The command line is a program of the shell ({name!r}), which is not read.",
+                          field="commandLine", hint=REMEDY)  # fmt: skip
     else:
-        raise InvalidSpec(_refusal(rest[-1] if name in ("bash", "sh") else rest[0], name), field="commandLine",
-                          hint=_REMEDY)  # fmt: skip
+        raise InvalidSpec(f"The command line runs {rest[0]}, which is no Python.", field="commandLine", hint=REMEDY)
 
 
-def _refusal(program: str, name: str) -> str:
-    if name in _SHELL_WORDS:
-        return f"The command line is a program of the shell ({name!r}), which is not read."
-    if name in ("bash", "sh") or program.endswith(".sh"):
-        return f"The command line runs the shell script {program}, which is not read."
-    return f"The command line runs {program}, which is no Python."
-
-
-def _launcher(rest: list[str], told: Command) -> None:
-    """Take ``mpirun [FLAGS] program ...`` apart."""
-    told.launcher = rest[0].rpartition("/")[2]
-    at = 1
-    while at < len(rest) and not _starts_program(rest[at]):
-        at = _flag(rest, at, told)
-    _one(rest[at:], told)
-
-
-def _starts_program(word: str) -> bool:
-    return not word.startswith("-") and not word.isdigit()
-
-
-def _flag(rest: Sequence[str], at: int, told: Command) -> int:
-    """Take the flag at ``at`` with what belongs to it; return where the next one is."""
-    name, equals, value = rest[at].partition("=")
-    if name in ("-x", "-env", "-genv"):
-        return _variable(rest, at, told)
-    if name in (*_TOTAL, *_PER_NODE, "--timeline-filename"):
-        value = value if equals else _word(rest, at + 1, told)
-        if name == "--timeline-filename":
-            told.variables["HOROVOD_TIMELINE"] = value
-        else:
-            _count(name, value, told)
-        return at + (1 if equals else 2)
-    following, why = _LEFT_OUT.get(name, (None, "it is no flag that is known here"))
-    end = at + 1 + (0 if equals else following or 0)
-    if following is None and not equals:
-        # Nobody knows how many words belong to it: all up to the next flag or the program.
-        while end < len(rest) and not rest[end].startswith("-") and not _is_program(rest[end]):
-            end += 1
-    told.left_out.append((" ".join(rest[at:end]), why))
-    return end
-
-
-def _word(rest: Sequence[str], at: int, told: Command) -> str:
-    if at < len(rest):
-        return rest[at]
-    raise InvalidSpec(f"{rest[-1]} of {told.launcher} is the last word, and something has to follow it.",
-                      field="commandLine", hint=_REMEDY)  # fmt: skip
-
-
-def _is_program(word: str) -> bool:
-    return bool(_PYTHON.fullmatch(word)) or word.endswith((".py", ".sh")) or word in ("bash", "sh")
-
-
-def _count(flag: str, text: str, told: Command) -> None:
-    if not text.isdigit() or int(text) < 1:
-        raise InvalidSpec(f"{flag} of {told.launcher} is {text!r}, but it takes a whole number from 1.",
-                          field="commandLine", hint="Give process_count_per_node yourself.")  # fmt: skip
-    if flag in _TOTAL:
-        told.processes = int(text)
-    else:
-        told.per_node = int(text)
-
-
-def _variable(rest: Sequence[str], at: int, told: Command) -> int:
-    """Take ``-x NAME=VALUE``, ``-x NAME`` (as it is here), ``-env NAME VALUE`` or ``-env NAME=VALUE``."""
-    word = _word(rest, at + 1, told)
-    found = _ASSIGNMENT.fullmatch(word)
-    if found:
-        told.variables[found[1]] = found[2]
-    elif rest[at] == "-x":
-        told.left_out.append((f"-x {word}", "ranks get the environment that the job is submitted in"))
-    else:
-        told.variables[word] = _word(rest, at + 2, told)
-        return at + 3
-    return at + 2
+def _shell_script(rest: list[str], told: Command) -> None:
+    """Take a shell script as if its lines stood in the command line."""
+    flagless = [word for word in rest if not word.startswith("-")]
+    path = flagless[0] if flagless else ""
+    text = told.text(path) if path else None
+    if text is None:
+        raise InvalidSpec(f"The command line runs the shell script {path}, which is not here.", field="commandLine",
+                          hint=f"Put it beside job.json. Or: {REMEDY}")  # fmt: skip
+    if len(flagless) > 1:
+        raise InvalidSpec(f"The shell script {path} is given arguments, which are not followed.", field="commandLine",
+                          hint=REMEDY)  # fmt: skip
+    told.left_out.append((path, "its lines are read as if they stood in the command line"))
+    told.text = lambda _path: None  # one that calls another, or itself, is not followed
+    _read(re.sub(r"(?m)(^|\s)#.*$", "", text), told)
 
 
 def _python(rest: list[str], told: Command) -> None:
@@ -244,7 +150,7 @@ def _python(rest: list[str], told: Command) -> None:
         told.left_out.append((rest[at], "the interpreter's own flags are set by this package"))
         at += 2 if rest[at] in ("-W", "-X") else 1
     if at >= len(rest):
-        raise InvalidSpec("The command line runs Python without a script.", field="commandLine", hint=_REMEDY)
+        raise InvalidSpec("The command line runs Python without a script.", field="commandLine", hint=REMEDY)
     if told.script:
         raise InvalidSpec(f"The command line runs two scripts, {told.script} and {rest[at]}.", field="commandLine",
                           hint="Make two jobs of them.")  # fmt: skip
@@ -255,7 +161,7 @@ def packages(line: str) -> list[str]:
     """Return the names of the packages that a command line installs with pip, in order."""
     found: list[str] = []
     for command in _commands(line):
-        words_ = command[2:] if command[1:2] == ["-m"] and _PYTHON.fullmatch(command[0]) else command
+        words_ = command[2:] if command[1:2] == ["-m"] and PYTHON.fullmatch(command[0]) else command
         if len(words_) > 1 and words_[0] in ("pip", "pip3") and words_[1] == "install":
             plain = [word for word in words_[2:] if not word.startswith("-") and "/" not in word]
             found += [re.split(r"[<>=!~\[]", word)[0] for word in plain]

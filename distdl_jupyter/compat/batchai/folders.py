@@ -54,6 +54,16 @@ class Folders:
         found = self._script_place.folder
         return found.resolve() if found is not None and found.is_file() else None
 
+    def text(self, path: str) -> str | None:
+        """Return the text of a shell script that a path names, None when it is not here or no text."""
+        found = self._volumes.place(path, self._inputs, folder=False).folder
+        if found is None or not found.is_file():
+            return None
+        try:
+            return found.read_text(encoding="utf-8")
+        except (OSError, ValueError):
+            return None
+
     def directory(self, path: str) -> Path | None:
         """Return the folder that a path names, None when it is not here."""
         found = self._volumes.place(path, self._inputs).folder

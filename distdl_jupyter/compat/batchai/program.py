@@ -12,6 +12,9 @@ from distdl_jupyter.core.errors import InvalidSpec
 #: Backends by PyTorch's communicationBackend.
 _TORCH = {"nccl": "torch-nccl", "gloo": "torch-gloo", "tcp": "torch-gloo"}
 _PLAIN = "plain"
+#: What started the command line of these settings on its own.
+_STARTERS = {"customMpiSettings": "mpirun"}
+Texts = Callable[[str], str | None]
 #: Which backend fits an MPI program is seen in its script.
 BY_SCRIPT = ""
 
@@ -33,9 +36,15 @@ class Program:
     notes: list[tuple[str, str]] = field(default_factory=list)
 
 
-def program(toolkit: str, settings: Mapping[str, Any], nodes: int) -> Program:
-    """Return what settings of a kind run on so many nodes. Raises InvalidSpec that says what to do instead."""
-    told = _READERS[toolkit](settings, nodes)
+def program(toolkit: str, settings: Mapping[str, Any], nodes: int, text: Texts | None = None) -> Program:
+    """Return what settings of a kind run on so many nodes; ``text`` gives the text of a shell script by its path.
+
+    Raises InvalidSpec that says what to do instead.
+    """
+    if "commandLine" in settings:
+        told = _command(settings, nodes, text, started_by=_STARTERS.get(toolkit, ""))
+    else:
+        told = _READERS[toolkit](settings, nodes)
     if told.processes < told.nodes:
         told.notes.append((f"{told.nodes} nodes", f"{told.processes} are enough for as many processes"))
         told.nodes = told.processes
@@ -90,16 +99,12 @@ def _single_script(settings: Mapping[str, Any], _nodes: int) -> Program:
     return _script(settings, 1, backend=_PLAIN, processes=1)
 
 
-def _mpi_command(settings: Mapping[str, Any], nodes: int) -> Program:
-    return _command(settings, nodes, started_by="mpirun")
+def _no_command(_settings: Mapping[str, Any], _nodes: int) -> Program:
+    raise InvalidSpec("These settings have no commandLine.", field="commandLine", hint="Name the command that trains.")
 
 
-def _any_command(settings: Mapping[str, Any], nodes: int) -> Program:
-    return _command(settings, nodes, started_by="")
-
-
-def _command(settings: Mapping[str, Any], nodes: int, *, started_by: str) -> Program:
-    told = take_apart(str(settings.get("commandLine", "")))
+def _command(settings: Mapping[str, Any], nodes: int, text: Texts | None, *, started_by: str) -> Program:
+    told = take_apart(str(settings["commandLine"]), text)
     launcher = told.launcher or started_by
     found = Program(told.script, told.arguments, BY_SCRIPT if launcher else _PLAIN, nodes=nodes,
                     directory=told.directory, variables=told.variables)  # fmt: skip
@@ -127,8 +132,8 @@ _READERS: dict[str, Callable[[Mapping[str, Any], int], Program]] = {
     "horovodSettings": _horovod,
     "pyTorchSettings": _torch,
     "tensorFlowSettings": _tensorflow,
-    "customMpiSettings": _mpi_command,
-    "customToolkitSettings": _any_command,
+    "customMpiSettings": _no_command,
+    "customToolkitSettings": _no_command,
     "chainerSettings": _mpi_script,
     "cntkSettings": _mpi_script,
     "caffe2Settings": _single_script,

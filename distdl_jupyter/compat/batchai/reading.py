@@ -54,7 +54,7 @@ def _toolkit(fields: Mapping[str, Any], folder: Path, folders: Folders, found: I
     settings = fields[kind]
     said = settings.get("pythonScriptFilePath") or settings.get("commandLine") or settings.get("configFilePath", "")
     try:
-        told = program(kind, settings, _whole_number(fields.get("nodeCount", 1)))
+        told = program(kind, settings, _whole_number(fields.get("nodeCount", 1)), folders.text)
     except InvalidSpec as problem:
         found.lack(kind, said, problem)
         return
