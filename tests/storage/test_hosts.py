@@ -9,16 +9,12 @@ import pytest
 import distdl_jupyter
 from distdl_jupyter.core.errors import JobFailed
 from distdl_jupyter.core.state import State
-from tests.azurite.proxy import Proxy
 from tests.clusters.ssh.conftest import lab_of  # noqa: F401
 from tests.conftest import wait_for
 from tests.hosts import needs_hosts
-from tests.standin import certificate
+from tests.storage.places import DISK, containing, reachable, seen
 
 pytestmark = [needs_hosts, pytest.mark.timeout(280)]
-
-#: Where hosts keep what is theirs: a disk of each host's own.
-DISK = "/opt/distdl-test-disk"
 
 
 @pytest.fixture
@@ -31,32 +27,11 @@ def lab(lab_of, tmp_path, monkeypatch, blob):  # noqa: F811
     made = lab_of(2, private={name: [DISK, str(tmp_path / "local")] for name in ("node-a", "node-b")}, directory=DISK)
     for name in os.listdir(blob.settings_folder):
         Path(settings, name).write_bytes(Path(blob.settings_folder, name).read_bytes())
-    gateway = made.hosts.gateway
-    (tmp_path / "gateway").mkdir()
-    pem, key = certificate.make(tmp_path / "gateway", gateway)
-    bundle = tmp_path / "trusted.pem"
-    bundle.write_text(Path(os.environ["REQUESTS_CA_BUNDLE"]).read_text() + pem.read_text())
-    for name in ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"):
-        monkeypatch.setenv(name, str(bundle))
-    proxy = Proxy(blob.azurite, pem, key, host=gateway)
-    blob.blob_at(proxy.template)
+    proxy = reachable(blob, made.hosts.gateway, tmp_path, monkeypatch)
     made.proxy = proxy
     yield made
     proxy.close()
     Path(DISK).rmdir()
-
-
-def seen():
-    folder = distdl_jupyter.data_path("train")
-    files = {path.name: path.read_bytes()[:1] for path in folder.iterdir()}
-    return os.uname().nodename, str(folder), files
-
-
-def containing(blob):
-    container = blob.azurite.container()
-    for number in range(6):
-        container.put(f"cifar/part-{number}", bytes([number]) * 200_000)
-    return container
 
 
 def of_node(lab, name, *command):

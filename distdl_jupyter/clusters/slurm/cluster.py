@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters.base import Check, Cluster, Context, NodeInfo, Run
-from distdl_jupyter.clusters.slurm import commands, script, sinfo, words
+from distdl_jupyter.clusters.slurm import commands, data, script, sinfo, words
 from distdl_jupyter.clusters.slurm.checkup import checked
 from distdl_jupyter.clusters.slurm.options import SlurmOptions
 from distdl_jupyter.clusters.slurm.run import SlurmRun, killing
@@ -46,6 +46,7 @@ class SlurmCluster(Cluster):
     far = True
     queues = True
     can_attach = True
+    stages = True
 
     def unavailable(self, options: SlurmOptions) -> str:
         """Slurm's commands must be here."""
@@ -115,7 +116,8 @@ class SlurmCluster(Cluster):
         python = script.python_of(spec, options)
         secrets = script.secrets_of(spec, context.own)
         context.tell("stage", "copying the job's files" if site.copied else "nothing to copy")
-        site.write(context.folder, spec, options, script.plan_data(spec, placement, plan, context, site, python))
+        more = data.orders(context.staging, spec.node_count, options.data_directory)
+        site.write(context.folder, spec, options, script.plan_data(spec, placement, plan, context, site, python), more)
         context.tell("start", "submitting to Slurm")
         try:
             job = commands.submit(

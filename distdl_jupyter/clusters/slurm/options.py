@@ -41,6 +41,9 @@ class SlurmOptions:
     directory: str = field(
         default="", metadata={"help": "a folder that all nodes share (default: the job's own folder, when they do)"}
     )
+    data_directory: str = field(
+        default="", metadata={"help": "a folder on each node's own disk for data (default: the user's cache folder)"}
+    )
 
     def __post_init__(self) -> None:
         for name in ("time_limit", "gpus_per_node"):

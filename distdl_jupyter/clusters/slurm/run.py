@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters.base import Context, Exit, Remark, Run, Start, Stream
-from distdl_jupyter.clusters.slurm import commands, told, words
+from distdl_jupyter.clusters.slurm import commands, data, told, words
 from distdl_jupyter.clusters.slurm.tail import Tail, Tailer, make_room
 from distdl_jupyter.clusters.slurm.watch import Watch
 from distdl_jupyter.core.errors import LaunchFailed
@@ -55,6 +55,8 @@ class SlurmRun(Run):
               for rank in range(spec.process_count) for name in ("out", "err")),
         ))  # fmt: skip
         self._watch = Watch(job)
+        staging = context.staging
+        self._data = None if staging is None else data.Listener(site.run, spec.node_count, staging)
         self._open = set(range(spec.process_count))
         self._seen: dict[int, float] = {}
         self._died: dict[int, tuple[float, str]] = {}
@@ -63,6 +65,8 @@ class SlurmRun(Run):
         self._over_at: float | None = None
         self._tailer.start()
         self._watch.start()
+        if self._data is not None:
+            self._data.start()
 
     @property
     def streams(self) -> tuple[Stream, ...]:
@@ -100,6 +104,8 @@ class SlurmRun(Run):
 
     def poll(self) -> list[Exit]:
         """Return the ranks that have ended and whose output was passed on."""
+        if self._data is not None:
+            self._data.pass_on()
         found = self._launched(self._first_exit) if self._first_exit is not None else self._told()
         if not found and self._open and self._is_over():
             found = [self._without_word(rank) for rank in sorted(self._open)]
@@ -240,6 +246,8 @@ class SlurmRun(Run):
             time.sleep(0.05)
         self._tailer.stop()
         self._watch.stop()
+        if self._data is not None:
+            self._data.stop()
         if self._watch.ended:
             self._site.remove()
 

@@ -42,8 +42,10 @@ class Site:
         self.run = self.job / "slurm"
         self.output = self.run / "job.out"
 
-    def write(self, folder: JobFolder, spec: JobSpec, options: SlurmOptions, plan: Mapping[str, Any]) -> None:
-        """Put everything there. Raises LaunchFailed."""
+    def write(
+        self, folder: JobFolder, spec: JobSpec, options: SlurmOptions, plan: Mapping[str, Any], more: Mapping[str, str]
+    ) -> None:
+        """Put everything there, ``more`` files by name. Raises LaunchFailed."""
         try:
             self.job.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.run.mkdir(mode=0o700, exist_ok=True)
@@ -54,6 +56,8 @@ class Site:
             # A network file system shows a change of a known file at once, a new file after up to half a minute.
             for name in (self.output.name, "meeting.json", "launcher.exit", *_files_of_ranks(spec.process_count)):
                 _private(self.run / name, "")
+            for name, text in more.items():
+                _private(self.run / name, text)
             for name, text in (("start", _start(self, options, plan["python"])), ("remote-shell", _REMOTE_SHELL)):
                 _private(self.run / name, text, 0o700)
         except OSError as error:
@@ -109,6 +113,8 @@ def plan_data(
         "python": python,
         "ranks": spec.process_count,
         "per_node": spec.process_count_per_node,
+        "nodes": spec.node_count,
+        "data": context.staging is not None,
         "ports": len(placement.ports),
         "common": {**environment.for_ranks(context.inherited), **own, "DISTDL_JOB_DIR": str(site.job)},
         "environments": [{**plan.environments[place.rank], **_identity(place, placement)} for place in placement.ranks],

@@ -1,0 +1,81 @@
+"""Data for jobs in a real Slurm of two nodes with a disk each."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from distdl_jupyter import submit, targets
+from distdl_jupyter.core.state import State
+from tests.conftest import wait_for
+from tests.slurm import needs_slurm, slurm_of  # noqa: F401
+from tests.storage.places import DISK, containing, reachable, seen
+
+pytestmark = [needs_slurm, pytest.mark.timeout(280)]
+
+
+@pytest.fixture
+def lab(slurm_of, tmp_path, monkeypatch, blob):  # noqa: F811
+    Path(DISK).mkdir(exist_ok=True)
+    monkeypatch.setenv("DISTDL_HOME", str(tmp_path / "home"))
+    slurm = slurm_of(2, private={name: [DISK] for name in ("node-a", "node-b")})
+    targets.add("lab", "slurm", slurm.options(data_directory=DISK))
+    proxy = reachable(blob, slurm.hosts.gateway, tmp_path, monkeypatch)
+    slurm.proxy = proxy
+    yield slurm
+    proxy.close()
+    Path(DISK).rmdir()
+
+
+def run(function, **options):
+    given = {"node_count": 2, "distributed_backend": "horovod-gloo", **options}
+    return submit(function, compute_target="lab", **given)
+
+
+def no_signature_in(folder):
+    for path in Path(folder).rglob("*"):
+        if path.is_file() and "code" not in path.parts and "lib" not in path.parts:
+            content = path.read_bytes()
+            assert b"sig=" not in content, path
+            assert b"skoid=" not in content, path
+
+
+@pytest.mark.parametrize("backend", ["horovod-gloo", "horovod-mpi"])
+def test_each_node_takes_its_shard_before_any_rank(lab, blob, backend):
+    place = containing(blob).place("cifar")
+    job = run(seen, data={"train": f"{place}?shard"}, distributed_backend=backend, process_count_per_node=2)
+    job.wait(250)
+    assert job.state is State.COMPLETED, f"{job.view().reason} {[str(line) for line in job.logs()]}"
+    nodes = {node: (folder, files) for node, folder, files in job.results()}
+    assert set(nodes) == {"node-a", "node-b"}
+    first, second = (nodes[name] for name in lab.names)
+    assert first[0].startswith(DISK)
+    assert first[1].keys().isdisjoint(second[1])
+    assert len(first[1] | second[1]) == 6
+    assert [(bar.host, bar.done) for bar in job.view().staging] == [("node-a", 600_000), ("node-b", 600_000)]
+    assert lab.proxy.sent("part-") == 1_200_000
+    no_signature_in(job.folder.path)
+
+
+def test_a_refused_download_ends_the_job_with_its_node(lab, blob):
+    place = containing(blob).place("cifar")
+    lab.proxy.add("part-3", status=404, code="BlobNotFound", times=99)
+    job = run(seen, data={"train": f"{place}?shard"}).wait(200)
+    assert job.state is State.FAILED
+    assert "part-3" in job.view().reason
+    assert "node-" in job.view().reason
+    assert not any(rank.ok for rank in job.view().ranks)
+
+
+def test_cancel_on_the_way(lab, blob):
+    place = containing(blob).place("cifar")
+    lab.proxy.add("part-", rate=5_000, times=999)
+    job = run(seen, data={"train": place})
+    wait_for(lambda: job.view().staging, 120, "the first progress")
+    no_signature_in(job.folder.path)
+    begin = time.monotonic()
+    job.cancel()
+    job.wait(100)
+    assert job.state is State.CANCELED
+    assert time.monotonic() - begin < 30
+    assert not [pid for name in lab.names for pid in lab.hosts.running(name, "distdl_jupyter.host.staging")]
