@@ -111,7 +111,7 @@ def test_no_machine_is_ended_below_a_job_and_its_end_says_what_stays_up(forge):
     job.wait(timeout=120)
     job = submit(time.sleep, (0,), compute_target="lab", distributed_backend="plain", name="short")
     job.wait(timeout=120)
-    assert [note.text for note in job.view().notes if note.code == "nodes-stay-up"] == ["2 anvils stay up."]
+    assert [note["text"] for note in job.view().notes if note.get("code") == "nodes-stay-up"] == ["2 anvils stay up."]
 
 
 def test_what_machines_would_cost_is_said_in_sentences():
