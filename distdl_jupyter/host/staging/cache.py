@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import functools
 import hashlib
 import os
 import platform
@@ -21,6 +22,11 @@ from typing import NamedTuple
 
 from distdl_jupyter.host.staging.failure import Failure, readable
 
+#: Bytes of a range: the service tells the MD5 of none that is longer
+#: (learn.microsoft.com/rest/api/storageservices/get-blob, x-ms-range-get-content-md5).
+RANGE = 4 * 2**20
+#: The word before the run of the machine in the list of a file's ranges.
+BOOT = "boot"
 #: Ends of names: what is in the making, and which of its ranges are there.
 PART, RANGES = ".part", ".ranges"
 #: A file in the folder of a job's node that tells that it has symbolic links.
@@ -86,9 +92,18 @@ class Cache:
         except FileNotFoundError:
             return False
         if stat.S_ISREG(about.st_mode) and about.st_size == size and int(about.st_mtime) == stamp(path):
+            if size > RANGE and not _of_this_run(path):
+                return self._demote(path)
             os.utime(path, (time.time(), stamp(path)))
             return True
         Path(path).unlink(missing_ok=True)
+        return False
+
+    def _demote(self, path: str) -> bool:
+        """Make a file one in the making again, whose ranges are looked at one by one; return that it is not here."""
+        with contextlib.suppress(FileNotFoundError):  # by another program, at the same time
+            os.chmod(path, 0o600)  # noqa: PTH101
+            Path(path).rename(path + PART)
         return False
 
     def begun(self, path: str) -> int:
@@ -153,9 +168,28 @@ def _let_go(path: str) -> bool:
         Path(path).unlink()
     except FileNotFoundError:
         return False
-    if path.endswith(PART):
-        Path(path.removesuffix(PART) + RANGES).unlink(missing_ok=True)
+    Path(path.removesuffix(PART) + RANGES).unlink(missing_ok=True)
     return True
+
+
+@functools.cache
+def boot() -> str:
+    """Return what names the run of this machine since it was switched on, "" where nothing does."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+def _of_this_run(path: str) -> bool:
+    """Return whether a file of several ranges was written since the machine was switched on, or is surely on disk."""
+    try:
+        with Path(path + RANGES).open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 100))
+            last = file.read().splitlines()[-1:]
+    except FileNotFoundError:
+        return True
+    return last == [f"{BOOT} {boot()}".encode()]
 
 
 def _locked(path: str) -> bool:

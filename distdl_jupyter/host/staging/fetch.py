@@ -13,10 +13,10 @@ from urllib.parse import quote, urlsplit
 
 from distdl_jupyter.host.staging import answers
 from distdl_jupyter.host.staging.access import Access
+from distdl_jupyter.host.staging.cache import RANGE
 from distdl_jupyter.host.staging.connection import Connection
 from distdl_jupyter.host.staging.failure import Failure
 from distdl_jupyter.host.staging.order import Item
-from distdl_jupyter.host.staging.part import RANGE
 
 #: The version of the service whose answers are understood here.
 _VERSION = "2023-11-03"

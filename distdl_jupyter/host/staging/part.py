@@ -17,11 +17,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from distdl_jupyter.host.staging.cache import PART, RANGES, stamp
-
-#: Bytes of a range: the service tells the MD5 of none that is longer
-#: (learn.microsoft.com/rest/api/storageservices/get-blob, x-ms-range-get-content-md5).
-RANGE = 4 * 2**20
+from distdl_jupyter.host.staging.cache import BOOT, PART, RANGE, RANGES, boot, stamp
 
 
 class State(enum.Enum):
@@ -72,7 +68,7 @@ class Part:
         self._list = os.open(self.path + RANGES, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         with open(self._list, "rb", closefd=False) as file:
             for line in file.read().splitlines():
-                with contextlib.suppress(ValueError):
+                with contextlib.suppress(ValueError):  # the end may be torn, and lines tell of the machine, too
                     index, digest = line.split()
                     found[int(index)] = bytes.fromhex(digest.decode())
         return {index: digest for index, digest in found.items() if 0 <= index < self.count and len(digest) == 16}
@@ -128,19 +124,28 @@ class Part:
     def publish(self, link: Callable[[str, str], None]) -> None:
         """Put the whole file into its place; ``link`` is called first, so that it is in use from its first moment."""
         if self.several:
-            os.fsync(self._fd)  # its length is no proof after a crash, as it is for a file written at once
+            self._stand_crashes()
         os.fchmod(self._fd, 0o400)
         os.utime(self._fd, (time.time(), stamp(self.path)))
         link(self.path + PART, self.path)
         Path(self.path + PART).rename(self.path)
-        if self._list >= 0:
-            Path(self.path + RANGES).unlink()
         self.close()
 
+    def _stand_crashes(self) -> None:
+        """See to it that a crash of the machine is found out: the length proves only what was written at once.
+
+        To wait for the disk would take as long as all the rest, so the list stays and tells in which run of the machine
+        the file was written; in another one its ranges are looked at again.
+        """
+        if boot():
+            os.write(self._list, f"{BOOT} {boot()}\n".encode())
+        else:
+            os.fsync(self._fd)
+            Path(self.path + RANGES).unlink()
+
     def drop(self) -> None:
-        """Take it away with all that was written."""
-        for end in (PART, RANGES):
-            Path(self.path + end).unlink(missing_ok=True)
+        """Take it away; the list stays, which may be that of the whole file."""
+        Path(self.path + PART).unlink()
         self.close()
 
     def close(self) -> None:

@@ -9,12 +9,12 @@ import time
 
 from distdl_jupyter.host.staging import names, paths
 from distdl_jupyter.host.staging.access import Access
-from distdl_jupyter.host.staging.cache import MORE_ROOM, Cache
+from distdl_jupyter.host.staging.cache import MORE_ROOM, RANGE, Cache
 from distdl_jupyter.host.staging.connection import trust
 from distdl_jupyter.host.staging.failure import Failure, masked, readable
 from distdl_jupyter.host.staging.fetch import Feed, Fetcher
 from distdl_jupyter.host.staging.order import Order, Source
-from distdl_jupyter.host.staging.part import RANGE, State
+from distdl_jupyter.host.staging.part import State
 from distdl_jupyter.host.staging.progress import Progress
 from distdl_jupyter.host.staging.talk import Talk
 from distdl_jupyter.host.staging.tree import Tree

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from distdl_jupyter.host.staging import answers, part
-from distdl_jupyter.host.staging.cache import Cache
+from distdl_jupyter.host.staging.cache import RANGE, Cache
 from distdl_jupyter.host.staging.fetch import Feed
 from distdl_jupyter.host.staging.order import Item
 from distdl_jupyter.host.staging.part import Part
@@ -73,7 +73,7 @@ class Work:
         if self.link_cached(file):
             return
         size = file.item.size
-        file.part = part.begin(file.final, size, file.item.md5 if size > part.RANGE else b"")
+        file.part = part.begin(file.final, size, file.item.md5 if size > RANGE else b"")
         if file.part is None:
             file.feed.note("elsewhere", "Another job is fetching the same data; what it fetches is taken over.")
             self._elsewhere.append(file)
