@@ -86,12 +86,17 @@ $(BUNDLE): $(FRONT_END) $(MODULES)
 	@$(STEP) "Building the front end" npm --prefix labextension run --silent build
 	@touch $@
 
+# pip writes install.json through the link that .ci/develop makes, and would find it twice the next time.
+TWICE := distdl_jupyter/labextension/install.json
+
 $(STAMPS)/package: pyproject.toml | $(STAMPS)/torch $(BUNDLE)
+	@rm -f $(TWICE)
 	@$(STEP) "Installing distdl_jupyter" $(PIP) -e '.[torch,mpi,demo]'
 	@.ci/develop $(VENV)
 	@touch $@
 
 $(STAMPS)/test: $(STAMPS)/package
+	@rm -f $(TWICE)
 	@$(STEP) "Installing what the tests need" $(PIP) -e '.[test]'
 	@touch $@
 
