@@ -146,19 +146,20 @@ def _checked(name: str, text: str, words: dict[str, Any]) -> DataSource:
     return DataSource(scheme="path", path=text, **kept)
 
 
-def _hint(text: str) -> str:
+def _hint(text: str, otherwise: str = _REMEDY) -> str:
     """Blob's web address is what people have at hand: it is answered with the same place in our words."""
     found = re.fullmatch(r"https://([a-z0-9]{3,24})\.blob\.[^/]+/([^/?]+)/?([^?]*)(\?.*)?", text)
     if found:
         account, container, prefix, _ = found.groups()
         return f'Write "blob://{account}/{container}{"/" + unquote(prefix) if prefix else ""}".'
-    return _REMEDY
+    return otherwise
 
 
 def blob_place(text: str, field: str) -> BlobPlace:
     """Return account, container and prefix of ``blob://account/container/prefix``. Raises InvalidSpec."""
     if not text.startswith("blob://"):
-        raise InvalidSpec(f"{text!r} is no place in Azure Blob.", field=field, hint=_hint(text))
+        raise InvalidSpec(f"{text!r} is no place in Azure Blob.", field=field,
+                          hint=_hint(text, f"It is written {_FORM}."))  # fmt: skip
     account, _, rest = text.removeprefix("blob://").partition("/")
     container, _, prefix = rest.partition("/")
     if not _ACCOUNT.fullmatch(account):
