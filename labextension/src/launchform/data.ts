@@ -24,7 +24,7 @@ export class Data implements Part {
     this.#delivery = new Answer(signIn);
     const [data, outputs] = [freshId('data'), freshId('outputs')];
     this.#add = onClick(h('button', { type: 'button', class: 'dd-btn dd-small' }, icon('plus', 14), __('Add data')), () => this.#append());
-    this.#again = link(__('Check again'), () => store.send({ type: 'refresh' }), { hidden: 'hidden' });
+    this.#again = link(__('Check again'), () => store.send({ type: 'refresh' }), { class: 'dd-link dd-s12', hidden: 'hidden' });
     this.#outputs = new TextField({ 'aria-labelledby': outputs, placeholder: PLACE, class: 'dd-mono' }, (place) => this.#deliver(place));
     this.element = h('section', { class: 'dd-form-part dd-data' },
       h('div', { class: 'dd-labelled', role: 'group', 'aria-labelledby': data },
