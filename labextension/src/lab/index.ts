@@ -1,5 +1,6 @@
 /** What JupyterLab loads: the plugins of distributed training, one module each. */
 import type { JupyterFrontEndPlugin } from '@jupyterlab/application';
+import azure from './azure';
 import commands from './commands';
 import language from './language';
 import launchpage from './launchpage';
@@ -10,6 +11,6 @@ import renderer from './renderer';
 import sidebar from './sidebar';
 import status from './status';
 
-const plugins: JupyterFrontEndPlugin<unknown>[] = [language, live, sidebar, pages, renderer, notebook, launchpage, status, commands];
+const plugins: JupyterFrontEndPlugin<unknown>[] = [language, live, sidebar, azure, pages, renderer, notebook, launchpage, status, commands];
 
 export default plugins;

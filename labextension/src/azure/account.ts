@@ -1,0 +1,51 @@
+/** Who is signed in, by which way, and the subscription that is used first. */
+import { h, onClick, setText } from '../dom';
+import { __ } from '../lab/trans';
+import { sentences } from '../refusal';
+import { fieldId } from '../schemafields';
+import type { AzureSignIn, Kind, SignInActions } from './types';
+import { titleOf } from './words';
+
+/** What an account's view asks of the panel around it. */
+interface Around {
+  changed(next: Promise<AzureSignIn>): void;
+  /** Sign in otherwise. */
+  other(): void;
+}
+
+export class Account {
+  readonly element: HTMLElement;
+  readonly #select = h('select', { class: 'dd-input', id: fieldId() });
+  readonly #note = h('span', { class: 'dd-sub dd-field-help', role: 'status' });
+
+  constructor(told: AzureSignIn, private readonly actions: SignInActions, around: Around) {
+    const { account, settings } = told;
+    const facts: [string, string][] = [[__('Way'), titleOf(told.kind as Kind)], [__('Tenant'), account?.tenant_id ?? ''], [__('Cloud'), settings.cloud === 'AzureCloud' ? '' : settings.cloud]];
+    const list = h('dl', { class: 'dd-azure-facts dd-s12' }, ...facts.filter(([, value]) => value).flatMap(([name, value]) => [h('dt', { class: 'dd-sub' }, name), h('dd', { class: 'dd-ell', title: value }, value)]));
+    const field = h('div', { class: 'dd-schema-field' }, h('label', { for: this.#select.id, class: 'dd-s12' }, __('Subscription')), this.#select, this.#note);
+    const out = button(__('Sign out'), () => around.changed(actions.signOut()));
+    const other = button(__('Sign in otherwise'), () => around.other());
+    this.element = h('div', { class: 'dd-azure-account' }, list, field, h('div', { class: 'dd-row dd-azure-buttons' }, out, other));
+    this.#select.addEventListener('change', () => around.changed(actions.settle({ subscription_id: this.#select.value })));
+    void this.#fill(settings.subscription_id);
+  }
+
+  async #fill(chosen: string): Promise<void> {
+    this.#select.disabled = true;
+    setText(this.#note, __('Asking for the subscriptions…'));
+    try {
+      const found = await this.actions.subscriptions();
+      const known = found.some(({ id }) => id === chosen);
+      const options = found.map(({ id, name }) => h('option', { value: id, selected: id === chosen, title: id }, name));
+      if (!chosen) options.unshift(h('option', { value: '', selected: true }, __('Choose a subscription')));
+      else if (!known) options.unshift(h('option', { value: chosen, selected: true }, chosen));
+      this.#select.replaceChildren(...options);
+      this.#select.disabled = found.length === 0;
+      setText(this.#note, found.length ? '' : __('This account sees no subscription.'));
+    } catch (error) {
+      setText(this.#note, sentences(error));
+    }
+  }
+}
+
+const button = (text: string, action: () => void): HTMLButtonElement => onClick(h('button', { type: 'button', class: 'dd-btn' }, text), action);

@@ -1,0 +1,156 @@
+/**
+ * "Sign in to Azure": who is signed in and how, the ways to do so, a code to enter, the subscription.
+ *
+ * JupyterLab's sidebar and the kernel's panel show the same component; where its answers come from is handed in.
+ */
+import { fill, h, setText, show, type Child } from '../dom';
+import { icon } from '../icons';
+import { __ } from '../lab/trans';
+import { sentences } from '../refusal';
+import { Account } from './account';
+import { Choices } from './choices';
+import { Prompt } from './prompt';
+import type { AzureSignIn, SignInActions } from './types';
+import { whoIs } from './words';
+
+/** Milliseconds between two questions while somebody is waited for, and otherwise. */
+const WAITING = 1500;
+const QUIET = 60_000;
+const TICK = 1000;
+
+export class SignIn {
+  readonly element: HTMLElement;
+  readonly #head = h('div', { class: 'dd-azure-head dd-row' });
+  readonly #body = h('div', { class: 'dd-azure-body' });
+  readonly #lines = h('div', {});
+  readonly #error = h('div', { class: 'dd-azure-line dd-s12', role: 'alert', hidden: true });
+  readonly #live = h('div', { class: 'dd-sr', role: 'status', 'aria-live': 'polite' });
+  #told: AzureSignIn | null = null;
+  #choices: Choices | null = null;
+  #prompt: Prompt | null = null;
+  /** Somebody who is signed in wants to sign in otherwise. */
+  #other = false;
+  #asked = -Infinity;
+  #busy = false;
+  #timer: ReturnType<typeof setInterval> | undefined;
+
+  /** `changed` hears of each answer. */
+  constructor(private readonly actions: SignInActions, private readonly changed: (told: AzureSignIn) => void = () => undefined) {
+    setText(this.#head, __('Asking…'));
+    this.element = h('div', { class: 'dd-azure' }, this.#head, this.#lines, this.#body, this.#error, this.#live);
+  }
+
+  /** Ask now, and go on asking until `rest`. */
+  wake(): void {
+    if (this.#timer !== undefined) return;
+    this.#timer = setInterval(() => this.#tick(), TICK);
+    void this.look();
+  }
+
+  /** Ask no more. */
+  rest(): void {
+    clearInterval(this.#timer);
+    this.#timer = undefined;
+  }
+
+  /** Ask once. */
+  async look(): Promise<void> {
+    this.#asked = performance.now();
+    await this.#do(this.actions.status(), false);
+  }
+
+  /** Put the focus where the next step is. */
+  focus(): void {
+    if (this.#prompt) this.#prompt.focus();
+    else if (this.#choices) this.#choices.focus();
+    else this.#body.querySelector<HTMLElement>('select, button')?.focus();
+  }
+
+  #tick(): void {
+    const over = this.#prompt?.tick() ?? false;
+    const pause = this.#told?.state === 'waiting' ? (over ? TICK : WAITING) : QUIET;
+    if (!this.#busy && performance.now() - this.#asked >= pause) void this.look();
+  }
+
+  /** Show what is answered; while a user's own request is on its way, nothing else may be pressed. */
+  async #do(request: Promise<AzureSignIn>, own = true): Promise<void> {
+    if (own) this.#lock(true);
+    const inside = this.element.contains(document.activeElement);
+    try {
+      const told = await request;
+      if (own) this.#other = false;
+      this.#say('');
+      this.#show(told);
+    } catch (error) {
+      this.#say(sentences(error));
+    } finally {
+      if (own) this.#lock(false);
+    }
+    if (own && inside && !this.element.contains(document.activeElement)) this.focus();
+  }
+
+  #lock(busy: boolean): void {
+    this.#busy = busy;
+    if (this.#choices) this.#choices.busy = busy;
+    this.element.setAttribute('aria-busy', String(busy));
+  }
+
+  #show(told: AzureSignIn): void {
+    const before = this.#told;
+    this.#told = told;
+    fill(this.#head, JSON.stringify([told.state, told.account]), () => head(told));
+    fill(this.#lines, JSON.stringify([told.problem, told.note, told.warning]), () => lines(told));
+    this.#draw(told);
+    if (before && whoIs(before) !== whoIs(told)) setText(this.#live, whoIs(told));
+    if (told.problem && before?.problem?.message !== told.problem.message) setText(this.#live, [told.problem.message, told.problem.hint].join(' '));
+    this.changed(told);
+  }
+
+  #draw(told: AzureSignIn): void {
+    const key = JSON.stringify([told.state, told.account, told.prompt?.user_code, told.ways, told.settings, this.#other]);
+    fill(this.#body, key, () => {
+      this.#prompt = null;
+      this.#choices = null;
+      if (told.state === 'waiting') return [this.#waiting(told)];
+      if (told.account && !this.#other) return [new Account(told, this.actions, { changed: (next) => void this.#do(next), other: () => this.#openOther(told) }).element];
+      this.#choices = new Choices(told, (start) => void this.#do(this.actions.signIn(start)), told.account ? () => this.#closeOther(told) : null);
+      return [this.#choices.element];
+    });
+  }
+
+  #waiting(told: AzureSignIn): HTMLElement {
+    this.#prompt = new Prompt(told, () => void this.#do(this.actions.cancel()));
+    return this.#prompt.element;
+  }
+
+  #openOther(told: AzureSignIn): void {
+    this.#other = true;
+    this.#draw(told);
+    this.focus();
+  }
+
+  #closeOther(told: AzureSignIn): void {
+    this.#other = false;
+    this.#draw(told);
+    this.focus();
+  }
+
+  #say(text: string): void {
+    setText(this.#error, text);
+    show(this.#error, text !== '');
+  }
+}
+
+function head(told: AzureSignIn): Child[] {
+  const { account, state } = told;
+  const mark = state === 'signed_in' ? icon('completed', 16, 'dd-ink-ok') : state === 'failed' ? icon('warn', 16, 'dd-ink-err') : icon('cloud', 16, 'dd-sub');
+  return [mark, h('span', { class: 'dd-b dd-ell', title: account?.object_id ? __('Object id %1', account.object_id) : null }, whoIs(told))];
+}
+
+function lines({ problem, note, warning }: AzureSignIn): Child[] {
+  const found: [string, string, string][] = [];
+  if (problem) found.push(['error', 'failed', [problem.message, problem.hint].filter(Boolean).join(' ')]);
+  if (note) found.push(['info', 'info', note]);
+  if (warning) found.push(['warning', 'warn', warning]);
+  return found.map(([level, name, text]) => h('div', { class: 'dd-azure-line dd-row dd-s12', 'data-level': level }, icon(name), h('span', { class: 'dd-grow' }, text)));
+}

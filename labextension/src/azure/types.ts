@@ -1,0 +1,17 @@
+/** What the panel "Sign in to Azure" is told, and what it asks for. It knows neither HTTP nor a kernel. */
+import type { AzureChange, AzureSignIn, AzureStart, AzureSubscription, AzureWay } from '../schema';
+
+export type { AzureSignIn, AzureSubscription, AzureWay };
+export type Kind = AzureWay['kind'];
+export type Start = Partial<AzureStart> & Pick<AzureStart, 'credential'>;
+export type Change = Partial<AzureChange>;
+
+/** A rejected promise is shown where the request was made. No answer holds a token. */
+export interface SignInActions {
+  status(): Promise<AzureSignIn>;
+  signIn(start: Start): Promise<AzureSignIn>;
+  cancel(): Promise<AzureSignIn>;
+  signOut(): Promise<AzureSignIn>;
+  settle(change: Change): Promise<AzureSignIn>;
+  subscriptions(): Promise<AzureSubscription[]>;
+}

@@ -1,0 +1,82 @@
+/** The section "Azure" of the sidebar: the sign-in of this user, which kernels and jobs share. */
+import { ICommandPalette } from '@jupyterlab/apputils';
+import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
+import { SignIn } from '../azure/signin';
+import type { AzureSignIn, AzureSubscription, SignInActions } from '../azure/types';
+import { h, setText } from '../dom';
+import { Section } from '../sidebar/section';
+import type { Api } from './api';
+import { told } from './clusteractions';
+import { NAME } from './ids';
+import { ILanguage } from './language';
+import { IDistDL, type DistDL } from './live';
+import { ISidebar } from './sidebar';
+import { __ } from './trans';
+
+const COMMAND = 'distdl:azure-sign-in';
+
+const plugin: JupyterFrontEndPlugin<void> = {
+  id: `${NAME}:azure`,
+  description: 'The sign-in to Azure in the sidebar.',
+  autoStart: true,
+  requires: [ILanguage, IDistDL, ISidebar],
+  optional: [ICommandPalette],
+  activate: (app: JupyterFrontEnd, _language: unknown, { api }: DistDL, sidebar: ISidebar, palette: ICommandPalette | null) => {
+    const part = new AzureSection(api);
+    sidebar.view.root.querySelector('.dd-fold-clusters')?.after(part.element);
+    app.commands.addCommand(COMMAND, { label: __('Sign in to Azure'), execute: () => (sidebar.reveal(), part.reveal()) });
+    palette?.addItem({ command: COMMAND, category: __('Distributed training') });
+    part.begin();
+  },
+};
+
+/** Folded until somebody wants it; who is signed in stands in its head. */
+class AzureSection {
+  readonly element: HTMLElement;
+  readonly #who = h('span', { class: 'dd-sub dd-s12 dd-ell dd-azure-who' });
+  readonly #view: SignIn;
+  readonly #section: Section;
+
+  constructor(api: Api) {
+    this.#view = new SignIn(actionsOf(api), (now) => this.#heard(now));
+    this.#section = new Section('azure', __('Azure'), this.#view.element, [this.#who], (open) => this.#toggled(open));
+    this.#section.open = false;
+    this.element = this.#section.element;
+  }
+
+  /** Ask once who is signed in, when the page has nothing better to do. */
+  begin(): void {
+    setTimeout(() => void this.#view.look(), 2000);
+  }
+
+  /** Open it, with the focus on the next step. */
+  reveal(): void {
+    this.#section.open = true;
+    this.#toggled(true);
+    this.element.scrollIntoView({ block: 'nearest' });
+    this.#view.focus();
+  }
+
+  #toggled(open: boolean): void {
+    if (open) this.#view.wake();
+    else this.#view.rest();
+  }
+
+  #heard({ state, account }: AzureSignIn): void {
+    setText(this.#who, state === 'waiting' ? __('Waiting') : (account?.name ?? (state === 'failed' ? __('Not signed in') : '')));
+  }
+}
+
+function actionsOf(api: Api): SignInActions {
+  const change = (method: 'POST' | 'PATCH' | 'DELETE', where: string, body?: unknown): Promise<AzureSignIn> => told(api.send<AzureSignIn>(method, where, body));
+  return {
+    status: () => told(api.get<AzureSignIn>('azure')),
+    signIn: (start) => change('POST', 'azure/sign-in', start),
+    cancel: () => change('DELETE', 'azure/sign-in'),
+    signOut: () => change('POST', 'azure/sign-out'),
+    settle: (body) => change('PATCH', 'azure', body),
+    subscriptions: async () => (await told(api.get<{ subscriptions: AzureSubscription[] }>('azure/subscriptions'))).subscriptions,
+  };
+}
+
+export default plugin;
