@@ -203,7 +203,7 @@ def submit(
     if batchai_job is not None:
         from distdl_jupyter.compat import batchai
 
-        draft, options = batchai.draft(batchai_job, mounts=batchai_mounts, options=options)
+        draft, options = batchai.draft(batchai_job, batchai_mounts=batchai_mounts, options=options)
         return launch(draft, **options)
     if entry_script is not None:
         draft = capture.capture_script(entry_script, source_directory, script_params or {})

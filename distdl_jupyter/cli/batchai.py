@@ -21,7 +21,7 @@ def explain(chosen: argparse.Namespace) -> int:
     """Print the table; 0 when the job could start."""
     from distdl_jupyter.compat import batchai
 
-    told = batchai.explain(chosen.batchai_job, mounts=_mounts(chosen))
+    told = batchai.explain(chosen.batchai_job, batchai_mounts=_mounts(chosen))
     print(told)
     return 0 if told.ready else 1
 
@@ -30,7 +30,7 @@ def draft(chosen: argparse.Namespace, options: dict[str, Any]) -> tuple[Draft, d
     """Return the job as captured code with its options, where those given win. Raises InvalidSpec."""
     from distdl_jupyter.compat import batchai
 
-    return batchai.draft(chosen.batchai_job, mounts=_mounts(chosen), options=options)
+    return batchai.draft(chosen.batchai_job, batchai_mounts=_mounts(chosen), options=options)
 
 
 def _mounts(chosen: argparse.Namespace) -> dict[str, str]:

@@ -123,8 +123,9 @@ def html(view: JobView, steps: Sequence[Step]) -> Html:
         pill(view.state), span("font-size:15px;font-weight:600", text(view.name, 120)), mono(view.id, 60, INK_2),
     )  # fmt: skip
     rows = join(_row(step, origin, whole) for step in steps)
-    table = el("table", f"border-collapse:collapse;width:100%;margin:0;font:12px/18px {SANS};color:{INK}",
-               el("tbody", "", rows))  # fmt: skip
+    # JupyterLab's own style would give every column the same width.
+    look = f"border-collapse:collapse;table-layout:auto;width:100%;margin:0;font:12px/18px {SANS};color:{INK}"
+    table = el("table", look, el("tbody", "", rows))
     style = (
         f"border:1px solid {BORDER};border-radius:2px;background:{SURFACE};color:{INK};color-scheme:light;"
         f"font:13px/18px {SANS};text-align:left;max-width:1100px;overflow-x:auto"

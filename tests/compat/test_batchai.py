@@ -107,23 +107,23 @@ def test_what_is_nowhere_here_is_missing_until_mounts_names_it(folder):
     told = batchai.explain(changed)
     assert not told.ready
     assert "MISSING" in repr(told)
-    with pytest.raises(InvalidSpec, match=r'mounts=\{"nfs": "shared:/PATH"\}'):
+    with pytest.raises(InvalidSpec, match=r'batchai_mounts=\{"nfs": "shared:/PATH"\}'):
         batchai.draft(changed)
-    found = batchai.read(changed, mounts={"nfs": "shared:/mnt/nfs"})
+    found = batchai.read(changed, batchai_mounts={"nfs": "shared:/mnt/nfs"})
     assert found.problems == []
     assert found.options["data"]["train"] == "shared:/mnt/nfs/imagenet"
 
 
 def test_a_script_that_is_not_here_is_named(folder):
     settings = {"pythonScriptFilePath": "$AZ_BATCHAI_JOB_MOUNT_ROOT/scripts/gone.py"}
-    with pytest.raises(InvalidSpec, match=r"gone\.py is not here.*mounts="):
+    with pytest.raises(InvalidSpec, match=r"gone\.py is not here.*batchai_mounts="):
         batchai.draft(job(folder, horovodSettings=settings))
 
 
 def test_mounts_say_where_the_script_is(folder, tmp_path_factory):
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     (elsewhere / "mnist.py").write_text("print(1)\n")
-    found = batchai.read(folder / "job.json", mounts={"scripts/horovod": str(elsewhere)})
+    found = batchai.read(folder / "job.json", batchai_mounts={"scripts/horovod": str(elsewhere)})
     assert found.script == elsewhere / "mnist.py"
 
 

@@ -104,7 +104,7 @@ def test_options_beside_it_win_and_the_command_line_runs_it_too(folder, capsys):
 def test_what_is_missing_is_said_before_anything_starts(folder, capsys):
     arguments = ["submit", "--batchai-job", str(folder / "job.json")]
     assert cli.main(arguments) == 2
-    assert 'mounts={"nfs": "shared:/PATH"}' in capsys.readouterr().err
+    assert 'batchai_mounts={"nfs": "shared:/PATH"}' in capsys.readouterr().err
     assert cli.main([*arguments, "--explain"]) == 1
     assert "MISSING" in capsys.readouterr().out
     assert cli.main(["submit"]) == 2

@@ -18,21 +18,23 @@ if TYPE_CHECKING:
 __all__ = ["Explanation", "Imported", "draft", "explain", "read"]
 
 
-def explain(job: JobFile, *, cluster: JobFile | None = None, mounts: Mapping[str, Any] | None = None) -> Explanation:
+def explain(
+    job: JobFile, *, cluster: JobFile | None = None, batchai_mounts: Mapping[str, Any] | None = None
+) -> Explanation:
     """Return what each field of a Batch AI job becomes, as a table; nothing is started.
 
     ``job`` is the path of a job.json or its content as a dict. ``cluster`` is the path of the cluster's parameters
-    (``cluster.json`` beside the job's file is found by itself). ``mounts`` says where the files of a mount are now:
-    ``{"nfs": "shared:/mnt/nfs", "scripts": "./scripts"}``. Raises InvalidSpec when it is no Batch AI job.
+    (``cluster.json`` beside the job's file is found by itself). ``batchai_mounts`` says where the files of a mount are
+    now: ``{"nfs": "shared:/mnt/nfs", "scripts": "./scripts"}``. Raises InvalidSpec when it is no Batch AI job.
     """
-    return Explanation(read(job, cluster=cluster, mounts=mounts).rows)
+    return Explanation(read(job, cluster=cluster, batchai_mounts=batchai_mounts).rows)
 
 
 def draft(
     job: JobFile,
     *,
     cluster: JobFile | None = None,
-    mounts: Mapping[str, Any] | None = None,
+    batchai_mounts: Mapping[str, Any] | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> tuple[Draft, dict[str, Any]]:
     """Return a Batch AI job as captured code, and the options of ``submit`` that it stands for.
@@ -42,7 +44,7 @@ def draft(
     """
     from distdl_jupyter.capture import capture_script
 
-    found = read(job, cluster=cluster, mounts=mounts)
+    found = read(job, cluster=cluster, batchai_mounts=batchai_mounts)
     if found.problems:
         raise found.problems[0]
     assert found.script is not None, "a job without a script has a problem"

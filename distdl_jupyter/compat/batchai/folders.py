@@ -152,7 +152,7 @@ class Folders:
             self._links[path] = f"{_OUTPUTS}/{below}"
             self._made.append(f"{_OUTPUTS}/{below}")
             top = below.partition("/")[0]
-            became = f'outputs/{below}, empty at first; mounts={{"{top}": "PATH"}} says where files to read are'
+            became = f'outputs/{below}, empty at first; batchai_mounts={{"{top}": "PATH"}} says where files to read are'
             found.say("path", path, became, "changed")
 
     # outputs ------------------------------------------------------------------------------------
@@ -187,5 +187,6 @@ class Folders:
 def _unknown(place: Place, path: str) -> InvalidSpec:
     kind = WORDS[place.volume.kind] if place.volume else "place"
     top = place.volume.path if place.volume else place.below.partition("/")[0]
-    return InvalidSpec(f"The {kind} {top or path} of Batch AI is not here, and the job reads {path}.", field="mounts",
-                       hint=f'Say where its files are: mounts={{"{top or path}": "shared:/PATH"}}.')  # fmt: skip
+    hint = f'Say where its files are: batchai_mounts={{"{top or path}": "shared:/PATH"}}.'
+    what = f"The {kind} {top or path} of Batch AI is not here, and the job reads {path}."
+    return InvalidSpec(what, field="batchai_mounts", hint=hint)

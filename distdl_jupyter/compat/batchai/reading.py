@@ -19,18 +19,18 @@ from distdl_jupyter.core.words import plural
 
 
 def read(
-    job: document.JobFile, *, cluster: document.JobFile | None = None, mounts: Mapping[str, Any] | None = None
+    job: document.JobFile, *, cluster: document.JobFile | None = None, batchai_mounts: Mapping[str, Any] | None = None
 ) -> Imported:
     """Return a Batch AI job in the words of this package.
 
-    ``cluster`` is the file of its cluster (``cluster.json`` beside the job's is found by itself). ``mounts`` says where
-    the files of a mount are now: ``{"nfs": "shared:/mnt/nfs", "scripts": "./scripts"}``. Raises InvalidSpec when there
-    is no such file or it is no Batch AI job; what else is wrong stands in ``problems``.
+    ``cluster`` is the file of its cluster (``cluster.json`` beside the job's is found by itself). ``batchai_mounts``
+    says where the files of a mount are now: ``{"nfs": "shared:/mnt/nfs", "scripts": "./scripts"}``. Raises InvalidSpec
+    when there is no such file or it is no Batch AI job; what else is wrong stands in ``problems``.
     """
     fields, folder = document.read(job)
     machines = document.cluster(cluster, folder)
     found = Imported(directory=folder)
-    folders = Folders(fields, machines, folder, mounts or {})
+    folders = Folders(fields, machines, folder, batchai_mounts or {})
     setting.machines(fields, machines, found)
     _toolkit(fields, folder, folders, found)
     setting.software(fields, found)
@@ -81,7 +81,7 @@ def _script(kind: str, said: str, told: Program, folder: Path, folders: Folders,
         where = f" Batch AI saw it as {told.script}." if "$" in told.script else ""
         found.lack(kind, said, InvalidSpec(
             f"The script {told.script.rpartition('/')[2]} is not here.{where}", field="entry_script",
-            hint='Put it beside job.json, or say where its folder is: mounts={"NAME": "PATH"}.'))  # fmt: skip
+            hint='Put it beside job.json, or say where its folder is: batchai_mounts={"NAME": "PATH"}.'))  # fmt: skip
     else:
         found.say(kind, said, f"script {short(found.script, folder)}", "changed")
     found.arguments = told.arguments

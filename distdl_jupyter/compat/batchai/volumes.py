@@ -2,7 +2,7 @@
 
 Batch AI mounted shares and containers below ``$AZ_BATCHAI_MOUNT_ROOT`` (those of the cluster) and
 ``$AZ_BATCHAI_JOB_MOUNT_ROOT`` (those of the job). Here a container is staged to the nodes, and everything else is a
-folder that the user has: named in ``mounts``, or found beside job.json.
+folder that the user has: named in ``batchai_mounts``, or found beside job.json.
 """
 
 from __future__ import annotations
