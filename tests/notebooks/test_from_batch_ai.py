@@ -56,7 +56,7 @@ def test_the_table_names_every_field_and_what_is_missing(executed):
 
 def test_the_saved_timeline_tells_the_seven_steps_of_the_ended_job(executed):
     notebook, _ = executed
-    (shown,) = outputs(notebook, "batchai_mounts=")
+    (shown,) = outputs(notebook, "job = submit(")
     page, text = shown["text/html"], shown["text/plain"].splitlines()
     assert "Completed" in page
     assert "<script" not in page

@@ -1,5 +1,6 @@
 """The panel of a job's seven steps: true while it runs and for ever, safe, and without a script."""
 
+import threading
 import time
 
 import pytest
@@ -24,7 +25,8 @@ def shown(monkeypatch):
     """What is written to the notebook, in order."""
     written = []
     monkeypatch.setattr("IPython.display.publish_display_data", lambda data, **more: written.append((data, more)))
-    return written
+    yield written
+    wait_for(lambda: not [one for one in threading.enumerate() if one.name.startswith("distdl-timeline")])
 
 
 def test_it_follows_a_real_job_to_its_end(tmp_path, shown):
