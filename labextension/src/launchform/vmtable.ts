@@ -1,20 +1,19 @@
-/** The sizes of the catalogue as a table with a filter. A retired size cannot be chosen, only replaced. */
+/** The sizes of the catalogue as a table with filters. A retired size cannot be chosen, only replaced. */
 import { whenAttached } from '../anywidget';
 import { fill, h, onClick, setText, show, type Child } from '../dom';
-import { icon } from '../icons';
 import { __, _n } from '../lab/trans';
-import { TextField, checkbox, freshId, heading, link } from './controls';
+import { freshId, heading, link, setLine } from './controls';
+import { SizeFilter } from './sizefilter';
 import type { Part, Size, Store } from './state';
 
 export class VmTable implements Part {
   readonly element: HTMLElement;
   readonly #group = freshId('vm');
-  readonly #filter: TextField;
-  readonly #fabric = checkbox(__('InfiniBand only'), () => this.update());
-  readonly #retired = checkbox(__('Retired'), () => this.update());
+  readonly #filter = new SizeFilter(() => this.update());
   readonly #body = h('tbody');
   readonly #frame: HTMLElement;
   readonly #caption = h('span', { role: 'status' });
+  readonly #told = h('div', { class: 'dd-form-note dd-vm-told', hidden: true });
   readonly #clear: HTMLButtonElement;
   readonly #pages = h('div', { class: 'dd-vm-pages dd-sub', hidden: true });
   readonly #sources: HTMLButtonElement;
@@ -22,15 +21,15 @@ export class VmTable implements Part {
 
   constructor(private readonly store: Store) {
     const id = freshId('heading');
-    this.#filter = new TextField({ type: 'search', placeholder: __('Filter'), 'aria-label': __('Filter sizes') }, () => undefined, icon('search', 14, 'dd-sub'));
-    this.#filter.input.addEventListener('input', () => this.update());
     this.#clear = link(__('Clear choice'), () => store.set({ vm_size: '' }));
     this.#sources = link(__('sources'), () => this.#toggleSources(), { 'aria-expanded': 'false' });
     this.#frame = h('div', { class: 'dd-vm-frame', role: 'radiogroup', 'aria-labelledby': id }, h('table', { class: 'dd-vm' }, head(), this.#body));
-    this.#retired.input.checked = store.get('choices').sizes.some(({ name, retired }) => retired && name === store.get('vm_size'));
+    this.#filter.retired = store.get('choices').sizes.some(({ name, retired }) => retired && name === store.get('vm_size'));
     this.element = h('section', { class: 'dd-form-part' },
-      h('div', { class: 'dd-vm-top' }, heading(__('VM series'), id), h('span', { class: 'dd-grow' }), this.#filter.element, this.#fabric.element, this.#retired.element),
+      h('div', { class: 'dd-vm-top' }, heading(__('VM series'), id), h('span', { class: 'dd-grow' }), this.#filter.words.element),
+      this.#filter.element,
       this.#frame,
+      this.#told,
       h('div', { class: 'dd-form-note dd-vm-caption' }, h('span', {}, this.#caption, ' ', this.#sources), this.#clear),
       this.#pages,
     );
@@ -39,35 +38,27 @@ export class VmTable implements Part {
   update(): void {
     const { sizes, catalogue_date } = this.store.get('choices');
     const chosen = this.store.get('vm_size');
-    const found = sizes.filter((size) => this.#passes(size));
-    fill(this.#body, JSON.stringify([found.map((size) => size.name), this.#filter.input.value]), () =>
+    this.#filter.offer(sizes);
+    const found = sizes.filter((size) => this.#filter.passes(size));
+    fill(this.#body, JSON.stringify([found.map((size) => [size.name, size.restriction]), this.#filter.key]), () =>
       found.length ? found.map((size) => this.#row(size)) : [this.#nothing(sizes)]);
     this.#mark(chosen);
     setText(this.#caption, __('%1 of %2 sizes. Catalogue of %3,', found.length, sizes.length, catalogue_date));
     show(this.#clear, Boolean(chosen));
-    this.#showPages(sizes.find((size) => size.name === chosen), catalogue_date);
-  }
-
-  #passes(size: Size): boolean {
-    if (size.retired && !this.#retired.input.checked) return false;
-    if (this.#fabric.input.checked && size.network !== 'InfiniBand') return false;
-    return this.#matches(size);
-  }
-
-  #matches(size: Size): boolean {
-    const words = this.#filter.input.value.toLowerCase().replace('standard_', '').split(/\s+/);
-    return words.every((word) => size.words.includes(word));
+    const size = sizes.find(({ name }) => name === chosen);
+    setLine(this.#told, size ? toldOf(size) : '');
+    this.#showPages(size, catalogue_date);
   }
 
   #row(size: Size): HTMLElement {
     const radio = h('input', { type: 'radio', class: 'dd-radio', name: this.#group, value: size.name, disabled: Boolean(size.retired), 'aria-label': this.#spoken(size) });
     radio.addEventListener('change', () => this.store.set({ vm_size: size.name }));
-    const row = h('tr', { class: size.retired ? 'dd-retired' : '', title: size.notes || null },
+    const row = h('tr', { class: size.retired ? 'dd-retired' : size.restriction ? 'dd-barred' : '', title: size.notes || null },
       h('td', { class: 'dd-vm-radio' }, radio),
       h('td', { class: 'dd-vm-name dd-ell', title: size.name }, size.name),
       h('td', { class: 'dd-ell', title: size.gpus }, size.gpus),
       h('td', { class: 'dd-right dd-num' }, size.memory),
-      ...(size.retired ? [this.#replacement(size)] : network(size)),
+      ...(size.retired ? [this.#replacement(size)] : size.restriction ? [barred(size)] : network(size)),
     );
     if (!size.retired) onClick(row, () => radio.checked || this.store.set({ vm_size: size.name }));
     return row;
@@ -86,8 +77,7 @@ export class VmTable implements Part {
   }
 
   #replace(size: Size): void {
-    this.#filter.input.value = '';
-    this.#fabric.input.checked = false;
+    this.#filter.clear();
     this.store.set({ vm_size: size.successor });
     this.update();
     this.#frame.querySelector<HTMLInputElement>('input:checked')?.focus();
@@ -95,7 +85,7 @@ export class VmTable implements Part {
 
   /** Return the row that stands for no match; it offers retired sizes where they are what was looked for. */
   #nothing(sizes: Size[]): HTMLElement {
-    const hidden = this.#retired.input.checked ? [] : sizes.filter((size) => size.retired && this.#matches(size));
+    const hidden = this.#filter.retired ? [] : sizes.filter((size) => size.retired && this.#filter.fits(size));
     const retired: Child[] = hidden.length
       ? [' ', _n('%1 retired size does:', '%1 retired sizes do:', hidden.length), ' ', link(__('show'), () => this.#showRetired())]
       : [];
@@ -103,7 +93,7 @@ export class VmTable implements Part {
   }
 
   #showRetired(): void {
-    this.#retired.input.checked = true;
+    this.#filter.retired = true;
     this.update();
   }
 
@@ -146,6 +136,17 @@ function network(size: Size): HTMLElement[] {
   const title = size.network === 'not stated' ? __('No page states InfiniBand for %1; its Ethernet: %2.', size.name, size.rate || __('not stated')) : null;
   const what = size.network === 'InfiniBand' ? h('span', { class: 'dd-tag dd-tag-ok' }, 'InfiniBand') : h('span', { class: 'dd-sub' }, networkWord(size));
   return [h('td', { title }, what), h('td', { class: 'dd-sub dd-num dd-ell', title }, size.rate)];
+}
+
+/** Return the cell of a size that the subscription cannot rent; it can be chosen all the same. */
+function barred(size: Size): HTMLElement {
+  return h('td', { colspan: 2, class: 'dd-ell', title: [size.restriction, ...size.told].join('\n') }, h('span', { class: 'dd-tag dd-tag-warn' }, size.restriction));
+}
+
+/** Return what Azure and the price list say of a size: quota and price, each with who says so. */
+function toldOf({ quota, price, told }: Size): string {
+  const whole = [quota && __('Quota: %1.', quota), price && __('Price: %1.', price), told.length > 0 && told.map((one) => `${one.split(':')[0] ?? ''}.`).join(' ')];
+  return whole.filter(Boolean).join(' ');
 }
 
 /** Scroll the frame, and only the frame, so that the row can be seen. */
