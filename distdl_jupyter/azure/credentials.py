@@ -12,6 +12,7 @@ import shutil
 import socket
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.azure import problems
@@ -32,6 +33,8 @@ _SECRET = "AZURE_CLIENT_SECRET"  # noqa: S105 - a variable's name
 _CERTIFICATE = "AZURE_CLIENT_CERTIFICATE_PATH"
 #: One of these says that a managed identity is told by variables (App Service, Azure ML, Arc, Kubernetes).
 _TOLD = ("IDENTITY_ENDPOINT", "MSI_ENDPOINT", "AZURE_FEDERATED_TOKEN_FILE", "AZURE_POD_IDENTITY_AUTHORITY_HOST")
+#: Azure's machines all have this tag, by which cloud-init knows them too.
+_CHASSIS, _AZURES = Path("/sys/class/dmi/id/chassis_asset_tag"), "7783-7084-3265-9085-8269-3286-77"
 #: Where a virtual machine of Azure asks for its identity (Instance Metadata Service).
 _IMDS = ("169.254.169.254", 80)
 
@@ -107,6 +110,14 @@ def variables_missing() -> list[str]:
 def identity_told() -> bool:
     """Say whether variables tell of a managed identity."""
     return any(os.environ.get(name) for name in _TOLD)
+
+
+def on_azure() -> bool:
+    """Say whether this is a virtual machine of Azure, which may have a managed identity; by its firmware (Linux)."""
+    try:
+        return _CHASSIS.read_text(encoding="ascii").strip() == _AZURES
+    except (OSError, ValueError):
+        return False
 
 
 def _place(settings: AzureSettings) -> dict[str, Any]:

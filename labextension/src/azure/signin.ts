@@ -15,7 +15,9 @@ import { whoIs } from './words';
 
 /** Milliseconds between two questions while somebody is waited for, and otherwise. */
 const WAITING = 1500;
-const QUIET = 60_000;
+const QUIET = 30_000;
+/** Who comes back to the panel sees what was done elsewhere meanwhile. */
+const FRESH = 3000;
 const TICK = 1000;
 
 export class SignIn {
@@ -38,6 +40,7 @@ export class SignIn {
   constructor(private readonly actions: SignInActions, private readonly changed: (told: AzureSignIn) => void = () => undefined) {
     setText(this.#head, __('Asking…'));
     this.element = h('div', { class: 'dd-azure' }, this.#head, this.#lines, this.#body, this.#error, this.#live);
+    for (const event of ['pointerenter', 'focusin']) this.element.addEventListener(event, () => this.#lookAfter(FRESH));
   }
 
   /** Ask now, and go on asking until `rest`. */
@@ -69,7 +72,11 @@ export class SignIn {
   #tick(): void {
     const over = this.#prompt?.tick() ?? false;
     const pause = this.#told?.state === 'waiting' ? (over ? TICK : WAITING) : QUIET;
-    if (!this.#busy && performance.now() - this.#asked >= pause) void this.look();
+    if (this.element.offsetParent !== null && !document.hidden) this.#lookAfter(pause);
+  }
+
+  #lookAfter(pause: number): void {
+    if (!this.#busy && this.#timer !== undefined && performance.now() - this.#asked >= pause) void this.look();
   }
 
   /** Show what is answered; while a user's own request is on its way, nothing else may be pressed. */

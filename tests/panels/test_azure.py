@@ -1,0 +1,39 @@
+"""What a kernel's panel answers to its page; and the magic that shows it."""
+
+import pytest
+
+from distdl_jupyter.azure import settings
+from distdl_jupyter.magic import topics
+from distdl_jupyter.panels.azure import AzurePanel, answer, azure_sign_in
+from tests.standin.login import CLIENT
+
+
+def test_the_page_asks_and_is_answered(signed_in):
+    told = answer({"type": "azure", "id": "1", "ask": "sign_in", "given": {"credential": "environment"}})["value"]
+    assert (told["state"], told["account"]["name"]) == ("signed_in", f"app {CLIENT}")
+    assert not [secret for secret in signed_in.login.given if secret in repr(told)]
+    assert answer({"ask": "sign_out"})["value"]["state"] == "signed_out"
+
+
+def test_what_cannot_be_is_refused_with_its_field(azure):
+    error = answer({"ask": "settings", "given": {"cloud": "Nimbus"}})["error"]
+    assert (error["type"], error["field"]) == ("InvalidSpec", "cloud")
+    assert "which it does not know" in answer({"ask": "dance"})["error"]["message"]
+
+
+def test_as_text_it_says_who_is_signed_in_and_how_else_one_could(azure):
+    text = repr(azure_sign_in())
+    assert text.startswith("Nobody is signed in to Azure.\nWays to sign in:\n")
+    assert "(suggested here)" in text
+
+
+def test_the_magic_sets_and_signs_in(signed_in):
+    settings.change(credential="")
+    panel = topics.azure({"credential": "environment", "subscription_id": "s-9"})
+    assert isinstance(panel, AzurePanel)
+    assert repr(panel).startswith(f"Signed in to Azure as app {CLIENT}, by environment.")
+    assert "subscription_id s-9" in repr(panel)
+    topics.azure({"subscription_id": ""})
+    assert settings.read().subscription_id == ""
+    with pytest.raises(Exception, match="setting for Azure"):
+        topics.azure({"tenant": "x"})
