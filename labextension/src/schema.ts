@@ -919,6 +919,7 @@ export interface components {
                 [key: string]: unknown;
             }[];
             outputs: string;
+            price_per_hour: string;
             choices: {
                 [key: string]: unknown;
             };
@@ -951,6 +952,9 @@ export interface components {
                 [key: string]: unknown;
             };
             data_now: {
+                [key: string]: unknown;
+            };
+            cost: {
                 [key: string]: unknown;
             };
             answered: number;
