@@ -144,6 +144,18 @@ def test_a_job_does_not_wait_for_an_endpoint_that_never_answers(endpoint, monkey
     wait_for(lambda: not senders(job), what="the sender's end")
 
 
+def test_an_endpoint_that_never_answers_is_left_alone_in_the_end(endpoint):
+    job = trained(SECRET)
+    endpoint.answers.clear()
+    code = "import sys, distdl_jupyter.monitoring.__main__ as m; m.PATIENCE = 3; sys.argv = ['', sys.argv[1]]; m.main()"
+    environment = {**os.environ, settings.CONNECTION_STRING: endpoint.connection_string}
+    told = subprocess.run([sys.executable, "-c", code, str(job.folder.path)], env=environment, capture_output=True,
+                          text=True, timeout=120)  # fmt: skip
+    assert told.stdout == "monitoring: not sent, nobody answered within 3 s\n"
+    assert told.stderr == ""
+    assert endpoint.arrived.is_set()
+
+
 def test_an_endpoint_that_is_down_is_one_line_in_the_supervisor_s_log(endpoint, monkeypatch):
     string = endpoint.connection_string
     endpoint.close()
