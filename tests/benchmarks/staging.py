@@ -1,10 +1,10 @@
 """How fast a node fetches its data, beside azure-storage-blob with the same settings.
 
 ``python tests/benchmarks/staging.py`` prints MB/s of both and their ratio (more than 1: faster than the SDK), and how
-often the own processor time fits into the SDK's. Both fetch the same blobs over TLS to files on the same disk, in turns,
-with as many connections, in ranges of 4 MiB, and both check the MD5 of each range (``validate_content``); a second row
-lets the SDK check nothing. The servers are Azurite and one that costs as little as can be, both on this machine, so this
-tells what the clients cost and nothing of Azure.
+often the own processor time fits into the SDK's. Both fetch the same blobs over TLS to files on the same disk, in
+turns, with as many connections, in ranges of 4 MiB, and both check the MD5 of each range (``validate_content``); a
+second row lets the SDK check nothing. The servers are Azurite and one that costs as little as can be, both on this
+machine, so this tells what the clients cost and nothing of Azure.
 """
 
 from __future__ import annotations
