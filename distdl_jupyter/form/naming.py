@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import registry, targets
 from distdl_jupyter.core.errors import DistDLError
-from distdl_jupyter.places import Place
+from distdl_jupyter.places import Place, making
 from distdl_jupyter.presentation import plugins
 
 if TYPE_CHECKING:
@@ -41,7 +41,8 @@ def remove(form: FormModel, name: str) -> None:
 def answer(form: FormModel, message: Mapping[str, Any]) -> dict[str, Any]:
     """Carry out a message and return ``value``, or ``error`` with ``message``, ``hint`` and ``field``. Never raises.
 
-    ``ask`` is ``"kinds"``; ``"add"`` with ``name``, ``kind``, ``options``; or ``"remove"`` with ``name``.
+    ``ask`` is ``"kinds"``; ``"choices"`` with ``kind``, ``option`` and the ``options`` so far; ``"add"`` with ``name``,
+    ``kind``, ``options``; or ``"remove"`` with ``name``.
     """
     try:
         return {"value": _done(form, message)}
@@ -55,6 +56,9 @@ def _done(form: FormModel, message: Mapping[str, Any]) -> Any:
     match message["ask"]:
         case "kinds":
             return kinds()
+        case "choices":
+            found = making.choices(str(message["kind"]), str(message["option"]), dict(message["options"]))
+            return [{**dataclasses.asdict(one), "label": one.label or one.value} for one in found]
         case "add":
             return add(form, str(message["name"]), str(message["kind"]), dict(message["options"]))
         case "remove":

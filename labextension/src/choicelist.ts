@@ -35,10 +35,10 @@ export class ChoiceList {
   /** `typed` is what the field holds now: it narrows a long list. */
   constructor(label: string, private readonly asker: Asker, private readonly typed: () => string, private readonly done: () => void) {
     const id = `dd-choices-${(serial += 1)}`;
-    this.#list = h('div', { class: 'dd-choices', role: 'group', 'aria-label': label });
+    this.#list = h('div', { class: 'dd-choices', role: 'group', 'aria-label': __('Values of %1', label) });
     this.#panel = h('div', { id, hidden: true }, this.#status, this.#list);
     const words = h('span', {}, __('Choose'));
-    this.button = h('button', { type: 'button', class: 'dd-btn dd-small dd-choose', 'aria-expanded': 'false', 'aria-controls': id, title: label }, words, icon('down', 12));
+    this.button = h('button', { type: 'button', class: 'dd-btn dd-small dd-choose', 'aria-expanded': 'false', 'aria-controls': id, 'aria-label': __('Choose %1', label) }, words, icon('down', 12));
     onClick(this.button, () => (this.#panel.hidden ? void this.open() : this.close()));
     this.element = this.#panel;
     this.#panel.addEventListener('keydown', (event) => this.#key(event));

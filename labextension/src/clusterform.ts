@@ -13,13 +13,13 @@ const NAME_PROPERTY = { type: 'string', title: '', pattern: '^[A-Za-z0-9][A-Za-z
 export interface ClusterActions {
   /** The kinds of clusters with their options. */
   kinds(): Promise<Plugin[]>;
+  /** What an option may be, where these are filled in so far; it may take seconds. */
+  choices(kind: string, option: string, options: Record<string, unknown>): Promise<Choice[]>;
   add(name: string, kind: string, options: Record<string, unknown>): Promise<unknown>;
   remove(name: string): Promise<unknown>;
 }
 
-export interface FormActions extends Pick<ClusterActions, 'kinds' | 'add'> {
-  /** What an option may be, where these are filled in so far; left out where nobody can be asked. */
-  choices?(kind: string, option: string, options: Record<string, unknown>): Promise<Choice[]>;
+export interface FormActions extends Pick<ClusterActions, 'kinds' | 'choices' | 'add'> {
   /** The form is done with: a cluster got the name `added`, "" when none did. */
   closed(added: string): void;
 }
@@ -81,12 +81,10 @@ export class ClusterForm {
     this.#say('');
   }
 
-  /** Return who knows what an option may be; null where nobody can be asked. */
-  #asker(name: string): Asker | null {
-    const { choices } = this.actions;
-    if (!choices) return null;
+  /** Return who knows what an option may be. */
+  #asker(name: string): Asker {
     const filled = (): Record<string, string> => Object.fromEntries(this.#fields.filter(({ typed }) => typed.trim()).map((field) => [field.name, field.typed.trim()]));
-    return { ask: () => choices(this.#kind.value, name, filled()), taken: (choice) => this.#take(name, choice) };
+    return { ask: () => this.actions.choices(this.#kind.value, name, filled()), taken: (choice) => this.#take(name, choice) };
   }
 
   /** Put a choice into its field, and what comes with it into theirs. */

@@ -175,7 +175,7 @@ export class SchemaField {
 }
 
 /** Words that are written in another way than as a part of a name. */
-const WRITTEN: Record<string, string> = { ssh: 'SSH', gpu: 'GPU', gpus: 'GPUs', cpu: 'CPU', cpus: 'CPUs', qos: 'QoS' };
+const WRITTEN: Record<string, string> = { ssh: 'SSH', gpu: 'GPU', gpus: 'GPUs', cpu: 'CPU', cpus: 'CPUs', qos: 'QoS', vm: 'VM', ip: 'IP' };
 
 /** Return the name of an option as a label: "GPUs per node". */
 export function readable(name: string): string {

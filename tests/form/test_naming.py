@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,22 @@ def test_every_kind_is_offered_with_its_options_help_and_suggestions(
     assert hosts["description"]
     assert hosts["examples"] == ["gpu1", "gpu2"]
     json.dumps(list(found.values()), allow_nan=False)
+
+
+@pytest.fixture
+def forge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    plugin.install(tmp_path, monkeypatch, plugin.FORGE, {"clusters": {"forge": "ForgeCluster"}})
+    yield
+    plugin.forget()
+
+
+def test_what_an_option_may_be_is_asked_with_what_is_filled_in(forge: None) -> None:
+    form = opened("")
+    ask = {"ask": "choices", "kind": "forge", "option": "yard"}
+    assert naming.answer(form, {**ask, "options": {"place": "south"}}) == {
+        "value": [{"value": "of south", "label": "of south", "detail": "", "sets": {}}]
+    }
+    assert naming.answer(form, {**ask, "options": {}})["error"]["hint"] == "Choose a place first."
 
 
 def test_a_new_cluster_is_chosen_and_offered_as_one_that_can_be_removed() -> None:

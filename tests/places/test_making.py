@@ -2,6 +2,7 @@
 
 import json
 import time
+from types import MappingProxyType
 
 import pytest
 
@@ -10,6 +11,7 @@ from distdl_jupyter.clusters.machines import Machines
 from distdl_jupyter.core.errors import ClusterRefused, InvalidSpec
 from distdl_jupyter.places import making
 from distdl_jupyter.presentation import places as words
+from distdl_jupyter.testing import DescriptionContract
 from tests import plugin
 
 
@@ -41,6 +43,17 @@ def test_machines_are_made_scaled_and_ended_and_their_cost_is_shown(forge):
     lab.delete()
     assert not lab.machines().exists
     assert lab in clusters()
+
+
+class TestForge(DescriptionContract):
+    """What the contract promises of machines that are made, held by a kind that makes them."""
+
+    name = "forge"
+    options = MappingProxyType({"place": "north"})
+
+    @pytest.fixture(autouse=True)
+    def _lit(self, forge):
+        add_cluster("lab", "forge", place="north").create(size="small")
 
 
 def test_an_unknown_price_is_said_to_be_unknown(forge):

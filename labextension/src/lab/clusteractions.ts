@@ -19,6 +19,7 @@ export function clusterActions(api: Api): NamedClusterActions {
   return {
     waiting: __('No answer from the server yet'),
     kinds: async () => (await told(api.plugins())).clusters,
+    choices: (kind, option, options) => told(api.choices(kind, option, options)),
     add: (name, kind, options) => told(api.addCluster(name, kind, options)),
     remove: (name) => told(api.removeCluster(name)),
   };

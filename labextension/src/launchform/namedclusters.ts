@@ -56,6 +56,7 @@ export class NamedClusters implements Part {
     const { actions } = this;
     const form = new ClusterForm({
       kinds: () => this.#awaited(actions.kinds()),
+      choices: (kind, option, options) => this.#awaited(actions.choices(kind, option, options)),
       add: (name, kind, options) => this.#awaited(actions.add(name, kind, options)),
       closed: (added) => this.#formDone(form, added),
     });

@@ -1,5 +1,6 @@
 /** The launch form as an anywidget: a widget's model is the form's store, and its kernel names and removes clusters. */
 import { Bin, put, tell, type Context, type Model } from '../anywidget';
+import type { Choice } from '../choicelist';
 import { questions } from '../kernel';
 import { __ } from '../lab/trans';
 import { Form } from '../launchform/form';
@@ -22,6 +23,7 @@ function clustersOf(model: Model, bin: Bin): NamedClusterActions {
   return {
     waiting: __('No answer from the kernel yet'),
     kinds: async () => (await ask('kinds')) as Plugin[],
+    choices: async (kind, option, options) => (await ask('choices', { kind, option, options })) as Choice[],
     add: (name, kind, options) => ask('add', { name, kind, options }),
     remove: (name) => ask('remove', { name }),
   };

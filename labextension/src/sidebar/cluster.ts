@@ -85,8 +85,9 @@ export class ClusterView {
     this.#drawOpen();
   }
 
-  #drawBody({ problem, remedy, nodes, far }: Cluster): void {
-    show(this.#problem, Boolean(problem));
+  #drawBody({ problem, remedy, nodes, far, machines }: Cluster): void {
+    // That machines are to be made yet is no trouble: a button stands there instead.
+    show(this.#problem, Boolean(problem) && machines?.exists !== false);
     fill(this.#problem, `${problem}|${remedy}`, () => [icon('warn', 14, 'dd-ink-warn'), h('span', {}, [problem, remedy].filter(Boolean).join(' '))]);
     show(this.#nodes, nodes.length > 0);
     this.#drawNodes(nodes, far && nodes.length <= WORDY);

@@ -1,5 +1,6 @@
 /** The form that makes the machines of a cluster; what they would cost is said before, and agreed to. */
 import { h, onClick, setText, show } from '../dom';
+import { icon } from '../icons';
 import { __ } from '../lab/trans';
 import { Question } from '../question';
 import { Refusal, sentences } from '../refusal';
@@ -32,7 +33,7 @@ export class MachineForm {
     });
     const elements = (wantsFirst: boolean): HTMLElement[] => this.#fields.filter(({ name }) => first(name) === wantsFirst).map(({ element }) => element);
     const rest = elements(false);
-    this.#more = h('details', { class: 'dd-more-fields', hidden: rest.length === 0 }, h('summary', { class: 'dd-summary dd-s12' }, __('More options')), h('div', { class: 'dd-fields' }, ...rest));
+    this.#more = h('details', { class: 'dd-more-fields', hidden: rest.length === 0 }, h('summary', { class: 'dd-summary dd-s12' }, icon('right', 12, 'dd-sub'), __('More options')), h('div', { class: 'dd-fields' }, ...rest));
     const close = onClick(h('button', { type: 'button', class: 'dd-btn dd-small' }, __('Close')), () => actions.closed());
     const buttons = h('div', { class: 'dd-row' }, this.#submit, close);
     this.element = h('form', { class: 'dd-machine-form', 'aria-label': __('Create the machines of %1', cluster), novalidate: true }, h('div', { class: 'dd-fields' }, ...elements(true)), this.#more, this.#error, this.#question, buttons);

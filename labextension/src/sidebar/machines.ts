@@ -21,12 +21,16 @@ export class MachinesView {
   /** Stands below the head also when the cluster is folded: what costs money is never hidden. */
   readonly bill = h('div', { class: 'dd-cluster-bill dd-s12 dd-num', hidden: true });
   /** Stands above the nodes. */
-  readonly element = h('div', { class: 'dd-s12 dd-sub dd-cluster-machines', hidden: true });
+  readonly element: HTMLElement;
+  readonly #text = h('span', { class: 'dd-sub' });
+  readonly #make: HTMLButtonElement;
   readonly #problem = h('div', { class: 'dd-cluster-problem dd-s12', hidden: true });
   #cluster: Cluster;
 
   constructor(cluster: Cluster, private readonly actions: MachineActions, private readonly stage: Stage) {
     this.#cluster = cluster;
+    this.#make = onClick(h('button', { type: 'button', class: 'dd-link dd-s12' }, __('Create machines')), () => void stage.run(this.create()));
+    this.element = h('div', { class: 'dd-s12 dd-cluster-machines', hidden: true }, this.#text, ' ', this.#make);
   }
 
   get problem(): HTMLElement {
@@ -40,8 +44,9 @@ export class MachinesView {
     show(this.bill, words !== '');
     fill(this.bill, words, () => [icon('warn', 12, 'dd-ink-warn'), h('span', {}, words)]);
     const kept = machines?.exists ? keptUpWords(machines.min_nodes) : '';
-    setText(this.element, [machines?.exists ? cluster.detail : '', kept].filter(Boolean).join('. '));
-    show(this.element, Boolean(machines?.exists));
+    setText(this.#text, machines?.exists ? [cluster.detail, kept].filter(Boolean).join('. ') : __('Its machines have not been made yet.'));
+    show(this.#make, machines?.exists === false);
+    show(this.element, Boolean(machines));
     show(this.#problem, Boolean(machines?.problem));
     fill(this.#problem, machines?.problem ?? '', () => [icon('warn', 14, 'dd-ink-warn'), h('span', {}, machines?.problem ?? '')]);
   }

@@ -11,7 +11,7 @@ export type Bill = Pick<Cluster, 'billed' | 'cost_per_hour' | 'currency'>;
 export function billWords({ billed, cost_per_hour, currency }: Bill): string {
   if (!billed) return '';
   const nodes = _n('%1 node is up and costs money', '%1 nodes are up and cost money', billed);
-  const price = cost_per_hour === null ? __('price unknown') : __('%1 per hour', money(cost_per_hour, currency));
+  const price = cost_per_hour === null ? __('price unknown') : __('%1/h', money(cost_per_hour, currency));
   return `${nodes}: ${price}`;
 }
 
@@ -28,7 +28,7 @@ export function total(bills: readonly Bill[]): Bill {
 /** Return in sentences what machines cost that are to be made. */
 export function forecastWords(machines: MachineSet): string {
   const { size, detail, max_nodes } = machines;
-  const what = _n('%1 node of %2 at most', '%1 nodes of %2 at most', max_nodes, [size, detail].filter(Boolean).join(', '));
+  const what = _n('At most %1 node of %2', 'At most %1 nodes of %2', max_nodes, [size, detail].filter(Boolean).join(', '));
   return [`${what}.`, priceWords(machines), keptUpWords(machines.min_nodes)].filter(Boolean).join(' ');
 }
 
