@@ -344,25 +344,9 @@ class MachineLearning:
             job.error, job.status = f"the stand-in failed: {error!r}", "Failed"
 
     def _lead(self, job: Job) -> None:
-        for status in ("Queued", "Preparing", "Provisioning", "Starting"):
-            if not self._becomes(job, status):
-                job.status = "Canceled"
-                return
-            if status == "Preparing" and not self._builds(job):
-                return
-        while True:
-            self._lay_out(job)
-            self._start(job)
-            if job.canceled:
-                self._kill(job)  # it was, while its processes began
-            else:
-                job.status = "Running"
-            codes = [process.wait() for process in job.processes]
-            self._kill(job)
-            if not job.preempted:
-                break
-            job.preempted, job.processes = False, []
-            self._becomes(job, "Queued")
+        if not self._prepared(job):
+            return
+        codes = self._executed(job)
         if not job.canceled:
             self._becomes(job, "Finalizing")
         self._keep_outputs(job)
@@ -374,20 +358,45 @@ class MachineLearning:
         else:
             job.status = "Completed"
 
+    def _prepared(self, job: Job) -> bool:
+        for status in ("Queued", "Preparing", "Provisioning", "Starting"):
+            if status == "Preparing":
+                self._tell_build(job)
+            if not self._becomes(job, status):
+                job.status = "Canceled"
+                return False
+            if status == "Preparing" and self.build_error:
+                job.error, job.status = self.build_error, "Failed"
+                return False
+        return True
+
+    def _executed(self, job: Job) -> list[int]:
+        """Run the job's processes, anew when its nodes are taken away, and return their codes."""
+        while True:
+            self._lay_out(job)
+            self._start(job)
+            if job.canceled:
+                self._kill(job)  # it was, while its processes began
+            else:
+                job.status = "Running"
+            codes = [process.wait() for process in job.processes]
+            self._kill(job)
+            if not job.preempted:
+                return codes
+            job.preempted, job.processes = False, []
+            self._becomes(job, "Queued")
+
     def _becomes(self, job: Job, status: str) -> bool:
         job.status = status
         while status in self.holds and not job.canceled:
             time.sleep(0.02)
         return not job.canceled
 
-    def _builds(self, job: Job) -> bool:
+    def _tell_build(self, job: Job) -> None:
         if self.build_log:
             path = job.logs / "azureml-logs/20_image_build_log.txt"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(self.build_log)
-        if self.build_error:
-            job.error, job.status = self.build_error, "Failed"
-        return not self.build_error
 
     def _lay_out(self, job: Job) -> None:
         """Fetch the code as a node does, once for each."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.azure import catalogue
-from distdl_jupyter.clusters.azureml import checkup, code, job, run, states
+from distdl_jupyter.clusters.azureml import checkup, code, job, refusals, run, states
 from distdl_jupyter.clusters.azureml.client import Address, Workspace, submitting
 from distdl_jupyter.clusters.azureml.managed import Managed
 from distdl_jupyter.clusters.azureml.options import AzureMLOptions
@@ -94,10 +94,8 @@ class AzureMLCluster(Managed):
     def place(self, spec: JobSpec, ports: int, options: AzureMLOptions, context: Context) -> Placement:
         """Return the preview with words in place of ports: the first node chooses them."""
         context.tell("stage", "asking Azure ML for the workspace")
-        try:
+        with refusals.told(options):
             Workspace(Address.of(options)).info()
-        except AzureRefused as error:
-            raise job.refused(error) from None
         return dataclasses.replace(self.preview(spec, options), ports=tuple(late_port(n) for n in range(ports)))
 
     def start(self, spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> Run:

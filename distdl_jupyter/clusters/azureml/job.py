@@ -132,8 +132,9 @@ def _outputs(spec: JobSpec) -> dict[str, Any]:
 
     if not spec.outputs:
         return {}
-    place = data.source("outputs", spec.outputs)
-    where = _address(place.account, place.container, place.prefix)
+    # Where the job's own delivery puts them too: what has arrived there from the nodes is not sent a second time.
+    place = data.blob_place(spec.outputs, "outputs")
+    where = _address(place.account, place.container, f"{place.prefix}/{spec.id}/outputs")
     return {_OUTPUTS: Output(type="uri_folder", path=where, mode="upload")}
 
 

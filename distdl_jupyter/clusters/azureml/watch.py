@@ -33,6 +33,8 @@ _SETTLE, _SHORT = 10.0, 3.0
 _YOUNG = 60.0
 #: Seconds between two requests for the end.
 _AGAIN = 10.0
+#: The service takes the token no more.
+_UNAUTHORIZED = 401
 _BACK = frozenset({"Queued", "Preparing", "Provisioning", "Starting", "NotStarted"})
 
 
@@ -110,7 +112,8 @@ class Watch(threading.Thread):
         except NotSignedIn as error:
             self._miss(asked_at, f"{error.message} {error.hint}".strip(), "azure-signed-out")
         except DistDLError as error:
-            self._miss(asked_at, error.message, "azure-silent")
+            signed_out = getattr(error, "status", None) == _UNAUTHORIZED
+            self._miss(asked_at, error.message, "azure-signed-out" if signed_out else "azure-silent")
         else:
             self._answered()
 

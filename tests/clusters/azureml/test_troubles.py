@@ -1,0 +1,175 @@
+"""What goes wrong on Azure ML, and what a user hears of it: spoken to directly, without a supervisor."""
+
+import contextlib
+
+import pytest
+
+from distdl_jupyter.clusters.azureml import watch
+from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
+from distdl_jupyter.testing import WaitingContract
+from distdl_jupyter.testing.subject import Subject
+from tests.standin.server import Answer, refusal
+
+pytestmark = [pytest.mark.timeout(600)]
+
+COUNT = """
+import time
+for number in range({lines}):
+    print("line", number, flush=True)
+    time.sleep(0.05)
+"""
+
+
+class Lab(Subject):
+    name = "azureml"
+    process_count_per_node = 1
+    patience = 120.0
+
+    def __init__(self, ml, **options):
+        self.options = {**ml.options, **options}
+
+    @contextlib.contextmanager
+    def counting(self, lines):
+        """Start a job that counts, and yield its listener when it has begun to."""
+        with self.running(COUNT.format(lines=lines)) as (_, heard):
+            heard.until(lambda: len(heard.said(0)) > 5, self.patience, "the first lines")
+            yield heard
+
+    def ended(self, heard):
+        """Return what the rank said, when it has ended."""
+        heard.until_ended(1, self.patience)
+        heard.drain()
+        return [line for line in heard.said(0) if line.startswith("line")]
+
+
+class TestWaiting(WaitingContract):
+    name = "azureml"
+    process_count_per_node = 1
+    patience = 120.0
+
+    @pytest.fixture(autouse=True)
+    def _held(self, ml):
+        ml.holds.add("Queued")
+        type(self).options = ml.options
+
+
+def test_who_waits_sees_azures_state_and_the_images_build(ml):
+    ml.holds.add("Preparing")
+    ml.build_log = "Step 1/9 : FROM pytorch\nStep 2/9"
+    with Lab(ml).running("1") as (_, heard):
+        heard.until(lambda: "Step 1/9 : FROM pytorch" in heard.lines.get((None, "out"), []), 60, "the build's log")
+        wanted = "its image is being prepared; the first build takes some minutes (Preparing)"
+        heard.until(lambda: heard.run.waiting().endswith(wanted), 60, "Azure's state")
+        assert "Step 2/9" not in heard.lines[None, "out"], "a line without its end"
+
+
+def test_an_image_that_cannot_be_built_fails_the_job_with_azures_words_and_a_remedy(ml):
+    ml.build_log, ml.build_error = "ERROR: no matching distribution", "Image build failed. See the log."
+    with Lab(ml).running("1") as (_, heard):
+        heard.until_ended(1, 60)
+        heard.drain()
+        end = heard.exits[0]
+        assert (end.code, end.signal) == (None, None)
+        assert "Image build failed" in end.evidence
+        assert "option environment" in end.evidence
+        assert "ERROR: no matching distribution" in heard.lines[None, "out"]
+
+
+def test_what_an_images_shell_complains_about_is_shown(ml):
+    with Lab(ml, python="/nowhere/python").running("1") as (_, heard):
+        heard.until_ended(1, 60)
+        heard.drain()
+        assert any("/nowhere/python" in line for line in heard.lines[None, "out"])
+        assert "exited with status code 127" in heard.exits[0].evidence
+
+
+def test_nodes_that_are_taken_away_are_told_and_the_job_begins_anew(ml):
+    with Lab(ml).counting(60) as heard:
+        ml.holds.add("Queued")
+        ml.preempt(next(iter(ml.jobs.values())))
+        heard.until(lambda: any(one.code == "preempted" for one in heard.remarks), 60, "the remark")
+        ml.holds.clear()
+        said = Lab(ml).ended(heard)
+        assert heard.exits[0].code == 0
+        assert said[-60:] == [f"line {number}" for number in range(60)]
+
+
+def test_azure_that_is_silent_for_a_while_costs_nothing(ml, monkeypatch):
+    monkeypatch.setattr(watch, "_SILENCE", 0.1)
+    with Lab(ml).counting(100) as heard:
+        for _ in range(2):
+            ml.faults.append(("GET", "/logs/", Answer("<Error/>", 503)))
+            ml.faults.append(("GET", "/details", refusal(500, "InternalServerError", "An error occurred.")))
+            ml.faults.append(("GET", "/details", refusal(429, "TooManyRequests", "Too many requests.")))
+        ml.expire()
+        assert Lab(ml).ended(heard) == [f"line {number}" for number in range(100)]
+        assert [one.code for one in heard.remarks if one.code != "azureml"] in (["azure-silent", "azure-answers"], [])
+
+
+def test_a_sign_in_that_ends_while_a_job_runs_loses_nothing_of_it(ml, signed_in):
+    signed_in.login.lifetime = 4
+    with Lab(ml).counting(120) as heard:
+        expired = refusal(401, "ExpiredAuthenticationToken", "The access token expiry is in the past.")
+        ml.faults += [("GET", "/details", expired)] * 3
+        ml.expire()
+        assert Lab(ml).ended(heard) == [f"line {number}" for number in range(120)]
+        assert heard.exits[0].code == 0
+        codes = [one.code for one in heard.remarks if one.code.startswith("azure-")]
+        assert codes == ["azure-signed-out", "azure-answers"]
+
+
+def test_a_job_that_is_canceled_in_azure_says_so(ml, monkeypatch):
+    monkeypatch.setattr(watch, "_SETTLE", 1.0)
+    with Lab(ml).counting(600) as heard:
+        job = next(iter(ml.jobs.values()))
+        job.canceled = True
+        ml._kill(job)
+        heard.until_ended(1, 60)
+        assert (heard.exits[0].signal, heard.exits[0].evidence) == ("TERM", "The job was canceled in Azure ML.")
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"workspace": "nowhere"}, "no workspace nowhere"),
+        ({"compute": "nothing"}, "compute target 'nothing'"),
+        ({"resource_group": "empty"}, "no resource group empty"),
+        ({"environment": "none:7"}, "Environment"),
+    ],
+)
+def test_a_wrong_name_is_refused_with_the_option_to_change(ml, options, says):
+    with pytest.raises((LaunchFailed, InvalidSpec)) as failed:
+        Lab(ml, **options).sample("1").start()
+    assert says in failed.value.message
+    assert "option" in failed.value.hint or "Choose" in failed.value.hint
+    assert not ml.jobs
+
+
+def test_who_lacks_the_right_is_told_which_role_to_ask_for(ml):
+    ml.faults.append(("PUT", "/jobs/", refusal(403, "AuthorizationFailed", "The client does not have authorization.")))
+    with pytest.raises(LaunchFailed) as failed:
+        Lab(ml).sample("1").start()
+    assert "AzureML Data Scientist" in failed.value.hint
+
+
+def test_a_job_whose_answer_was_lost_is_followed_all_the_same(ml):
+    broken = Answer({"error": {"code": "InternalServerError", "message": "lost"}}, 400)
+    taken = ml._put_job
+
+    def lost(request):
+        taken(request)
+        return broken
+
+    ml.server.route("PUT", r".*/jobs/(?P<name>[^/]+)", _with_words(lost))
+    with Lab(ml).running("print('here')") as (_, heard):
+        heard.until_ended(1, 60)
+        assert heard.exits[0].code == 0
+
+
+def _with_words(handler):
+    def answer(request):
+        parts = request.path.split("/")
+        request.words |= {"sub": parts[2], "group": parts[4], "ws": parts[8]}
+        return handler(request)
+
+    return answer
