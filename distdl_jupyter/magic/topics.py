@@ -20,13 +20,13 @@ def azure(changes: Mapping[str, str]) -> Any:
     return azure_sign_in()
 
 
-def monitoring(changes: Mapping[str, str]) -> str:
-    """Change settings for monitoring and return them as text. Raises InvalidSpec."""
+def monitoring(changes: Mapping[str, str]) -> None:
+    """Change settings for monitoring and print them. Raises InvalidSpec."""
     from distdl_jupyter.monitoring import settings
 
     own = settings.change(**changes) if changes else settings.read()
     where = ", ".join(settings.destinations()) or "no variable of the environment says where to"
-    return f"enabled = {own.enabled}\ndestination = {where}"
+    print(f"enabled = {own.enabled}\ndestination = {where}", flush=True)  # noqa: T201 - a cell's output
 
 
 #: First word of the line -> what is done with its NAME=VALUE words.
