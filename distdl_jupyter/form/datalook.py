@@ -122,6 +122,8 @@ def _files(path: Path) -> Iterator[int]:
     for above, _, names in os.walk(path, onerror=_raise):
         for name in names:
             one = Path(above, name)
+            if not one.exists():
+                continue  # a link to nowhere
             if not os.access(one, os.R_OK):
                 raise PermissionError(13, "no permission", str(one))
             yield one.stat().st_size
