@@ -66,6 +66,8 @@ def spec_rows(spec: JobSpec) -> list[SpecRow]:
         ("price_per_hour", "Price", price(spec)),
         ("use_gpu", "GPU", {None: "", True: "required", False: "not used"}[spec.use_gpu]),
         *((name, name, str(value)) for name, value in {**spec.backend_options, **spec.cluster_options}.items()),
+        ("data", "Data", ", ".join(f"{one.name}={one.url}" for one in spec.data)),
+        ("outputs", "Outputs to", spec.outputs),
         ("environment_variables", "Environment", _variables(spec)),
         ("max_run_duration_seconds", "Stops after", words.duration(limit) if limit else ""),
         ("working_directory", "Directory", spec.working_directory),

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.rank import RankView
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.core.store import JobFolder
+    from distdl_jupyter.storage.staging import JobStaging
 
 _TICK = 0.1
 #: Seconds after which ranks that never meet are taken to be training all the same.
@@ -136,12 +137,20 @@ class Supervisor:
             if not self._cluster.can_attach or handle is None or not handle.nonce:
                 raise LaunchFailed("This kind of cluster cannot go on without its supervisor.")
             self._nonce = handle.nonce
-            run = self._cluster.attach(self._spec, handle.data, self._context(), resume.positions(self._past))
+            context = self._context()
+            context.staging = self._staging_again()
+            run = self._cluster.attach(self._spec, handle.data, context, resume.positions(self._past))
         except DistDLError:
             ledger.state(State.LOST, resume.lost(self._folder, ledger.view, self._spec.cluster))
             return None
         ledger.note("info", "The job was found again after its supervisor had died.", resume.FOUND_AGAIN)
         return run
+
+    def _staging_again(self) -> JobStaging | None:
+        """Return what answers the nodes' stagers, unless every rank was started before."""
+        if all(rank.pid is not None for rank in self._ledger.view.ranks):
+            return None
+        return data.staging(self._spec, self._ledger, lambda: None)
 
     def _context(self) -> Context:
         return Context(self._folder, self._own_environment(), _inherited(), tell=self._tell)

@@ -2,7 +2,7 @@
 
 A package with a plug-in of its own adds one test file and needs nothing but pytest:
 
-    from distdl_jupyter.testing import BackendContract, ClusterContract, WaitingContract
+    from distdl_jupyter.testing import BackendContract, ClusterContract, DataContract, WaitingContract
 
     class TestMyBackend(BackendContract):
         label = "mine"                              # as users write it: -b mine
@@ -13,6 +13,9 @@ A package with a plug-in of its own adds one test file and needs nothing but pyt
 
         @pytest.fixture(autouse=True)
         def _machines(self): ...                    # bring up what the options speak of
+
+    class TestMyData(DataContract):                 # where data is brought to nodes (``Cluster.stages``)
+        name = "mine"
 
     class TestMyQueue(WaitingContract):             # where jobs can wait for their turn
         name = "mine"
@@ -30,12 +33,13 @@ import sys
 if "pytest" in sys.modules:
     # Before they are imported: their asserts then show the values that differ.
     sys.modules["pytest"].register_assert_rewrite(
-        *(f"{__name__}.{name}" for name in ("backend", "description", "waiting", "running", "ending"))
+        *(f"{__name__}.{name}" for name in ("backend", "description", "waiting", "running", "ending", "data"))
     )
 
 from distdl_jupyter.testing.backend import BackendContract
 from distdl_jupyter.testing.cluster import ClusterContract
+from distdl_jupyter.testing.data import DataContract
 from distdl_jupyter.testing.description import DescriptionContract
 from distdl_jupyter.testing.waiting import WaitingContract
 
-__all__ = ["BackendContract", "ClusterContract", "DescriptionContract", "WaitingContract"]
+__all__ = ["BackendContract", "ClusterContract", "DataContract", "DescriptionContract", "WaitingContract"]

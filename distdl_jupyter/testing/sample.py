@@ -116,4 +116,5 @@ class Sample:
 
 
 def _inherited() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith("DISTDL_")}
+    kept = ("DISTDL_CACHE",)
+    return {name: value for name, value in os.environ.items() if not name.startswith("DISTDL_") or name in kept}
