@@ -106,7 +106,10 @@ class Managed(Cluster, ABC):
         if not options.compute:
             return []  # serverless nodes come and go with one job
         found = see(options)
-        return [_node(node, found.compute) for node in found.nodes] if found.compute else []
+        if found.compute is None:
+            return []
+        price = _price_of(found.compute)
+        return [_node(node, found.compute, price) for node in found.nodes]
 
     def machines(self, options: Any) -> Machines | None:
         """Return the compute cluster as a whole, None for serverless nodes."""
@@ -220,12 +223,12 @@ def _existing(options: Any) -> Compute:
     return compute
 
 
-def _node(told: Mapping[str, Any], compute: Compute) -> NodeInfo:
+def _node(told: Mapping[str, Any], compute: Compute, price: Price | None) -> NodeInfo:
     word = str(told.get("nodeState") or "").lower()
     state, detail = _NODES.get(word, ("unknown", f"Azure says {word or 'nothing'}"))
     run = str(told.get("runId") or "")
     size = known_size(compute.vm_size)
-    price = _price_of(compute) if word not in _FREE else None
+    billed = word not in _FREE
     return NodeInfo(
         name=str(told.get("nodeId", "")),
         state=state,
@@ -233,9 +236,9 @@ def _node(told: Mapping[str, Any], compute: Compute) -> NodeInfo:
         gpus=int(size.gpu_count) if size else 0,
         gpu_name=size.gpu if size else "",
         cores=(size.vcpus or 0) if size else 0,
-        billed=word not in _FREE,
-        cost_per_hour=price.per_hour if price else None,
-        currency=price.currency if price else "",
+        billed=billed,
+        cost_per_hour=price.per_hour if price and billed else None,
+        currency=price.currency if price and billed else "",
     )
 
 
