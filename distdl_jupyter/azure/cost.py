@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from distdl_jupyter.azure import prices, settings
-from distdl_jupyter.core.errors import DistDLError, InvalidSpec
+from distdl_jupyter.core.errors import InvalidSpec
 
 OWN = "your own figure"
 _FORM = re.compile(r"(\d+(?:[.,]\d+)?)\s*([A-Za-z]{3})?")
@@ -35,10 +35,7 @@ def of_node(given: Any, size: str | None, *, bills: bool, tier: str = "") -> Rat
         return own(given)
     if not bills or not size or tier.lower() in ("spot", "basic"):
         return None
-    try:
-        price = prices.known(size)
-    except DistDLError:
-        return None
+    price = prices.known(size)
     return Rate(price.per_hour, price.currency, price.source) if price else None
 
 

@@ -67,13 +67,12 @@ def ask(size: str = "", region: str = "", currency: str = "") -> list[Price]:
 
 
 def known(size: str, region: str = "", currency: str = "", *, low_priority: bool = False) -> Price | None:
-    """Return the price of a size as it was last told, None when it was not. Asks nobody."""
-    try:
-        region, currency = place(region, currency)
-    except InvalidSpec:
-        return None
+    """Return the price of a size as it was last told, None when it was not, or no region is set. Asks nobody."""
     tier: Tier = "low_priority" if low_priority else "dedicated"
-    found = _kept(region, currency).get(f"{_name(size)} {tier}".lower())
+    try:
+        found = _kept(*place(region, currency)).get(f"{_name(size)} {tier}".lower())
+    except DistDLError:
+        return None
     return Price(**found) if found else None
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from distdl_jupyter.azure import answers, identity, settings
 from distdl_jupyter.azure.rest import Rest
 from distdl_jupyter.azure.vm_size import ML_QUOTA, PREFIX, VM_QUOTA, Quota
-from distdl_jupyter.core.errors import AzureRefused, InvalidSpec, NotSignedIn
+from distdl_jupyter.core.errors import AzureRefused, DistDLError, InvalidSpec, NotSignedIn
 
 API_VERSION = "2021-07-01"
 SERVICE = "Resource SKUs API"
@@ -87,10 +87,13 @@ def refresh(region: str = "") -> Region:
 def known(region: str = "") -> Region | None:
     """Return what a region's answer was when it was last asked for, None when it was not. Asks nobody.
 
-    None too when the settings name another subscription since, and when there is no region.
+    None too when the settings name another subscription since or cannot be read, and when there is no region.
     """
-    own = settings.read()
-    region = (region or own.region).lower()
+    try:
+        own = settings.read()
+    except DistDLError:
+        return None
+    region = (region or own.region).lower().replace(" ", "")
     found = answers.read("skus", region) if region else None
     if found is None or (own.subscription_id and own.subscription_id != found.data["subscription"]):
         return None

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.azure import prices, successor_of
 from distdl_jupyter.azure.merged import sizes as known
-from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.words import money
 
 if TYPE_CHECKING:
@@ -59,8 +58,5 @@ def _row(size: VmSize) -> dict[str, Any]:
 
 def _price(name: str) -> str:
     """Return ``3.50 USD/h (who says so)``, "" where nobody did."""
-    try:
-        price = prices.known(name)
-    except DistDLError:
-        return ""
+    price = prices.known(name)
     return f"{money(price.per_hour, price.currency)}/h ({price.source})" if price else ""

@@ -7,7 +7,8 @@ from typing import Any
 
 from distdl_jupyter import registry
 from distdl_jupyter.advice import Request, advise
-from distdl_jupyter.azure import VmSize, catalogue, catalogue_date, find, successor_of
+from distdl_jupyter.azure import VmSize, catalogue, catalogue_date, find, prices, successor_of
+from distdl_jupyter.azure.merged import sizes
 from distdl_jupyter.clusters import gpus
 from distdl_jupyter.core.machine import cores
 from distdl_jupyter.form.history import past_jobs
@@ -53,7 +54,7 @@ def _sizes(query: VmSizesQuery) -> VmSizeList:
     words = query.q.lower().split()
     chosen = [
         size
-        for size in catalogue()
+        for size in sizes()
         if (query.retired or not size.retired)
         and (not query.series or size.series.lower() == query.series.lower())
         and (query.min_gpus is None or size.gpu_count >= query.min_gpus)
@@ -64,7 +65,7 @@ def _sizes(query: VmSizesQuery) -> VmSizeList:
 
 def _size(size: VmSize) -> VmSizeRow:
     same = [field.name for field in dataclasses.fields(VmSizeRow) if field.name not in _OWN]
-    later = successor_of(size)
+    later, price = successor_of(size), prices.known(size.name)
     return VmSizeRow(
         **{name: getattr(size, name) for name in same},
         gpu_count=float(size.gpu_count),
@@ -73,10 +74,17 @@ def _size(size: VmSize) -> VmSizeRow:
         retirement_date=str(size.retirement_date or ""),
         successor=later.size.name if later else "",
         successor_reason=later.reason if later else "",
+        quota=size.quota.text if size.quota else "",
+        price_per_hour=price.per_hour if price else None,
+        currency=price.currency if price else "",
+        price_source=price.source if price else "",
     )
 
 
-_OWN = {"gpu_count", "per_node", "fabric", "retirement_date", "successor", "successor_reason"}
+_OWN = {
+    "gpu_count", "per_node", "fabric", "retirement_date", "successor", "successor_reason", "quota", "price_per_hour",
+    "currency", "price_source",
+}  # fmt: skip
 
 
 class Advise(Handler):

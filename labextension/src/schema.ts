@@ -1426,6 +1426,11 @@ export interface components {
             retirement_date: string;
             successor: string;
             successor_reason: string;
+            restriction: string;
+            quota: string;
+            price_per_hour: number | null;
+            currency: string;
+            price_source: string;
             notes: string;
             sources: string[];
         };

@@ -1,0 +1,107 @@
+"""The form's line about money: only where something is paid for, only what somebody said, always with who said it."""
+
+from __future__ import annotations
+
+import pytest
+
+from distdl_jupyter import registry
+from distdl_jupyter.azure import prices, settings, skus
+from distdl_jupyter.form import costfields
+from distdl_jupyter.form.costfields import Rented, rented
+from distdl_jupyter.form.model import LaunchModel
+from distdl_jupyter.form.sizes import sizes
+from distdl_jupyter.targets import add
+from tests.standin.prices import Prices
+from tests.standin.skus import Skus
+
+A100 = "NC24ads_A100_v4"
+WORKSPACE = {"resource_group": "g", "workspace": "ws"}
+
+
+@pytest.fixture(autouse=True)
+def own_place(tmp_path, monkeypatch, azure_settings):
+    monkeypatch.setenv("DISTDL_CACHE", str(tmp_path / "cache"))
+    prices._questions.clear()
+
+
+def train():
+    return 1
+
+
+def test_this_machine_costs_nothing_and_a_price_of_ones_own_counts_anywhere() -> None:
+    form = LaunchModel(train, vm_size=A100)
+    assert form.cost == {}
+    form.node_count = 2
+    form.price_per_hour = "3.675 EUR"
+    assert form.cost["per_hour"] == "7.35 EUR"
+    assert form.cost["source"] == "your own figure"
+    assert "--price-per-hour '3.675 EUR'" in form.magic
+    assert form.options()["price_per_hour"] == "3.675 EUR"
+
+
+def test_a_price_that_is_none_is_said_beside_the_field() -> None:
+    form = LaunchModel(train, price_per_hour="3.5")
+    assert form.price_per_hour == "3.5"
+    form.price_per_hour = "much"
+    assert form.cost["wrong"]
+    assert form.cost["problem"].startswith("price_per_hour is 'much', but it takes the price of one node and hour.")
+    assert "per_hour" not in form.cost
+
+
+def test_rented_nodes_have_the_price_of_their_region(azure) -> None:
+    Prices(azure.server)
+    settings.change(region="westeurope")
+    told = costfields.shown(Rented(bills=True, size=A100), "", 2, 60)
+    assert (told["per_hour"], told["looking"], told["problem"]) == ("7.00 USD", False, "")
+    assert told["source"].startswith("Retail Prices API, westeurope, dedicated, 20")
+    assert told["words"] == "about 7.00 USD/h for 2 nodes"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "problem"),
+    [
+        (Rented(bills=True), "No VM size is chosen, so the price is not known."),
+        (Rented(bills=True, size=A100, interruptible=True), costfields.NOT_USUAL),
+        (Rented(bills=True, size=A100), "No region of Azure is set, and prices differ from region to region."),
+    ],
+)
+def test_why_a_price_is_not_known_is_said(nodes: Rented, problem: str) -> None:
+    told = costfields.shown(nodes, "", 1, 0)
+    assert told["problem"].startswith(problem)
+    assert "per_hour" not in told
+
+
+def test_what_is_rented_is_read_from_the_clusters_options(azure) -> None:
+    assert rented("local", A100) == Rented()
+    assert rented("nowhere", A100) == Rented()
+    assert registry.get("clusters", "azureml").bills
+    add("ml", "azureml", {**WORKSPACE, "vm_size": "Standard_" + A100, "job_tier": "Spot"})
+    assert rented("ml", "") == Rented(bills=True, size="Standard_" + A100, interruptible=True)
+    add("gpu", "azureml", {**WORKSPACE, "compute": "gpu-cluster"})
+    assert rented("gpu", A100) == Rented(bills=True, size=A100, exist=True)
+
+
+def test_rows_tell_what_azure_and_the_price_list_told(signed_in) -> None:
+    Skus(signed_in.server, signed_in.login)
+    Prices(signed_in.server)
+    settings.change(region="westeurope")
+    before = {row["name"]: row for row in sizes()}
+    assert not any(row["restriction"] or row["quota"] or row["price"] or row["told"] for row in before.values())
+    skus.refresh()
+    prices.ask()
+    rows = {row["name"]: row for row in sizes()}
+    assert rows[A100]["quota"] == "0 of 24 vCPUs used (Azure Machine Learning)"
+    assert rows[A100]["price"].startswith("3.50 USD/h (Retail Prices API, westeurope, dedicated, 20")
+    assert rows["ND96isr_H100_v5"]["restriction"] == "not available for your subscription in westeurope"
+    assert rows["ND999isr_H200_v9"]["gpu"] == "H200"
+    assert (before[A100]["gpu"], before[A100]["memory_gib"]) == ("A100", 80)
+
+
+def test_the_advice_on_a_limit_sets_the_form_s_own_field(azure) -> None:
+    add("gpu", "azureml", {**WORKSPACE, "compute": "gpu-cluster"})
+    form = LaunchModel(train, compute_target="gpu", price_per_hour="3.5")
+    limit = next(one for one in form.advice if one["code"] == "no-time-limit")
+    assert "about\xa03.50 USD/h" in limit["reason"] or "about 3.50 USD/h for 1 node" in limit["reason"]
+    form.apply("no-time-limit")
+    assert form.stop_after == 86_400
+    assert not any(one["code"] == "no-time-limit" for one in form.advice)
