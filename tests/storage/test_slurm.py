@@ -3,10 +3,12 @@
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
-from distdl_jupyter import submit, targets
+from distdl_jupyter import attach, submit, targets
 from distdl_jupyter.core.state import State
+from tests.clusters.ssh.lab import _is_supervisor
 from tests.conftest import wait_for
 from tests.slurm import needs_slurm, slurm_of  # noqa: F401
 from tests.storage.places import DISK, containing, reachable, seen
@@ -79,3 +81,25 @@ def test_cancel_on_the_way(lab, blob):
     assert job.state is State.CANCELED
     assert time.monotonic() - begin < 30
     assert not [pid for name in lab.names for pid in lab.hosts.running(name, "distdl_jupyter.host.staging")]
+
+
+def test_another_supervisor_answers_nodes_that_still_fetch_and_sends_the_outputs(lab, blob):
+    container = containing(blob)
+    # Each request is refused for its signature until the supervisor that would renew it is gone.
+    refused = lab.proxy.add("part-", status=403, code="AuthenticationFailed", times=1)
+    slow = lab.proxy.add("part-", rate=100_000, times=3)
+    job = run(seen, data={"train": container.place("cifar")}, outputs=container.place("runs"))
+    wait_for(lambda: slow.met, 120, "the first bytes")
+    folder = str(job.folder.path)
+    supervisors = [one for one in psutil.process_iter() if _is_supervisor(one, folder)]
+    assert supervisors
+    for one in supervisors:
+        one.kill()
+    again = lab.proxy.add("part-5", status=403, code="AuthenticationFailed", times=1)
+    found = attach(job.id).wait(200)
+    assert found.state is State.COMPLETED, found.view().reason
+    assert refused.met
+    assert again.met
+    assert [files for _, _, files in found.results()] == [{f"part-{n}": bytes([n]) for n in range(6)}] * 2
+    assert container.names(f"runs/{job.id}/results/")
+    no_signature_in(job.folder.path)
