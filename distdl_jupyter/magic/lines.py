@@ -77,7 +77,8 @@ class LineMagics:
 
     def _config(self, chosen: argparse.Namespace) -> Any:
         if chosen.settings and chosen.settings[0] in TOPICS:
-            return TOPICS[chosen.settings[0]](pairs(chosen.settings[1:]))
+            paged = hasattr(self._session.ip, "kernel")
+            return TOPICS[chosen.settings[0]](pairs(chosen.settings[1:]), paged)
         if chosen.clear:
             self._session.defaults.clear()
         changes = {name.replace("-", "_"): value for name, value in pairs(chosen.settings).items()}

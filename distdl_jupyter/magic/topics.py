@@ -6,10 +6,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 
-def azure(changes: Mapping[str, str]) -> Any:
-    """Change settings for Azure, sign in when a way was given, and return the panel. Raises InvalidSpec."""
+def azure(changes: Mapping[str, str], paged: bool = True) -> Any:  # noqa: FBT001, FBT002 - one of two places
+    """Change settings for Azure, sign in when a way was given, and show who is signed in.
+
+    On a page (``paged``) that is the panel, which is returned; in a terminal it is printed. Raises InvalidSpec.
+    """
     from distdl_jupyter.azure import identity, settings
     from distdl_jupyter.panels import azure_sign_in
+    from distdl_jupyter.presentation import azure as shown
 
     given = dict(changes)
     if given.get("credential"):
@@ -17,10 +21,13 @@ def azure(changes: Mapping[str, str]) -> Any:
         identity.sign_in(kind, **given)
     elif given:
         settings.change(**given)
-    return azure_sign_in()
+    if paged:
+        return azure_sign_in()
+    print("\n".join(shown.lines(shown.page())), flush=True)  # noqa: T201 - the line's output
+    return None
 
 
-def monitoring(changes: Mapping[str, str]) -> None:
+def monitoring(changes: Mapping[str, str], _paged: bool = True) -> None:  # noqa: FBT001, FBT002 - as above
     """Change settings for monitoring and print them. Raises InvalidSpec."""
     from distdl_jupyter.monitoring import settings
 
@@ -29,5 +36,5 @@ def monitoring(changes: Mapping[str, str]) -> None:
     print(f"enabled = {own.enabled}\ndestination = {where}", flush=True)  # noqa: T201 - a cell's output
 
 
-#: First word of the line -> what is done with its NAME=VALUE words.
-TOPICS: dict[str, Callable[[Mapping[str, str]], Any]] = {"azure": azure, "monitoring": monitoring}
+#: First word of the line -> what is done with its NAME=VALUE words, on a page or in a terminal.
+TOPICS: dict[str, Callable[..., Any]] = {"azure": azure, "monitoring": monitoring}

@@ -18,7 +18,7 @@ from distdl_jupyter.presentation.plain import plain
 
 
 class AzurePanel(anywidget.AnyWidget):
-    """The panel on the page; as text it says who is signed in."""
+    """The panel on the page. Its text, which a notebook keeps, names nobody."""
 
     _esm = asset("azure.js")
     _css = asset("panels.css")
@@ -29,7 +29,7 @@ class AzurePanel(anywidget.AnyWidget):
         reachable(self)
 
     def __repr__(self) -> str:
-        return "\n".join(azure.lines(azure.page()))
+        return "Sign in to Azure: run this cell to see who is signed in."
 
     def _heard(self, _: Any, message: Mapping[str, Any], __: Any) -> None:
         if message.get("type") == "azure":

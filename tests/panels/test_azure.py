@@ -21,19 +21,26 @@ def test_what_cannot_be_is_refused_with_its_field(azure):
     assert "which it does not know" in answer({"ask": "dance"})["error"]["message"]
 
 
-def test_as_text_it_says_who_is_signed_in_and_how_else_one_could(azure):
-    text = repr(azure_sign_in())
+def test_in_a_terminal_the_magic_says_who_is_signed_in_and_how_else_one_could(azure, capsys):
+    topics.azure({}, paged=False)
+    text = capsys.readouterr().out
     assert text.startswith("Nobody is signed in to Azure.\nWays to sign in:\n")
     assert "(suggested here)" in text
 
 
-def test_the_magic_sets_and_signs_in(signed_in):
+def test_what_a_notebook_keeps_names_nobody(signed_in):
+    data, _ = azure_sign_in()._repr_mimebundle_()
+    assert data["text/plain"] == "Sign in to Azure: run this cell to see who is signed in."
+    assert CLIENT not in repr(data)
+
+
+def test_the_magic_sets_and_signs_in(signed_in, capsys):
     settings.change(credential="")
-    panel = topics.azure({"credential": "environment", "subscription_id": "s-9"})
-    assert isinstance(panel, AzurePanel)
-    assert repr(panel).startswith(f"Signed in to Azure as app {CLIENT}, by environment.")
-    assert "subscription_id s-9" in repr(panel)
-    topics.azure({"subscription_id": ""})
+    topics.azure({"credential": "environment", "subscription_id": "s-9"}, paged=False)
+    text = capsys.readouterr().out
+    assert text.startswith(f"Signed in to Azure as app {CLIENT}, by environment.")
+    assert "subscription_id s-9" in text
+    assert isinstance(topics.azure({"subscription_id": ""}), AzurePanel)
     assert settings.read().subscription_id == ""
     with pytest.raises(Exception, match="setting for Azure"):
         topics.azure({"tenant": "x"})
