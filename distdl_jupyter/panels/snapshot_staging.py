@@ -16,17 +16,21 @@ if TYPE_CHECKING:
 def staging(view: JobView) -> Html:
     """Return a line for each source and node: name, bar, share, bytes; nothing for a job without data."""
     found = bars(view)
-    return div("padding:4px 12px 8px;max-width:720px", join(map(_line, found))) if found else Html("")
+    return div("padding:4px 12px 8px;max-width:860px", join(map(_line, found))) if found else Html("")
+
+
+_NUMBERS = "font-variant-numeric:tabular-nums"
 
 
 def _line(bar: StagingBar) -> Html:
     part = share(bar)
     fill = span(f"display:block;height:4px;border-radius:2px;background:{BRAND};width:{100 * part:.1f}%")
+    name = text(f"{bar.source} · {where(bar)} ", 80)
+    percent = Html(f" {words.percent(part, 1)} ")
     return div(
         "display:flex;flex-wrap:wrap;gap:2px 12px;align-items:center;padding:2px 0;font-size:12px;line-height:18px",
-        span(f"flex:0 1 200px;min-width:92px;overflow-wrap:anywhere;color:{INK}",
-             text(f"{bar.source} · {where(bar)} ", 80)),
-        span(f"flex:1 1 120px;border-radius:2px;background:{BORDER_2}", fill),
-        span(f"flex:none;font-variant-numeric:tabular-nums;color:{INK}", Html(f" {words.percent(part, 1)} ")),
-        span(f"flex:none;font-variant-numeric:tabular-nums;color:{INK_2}", text(says(bar), 120)),
-    )  # fmt: skip
+        span(f"flex:0 0 180px;overflow-wrap:anywhere;color:{INK}", name),
+        span(f"flex:0 0 180px;border-radius:2px;background:{BORDER_2}", fill),
+        span(f"flex:0 0 40px;text-align:right;{_NUMBERS};color:{INK}", percent),
+        span(f"flex:1 1 200px;{_NUMBERS};color:{INK_2}", text(says(bar), 120)),
+    )
