@@ -120,6 +120,24 @@ def test_a_script_that_is_not_here_is_named(folder):
         batchai.draft(job(folder, horovodSettings=settings))
 
 
+def test_a_script_that_the_preparation_had_fetched_is_found_by_its_path(folder):
+    (folder / "benchmarks").mkdir()
+    (folder / "benchmarks" / "bench.py").write_text("print(1)\n")
+    settings = {"pythonScriptFilePath": "$AZ_BATCHAI_JOB_TEMP/fetched/benchmarks/bench.py"}
+    found = batchai.read(job(folder, horovodSettings=settings))
+    assert found.script == (folder / "benchmarks" / "bench.py").resolve()
+
+
+def test_variables_that_nothing_sets_are_named(folder):
+    settings = {**HOROVOD["properties"]["horovodSettings"],
+                "commandLineArgs": "--hosts $AZ_BATCHAI_WORKER_HOSTS --store $AZ_BATCHAI_SHARED_JOB_TEMP"}  # fmt: skip
+    told = rows(batchai.explain(job(folder, horovodSettings=settings)), "variable")
+    assert [(row.said, row.how) for row in told] == [
+        ("$AZ_BATCHAI_WORKER_HOSTS", "ignored"),
+        ("$AZ_BATCHAI_SHARED_JOB_TEMP", "changed"),
+    ]
+
+
 def test_mounts_say_where_the_script_is(folder, tmp_path_factory):
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     (elsewhere / "mnist.py").write_text("print(1)\n")
@@ -224,7 +242,8 @@ def test_every_field_of_the_job_stands_in_the_table(folder):
         ("customToolkitSettings", {"commandLine": "mpirun python t.py"}, 2, "", 2),
         ("chainerSettings", {"pythonScriptFilePath": "t.py", "processCount": 2}, 1, "", 2),
         ("cntkSettings", {"pythonScriptFilePath": "t.py", "languageType": "Python"}, 1, "", 1),
-        ("caffe2Settings", {"pythonScriptFilePath": "t.py"}, 2, "plain", 1),
+        ("caffe2Settings", {"pythonScriptFilePath": "t.py"}, 2, "torch", 2),
+        ("caffe2Settings", {"pythonScriptFilePath": "t.py"}, 1, "plain", 1),
     ],
 )
 def test_each_kind_of_settings(toolkit, settings, nodes, backend, processes):

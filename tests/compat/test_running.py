@@ -114,3 +114,33 @@ def test_what_is_missing_is_said_before_anything_starts(folder, capsys):
 def test_one_thing_is_submitted_at_a_time():
     with pytest.raises(TypeError, match=r"batchai_job='job\.json'"):
         submit(print, batchai_job="job.json")
+
+
+TORCH = """
+import argparse
+import torch, torch.distributed as dist
+parser = argparse.ArgumentParser()
+parser.add_argument("--dist-url")
+for name in ("--rank", "--world-size"):
+    parser.add_argument(name, type=int)
+chosen = parser.parse_args()
+dist.init_process_group("gloo", init_method=chosen.dist_url, rank=chosen.rank, world_size=chosen.world_size)
+total = torch.ones(1)
+dist.all_reduce(total)
+print("total", total.item(), "of rank", dist.get_rank())
+dist.destroy_process_group()
+"""
+
+
+def test_a_script_of_pytorch_meets_by_batch_ai_s_own_variables(tmp_path):
+    (tmp_path / "meet.py").write_text(TORCH)
+    settings = {
+        "pythonScriptFilePath": "$AZ_BATCHAI_JOB_MOUNT_ROOT/scripts/pytorch/meet.py",
+        "commandLineArgs": "--world-size 2 --dist-url $AZ_BATCHAI_PYTORCH_INIT_METHOD --rank $AZ_BATCHAI_TASK_INDEX",
+        "communicationBackend": "gloo",
+    }
+    (tmp_path / "job.json").write_text(json.dumps({"nodeCount": 2, "pyTorchSettings": settings}))
+    job = submit(batchai_job=str(tmp_path / "job.json")).wait(120)
+    assert job.state is State.COMPLETED, job.view().reason
+    said = sorted(str(line) for line in job.logs() if "total" in str(line))
+    assert said == ["total 2.0 of rank 0", "total 2.0 of rank 1"]

@@ -18,11 +18,14 @@ from distdl_jupyter.core.errors import InvalidSpec
 
 _OUTPUTS = "$DISTDL_JOB_DIR/outputs"
 _TEMPORARY = "$DISTDL_JOB_DIR/temporary"
+_SHARED = "AZ_BATCHAI_SHARED_JOB_TEMP"
+_NAMED = re.compile(r"\$\{?(AZ_BATCH\w+)")
 #: Variables that Batch AI set in every job, and what stands for them in a rank.
 _ALWAYS = {
     **dict.fromkeys(ROOTS, "$DISTDL_JOB_DIR/mounts/node-$DISTDL_NODE_RANK"),
     "AZ_BATCHAI_JOB_WORK_DIR": "$PWD",
     "AZ_BATCHAI_JOB_TEMP": _TEMPORARY,
+    _SHARED: _TEMPORARY,
     "AZ_BATCHAI_STDOUTERR_DIR": _OUTPUTS,
     "AZ_BATCHAI_TASK_INDEX": "$DISTDL_RANK",
 }
@@ -54,6 +57,12 @@ class Folders:
         found = self._script_place.folder
         return found.resolve() if found is not None and found.is_file() else None
 
+    @property
+    def mount_of_script(self) -> str:
+        """The mount in which Batch AI found the script, "NAME" when it was in none."""
+        place = self._script_place
+        return place.volume.path if place.volume else place.below.partition("/")[0] or "NAME"
+
     def text(self, path: str) -> str | None:
         """Return the text of a shell script that a path names, None when it is not here or no text."""
         found = self._volumes.place(path, self._inputs, folder=False).folder
@@ -78,6 +87,7 @@ class Folders:
             self._reference(below, found)
         for one in self._fields.get("outputDirectories", ()):
             self._output(one, found)
+        self._say_unset(texts, found)
         if said := self._fields.get("stdOutErrPathPrefix"):
             found.say("stdOutErrPathPrefix", said, "the log stays with the job: job.logs(), distdl logs", "changed")
         for told in self._mounts:
@@ -168,6 +178,15 @@ class Folders:
             became += f", copied to {found.options.setdefault('outputs', where)} at the end"
         found.say(f"outputDirectories {id_}", prefix, became, "changed")
 
+    def _say_unset(self, texts: list[str], found: Imported) -> None:
+        named = dict.fromkeys(name for text in texts for name in _NAMED.findall(text))
+        for name in named:
+            if name not in self.variables:
+                found.say("variable", f"${name}", "nothing sets it here, it stays as it is", "ignored")
+        if _SHARED in named:
+            became = "a folder of the job: all nodes see it only where they share the job's folder"
+            found.say("variable", f"${_SHARED}", became, "changed")
+
     def _say_mounts(self, told: Mapping[str, Any], found: Imported) -> None:
         for name in KINDS:
             for one in told.get(name, ()):
@@ -185,7 +204,7 @@ class Folders:
 
 
 def _unknown(place: Place, path: str) -> InvalidSpec:
-    kind = WORDS[place.volume.kind] if place.volume else "place"
+    kind = WORDS[place.volume.kind] if place.volume else "mount"
     top = place.volume.path if place.volume else place.below.partition("/")[0]
     hint = f'Say where its files are: batchai_mounts={{"{top or path}": "shared:/PATH"}}.'
     what = f"The {kind} {top or path} of Batch AI is not here, and the job reads {path}."

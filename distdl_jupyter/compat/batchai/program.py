@@ -95,8 +95,9 @@ def _mpi_script(settings: Mapping[str, Any], nodes: int) -> Program:
     return _script(settings, nodes, backend=BY_SCRIPT)
 
 
-def _single_script(settings: Mapping[str, Any], _nodes: int) -> Program:
-    return _script(settings, 1, backend=_PLAIN, processes=1)
+def _one_each(settings: Mapping[str, Any], nodes: int) -> Program:
+    """Batch AI ran Caffe2's script once on each node; the script lets them meet by itself."""
+    return _script(settings, nodes, backend="torch" if nodes > 1 else _PLAIN, processes=nodes)
 
 
 def _no_command(_settings: Mapping[str, Any], _nodes: int) -> Program:
@@ -136,6 +137,6 @@ _READERS: dict[str, Callable[[Mapping[str, Any], int], Program]] = {
     "customToolkitSettings": _no_command,
     "chainerSettings": _mpi_script,
     "cntkSettings": _mpi_script,
-    "caffe2Settings": _single_script,
+    "caffe2Settings": _one_each,
     "caffeSettings": _mpi_script,
 }

@@ -79,9 +79,9 @@ def _script(kind: str, said: str, told: Program, folder: Path, folders: Folders,
     found.script = folders.script(told.script)
     if found.script is None:
         where = f" Batch AI saw it as {told.script}." if "$" in told.script else ""
-        found.lack(kind, said, InvalidSpec(
-            f"The script {told.script.rpartition('/')[2]} is not here.{where}", field="entry_script",
-            hint='Put it beside job.json, or say where its folder is: batchai_mounts={"NAME": "PATH"}.'))  # fmt: skip
+        hint = f'Put it beside job.json, or: batchai_mounts={{"{folders.mount_of_script}": "PATH"}}.'
+        what = f"The script {told.script.rpartition('/')[2]} is not here.{where}"
+        found.lack(kind, said, InvalidSpec(what, field="entry_script", hint=hint))
     else:
         found.say(kind, said, f"script {short(found.script, folder)}", "changed")
     found.arguments = told.arguments

@@ -79,7 +79,7 @@ class Volumes:
             text = "/".join(part for part in (inputs.get(found[1], ""), found[2]) if part)
         rooted = _ROOTED.fullmatch(text)
         if rooted is None:
-            return Place(self._plain(text))
+            return Place(self._plain(text) or self._found(_below_variable(text), folder=folder))
         below = rooted[1].strip("/")
         volume = next((one for one in self._deepest_first() if _is_in(below, one.path)), None)
         return Place(self._said(below) or self._known(below, volume, folder=folder), below, volume)
@@ -111,7 +111,7 @@ class Volumes:
 
     def _found(self, below: str, *, folder: bool) -> str:
         """Return what lies beside job.json under this path, or under its end."""
-        parts = PurePosixPath(below).parts
+        parts = PurePosixPath(below).parts if below else ()
         # A folder of data is not guessed by its last name alone: another one may have it too.
         for at in range(len(parts) if not folder else min(2, len(parts))):
             path = self._beside.joinpath(*parts[at:])
@@ -127,6 +127,11 @@ def references(text: str) -> Iterator[str]:
         path = PurePosixPath(below)
         # Of a file the folder is needed.
         yield str(path.parent) if path.suffix and len(path.parts) > 1 else below
+
+
+def _below_variable(text: str) -> str:
+    """Return what follows a variable at a path's beginning, such as a folder that the preparation had filled."""
+    return text.partition("/")[2] if text.startswith("$") else ""
 
 
 def _is_in(below: str, path: str) -> bool:
