@@ -7,6 +7,7 @@ in the keeper (``azure.keeper``) only. Imports azure-identity when a credential 
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import socket
@@ -41,6 +42,7 @@ _IMDS = ("169.254.169.254", 80)
 
 def unattended(kind: str, settings: AzureSettings) -> TokenCredential:
     """Return a credential that asks nobody. Raises NotSignedIn when what it needs is not here."""
+    _hush()
     makers: dict[str, Callable[[AzureSettings], Any]] = {
         "cli": _cli,
         "environment": _environment,
@@ -69,6 +71,7 @@ def attended(
     """
     from azure.identity import DeviceCodeCredential, InteractiveBrowserCredential
 
+    _hush()
     common = {**_place(settings), **cache, "disable_automatic_authentication": True, "authentication_record": record}
     if record is not None:  # It holds the authority itself; azure-identity takes no second one.
         del common["authority"]
@@ -97,6 +100,13 @@ def _stoppable(stopped: threading.Event) -> Any:
             return super().send(request, **more)
 
     return Stoppable()
+
+
+def _hush() -> None:
+    """Keep what azure-identity logs of a failure off a terminal where nobody set logging up: we tell it once."""
+    logger = logging.getLogger("azure.identity")
+    if not logger.handlers:
+        logger.addHandler(logging.NullHandler())
 
 
 def variables_missing() -> list[str]:
@@ -163,7 +173,7 @@ def _managed_identity(settings: AzureSettings) -> Any:
     from azure.identity import ManagedIdentityCredential
 
     if not identity_told() and not _answers(_IMDS):
-        raise problems.explained("no response from the IMDS")
+        raise problems.explained("ManagedIdentityCredential authentication unavailable")
     return ManagedIdentityCredential(client_id=settings.client_id or os.environ.get("DEFAULT_IDENTITY_CLIENT_ID"))
 
 

@@ -148,7 +148,7 @@ _TEXTS: tuple[tuple[str, tuple[str, str]], ...] = (
         ),
     ),
     (
-        "no response from the IMDS",
+        "ManagedIdentityCredential authentication unavailable",
         ("This machine has no managed identity.", "It is for machines of Azure; sign in otherwise here."),
     ),
     ("The sign-in was cancelled", ("The sign-in was cancelled.", "Start again when you want to.")),

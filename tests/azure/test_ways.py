@@ -1,6 +1,7 @@
 """The ways to sign in that ask nobody, as programs and endpoints of this machine; and what is said of them."""
 
 import json
+import os
 import subprocess
 import sys
 import textwrap
@@ -196,6 +197,9 @@ def test_the_command_line_signs_in_lists_subscriptions_and_signs_out(signed_in):
     assert distdl("sign-out") == "Signed out of Azure.\n"
     said = distdl("status", code=1)
     assert "Nobody is signed in to Azure." in said
+    wrong = distdl("sign-in", "--credential", "environment", code=2, env={**os.environ, "AZURE_CLIENT_SECRET": "no"})
+    assert len(wrong.splitlines()) == 1
+    assert wrong.startswith("distdl: The client secret is wrong")
     assert not [secret for secret in signed_in.login.given if secret in said]
 
 
