@@ -65,11 +65,8 @@ clean: ## Remove all that the other targets made here (built Horovod wheels stay
 $(STAMPS)/prerequisites:
 	@python=$$(.ci/prerequisites "$(PYTHON)") && mkdir -p $(STAMPS) && printf '%s\n' "$$python" >$@
 
-# An older pip gives up on the packages of Azure and OpenTelemetry, which pin each other.
 $(STAMPS)/venv: | $(STAMPS)/prerequisites
 	@test -x $(PY) || $(STEP) "Making $(VENV)" "$$(cat $(STAMPS)/prerequisites)" -m venv $(VENV)
-	@$(PY) -c 'import sys; from importlib.metadata import version; sys.exit(int(version("pip").split(".")[0]) < 25)' || \
-		$(STEP) "Updating pip" $(PIP) --upgrade pip
 	@touch $@
 
 # First and alone: the index's newest torch brings several GB of CUDA.
@@ -89,7 +86,10 @@ $(BUNDLE): $(FRONT_END) $(MODULES)
 # pip writes install.json through the link that .ci/develop makes, and would find it twice the next time.
 TWICE := distdl_jupyter/labextension/install.json
 
+# An older pip gives up on the packages of Azure and OpenTelemetry, which pin each other.
 $(STAMPS)/package: pyproject.toml | $(STAMPS)/torch $(BUNDLE)
+	@$(PY) -c 'import sys; from importlib.metadata import version; sys.exit(int(version("pip").split(".")[0]) < 25)' || \
+		$(STEP) "Updating pip" $(PIP) --upgrade pip
 	@rm -f $(TWICE)
 	@$(STEP) "Installing distdl_jupyter" $(PIP) -e '.[torch,mpi,demo]'
 	@.ci/develop $(VENV)
