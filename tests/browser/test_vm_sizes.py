@@ -1,0 +1,124 @@
+"""VM sizes in the form: filtered by mouse and keyboard, with what Azure and the price list said of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Locator, expect
+
+from distdl_jupyter.azure import prices, settings, skus
+from tests.browser.conftest import PATIENCE, Book, Lab
+from tests.installation import Installation
+from tests.standin.prices import Prices
+from tests.standin.skus import Skus
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
+
+RENTED = """from distdl_jupyter import add_cluster
+add_cluster("rented", "azureml", resource_group="lab", workspace="vision", vm_size="Standard_NC24ads_A100_v4")"""
+FORM = """from distdl_jupyter import launcher
+def train():
+    return 1
+launcher(train, compute_target="rented", process_count_per_node=1)"""
+TRAIN = "total = sum(range(10))"
+
+
+@pytest.fixture
+def asked_lab(
+    installed: Installation, tmp_path: Path, signed_in: Any, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Lab]:
+    """A JupyterLab whose user has asked Azure for sizes and prices in West Europe today."""
+    lab = Lab(installed, tmp_path)
+    lab.settings("@jupyterlab/apputils-extension:notification", {"fetchNews": "false", "checkForUpdates": False})
+    lab.settings("@jupyterlab/docmanager-extension:plugin", {"autosave": False})
+    monkeypatch.setenv("DISTDL_CACHE", str(lab.home / ".cache" / "distdl"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(lab.home / ".cache"))
+    settings.change(region="westeurope")
+    Skus(signed_in.server, signed_in.login)
+    Prices(signed_in.server)
+    skus.refresh()
+    prices.ask()
+    (lab.home / "config").mkdir()
+    own = {"cloud": str(signed_in.cloud), "region": "westeurope", "credential": "device_code"}
+    (lab.home / "config" / "distdl_azure.json").write_text(json.dumps(own))
+    try:
+        lab.start()
+        yield lab
+    finally:
+        lab.stop()
+
+
+@pytest.fixture
+def book(asked_lab: Lab, chromium: Browser) -> Book:
+    context = chromium.new_context(viewport={"width": 1440, "height": 1100}, device_scale_factor=1.5)
+    context.set_default_timeout(PATIENCE * 1000)
+    book = Book(context.new_page(), asked_lab)
+    asked_lab.write("sizes.ipynb", [RENTED, FORM, TRAIN])
+    book.open_desk("sizes.ipynb")
+    return book
+
+
+def names(form: Locator) -> list[str]:
+    return form.locator(".dd-vm tbody .dd-vm-name").all_inner_texts()
+
+
+def test_sizes_are_filtered_and_say_what_azure_and_the_price_list_said(book: Book) -> None:
+    expect.set_options(timeout=PATIENCE * 1000)
+    book.run(0)
+    book.run(1)
+    form = book.cell(1).locator(".dd-form")
+    expect(form.locator(".dd-cost-sum")).to_have_text("about 3.50 USD/h for 1 node")
+    expect(form.locator(".dd-cost")).to_contain_text("Retail Prices API, westeurope, dedicated, 20")
+
+    model, memory = form.get_by_label("GPU model"), form.get_by_label("Memory of each GPU")
+    model.focus()
+    book.page.keyboard.type("H100")
+    expect(form.locator("tr.dd-barred", has_text="ND96isr_H100_v5")).to_contain_text(
+        "not available for your subscription in westeurope"
+    )
+    assert all("H100" in name for name in names(form))
+    model.select_option("")
+    memory.select_option("141")
+    expect(form.locator(".dd-vm tbody")).not_to_contain_text("H100")
+    assert "ND96isr_H200_v5" in names(form)
+    assert "ND999isr_H200_v9" not in names(form)  # nobody says how much memory it has
+    memory.select_option("")
+    model.select_option("H200")
+    assert names(form) == ["ND999isr_H200_v9", "ND96isr_H200_v5"]
+    model.select_option("A100")
+    form.get_by_role("radio", name="NC24ads_A100_v4").focus()
+    book.page.keyboard.press("Space")
+    expect(form.locator("tr.dd-chosen")).to_contain_text("NC24ads_A100_v4")
+    told = form.locator(".dd-vm-told")
+    expect(told).to_contain_text("Quota: 0 of 24 vCPUs used (Azure Machine Learning).")
+    expect(told).to_contain_text("Price: 3.50 USD/h (Retail Prices API, westeurope, dedicated, 20")
+
+    form.get_by_role("spinbutton", name="Nodes").fill("2")
+    form.get_by_role("spinbutton", name="Nodes").press("Enter")
+    expect(form.locator(".dd-cost-sum")).to_have_text("about 7.00 USD/h for 2 nodes")
+    expect(form).to_contain_text("No time limit")
+    book.picture("launch-form-prices", form)
+    price = form.get_by_label("Price of a node and hour")
+    price.fill("much")
+    price.press("Enter")
+    expect(form.locator(".dd-cost [role=alert]")).to_contain_text("it takes the price of one node and hour")
+    price.fill("4 EUR")
+    price.press("Enter")
+    expect(form.locator(".dd-cost-sum")).to_have_text("about 8.00 EUR/h for 2 nodes")
+    expect(form.locator("footer")).to_contain_text("--price-per-hour '4 EUR'")
+    form.get_by_role("button", name="Stop after 24 h").click()
+    expect(form).not_to_contain_text("No time limit")
+
+    book.page.evaluate("() => { window.jupyterapp.shell.currentWidget.content.activeCellIndex = 2; }")
+    book.page.locator(".jp-NotebookPanel-toolbar").get_by_text("Run distributed").click()
+    page_form = book.cell(2).locator(".dd-form")
+    page_form.get_by_label("GPU model").select_option("T4")
+    expect(page_form.locator(".dd-vm tbody tr")).to_have_count(4)
+    expect(page_form.locator(".dd-cost")).to_be_hidden()
+    page_form.get_by_label("Memory of each GPU").select_option("80")
+    expect(page_form).to_contain_text("No size matches.")
+    assert book.errors == []
