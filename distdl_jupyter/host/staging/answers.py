@@ -61,8 +61,8 @@ def code(answer: http.client.HTTPResponse) -> str:
     return str(answer.headers.get("x-ms-error-code") or (found.group(1).decode() if found else answer.reason))
 
 
-def patience(answer: http.client.HTTPResponse) -> float | None:
-    """Return the seconds that the service asks to wait, None where it says nothing of it."""
+def patience(answer: http.client.HTTPResponse) -> float:
+    """Return the seconds that the service asks to wait, 0 where it says nothing of it."""
     if (milliseconds := answer.headers.get("x-ms-retry-after-ms", "")).isdigit():
         return min(int(milliseconds) / 1000, _PATIENCE)
     told = answer.headers.get("Retry-After", "")
@@ -71,7 +71,7 @@ def patience(answer: http.client.HTTPResponse) -> float | None:
     try:
         return max(0.0, min(email.utils.parsedate_to_datetime(told).timestamp() - time.time(), _PATIENCE))
     except ValueError:
-        return None
+        return 0.0
 
 
 def refusal(source: str, name: str, status: int, told: str) -> Failure:

@@ -40,11 +40,12 @@ class Feed:
 
 
 class _Again(Exception):
-    """The request may be made again after ``wait`` seconds (None: as long as attempts have it)."""
+    """The request may be made again, after ``wait`` seconds at least; ``at_once`` where something was mended."""
 
-    def __init__(self, why: str, wait: float | None = None) -> None:
+    def __init__(self, why: str, wait: float = 0.0, *, at_once: bool = False) -> None:
         super().__init__(why)
         self.wait = wait
+        self.at_once = at_once
 
 
 class Fetcher:
@@ -119,7 +120,7 @@ class Fetcher:
             self._connection(feed).close()
         if answer.status in (401, 403):
             feed.access.refused(number, answer.status, code)
-            raise _Again("the signature has ended", 0.0)
+            raise _Again("the signature has ended", at_once=True)
         if answer.status in answers.BUSY:
             feed.note("throttled", f"Azure Blob asks for patience ({answer.status} {code}).")
             raise _Again(f"{answer.status} {code}", answers.patience(answer))
@@ -145,10 +146,9 @@ class Fetcher:
             raise answers.untrusted(feed.source, host, error)
         if attempt >= _ATTEMPTS:
             raise answers.silent(feed.source, host, item.name, error)
-        wait = error.wait if isinstance(error, _Again) else None
-        if wait is None:
-            wait = min(_FIRST * 2 ** (attempt - 1), _LONGEST) * random.uniform(0.7, 1.3)  # noqa: S311 - no secret
-        self._sleep(wait)
+        told, at_once = (error.wait, error.at_once) if isinstance(error, _Again) else (0.0, False)
+        usual = min(_FIRST * 2 ** (attempt - 1), _LONGEST) * random.uniform(0.7, 1.3)  # noqa: S311 - no secret
+        self._sleep(0.0 if at_once else max(told, usual))
 
     def _cut(self, feed: Feed) -> None:
         self._connection(feed).close()

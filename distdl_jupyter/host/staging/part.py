@@ -143,8 +143,10 @@ class Part:
             os.fsync(self._fd)
             Path(self.path + RANGES).unlink()
 
-    def drop(self) -> None:
-        """Take it away; the list stays, which may be that of the whole file."""
+    def drop(self, *, listed: bool = False) -> None:
+        """Take it away, with its list where that is its own and not that of the whole file."""
+        if listed:
+            Path(self.path + RANGES).unlink(missing_ok=True)
         Path(self.path + PART).unlink()
         self.close()
 

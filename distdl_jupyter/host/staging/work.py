@@ -75,7 +75,7 @@ class Work:
         size = file.item.size
         file.part = part.begin(file.final, size, file.item.md5 if size > RANGE else b"")
         if file.part is None:
-            file.feed.note("elsewhere", "Another job is fetching the same data; what it fetches is taken over.")
+            file.feed.note("elsewhere", "The same data is being fetched already; what comes is taken over.")
             self._elsewhere.append(file)
         elif self.link_cached(file):  # it came between the two looks
             file.part.drop()
@@ -105,7 +105,7 @@ class Work:
         """Take what became of a file when a range of it was written. Raises OSError and Failure."""
         assert file.part is not None
         if state is part.State.WRONG:
-            file.part.drop()
+            file.part.drop(listed=True)
             raise answers.mistaken(file.feed.source, file.item.name)
         if state is part.State.WHOLE:
             self._publish(file)

@@ -30,6 +30,13 @@ def large(container):
     return container
 
 
+class Open:
+    """An access that has a signature."""
+
+    def sas(self, name):
+        return "sv=1&sig=secret", 1
+
+
 def only(stage, last):
     files = stage.files(last["paths"]["DISTDL_DATA_TRAIN"])
     assert len(files) == 1
@@ -218,7 +225,22 @@ def test_a_blob_whose_content_is_not_what_its_checksum_says_is_refused(stage, co
     container.client.get_blob_client("lie").set_http_headers(ContentSettings(content_md5=bytearray(16)))
     last = stage.run(source(container), sas=reading(container)).failed()
     assert last["text"] == "'lie' of train came with another checksum than it should, several times."
-    assert stage.left("") == []
+    assert stage.left("") == stage.left(".ranges") == []
+    assert sum(path.stat().st_size for path in stage.left(".part")) == 0
+
+
+def test_throttling_that_lasts_is_waited_for_whatever_short_times_the_service_names(large, blob_proxy):
+    blob_proxy.add("/large", status=503, code="ServerBusy", headers={"Retry-After": "1"}, times=1000)
+    waits = []
+    feed = Feed("train", f"{blob_proxy.endpoint}/{large.name}", Open(), lambda size: None, lambda code, text: None)
+    context = trust()
+    context.load_verify_locations(large.azurite.ca)
+    fetcher = Fetcher(context, waits.append)
+    with pytest.raises(Failure, match=r"could not be read \(503 ServerBusy\), so 'large' is not whole"):
+        fetcher.fetch(feed, Item("large", 17 * MB, "1", b""), 0, proven=True)
+    fetcher.close()
+    assert min(waits) >= 1
+    assert 60 < sum(waits) < 240
 
 
 @pytest.mark.parametrize("status", [503, 429])
@@ -236,11 +258,6 @@ def test_throttling_is_obeyed(stage, large, blob_proxy, status):
 )
 def test_a_host_that_does_not_answer_is_named_after_many_attempts(host, why):
     waits = []
-
-    class Open:
-        def sas(self, name):
-            return "sv=1&sig=secret", 1
-
     feed = Feed("train", f"https://{host}/account/c", Open(), lambda size: None, lambda code, text: None)
     with pytest.raises(Failure) as failure:
         Fetcher(trust(), waits.append).fetch(feed, Item("x", 1, "1", b""), 0, proven=True)

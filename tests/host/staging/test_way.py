@@ -175,11 +175,11 @@ def test_other_bytes_than_were_asked_for_are_not_taken(headers, good):
 @pytest.mark.parametrize(
     ("headers", "seconds"),
     [
-        ({}, None),
+        ({}, 0.0),
         ({"Retry_After": "7"}, 7.0),
         ({"Retry_After": "99999"}, 120.0),
         ({"Retry_After": "7", "x_ms_retry_after_ms": "250"}, 0.25),
-        ({"Retry_After": "soon"}, None),
+        ({"Retry_After": "soon"}, 0.0),
         ({"Retry_After": "Thu, 01 Jan 1970 00:00:00 GMT"}, 0.0),
     ],
 )

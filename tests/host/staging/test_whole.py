@@ -85,13 +85,13 @@ def test_the_same_blob_in_two_sources_comes_once(stage, container, blob_proxy):
 def test_hundreds_of_small_files_come_over_few_connections(stage, container, blob_proxy):
     from concurrent.futures import ThreadPoolExecutor
 
-    names = [f"{number % 7}/{number:04}" for number in range(300)]
+    names = [f"{number % 7}/{number:04}" for number in range(150)]
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(lambda name: container.put(name, name.encode()), names))
     last = stage.run(source(container, address=blob_proxy.endpoint), sas=reading(container), workers=4).staged()
     assert stage.files(last["paths"]["DISTDL_DATA_TRAIN"]) == {name: name.encode() for name in sorted(names)}
     assert blob_proxy.connections == 4
-    assert len(blob_proxy.gets()) == 300
+    assert len(blob_proxy.gets()) == 150
 
 
 def test_names_with_blanks_letters_of_the_world_and_signs_arrive(stage, container):
