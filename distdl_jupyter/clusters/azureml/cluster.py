@@ -8,11 +8,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.azure import catalogue
 from distdl_jupyter.clusters.azureml import checkup, code, job, refusals, run, states
 from distdl_jupyter.clusters.azureml.client import Address, Workspace, submitting
 from distdl_jupyter.clusters.azureml.managed import Managed
 from distdl_jupyter.clusters.azureml.options import AzureMLOptions
+from distdl_jupyter.clusters.azureml.wanted import known_size
 from distdl_jupyter.clusters.base import Check, Context, Remark, Run
 from distdl_jupyter.core.errors import AzureRefused, DistDLError, InvalidSpec
 from distdl_jupyter.core.plan import (
@@ -170,6 +170,5 @@ def _sdk_is_here() -> bool:
 
 def _gpus(options: AzureMLOptions) -> int:
     """Return the GPUs of the options' VM size as the catalogue knows it, 0 where it does not."""
-    wanted = options.vm_size.lower()
-    found = next((one for one in catalogue() if one.name.lower() == wanted), None)
+    found = known_size(options.vm_size)
     return found.whole_gpus if found is not None else 0
