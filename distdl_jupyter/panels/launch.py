@@ -44,6 +44,10 @@ class LaunchForm(LaunchModel, anywidget.AnyWidget):
                 self.refresh()
             case "look":
                 self.recompute()
+            case "azure":
+                from distdl_jupyter.panels import azure
+
+                self.send({"type": "answer", "id": message.get("id"), **azure.answer(message)})
             case "clusters":
                 self.send({"type": "answer", "id": message.get("id"), **naming.answer(self, message)})
 

@@ -2,11 +2,11 @@
 import { ICommandPalette } from '@jupyterlab/apputils';
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { SignIn } from '../azure/signin';
-import type { AzureSignIn, AzureSubscription, SignInActions } from '../azure/types';
+import type { AzureSignIn } from '../azure/types';
 import { h, setText } from '../dom';
 import { Section } from '../sidebar/section';
 import type { Api } from './api';
-import { told } from './clusteractions';
+import { azureActions } from './azureactions';
 import { NAME } from './ids';
 import { ILanguage } from './language';
 import { IDistDL, type DistDL } from './live';
@@ -38,7 +38,7 @@ class AzureSection {
   readonly #section: Section;
 
   constructor(api: Api) {
-    this.#view = new SignIn(actionsOf(api), (now) => this.#heard(now));
+    this.#view = new SignIn(azureActions(api), (now) => this.#heard(now));
     this.#section = new Section('azure', __('Azure'), this.#view.element, [this.#who], (open) => this.#toggled(open));
     this.#section.open = false;
     this.element = this.#section.element;
@@ -65,18 +65,6 @@ class AzureSection {
   #heard({ state, account }: AzureSignIn): void {
     setText(this.#who, state === 'waiting' ? __('Waiting') : (account?.name ?? (state === 'failed' ? __('Not signed in') : '')));
   }
-}
-
-function actionsOf(api: Api): SignInActions {
-  const change = (method: 'POST' | 'PATCH' | 'DELETE', where: string, body?: unknown): Promise<AzureSignIn> => told(api.send<AzureSignIn>(method, where, body));
-  return {
-    status: () => told(api.get<AzureSignIn>('azure')),
-    signIn: (start) => change('POST', 'azure/sign-in', start),
-    cancel: () => change('DELETE', 'azure/sign-in'),
-    signOut: () => change('POST', 'azure/sign-out'),
-    settle: (body) => change('PATCH', 'azure', body),
-    subscriptions: async () => (await told(api.get<{ subscriptions: AzureSubscription[] }>('azure/subscriptions'))).subscriptions,
-  };
 }
 
 export default plugin;

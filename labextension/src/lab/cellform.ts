@@ -10,6 +10,7 @@ import type { CommandRegistry } from '@lumino/commands';
 import { PanelLayout, Widget } from '@lumino/widgets';
 import type { Fields } from '../launchform/state';
 import type { Api } from './api';
+import { azureActions } from './azureactions';
 import { clusterActions } from './clusteractions';
 import { FormFrame } from './formframe';
 import { Refusal, askKernel, askServer, keepSecrets, type Answer, type Question } from './formsource';
@@ -47,7 +48,7 @@ class CellForm extends Widget implements Text {
     super();
     this.addClass('dd-cell-form');
     this.#magic = magicLine(this.#code);
-    this.frame = new FormFrame(this, { close: () => this.#close(), clusters: clusterActions(api) });
+    this.frame = new FormFrame(this, { close: () => this.#close(), clusters: clusterActions(api), azure: azureActions(api) });
     this.node.append(this.frame.element);
     cell.model.contentChanged.connect(this.#onTyped, this);
     panel.sessionContext.statusChanged.connect(this.#onStatus, this);

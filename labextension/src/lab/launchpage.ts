@@ -9,6 +9,7 @@ import { icon } from '../icons';
 import { Select, TextField, freshId, heading, labelled, setLine } from '../launchform/controls';
 import type { Fields } from '../launchform/state';
 import type { Api } from './api';
+import { azureActions } from './azureactions';
 import { clusterActions } from './clusteractions';
 import { FormFrame } from './formframe';
 import { askServer, submitText, type Answer, type Question } from './formsource';
@@ -113,7 +114,7 @@ class NewJob extends Widget implements Text {
     this.node.append(h('div', { class: 'dd-newjob-inner' }, this.#codePart(host, kernel, script, code)));
     this.#model.sharedModel.setSource(draft.code);
     this.#editor = editors.factoryService.newDocumentEditor({ host, model: this.#model, config: { lineNumbers: true } });
-    this.#frame = new FormFrame(this, { waiting: __('No answer from the server yet'), clusters: clusterActions(api) });
+    this.#frame = new FormFrame(this, { waiting: __('No answer from the server yet'), clusters: clusterActions(api), azure: azureActions(api) });
     this.node.firstElementChild?.append(this.#frame.element);
     this.#model.sharedModel.changed.connect(this.#onTyped);
   }

@@ -1,10 +1,12 @@
 /** Where the job's data comes from and where its outputs go: rows that are added and removed, and one place. */
+import type { SignInActions } from '../azure/types';
 import { h, onClick, setText, show } from '../dom';
 import { icon } from '../icons';
 import { __ } from '../lab/trans';
 import { Problem, TextField, freshId, heading, labelled, link, setLine } from './controls';
 import { Answer, isAbout } from './dataanswer';
 import { DataRowView, PLACE, unsigned } from './datarow';
+import { SignInPlace } from './signinplace';
 import type { Part, Store } from './state';
 
 export class Data implements Part {
@@ -17,11 +19,15 @@ export class Data implements Part {
   readonly #outputs: TextField;
   readonly #delivery: Answer;
   readonly #problems: [Problem, Problem];
+  readonly #signIn: SignInPlace | undefined;
+  readonly #open: (() => void) | undefined;
   #rows: DataRowView[] = [];
 
-  constructor(private readonly store: Store, private readonly signIn?: () => void) {
+  constructor(private readonly store: Store, azure?: SignInActions) {
+    this.#signIn = azure && new SignInPlace(azure, () => this.#signedIn());
+    this.#open = this.#signIn && (() => this.#signIn?.open());
     this.#problems = [new Problem(store, ['data']), new Problem(store, ['outputs'])];
-    this.#delivery = new Answer(signIn);
+    this.#delivery = new Answer(this.#open);
     const [data, outputs] = [freshId('data'), freshId('outputs')];
     this.#add = onClick(h('button', { type: 'button', class: 'dd-btn dd-small' }, icon('plus', 14), __('Add data')), () => this.#append());
     this.#again = link(__('Check again'), () => store.send({ type: 'refresh' }), { class: 'dd-link dd-s12', hidden: 'hidden' });
@@ -32,6 +38,7 @@ export class Data implements Part {
         this.#reason, this.#problems[0].element, this.#help),
       labelled(__('Outputs to'), outputs, this.#outputs.element, this.#delivery.element, this.#problems[1].element,
         h('div', { class: 'dd-form-note' }, __('Optional. The files of outputs/ and the results go to Azure Blob when the job has ended, below a folder of its own; they stay here too.'))),
+      this.#signIn?.element ?? '',
     );
   }
 
@@ -59,7 +66,7 @@ export class Data implements Part {
   }
 
   #view(row: DataRowView['row']): DataRowView {
-    const view: DataRowView = new DataRowView(row, () => this.#send(), () => this.#remove(view), this.signIn);
+    const view: DataRowView = new DataRowView(row, () => this.#send(), () => this.#remove(view), this.#open);
     return view;
   }
 
@@ -79,6 +86,12 @@ export class Data implements Part {
     const next = this.#rows[Math.min(at, this.#rows.length - 1)];
     if (next) next.focus();
     else this.#add.focus();
+  }
+
+  /** Look again with the new sign-in; the focus that was in the sign-in goes where data is added. */
+  #signedIn(): void {
+    this.store.send({ type: 'refresh' });
+    if (document.activeElement === null || document.activeElement === document.body) this.#add.focus();
   }
 
   #send(): void {

@@ -23,7 +23,7 @@ export class Answer {
   #parts({ level, text, remedy, looking, sign_in }: DataAnswer): (Node | false)[] {
     if (!level) return looking ? [h('span', { class: 'dd-sub' }, __('Looking at it'))] : [];
     const [name, ink] = MARKS[level];
-    const words = [text, level === 'ok' ? '' : remedy].filter(Boolean).join(' ');
+    const words = [text, level === 'ok' || (sign_in && this.signIn) ? '' : remedy].filter(Boolean).join(' ');
     return [
       icon(name, 14, ink),
       h('span', { class: level === 'error' ? 'dd-ink-err' : level === 'warning' ? '' : 'dd-sub' }, words,

@@ -3,6 +3,7 @@
  *
  * It reads and sets a `Store` and knows nothing of widgets. `update` brings every part up to date; it is cheap.
  */
+import type { SignInActions } from '../azure/types';
 import { copy } from '../clipboard';
 import { adopt, fill, h, onClick, setText } from '../dom';
 import { icon } from '../icons';
@@ -35,8 +36,8 @@ export interface FormPlace {
   close?: () => void;
   /** Gives clusters a name and takes it away. */
   clusters: NamedClusterActions;
-  /** Lead to the sign-in to Azure. */
-  signIn?: () => void;
+  /** Signs in to Azure, where data in Blob wants that. */
+  azure?: SignInActions;
   /** Who answers, for the line that says that nobody does. */
   waiting?: string;
 }
@@ -55,7 +56,7 @@ export class Form {
     this.#store = given;
     const submit = new Submit(store);
     this.#advice = new AdviceList(store);
-    const left = [new VmTable(store), new Sizing(store), new Place(store, place.clusters), new Data(store, place.signIn), new Details(store), new Cost(store), new MoreOptions(store)];
+    const left = [new VmTable(store), new Sizing(store), new Place(store, place.clusters), new Data(store, place.azure), new Details(store), new Cost(store), new MoreOptions(store)];
     const right = [new CapturedNames(store), this.#advice, submit];
     const [head, foot] = [new Head(store, place.close), new Foot(store)];
     this.#parts = [head, ...left, ...right, foot];

@@ -1,5 +1,6 @@
-/** The launch form as an anywidget: a widget's model is the form's store, and its kernel names and removes clusters. */
+/** The launch form as an anywidget: a widget's model is the form's store, and its kernel names and removes clusters and signs in to Azure. */
 import { Bin, put, tell, type Context, type Model } from '../anywidget';
+import { kernelActions } from '../azure/asked';
 import type { Choice } from '../choicelist';
 import { questions } from '../kernel';
 import { __ } from '../lab/trans';
@@ -32,7 +33,7 @@ function clustersOf(model: Model, bin: Bin): NamedClusterActions {
 export default {
   render({ model, el }: Context): () => void {
     const bin = new Bin();
-    const form = new Form(storeOf(model), { clusters: clustersOf(model, bin) });
+    const form = new Form(storeOf(model), { clusters: clustersOf(model, bin), azure: kernelActions(questions(model, bin, 'azure')) });
     el.replaceChildren(form.element);
     form.update();
     bin.on(model, 'change', () => form.update());
