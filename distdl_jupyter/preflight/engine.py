@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distdl_jupyter.preflight import files, machine, names, reading, training
+from distdl_jupyter.preflight import files, machine, names, reading, sources, training
 from distdl_jupyter.preflight.model import Check, Draft, Finding, Report, Request
 
 
@@ -15,6 +15,7 @@ def report(draft: Draft, request: Request) -> Report:
         training.backend(code, draft, request),
         training.gradients(code, request),
         training.data(code, draft, request),
+        sources.sources(code, request),
         files.files(code, request),
         machine.kernel_memory(),
         machine.keras(code, request),
