@@ -94,9 +94,13 @@ def _single(size: VmSize, needed: int, catalogue: Sequence[VmSize]) -> VmSize | 
 
 
 def _suits(other: VmSize, size: VmSize) -> bool:
-    """Say whether code that runs on ``size`` runs and fits on ``other``, whose GPUs must be joined by NVLink."""
+    """Say whether code that runs on ``size`` runs and fits on ``other``, whose GPUs must be joined by NVLink.
+
+    What the subscription cannot rent, as far as Azure was asked, is never suggested.
+    """
     return (
         not other.retired
+        and not other.restriction
         and other.nvlink is True
         and other.nvidia is size.nvidia
         and other.arm_host is size.arm_host

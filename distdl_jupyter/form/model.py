@@ -15,6 +15,7 @@ import traitlets
 
 from distdl_jupyter import azure
 from distdl_jupyter.advice import Advice, Request, advise
+from distdl_jupyter.azure import merged
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.machine import cores
 from distdl_jupyter.core.words import processes
@@ -204,7 +205,7 @@ class FormModel(DataFields, CostFields):
             self.gpu_count = self.gpus_per_node
             self.checks = checks.run(self._look.draft, self._look.error, options, self.data_checks())
             self.problems = wording.problems(self.checks["items"])
-            self._spoken = advise(self._request(), azure.catalogue(), self._history)
+            self._spoken = advise(self._request(), merged.sizes(), self._history)
             self.advice = [wording.advice(one) for one in self._spoken]
             self.global_batch = (self.training.batch_size or 0) * self.process_count
             shown = {

@@ -7,7 +7,7 @@ from typing import Any
 
 from distdl_jupyter import registry
 from distdl_jupyter.advice import Request, advise
-from distdl_jupyter.azure import VmSize, catalogue, catalogue_date, find, prices, successor_of
+from distdl_jupyter.azure import VmSize, catalogue_date, find, prices, successor_of
 from distdl_jupyter.azure.merged import sizes
 from distdl_jupyter.clusters import gpus
 from distdl_jupyter.core.machine import cores
@@ -112,7 +112,7 @@ def _advice(asked: AdviceRequest) -> AdviceList:
         cores=cores(),
         gpus=len(gpus.visible()),
     )
-    found = advise(request, catalogue(), past_jobs())
+    found = advise(request, sizes(), past_jobs())
     return AdviceList(tuple(_advised(one) for one in found))
 
 

@@ -44,6 +44,16 @@ def test_a_size_that_is_barred_is_said_with_who_says_so() -> None:
     assert "barred-size" not in said(rent())
 
 
+def test_a_size_that_is_barred_is_never_suggested() -> None:
+    two = Request(compute_target="cloud", vm_size=find("NC96ads_A100_v4"), node_count=2, process_count_per_node=4)
+    free = {one.code: one for one in advise(two, catalogue())}["no-infiniband"]
+    assert free.change["vm_size"] == "ND96amsr_A100_v4"
+    barred = [replace(one, restriction="not offered in westeurope") if one.name == "ND96amsr_A100_v4" else one
+              for one in catalogue()]  # fmt: skip
+    other = {one.code: one for one in advise(two, barred)}["no-infiniband"]
+    assert other.change["vm_size"] != "ND96amsr_A100_v4"
+
+
 def test_a_retired_size_is_not_called_barred_too() -> None:
     assert list(said(rent(replace(find("NC24rs_v3"), restriction="not offered in westeurope")))) == ["retired"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,15 @@ from tests.standin.skus import Skus
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
 
-RENTED = """from distdl_jupyter import add_cluster
+RENTED = """%load_ext distdl_jupyter
+from distdl_jupyter import add_cluster
 add_cluster("rented", "azureml", resource_group="lab", workspace="vision", vm_size="Standard_NC24ads_A100_v4")"""
 FORM = """from distdl_jupyter import launcher
 def train():
     return 1
 launcher(train, compute_target="rented", process_count_per_node=1)"""
 TRAIN = "total = sum(range(10))"
+PAID = "%%distributed -p 1 -b plain --price-per-hour '3600 EUR' --name paid\nimport time; time.sleep(2)"
 
 
 @pytest.fixture
@@ -57,7 +60,7 @@ def book(asked_lab: Lab, chromium: Browser) -> Book:
     context = chromium.new_context(viewport={"width": 1440, "height": 1100}, device_scale_factor=1.5)
     context.set_default_timeout(PATIENCE * 1000)
     book = Book(context.new_page(), asked_lab)
-    asked_lab.write("sizes.ipynb", [RENTED, FORM, TRAIN])
+    asked_lab.write("sizes.ipynb", [RENTED, FORM, TRAIN, PAID])
     book.open_desk("sizes.ipynb")
     return book
 
@@ -121,4 +124,13 @@ def test_sizes_are_filtered_and_say_what_azure_and_the_price_list_said(book: Boo
     expect(page_form.locator(".dd-cost")).to_be_hidden()
     page_form.get_by_label("Memory of each GPU").select_option("80")
     expect(page_form).to_contain_text("No size matches.")
+
+    book.run(3)
+    meta = book.cell(3).locator(".dd-meta")
+    expect(meta).to_contain_text("ran ")
+    expect(meta).to_contain_text(re.compile(r"about [\d.]+ EUR"))
+    expect(meta.locator("span[title*='your own figure']")).to_have_attribute(
+        "title", re.compile("3,600.00 EUR/h for 1 node")
+    )
+    book.picture("panel-cost", book.cell(3))
     assert book.errors == []
