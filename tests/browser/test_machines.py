@@ -85,6 +85,12 @@ def test_a_compute_cluster_is_picked_made_scaled_and_deleted(
     expect(gpu.locator(".dd-node[data-billed]")).to_have_count(2)
     book.page.mouse.move(900, 900)
     picture(side, "machines-up")
+    for width, theme in ((250, "JupyterLab Dark"), (330, "JupyterLab Light")):
+        widen(book.page, width)
+        book.page.evaluate("(theme) => window.jupyterapp.commands.execute('apputils:change-theme', { theme })", theme)
+        expect(book.page.locator("body")).to_have_attribute("data-jp-theme-name", theme)
+        assert side.evaluate("(node) => node.scrollWidth <= node.clientWidth"), "the sidebar is cut off"
+        picture(side, f"machines-up-{width}")
 
     gpu.hover()
     gpu.get_by_role("button", name="Scale").click()
