@@ -84,11 +84,13 @@ def _keeper_status(settled: AzureSettings) -> Status:
         told = client.ask("resume", start=True, kind=settled.credential, settings=dataclasses.asdict(settled))
     if told is None:
         return Status(state="signed_out", kind=settled.credential)
-    held = told.get("settings") or {}
-    if held and any(held.get(name) != getattr(settled, name) for name in _BOUND):
-        problem = Problem(message="The settings for Azure were changed after the sign-in.", hint="Sign in again.")
-        return dataclasses.replace(statuses.of_json(told), state="failed", account=None, problem=problem)
-    return statuses.of_json(told)
+    now, held = statuses.of_json(told), told.get("settings") or {}
+    if not held or all(held.get(name) == getattr(settled, name) for name in _BOUND):
+        return now
+    if now.state == "waiting":  # It is held for other settings than those that somebody signs in for.
+        return dataclasses.replace(now, account=None)
+    changed = Problem(message="The settings for Azure were changed after the sign-in.", hint="Sign in again.")
+    return Status(state="failed", kind=settled.credential, problem=now.problem or changed)
 
 
 def account() -> Account | None:
@@ -135,7 +137,10 @@ def sign_in(kind: str = "", **changes: Any) -> Status:
                           hint="There are: cli, device_code, browser, managed_identity, environment.")  # fmt: skip
     forget()
     if settled.credential not in credentials.INTERACTIVE:
-        return status()
+        now = status()
+        if now.account is not None:
+            client.ask("sign_out")  # Nobody uses what it may hold any more.
+        return now
     told = client.ask("sign_in", start=True, kind=settled.credential, settings=dataclasses.asdict(settled))
     return statuses.of_json(told) if told else status()
 
@@ -144,7 +149,9 @@ def cancel() -> Status:
     """Stop waiting for a code or a browser; who was signed in before stays so."""
     from distdl_jupyter.azure.keeper import client
 
-    client.ask("cancel")
+    told = client.ask("cancel")
+    if told and told.get("settings"):
+        settings.change(**{name: told["settings"][name] for name in _BOUND})
     return status()
 
 

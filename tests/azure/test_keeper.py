@@ -22,7 +22,7 @@ from distdl_jupyter.azure.keeper import client, place
 from distdl_jupyter.azure.keeper.service import Service
 from distdl_jupyter.core.errors import NotSignedIn
 from tests.conftest import wait_for
-from tests.standin.login import DEVELOPER_CLIENT, TENANT, USER
+from tests.standin.login import CLIENT, DEVELOPER_CLIENT, SECRET, TENANT, USER
 
 BLOB = "https://storage.azure.com/.default"
 
@@ -132,9 +132,9 @@ def test_cancel_ends_the_wait_and_the_code_is_good_for_nothing(people):
     identity.sign_in("device_code")
     assert identity.cancel().state == "signed_out"
     people.login.approve()
-    time.sleep(2.5 * people.login.interval)  # The time in which it would have asked again.
+    time.sleep(1.5 * people.login.interval)  # The time in which it would have asked again.
     asked = len(people.server.asked("/token"))
-    time.sleep(2.5 * people.login.interval)
+    time.sleep(1.5 * people.login.interval)
     assert len(people.server.asked("/token")) == asked
     assert identity.status().state == "signed_out"
 
@@ -145,6 +145,30 @@ def test_a_second_sign_in_that_is_cancelled_leaves_the_first(people):
     assert identity.sign_in("device_code").state == "waiting"
     assert identity.credential().get_token(BLOB).token in people.login.access
     assert identity.cancel().account.name == USER
+
+
+def test_a_sign_in_to_another_tenant_that_is_cancelled_leaves_the_first(people):
+    signed_in_by_code(people)
+    status = identity.sign_in("device_code", tenant_id=TENANT)
+    assert (status.state, identity.status().state) == ("waiting", "waiting")
+    assert identity.status().prompt == status.prompt
+    with pytest.raises(NotSignedIn):
+        identity.credential()
+    assert identity.cancel().account.name == USER
+    assert identity.credential().get_token(BLOB).token in people.login.access
+    identity.sign_in("device_code", tenant_id=TENANT)
+    people.login.decline()
+    status = wait_for(lambda: (now := identity.status()).state == "failed" and now)
+    assert status.problem.message.startswith("The sign-in was declined")
+
+
+def test_another_way_to_sign_in_ends_the_keeper(people, monkeypatch):
+    signed_in_by_code(people)
+    process = keeper()
+    for name, value in (("CLIENT_ID", CLIENT), ("TENANT_ID", TENANT), ("CLIENT_SECRET", SECRET)):
+        monkeypatch.setenv(f"AZURE_{name}", value)
+    assert identity.sign_in("environment").account.name == f"app {CLIENT}"
+    process.wait(30)
 
 
 def test_a_browser_on_this_machine(people, tmp_path, monkeypatch):
