@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter.host import bringing, memory, processes
+from distdl_jupyter.host import memory, node_data, processes
 from distdl_jupyter.host.allotment import Place
 from distdl_jupyter.host.meeting import NoMeeting
 from distdl_jupyter.host.services import Services, gather
@@ -191,7 +191,7 @@ def run_rank(place: Place, rank: int) -> int:
     services = Services(place)
     task = Task(place, f"rank-{rank}", services)
     try:
-        data = _data(place, rank, task.asked)
+        data = node_data.of_rank(place, rank, task.asked)
         gather(place, services, first=rank == 0, stopped=task.asked)
         streams = [
             os.open(place.folder / f"rank-{rank}.{name}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -202,61 +202,8 @@ def run_rank(place: Place, rank: int) -> int:
         task.end(-task.asked() or None, str(error))
     task.linger()
     services.close()
-    _forget_data(place, rank)
+    node_data.forget_after(place, rank)
     return 0
-
-
-def _data(place: Place, rank: int, stopped: Callable[[], object]) -> dict[str, str]:
-    """Bring the data of this node, as its first rank does, and wait for all nodes' own. Raises NoMeeting."""
-    if not place.plan.get("data"):
-        return {}
-    node = rank // place.plan["per_node"]
-    if rank % place.plan["per_node"] == 0:
-        bringing.bring(place.folder, node, place.node, stopped)
-    return bringing.wait(place.folder, node, place.plan["nodes"], stopped)
-
-
-def _forget_data(place: Place, rank: int) -> None:
-    """Take the data's folders of this node away when no rank uses them any more."""
-    if place.plan.get("data"):
-        node, per_node = rank // place.plan["per_node"], place.plan["per_node"]
-        mine = range(node * per_node, (node + 1) * per_node)
-        if all(_size(place.folder / f"rank-{one}.exit") for one in mine):
-            bringing.forget(place.folder, node)
-
-
-def stage_node(place: Place) -> int:
-    """Bring the data of this node for a launcher's ranks."""
-    asked: list[int] = []
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda number, _frame: asked.append(number))
-    with contextlib.suppress(NoMeeting):
-        bringing.bring(place.folder, int(os.environ["SLURM_NODEID"]), place.node, lambda: asked)
-    return 0
-
-
-def _stage_everywhere(place: Place, stopped: Callable[[], object]) -> list[dict[str, str]]:
-    """Bring the data of all nodes before a launcher starts; return each node's variables. Raises NoMeeting."""
-    nodes = int(place.plan["nodes"])
-    if not place.plan.get("data"):
-        return [{} for _ in range(nodes)]
-    staging = subprocess.Popen(_on_each_node(place, "stage"), stdin=subprocess.DEVNULL)
-    try:
-        bringing.wait(place.folder, 0, nodes, lambda: stopped() or (staging.poll() is not None and _lacking(place)))
-        return [bringing.wait(place.folder, node, nodes, stopped) for node in range(nodes)]
-    finally:
-        staging.terminate()
-        staging.wait()
-
-
-def _lacking(place: Place) -> bool:
-    """Say whether a node has told nothing of its data."""
-    return any(not _size(place.folder / f"node-{node}.data") for node in range(place.plan["nodes"]))
-
-
-def _on_each_node(place: Place, *words: str) -> list[str]:
-    return ["srun", "--overlap", f"--nodes={len(place.nodes)}", f"--ntasks={len(place.nodes)}", "--ntasks-per-node=1",
-            "--mpi=none", "--export=ALL", str(place.folder / "start"), *words]  # fmt: skip
 
 
 def run_launcher(place: Place) -> int:
@@ -266,7 +213,7 @@ def run_launcher(place: Place) -> int:
     signal.signal(signal.SIGUSR1, lambda *_: threading.Thread(target=_interrupt_everywhere, args=(place,)).start())
     code = 1
     try:
-        data = _stage_everywhere(place, task.asked)
+        data = node_data.everywhere(place, task.asked)
         gather(place, services, first=True, stopped=task.asked)
         per_node = place.plan["per_node"]
         own = [place.of_rank(rank) | data[rank // per_node] for rank in range(place.plan["ranks"])]
@@ -281,8 +228,7 @@ def run_launcher(place: Place) -> int:
         task.end(-task.asked() or None, str(error))
     task.linger()
     services.close()
-    if place.plan.get("data"):
-        subprocess.run(_on_each_node(place, "forget"), stdin=subprocess.DEVNULL, check=False)
+    node_data.forget_everywhere(place)
     return code
 
 
@@ -319,10 +265,9 @@ def main() -> int:
     if sys.argv[2:3] == ["launch"]:
         return run_launcher(place)
     if sys.argv[2:3] == ["stage"]:
-        return stage_node(place)
+        return node_data.stage_node(place)
     if sys.argv[2:3] == ["forget"]:
-        bringing.forget(place.folder, int(os.environ["SLURM_NODEID"]))
-        return 0
+        return node_data.forget_node(place)
     if sys.argv[2:3] == ["signal"]:
         return signal_ranks(place, sys.argv[3])
     return run_rank(place, int(os.environ["SLURM_PROCID"]))

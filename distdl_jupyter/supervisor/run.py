@@ -107,7 +107,8 @@ class Supervisor:
                 raise LaunchFailed(reason)
         context = self._context()
         context.modules, context.programs = backend.modules(options), backend.programs(options)
-        context.staging = data.staging(spec, ledger, self._heed_cancel)
+        if cluster.stages:
+            context.staging = data.staging(spec, ledger, self._heed_cancel)
         context.tell("stage", "" if cluster.far or spec.data else "nothing to copy")
         placement = cluster.place(spec, backend.ports, cluster_options, context)
         plan = backend.plan(spec, placement, options)
@@ -148,7 +149,7 @@ class Supervisor:
 
     def _staging_again(self) -> JobStaging | None:
         """Return what answers the nodes' stagers, unless every rank was started before."""
-        if all(rank.pid is not None for rank in self._ledger.view.ranks):
+        if not self._cluster.stages or all(rank.pid is not None for rank in self._ledger.view.ranks):
             return None
         return data.staging(self._spec, self._ledger, lambda: None)
 

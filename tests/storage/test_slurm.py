@@ -1,6 +1,5 @@
 """Data for jobs in a real Slurm of two nodes with a disk each."""
 
-import time
 from pathlib import Path
 
 import psutil
@@ -59,30 +58,6 @@ def test_each_node_takes_its_shard_before_any_rank(lab, blob, backend):
     no_signature_in(job.folder.path)
 
 
-def test_a_refused_download_ends_the_job_with_its_node(lab, blob):
-    place = containing(blob).place("cifar")
-    lab.proxy.add("part-3", status=404, code="BlobNotFound", times=99)
-    job = run(seen, data={"train": f"{place}?shard"}).wait(200)
-    assert job.state is State.FAILED
-    assert "part-3" in job.view().reason
-    assert "node-" in job.view().reason
-    assert not any(rank.ok for rank in job.view().ranks)
-
-
-def test_cancel_on_the_way(lab, blob):
-    place = containing(blob).place("cifar")
-    lab.proxy.add("part-", rate=5_000, times=999)
-    job = run(seen, data={"train": place})
-    wait_for(lambda: job.view().staging, 120, "the first progress")
-    no_signature_in(job.folder.path)
-    begin = time.monotonic()
-    job.cancel()
-    job.wait(100)
-    assert job.state is State.CANCELED
-    assert time.monotonic() - begin < 30
-    assert not [pid for name in lab.names for pid in lab.hosts.running(name, "distdl_jupyter.host.staging")]
-
-
 def test_another_supervisor_answers_nodes_that_still_fetch_and_sends_the_outputs(lab, blob):
     container = containing(blob)
     # Each request is refused for its signature until the supervisor that would renew it is gone.
@@ -90,6 +65,7 @@ def test_another_supervisor_answers_nodes_that_still_fetch_and_sends_the_outputs
     slow = lab.proxy.add("part-", rate=100_000, times=3)
     job = run(seen, data={"train": container.place("cifar")}, outputs=container.place("runs"))
     wait_for(lambda: slow.met, 120, "the first bytes")
+    no_signature_in(job.folder.path)
     folder = str(job.folder.path)
     supervisors = [one for one in psutil.process_iter() if _is_supervisor(one, folder)]
     assert supervisors

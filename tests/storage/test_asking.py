@@ -1,0 +1,45 @@
+"""Data and outputs as words: on a magic's line, on the command line, for clusters that bring none."""
+
+import pytest
+
+from distdl_jupyter import jobspec
+from distdl_jupyter.capture import capture_cell
+from distdl_jupyter.clusters.local import LocalCluster
+from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core.store import new_id
+from distdl_jupyter.form.arguments import cell_parser, job_options
+
+LINE = "--data train=blob://account/data/cifar?shard --data labels=labels --outputs blob://account/runs/"
+
+
+def spec_of(line, **defaults):
+    options = job_options(cell_parser().parse(line), defaults)
+    return jobspec.build(capture_cell("1", {}), options, id_=new_id())[0]
+
+
+def test_a_magic_line_names_sources_and_outputs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "labels").mkdir()
+    spec = spec_of(LINE)
+    train, labels = spec.data
+    assert (train.url, train.shard) == ("blob://account/data/cifar?shard", True)
+    assert labels.path == str(tmp_path / "labels")
+    assert spec.outputs == "blob://account/runs"
+    assert jobspec.JobSpec.from_json(spec.to_json()) == spec
+
+
+def test_a_default_of_the_kernel_counts_until_a_flag_is_given():
+    given = {"data": {"train": "shared:/a"}}
+    assert [one.url for one in spec_of("", **given).data] == ["shared:/a"]
+    assert [one.url for one in spec_of("--data test=shared:/b", **given).data] == ["shared:/b"]
+
+
+def test_a_cluster_that_brings_no_data_refuses_it(monkeypatch):
+    monkeypatch.setattr(LocalCluster, "stages", False)
+    with pytest.raises(InvalidSpec, match=r"Local brings no data to its nodes\. Leave data out"):
+        spec_of("--data shared:/a")
+
+
+def test_the_same_name_twice_is_refused():
+    with pytest.raises(InvalidSpec, match="Two data sources are named train"):
+        spec_of("--data train=shared:/a --data TRAIN=shared:/b")
