@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from distdl_jupyter.clusters.azureml import managed
-from tests.azurite.fixtures import azurite  # noqa: F401
+from tests.azurite.fixtures import azurite, blob_proxy  # noqa: F401
 from tests.standin.computes import Compute, Computes
 from tests.standin.ml import COMPUTE, GROUP, WORKSPACE, MachineLearning
 from tests.standin.prices import Prices

@@ -1,0 +1,178 @@
+"""What Azure ML is asked for, and what comes back from its artifacts."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from distdl_jupyter import registry
+from distdl_jupyter.clusters.azureml import job, outputs, states
+from distdl_jupyter.clusters.azureml.client import Address, Workspace
+from distdl_jupyter.clusters.azureml.options import AzureMLOptions
+from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
+from distdl_jupyter.core.plan import Plan
+from distdl_jupyter.core.spec import JobSpec
+from distdl_jupyter.core.store import JobStore, new_id
+from distdl_jupyter.testing.listener import Listener
+from distdl_jupyter.testing.sample import Sample
+from distdl_jupyter.testing.sentences import is_sentence
+
+# azure-ai-ml warns of its own parts when it is imported.
+pytestmark = [pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]
+
+
+@pytest.fixture
+def folder():
+    store = JobStore()
+    return store.publish(store.prepare(new_id()))
+
+
+def address(ml, **more):
+    return Address.of(AzureMLOptions(**{**ml.options, **more}))
+
+
+def spec(**more):
+    return JobSpec(id="20260101-000000-aaaaa", name="n", node_count=2, **more)
+
+
+def test_each_way_to_start_ranks_is_one_of_azures_distributions():
+    assert job.distribution(spec(process_count_per_node=4), "mpi").process_count_per_instance == 4
+    assert job.distribution(spec(), "torch").type == "pytorch"
+    tensorflow = job.distribution(spec(), "tensorflow")
+    assert (tensorflow.worker_count, tensorflow.parameter_server_count) == (2, 0)
+    assert job.distribution(spec(), "ray").type == "ray"
+    with pytest.raises(InvalidSpec) as refused:
+        job.distribution(spec(process_count_per_node=2), "tensorflow")
+    assert refused.value.field == "process_count_per_node"
+
+
+def test_tensorflows_workers_are_ranks(ml):
+    sample = Sample(
+        "azureml", ml.options, 'import os\nprint(os.environ["DISTDL_RANK"], os.environ["TF_CONFIG"][:9])', 2, 1
+    )
+    plan = Plan(({"RANK": "0"}, {"RANK": "1"}), started_as="tensorflow")
+    heard = Listener(sample.cluster.start(sample.spec, sample.place(), plan, sample.context), sample.nonce)
+    try:
+        heard.until_ended(2, 120)
+        assert [heard.lines_at_end[rank, "out"] for rank in range(2)] == [[f'{rank} {{"cluster'] for rank in range(2)]
+    finally:
+        heard.close()
+
+
+def test_the_image_is_generated_once_and_named_afterwards(ml):
+    workspace = Workspace(address(ml))
+    made = job.environment(AzureMLOptions(), workspace)
+    assert made.name == job.IMAGE
+    assert "horovod==0.28.1" in Path(made.path, "Dockerfile").read_text()
+    ml.environments[made.name, made.version] = {"id": "x", "name": made.version, "properties": {}}
+    assert job.environment(AzureMLOptions(), workspace) == f"{made.name}:{made.version}"
+
+
+@pytest.mark.parametrize(
+    "given", ["mine:3", "azureml:mine@latest", "azureml://registries/azureml/environments/a/versions/1"]
+)
+def test_an_environment_that_is_there_is_named(ml, given):
+    assert job.environment(AzureMLOptions(environment=given), Workspace(address(ml))) == given
+
+
+def test_what_the_generated_image_lacks_is_said_before_a_job_starts(ml):
+    cluster = registry.get("clusters", "azureml")
+    options = AzureMLOptions(**{**ml.options, "environment": "generated"})
+    rows = cluster.checks(options, modules=("horovod", "json", "nowhere"), programs=("mpirun",))
+    assert [row.what for row in rows if row.level == "error"] == ["nowhere"]
+    assert [row.what for row in rows if row.level == "ok"] == ["Azure", "Workspace", "Compute", "Image"]
+    wrong = cluster.checks(AzureMLOptions(**{**ml.options, "compute": "other"}))
+    assert [(row.what, row.level) for row in wrong if row.level == "error"] == [("Compute", "error")]
+
+
+def test_gpus_of_the_vm_size_are_auto_and_every_rank_has_its_own():
+    cluster = registry.get("clusters", "azureml")
+    options = AzureMLOptions(vm_size="Standard_ND96asr_v4")
+    assert cluster.process_count_per_node(options, use_gpu=None) == 8
+    places = cluster.preview(spec(process_count_per_node=8), options).ranks
+    assert [place.gpu for place in places] == [*range(8), *range(8)]
+    with pytest.raises(InvalidSpec, match="has 1"):
+        cluster.preview(spec(process_count_per_node=2, use_gpu=True), AzureMLOptions(vm_size="Standard_NC4as_T4_v3"))
+
+
+@pytest.mark.parametrize("wrong", [{"subscription_id": "mine"}, {"compute": "a b"}, {"workspace": "w/../x"},
+                                   {"shm_size": "8 GB"}, {"experiment": "a/b"}])  # fmt: skip
+def test_a_name_that_cannot_be_one_is_refused(wrong):
+    with pytest.raises(InvalidSpec) as refused:
+        AzureMLOptions(**wrong)
+    assert refused.value.field == next(iter(wrong))
+    assert is_sentence(refused.value.message)
+
+
+def test_azures_errors_are_one_line_with_a_remedy():
+    details = {
+        "error": {"error": {"code": "x", "message": "Image build failed.\nSee logs", "innerError": {"message": "why"}}}
+    }
+    assert states.error_of(details) == "Image build failed.\nSee logs why"
+    said = states.failure(states.error_of(details))
+    assert "\n" not in said
+    assert "option environment" in said
+    assert "does not say why" in states.failure("")
+
+
+# outputs ------------------------------------------------------------------------------------------
+
+
+def kept(ml, azurite, name, files):
+    """Put files into the artifacts of a run."""
+    from tests.standin.ml import Job
+
+    ml.jobs[name] = Job(name, {"properties": {}}, ml.folder / name, "Completed")
+    container = ml.azurite.service.get_container_client("azureml")
+    if not container.exists():
+        container.create_container()
+    for path, content in files.items():
+        container.upload_blob(f"ExperimentRun/dcid.{name}/outputs/{path}", content, overwrite=True)
+
+
+def test_a_download_that_breaks_off_goes_on_where_it_was(ml, azurite, blob_proxy, signed_in, folder):
+    content = bytes(range(256)) * 120_000  # 30 MB: four pieces
+    kept(ml, azurite, "run1", {"deep/model.pt": content, "distdl/results/rank-0.pkl": b"value"})
+    signed_in.blob_at(blob_proxy.template)
+    blob_proxy.add("model.pt", after=1, times=99, status=403, code="AuthorizationFailure")
+    workspace = Workspace(address(ml))
+    with pytest.raises(LaunchFailed) as failed:
+        outputs.collect(workspace, "run1", folder)
+    assert "Storage Blob Data Reader" in failed.value.hint
+    before = blob_proxy.sent("model.pt")
+    assert before > 0
+    blob_proxy.faults.clear()
+    outputs.collect(workspace, "run1", folder)
+    assert (folder.outputs / "deep/model.pt").read_bytes() == content
+    assert (folder.results / "rank-0.pkl").read_bytes() == b"value"
+    assert blob_proxy.sent("model.pt") - before < len(content), "what was there was fetched again"
+    assert not list(folder.path.rglob("*.part"))
+
+
+def test_a_connection_that_is_cut_is_tried_again(ml, azurite, blob_proxy, signed_in, folder):
+    kept(ml, azurite, "run2", {"a.bin": b"x" * 3_000_000})
+    signed_in.blob_at(blob_proxy.template)
+    blob_proxy.add("a.bin", cut=100_000, times=2)
+    outputs.collect(Workspace(address(ml)), "run2", folder)
+    assert (folder.outputs / "a.bin").read_bytes() == b"x" * 3_000_000
+
+
+def test_a_name_that_leads_out_of_the_jobs_folder_is_left_where_it_is(folder):
+    for name in ("../up.txt", "/etc/passwd", "a/../../b", ""):
+        assert outputs._target(name, folder) is None
+    assert outputs._target("distdl/results/rank-1.pkl", folder) == folder.results / "rank-1.pkl"
+
+
+def test_the_requests_of_a_job_are_those_that_azures_sdk_was_seen_to_send(ml):
+    sample = Sample("azureml", ml.options, "1", 1, 1)
+    heard = Listener(sample.start(), sample.nonce)
+    try:
+        heard.until_ended(1, 60)
+    finally:
+        heard.close()
+    asked = [f"{one.method} {re.sub('.*/workspaces/ws1', '', one.path)}" for one in ml.server.requests
+             if "/workspaces/" in one.path]  # fmt: skip
+    kinds = [re.sub(r"/(codes|environments)/[^/]+/versions(/[^/]+)?", r"/\1", one) for one in asked]
+    wanted = ["GET /codes", "POST /codes/startPendingUpload", "PUT /codes", "PUT /environments",
+              f"PUT /jobs/{job.run_name(sample.id)}"]  # fmt: skip
+    assert [one for one in kinds if one in wanted] == wanted
