@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from playwright.sync_api import Locator, expect
 
+from tests.azurite import fixtures
+from tests.standin.login import CLIENT, SECRET, TENANT
+
 if TYPE_CHECKING:
+    from tests.azurite.server import Azurite
     from tests.browser.conftest import Book, Lab
 
 pytestmark = pytest.mark.browser
+azurite = fixtures.azurite
 
 READ = """
 from distdl_jupyter import launcher
@@ -78,17 +84,74 @@ def test_rows_of_data_are_answered_beside_them_and_read_by_the_job(notebook: Cal
     assert book.errors == []
 
 
-@pytest.mark.parametrize(("width", "dark"), [(1250, False), (1250, True), (420, False)])
-def test_rows_look_well(notebook: Callable[..., Book], width: int, dark: bool) -> None:
-    show = READ.replace(
-        "name='reads'",
-        "name='reads', data={'labels': './', 'bad': 'blob://Acc/cont', "
-        "'train': 'blob://account/container/cifar10?shard', 'm': 'blob://account/container/x?mode=mount'}, "
-        "outputs='blob://account/results/jobs'",
-    )
-    book = notebook([show], width=width, height=2200, dark=dark)
+BLOB = """
+import os
+os.environ.update({environment!r})
+from distdl_jupyter import launcher
+def count():
+    from distdl_jupyter import data_path
+    print('rank finds', sorted(path.name for path in data_path('train').iterdir()))
+launcher(count, process_count_per_node=1, distributed_backend='plain', name='counts', data={{'train': {place!r}}})
+"""
+#: What leads to Azure, in a kernel that was started without it.
+WORDS = ("AZURE_", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR")
+WIDE = """root => [...root.querySelectorAll('.dd-data, .dd-data *')]
+    .filter((e) => !e.closest('.dd-ell, select') && e.scrollWidth > e.clientWidth + 1
+        && getComputedStyle(e).display !== 'inline' && e.tagName !== 'INPUT')
+    .map((e) => `${e.tagName}.${e.className}: ${e.scrollWidth} > ${e.clientWidth}`)"""
+
+
+def test_data_in_blob_wants_a_sign_in_which_the_form_has(
+    notebook: Callable[..., Book],
+    azure: Any,
+    azurite: Azurite,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    azure.blob_at(azurite.template)
+    azure.server.route("GET", "/subscriptions", lambda _: {"value": []})
+    container = azurite.container()
+    for number in range(4):
+        container.put(f"cifar/part-{number}", b"x" * 1000)
+    for name, value in (("TENANT_ID", TENANT), ("CLIENT_ID", CLIENT), ("CLIENT_SECRET", SECRET)):
+        monkeypatch.setenv(f"AZURE_{name}", value)
+    environment = {name: value for name, value in os.environ.items() if name.startswith(WORDS)}
+    cell = BLOB.format(environment=environment, place=container.place("cifar"))
+    book = notebook([cell], width=1250, height=2000, dark=True)
     book.run_all()
     form = book.page.locator(".dd-form")
     expect(form).to_be_visible(timeout=90_000)
-    expect(row(form, 2)).to_contain_text("Azure", timeout=60_000)
-    book.picture(f"launch-data-{width}-{'dark' if dark else 'light'}", form)
+    expect(row(form, 0)).to_contain_text("Nobody is signed in to Azure.")
+    expect(submit(form)).to_be_disabled()
+    row(form, 0).get_by_role("button", name="Sign in to Azure").click()
+    panel = form.get_by_role("region", name="Sign in to Azure")
+    panel.get_by_role("radio", name="Environment").check()
+    book.picture("launch-data-sign-in-dark", form)
+    book.page.set_viewport_size({"width": 420, "height": 2600})
+    book.picture("launch-data-sign-in-420", form)
+    assert form.evaluate(WIDE) == []
+    panel.get_by_role("button", name="Sign in", exact=True).click()
+    expect(row(form, 0)).to_contain_text("4 files, 4.0 kB")
+    expect(panel).to_be_hidden()
+    submit(form).click()
+    card = book.page.locator(".dd-card")
+    expect(card).to_contain_text("Completed", timeout=120_000)
+    expect(card).to_contain_text("rank finds ['part-0', 'part-1', 'part-2', 'part-3']")
+    assert book.errors == []
+
+
+def test_a_cells_line_and_its_rows_of_data_are_one(notebook: Callable[..., Book], lab: Lab) -> None:
+    folder = lab.root / "digits"
+    folder.mkdir()
+    (folder / "a.txt").write_text("nine")
+    line = "%%distributed -p 1 -b plain --name cellular --data digits=./digits --data bad=blob://A/b"
+    book = notebook([f"{line}\nfrom distdl_jupyter import data_path\n(data_path('digits') / 'a.txt').read_text()"])
+    book.page.locator("jp-button, button").filter(has_text="Run distributed").first.click()
+    form = book.page.locator(".dd-form")
+    expect(row(form, 0)).to_contain_text("1 file, 4 B")
+    expect(row(form, 1)).to_contain_text("'A' is no name of a storage account.")
+    typed(row(form, 1), "more", "shared:/etc/hostname")
+    expect(row(form, 1)).to_contain_text("1 file")
+    submit(form).click()
+    expect(book.cell(0)).to_contain_text("--data digits=./digits --data more=shared:/etc/hostname")
+    expect(book.page.locator(".dd-card")).to_contain_text("Completed", timeout=120_000)
+    assert book.errors == []
