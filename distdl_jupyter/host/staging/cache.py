@@ -8,12 +8,12 @@ What a job's folder links to is in use and stays; of the rest, what was not used
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import functools
 import hashlib
 import os
 import platform
+import socket
 import stat
 import time
 from collections.abc import Iterator
@@ -128,7 +128,7 @@ class Cache:
         for one in kept:
             if over <= 0 and missing <= 0:
                 break
-            if not one.in_use and _let_go(one.path):
+            if not one.in_use and _let_go(one):
                 over, missing = over - one.size, missing - one.size
         if (free := self._free()) < needed:
             raise Failure(
@@ -151,7 +151,7 @@ class Cache:
                         continue
                     in_use = about.st_nlink > 1 or entry.path in linked
                     if entry.name.endswith(PART):
-                        in_use = time.time() - about.st_mtime < _ABANDONED or _locked(entry.path)
+                        in_use = time.time() - about.st_mtime < _ABANDONED
                     yield Kept(about.st_atime, about.st_blocks * 512, entry.path, in_use)
 
 
@@ -163,48 +163,44 @@ def stamp(path: str) -> int:
     return 1_000_000_000 + int(path[-7:], 16)
 
 
-def _let_go(path: str) -> bool:
+def _let_go(kept: Kept) -> bool:
+    """Remove a file with the list of its ranges; return whether it went: one that somebody took up meanwhile stays."""
     try:
-        Path(path).unlink()
-    except FileNotFoundError:
+        if not kept.path.endswith(PART):
+            Path(kept.path + RANGES).unlink(missing_ok=True)
+            Path(kept.path).unlink()
+            return True
+        with Path(kept.path).open("r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            Path(kept.path.removesuffix(PART) + RANGES).unlink(missing_ok=True)
+            Path(kept.path).unlink()
+    except (FileNotFoundError, BlockingIOError):
         return False
-    Path(path.removesuffix(PART) + RANGES).unlink(missing_ok=True)
     return True
 
 
 @functools.cache
 def boot() -> str:
-    """Return what names the run of this machine since it was switched on, "" where nothing does."""
+    """Return this machine's name and what names its run since it was switched on, "" where nothing does."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{socket.gethostname()}/{Path('/proc/sys/kernel/random/boot_id').read_text(encoding='ascii').strip()}"
     except OSError:
         return ""
 
 
 def _of_this_run(path: str) -> bool:
-    """Return whether a file of several ranges was written since the machine was switched on, or is surely on disk."""
+    """Return whether a file of several ranges was written since the machine was switched on, or is surely on disk.
+
+    What another machine wrote and closed is, or it could not be seen here.
+    """
     try:
         with Path(path + RANGES).open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - 100))
-            last = file.read().splitlines()[-1:]
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 400))
+            word, _, told = file.read().decode("utf-8", "replace").rstrip("\n").rpartition("\n")[2].partition(" ")
     except FileNotFoundError:
         return True
-    return last == [f"{BOOT} {boot()}".encode()]
-
-
-def _locked(path: str) -> bool:
-    """Return whether a program is at work on a file in the making."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return True
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError as error:
-        return error.errno in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
-    finally:
-        os.close(fd)
-    return False
+    (host, _, run), (own_host, _, own_run) = told.partition("/"), boot().partition("/")
+    return word == BOOT and (run == own_run or host != own_host)
 
 
 def _linked(staged: Path) -> set[str]:

@@ -150,6 +150,24 @@ def test_who_waits_goes_on_when_the_other_one_dies(stage, large, blob_proxy):
     assert last["cached"] >= 4 * MB
 
 
+def test_programs_that_take_the_cache_from_each_other_all_have_what_they_want(stage, container):
+    stored = {f"{n}": noise(5 * MB if n % 3 == 0 else 300_000, n) for n in range(7)}
+    for name, data in stored.items():
+        container.put(name, data)
+    items = container.items()
+    for turn in range(2):
+        wanted = [[item for item in items if int(item[0]) % 4 != own] for own in range(4)]
+        runs = [
+            stage.run(source(container, items=one), sas=reading(container), job=f"job-{turn}-{own}", limit_bytes=MB)
+            for own, one in enumerate(wanted)
+        ]
+        for run, one in zip(runs, wanted, strict=True):
+            assert stage.files(run.staged()["paths"]["DISTDL_DATA_TRAIN"]) == {item[0]: stored[item[0]] for item in one}
+        for own in range(4):
+            stage.tell({"forget": f"job-{turn}-{own}", "base": str(stage.base), "limit_bytes": MB}).end()
+        assert sum(path.stat().st_size for path in stage.left("")) <= MB
+
+
 def test_a_disk_without_hard_links_has_symbolic_ones_and_they_count_as_use(tmp_path, monkeypatch):
     def refuse(*_):
         raise OSError(errno.EPERM, "no links here")

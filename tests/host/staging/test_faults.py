@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import socket
 
 import pytest
 from azure.storage.blob import ContentSettings
@@ -96,7 +97,7 @@ def test_what_was_whole_before_the_machine_was_switched_off_is_looked_at_once(st
     *lines, run_of_the_machine = ranges.read_text().splitlines(keepends=True)
     assert run_of_the_machine.startswith("boot ")
     for spoiled, fetched in ((b"", 0), (b"spoiled", RANGE), (b"", 0)):
-        ranges.write_text("".join([*lines, "boot of-yesterday\n"]))
+        ranges.write_text("".join([*lines, f"boot {socket.gethostname()}/of-yesterday\n"]))
         changed = written.stat()
         written.chmod(0o600)
         with written.open("r+b") as file:
@@ -106,6 +107,11 @@ def test_what_was_whole_before_the_machine_was_switched_off_is_looked_at_once(st
         assert only(stage, last) == large.data
         assert (last["bytes"], last["cached"]) == (fetched, len(large.data) - fetched)
     assert blob_proxy.sent() == len(large.data) + RANGE
+    # what another machine wrote is seen here because it is on a disk
+    ranges.write_text("".join([*lines, "boot another/run\n"]))
+    before = ranges.read_text()
+    assert stage.run(told, sas=reading(large)).staged()["bytes"] == 0
+    assert ranges.read_text() == before
 
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT, None], ids=["TERM", "INT", "end of input"])
