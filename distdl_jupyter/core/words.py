@@ -123,10 +123,8 @@ def _scientific(value: float) -> str:
 
 
 def money(amount: float, currency: str) -> str:
-    """Return an amount of money with two decimals: ``7.35 USD``, ``1,204.50 EUR``; below a cent ``under 0.01 USD``."""
-    if 0 < amount < 0.005:
-        return f"under 0.01 {currency}"
-    return f"{amount:,.2f} {currency}"
+    """Return an amount of money with two decimals: ``7.35 USD``, ``1,204.50 EUR``; what is not nothing is a cent."""
+    return f"{max(amount, 0.01) if amount > 0 else 0.0:,.2f} {currency}"
 
 
 def percent(done: float, total: float) -> str:

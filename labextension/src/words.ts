@@ -118,11 +118,9 @@ function thousands(digits: string): string {
   return fraction === undefined ? marked : `${marked}.${fraction}`;
 }
 
-/** Return an amount of money with two decimals: "7.35 USD", "1,204.50 EUR"; below a cent "under 0.01 USD". */
-export function money(amount: number, currency: string): string {
-  if (amount > 0 && amount < 0.005) return __('under %1', `0.01 ${currency}`);
-  return `${thousands(amount.toFixed(2))} ${currency}`;
-}
+/** Return an amount of money with two decimals: "7.35 USD", "1,204.50 EUR"; what is not nothing is a cent. */
+export const money = (amount: number, currency: string): string =>
+  `${thousands((amount > 0 ? Math.max(amount, 0.01) : 0).toFixed(2))} ${currency}`;
 
 /** Return a size as people read it: "927 kB", "1.2 MB". */
 export function bytes(size: number): string {

@@ -77,5 +77,5 @@ def test_the_spec_names_price_and_source_and_keeps_them():
 
 def test_money_is_written_with_two_decimals_and_never_rounded_to_nothing():
     assert words.money(0, "USD") == "0.00 USD"
-    assert words.money(0.004, "EUR") == "under 0.01 EUR"
+    assert words.money(0.0004, "EUR") == "0.01 EUR"
     assert words.money(1204.5, "EUR") == "1,204.50 EUR"
