@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from distdl_jupyter.azure import identity, settings
+from distdl_jupyter.azure.keeper import client
 from tests.standin import certificate
 from tests.standin.login import CLIENT, SECRET, TENANT, Login
 from tests.standin.server import Server
@@ -83,6 +84,7 @@ def azure(azure_server, azure_settings, tmp_path, monkeypatch):
     settings.change(cloud=str(path))
     identity.forget()
     yield Azure(azure_server, Login(azure_server), path)
+    client.ask("sign_out")  # No keeper outlives its test.
     identity.forget()
     shutil.rmtree(runtime, ignore_errors=True)
 
