@@ -137,3 +137,15 @@ def test_a_wrong_question_is_refused(server):
     assert server.post("/form", {"fields": {}}, 400)["field"] == "code"
     assert server.post("/form", {"code": "1", "fields": {"distributed_backend": "nope"}}, 200)["problems"]
     assert server.post("/form", {"code": "1", "environment": [1]}, 400)["field"] == "environment"
+
+
+def test_local_paths_of_data_begin_in_the_notebooks_folder(server, root):
+    (root / "proj" / "labels").mkdir(parents=True)
+    (root / "proj" / "labels" / "a.txt").write_text("1")
+    question = {"code": "%%distributed -p 1 -b plain --data labels=./labels\n1", "notebook": "proj/train.ipynb"}
+    for more in ({}, {"own": True}):
+        now = server.post("/form", {**question, **more}, 200)["data_now"]
+        assert [one["text"] for one in now["sources"]] == ["1 file, 1 B"]
+    assert (
+        server.post("/form", {**question, "notebook": "train.ipynb"}, 200)["data_now"]["sources"][0]["level"] == "error"
+    )
