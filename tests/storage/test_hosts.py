@@ -85,6 +85,13 @@ def test_a_shared_path_that_a_host_does_not_see_is_named_with_the_host(lab, tmp_
     assert not any(rank.pid for rank in lab.job.view().ranks)
 
 
+def test_hosts_that_see_different_files_at_a_path_are_named(lab):
+    for name in lab.hosts.names:
+        lab.hosts.ssh(name, f"mkdir {DISK}/shared && touch {DISK}/shared/{name}")
+    with pytest.raises(JobFailed, match=f"node-b: {DISK}/shared has other files than on node-a"):
+        lab.submit(deep, data={"train": f"shared:{DISK}/shared"}).result(200)
+
+
 def test_cancel_on_the_way_leaves_no_process_and_no_folder(lab, blob):
     place = containing(blob).place("cifar")
     lab.proxy.add("part-", rate=5_000, times=999)

@@ -40,6 +40,9 @@ _AT_ONCE = 16
 def bring(spec: JobSpec, sites: Sequence[Site], base: str, context: Context) -> None:
     """Bring a job's data to its hosts and note each one's variables. Raises DataUnavailable, HostFailed."""
     assert context.staging is not None, "a job without data is not brought any"
+    for source in spec.data:
+        if source.scheme == "shared":
+            _agree(source.path, sites)
     local = [source for source in spec.data if source.scheme == "path"]
     copies = [_Copy(node, site, source.name, source.path, base)
               for node, site in enumerate(sites) for source in local]  # fmt: skip
@@ -60,6 +63,19 @@ def bring(spec: JobSpec, sites: Sequence[Site], base: str, context: Context) -> 
         raise
     for node, site in enumerate(sites):
         site.data = found[node]
+
+
+def _agree(path: str, sites: Sequence[Site]) -> None:
+    """Raise DataUnavailable when hosts see different things at a path; one that sees nothing says so itself."""
+    asked = [(site, site.connection.begin("look", path=path)) for site in sites]
+    told = [(site.host, site.connection.result(answer, "look", _SECONDS)["fingerprint"]) for site, answer in asked]
+    seen = [(host, found) for host, found in told if found is not None]
+    for host, found in seen[1:]:
+        if found != seen[0][1]:
+            raise DataUnavailable(
+                f"{host}: {path} has other files than on {seen[0][0]}.",
+                hint="Name a path that every node sees, or put the data into Azure Blob.",
+            )
 
 
 class SshStager(stagers.Stager):
