@@ -20,16 +20,19 @@ def main() -> int:
     talk = Talk(sys.stdin.buffer, sys.stdout.buffer)
     try:
         told = talk.order()
+    except ValueError:
+        return _failed(talk, Failure("The order is no line of JSON."))
+    try:
         if isinstance(told, dict) and "forget" in told:
             _forget(talk, told)
         else:
             Stager(order.order(told), talk).run()
-    except ValueError:
-        return _failed(talk, Failure("The order is no line of JSON."))
     except Failure as failure:
         return _failed(talk, failure)
     except OSError as error:
         return _failed(talk, Failure(f"Staged data could not be kept here ({error.strerror or error})."))
+    except Exception as error:  # noqa: BLE001 - a traceback could name what was asked for, with its signature
+        return _failed(talk, Failure(f"The data could not be brought here ({type(error).__name__}: {error})."))
     return 0
 
 

@@ -14,6 +14,7 @@ from distdl_jupyter.host.staging.failure import Failure
 #: Files and ranges that are fetched at once where the order does not say.
 WORKERS = 8
 _JOB = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,200}")
+_ETAG = re.compile(r"[!#-~]+")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 
 
@@ -86,8 +87,7 @@ def _source(told: dict[str, Any]) -> Source:
         return Source(name, variable, kind, path=str(told["path"]), fingerprint=told.get("fingerprint"))
     if kind != "blob":
         raise Failure(f"{kind!r} is no kind of source.", source=name)
-    items = [Item(str(one[0]), int(one[1]), str(one[2]).removeprefix("W/").strip('"'), _md5(one[3]))
-             for one in told["items"]]  # fmt: skip
+    items = [Item(str(one[0]), int(one[1]), _etag(str(one[2])), _md5(one[3])) for one in told["items"]]
     address = _address(str(told["address"]), name)
     return Source(name, variable, kind, address=address, prefix=str(told["prefix"]), items=items)
 
@@ -97,6 +97,13 @@ def _address(told: str, source: str) -> str:
     if split.scheme != "https" or not split.hostname or split.query or split.fragment or "@" in split.netloc:
         raise Failure(f"{told.split('?', maxsplit=1)[0]!r} is no https address of a container.", source=source)
     return told.rstrip("/")
+
+
+def _etag(told: str) -> str:
+    found = told.removeprefix("W/").strip('"')
+    if not _ETAG.fullmatch(found):
+        raise Failure(f"{told!r} is no ETag.")
+    return found
 
 
 def _md5(told: str) -> bytes:

@@ -1,9 +1,13 @@
 """What is staged is what was stored, the second time it costs nothing, and no name leads out of its folder."""
 
+import io
+import json
 import os
 import random
 import stat
+import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -205,16 +209,26 @@ def test_an_id_that_would_lead_out_is_refused(stage, job):
     assert "is no id of a job" in stage.tell({"forget": job, "base": str(stage.base)}).failed()["text"]
 
 
+@pytest.mark.parametrize("etag", ["", "a\r\nX-Evil: 1", '1" "2', "ü"])
+def test_an_etag_that_would_change_the_request_is_refused(stage, container, etag):
+    assert "is no ETag" in stage.run(source(container, items=[["x", 1, etag, ""]])).failed()["text"]
+
+
+def test_an_order_that_is_no_json_is_said_so(stage):
+    run = stage.tell({})
+    assert run.end()["type"] == "failed"
+    done = subprocess.run(
+        [sys.executable, "-m", "distdl_jupyter.host.staging"], input=b"{", capture_output=True, check=False
+    )
+    assert (done.returncode, json.loads(done.stdout)["text"]) == (1, "The order is no line of JSON.")
+
+
 @pytest.mark.parametrize("order", [None, [], {"job": "j"}, {"job": "j", "sources": [{"name": "x"}]}])
 def test_an_order_that_cannot_be_read_is_said_so(stage, order):
     assert "order cannot be read" in stage.tell(order).failed()["text"]
 
 
 def test_what_is_copied_to_other_hosts_holds_all_of_it_and_needs_nothing_else(stage, container, tmp_path):
-    import io
-    import subprocess
-    import zipfile
-
     zipfile.ZipFile(io.BytesIO(package.built().content)).extractall(tmp_path / "copy")
     code = "import sys, distdl_jupyter.host.staging.__main__ as m; print(m.__file__, *sorted(sys.modules))"
     done = subprocess.run(
