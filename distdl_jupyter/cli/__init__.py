@@ -179,7 +179,8 @@ def _show(chosen: argparse.Namespace) -> int:
     for metric in view.metrics.values():
         print(f"{metric.name} {number(metric.mean)} at step {number(metric.step)}")
     for rank in view.ranks:
-        print(f"rank {rank.rank} on {rank.host or 'this machine'}, pid {rank.pid}: {rank.status}")
+        process = "" if rank.pid is None else f", pid {rank.pid}"
+        print(f"rank {rank.rank} on {rank.host or 'this machine'}{process}: {rank.status}")
     for note in view.notes:
         print(f"{note['level']}: {note['text']}")
     return 0
