@@ -81,6 +81,8 @@ class MachineLearning:
         self.build_log, self.build_error = "", ""
         #: Seconds that a log's address is good, and seconds between SIGTERM and SIGKILL when a job is canceled.
         self.log_seconds, self.grace = 3600.0, 20.0
+        #: Seconds between the end of the processes and the moment in which their outputs can be read.
+        self.finalizing = 0.0
         #: (method, pattern of the path, answer): used up one by one.
         self.faults: list[tuple[str, str, Answer]] = []
         self.user_log = "user_logs/std_log_process_{rank:02d}.txt"
@@ -349,6 +351,7 @@ class MachineLearning:
         codes = self._executed(job)
         if not job.canceled:
             self._becomes(job, "Finalizing")
+        time.sleep(self.finalizing)
         self._keep_outputs(job)
         if job.canceled:
             job.status = "Canceled"

@@ -108,7 +108,7 @@ class AzureMLCluster(Managed):
             studio = _submitted(spec, options, plan, workspace, str(folder))
         finally:
             code.remove(context.folder)
-        told = [Remark("info", f"Azure ML job {job.run_name(spec.id)}" + (f": {studio}" if studio else ""), "azureml")]
+        told = [Remark("info", f"Azure ML runs it as {job.run_name(spec.id)}: {studio}", "azureml")]
         if any(source.mode == "mount" for source in spec.data):
             told.append(Remark("warning", "Mounted data is read over the network while ranks train; download it where "
                                "it fits the nodes' disks and is read more than once.", "mounted"))  # fmt: skip

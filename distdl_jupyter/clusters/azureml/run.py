@@ -71,7 +71,10 @@ class AzureMLRun(Run):
     def poll(self) -> list[Exit]:
         """Return the ranks that have ended and whose output was passed on."""
         killed = self._sent[:1] == ["KILL"]
-        found = [] if killed else [self._told(rank) for rank in sorted(self._open & self._logs.ends.keys())]
+        ranks = [] if killed else sorted(self._open & self._logs.ends.keys())
+        if len(ranks) == len(self._open) and not self._watch.ended:
+            ranks = ranks[:-1]  # the last one ends with the job: Azure still has to put away what they left
+        found = [self._told(rank) for rank in ranks]
         self._failed = self._failed or any(exit_.code != 0 for exit_ in found)
         self._open -= {exit_.rank for exit_ in found}
         if self._watch.done and not found:

@@ -100,7 +100,7 @@ def test_azure_that_is_silent_for_a_while_costs_nothing(ml, monkeypatch):
         for _ in range(2):
             ml.faults.append(("GET", "/logs/", Answer("<Error/>", 503)))
             ml.faults.append(("GET", "/details", refusal(500, "InternalServerError", "An error occurred.")))
-            ml.faults.append(("GET", "/details", refusal(429, "TooManyRequests", "Too many requests.")))
+        ml.faults.append(("GET", "/details", refusal(429, "TooManyRequests", "Too many requests.")))
         ml.expire()
         assert Lab(ml).ended(heard) == [f"line {number}" for number in range(100)]
         assert [one.code for one in heard.remarks if one.code != "azureml"] in (["azure-silent", "azure-answers"], [])
