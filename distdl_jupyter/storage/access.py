@@ -19,6 +19,7 @@ from distdl_jupyter.core.errors import NotSignedIn
 from distdl_jupyter.storage.failures import told
 
 if TYPE_CHECKING:
+    from azure.core.credentials import TokenCredential
     from azure.storage.blob import BlobServiceClient
 
     from distdl_jupyter.core.data import DataSource
@@ -54,10 +55,13 @@ def account(name: str) -> Account:
     settings: dict[str, Any] = {
         "audience": cloud.storage_audience, "connection_timeout": 10, "read_timeout": 60, "retry_policy": patience,
     }  # fmt: skip
+    variable, key = _key_of(name)
     try:
-        return Account(name, endpoint, BlobServiceClient(endpoint, credential=identity.credential(), **settings))
+        signed_in = identity.credential()
+        if key:  # whether it is needed, only a token tells
+            _prove(signed_in, cloud.scope(cloud.storage_audience))
+        return Account(name, endpoint, BlobServiceClient(endpoint, credential=signed_in, **settings))
     except NotSignedIn:
-        variable, key = _key_of(name)
         if not key:
             raise
     warning = (
@@ -66,6 +70,16 @@ def account(name: str) -> Account:
     )
     credential = {"account_name": name, "account_key": key}
     return Account(name, endpoint, BlobServiceClient(endpoint, credential=credential, **settings), key, warning)
+
+
+def _prove(credential: TokenCredential, scope: str) -> None:
+    """Raise NotSignedIn when the credential gives no token."""
+    from azure.core.exceptions import ClientAuthenticationError
+
+    try:
+        credential.get_token(scope)
+    except ClientAuthenticationError as error:
+        raise NotSignedIn("Nobody is signed in to Azure.") from error
 
 
 def _key_of(name: str) -> tuple[str, str]:

@@ -60,6 +60,11 @@ def _items(account: Account, container: str, prefix: str, most: int | None = Non
     for number, blob in enumerate(blobs):
         if most is not None and number >= most:
             return
+        if str(getattr(blob.blob_tier, "value", blob.blob_tier)) == "Archive":
+            raise DataUnavailable(
+                f"{blob.name!r} in blob://{account.name}/{container} is in the archive tier, where it cannot be read.",
+                hint="Move it to the hot or cool tier first (rehydration takes up to 15 hours).",
+            )
         if not _is_folder(blob):
             yield Item(blob.name, int(blob.size or 0), str(blob.etag).strip('"'), _base64(blob))
 

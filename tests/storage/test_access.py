@@ -73,6 +73,13 @@ def test_a_key_of_the_environment_is_taken_only_when_nobody_is_signed_in(contain
     assert read(container, signed(container.place("cifar")), "cifar/a.bin") == b"hello"
 
 
+def test_a_sign_in_that_gives_no_token_counts_as_none(container, blob, monkeypatch):
+    monkeypatch.setenv("AZURE_STORAGE_KEY", container.azurite.key)
+    blob.login.refuse("7000222", "invalid_client", times=9)
+    identity.forget()
+    assert access.account("devstoreaccount1").key
+
+
 def test_a_connection_string_counts_for_its_own_account(container, monkeypatch):
     sign_out(monkeypatch)
     told = f"DefaultEndpointsProtocol=https;AccountName=devstoreaccount1;AccountKey={container.azurite.key}"

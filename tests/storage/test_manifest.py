@@ -74,3 +74,12 @@ def test_files_without_content_are_dealt_out_too():
 
 def test_more_nodes_than_files():
     assert [len(manifest.shard(items(5, 5), node, 3)) for node in range(3)] == [1, 1, 0]
+
+
+def test_a_blob_in_the_archive_is_named_before_anything_is_fetched(blob):
+    container = blob.azurite.container()
+    container.put("cifar/a.bin", b"1")
+    container.put("cifar/b.bin", b"2")
+    container.client.get_blob_client("cifar/b.bin").set_standard_blob_tier("Archive")
+    with pytest.raises(DataUnavailable, match=r"'cifar/b\.bin' in .* is in the archive tier"):
+        listed(container.place("cifar"))
