@@ -88,6 +88,8 @@ def _row(rows: Sequence[Row], number: int, where: Where) -> Found | Look | None:
         (source,) = jobspec.data_sources([given], where.directory, where.cluster)
     except InvalidSpec as error:
         return Found("error", error.message, error.hint)
+    if source.scheme != "blob" and not where.cluster.stages:
+        return None  # whether its nodes see a path at all is for the cluster to say
     return datalook.at((place(source), source.shard, where.nodes, where.here), _ask(source, where), fresh=where.fresh)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from distdl_jupyter import targets
 from distdl_jupyter.clusters.local import LocalCluster
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.form import datalook, datarows
@@ -174,6 +175,23 @@ def test_a_cluster_that_brings_no_data_keeps_the_rows(labels: Path, monkeypatch:
     monkeypatch.setattr(LocalCluster, "mounts", True)
     model.recompute()
     assert (model.data_now["reason"], model.data_now["mounts"]) == ("", True)
+
+
+def test_what_a_cluster_says_of_a_place_stands_below_the_rows(
+    labels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path))
+    names = {
+        "subscription_id": f"{7:08d}-0000-0000-0000-{7:012d}",
+        "resource_group": "group",
+        "workspace": "room",
+        "compute": "gpu",
+    }
+    targets.add("rented", "azureml", names)
+    model = form(data={"labels": str(labels)}, compute_target="rented")
+    assert model.data_now["mounts"]
+    assert model.data_now["sources"][0]["level"] == ""
+    assert "Put the data into Blob" in model.problems["data"]
 
 
 def test_nobody_signed_in_is_a_remedy_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
