@@ -94,7 +94,7 @@ def launcher(
 
     ``defaults`` are options of ``submit`` that the form begins with (``node_count``, ``process_count_per_node``,
     ``distributed_backend``, ``vm_size``, ``name``, ``environment_variables``, ``max_run_duration_seconds``,
-    ``use_gpu``, ``compute_target``), under their names or aliases.
+    ``use_gpu``, ``compute_target``, ``data``, ``outputs``), under their names or aliases.
 
     Raises InvalidSpec for an option or a value that is unknown, TypeError when ``function`` is no function.
     """

@@ -69,6 +69,21 @@ def test_a_question_about_clusters_is_answered_to_who_asked(tmp_path: Path, monk
     assert form.compute_target == "local"
 
 
+def test_rows_of_data_from_the_page_keep_no_signature_and_the_sign_in_is_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path))
+    form = opened().form
+    form.set_state({"data": [{"name": "x", "place": "blob://acct/cont?sig=SECRET"}], "outputs": "blob://acct/out"})
+    assert form.data_now["sources"][0]["level"] == "error"
+    assert "SECRET" not in repr(form.get_state())
+    assert "--outputs blob://acct/out" in form.magic
+    sent: list[Any] = []
+    monkeypatch.setattr(form, "send", lambda content, buffers=None: sent.append(content))
+    page(form, type="azure", id="a-1", ask="status", given={})
+    assert (sent[0]["id"], sent[0]["value"]["state"]) == ("a-1", "signed_out")
+
+
 def test_submit_shows_the_panel_of_the_newest_job_below() -> None:
     shown = opened()
     page(shown.form, type="submit")
