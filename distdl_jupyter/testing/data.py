@@ -111,7 +111,7 @@ class DataContract(Subject):
         try:
             with self._started(sample) as heard:
                 heard.until_ended(self.ranks, self.patience)
-                assert all(exit_.code != 0 for exit_ in heard.exits.values())
+                assert all(exit_.code != 0 for exit_ in heard.exits.values()), "ranks ran without their data"
                 said += [exit_.evidence for exit_ in heard.exits.values()]
         except DataUnavailable as error:
             said.append(str(error))

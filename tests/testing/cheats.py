@@ -12,7 +12,7 @@ import time
 
 from distdl_jupyter.clusters.base import Check, NodeInfo, Run, Stream
 from distdl_jupyter.clusters.local import LocalCluster
-from distdl_jupyter.core.errors import LaunchFailed
+from distdl_jupyter.core.errors import DataUnavailable, LaunchFailed
 
 
 class Cheat(LocalCluster):
@@ -205,9 +205,34 @@ class Forgetful(Cheat):
         raise LaunchFailed("What job?")
 
 
+class Hasty(Cheat):
+    """Starts the ranks and lets the data come when it comes."""
+
+    name = "hasty"
+
+    def place(self, spec, ports, options, context):
+        staging, context.staging = context.staging, None
+        placement = super().place(spec, ports, options, context)
+        context.staging = staging
+        return placement
+
+
+class Heedless(Cheat):
+    """Lets ranks start where the data is not."""
+
+    name = "heedless"
+
+    def place(self, spec, ports, options, context):
+        try:
+            return super().place(spec, ports, options, context)
+        except DataUnavailable:
+            context.staging = None
+            return super().place(spec, ports, options, context)
+
+
 POINTS = {
     "clusters": {
         kind.name: kind.__name__
-        for kind in (Twice, Mixed, Early, Rude, Careless, Deaf, Messy, Blind, Silent, Forgetful)
+        for kind in (Twice, Mixed, Early, Rude, Careless, Deaf, Messy, Blind, Silent, Forgetful, Hasty, Heedless)
     }
 }

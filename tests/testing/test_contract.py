@@ -9,7 +9,7 @@ import pytest
 from distdl_jupyter.clusters import processes
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.store import JobStore
-from distdl_jupyter.testing import ClusterContract
+from distdl_jupyter.testing import ClusterContract, DataContract
 from tests import plugin
 from tests.testing import cheats
 
@@ -46,6 +46,21 @@ def installed_cheats(tmp_path, monkeypatch, distdl_home):
 )
 def test_a_cheat_is_noticed(cheat, test, words):
     contract = type("Checked", (ClusterContract,), {"name": cheat, "patience": 5.0})()
+    with pytest.raises((AssertionError, DistDLError)) as noticed:
+        getattr(contract, f"test_{test}")()
+    assert words in str(noticed.value)
+
+
+@pytest.mark.parametrize(
+    ("cheat", "test", "words"),
+    [
+        ("hasty", "every_rank_finds_its_data_when_it_starts", ""),
+        ("hasty", "without_its_data_no_rank_runs", "ranks ran without their data"),
+        ("heedless", "without_its_data_no_rank_runs", "ranks ran without their data"),
+    ],
+)
+def test_a_cheat_with_data_is_noticed(cheat, test, words):
+    contract = type("Checked", (DataContract,), {"name": cheat, "patience": 5.0})()
     with pytest.raises((AssertionError, DistDLError)) as noticed:
         getattr(contract, f"test_{test}")()
     assert words in str(noticed.value)
