@@ -88,7 +88,7 @@ def _answer(look: Look, ask: Callable[[], Found]) -> None:
         look.found = Found("error", error.message, error.hint)
     except ImportError as error:
         look.found = Found("error", f"Azure's packages are missing here ({error.name}).",
-                           "Install them: pip install 'distdl-jupyter[azure]'.")  # fmt: skip
+                           "Install them: pip install azure-identity azure-storage-blob.")  # fmt: skip
     except Exception as error:  # noqa: BLE001 - a thread that dies leaves the form waiting
         look.found = Found("error", f"It cannot be looked at: {type(error).__name__}: {error}")
     finally:
