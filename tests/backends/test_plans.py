@@ -80,6 +80,10 @@ def test_mpi_over_nodes_is_refused_without_a_shell_that_open_mpi_can_start(shell
         plan("horovod-mpi", nodes=2, remote_shell=shell)
 
 
+def test_a_platform_that_starts_ranks_itself_is_told_how():
+    assert [plan(label).started_as for label in ("horovod-mpi", "horovod-gloo", "torch")] == ["mpi", "mpi", "torch"]
+
+
 def test_horovod_settings_become_its_variables():
     made = plan("horovod-gloo", fusion_threshold_mb=64, cycle_time_ms=2.5)
     assert set(column(made, "HOROVOD_FUSION_THRESHOLD")) == {str(64 * 2**20)}
