@@ -19,6 +19,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import uuid
@@ -87,6 +88,7 @@ class MachineLearning:
         self.faults: list[tuple[str, str, Answer]] = []
         self.user_log = "user_logs/std_log_process_{rank:02d}.txt"
         self._lock = threading.RLock()
+        self._temporaries: list[str] = []
         self._signatures: dict[str, float] = {}
         for method, pattern, handler in (
             ("GET", _WS, self._workspace),
@@ -142,6 +144,8 @@ class MachineLearning:
             self._kill(job)
             if job.thread is not None:
                 job.thread.join(30)
+        for folder in self._temporaries:
+            shutil.rmtree(folder, ignore_errors=True)
 
     # requests ---------------------------------------------------------------------------------------
 
@@ -428,7 +432,6 @@ class MachineLearning:
         if kind == "Mpi":
             argv = ["mpirun", "--allow-run-as-root", "-np", str(nodes * per_node), "--bind-to", "none", "--map-by",
                     ":OVERSUBSCRIBE", "bash", str(script)]  # fmt: skip
-            # Open MPI refuses long paths for its sockets.
             job.processes = [_started(argv, {**base, "AZ_BATCH_MASTER_NODE": "127.0.0.1:6000"}, job.folder)]
             return
         port = _free_port()
@@ -455,8 +458,9 @@ class MachineLearning:
 
     def _environment(self, job: Job) -> dict[str, str]:
         """Return what a container has: nothing of this test's own environment but its programs."""
-        temporary = f"/tmp/ml-{uuid.uuid4().hex[:8]}"
-        Path(temporary).mkdir()
+        # Open MPI's sockets lie there, so its path is short.
+        temporary = tempfile.mkdtemp(prefix="ml-", dir="/tmp")
+        self._temporaries.append(temporary)
         for name in job.properties.get("inputs") or {}:
             (job.folder / "inputs" / name).mkdir(parents=True, exist_ok=True)
         for name in job.properties.get("outputs") or {}:
