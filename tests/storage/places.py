@@ -8,7 +8,7 @@ from tests.azurite.proxy import Proxy
 from tests.standin import certificate
 
 #: Where hosts keep what is theirs: a disk of each host's own.
-DISK = "/opt/distdl-test-disk"
+DISK = f"/opt/distdl-test-disk-{os.getpid()}"
 
 
 def reachable(blob, gateway, folder, monkeypatch):

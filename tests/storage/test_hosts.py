@@ -1,6 +1,7 @@
 """Data for jobs on SSH hosts with networks, disks and process tables of their own."""
 
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -31,7 +32,7 @@ def lab(lab_of, tmp_path, monkeypatch, blob):  # noqa: F811
     made.proxy = proxy
     yield made
     proxy.close()
-    Path(DISK).rmdir()
+    shutil.rmtree(DISK, ignore_errors=True)
 
 
 def of_node(lab, name, *command):

@@ -1,5 +1,6 @@
 """Data for jobs in a real Slurm of two nodes with a disk each."""
 
+import shutil
 from pathlib import Path
 
 import psutil
@@ -25,7 +26,7 @@ def lab(slurm_of, tmp_path, monkeypatch, blob):  # noqa: F811
     slurm.proxy = proxy
     yield slurm
     proxy.close()
-    Path(DISK).rmdir()
+    shutil.rmtree(DISK, ignore_errors=True)
 
 
 def run(function, **options):
@@ -33,10 +34,14 @@ def run(function, **options):
     return submit(function, compute_target="lab", **given)
 
 
-def no_signature_in(folder):
+def no_signature_in(folder, *, but=""):
+    """``but`` is how a file's name ends that may hold one for the moment, for its owner alone."""
     for path in Path(folder).rglob("*"):
         if path.is_file() and "code" not in path.parts and "lib" not in path.parts:
             content = path.read_bytes()
+            if but and path.name.endswith(but):
+                assert path.stat().st_mode & 0o777 == 0o600
+                continue
             assert b"sig=" not in content, path
             assert b"skoid=" not in content, path
 
@@ -62,16 +67,16 @@ def test_another_supervisor_answers_nodes_that_still_fetch_and_sends_the_outputs
     container = containing(blob)
     # Each request is refused for its signature until the supervisor that would renew it is gone.
     refused = lab.proxy.add("part-", status=403, code="AuthenticationFailed", times=1)
-    slow = lab.proxy.add("part-", rate=100_000, times=3)
+    slow = lab.proxy.add("part-", rate=50_000, cut=150_000, times=12)
     job = run(seen, data={"train": container.place("cifar")}, outputs=container.place("runs"))
     wait_for(lambda: slow.met, 120, "the first bytes")
-    no_signature_in(job.folder.path)
+    no_signature_in(job.folder.path, but=".answer")
     folder = str(job.folder.path)
     supervisors = [one for one in psutil.process_iter() if _is_supervisor(one, folder)]
     assert supervisors
     for one in supervisors:
         one.kill()
-    again = lab.proxy.add("part-5", status=403, code="AuthenticationFailed", times=1)
+    again = lab.proxy.add("part-", status=403, code="AuthenticationFailed", times=1)
     found = attach(job.id).wait(200)
     assert found.state is State.COMPLETED, found.view().reason
     assert refused.met
