@@ -132,4 +132,4 @@ def _sentence(one: culprit.Culprit, unit: str) -> str:
 
 def module_texts(modules: Iterable[LocalModule]) -> list[CodeText]:
     """Return every Python file that is shipped."""
-    return [CodeText(text, path) for module in modules for path, text in module.texts()]
+    return [CodeText(text, path, beside=True) for module in modules for path, text in module.texts()]

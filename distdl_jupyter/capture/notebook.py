@@ -39,12 +39,16 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class CodeText:
-    """The source from which a code object was compiled. ``cell`` is its execution count, None for a file."""
+    """The source from which a code object was compiled. ``cell`` is its execution count, None for a file.
+
+    ``beside`` says that it is a module that travels with the training code, whether or not that uses it.
+    """
 
     text: str
     label: str
     cell: int | None = None
     first_line: int = 1
+    beside: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return the entry for the payload's ``sources``."""

@@ -88,6 +88,11 @@ class Text(Protocol):
         ...
 
     @property
+    def beside(self) -> bool:
+        """Whether it is a module that travels with the training code."""
+        ...
+
+    @property
     def first_line(self) -> int:
         """Number of its first line."""
         ...

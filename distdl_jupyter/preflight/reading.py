@@ -58,6 +58,8 @@ class Code:
     #: Names that are set once or more, with the last expression.
     assigned: dict[str, ast.expr] = field(default_factory=dict)
     read: int = 0
+    #: Labels of the training code itself, without modules that travel beside it.
+    own: set[str] = field(default_factory=set)
 
     def called(self, *last: str) -> Call | None:
         """Return the first call whose last word is one of these."""
@@ -80,6 +82,8 @@ def read(draft: Draft) -> Code:
         if tree is None:
             continue
         code.read += 1
+        if not piece.beside:
+            code.own.add(piece.label)
         aliases = {**_USUAL, **draft.aliases, **_aliases(tree)}
         code.imports.update(name.partition(".")[0] for name in _aliases(tree).values())
         code.words.update(_words(tree))

@@ -11,24 +11,29 @@ from collections.abc import Iterator
 from distdl_jupyter.core.data import DataSource
 from distdl_jupyter.core.words import listing
 from distdl_jupyter.preflight.model import Check, Finding, Request
-from distdl_jupyter.preflight.reading import Code
+from distdl_jupyter.preflight.reading import Call, Code
 
 
 def sources(code: Code, request: Request) -> Check | None:
     """Each ``data_path("name")`` of the code has its source; None where no data is asked for or known of."""
     given: tuple[DataSource, ...] | None = getattr(request, "data", None)
-    asked = [call for call in code.calls if call.last == "data_path"]
+    asked = _asked(code)
     if given is None or not (given or asked):
         return None
-    findings = (*_lacking(code, given), *_mounted(given))
+    findings = (*_lacking(asked, given), *_mounted(given))
     names = [source.name for source in given]
     return Check("Data sources", listing(names) if names else "none", findings)
 
 
-def _lacking(code: Code, given: tuple[DataSource, ...]) -> Iterator[Finding]:
+def _asked(code: Code) -> list[Call]:
+    """Return the training code's own calls: a module that travels beside it may never be used."""
+    return [call for call in code.calls if call.last == "data_path" and call.label in code.own]
+
+
+def _lacking(asked: list[Call], given: tuple[DataSource, ...]) -> Iterator[Finding]:
     names = {source.name.lower() for source in given}
-    for call in code.calls:
-        wanted = _name(call.node) if call.last == "data_path" else None
+    for call in asked:
+        wanted = _name(call.node)
         if wanted is not None and wanted.lower() not in names:
             has = f"only {listing(sorted(names))}" if names else "none"
             yield Finding(
