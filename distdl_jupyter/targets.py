@@ -11,13 +11,13 @@ import fcntl
 import json
 import os
 import re
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from distdl_jupyter import registry
+from distdl_jupyter.core import whole
 from distdl_jupyter.core.errors import ClusterNotFound, ClusterRefused, DistDLError, InvalidSpec
 from distdl_jupyter.core.names import unknown
 from distdl_jupyter.core.spec import looks_secret
@@ -143,20 +143,6 @@ def _changing() -> Iterator[dict[str, Any]]:
         fcntl.flock(folder, fcntl.LOCK_EX)
         kept = _read(path)
         yield kept
-        _write(path, {"version": 1, "clusters": kept})
+        whole.write(path, {"version": 1, "clusters": kept})
     finally:
         os.close(folder)
-
-
-def _write(path: Path, data: dict[str, Any]) -> None:
-    """Put the file in its place whole; only its owner may read it."""
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{FILE}-", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as out:
-            json.dump(data, out, indent=1)
-            out.flush()
-            os.fsync(out.fileno())
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise

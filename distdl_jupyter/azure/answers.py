@@ -8,14 +8,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import os
 import re
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from distdl_jupyter.core import whole
 from distdl_jupyter.core.caches import cache_directory
 
 
@@ -52,11 +51,7 @@ def write(*name: str, data: Any) -> Kept:
     kept = Kept(time.time(), data)
     path = _path(name)
     with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor, temporary = tempfile.mkstemp(prefix=".", dir=path.parent)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as out:
-            json.dump({"when": kept.when, "data": data}, out)
-        Path(temporary).replace(path)
+        whole.write(path, {"when": kept.when, "data": data})
     return kept
 
 

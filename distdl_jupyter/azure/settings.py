@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from distdl_jupyter.azure.clouds import Cloud, cloud
+from distdl_jupyter.core import whole
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 from distdl_jupyter.core.names import unknown
 from distdl_jupyter.core.spec import looks_secret
@@ -124,13 +123,4 @@ def _token_cache(value: str) -> str:
 
 def write(settings: AzureSettings) -> None:
     """Put the settings in their place whole; only their owner may read them."""
-    path = file()
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{FILE}-", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as out:
-            json.dump(dataclasses.asdict(settings), out, indent=1)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    whole.write(file(), dataclasses.asdict(settings))

@@ -9,12 +9,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from distdl_jupyter.core import whole
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 from distdl_jupyter.core.names import unknown
 
@@ -67,7 +67,7 @@ def change(**given: Any) -> MonitoringSettings:
             raise InvalidSpec(unknown(name, names, "setting for monitoring"), field=name,
                               hint="Where to send is said by the environment of Jupyter.")  # fmt: skip
     settings = MonitoringSettings(**{name: _flag(name, value) for name, value in given.items()})
-    _write(settings)
+    whole.write(file(), dataclasses.asdict(settings))
     return settings
 
 
@@ -82,16 +82,3 @@ def _flag(name: str, value: Any) -> bool:
     if text not in (*_YES, *_NO):
         raise InvalidSpec(f"{name} is {value!r}, but it takes true or false.", field=name)
     return text in _YES
-
-
-def _write(settings: MonitoringSettings) -> None:
-    path = file()
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{FILE}-", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as out:
-            json.dump(dataclasses.asdict(settings), out, indent=1)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
