@@ -123,6 +123,7 @@ def lines(told: AzureSignIn) -> list[str]:
         rows.append(f"{told.problem.message} {told.problem.hint}".strip())
     if told.account:
         rows += [f"  {name} {value}" for name, value in _facts(told) if value]
+    rows += [f"  {name} {value}" for name, value in _prices() if value]
     rows += [text for text in (told.note, told.warning) if text]
     if told.state in ("signed_out", "failed"):
         rows += ["Ways to sign in:", *(f"  {way.kind:<17} {_when(way)}" for way in told.ways)]
@@ -144,6 +145,12 @@ def _facts(told: AzureSignIn) -> list[tuple[str, str]]:
         ("cloud", "" if own.cloud == "AzureCloud" else own.cloud),
         ("token_cache", own.token_cache),
     ]
+
+
+def _prices() -> list[tuple[str, str]]:
+    """Return what sizes and prices are asked for with, signed in or not."""
+    own = settings.read()
+    return [("region", own.region), ("currency", own.currency)] if own.region else []
 
 
 def _when(way: AzureWay) -> str:
