@@ -76,6 +76,19 @@ class Placement:
         return sum(place.node == node for place in self.ranks)
 
 
+def late_placement(node_count: int, per_node: int, gpus: int) -> Placement:
+    """Return where ranks go on nodes that a scheduler names when the job begins: rank r on node r // ``per_node``.
+
+    ``gpus`` is how many a node has; 0 gives ranks none.
+    """
+    places = (
+        RankPlace(rank, rank // per_node, f"node-{rank // per_node}", rank % per_node,
+                  rank % per_node % gpus if gpus else None)
+        for rank in range(node_count * per_node)
+    )  # fmt: skip
+    return Placement(tuple(places), LATE_ADDRESS, (), LATE_INTERFACE, LATE_CORES, LATE_NETWORK)
+
+
 @dataclass(frozen=True, slots=True)
 class Service:
     """A helper process on node 0 that must print its ready line before the ranks start; it ends with the job.

@@ -15,16 +15,7 @@ from distdl_jupyter.clusters.azureml.options import AzureMLOptions
 from distdl_jupyter.clusters.azureml.wanted import known_size
 from distdl_jupyter.clusters.base import Check, Context, Remark, Run
 from distdl_jupyter.core.errors import AzureRefused, DistDLError, InvalidSpec
-from distdl_jupyter.core.plan import (
-    LATE_ADDRESS,
-    LATE_CORES,
-    LATE_INTERFACE,
-    LATE_NETWORK,
-    Placement,
-    Plan,
-    RankPlace,
-    late_port,
-)
+from distdl_jupyter.core.plan import Placement, Plan, late_placement, late_port
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.core.words import size
 
@@ -84,12 +75,7 @@ class AzureMLCluster(Managed):
         if spec.use_gpu and options.vm_size and gpus < per_node:
             raise InvalidSpec(f"use_gpu asks for {per_node} GPUs on each node, but {options.vm_size} has {gpus}.",
                               field="use_gpu", hint="Choose another vm_size, or fewer processes per node.")  # fmt: skip
-        ranks = (
-            RankPlace(rank, rank // per_node, f"node-{rank // per_node}", rank % per_node,
-                      rank % per_node % gpus if gpus else None)
-            for rank in range(spec.process_count)
-        )  # fmt: skip
-        return Placement(tuple(ranks), LATE_ADDRESS, (), LATE_INTERFACE, LATE_CORES, LATE_NETWORK)
+        return late_placement(spec.node_count, per_node, gpus)
 
     def place(self, spec: JobSpec, ports: int, options: AzureMLOptions, context: Context) -> Placement:
         """Return the preview with words in place of ports: the first node chooses them."""

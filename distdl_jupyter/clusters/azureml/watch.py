@@ -7,13 +7,13 @@ job goes on meanwhile, and what was missed is read when Azure answers again.
 from __future__ import annotations
 
 import contextlib
-import queue
 import threading
 import time
 from typing import TYPE_CHECKING
 
 from distdl_jupyter.clusters.azureml import states
 from distdl_jupyter.clusters.base import Remark
+from distdl_jupyter.clusters.silence import Silence
 from distdl_jupyter.core.errors import AzureRefused, DistDLError, NotSignedIn
 
 if TYPE_CHECKING:
@@ -57,12 +57,10 @@ class Watch(threading.Thread):
         self._looked = 0.0
         self._hurry_until = self._began + _HURRY
         self._over_at: float | None = None
-        self._silent_since: float | None = None
-        self._told_silent = False
+        self._silence = Silence(_SILENCE)
         self._cancel_wanted = False
         self._canceled_at = 0.0
         self._pause = _QUICK
-        self._remarks: queue.SimpleQueue[Remark] = queue.SimpleQueue()
         self._wake = threading.Event()
         self._stop_wanted = False
 
@@ -90,10 +88,7 @@ class Watch(threading.Thread):
 
     def remarks(self) -> list[Remark]:
         """Return what is new to tell."""
-        found = []
-        while not self._remarks.empty():
-            found.append(self._remarks.get())
-        return found
+        return self._silence.remarks()
 
     def stop(self) -> None:
         """End the thread; a request that is under way is waited for a moment."""
@@ -115,7 +110,7 @@ class Watch(threading.Thread):
             signed_out = getattr(error, "status", None) == _UNAUTHORIZED
             self._miss(asked_at, error.message, "azure-signed-out" if signed_out else "azure-silent")
         else:
-            self._answered()
+            self._silence.answered(Remark("info", "Azure ML answers again.", "azure-answers"))
 
     def _send_cancel(self) -> None:
         if not self._cancel_wanted or self.ended or time.monotonic() - self._canceled_at < _AGAIN:
@@ -150,7 +145,7 @@ class Watch(threading.Thread):
 
     def _becomes(self, status: str) -> None:
         if self.status == "Running" and status in _BACK:
-            self._remarks.put(Remark("warning", "Azure ML took the nodes away and put the job into its queue again, as "
+            self._silence.put(Remark("warning", "Azure ML took the nodes away and put the job into its queue again, as "
                                      "happens to low-priority nodes; it will begin anew, from a checkpoint where the "
                                      "code looks for one.", "preempted"))  # fmt: skip
         if status != self.status:
@@ -172,13 +167,6 @@ class Watch(threading.Thread):
             self._logs.learn(self._workspace.details(self.run_name).get("logFiles") or {})
 
     def _miss(self, asked_at: float, why: str, code: str) -> None:
-        self._silent_since = self._silent_since or asked_at
         self._pause = _SLOW
-        if not self._told_silent and (code == "azure-signed-out" or time.monotonic() - self._silent_since > _SILENCE):
-            self._told_silent = True
-            self._remarks.put(Remark("warning", f"Azure ML cannot be asked; the job goes on meanwhile. {why}", code))
-
-    def _answered(self) -> None:
-        if self._told_silent:
-            self._remarks.put(Remark("info", "Azure ML answers again.", "azure-answers"))
-        self._silent_since, self._told_silent = None, False
+        remark = Remark("warning", f"Azure ML cannot be asked; the job goes on meanwhile. {why}", code)
+        self._silence.missed(asked_at, remark, at_once=code == "azure-signed-out")

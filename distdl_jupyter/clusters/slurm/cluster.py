@@ -18,16 +18,7 @@ from distdl_jupyter.clusters.slurm.options import SlurmOptions
 from distdl_jupyter.clusters.slurm.run import SlurmRun, killing
 from distdl_jupyter.clusters.slurm.told import alive_in, reader_of
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
-from distdl_jupyter.core.plan import (
-    LATE_ADDRESS,
-    LATE_CORES,
-    LATE_INTERFACE,
-    LATE_NETWORK,
-    Placement,
-    Plan,
-    RankPlace,
-    late_port,
-)
+from distdl_jupyter.core.plan import Placement, Plan, late_placement, late_port
 
 if TYPE_CHECKING:
     from distdl_jupyter.core.spec import JobSpec
@@ -85,19 +76,7 @@ class SlurmCluster(Cluster):
                 field="use_gpu",
                 hint=f"Set the cluster's option gpus_per_node to {spec.process_count_per_node}.",
             )
-        per_node = spec.process_count_per_node
-        return Placement(
-            ranks=tuple(
-                RankPlace(rank, rank // per_node, f"node-{rank // per_node}", rank % per_node,
-                          rank % per_node % gpus if gpus else None)
-                for rank in range(spec.process_count)
-            ),
-            address=LATE_ADDRESS,
-            ports=(),
-            interface=LATE_INTERFACE,
-            cores_per_rank=LATE_CORES,
-            network=LATE_NETWORK,
-        )  # fmt: skip
+        return late_placement(spec.node_count, spec.process_count_per_node, gpus)
 
     def place(self, spec: JobSpec, ports: int, options: SlurmOptions, context: Context) -> Placement:
         """Return the preview with words in place of ports: the first node chooses them."""

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 
 from distdl_jupyter.clusters.base import Remark
+from distdl_jupyter.clusters.silence import Silence
 from distdl_jupyter.clusters.slurm import commands, words
 from distdl_jupyter.clusters.slurm.commands import JobState, SlurmFailed, SlurmSilent, UnknownJob
 
@@ -34,10 +35,8 @@ class Watch(threading.Thread):
         self.asked_at = 0.0
         self._began = time.monotonic()
         self._hurry_until = 0.0
-        self._silent_since: float | None = None
-        self._told_silent = False
+        self._silence = Silence(_SILENCE)
         self._told: set[str] = set()
-        self._remarks: queue.SimpleQueue[Remark] = queue.SimpleQueue()
         self._errands: queue.SimpleQueue[tuple[Callable[[], None], ...]] = queue.SimpleQueue()
         self._wake = threading.Event()
         self._stop_wanted = False
@@ -78,10 +77,7 @@ class Watch(threading.Thread):
 
     def remarks(self) -> list[Remark]:
         """Return what is new to tell."""
-        found = []
-        while not self._remarks.empty():
-            found.append(self._remarks.get())
-        return found
+        return self._silence.remarks()
 
     def stop(self) -> None:
         """End the thread; a command that runs is waited for a moment."""
@@ -115,23 +111,15 @@ class Watch(threading.Thread):
             self._miss(error, now)
             return
         self.asked_at, self.state = now, state
-        self._answered()
+        self._silence.answered(Remark("info", "Slurm's controller answers again.", "slurm-answers"))
         if state.pending and (remark := words.never(state, commands.number(self.job))) is not None:
             self._tell_once(remark)
 
     def _miss(self, error: SlurmFailed, asked_at: float) -> None:
-        self._silent_since = self._silent_since or asked_at
-        if not self._told_silent and time.monotonic() - self._silent_since > _SILENCE:
-            self._told_silent = True
-            text = f"Slurm's controller does not answer; a job that runs goes on meanwhile. ({error.message})"
-            self._remarks.put(Remark("warning", text, "slurm-silent"))
-
-    def _answered(self) -> None:
-        if self._told_silent:
-            self._remarks.put(Remark("info", "Slurm's controller answers again.", "slurm-answers"))
-        self._silent_since, self._told_silent = None, False
+        text = f"Slurm's controller does not answer; a job that runs goes on meanwhile. ({error.message})"
+        self._silence.missed(asked_at, Remark("warning", text, "slurm-silent"))
 
     def _tell_once(self, remark: Remark) -> None:
         if remark.code not in self._told:
             self._told.add(remark.code)
-            self._remarks.put(remark)
+            self._silence.put(remark)
