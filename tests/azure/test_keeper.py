@@ -18,8 +18,9 @@ import psutil
 import pytest
 
 from distdl_jupyter.azure import identity, remembered, settings
-from distdl_jupyter.azure.keeper import client, place
+from distdl_jupyter.azure.keeper import client
 from distdl_jupyter.azure.keeper.service import Service
+from distdl_jupyter.core import sockets
 from distdl_jupyter.core.errors import NotSignedIn
 from tests.conftest import wait_for
 from tests.standin.login import CLIENT, DEVELOPER_CLIENT, SECRET, TENANT, USER
@@ -224,7 +225,7 @@ def test_sign_out_forgets_and_ends_the_keeper(people):
     with pytest.raises(NotSignedIn, match="Nobody is signed in to Azure any more"):
         held.get_token(BLOB)
     assert settings.read().credential == ""
-    assert not place.socket_file().exists()
+    assert not sockets.place("azure").exists()
 
 
 def test_settings_that_change_after_the_sign_in_ask_for_another(people):
@@ -259,7 +260,7 @@ def test_no_secret_of_another_way_goes_into_the_keeper(people, monkeypatch):
 
 def test_folder_and_socket_are_the_owners_alone(people):
     signed_in_by_code(people)
-    path = place.socket_file()
+    path = sockets.place("azure")
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert "distdl" in str(path)

@@ -10,9 +10,9 @@ import sys
 import time
 from typing import IO
 
-from distdl_jupyter.azure.keeper import place
 from distdl_jupyter.azure.keeper.client import START_SECONDS, there
 from distdl_jupyter.azure.keeper.service import Service
+from distdl_jupyter.core import sockets
 
 #: prctl(PR_SET_DUMPABLE, 0), linux/prctl.h: no process of the same user may read this one's memory, as with ssh-agent.
 _PR_SET_DUMPABLE = 4
@@ -21,8 +21,8 @@ _PR_SET_DUMPABLE = 4
 def main() -> int:
     """Serve until the end; 0 also when another keeper is there already."""
     _shut()
-    path = place.socket_file()
-    place.secured(path.parent)
+    path = sockets.place("azure")
+    sockets.secured(path.parent)
     with path.with_suffix(".lock").open("w") as lock:
         until = time.monotonic() + START_SECONDS
         while not _taken(lock):

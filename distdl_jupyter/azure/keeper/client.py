@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.azure.credentials import asked_for
-from distdl_jupyter.azure.keeper import place
+from distdl_jupyter.core import sockets
 from distdl_jupyter.core.errors import DistDLError, NotSignedIn
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def _exchanged(connection: socket.socket, asked: dict[str, Any]) -> bytes:
 
 def _connected() -> socket.socket:
     """Return a connection. Raises OSError when nobody listens, DistDLError when somebody else does."""
-    path = place.socket_file()
+    path = sockets.place("azure")
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.settimeout(ANSWER_SECONDS)
@@ -82,7 +82,7 @@ def _connected() -> socket.socket:
 
 
 def _check_own(connection: socket.socket, path: Path) -> None:
-    if place.peer_uid(connection) != os.getuid():
+    if sockets.peer_uid(connection) != os.getuid():
         raise DistDLError(f"Somebody else listens at {path}.", hint="Set JUPYTER_RUNTIME_DIR to a folder of yours.")
 
 

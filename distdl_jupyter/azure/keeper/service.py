@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.azure.keeper.holder import Holder
-from distdl_jupyter.azure.keeper.place import peer_uid
 from distdl_jupyter.azure.settings import AzureSettings
 from distdl_jupyter.core.errors import DistDLError
+from distdl_jupyter.core.sockets import peer_uid
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Where a keeper is met, and who is at the other end of its socket. Standard library and jupyter_core's paths only."""
+"""Unix sockets at which the processes of one user meet on one machine: where they lie, and who is at the other end."""
 
 from __future__ import annotations
 
@@ -17,20 +17,24 @@ from distdl_jupyter.core.errors import DistDLError
 _LONGEST = 103
 
 
-def socket_file() -> Path:
-    """Return the keeper's socket: one for each machine, since a home directory may be shared by several."""
+def place(name: str) -> Path:
+    """Return the path of the socket ``name``: one for each machine, since a home directory may be shared by several.
+
+    It lies in Jupyter's runtime directory, or in a folder of the user's in the temporary one where that path would be
+    too long for a socket. Nothing is made; see ``secured``.
+    """
     from jupyter_core.paths import jupyter_runtime_dir
 
     runtime = Path(jupyter_runtime_dir())
-    name = f"azure-{hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]}.sock"
-    path = runtime / "distdl" / name
+    file = f"{name}-{_short(socket.gethostname().encode(), 8)}.sock"
+    path = runtime / "distdl" / file
     if len(os.fsencode(path)) <= _LONGEST:
         return path
-    return Path(tempfile.gettempdir()) / f"distdl-{os.getuid()}-{_short(runtime)}" / name
+    return Path(tempfile.gettempdir()) / f"distdl-{os.getuid()}-{_short(os.fsencode(runtime), 10)}" / file
 
 
-def _short(path: Path) -> str:
-    return hashlib.sha256(os.fsencode(path)).hexdigest()[:10]
+def _short(text: bytes, length: int) -> str:
+    return hashlib.sha256(text).hexdigest()[:length]
 
 
 def secured(folder: Path) -> Path:
