@@ -8,6 +8,9 @@ PYTHON ?=
 # More arguments for pytest (`make test PYTEST="-k horovod"`) and for `jupyter lab`.
 PYTEST ?=
 LAB ?=
+# Which benchmarks (all when empty), and whether their results page is to be written.
+ONLY ?=
+WRITE ?=
 
 VENV := .venv
 STAMPS := $(VENV)/.stamps
@@ -47,8 +50,8 @@ test: $(STAMPS)/horovod $(STAMPS)/test $(WHEEL) ## Run every check and every tes
 lint: $(STAMPS)/test $(MODULES) ## Check style, types and the floors between the modules
 	@.ci/lint
 
-bench: $(STAMPS)/horovod $(STAMPS)/test ## Measure, as ratios
-	@for script in tests/benchmarks/[a-z]*.py; do $(PY) "$$script" || exit 1; done
+bench: $(STAMPS)/horovod $(STAMPS)/test ## Measure, as ratios against other launchers (ONLY="name ..." a part, WRITE=1 into RESULTS.md)
+	@$(PY) -m tests.benchmarks.results $(if $(WRITE),--write) $(ONLY)
 
 schema: $(STAMPS)/test $(MODULES) ## Write the OpenAPI file and the pages' types anew
 	@$(PY) -m distdl_jupyter.server.openapi

@@ -1,0 +1,119 @@
+"""Runs the benchmarks and writes the results page, RESULTS.md beside this file.
+
+    python -m tests.benchmarks.results [--write] [NAME ...]
+
+Each benchmark runs in a process of its own. ``--write`` puts its tables into the page; those of benchmarks that did
+not run stay as they are, so a part can be measured anew alone. Each section says when and on what it was measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks.report import Row, listed, machine, measured
+
+HERE = Path(__file__).parent
+PAGE = HERE / "RESULTS.md"
+#: In the page's order: what a user waits for first.
+BENCHMARKS = (
+    "first_step",
+    "first_step_elsewhere",
+    "ranks_cell",
+    "throughput",
+    "log_cost",
+    "flood",
+    "log_latency",
+    "series",
+    "late_viewer",
+    "listing",
+    "bench_import",
+    "server_start",
+    "staging",
+)
+HEAD = """# Results of the benchmarks
+
+Made by `make bench WRITE=1`; each table comes from one run in which ours and its peer took turns. Medians; the spread
+is the lowest and the highest ratio of a turn. A ratio is ours divided by the peer's. The times are of one small machine
+and only there to be divided by each other.
+"""
+
+
+def main() -> None:
+    """Run what was asked for; end with 1 where a benchmark failed (not where a goal was missed)."""
+    parser = argparse.ArgumentParser(description="Runs the benchmarks.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)} (default: all)")
+    parser.add_argument("--write", action="store_true", help="write the tables into RESULTS.md")
+    given = parser.parse_args()
+    if unknown := set(given.names) - set(BENCHMARKS):
+        parser.error(f"there is no benchmark {', '.join(sorted(unknown))}; there are {', '.join(BENCHMARKS)}")
+    failed = [name for name in given.names or BENCHMARKS if not _run(name, write=given.write)]
+    if failed:
+        raise SystemExit(f"These benchmarks failed: {', '.join(failed)}.")
+
+
+def _run(name: str, *, write: bool) -> bool:
+    print(f"\n=== {name}", flush=True)
+    begun = time.monotonic()
+    with tempfile.NamedTemporaryFile("r", suffix=".jsonl") as file:
+        command = [sys.executable, "-m", f"tests.benchmarks.{name}", "--json", file.name]
+        done = subprocess.run(command, cwd=HERE.parents[1], stdin=subprocess.DEVNULL)
+        records = [json.loads(line) for line in file]
+    print(f"({time.monotonic() - begun:.0f} s)", flush=True)
+    if write and records:
+        write_section(name, section(name, records))
+    return done.returncode == 0
+
+
+def section(name: str, records: Iterable[dict[str, Any]]) -> str:
+    """Return the section of one benchmark as Markdown."""
+    day = dt.datetime.now(dt.UTC).date()
+    parts = [f"## {name}", f"{machine()}; {day}."]
+    for title, rows in groupby(records, key=lambda record: record["title"]):
+        parts.append(table(title, list(rows)))
+    return "\n\n".join(parts) + "\n"
+
+
+def table(title: str, records: list[dict[str, Any]]) -> str:
+    """Return one table as Markdown."""
+    told = listed(records[0]["versions"])
+    lines = [f"**{title}**" + (f" ({told})" if told else ""), ""]
+    lines += ["|  | ours | peer | its | ratio | spread | n | goal, note |", "|---|---:|---|---:|---:|---:|---:|---|"]
+    for record in records:
+        row = Row(**{name: value for name, value in record.items() if name not in {"title", "versions"}})
+        met = {None: "", True: ", met", False: ", **not met**"}[row.met]
+        cells = [
+            row.name,
+            *measured(row),
+            str(row.turns or ""),
+            "; ".join(filter(None, (f"{row.goal}{met}", row.note))),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def write_section(name: str, text: str, page: Path = PAGE) -> None:
+    """Put a section into the page, in its place."""
+    found = dict(sections(page.read_text())) if page.exists() else {}
+    found[name] = text
+    page.write_text("\n".join([HEAD, *(found[one] for one in BENCHMARKS if one in found)]))
+
+
+def sections(page: str) -> Iterable[tuple[str, str]]:
+    """Yield the name and the text of each section of a page."""
+    for part in re.split(r"(?m)^(?=## )", page)[1:]:
+        yield part.partition("\n")[0].removeprefix("## "), part.rstrip() + "\n"
+
+
+if __name__ == "__main__":
+    main()
