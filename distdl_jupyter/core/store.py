@@ -4,12 +4,13 @@
     payload.pkl     the captured function or cell, opened by ranks only
     code/           modules that stood beside the notebook
     events.jsonl    the truth (see core.events)
+    view.json       what the truth folds to up to some byte, a cache (see core.snapshot)
     lock            held by the one writer
     results/        rank-<n>.pkl, the values that came back
     outputs/        what the training code wrote for keeping
     supervisor.log  what the supervisor itself printed, for its own errors
 
-Reading never writes. A folder becomes visible only when it is complete and its lock is held. A hidden one,
+Reading writes nothing but caches. A folder becomes visible only when it is complete and its lock is held. A hidden one,
 ``.new-<id>`` or ``.old-<id>``, is on its way in or out; one that its process left behind is swept by the next submit.
 """
 
@@ -79,6 +80,7 @@ class JobFolder:
         self.payload = path / "payload.pkl"
         self.code = path / "code"
         self.events = path / "events.jsonl"
+        self.snapshot = path / "view.json"
         self.lock = path / "lock"
         self.control = path / "control"
         self.results = path / "results"

@@ -1,16 +1,20 @@
-"""Small JSON files that stand in their place whole or not at all, and that only their owner may read."""
+"""Small files that stand in their place whole or not at all, and that only their owner may read."""
 
 from __future__ import annotations
 
 import json
 import os
 import tempfile
+import threading
 from pathlib import Path
 from typing import Any
 
 
 def write(path: Path, data: Any) -> None:
-    """Put ``data`` in the place of the file, whose folder is made (0700) where it is missing. Raises OSError."""
+    """Put ``data`` as JSON in the place of the file, whose folder is made (0700) where it is missing. Raises OSError.
+
+    It is on the disk when this returns.
+    """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     try:
@@ -21,4 +25,20 @@ def write(path: Path, data: Any) -> None:
         Path(temporary).replace(path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def keep(path: Path, text: str) -> None:
+    """Put a cache's text in the place of the file, for which no disk is waited. Raises OSError.
+
+    The folder is never made: one that was removed meanwhile must not come back for a cache's sake.
+    """
+    temporary = path.with_name(f".{path.name}-{os.getpid()}-{threading.get_ident()}")
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as out:
+            out.write(text)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
         raise
