@@ -1,7 +1,7 @@
 """``python -m distdl_jupyter.worker``: one rank of a job."""
 
-import sys
-
+from distdl_jupyter.worker import parting
 from distdl_jupyter.worker.rank import main
 
-sys.exit(main())
+if __name__ == "__main__":
+    parting.end(main())
