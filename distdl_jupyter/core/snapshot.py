@@ -27,10 +27,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from distdl_jupyter.core import whole
 from distdl_jupyter.core.rank import RankView
 from distdl_jupyter.core.state import State
+from distdl_jupyter.core.trail import Trail
 from distdl_jupyter.core.view import JobView, MetricView, PhaseView, StagingView, StopView
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from distdl_jupyter.core.store import JobFolder
@@ -46,7 +47,7 @@ def _fields(of: type) -> tuple[str, ...]:
 
 
 #: A view with other fields is another version by itself.
-_SHAPE = repr([_fields(one) for one in (JobView, RankView, PhaseView, MetricView, StagingView, StopView)])
+_SHAPE = repr([_fields(one) for one in (JobView, RankView, PhaseView, MetricView, Trail, StagingView, StopView)])
 VERSION = f"{RULES}-{zlib.crc32(_SHAPE.encode()):08x}"
 
 
@@ -85,7 +86,10 @@ def to_json(view: JobView) -> dict[str, Any]:
         "state": view.state.value,
         "phases": _rows(PhaseView, view.phases),
         "ranks": _rows(RankView, view.ranks),
-        "metrics": [(m.name, m.step, m.count, list(m.values), list(m.values.values())) for m in view.metrics.values()],
+        "metrics": [
+            (m.name, m.step, list(m.values), list(m.values.values()), m.count, *_row_of(Trail)(m.trail))
+            for m in view.metrics.values()
+        ],
         "stop": None if stop is None else dataclasses.asdict(stop),
         "staging": _rows(StagingView, view.staging),
     }
@@ -109,9 +113,13 @@ def from_json(data: dict[str, Any]) -> JobView:
     return view
 
 
-def _metric(name: str, step: float, count: int, ranks: list[int], values: list[float]) -> MetricView:
-    return MetricView(name, step, dict(zip(ranks, values, strict=True)), count)
+def _metric(name: str, step: float, ranks: list[int], values: list[float], count: int, *trail: Any) -> MetricView:
+    return MetricView(name, step, dict(zip(ranks, values, strict=True)), count, Trail(*trail))
 
 
 def _rows(of: type[V], all_: Sequence[V]) -> list[tuple[Any, ...]]:
-    return list(map(attrgetter(*_fields(of)), all_))
+    return list(map(_row_of(of), all_))
+
+
+def _row_of(of: type[V]) -> Callable[[V], tuple[Any, ...]]:
+    return attrgetter(*_fields(of))

@@ -16,6 +16,7 @@ from distdl_jupyter.core.failure import Failure, first_failure
 from distdl_jupyter.core.rank import RankView
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State, may_follow
+from distdl_jupyter.core.trail import Trail
 
 
 @dataclass(slots=True)
@@ -68,6 +69,16 @@ class MetricView:
     step: float = 0.0
     values: dict[int, float] = field(default_factory=dict)
     count: int = 0
+    #: The means of the steps before the newest one.
+    trail: Trail = field(default_factory=Trail)
+
+    def take(self, rank: int, step: float, value: float) -> None:
+        """Fold in what one rank reported."""
+        if self.trail.finishes(step):
+            self.trail.keep(self.mean)
+        self.values[rank] = value
+        self.step = step
+        self.count += 1
 
     @property
     def mean(self) -> float:
@@ -268,9 +279,7 @@ def _metric(view: JobView, event: Event) -> None:
         metric = view.metrics.get(name)
         if metric is None:
             metric = view.metrics[name] = MetricView(name)
-        metric.values[rank.rank] = float(value)
-        metric.step = event["step"]
-        metric.count += 1
+        metric.take(rank.rank, event["step"], float(value))
 
 
 def _progress(view: JobView, event: Event) -> None:
