@@ -27,6 +27,7 @@ def distdl_home(tmp_path, monkeypatch):
     """An own data directory for every test; afterwards nothing of its jobs may be alive."""
     home = tmp_path / "distdl-home"
     monkeypatch.setenv("DISTDL_HOME", str(home))
+    monkeypatch.setenv("DISTDL_WARM", "off")  # tests of warm starts switch them on
     yield home
     folders = list((home / "jobs").glob("*-*-*")) if (home / "jobs").exists() else []
     for folder in folders:
