@@ -1,0 +1,96 @@
+"""What the ranks of one cell printed, gave back and raised, as HTML below the cell.
+
+It is drawn anew for each update and is what a saved notebook keeps, so every style is inline. Colours are those of the
+theme where the extension's or Jupyter's variables reach, else their light values; each box brings its own ground.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from distdl_jupyter.core import words
+from distdl_jupyter.core.printable import printable
+from distdl_jupyter.panels import rankfailure
+from distdl_jupyter.panels.markup import Html, div, el, span
+from distdl_jupyter.panels.rankstyle import BOX, BRAND, DIM, GROUND, MONO, SMALL, TEXT, WARN_EDGE, WARN_TINT, badge
+from distdl_jupyter.ranks.view import Block, Fold, Row, spans
+from distdl_jupyter.ranks.viewerrors import Failures
+from distdl_jupyter.ranks.viewtext import left_out
+
+_GRID = "display:grid;grid-template-columns:max-content minmax(0,1fr);padding:4px 0"
+_BAR = f"{SMALL};padding:2px 12px 2px 9px;color:{DIM}"
+
+
+def cell(fold: Fold, failed: Failures | None = None, *, job: str, status: str = "", newest: int | None = None) -> Html:
+    """Return everything about a cell so far; ``status`` is a sentence about ranks that still run, "" at the end.
+
+    ``job`` is the short id of the ranks' job, ``newest`` how many rows are shown at most (None: all that are kept).
+    """
+    blocks = fold.blocks(newest)
+    earlier = left_out(fold, job, newest)
+    parts = [div(_BAR, Html(escape(earlier)))] if earlier else []
+    if blocks:
+        parts.append(div(_GRID, *(part for block in blocks for part in _block(block, fold))))
+    if failed is not None:
+        parts.append(rankfailure.part(failed))
+    if status:
+        parts.append(_status(status))
+    return div(f"{BOX};background:{GROUND}", *parts, class_="dd dd-rankcell")
+
+
+def values(groups: Sequence[tuple[Sequence[int], str]]) -> Html:
+    """Return values by ranks, (ranks, text) each, equal ones already folded."""
+    rows = (part for ranks, text in groups for part in (_ranks(ranks, all_=False), _lines([_shown(text)])))
+    return div(f"{_GRID};{MONO};background:{GROUND};color:{TEXT}", *rows, class_="dd dd-rankvalues")
+
+
+def _shown(text: str) -> Row:
+    return Row("out", "\n".join(printable(line) for line in text.split("\n")))
+
+
+def _block(block: Block, fold: Fold) -> Iterable[Html]:
+    """Return a line with its ranks before it for neighbouring rows of the same ranks and stream."""
+    every = block.ranks == fold.ranks
+    yield _ranks(block.ranks, all_=every) if len(fold.ranks) > 1 else span("width:9px")
+    yield _lines(block.rows)
+
+
+def _ranks(ranks: Sequence[int], *, all_: bool) -> Html:
+    """Return the ranks in the margin: a single rank has its own colour and swatch, several are grey."""
+    one = ranks[0] if len(ranks) == 1 and not all_ else None
+    return div("padding:0 12px 0 9px;text-align:right;user-select:none", badge(spans(ranks), one))
+
+
+def _lines(rows: Sequence[Row]) -> Html:
+    """Return rows as preformatted text; those of stderr have an edge."""
+    pieces: list[str] = []
+    stream = "out"
+    for row in rows:
+        if row.stream != stream:
+            pieces.append("</span>" if row.stream == "out" else _ERR_OPEN)
+            stream = row.stream
+        pieces.append(f"{escape(row.text, quote=False)}\n")
+    if stream != "out":
+        pieces.append("</span>")
+    style = f"margin:0;padding:0 12px 0 0;border:0;background:none;{MONO};color:{TEXT};white-space:pre-wrap"
+    return el("pre", f"{style};overflow-wrap:anywhere", Html("".join(pieces)))
+
+
+_ERR_OPEN = (
+    f'<span style="display:block;border-left:3px solid {WARN_EDGE};margin-left:-9px;padding-left:6px;'
+    f'background:{WARN_TINT}" title="stderr">'
+)
+
+
+def _status(sentence: str) -> Html:
+    return div(f"{_BAR};padding-bottom:4px", span(f"color:{BRAND}", Html("● ")), Html(escape(sentence)))
+
+
+def running(ranks: Sequence[int], done: Sequence[int], seconds: float) -> str:
+    """Return what is to be said while a cell runs: ``ranks 2 and 3 still run, 12 s``."""
+    left = [rank for rank in ranks if rank not in done]
+    still = " still" if done else ""
+    verb = "runs" if len(left) == 1 else "run"
+    named = words.ranks(left) if len(left) <= 6 else f"{len(left)} ranks"
+    return f"{named[0].upper()}{named[1:]}{still} {verb}, {words.duration(seconds)}."
