@@ -143,6 +143,10 @@ def _note(ledger: Ledger, rank: int, report: dict[str, Any]) -> None:
         ledger.write("note", level=report.get("level", "info"), text=text, code=code, rank=rank)
 
 
+def _mark(ledger: Ledger, rank: int, report: dict[str, Any]) -> None:
+    ledger.write("mark", rank=rank, **{name: report.get(name) for name in ("stream", "cell", "label", "ended")})
+
+
 def _result(ledger: Ledger, rank: int, report: dict[str, Any]) -> None:
     fields = {name: report.get(name) for name in ("ok", "repr", "bytes", "error")}
     ledger.write("result", rank=rank, **fields)
@@ -155,5 +159,6 @@ _REPORTS: dict[str, Callable[[Ledger, int, dict[str, Any]], None]] = {
     "metric": _metric,
     "progress": _progress,
     "note": _note,
+    "mark": _mark,
     "result": _result,
 }
