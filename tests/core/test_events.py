@@ -177,3 +177,107 @@ def test_descriptors_do_not_leak_into_other_programs(log, tmp_path):
     assert not os.get_inheritable(lock.fd)
     writer.close()
     lock.release()
+
+
+def test_text_of_any_script_takes_no_more_bytes_than_it_has(log):
+    text = "エポック 12 ███████ größe 🎉 \u2028 \x7f"
+    line = encode({"type": "log", "text": text})
+    assert len(line) == len(text.encode()) + len('{"type":"log","text":""}\n')
+    log.write_bytes(line)
+    assert read(log)[0] == [{"type": "log", "text": text}]
+
+
+def test_half_a_surrogate_pair_stays_what_it_was(log):
+    event = {"type": "note", "text": "path \ud83d end"}
+    log.write_bytes(encode(event))
+    assert read(log)[0] == [event]
+
+
+NAMES = st.text(max_size=5)
+NUMBERS = st.floats(width=32)
+WRITTEN = st.one_of(
+    st.tuples(st.just("log"), st.integers(0, 2), st.text(max_size=40)),
+    st.tuples(st.just("metric"), st.integers(0, 2), st.dictionaries(NAMES, NUMBERS, min_size=1, max_size=3)),
+    st.tuples(st.just("note"), st.integers(0, 2), st.text(max_size=40)),
+)
+
+
+def write_one(writer, kind, rank, what, step):
+    if kind == "metric":
+        return writer.write("metric", rank=rank, step=step, values=what, at=step)
+    return writer.write(kind, rank=rank, text=what)
+
+
+def as_read(event):
+    """What a reader gets: numbers that are not finite as words; ``at`` may be that of a later metric."""
+    event = json.loads(encode(event))
+    event.pop("at", None)
+    return event
+
+
+@given(st.lists(st.lists(WRITTEN, max_size=8), max_size=6), st.sampled_from(["all", "logs", "others"]))
+def test_events_written_together_are_read_as_those_written_alone(tmp_path_factory, batches, part):
+    log = tmp_path_factory.mktemp("log") / "events.jsonl"
+    writer, written = EventWriter(log), []
+    for batch in batches:
+        with writer.together():
+            written += [write_one(writer, *one, len(written) + n) for n, one in enumerate(batch)]
+        written += [write_one(writer, *one, len(written) + n) for n, one in enumerate(batch[:1])]
+    size = writer.size
+    writer.close()
+    wanted = [as_read(event) for event in written if part == "all" or (event["type"] == "log") is (part == "logs")]
+    found, cursor = read(log, part=part)
+    for event in found:
+        event.pop("at", None)
+    assert found == wanted
+    assert cursor == size == log.stat().st_size
+
+
+def test_a_flood_of_metrics_takes_a_fraction_of_the_bytes_and_the_last_carries_how_far_they_reach(log, tmp_path):
+    alone, together = EventWriter(tmp_path / "alone"), EventWriter(log)
+    with together.together():
+        for step in range(1200):
+            fields = {"rank": 0, "step": step, "values": {"loss": step / 7, "größe": math.inf}, "at": step * 100}
+            alone.write("metric", **fields)
+            together.write("metric", **fields)
+    assert together.size < alone.size / 3
+    assert len(log.read_bytes().splitlines()) == 3, "at most 500 a line, so that no line becomes long"
+    found = read_all(log)[0]
+    assert [event["step"] for event in found] == list(range(1200))
+    assert found[-1]["at"] == 119_900
+    assert {event["t"] for event in found} == {found[0]["t"]}
+    alone.close()
+    together.close()
+
+
+def test_what_was_written_together_stands_in_the_file_even_when_the_writer_fails_in_between(log):
+    writer = EventWriter(log)
+
+    def interrupted():
+        with writer.together():
+            writer.write("note", text="first")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    writer.write("note", text="second")
+    writer.close()
+    assert [event["text"] for event in read(log)[0]] == ["first", "second"]
+
+
+def test_a_packed_metric_that_is_none_is_left_out(log):
+    log.write_bytes(b'{"type":"metrics","t":1,"names":["a"],"rows":[[1,2],[3]]}\n{"type":"metrics"}\n{"type":"note"}\n')
+    assert [(event["type"], event.get("step")) for event in read(log)[0]] == [("metric", 1), ("note", None)]
+
+
+def test_the_end_of_a_long_log_is_read_from_a_line_s_begin(log):
+    writer = EventWriter(log)
+    starts = []
+    for step in range(40):
+        starts.append(writer.size)
+        writer.write("log", rank=0, text="x" * (step * 7919 % 100_000))
+    writer.close()
+    for near in (*range(0, starts[-1], 9973), *starts, starts[-1] + 50):
+        begin = events.line_start(log, near)
+        assert begin == max(at for at in starts if at <= near)
+    assert len(read(log, events.line_start(log, starts[37] + 1))[0]) == 3
