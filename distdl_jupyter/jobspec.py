@@ -17,6 +17,7 @@ from distdl_jupyter.azure.vm_sizes import find as find_vm_size
 from distdl_jupyter.core.data import blob_place, sources
 from distdl_jupyter.core.errors import InvalidSpec, PluginUnavailable
 from distdl_jupyter.core.names import backend_label, resolve
+from distdl_jupyter.core.plan import seated
 from distdl_jupyter.core.spec import JobSpec, check_count, check_name, looks_secret
 
 if TYPE_CHECKING:
@@ -115,7 +116,8 @@ def dry_run(spec: JobSpec, cluster: Any, cluster_options: Any, backend: Any, bac
     Raises InvalidSpec.
     """
     preview = dataclasses.replace(cluster.preview(spec, cluster_options), ports=(0,) * backend.ports)
-    backend.plan(spec, preview, backend_options)
+    seats = seated(preview, backend.rank_ports, lambda _, ports: (preview.address, (0,) * ports))
+    backend.plan(spec, seats, backend_options)
 
 
 def _plugin_options() -> set[str]:

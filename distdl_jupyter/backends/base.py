@@ -22,8 +22,10 @@ class Backend(ABC):
     Options: ClassVar[type] = NoOptions
     #: Labels a user can choose, with the options each one sets: {"horovod-mpi": {"controller": "mpi"}}.
     labels: ClassVar[dict[str, dict[str, Any]]] = {}
-    #: Ports that a plan uses.
+    #: Ports that a plan uses on node 0.
     ports: ClassVar[int] = 0
+    #: Ports that it uses for each rank, on the rank's own node.
+    rank_ports: ClassVar[int] = 0
     #: Whether ranks meet before they train.
     meets: ClassVar[bool] = True
 

@@ -75,6 +75,8 @@ class Context:
     #: Python modules and programs that the backend needs on every node.
     modules: tuple[str, ...] = ()
     programs: tuple[str, ...] = ()
+    #: How many ports the backend needs for each rank on the rank's node, beside those of node 0.
+    rank_ports: int = 0
     #: Called with a phase (``stage`` or ``start``) and what is being done now, for people to see.
     tell: Tell = _unheard
     #: What has to be brought to every node before its ranks start; None when the job has no data sources.
@@ -341,6 +343,8 @@ class Cluster(ABC):
     @abstractmethod
     def place(self, spec: JobSpec, ports: int, options: Any, context: Context) -> Placement:
         """Return the preview with ``ports`` free ports that stay reserved; nodes are reached and checked here.
+
+        Every rank's place has as many of its own as the context's ``rank_ports`` says, on an address of its node.
 
         Raises LaunchFailed, InvalidSpec.
         """

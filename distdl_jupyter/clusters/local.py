@@ -21,7 +21,7 @@ from distdl_jupyter.clusters.launcher_run import LauncherRun
 from distdl_jupyter.clusters.local_run import DirectRun
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.machine import cores
-from distdl_jupyter.core.plan import Placement, Plan, RankPlace
+from distdl_jupyter.core.plan import Placement, Plan, RankPlace, Seat, seated
 from distdl_jupyter.core.spec import looks_secret
 from distdl_jupyter.core.words import plural
 from distdl_jupyter.host.ports import Ports
@@ -29,6 +29,10 @@ from distdl_jupyter.host.ports import Ports
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.base import Staging
     from distdl_jupyter.core.spec import JobSpec
+
+
+#: Where ranks on one machine meet.
+_ADDRESS = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +89,13 @@ class LocalCluster(Cluster):
             self._data = _staged(spec, placement, context.staging, context)
         try:
             reserved = self._ports.reserve(ports, placement.address)
+            placement = seated(placement, context.rank_ports, self._seat)
         except OSError as error:
             raise LaunchFailed(str(error)) from error
         return dataclasses.replace(placement, ports=tuple(reserved))
+
+    def _seat(self, _place: RankPlace, ports: int) -> Seat:
+        return _ADDRESS, tuple(self._ports.reserve(ports, _ADDRESS))
 
     def preview(self, spec: JobSpec, options: Any) -> Placement:
         """Place rank r on node r // process_count_per_node; GPUs are dealt out in order."""
@@ -107,7 +115,7 @@ class LocalCluster(Cluster):
         )
         return Placement(
             ranks=places,
-            address="127.0.0.1",
+            address=_ADDRESS,
             ports=(),
             interface="lo0" if sys.platform == "darwin" else "lo",
             cores_per_rank=max(1, cores() // spec.process_count),

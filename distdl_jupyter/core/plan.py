@@ -6,9 +6,13 @@ the other.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
+
+#: An address of a node, and ports that are free on it.
+Seat = tuple[str, tuple[int | str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +20,8 @@ class RankPlace:
     """Where one rank runs. ``host`` is the node's logical name; ``gpu`` the device it owns (None: none).
 
     ``interface`` and ``cores`` are set where nodes differ: the network interface of this node ("": the placement's)
-    and this rank's share of its cores (0: the placement's).
+    and this rank's share of its cores (0: the placement's). ``ports`` are this rank's own, free on ``address`` of its
+    node, where the backend asked for some.
     """
 
     rank: int
@@ -26,6 +31,8 @@ class RankPlace:
     gpu: int | None = None
     interface: str = ""
     cores: int = 0
+    address: str = ""
+    ports: tuple[int | str, ...] = ()
 
 
 #: What a placement holds where only the node itself will know, when the job begins there: words that it replaces.
@@ -36,6 +43,11 @@ LATE_NETWORK = "@network@"
 def late_port(number: int) -> str:
     """Return the word for the job's port number 0, 1, ... that will be known when the job begins."""
     return f"@port-{number}@"
+
+
+def late_seat(place: RankPlace, count: int) -> Seat:
+    """Return the words for a rank's own address and ``count`` ports that will be known when the job begins."""
+    return f"@rank-{place.rank}-address@", tuple(f"@rank-{place.rank}-port-{number}@" for number in range(count))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +99,17 @@ def late_placement(node_count: int, per_node: int, gpus: int) -> Placement:
         for rank in range(node_count * per_node)
     )  # fmt: skip
     return Placement(tuple(places), LATE_ADDRESS, (), LATE_INTERFACE, LATE_CORES, LATE_NETWORK)
+
+
+def seated(placement: Placement, ports: int, seat: Callable[[RankPlace, int], Seat]) -> Placement:
+    """Return the placement with ``ports`` ports of its own for every rank, as ``seat`` says; unchanged for 0."""
+    if not ports:
+        return placement
+    places = []
+    for place in placement.ranks:
+        address, found = seat(place, ports)
+        places.append(dataclasses.replace(place, address=address, ports=found))
+    return dataclasses.replace(placement, ranks=tuple(places))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter.host import meeting
+from distdl_jupyter.host import meeting, seats
 from distdl_jupyter.host.meeting import Meeting, NoMeeting
 from distdl_jupyter.host.ports import Ports
 
@@ -46,6 +46,18 @@ class Place:
             "@cores@": str(_cores(self.plan["per_node"])),
             **{f"@port-{number}@": str(port) for number, port in enumerate(found.ports)},
         }
+
+    def sit(self, rank: int, stopped: Callable[[], object]) -> None:
+        """Take ports of a rank's own on this node, and learn those of all others. Raises NoMeeting."""
+        count = self.plan["rank_ports"]
+        if not count:
+            return
+        own = meeting.own_address(self.words["@address@"])
+        try:
+            seats.tell(self.folder, rank, own, self._ports.reserve(count, own))
+        except OSError as error:
+            raise NoMeeting(f"{self.node} cannot offer ports to rank {rank}: {error}.") from error
+        self.words |= seats.gather(self.folder, self.plan["ranks"], stopped)
 
     def fill(self, text: str) -> str:
         """Return the text with this node's own words in it."""

@@ -23,7 +23,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from distdl_jupyter.host import gathering, meeting, memory, processes
 from distdl_jupyter.host.allotment import Place
@@ -57,9 +57,25 @@ def who(environment: Mapping[str, str]) -> Who:
 
 
 def _of_tensorflow(told: Mapping[str, Mapping[str, object]]) -> Who:
-    cluster, task = told["cluster"], told["task"]
-    order = [(kind, at) for kind in ("chief", "worker") for at in range(len(cluster.get(kind) or ()))]  # type: ignore[arg-type]
-    return Who(order.index((str(task["type"]), int(str(task["index"])))), len(order), None)
+    task, order = told["task"], _workers(told)
+    return Who(list(order).index((str(task["type"]), int(str(task["index"])))), len(order), None)
+
+
+def _workers(told: Mapping[str, Mapping[str, object]]) -> dict[tuple[str, int], str]:
+    """Return where TensorFlow's workers listen, in the order of the ranks: {("worker", 0): "10.0.0.4:2222"}."""
+    found: dict[tuple[str, int], str] = {}
+    for kind in ("chief", "worker"):
+        addresses: Any = told["cluster"].get(kind) or ()
+        found |= {(kind, at): str(where) for at, where in enumerate(addresses)}
+    return found
+
+
+def seats(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the words for each rank's own address and port, which Azure ML tells for TensorFlow alone."""
+    told = json.loads(environment.get("TF_CONFIG") or '{"cluster": {}}')
+    places = [where.rpartition(":") for where in _workers(told).values()]
+    addresses = {f"@rank-{rank}-address@": place[0] for rank, place in enumerate(places)}
+    return addresses | {f"@rank-{rank}-port-0@": place[2] for rank, place in enumerate(places)}
 
 
 class Spot(Place):
@@ -72,7 +88,7 @@ class Spot(Place):
         self.plan["python"] = sys.executable
         self.one = one
         self.node = os.uname().nodename
-        self.words = {"@cores@": str(max(1, (os.cpu_count() or 1) // self.plan["per_node"]))}
+        self.words = seats(os.environ) | {"@cores@": str(max(1, (os.cpu_count() or 1) // self.plan["per_node"]))}
 
     def meet(self, services: Services, stopped: Stopping) -> None:
         """Find out where the ranks meet, when this job's have to. Raises NoMeeting."""

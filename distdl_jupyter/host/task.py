@@ -193,6 +193,7 @@ def run_rank(place: Place, rank: int) -> int:
     try:
         data = node_data.of_rank(place, rank, task.asked)
         gather(place, services, first=rank == 0, stopped=task.asked)
+        place.sit(rank, task.asked)
         streams = [
             os.open(place.folder / f"rank-{rank}.{name}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             for name in ("out", "err")

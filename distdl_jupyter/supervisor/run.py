@@ -107,6 +107,7 @@ class Supervisor:
                 raise LaunchFailed(reason)
         context = self._context()
         context.modules, context.programs = backend.modules(options), backend.programs(options)
+        context.rank_ports = backend.rank_ports
         if cluster.stages:
             context.staging = data.staging(spec, ledger, self._heed_cancel)
         context.tell("stage", "" if cluster.far or spec.data else "nothing to copy")
@@ -391,6 +392,7 @@ def _versions(spec: JobSpec) -> str:
         "openmpi": "Open MPI",
         "torch": "torch",
         "tensorflow": "TensorFlow",
+        "ray": "Ray",
         "python": "Python",
     }
     known = [
@@ -400,8 +402,10 @@ def _versions(spec: JobSpec) -> str:
 
 
 def _used(spec: JobSpec, package: str) -> bool:
-    wanted = {"horovod": "horovod", "openmpi": "-mpi"}
-    return wanted.get(package, "") in spec.distributed_backend
+    backend = spec.distributed_backend
+    if package in ("torch", "tensorflow") and backend.startswith(("torch", "tensorflow")):
+        return backend.startswith(package)
+    return {"horovod": "horovod", "openmpi": "-mpi", "ray": "ray"}.get(package, "") in backend
 
 
 def _endings(all_ranks: Sequence[RankView]) -> str:

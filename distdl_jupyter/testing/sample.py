@@ -104,8 +104,9 @@ class Sample:
         }
         (self.folder.path / "payload.json").write_text(json.dumps(payload), encoding="utf-8")
 
-    def place(self, ports: int = 1) -> Placement:
-        """Place the ranks with ports for them."""
+    def place(self, ports: int = 1, rank_ports: int = 0) -> Placement:
+        """Place the ranks with ports for all of them on node 0, and for each on its own node."""
+        self.context.rank_ports = rank_ports
         return self.cluster.place(self.spec, ports, self.checked, self.context)
 
     def start(self, placement: Placement | None = None) -> Run:

@@ -15,7 +15,7 @@ from distdl_jupyter.clusters.azureml.options import AzureMLOptions
 from distdl_jupyter.clusters.azureml.wanted import known_size
 from distdl_jupyter.clusters.base import Check, Context, Remark, Run
 from distdl_jupyter.core.errors import AzureRefused, DistDLError, InvalidSpec
-from distdl_jupyter.core.plan import Placement, Plan, late_placement, late_port
+from distdl_jupyter.core.plan import Placement, Plan, late_placement, late_port, late_seat, seated
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.core.words import size
 
@@ -82,7 +82,8 @@ class AzureMLCluster(Managed):
         context.tell("stage", "asking Azure ML for the workspace")
         with refusals.told(options):
             Workspace(Address.of(options)).info()
-        return dataclasses.replace(self.preview(spec, options), ports=tuple(late_port(n) for n in range(ports)))
+        placement = seated(self.preview(spec, options), context.rank_ports, late_seat)
+        return dataclasses.replace(placement, ports=tuple(late_port(n) for n in range(ports)))
 
     def start(self, spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> Run:
         """Upload the job's code and submit it. Raises LaunchFailed with what Azure says."""

@@ -18,7 +18,7 @@ from distdl_jupyter.clusters.slurm.options import SlurmOptions
 from distdl_jupyter.clusters.slurm.run import SlurmRun, killing
 from distdl_jupyter.clusters.slurm.told import alive_in, reader_of
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
-from distdl_jupyter.core.plan import Placement, Plan, late_placement, late_port
+from distdl_jupyter.core.plan import Placement, Plan, late_placement, late_port, late_seat, seated
 
 if TYPE_CHECKING:
     from distdl_jupyter.core.spec import JobSpec
@@ -83,7 +83,7 @@ class SlurmCluster(Cluster):
         site = script.Site(context.folder, options.directory)
         _check_path(site)
         return dataclasses.replace(
-            self.preview(spec, options),
+            seated(self.preview(spec, options), context.rank_ports, late_seat),
             ports=tuple(late_port(number) for number in range(ports)),
             remote_shell=(str(site.run / "remote-shell"),),
         )

@@ -88,7 +88,7 @@ class Site:
 
 
 def _files_of_ranks(count: int) -> list[str]:
-    return [f"rank-{rank}.{name}" for rank in range(count) for name in ("out", "err", "exit", "alive")]
+    return [f"rank-{rank}.{name}" for rank in range(count) for name in ("out", "err", "exit", "alive", "seat")]
 
 
 def _private(path: Path, text: str, mode: int = 0o600) -> None:
@@ -116,6 +116,7 @@ def plan_data(
         "nodes": spec.node_count,
         "data": context.staging is not None,
         "ports": len(placement.ports),
+        "rank_ports": len(placement.ranks[0].ports),
         "common": {**environment.for_ranks(context.inherited), **own, "DISTDL_JOB_DIR": str(site.job)},
         "environments": [{**plan.environments[place.rank], **_identity(place, placement)} for place in placement.ranks],
         "services": [{"name": one.name, "arguments": list(one.arguments), "ready": one.ready} for one in plan.services],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from distdl_jupyter.clusters.ssh.launcher import LauncherRun
 from distdl_jupyter.clusters.ssh.options import SshOptions
 from distdl_jupyter.clusters.ssh.staging import Job
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
-from distdl_jupyter.core.plan import Placement, Plan
+from distdl_jupyter.core.plan import Placement, Plan, RankPlace, Seat, seated
 from distdl_jupyter.core.words import listing, plural, size
 
 if TYPE_CHECKING:
@@ -114,6 +114,7 @@ class SshCluster(Cluster):
             unreachable = self._reach(chosen, spec, options, context)
             found = self._look(unreachable, spec, options, context)
             placement = self._placed(spec, ports, found, placing.agreed(found))
+            placement = seated(placement, context.rank_ports, self._seats(placing.agreed(found)))
             self._stage(Job(spec, context.folder, options), context)
             if context.staging is not None:
                 data.bring(spec, self._sites, options.directory or DIRECTORY, context)
@@ -178,6 +179,16 @@ class SshCluster(Cluster):
                 "distdl_jupyter.host.shell",
             ),
         )
+
+    def _seats(self, common: Common) -> Callable[[RankPlace, int], Seat]:
+        """Return what gives a rank ports of its own on its host."""
+
+        def seat(place: RankPlace, ports: int) -> Seat:
+            address = common.seat(place.host).address
+            told = self._connections[place.node].ask("ports", count=ports, address=address)
+            return address, tuple(int(port) for port in told["ports"])
+
+        return seat
 
     def _stage(self, job: Job, context: Context) -> None:
         """Give every host the job's files, where it does not see them."""

@@ -1,4 +1,4 @@
-"""Tells when a rank begins to meet the others and when they have met: Horovod's and torch's initialisation.
+"""Tells when a rank begins to meet the others and when they have met, in Horovod, torch and TensorFlow.
 
 It also refuses Horovod under Keras 3: there every rank trains on its own, without an error (measured with Horovod
 0.28.1: the ranks' weights differ after the first step).
@@ -21,6 +21,7 @@ def watch(finder: PostImport) -> None:
     """Ask to be told of the modules in which the meeting happens."""
     finder.after("horovod.common.basics", _watch_horovod)
     finder.after("torch.distributed.distributed_c10d", _watch_torch)
+    finder.after("tensorflow.python.distribute.collective_all_reduce_strategy", _watch_tensorflow)
     for name in ("horovod.keras", "horovod.tensorflow.keras"):
         finder.before(name, functools.partial(refuse_keras_3, name))
 
@@ -43,6 +44,17 @@ def _watch_torch(c10d: ModuleType) -> None:
     for module in (c10d, sys.modules.get("torch.distributed")):
         if module is not None and getattr(module, "init_process_group", None) is original:
             module.__dict__["init_process_group"] = watched
+
+
+def _watch_tensorflow(module: ModuleType) -> None:
+    """``tf.distribute.MultiWorkerMirroredStrategy`` is this class; it waits for all workers when it is made."""
+    owner = module.CollectiveAllReduceStrategy
+    owner.__init__ = _reporting(owner.__init__, lambda strategy: {"backend": "tensorflow", "size": _workers(strategy)})
+
+
+def _workers(strategy: Any) -> int:
+    jobs = strategy.cluster_resolver.cluster_spec().as_dict()
+    return sum(map(len, jobs.values())) or 1
 
 
 def _transport(c10d: ModuleType) -> str:

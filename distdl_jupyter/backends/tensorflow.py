@@ -1,0 +1,64 @@
+"""TensorFlow: ranks meet as the workers of ``tf.distribute.MultiWorkerMirroredStrategy``.
+
+They find each other by the variable ``TF_CONFIG`` (https://www.tensorflow.org/guide/distributed_training, "Setting up
+the TF_CONFIG environment variable"): the address of every worker, and which one this process is. Each worker is a
+server itself, so each needs a port of its own on its node.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from distdl_jupyter.backends.base import Backend, common_environment
+from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core.plan import Placement, Plan, RankPlace
+
+if TYPE_CHECKING:
+    from distdl_jupyter.core.spec import JobSpec
+
+
+class TensorFlowBackend(Backend):
+    """tf.distribute.MultiWorkerMirroredStrategy."""
+
+    name = "tensorflow"
+    labels: ClassVar[dict[str, dict[str, Any]]] = {"tensorflow": {}}
+    rank_ports = 1
+
+    def unavailable(self, options: Any) -> str:
+        """TensorFlow must be installed; it is looked for without importing it."""
+        if find_spec("tensorflow") is None:
+            return "TensorFlow is not installed in this environment: run 'pip install distdl-jupyter[tensorflow]'."
+        return ""
+
+    def modules(self, options: Any) -> tuple[str, ...]:
+        """Return TensorFlow."""
+        return ("tensorflow",)
+
+    def plan(self, spec: JobSpec, placement: Placement, options: Any) -> Plan:
+        """Every rank is a worker that listens at its own port; the first one is the chief."""
+        workers = [_listens(spec, place) for place in placement.ranks]
+        return Plan(
+            environments=tuple(_environment(placement, place, workers) for place in placement.ranks),
+            started_as="tensorflow",
+        )
+
+
+def _listens(spec: JobSpec, place: RankPlace) -> str:
+    if not place.ports:
+        raise InvalidSpec(
+            f"{spec.compute_target} cannot give every rank a port of its own, which TensorFlow's workers need.",
+            field="compute_target",
+            hint="Choose another cluster, or the backend torch or horovod-gloo.",
+        )
+    return f"{place.address}:{place.ports[0]}"
+
+
+def _environment(placement: Placement, place: RankPlace, workers: list[str]) -> dict[str, str]:
+    task = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": place.rank}}
+    own = {"TF_CONFIG": json.dumps(task), "TF_NUM_INTRAOP_THREADS": str(placement.cores_of(place))}
+    if place.gpu is not None:
+        # A worker trains on every GPU that it sees, and takes its memory.
+        own["CUDA_VISIBLE_DEVICES"] = str(place.gpu)
+    return common_environment(placement, place) | own
