@@ -17,6 +17,7 @@ Reading writes nothing but caches. A folder becomes visible only when it is comp
 from __future__ import annotations
 
 import fcntl
+import functools
 import json
 import os
 import re
@@ -70,22 +71,36 @@ def is_id(text: str) -> bool:
     return _ID.fullmatch(text) is not None
 
 
+def _inside(name: str) -> functools.cached_property[Path]:
+    """Return an attribute that is a path in the folder, made when it is first asked for: a list has many folders."""
+
+    def path(folder: JobFolder) -> Path:
+        return folder.path / name
+
+    return functools.cached_property(path)
+
+
 class JobFolder:
     """The paths of one job. Cheap; it opens nothing."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.id = path.name
-        self.spec_file = path / "spec.json"
-        self.payload = path / "payload.pkl"
-        self.code = path / "code"
-        self.events = path / "events.jsonl"
-        self.snapshot = path / "view.json"
-        self.lock = path / "lock"
-        self.control = path / "control"
-        self.results = path / "results"
-        self.outputs = path / "outputs"
-        self.supervisor_log = path / "supervisor.log"
+
+    @property
+    def id(self) -> str:
+        """The job's id."""
+        return self.path.name
+
+    spec_file = _inside("spec.json")
+    payload = _inside("payload.pkl")
+    code = _inside("code")
+    events = _inside("events.jsonl")
+    snapshot = _inside("view.json")
+    lock = _inside("lock")
+    control = _inside("control")
+    results = _inside("results")
+    outputs = _inside("outputs")
+    supervisor_log = _inside("supervisor.log")
 
     def spec(self) -> JobSpec:
         """Read what was asked for. Raises JobNotFound when the folder is gone or not a job."""
@@ -104,6 +119,8 @@ class JobStore:
 
     def __init__(self, root: Path | None = None) -> None:
         self.jobs = (root or home()) / "jobs"
+        #: Rows of ended jobs, a cache (see ``listing.ended``).
+        self.ended = self.jobs.with_name("ended.jsonl")
 
     def prepare(self, id_: str) -> JobFolder:
         """Create the hidden, private folder of a job that is being made; ``publish`` shows it."""
@@ -147,7 +164,11 @@ class JobStore:
     def folders(self) -> Iterator[JobFolder]:
         """Yield the folders of all jobs, newest first."""
         for id_ in self.ids():
-            yield JobFolder(self.jobs / id_)
+            yield self.folder(id_)
+
+    def folder(self, id_: str) -> JobFolder:
+        """Return the folder of the job with this whole id, whether it is there or not."""
+        return JobFolder(self.jobs / id_)
 
     def find(self, id_: str) -> JobFolder:
         """Return the folder of a job by its id or by the id's last part when only one job has it.

@@ -18,7 +18,8 @@ from distdl_jupyter.core.log import LogBook
 from distdl_jupyter.core.series import SeriesBook
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.presentation.card import card, foot
-from distdl_jupyter.presentation.curve import favourite, summary, table
+from distdl_jupyter.presentation.curve import summary, table
+from distdl_jupyter.presentation.metric import favourite
 from distdl_jupyter.presentation.plain import plain
 
 #: Seconds between two signs of life, and after which the time left is told anew.

@@ -5,7 +5,6 @@ Pure. Times are epoch seconds of this machine's clock; ``now`` goes along, becau
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 
 from distdl_jupyter.core.failure import has_failed
@@ -13,7 +12,9 @@ from distdl_jupyter.core.rank import RankView
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.presentation.cost import cost
-from distdl_jupyter.presentation.schema import Card, Foot, Host, Notice, Phase, RankStatus, StateName, Stop
+from distdl_jupyter.presentation.jobrow import StateName
+from distdl_jupyter.presentation.plain import finite
+from distdl_jupyter.presentation.schema import Card, Foot, Host, Notice, Phase, RankStatus, Stop
 from distdl_jupyter.presentation.staging import bars
 from distdl_jupyter.presentation.story import failure_card
 
@@ -94,11 +95,6 @@ def hosts(view: JobView) -> tuple[Host, ...]:
 def status(rank: RankView) -> RankStatus:
     """Return waiting, started, ready, ended or failed."""
     return "failed" if has_failed(rank) else rank.status  # type: ignore[return-value]  # one of those by its docstring
-
-
-def finite(value: float | None) -> float | None:
-    """Return the number when JSON has a place for it, else None."""
-    return value if value is not None and math.isfinite(value) else None
 
 
 def _step(view: JobView) -> float | None:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from distdl_jupyter.core import words
 from distdl_jupyter.core.compared import Against, Compared, compared_figure
 from distdl_jupyter.core.state import State
-from distdl_jupyter.presentation.card import finite
-from distdl_jupyter.presentation.curve import favourite
 from distdl_jupyter.presentation.detail import spec_rows
+from distdl_jupyter.presentation.metric import favourite
+from distdl_jupyter.presentation.plain import finite
 from distdl_jupyter.presentation.schema import ComparisonRow, Curve
 
 if TYPE_CHECKING:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from distdl_jupyter.core import words
 from distdl_jupyter.core.figure import Mode, figure
-from distdl_jupyter.presentation.card import finite
+from distdl_jupyter.presentation.plain import finite
 from distdl_jupyter.presentation.schema import Curve, MetricValue
 
 if TYPE_CHECKING:
@@ -18,11 +17,6 @@ if TYPE_CHECKING:
 
 #: Rows of the table.
 _ROWS = 24
-
-
-def favourite(names: Sequence[str]) -> str:
-    """Return the metric to show first: the loss, else the first one reported, "" when there is none."""
-    return next((name for name in names if "loss" in name.lower()), names[0] if names else "")
 
 
 def metrics(view: JobView) -> tuple[MetricValue, ...]:

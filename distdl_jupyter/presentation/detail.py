@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from distdl_jupyter.core import words
 from distdl_jupyter.core.failure import describe
-from distdl_jupyter.presentation.card import card, finite, status
+from distdl_jupyter.presentation.card import card, status
 from distdl_jupyter.presentation.cost import price
 from distdl_jupyter.presentation.curve import metrics
+from distdl_jupyter.presentation.plain import finite
 from distdl_jupyter.presentation.schema import CapturedName, JobDetail, RankRow, SpecRow
 
 if TYPE_CHECKING:

@@ -8,6 +8,11 @@ from collections.abc import Mapping
 from typing import Any
 
 
+def finite(value: float | None) -> float | None:
+    """Return the number when JSON has a place for it, else None."""
+    return value if value is not None and math.isfinite(value) else None
+
+
 def plain(value: Any) -> Any:
     """Return ``value`` made of dicts with string keys, lists, strings, finite numbers, booleans and None."""
     if value is None or isinstance(value, str | bool | int):

@@ -8,9 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-StateName = Literal[
-    "queued", "preparing", "starting", "running", "canceling", "completed", "failed", "canceled", "lost"
-]
+from distdl_jupyter.presentation.jobrow import StateName
+
 RankStatus = Literal["waiting", "started", "ready", "ended", "failed"]
 
 
@@ -204,33 +203,6 @@ class Card:
     #: None where nobody said what a node costs.
     cost: Cost | None
     staging: tuple[StagingBar, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class JobRow:
-    """One job in a list. ``spark`` are up to 40 means of ``metric`` over time; ``says`` why it failed or is lost."""
-
-    id: str
-    name: str
-    state: StateName
-    says: str
-    compute_target: str
-    backend: str
-    node_count: int
-    process_count_per_node: int
-    created: float
-    ended: float | None
-    last_sign: float
-    done: float | None
-    total: float | None
-    left: float | None
-    metric: str
-    value: float | None
-    spark: tuple[float | None, ...]
-    #: Rank that failed first.
-    failed_rank: int | None
-    notebook: str
-    can_rerun: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from distdl_jupyter.server.jobs import attached
 from distdl_jupyter.server.schema import CompareQuery, Comparison
 
 if TYPE_CHECKING:
-    from distdl_jupyter.presentation.schema import JobRow
+    from distdl_jupyter.presentation.jobrow import JobRow
 
 #: Curves that can still be told apart.
 MOST = 12
@@ -55,4 +55,4 @@ def _read(id_: str) -> Outline:
 
 
 def _row(one: Outline, now: float) -> JobRow:
-    return job_row(one.view, one.book, one.spec, now)
+    return job_row(one.view, one.spec, now)

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING
 from distdl_jupyter import client
 from distdl_jupyter.core.state import State
 from distdl_jupyter.presentation import card, detail, listing, story
-from distdl_jupyter.presentation.schema import JobDetail, JobRow
+from distdl_jupyter.presentation.jobrow import JobRow
+from distdl_jupyter.presentation.schema import JobDetail
 from distdl_jupyter.reading import Outline
 from distdl_jupyter.server import submitting
 from distdl_jupyter.server.base import Handler, answers, checked_id
 from distdl_jupyter.server.schema import Cancel, JobList, JobsQuery, NewJob, Result
 
 if TYPE_CHECKING:
+    from distdl_jupyter.listing import Listed
     from distdl_jupyter.reading import Reading
-    from distdl_jupyter.server.listing import Listed
 
 
 def attached(id_: str) -> client.Job:
@@ -67,7 +68,7 @@ def _has_words(row: JobRow, words: str) -> bool:
 def _row(job: client.Job) -> JobRow:
     reading = Outline(job.folder)
     reading.catch_up()
-    return listing.job_row(reading.view, reading.book, reading.spec, time.time())
+    return listing.job_row(reading.view, reading.spec, time.time())
 
 
 class JobById(Handler):

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter.core import events
 from distdl_jupyter.core.log import LogBook
 from distdl_jupyter.presentation import card, curve, detail, rows
+from distdl_jupyter.presentation.metric import favourite
 from distdl_jupyter.presentation.plain import plain
 from distdl_jupyter.reading import Reading
 from distdl_jupyter.server.messages import CurveMessage, JobMessage
@@ -238,7 +239,7 @@ class LiveJob:
 
     def _wanted(self, wish: CurveWish) -> tuple[str, int]:
         book = self._reading.book
-        metric = wish.metric or curve.favourite(book.names)
+        metric = wish.metric or favourite(book.names)
         return metric, book.count(metric)
 
     def _curve(self, wish: CurveWish, metric: str, count: int) -> Told:

@@ -12,6 +12,7 @@ from distdl_jupyter.core.printable import printable
 from distdl_jupyter.core.words import clock
 from distdl_jupyter.follow import Follower
 from distdl_jupyter.presentation import curve
+from distdl_jupyter.presentation.metric import favourite
 from distdl_jupyter.presentation.schema import Curve, LogChanges
 from distdl_jupyter.server.base import Handler, answers, checked_id
 from distdl_jupyter.server.jobs import attached
@@ -112,5 +113,5 @@ class JobCurve(Handler):
 
 def _curve(reading: Reading, query: CurveQuery) -> Curve:
     options: dict[str, Any] = {"width": query.width, "height": query.height}
-    metric = query.metric or curve.favourite(reading.book.names)
+    metric = query.metric or favourite(reading.book.names)
     return curve.curve(reading.book, metric, mode=query.mode, log=query.log, dark=query.dark, **options)

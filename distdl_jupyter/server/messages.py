@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from distdl_jupyter.presentation.schema import Card, Curve, JobRow, LogChanges, MetricValue, RankRow
+from distdl_jupyter.presentation.jobrow import JobRow
+from distdl_jupyter.presentation.schema import Card, Curve, LogChanges, MetricValue, RankRow
 from distdl_jupyter.server.schema import Cluster
 
 

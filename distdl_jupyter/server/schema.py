@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from distdl_jupyter.presentation.schema import ComparisonRow, Curve, FailureCard, JobRow, Plugin, StateName
+from distdl_jupyter.presentation.jobrow import JobRow, StateName
+from distdl_jupyter.presentation.schema import ComparisonRow, Curve, FailureCard, Plugin
 
 NodeState = Literal["idle", "busy", "down", "unknown", "starting"]
 

@@ -23,9 +23,9 @@ from distdl_jupyter.server.messages import JobsMessage
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from distdl_jupyter.presentation.schema import JobRow
+    from distdl_jupyter.listing import Listed
+    from distdl_jupyter.presentation.jobrow import JobRow
     from distdl_jupyter.server.app import DistDLApp
-    from distdl_jupyter.server.listing import Listed
     from distdl_jupyter.server.schema import Cluster
 
 T = TypeVar("T")

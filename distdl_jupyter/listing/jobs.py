@@ -1,0 +1,113 @@
+"""The list of jobs: what has ended from the kept rows, what lives from a reader of its log that reads on."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from typing import TYPE_CHECKING, ClassVar
+
+from distdl_jupyter.core.errors import JobNotFound
+from distdl_jupyter.core.store import JobStore
+from distdl_jupyter.follow import Follower
+from distdl_jupyter.listing.ended import Ended, Listed
+from distdl_jupyter.presentation.listing import job_row
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from distdl_jupyter.core.events import Part
+
+#: Seconds that a look at all jobs may take when what is not known yet can follow later.
+TURN = 0.4
+
+
+class _Head(Follower):
+    """A follower that leaves the log unread: quick whatever a job printed."""
+
+    part: ClassVar[Part] = "others"
+
+
+class Listing:
+    """The jobs of the data directory of now, newest first."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._store = JobStore()
+        self._ended = Ended(self._store.ended)
+        self._living: dict[str, _Head] = {}
+
+    def all(self, newest: int | None = None) -> list[Listed]:
+        """Return every job as it is now, newest first, or the ``newest`` of them.
+
+        A job that nobody has listed since it ended is read, which takes some tenths of a millisecond.
+        """
+        return self._read(self._ids()[:newest], float("inf"))
+
+    def known(self, seconds: float = TURN) -> list[Listed]:
+        """Return the jobs as they are now, newest first, those that can be read in some seconds, one more at least.
+
+        Jobs that have not ended are always among them when an earlier call has met them.
+        """
+        return self._read(self._ids(), seconds)
+
+    def ended(self) -> Mapping[str, Listed]:
+        """Return the rows of jobs that are known to have ended, by id; no job is read."""
+        self._ids()
+        return dict(self._ended.rows)
+
+    def _ids(self) -> list[str]:
+        """Return all ids, newest first, and take in what changed since the last time besides the jobs' logs."""
+        with self._lock:
+            store = JobStore()
+            if store.jobs != self._store.jobs:
+                self._store, self._ended, self._living = store, Ended(store.ended), {}
+            self._ended.refresh()
+            ids = store.ids()
+            self._forget(set(ids))
+            return ids
+
+    def _forget(self, ids: Collection[str]) -> None:
+        for id_ in [id_ for id_ in self._living if id_ not in ids]:
+            del self._living[id_]
+        self._ended.tidy(ids)
+
+    def _read(self, ids: Iterable[str], seconds: float) -> list[Listed]:
+        until = time.monotonic() + seconds
+        ended, found, more = self._ended, [], True
+        new: list[Listed] = []
+        for id_ in ids:
+            one = ended.rows.get(id_)
+            if one is None and (more or id_ in self._living):
+                with self._lock:
+                    one = ended.rows.get(id_) or self._follow(id_)
+                if one is not None and not one.active:
+                    new.append(one)
+                more = time.monotonic() < until
+            if one is not None:
+                found.append(one)
+        if new:
+            with self._lock:
+                ended.add(new)
+        return found
+
+    def _follow(self, id_: str) -> Listed | None:
+        try:
+            reader = self._living.get(id_) or _Head(self._store.folder(id_))
+            reader.catch_up()
+        except JobNotFound:
+            return None
+        hosts = tuple(dict.fromkeys(rank.host for rank in reader.view.ranks if rank.host))
+        found = Listed(job_row(reader.view, reader.spec, time.time()), reader.spec.cluster, hosts)
+        if found.active:
+            self._living[id_] = reader
+        else:
+            self._living.pop(id_, None)
+        time.sleep(0)  # other threads, an event loop's among them, get their turn
+        return found
+
+
+@functools.cache
+def here() -> Listing:
+    """Return the list of this process: what it has read once it need not read again."""
+    return Listing()
