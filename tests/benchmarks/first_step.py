@@ -1,0 +1,110 @@
+"""From the call to the first optimizer step of a small network on two ranks, beside today's launchers.
+
+``python -m tests.benchmarks.first_step``. A call is ``submit(...)`` in a process that has submitted before, as a kernel
+has; a command's start; or ``notebook_launcher(...)`` in a process that has imported torch and accelerate. The step's
+wall clock is told by rank 0. Cold starts are compared with torchrun's on the same script; our ranks run in this
+environment, the peers' in theirs, both with the same torch and the same wheel of Horovod.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import distdl_jupyter
+from tests.benchmarks import report
+from tests.benchmarks.launchers import RANKS, SUBJECTS, Caller, Told, as_in_a_cell, commands, run, warm, workplace
+from tests.benchmarks.peers import environment
+from tests.benchmarks.report import Report, interleaved
+from tests.benchmarks.warmed import until_warm
+
+SCRIPT = SUBJECTS / "first.py"
+OURS = {"horovod": "horovod-gloo", "torch": "torch"}
+
+
+def measure(turns: int) -> Iterator[Report]:
+    """Yield the table of warm starts and that of cold ones."""
+    peers = environment()
+    with workplace() as (scratch, stack):
+        told = Told(scratch)
+        ways: dict[str, Callable[[], float]] = {}
+        for name, (backend, command) in commands(peers, SCRIPT).items():
+            ways[name] = partial(_command, command, backend, peers.variables(), told, scratch)
+        if "accelerate" not in peers.missing:
+            caller = Caller(peers, "notebook_launcher", scratch)
+            stack.callback(caller.close)
+            ways["notebook_launcher"] = partial(_called, caller, told)
+        for backend in OURS:
+            ways[f"warm {backend}"] = partial(_submitted, backend, told, way="on")
+            ways[f"cold {backend}"] = partial(_submitted, backend, told, way="off")
+            ways[f"cold {backend} script"] = partial(_script, backend, told, scratch)
+        until_warm([partial(_submitted, backend, told, way="on") for backend in OURS])
+        times = interleaved(ways, turns)
+    versions = {**report.versions("distdl-jupyter"), **peers.versions()}
+    yield _warm_table(times, peers.missing, versions)
+    yield _cold_table(times, versions)
+
+
+def _warm_table(times: dict[str, list[float]], missing: dict[str, str], versions: dict[str, str]) -> Report:
+    table = Report("Warm: from the call to the first optimizer step, 2 ranks", "s", versions)
+    promised = {("horovod", "horovodrun"): 1 / 20, ("torch", "notebook_launcher"): 1 / 4}
+    for backend in OURS:
+        for peer in ("horovodrun", "mpirun", "torchrun", "notebook_launcher"):
+            name = f"warm {backend}"
+            if peer in times:
+                table.compare(name, times[name], peer, times[peer], at_most=promised.get((backend, peer)))
+            else:
+                table.missing(name, peer, missing.get(peer, "it is not there"))
+        table.compare(name, times[name], f"our cold {backend}", times[f"cold {backend}"])
+    return table
+
+
+def _cold_table(times: dict[str, list[float]], versions: dict[str, str]) -> Report:
+    table = Report("Cold: from the call to the first optimizer step, 2 ranks", "s", versions)
+    table.compare("cold torch, same script", times["cold torch script"], "torchrun", times["torchrun"], at_most=1.0)
+    table.compare("cold torch, a cell's function", times["cold torch"], "torchrun", times["torchrun"])
+    for peer in ("horovodrun", "mpirun"):
+        if peer in times:
+            table.compare("cold horovod, same script", times["cold horovod script"], peer, times[peer], at_most=1.0)
+    return table
+
+
+def _command(command: list[str], backend: str, variables: dict[str, str], told: Told, scratch: Path) -> float:
+    began = run(command, {**variables, "BENCH_BACKEND": backend, "BENCH_TOLD": told.ask()}, scratch)
+    return told.heard() - began
+
+
+def _called(caller: Caller, told: Told) -> float:
+    began = caller.call("first:train", "torch", told.ask())
+    return told.heard() - began
+
+
+def _submitted(backend: str, told: Told, *, way: str) -> float:
+    import time
+
+    train, file = as_in_a_cell("first.py", "train"), told.ask()
+    with warm(way):
+        began = time.time()
+        job = distdl_jupyter.submit(
+            train, (backend, file), process_count_per_node=RANKS, distributed_backend=OURS[backend]
+        )
+        job.result()
+    return told.heard() - began
+
+
+def _script(backend: str, told: Told, scratch: Path) -> float:
+    import time
+
+    with warm("off"):
+        file, began = told.ask(), time.time()
+        job = distdl_jupyter.submit(
+            entry_script=str(SCRIPT), source_directory=str(SCRIPT.parent), process_count_per_node=RANKS,
+            distributed_backend=OURS[backend], environment_variables={"BENCH_BACKEND": backend, "BENCH_TOLD": file},
+        )  # fmt: skip
+        job.result()
+    return told.heard() - began
+
+
+if __name__ == "__main__":
+    report.main(measure, turns=5)
