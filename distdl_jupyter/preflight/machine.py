@@ -9,12 +9,14 @@ from importlib import metadata
 from typing import Any
 
 from distdl_jupyter.core.words import size
-from distdl_jupyter.preflight.model import Check, Finding, Request
+from distdl_jupyter.preflight.model import Check, Draft, Finding, Request
 from distdl_jupyter.preflight.reading import Code
-from distdl_jupyter.preflight.training import family
+from distdl_jupyter.preflight.training import TENSORFLOW_INIT, family
 
 #: Below this a kernel only holds its CUDA context.
 _WORTH_TELLING = 50_000_000
+#: Lets ``tf.keras`` be Keras 2, from the package tf_keras.
+_LEGACY = "TF_USE_LEGACY_KERAS"
 
 
 def kernel_memory(modules: Mapping[str, Any] = sys.modules) -> Check | None:
@@ -57,6 +59,28 @@ def keras(code: Code, request: Request, environment: Mapping[str, str] = os.envi
         "Use a torch or TensorFlow training loop with hvd.allreduce, or tf_keras with TF_USE_LEGACY_KERAS=1.",
     )
     return Check("Keras", "gradients would not be averaged", (finding,))
+
+
+def keras_fit(code: Code, draft: Draft, request: Request, environment: Mapping[str, str] = os.environ) -> Check | None:
+    """``Model.fit`` works under MultiWorkerMirroredStrategy; None when the two do not meet.
+
+    Keras 3 gives the strategy's distributed batches to TensorFlow as they are, which ends with "Attempt to convert a
+    value (PerReplica" (https://github.com/keras-team/keras/issues/20585); tf_keras knows them.
+    """
+    strategy, fit = code.called(*TENSORFLOW_INIT), code.called("fit")
+    if family(request) != "tensorflow" or request.process_count == 1 or strategy is None or fit is None:
+        return None
+    variables = {**environment, **getattr(request, "environment_variables", {})}
+    version, legacy = _keras_version(), any(_LEGACY in piece.text for piece in draft.texts)
+    if version < 3 or legacy or variables.get(_LEGACY) == "1" or code.needs("tf_keras"):
+        return Check("Keras", "Keras 2 trains" if version else "not installed here")
+    finding = Finding(
+        "warning",
+        "keras-3-fit",
+        f"fit() in {fit.place} ends with an error: Keras {version} does not train under MultiWorkerMirroredStrategy.",
+        f'Run "pip install tf-keras", and put os.environ["{_LEGACY}"] = "1" before the first import of TensorFlow.',
+    )
+    return Check("Keras", "does not train under this strategy", (finding,))
 
 
 def _keras_version() -> int:

@@ -6,7 +6,7 @@ Each check reads words and calls, so each finding is a hint with its place, neve
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from distdl_jupyter.core.names import backend_label
 from distdl_jupyter.core.words import TIMES, count
@@ -16,6 +16,8 @@ from distdl_jupyter.preflight.reading import Call, Code
 #: Libraries that meet the other ranks by themselves when a trainer starts.
 _SELF_STARTING = ("lightning", "pytorch_lightning", "accelerate", "transformers", "deepspeed", "composer", "fastai")
 _TORCH_INIT = ("init_process_group", "init_device_mesh")
+#: Two names of one class.
+TENSORFLOW_INIT = ("MultiWorkerMirroredStrategy", "CollectiveAllReduceStrategy")
 _HOROVOD_AVERAGES = (
     "DistributedOptimizer", "DistributedGradientTape", "DistributedAdasumOptimizer", "allreduce", "allreduce_",
     "allreduce_async_", "grouped_allreduce", "grouped_allreduce_",
@@ -41,19 +43,20 @@ def backend(code: Code, draft: Draft, request: Request) -> Check:
     """The ranks meet: the code initialises the backend that was chosen."""
     name, chosen = "Backend", family(request)
     horovod = next((c for c in code.calls if c.last == "init" and c.name.startswith("horovod")), None)
-    torch = code.called(*_TORCH_INIT)
+    met = {"horovod": horovod, "torch": code.called(*_TORCH_INIT), "tensorflow": code.called(*TENSORFLOW_INIT)}
     if request.process_count == 1:
         return Check(name, "one process needs no meeting", tuple(_alone(chosen, horovod)))
     if not code.read:
         return Check(name, _NOT_READ)
     helper = next((library for library in _SELF_STARTING if library in code.imports), None)
-    if helper is not None and chosen != "horovod":
+    if helper is not None and chosen not in ("horovod", "tensorflow"):
         return Check(name, f"{helper} initialises it")
-    call = {"horovod": horovod, "torch": torch}.get(chosen)
-    if call is not None:
+    if (call := met.get(chosen)) is not None:
         return Check(name, f"{_written(call)} in {call.place}")
-    finding = _mismatch(chosen, request, horovod, torch) or _never(chosen, draft, request, code)
-    return Check(name, "not initialised", (finding,) if finding else ())
+    if chosen not in met:
+        return Check(name, f"{chosen} makes the processes meet")
+    finding = _mismatch(request, met) or _never(chosen, draft, request, code)
+    return Check(name, "not initialised", (finding,))
 
 
 def _written(call: Call) -> str:
@@ -70,31 +73,26 @@ def _alone(chosen: str, horovod: Call | None) -> Iterator[Finding]:
         )
 
 
-def _mismatch(chosen: str, request: Request, horovod: Call | None, torch: Call | None) -> Finding | None:
-    if chosen == "torch" and horovod is not None:
-        return Finding(
-            "error",
-            "other-backend",
-            f"The code calls hvd.init() in {horovod.place}, but the job runs on {request.distributed_backend}.",
-            "Choose distributed_backend='horovod-gloo'.",
-        )
-    if chosen == "horovod" and torch is not None:
-        return Finding(
-            "error",
-            "other-backend",
-            f"The code calls {torch.last}() in {torch.place}, but the job runs on {request.distributed_backend}.",
-            "Choose distributed_backend='torch'.",
-        )
+def _mismatch(request: Request, met: Mapping[str, Call | None]) -> Finding | None:
+    """Return that the code initialises another backend than the chosen one, which it does not initialise."""
+    for other, call in met.items():
+        if call is not None:
+            label = "horovod-gloo" if other == "horovod" else other
+            return Finding(
+                "error",
+                "other-backend",
+                f"The code calls {_written(call)} in {call.place}, but the job runs on {request.distributed_backend}.",
+                f"Choose distributed_backend='{label}'.",
+            )
     return None
 
 
-def _never(chosen: str, draft: Draft, request: Request, code: Code) -> Finding | None:
+def _never(chosen: str, draft: Draft, request: Request, code: Code) -> Finding:
     lines = {
         "horovod": ("Horovod", f"`import {_horovod_module(code)} as hvd` and `hvd.init()`"),
         "torch": ("torch.distributed", "`import torch.distributed as dist` and `dist.init_process_group()`"),
-    }.get(chosen)
-    if lines is None:
-        return None
+        "tensorflow": ("tf.distribute", "`strategy = tf.distribute.MultiWorkerMirroredStrategy()`"),
+    }[chosen]
     unit = {"cell": "cell", "function": "function", "script": "script"}[draft.kind]
     return Finding(
         "warning",

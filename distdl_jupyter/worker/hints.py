@@ -175,6 +175,21 @@ def _gpu_memory(error: BaseException, _views: Sequence[View]) -> str:
     return "The GPU's memory is full: a smaller batch needs less of it."
 
 
+def _keras_fit(error: BaseException, _views: Sequence[View]) -> str:
+    if "PerReplica" not in str(error) or not isinstance(error, ValueError):
+        return ""
+    return (
+        "Keras 3 does not train under MultiWorkerMirroredStrategy: run pip install tf-keras, and put "
+        'os.environ["TF_USE_LEGACY_KERAS"] = "1" before the first import of TensorFlow.'
+    )
+
+
+def _late_strategy(error: BaseException, _views: Sequence[View]) -> str:
+    if "Collective ops must be configured at program startup" not in str(error):
+        return ""
+    return "Call tf.distribute.MultiWorkerMirroredStrategy() before anything else of TensorFlow, once in a process."
+
+
 def _data_loader(error: BaseException, _views: Sequence[View]) -> str:
     text = str(error).rstrip()
     if not text.startswith("Caught ") or "Original Traceback" not in text:
@@ -184,6 +199,8 @@ def _data_loader(error: BaseException, _views: Sequence[View]) -> str:
 
 RULES: tuple[Rule, ...] = (
     _data_loader,
+    _keras_fit,
+    _late_strategy,
     _missing_key,
     _index,
     _not_initialised,
