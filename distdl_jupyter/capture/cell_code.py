@@ -16,18 +16,20 @@ _ASYNC = (ast.Await, ast.AsyncFor, ast.AsyncWith)
 _OWN_SCOPE = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
-def plain_python(code: str, *, first_line: int = 1, filename: str = "<cell>") -> str:
+def plain_python(code: str, *, first_line: int = 1, filename: str = "<cell>", awaits: bool = False) -> str:
     """Return the cell's code as plain Python with the same line numbers.
 
     Raises InvalidSpec for magics, shell commands, ``get_ipython()`` and a top-level ``await``, naming the line as the
     cell shows it (``first_line`` is the cell's number of line 1 of ``code``), and SyntaxError for what is no Python.
+    ``awaits`` allows the ``await``.
     """
     try:
         tree = parse(code)
     except SyntaxError as error:
         code = _transformed(code, first_line, filename, error)
         tree = parse(code)
-    _refuse_await(tree, first_line)
+    if not awaits:
+        _refuse_await(tree, first_line)
     _refuse_get_ipython(tree, first_line)
     _compile(code, filename, first_line)
     return code
@@ -131,7 +133,7 @@ def _refuse_get_ipython(tree: ast.Module, first_line: int) -> None:
 def _compile(code: str, filename: str, first_line: int) -> None:
     try:
         with warnings.catch_warnings(action="ignore"):
-            compile(code, filename, "exec", dont_inherit=True)
+            compile(code, filename, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
     except SyntaxError as error:
         raise _shifted(error, filename, first_line) from None
 

@@ -6,12 +6,11 @@ import hashlib
 import os
 import socket
 import stat
-import struct
-import sys
 import tempfile
 from pathlib import Path
 
 from distdl_jupyter.core.errors import DistDLError
+from distdl_jupyter.worker.serving.peer import peer_uid as peer_uid  # noqa: PLC0414  the other end's, for all above
 
 #: The longest path that a Unix socket takes everywhere (104 bytes with the closing one on macOS).
 _LONGEST = 103
@@ -46,12 +45,3 @@ def secured(folder: Path) -> Path:
     if stat.S_IMODE(found.st_mode) != 0o700:
         folder.chmod(0o700)
     return folder
-
-
-def peer_uid(connection: socket.socket) -> int:
-    """Return the user id of the process at the other end, as the operating system knows it."""
-    if sys.platform == "darwin":
-        # struct xucred: version, uid, ...; SOL_LOCAL is 0 and LOCAL_PEERCRED 1 (sys/un.h).
-        return int(struct.unpack("II", connection.getsockopt(0, 1, 76)[:8])[1])
-    asked = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    return int(struct.unpack("3i", asked)[1])

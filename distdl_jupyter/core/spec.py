@@ -15,7 +15,7 @@ from typing import Any, Literal
 from distdl_jupyter.core.data import DataSource
 from distdl_jupyter.core.errors import InvalidSpec
 
-Kind = Literal["cell", "function", "script"]
+Kind = Literal["cell", "function", "script", "ranks"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

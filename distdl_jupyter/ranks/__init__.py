@@ -2,4 +2,27 @@
 
 They are a job like any other, so they outlive kernel, server and page. Here is the kernel's side; the ranks' side is
 ``worker.serving``.
+
+    session = ranks.start(process_count_per_node=4)
+    answer = session.run("import torch; torch.get_num_threads()")
+    answer.values[0]
+    session.stop()
 """
+
+from distdl_jupyter.ranks.answer import (
+    Answer,
+    Done,
+    Event,
+    Interrupted,
+    Notice,
+    Output,
+    RanksBusy,
+    Standing,
+    Unsent,
+)
+from distdl_jupyter.ranks.session import Ranks, current, start
+
+__all__ = [
+    "Answer", "Done", "Event", "Interrupted", "Notice", "Output", "Ranks", "RanksBusy", "Standing", "Unsent", "current",
+    "start",
+]  # fmt: skip

@@ -1,9 +1,10 @@
-"""Runs the job's code in this process: a cell, a function or a script."""
+"""Runs the job's code in this process: a cell, a function or a script, or whatever a session of ranks is asked."""
 
 from __future__ import annotations
 
 import ast
 import builtins
+import inspect
 import os
 import sys
 from typing import TYPE_CHECKING, Any
@@ -12,14 +13,22 @@ from distdl_jupyter.worker import layout
 from distdl_jupyter.worker import payload as payloads
 
 if TYPE_CHECKING:
+    import asyncio
     from pathlib import Path
 
     from distdl_jupyter.worker.payload import Payload
     from distdl_jupyter.worker.sources import Sources
 
 
+_loop: asyncio.AbstractEventLoop | None = None
+
+
 def run(folder: Path, payload: Payload, sources: Sources) -> Any:
     """Run the payload and return the rank's value; whatever the code raises comes through."""
+    if payload.kind == "ranks":
+        from distdl_jupyter.worker.serving.loop import serve
+
+        return serve(folder, payload, sources)
     sources.add_all(payload.sources)
     payloads.extend_path(folder, payload)
     if payload.working_directory:
@@ -58,10 +67,26 @@ def run_cell(code: str, filename: str, sources: Sources, namespace: dict[str, An
     shown = isinstance(last, ast.Expr) and not _ends_in_semicolon(code, last)
     if shown:
         tree.body.pop()
-    exec(compile(tree, filename, "exec", dont_inherit=True), namespace)  # noqa: S102  running the cell is the purpose
+    _evaluated(tree, filename, "exec", namespace)
     if not shown or not isinstance(last, ast.Expr):
         return None
-    return eval(compile(ast.Expression(last.value), filename, "eval", dont_inherit=True), namespace)  # noqa: S307
+    return _evaluated(ast.Expression(last.value), filename, "eval", namespace)
+
+
+def _evaluated(tree: ast.Module | ast.Expression, filename: str, mode: str, namespace: dict[str, Any]) -> Any:
+    code = compile(tree, filename, mode, flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+    value = eval(code, namespace)  # noqa: S307  running the cell is the purpose
+    return _awaited(value) if code.co_flags & inspect.CO_COROUTINE else value
+
+
+def _awaited(coroutine: Any) -> Any:
+    """Run what awaits at a cell's top level, in one event loop for all cells of this process, as a notebook does."""
+    global _loop
+    import asyncio
+
+    if _loop is None:
+        _loop = asyncio.new_event_loop()
+    return _loop.run_until_complete(coroutine)
 
 
 def _ends_in_semicolon(code: str, last: ast.Expr) -> bool:

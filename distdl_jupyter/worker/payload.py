@@ -23,7 +23,7 @@ class CannotLoad(RuntimeError):
 
 
 class Payload(NamedTuple):
-    """The job's code. ``kind`` is cell, function or script; see the file payload.json for the fields."""
+    """The job's code. ``kind`` is cell, function, script or ranks; see the file payload.json for the fields."""
 
     kind: str
     code: str = ""
@@ -36,6 +36,8 @@ class Payload(NamedTuple):
     working_directory: str = ""
     #: What worker.layout makes before a script runs.
     layout: Mapping[str, Any] = types.MappingProxyType({})
+    #: For ranks that stay: ``sockets``, the private folder in which they listen.
+    serving: Mapping[str, Any] = types.MappingProxyType({})
 
 
 def read(folder: Path) -> Payload:

@@ -1,0 +1,172 @@
+"""One request to some ranks, from the first byte to the last rank's answer.
+
+Events are told in order of arrival: a rank's output before its end. While ranks are waited for, sentences say for whom
+and what can be done; a rank that dies ends the session, and its reason is raised.
+"""
+
+from __future__ import annotations
+
+import selectors
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.core.words import ranks as ranks_in_words
+from distdl_jupyter.ranks.answer import Answer, Done, Event, Interrupted, Notice, Output
+from distdl_jupyter.ranks.ending import Stuck, why_ended
+from distdl_jupyter.ranks.interrupts import Interrupts, counted
+from distdl_jupyter.ranks.link import Gone, Link
+from distdl_jupyter.ranks.overheard import Overheard
+from distdl_jupyter.ranks.turn import busy
+
+if TYPE_CHECKING:
+    from distdl_jupyter.client import Job
+    from distdl_jupyter.worker.serving.frames import Message
+
+#: Seconds between two looks at the log: the first while a short cell runs, the last while a long one does.
+_SHORTEST, _LONGEST = 0.0005, 0.02
+#: Seconds after which ranks that go on without a failed one are told of, and those that do not hear an interrupt.
+_WAITS_FOR_FAILED = 2.0
+_DEAF = 5.0
+#: Seconds that the log may take to bring a rank's last lines.
+_LOG_PATIENCE = 15.0
+
+Tell = Callable[[Event], None]
+Request = tuple[dict[str, Any], bytes]
+
+
+class Asking:
+    """One request under way. ``links`` are those of all ranks, ``requests`` what some of them are asked."""
+
+    def __init__(self, job: Job, links: Mapping[int, Link], requests: Mapping[int, Request], tell: Tell | None) -> None:
+        self._job = job
+        self._links = links
+        self._requests = requests
+        self._tell: Tell = tell or _silently
+        self._answer = Answer()
+        self._running = set(requests)
+        self._done: dict[int, tuple[Done, float]] = {}
+        self._begin = time.perf_counter()
+        self._pause = _SHORTEST
+        self._heeded = 0
+        self._interrupted_at = self._failed_at = float("inf")
+        self._remarked: set[str] = set()
+        number = next(iter(requests.values()))[0]["id"]
+        spoken = [rank for rank, (asked, _) in requests.items() if asked["do"] in ("run", "distributed")]
+        self._heard = Overheard(job.folder, spoken, number)
+
+    def wait(self) -> Answer:
+        """Ask and wait for all answers. Raises what ``session.run`` raises."""
+        with counted() as interrupts, selectors.DefaultSelector() as selector:
+            for link in self._links.values():
+                selector.register(link, selectors.EVENT_READ, link)
+            try:
+                for rank, (header, body) in self._requests.items():
+                    self._links[rank].send(header, body)
+                while self._running or self._done:
+                    self._look(selector)
+                    self._heed(interrupts)
+                    self._remark()
+            except Gone:
+                self._hear_last_words()
+                raise why_ended(self._job) from None
+        self._answer.seconds = time.perf_counter() - self._begin
+        if self._heeded:
+            raise Interrupted(self._answer)
+        return self._answer
+
+    def _look(self, selector: selectors.BaseSelector) -> None:
+        came = False
+        for key, _ in selector.select(self._pause):
+            for message in key.data.receive():
+                self._take(key.data.rank, message)
+                came = True
+        came = self._overhear() or came
+        self._pause = _SHORTEST if came or not self._running else min(_LONGEST, self._pause * 1.5)
+
+    def _take(self, rank: int, message: Message) -> None:
+        said = message.header
+        if said.get("say") == "busy":
+            raise busy(str(said.get("doing") or ""))
+        if said.get("say") != "done" or rank not in self._running:
+            return
+        done = Done(
+            rank=rank, ok=bool(said.get("ok")), repr=str(said.get("repr") or ""), shown=said.get("shown") or {},
+            error=said.get("error"), seconds=float(said.get("seconds") or 0.0), unsent=str(said.get("unsent") or ""),
+        )  # fmt: skip
+        self._running.discard(rank)
+        if done.error is not None:
+            self._answer.errors[rank] = done.error
+            self._failed_at = min(self._failed_at, time.monotonic())
+        else:
+            self._answer.values.put(rank, message.body, done)
+        self._answer.dones[rank] = done
+        self._done[rank] = (done, time.monotonic())
+
+    def _overhear(self) -> bool:
+        """Tell what was printed, then the ends of ranks whose output is complete."""
+        outputs = self._heard.read()
+        for output in _joined(outputs):
+            self._tell(output)
+        for rank, (done, since) in list(self._done.items()):
+            late = time.monotonic() - since > _LOG_PATIENCE
+            if late:
+                self._tell(Notice(f"The last lines of rank {rank} have not come; the job's log will have them."))
+            if late or self._heard.complete(rank):
+                del self._done[rank]
+                self._tell(done)
+        return bool(outputs)
+
+    def _hear_last_words(self) -> None:
+        """A rank is gone: what it and the others still said comes before the reason."""
+        until = time.monotonic() + _LOG_PATIENCE
+        while not self._job.view().state.ended and self._job.view().failure is None and time.monotonic() < until:
+            self._overhear()
+            time.sleep(_LONGEST)
+        self._overhear()
+
+    def _heed(self, interrupts: Interrupts) -> None:
+        while self._heeded < interrupts.count:
+            self._heeded += 1
+            if "deaf" in self._remarked:
+                raise Stuck(self._job, sorted(self._running)).end()
+            self._interrupted_at = min(self._interrupted_at, time.monotonic())
+            for rank in self._running:
+                self._links[rank].send({"do": "interrupt"})
+
+    def _remark(self) -> None:
+        if not self._running:
+            return
+        now, who = time.monotonic(), _capital(ranks_in_words(sorted(self._running)))
+        verb = "runs" if len(self._running) == 1 else "run"
+        if now - self._interrupted_at > _DEAF:
+            self._once("deaf", f"{who} still {verb} {_DEAF:g} s after the interrupt, perhaps in a collective whose "
+                       "peers are gone. Interrupt again to end the ranks.")  # fmt: skip
+        elif now - self._failed_at > _WAITS_FOR_FAILED and self._heeded == 0:
+            failed, whom = sorted(self._answer.errors), "it" if len(self._answer.errors) == 1 else "them"
+            self._once("failed", f"{_capital(ranks_in_words(failed))} failed; {who[0].lower()}{who[1:]} still {verb}, "
+                       f"perhaps waiting for {whom}. Interrupt to end the wait.")  # fmt: skip
+
+    def _once(self, what: str, text: str) -> None:
+        if what not in self._remarked:
+            self._remarked.add(what)
+            self._tell(Notice(text))
+
+
+def _joined(outputs: list[Output]) -> list[Output]:
+    """Return neighbouring pieces of one stream as one."""
+    found: list[Output] = []
+    for output in outputs:
+        if found and (found[-1].rank, found[-1].stream) == (output.rank, output.stream):
+            found[-1] = Output(output.rank, output.stream, found[-1].text + output.text)
+        else:
+            found.append(output)
+    return found
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _silently(_event: Event) -> None:
+    """Tell nobody."""

@@ -1,0 +1,64 @@
+"""How a session of ranks ended, or is ended when its ranks do not listen: one sentence, one exception."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING
+
+from distdl_jupyter import outcome
+from distdl_jupyter.core.errors import DistDLError, JobFailed, JobNotRunning
+from distdl_jupyter.core.state import State
+from distdl_jupyter.core.words import ranks as ranks_in_words
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from distdl_jupyter.client import Job
+
+_PATIENCE = 15.0
+_POLL = 0.02
+_AGAIN = "Start new ones with %dist_ranks start, or ranks.start()."
+
+
+def why_ended(job: Job) -> DistDLError:
+    """Return the exception for a session of which a rank is gone, as soon as its reason is known."""
+    until = time.monotonic() + _PATIENCE
+    while (view := job.view()).failure is None and not view.state.ended and time.monotonic() < until:
+        time.sleep(_POLL)
+    if view.failure is not None:
+        error = outcome.job_failed(job.folder, view)
+        error.hint = f"{error.hint} {_AGAIN}".strip()
+        return error
+    return JobNotRunning(reason(job), hint=_AGAIN)
+
+
+def reason(job: Job) -> str:
+    """Return one sentence why the ranks are gone."""
+    view = job.view()
+    if view.failure is not None:
+        return outcome.job_failed(job.folder, view).message
+    words = {
+        State.COMPLETED: "The ranks were stopped.",
+        State.CANCELED: "The ranks were cancelled.",
+        State.LOST: f"The ranks are lost. {view.reason}",
+        State.FAILED: view.reason,
+    }
+    return words.get(view.state, "The ranks do not answer any more.")
+
+
+class Stuck:
+    """Ranks that do not hear an interrupt."""
+
+    def __init__(self, job: Job, ranks: Sequence[int]) -> None:
+        self._job = job
+        self._ranks = ranks
+
+    def end(self) -> JobFailed:
+        """Kill the whole session and return the exception that says so."""
+        with contextlib.suppress(JobNotRunning):
+            self._job.cancel(now=True)
+        self._job.wait()
+        who = ranks_in_words(list(self._ranks))
+        return JobFailed(f"The ranks were ended, because {who} did not stop at an interrupt.", job_id=self._job.id,
+                         hint=_AGAIN)  # fmt: skip

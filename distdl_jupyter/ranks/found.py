@@ -1,0 +1,62 @@
+"""Which sessions of ranks live, found on disk without reading any job's log."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import socket
+from typing import TYPE_CHECKING
+
+from distdl_jupyter.core import sockets
+from distdl_jupyter.core.errors import DistDLError
+from distdl_jupyter.core.store import JobStore
+from distdl_jupyter.worker.serving.door import NOTES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from distdl_jupyter.core.store import JobFolder
+
+
+def living() -> Iterator[JobFolder]:
+    """Yield the folders of sessions that live on this machine, newest first."""
+    for folder in JobStore().folders():
+        if (folder.path / NOTES).is_dir() and lives(folder):
+            yield folder
+
+
+def lives(folder: JobFolder) -> bool:
+    """Say whether a job has its supervisor: the lock is held as long as it lives."""
+    try:
+        fd = os.open(folder.lock, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def sweep() -> None:
+    """Remove the sockets of ranks that were killed: nobody listens there any more."""
+    with contextlib.suppress(DistDLError, OSError):
+        for path in sockets.place("ranks").parent.glob("ranks-*.sock"):
+            if not _listens(path):
+                path.unlink(missing_ok=True)
+
+
+def _listens(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            return False
+        except OSError:
+            return True
+    return True

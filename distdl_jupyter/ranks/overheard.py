@@ -1,0 +1,70 @@
+"""What ranks print during one cell, read from the job's own log: the lines between the cell's marks.
+
+The log is the one way of all output, so nothing is lost when a rank dies in mid-sentence, and a reader that stops
+reading makes nobody wait.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.core import events
+from distdl_jupyter.ranks.answer import Output
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from distdl_jupyter.core.store import JobFolder
+
+_STREAMS = ("out", "err")
+
+
+class Overheard:
+    """Follows the output of one cell on some ranks from now on."""
+
+    def __init__(self, folder: JobFolder, ranks: Iterable[int], number: int) -> None:
+        self._path = folder.events
+        self._cursor = _whole(folder)
+        self._number = number
+        self._begun: set[tuple[int, str]] = set()
+        #: Streams whose end mark has not come.
+        self._open = {(rank, stream) for rank in ranks for stream in _STREAMS}
+
+    def read(self) -> list[Output]:
+        """Return what came since the last call, in order."""
+        found, self._cursor = events.read(self._path, self._cursor)
+        return [output for event in found if (output := self._take(event)) is not None]
+
+    def complete(self, rank: int) -> bool:
+        """Say whether all that a rank has printed was read."""
+        return not any((rank, stream) in self._open for stream in _STREAMS)
+
+    def _take(self, event: dict[str, Any]) -> Output | None:
+        key = (event.get("rank"), event.get("stream"))
+        if key not in self._open:
+            return None
+        if event["type"] == "mark" and event.get("cell") == self._number:
+            (self._open.discard if event.get("ended") else self._begun.add)(key)
+        elif event["type"] == "log" and key in self._begun:
+            return Output(*key, _text(event))
+        return None
+
+
+def _text(event: dict[str, Any]) -> str:
+    """Return the text as the rank's terminal would get it: a line that is drawn over begins at its first column."""
+    if not event.get("redraws"):
+        return f"{event['text']}\n"
+    return f"\r{event['text']}\n" if event.get("closed") else f"\r{event['text']}"
+
+
+def _whole(folder: JobFolder) -> int:
+    """Return the cursor behind the last whole event now."""
+    try:
+        with folder.events.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            begin = max(0, size - 4 * events.MAX_LOG_TEXT)
+            file.seek(begin)
+            return begin + file.read(size - begin).rfind(b"\n") + 1
+    except FileNotFoundError:
+        return 0

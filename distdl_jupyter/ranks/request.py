@@ -1,0 +1,81 @@
+"""From what a user wrote to what ranks are asked: a cell as plain Python with its place, names as pickles."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter import capture
+from distdl_jupyter.capture import listing
+from distdl_jupyter.capture.cell_code import plain_python
+from distdl_jupyter.capture.draft import Draft, payload_fields, pickled
+from distdl_jupyter.capture.modules import search_path
+from distdl_jupyter.capture.notebook import Place, cell_label
+from distdl_jupyter.core import sockets
+from distdl_jupyter.core.spec import Source
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+_NUMBER = re.compile(r"In \[(\d+)\]")
+
+
+def session() -> Draft:
+    """Return the draft of a job whose ranks stay. Raises DistDLError when the sockets' folder is not ours."""
+    place = capture.here()
+    return Draft(
+        kind="ranks",
+        name=f"{place.name.removesuffix('.ipynb')[:100]} ranks".strip(),
+        source=Source(notebook=place.path, cell_id=place.cell_id, execution_count=place.execution_count,
+                      command="ranks.start()"),
+        payload_json=payload_fields("ranks", path=search_path(place), serving={"sockets": str(_folder())}),
+    )  # fmt: skip
+
+
+def _folder() -> Path:
+    """Return the private folder of the ranks' sockets, whose names are as long as this one at most."""
+    return sockets.secured(sockets.place(f"ranks-{'0' * 28}-00000").parent)
+
+
+def cell(code: str, number: int, *, label: str, raw_cell: str) -> dict[str, Any]:
+    """Return the request to run a cell. Raises InvalidSpec, SyntaxError (both name the line as the cell shows it)."""
+    place = capture.here()
+    first_line = _first_line(raw_cell or place.raw, code)
+    matched = _NUMBER.fullmatch(label)
+    count = int(matched[1]) if matched else place.execution_count if first_line else None
+    title = cell_label(count, place.name) if count is not None or not label else label
+    filename = f"<{title[:1].lower()}{title[1:]}, {number}>"
+    first_line = first_line or 1
+    return {
+        "do": "run",
+        "id": number,
+        "code": plain_python(code, first_line=first_line, filename=filename, awaits=True),
+        "filename": filename,
+        "label": label or (f"In [{count}]" if count is not None else title),
+        "cell": count,
+        "title": title,
+        "first_line": first_line,
+    }
+
+
+def _first_line(raw: str, code: str) -> int | None:
+    """Return the number of the code's first line within the whole cell, None when ``raw`` is another cell."""
+    position = raw.rstrip().rfind(code.rstrip())
+    return raw.count("\n", 0, position) + 1 if position >= 0 and code.strip() else None
+
+
+def names(values: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
+    """Return ``names`` and ``sources`` of a request, and the pickles. Raises InvalidSpec for what cannot travel."""
+    if not values:
+        return {}, b""
+    notes, file = pickled(values.items())
+    listing.refuse(notes, values, unit="cell")
+    with file:
+        file.seek(0)
+        sources = {name: text.to_json() for name, text in listing.sources_of(notes, _here()).items()}
+        return {"names": list(values), "sources": sources}, file.read()
+
+
+def _here() -> Place:
+    return capture.here()

@@ -1,0 +1,285 @@
+"""A session of ranks: what a notebook, a program or a later kernel holds of it.
+
+It holds no state of its own but connections; what the session is stands in its job's folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter import client, preflight, targets
+from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobNotFound, JobNotRunning
+from distdl_jupyter.core.names import ALIASES
+from distdl_jupyter.core.store import JobFolder
+from distdl_jupyter.core.words import short_id
+from distdl_jupyter.ranks import found, request
+from distdl_jupyter.ranks.answer import Answer, Standing
+from distdl_jupyter.ranks.asking import Asking, Request, Tell
+from distdl_jupyter.ranks.ending import reason, why_ended
+from distdl_jupyter.ranks.link import Gone, Link, linked, note_of
+from distdl_jupyter.ranks.turn import busy, turn
+from distdl_jupyter.worker.serving.door import NOTES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from distdl_jupyter.capture import Draft
+    from distdl_jupyter.client import Job
+
+#: Seconds between two looks whether the ranks listen.
+_POLL = 0.01
+#: What a cell does once before ranks can work together, by the backend's first word.
+_MEETING = {"horovod": "hvd.init()", "torch": "torch.distributed.init_process_group()"}
+
+
+def start(**options: Any) -> Ranks:
+    """Start ranks that stay and return when every one answers. ``options`` are those of ``submit``.
+
+    As in a job, a cell calls ``hvd.init()`` or ``init_process_group()`` once before the ranks can work together. Raises
+    InvalidSpec, PluginUnavailable, and JobFailed when a rank ends before it answers.
+    """
+    _refuse_far(options)
+    found.sweep()
+    session = Ranks(client.launch(request.session(), **options))
+    session.await_ranks()
+    return session
+
+
+def current(only: str = "") -> Ranks | None:
+    """Return the newest session of this user that lives on this machine, also one that another kernel started.
+
+    ``only`` is the id of the one to return. Raises JobNotFound when that is no session.
+    """
+    if not only:
+        folder = next(found.living(), None)
+        return None if folder is None else Ranks(client.Job(folder))
+    job = client.attach(only)
+    if job.spec.kind != "ranks":
+        raise JobNotFound(f"Job {job.id} is no session of ranks.", hint="ranks.start() starts one.")
+    return Ranks(job) if found.lives(job.folder) else None
+
+
+class Ranks:
+    """A session: ranks that stay and can be asked."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self._links: dict[int, Link] = {}
+
+    @property
+    def id(self) -> str:
+        """The id of its job."""
+        return self.job.id
+
+    @property
+    def size(self) -> int:
+        """How many ranks there are."""
+        return self.job.spec.process_count
+
+    @property
+    def meeting(self) -> str:
+        """The call with which a cell lets the ranks meet, once ("" where they need not)."""
+        label = self.job.spec.distributed_backend
+        return _MEETING.get(label.partition("-")[0], "")
+
+    # asking -----------------------------------------------------------------------------------
+
+    def run(
+        self,
+        code: str,
+        *,
+        on: Iterable[int] | None = None,
+        label: str = "",
+        raw_cell: str = "",
+        values: Mapping[str, Any] | None = None,
+        on_event: Tell | None = None,
+    ) -> Answer:
+        """Run a cell on all ranks, or those of ``on``, and wait for their answers.
+
+        ``code`` is the cell without its magic line, ``raw_cell`` the whole of it and ``label`` what people call it
+        ("In [7]"), for errors; ``values`` are put into the namespace first. ``on_event`` is called in this thread with
+        what comes (Output, Done, Notice), in order.
+
+        A rank's error is no exception here: it is in the answer. Raises InvalidSpec and SyntaxError for what cannot
+        run, RanksBusy, Interrupted (a KeyboardInterrupt) when the wait was interrupted and the ranks have stopped, and
+        JobFailed or JobNotRunning when the ranks are gone.
+        """
+        asked = request.cell(code, _number(), label=label, raw_cell=raw_cell)
+        more, body = request.names(values or {})
+        return self._ask(self._chosen(on), {**asked, **more}, body, on_event)
+
+    def push(self, on: Iterable[int] | None = None, /, **values: Any) -> None:
+        """Put values into the ranks' namespace under their names. Raises InvalidSpec for what cannot travel."""
+        more, body = request.names(values)
+        if more:
+            asked = {"do": "push", "id": _number(), "label": f"push({', '.join(values)})", **more}
+            self._ask(self._chosen(on), asked, body).check()
+
+    def pull(self, name: str, on: Iterable[int] | None = None) -> dict[int, Any]:
+        """Return the value of a name by rank. Raises JobFailed when a rank does not have it."""
+        asked = {"do": "pull", "id": _number(), "name": name, "label": f"pull({name})"}
+        return dict(self._ask(self._chosen(on), asked, b"").check().values)
+
+    def run_distributed(self, draft: Draft, *, on_event: Tell | None = None) -> Answer:
+        """Run a job's code on these ranks: what it captured travels with it, into a namespace of its own.
+
+        Where the ranks have met before they stay together. Raises InvalidSpec when a check of the code fails, and what
+        ``run`` raises.
+        """
+        errors = [one for one in preflight.check(draft, self.job.spec) if one.level == "error"]
+        if errors:
+            raise InvalidSpec(" ".join(f"{one.text} {one.remedy}".strip() for one in errors), field=errors[0].code)
+        number = _number()
+        folder = JobFolder(self.job.folder.path / NOTES / f"run-{number}")
+        folder.code.mkdir(mode=0o700, parents=True)
+        try:
+            draft.write(folder)
+            asked = {"do": "distributed", "id": number, "folder": str(folder.path), "label": draft.name}
+            return self._ask(self._chosen(None), asked, b"", on_event)
+        finally:
+            shutil.rmtree(folder.path, ignore_errors=True)
+
+    def _ask(self, on: list[int], asked: dict[str, Any], body: bytes, tell: Tell | None = None) -> Answer:
+        requests: dict[int, Request] = dict.fromkeys(on, (asked, body))
+        with turn(self.job.folder, str(asked.get("label") or "")):
+            try:
+                self._refuse_busy(on)
+                return Asking(self.job, self._links, requests, tell).wait()
+            except BaseException:
+                # What still comes on these connections answers nobody's question.
+                self._hang_up()
+                raise
+
+    def _refuse_busy(self, on: list[int]) -> None:
+        """Make sure of a fresh connection or a known one to every rank. Raises RanksBusy, why the ranks are gone."""
+        try:
+            if set(self._links) != set(range(self.size)):
+                self._hang_up()
+                self._links = {rank: linked(self.job.folder, rank) for rank in range(self.size)}
+            doing = [_doing(self._links[rank]) for rank in on]
+        except Gone:
+            raise why_ended(self.job) from None
+        if any(doing):
+            raise busy(next(filter(None, doing)))
+
+    def _hang_up(self) -> None:
+        for link in self._links.values():
+            link.close()
+        self._links = {}
+
+    def _chosen(self, on: Iterable[int] | None) -> list[int]:
+        chosen = list(range(self.size)) if on is None else sorted(set(on))
+        wrong = [rank for rank in chosen if not 0 <= rank < self.size]
+        if wrong or not chosen:
+            what = f"There is no rank {wrong[0]}" if wrong else "No rank was named"
+            raise InvalidSpec(f"{what}: this session has ranks 0 to {self.size - 1}.", field="on")
+        return chosen
+
+    # life -------------------------------------------------------------------------------------
+
+    def state(self) -> Standing:
+        """Return "idle", "busy" or "ended", with one sentence in ``reason`` (what runs, why it ended)."""
+        if not found.lives(self.job.folder) or self.job.view().failure is not None:
+            return Standing("ended", reason(self.job))
+        try:
+            doing = [self._asked_in_passing(rank) for rank in range(self.size)]
+        except Gone:
+            return Standing("ended", str(why_ended(self.job).args[0]))
+        runs = [rank for rank, what in enumerate(doing) if what]
+        return Standing("busy", busy(doing[runs[0]], -1).message) if runs else Standing("idle")
+
+    def interrupt(self) -> None:
+        """Interrupt what the ranks run, from any thread or process; ranks that wait for a cell stay as they are."""
+        for rank in range(self.size):
+            with contextlib.suppress(Gone):
+                self._asked_in_passing(rank, {"do": "interrupt"})
+
+    def stop(self) -> None:
+        """End the ranks and wait for it. Ranks that run something are cancelled; else the job ends as completed."""
+        self._hang_up()
+        if not self.job.view().state.ended:
+            if self._say_stop():
+                self.job.wait()
+            with contextlib.suppress(JobNotRunning):
+                self.job.cancel()
+            self.job.wait()
+
+    def _say_stop(self) -> bool:
+        """Tell all ranks to end; False when one of them runs something, which then goes on everywhere."""
+        try:
+            with turn(self.job.folder, "stop"):
+                self._refuse_busy(list(range(self.size)))
+                for link in self._links.values():
+                    link.send({"do": "stop"})
+        except (DistDLError, Gone):
+            return False
+        finally:
+            self._hang_up()
+        return True
+
+    def restart(self) -> Ranks:
+        """End the ranks and start them anew with the same options; this handle is the new ones' then."""
+        self.stop()
+        self.job = self.job.rerun()
+        self.await_ranks()
+        return self
+
+    def await_ranks(self) -> None:
+        """Wait until every rank listens. Raises JobFailed or JobNotRunning when one ends before."""
+        waiting = {note_of(self.job.folder, rank) for rank in range(self.size)}
+        try:
+            while waiting := {note for note in waiting if not note.exists()}:
+                if self.job.view().state.ended:
+                    raise _not_started(self.job)
+                time.sleep(_POLL)
+        except KeyboardInterrupt:
+            with contextlib.suppress(JobNotRunning):
+                self.job.cancel(now=True)
+            raise
+
+    def _asked_in_passing(self, rank: int, wish: dict[str, Any] | None = None) -> str:
+        """Return what a rank runs, over a connection of its own; ``wish`` needs no answer. Raises Gone."""
+        link = linked(self.job.folder, rank)
+        try:
+            if wish is not None:
+                link.send(wish)
+            return link.doing
+        finally:
+            link.close()
+
+    def __repr__(self) -> str:
+        return f"<Ranks {short_id(self.id)}: {self.size} of {self.job.spec.distributed_backend}, {self.state()}>"
+
+
+def _doing(link: Link) -> str:
+    """Ask a rank what it runs now."""
+    link.send({"do": "state"})
+    while True:
+        for message in link.receive():
+            if message.header.get("say") == "state":
+                return str(message.header.get("doing") or "")
+
+
+def _number() -> int:
+    """Return a number for a request that no other has."""
+    return time.time_ns() // 1000
+
+
+def _not_started(job: Job) -> DistDLError:
+    error = why_ended(job)
+    if isinstance(error, JobNotRunning):
+        error.message = f"The ranks could not be started: {job.view().reason or error.message}"
+        error.hint = ""
+    return error
+
+
+def _refuse_far(options: Mapping[str, Any]) -> None:
+    for name, value in options.items():
+        if ALIASES.get(name, name) == "compute_target" and targets.find(str(value or "local")).kind != "local":
+            raise InvalidSpec(
+                f"Ranks that stay run on this machine only, not on {value}.", field="compute_target",
+                hint="Leave compute_target out, or run the cell there as a job with %%distributed.",
+            )  # fmt: skip
