@@ -10,6 +10,8 @@ from __future__ import annotations
 import sys
 import threading
 
+from distdl_jupyter.worker import learning
+
 READY = "rendezvous ready"
 
 
@@ -39,6 +41,7 @@ def serve(address: str, port: int, nodes: int, per_node: int) -> None:
     threading.Thread(target=server.serve_forever, daemon=True).start()
     sys.stdout.write(READY + "\n")
     sys.stdout.flush()
+    learning.tell()
     sys.stdin.read()
 
 

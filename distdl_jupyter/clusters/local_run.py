@@ -17,14 +17,17 @@ from abc import abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.clusters import identity, processes, stagers
+from distdl_jupyter.clusters import forking, identity, processes, stagers
 from distdl_jupyter.clusters.base import Context, Exit, Run, Start, Stream
+from distdl_jupyter.clusters.forking import Program
 from distdl_jupyter.clusters.readiness import await_line
 from distdl_jupyter.core.errors import LaunchFailed
+from distdl_jupyter.worker import learning
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from distdl_jupyter.clusters.forking import Process
     from distdl_jupyter.core.plan import Placement, Plan, RankPlace, Service
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.host.ports import Ports
@@ -46,7 +49,7 @@ class LocalRun(Run):
         self._context = context
         self._ports = ports
         self._data = data
-        self._services: list[subprocess.Popen[bytes]] = []
+        self._services: list[Process] = []
         self._streams: list[Stream] = []
         self._oom = processes.oom_counters()
         self._pipes = Path(tempfile.mkdtemp(prefix="distdl-"))
@@ -84,7 +87,13 @@ class LocalRun(Run):
 
     def _rank_environment(self, place: RankPlace) -> dict[str, str]:
         own = identity.variables(self._placement, place)
+        if place.rank == 0:
+            own |= self._learning("0")
         return {**self._plan.environments[place.rank], **own, **self._data.get(place.node, {})}
+
+    def _learning(self, who: str) -> dict[str, str]:
+        """Let a process tell what it has imported, for the next job's warm start."""
+        return {learning.VARIABLE: str(self._context.folder.path / f"modules-{who}.json")}
 
     @property
     def _python(self) -> str:
@@ -96,14 +105,9 @@ class LocalRun(Run):
     def _start_service(self, service: Service) -> None:
         read, write = os.pipe()
         try:
-            process = subprocess.Popen(
-                [self._python, *service.arguments],
-                stdin=subprocess.PIPE,
-                stdout=write,
-                stderr=write,
-                env=self._environment(None),
-                start_new_session=True,
-            )
+            arguments = [self._python, *service.arguments]
+            environment = self._environment(None) | self._learning(f"service-{len(self._services)}")
+            process = forking.start(Program(arguments, environment, subprocess.PIPE, write, write))
         finally:
             os.close(write)
         self._services.append(process)
@@ -165,7 +169,7 @@ class DirectRun(LocalRun):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._ranks: dict[int, subprocess.Popen[bytes]] = {}
+        self._ranks: dict[int, Process] = {}
         self._started: list[Start] = []
 
     def _start_ranks(self) -> None:
@@ -173,14 +177,11 @@ class DirectRun(LocalRun):
             out_read, out_write = os.pipe()
             err_read, err_write = os.pipe()
             try:
-                self._ranks[place.rank] = subprocess.Popen(
-                    self._worker(),
-                    stdin=subprocess.DEVNULL,
-                    stdout=out_write,
-                    stderr=err_write,
-                    env=self._environment(place),
-                    cwd=self._spec.working_directory or None,
-                    start_new_session=True,
+                directory = self._spec.working_directory or None
+                self._ranks[place.rank] = forking.start(
+                    Program(
+                        self._worker(), self._environment(place), subprocess.DEVNULL, out_write, err_write, directory
+                    )
                 )
             finally:
                 os.close(out_write)

@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from distdl_jupyter import monitoring, registry
@@ -20,10 +21,16 @@ from distdl_jupyter.supervisor.run import Supervisor
 
 
 def main() -> None:
-    """Set up signals and the guardian, hand over to the supervisor, and tell of the ended job who wants to know."""
-    folder = JobFolder(Path(sys.argv[1]))
+    """Read what the submitter has sent and run the job."""
     os.set_inheritable(int(sys.argv[2]), False)  # noqa: FBT003 - the lock stays here, ranks must not hold it
-    secret_variables = json.loads(sys.stdin.readline() or "{}")
+    supervise(JobFolder(Path(sys.argv[1])), json.loads(sys.stdin.readline() or "{}"))
+
+
+def supervise(folder: JobFolder, secret_variables: Mapping[str, str]) -> None:
+    """Set up signals and the guardian, hand over to the supervisor, and tell of the ended job who wants to know.
+
+    The calling process has the job's lock and its standard output goes into the job's supervisor.log.
+    """
     guardian = None if _goes_on_alone(folder) else Guardian(folder.id)
     adopt_orphans()
     supervisor = Supervisor(folder, secret_variables, _wake_on_child())

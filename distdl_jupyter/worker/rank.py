@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter.worker import channel, execute, parting, payload, report, results, streams, watch
+from distdl_jupyter.worker import channel, execute, learning, parting, payload, report, results, streams, watch
 from distdl_jupyter.worker.identity import Identity, identify
 from distdl_jupyter.worker.sources import Sources
 from distdl_jupyter.worker.watch import autolog
@@ -37,7 +37,9 @@ def main() -> int:
     channel.opened(identity.nonce, identity.rank)
     _tell("hello", pid=os.getpid(), host=identity.host, python=sys.version.split()[0], versions=versions())
     watch.start()
-    return _run(identity, Sources())
+    code = _run(identity, Sources())
+    learning.tell()
+    return code
 
 
 def _run(identity: Identity, sources: Sources) -> int:

@@ -1,0 +1,160 @@
+"""Conversations with a template, and making one."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.core import sockets
+from distdl_jupyter.core.errors import DistDLError
+from distdl_jupyter.core.spec import looks_secret
+from distdl_jupyter.warm import circumstances, mark, wire
+
+if TYPE_CHECKING:
+    from distdl_jupyter.core.events import JobLock
+    from distdl_jupyter.core.spec import JobSpec
+    from distdl_jupyter.core.store import JobFolder
+    from distdl_jupyter.warm.place import Place
+
+#: Seconds that a submitter waits for a template's answer; a cold start is a little slower than that.
+_PATIENCE = 2.0
+
+
+def start(where: Place, folder: JobFolder, lock: JobLock, secret_variables: Mapping[str, str], spec: JobSpec) -> str:
+    """Let the template start the job. Returns "" when it has, else one sentence why it could not."""
+    inherited = _inherited()
+    request = {
+        "type": "start",
+        "folder": str(folder.path.absolute()),
+        "inherited": inherited,
+        "environment": {**inherited, **spec.environment_variables, **secret_variables},
+        "secrets": dict(secret_variables),
+        "circumstances": circumstances.now(),
+    }
+    try:
+        connection = _connected(where)
+    except (OSError, DistDLError):
+        return _none_there(where)
+    try:
+        with connection, folder.supervisor_log.open("ab") as log:
+            wire.send(connection, request, (lock.fd, log.fileno()))
+            answer = wire.receive(connection)[0]
+            if "taken" in answer:
+                wire.send(connection, {"go": True})
+                return ""
+    except (OSError, wire.Broken):
+        return "This job starts cold, because the warm template did not answer."
+    return f"This job starts cold, because {answer.get('cold', 'the warm template could not take it')}."
+
+
+def _inherited() -> dict[str, str]:
+    """Return this process's environment, without the mark of a job that it may belong to."""
+    return {name: value for name, value in os.environ.items() if name not in ("DISTDL_JOB_ID", mark.NAME)}
+
+
+def _none_there(where: Place) -> str:
+    if is_being_made(where):
+        return "This job starts cold, because the warm template for this Python is still being prepared."
+    return "This job starts cold, because no warm template ran for this Python; one is being prepared for the next job."
+
+
+def _connected(where: Place) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(_PATIENCE)
+        connection.connect(str(where.socket))
+        own = sockets.peer_uid(connection) == os.getuid()
+    except BaseException:
+        connection.close()
+        raise
+    if not own:
+        connection.close()
+        raise PermissionError("the socket belongs to another user's process")
+    return connection
+
+
+def is_being_made(where: Place) -> bool:
+    """Say whether a template lives, ready or not."""
+    try:
+        fd = os.open(where.lock, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def status(where: Place) -> dict[str, Any] | None:
+    """Return what a template says of itself (``pid python modules since jobs running unfit loads``), None without."""
+    return _asked(where, "status")
+
+
+def stop(where: Place, patience: float = 10.0) -> bool:
+    """End the template and wait until it has gone; jobs that it has started go on. False when there was none."""
+    said = _asked(where, "stop")
+    until = time.monotonic() + patience
+    while said is not None and is_being_made(where) and time.monotonic() < until:
+        time.sleep(0.02)
+    return said is not None
+
+
+def _asked(where: Place, type_: str) -> dict[str, Any] | None:
+    try:
+        with _connected(where) as connection:
+            wire.send(connection, {"type": type_})
+            return wire.receive(connection)[0]
+    except (OSError, wire.Broken, DistDLError):
+        return None
+
+
+def make(where: Place, folder: JobFolder | None = None) -> None:
+    """Start a template, unless one lives; with ``folder`` its work begins when that job runs. Raises OSError."""
+    environment = _inherited()
+    where.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with where.log.open("ab") as log:
+        process = subprocess.Popen(
+            [where.python, "-u", "-P", "-m", "distdl_jupyter.warm", mark.argument()],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            env={**_shown(environment), **mark.variables()},
+            cwd=where.folder,
+            start_new_session=True,
+        )
+    assert process.stdin is not None, "it was asked for"
+    order = json.dumps({"environment": environment, "job": str(folder.path.absolute()) if folder else ""})
+    threading.Thread(target=_hand_over, args=(process, order), name="distdl-template", daemon=True).start()
+
+
+def _hand_over(process: subprocess.Popen[bytes], order: str) -> None:
+    """Write the order, which may be longer than a pipe holds, and reap the template when it has ended."""
+    assert process.stdin is not None, "it was asked for"
+    with contextlib.suppress(OSError):
+        process.stdin.write(order.encode())
+        process.stdin.close()
+    process.wait()
+
+
+def _shown(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what may stand in a process's own environment for everybody of the user to see."""
+    return {name: value for name, value in environment.items() if not looks_secret(name)}
+
+
+def wait_until_ready(where: Place, patience: float = 120.0) -> dict[str, Any] | None:
+    """Return the status of a template as soon as it serves, None when it does not within ``patience`` seconds."""
+    until = time.monotonic() + patience
+    while (said := status(where)) is None and time.monotonic() < until:
+        time.sleep(0.05)
+    return said

@@ -1,0 +1,61 @@
+"""What is imported ahead: the modules that the last jobs have imported, without those that proved unfit for it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from distdl_jupyter.core import whole
+
+#: How many jobs are remembered; what none of them has imported is forgotten.
+_JOBS = 8
+
+
+class Learned:
+    """The file of one environment. A file that cannot be read counts as empty."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        data = _read(path)
+        self._jobs: list[list[str]] = [[str(name) for name in job] for job in data.get("jobs", ())]
+        #: Module -> why it must not be imported ahead.
+        self.unfit: dict[str, str] = {str(name): str(why) for name, why in dict(data.get("unfit", {})).items()}
+
+    def names(self) -> list[str]:
+        """Return what to import, the most recent job's first, each job's in the order of its own imports."""
+        wanted = dict.fromkeys(name for job in self._jobs for name in job)
+        return [name for name in wanted if name not in self.unfit]
+
+    def add(self, names: Iterable[str]) -> None:
+        """Remember what one more job has imported."""
+        job = list(names)
+        others = [other for other in self._jobs if other != job]
+        self._jobs = [job, *others][:_JOBS]
+        self._write()
+
+    def leave_out(self, name: str, why: str) -> None:
+        """Never import a module ahead again."""
+        self.unfit[name] = why
+        self._write()
+
+    def _write(self) -> None:
+        whole.write(self._path, {"jobs": self._jobs, "unfit": self.unfit})
+
+
+def of_job(folder: Path) -> list[str]:
+    """Return what the processes of a job have imported, as far as they have said so."""
+    found: dict[str, None] = {}
+    for path in sorted(folder.glob("modules-*.json")):
+        data = _read(path)
+        found |= dict.fromkeys(str(name) for name in data.get("modules", ()))
+    return list(found)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return data if isinstance(data, dict) else {}

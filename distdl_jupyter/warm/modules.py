@@ -1,0 +1,83 @@
+"""Importing ahead: one module after the other, with a look after each whether this process may still be forked."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+
+from distdl_jupyter.warm import doubts
+from distdl_jupyter.warm.recorder import Recorder
+from distdl_jupyter.worker.learning import installed_roots
+
+#: What a supervisor and a rank of this machine's cluster import in any case.
+OWN = (
+    "distdl_jupyter.supervisor.__main__",
+    "distdl_jupyter.clusters.local",
+    "distdl_jupyter.backends.plain",
+    "distdl_jupyter.backends.torch",
+    "distdl_jupyter.backends.horovod",
+    "distdl_jupyter.worker.rank",
+    "distdl_jupyter.worker.failure",
+    "distdl_jupyter.worker.echo",
+    "cloudpickle",
+    "multiprocessing.process",
+    "runpy",
+)
+#: Variables that keep numerical libraries from starting threads at their import; each job gets its own afterwards.
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+
+class Unfit(Exception):
+    """A module must not be imported ahead; this process, which has done so, must not be forked any more."""
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(f"{name} {why}")
+        self.name = name
+        self.why = why
+
+
+class Modules:
+    """What this process has imported ahead."""
+
+    def __init__(self) -> None:
+        self.recorder = Recorder()
+        self.stamps = doubts.Stamps()
+        self._roots = (*installed_roots(), f"{_package()}{os.sep}")
+        self._known = 0
+        self._tried: set[str] = set()
+
+    def load(self, name: str) -> None:
+        """Import one module; one that cannot be imported is left out. Raises Unfit."""
+        if name in sys.modules or name in self._tried:
+            return
+        self._tried.add(name)
+        with self.recorder, contextlib.suppress(BaseException):
+            importlib.import_module(name)
+        self._check(name)
+
+    def _check(self, name: str) -> None:
+        loaded: list[ModuleType | None] = list(sys.modules.values())
+        new = [module for module in loaded[self._known :] if module is not None]
+        self._known = len(loaded)
+        self.stamps.take(new)
+        looked = self.recorder.looked_through() - {"os"}
+        if doubts.threads() > 1:
+            raise Unfit(name, "starts a thread when it is imported")
+        if doubts.gpu_in_use():
+            raise Unfit(name, "opens a GPU when it is imported")
+        if looked:
+            raise Unfit(name, f"reads the whole environment when it is imported (in {min(looked)})")
+        if outside := self._outside(map(doubts.file_of, new)):
+            raise Unfit(name, f"imports {outside}, which is no installed module")
+
+    def _outside(self, files: Iterable[str]) -> str:
+        return next((file for file in files if file and not file.startswith(self._roots)), "")
+
+
+def _package() -> str:
+    return str(Path(__file__).parents[1])

@@ -1,0 +1,63 @@
+"""Where a template of one Python environment is found: its socket and its files. Nothing here is opened or made."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from distdl_jupyter.core import sockets, store
+
+#: Raised when what is said at the socket changes, so that two versions never meet there.
+PROTOCOL = 1
+
+
+class Place(NamedTuple):
+    """The files of one template. ``key`` names its environment in them."""
+
+    python: str
+    folder: Path
+    key: str
+
+    @property
+    def socket(self) -> Path:
+        """The Unix socket at which it takes jobs."""
+        return sockets.place(f"warm-{self.key}")
+
+    @property
+    def lock(self) -> Path:
+        """Held by the one living template."""
+        return self.folder / f"{self.key}.lock"
+
+    @property
+    def log(self) -> Path:
+        """What the template itself printed."""
+        return self.folder / f"{self.key}.log"
+
+    @property
+    def learned(self) -> Path:
+        """What the last jobs have imported, and what must not be imported ahead."""
+        return self.folder / f"{self.key}.json"
+
+    @property
+    def last_cold(self) -> Path:
+        """Why the last job that was not started warm was not."""
+        return self.folder / f"{self.key}.cold.json"
+
+
+def folder() -> Path:
+    """Return the folder of all templates of this data directory."""
+    return store.home() / "warm"
+
+
+def of(python: str = "") -> Place:
+    """Return the place of the template of an interpreter (this one by default) for this data directory.
+
+    A virtual environment's interpreter is often a link to a common one, so its path is kept as it is.
+    """
+    path = os.path.abspath(python or sys.executable)  # noqa: PTH100 - Path.resolve would follow the link
+    where = folder()
+    name = f"{PROTOCOL}\0{os.getuid()}\0{path}\0{where.absolute()}"
+    return Place(path, where, hashlib.sha256(os.fsencode(name)).hexdigest()[:12])

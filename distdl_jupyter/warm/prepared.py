@@ -1,0 +1,23 @@
+"""What a template hands down to the processes that are forked from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from distdl_jupyter.warm import doubts
+from distdl_jupyter.warm.mark import Room
+
+
+@dataclass(slots=True)
+class Prepared:
+    """``environment`` is the one in which modules were imported; ``read`` are the variables that they have read."""
+
+    room: Room
+    environment: Mapping[str, str]
+    read: set[str]
+    set_by_imports: Mapping[str, str]
+
+    def differing(self, environment: Mapping[str, str]) -> str:
+        """Return a variable that keeps a process of this environment from being forked, "" when there is none."""
+        return doubts.differing(self.environment, environment, self.read)

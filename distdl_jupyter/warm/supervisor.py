@@ -1,0 +1,65 @@
+"""A process forked from the template becomes the supervisor of one job."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import traceback
+from pathlib import Path
+from typing import Any, NoReturn
+
+from distdl_jupyter.clusters import forking
+from distdl_jupyter.core.events import EventWriter, JobLock
+from distdl_jupyter.core.store import JobFolder
+from distdl_jupyter.warm import child, ending, wire
+from distdl_jupyter.warm.prepared import Prepared
+from distdl_jupyter.warm.program import Forker
+
+#: What a submitter hands over with its request, in this order.
+DESCRIPTORS = ("lock", "supervisor.log")
+#: What the job's log says of its start.
+WARM = "Started warm: what earlier jobs imported is loaded already."
+
+
+def become(connection: socket.socket, message: dict[str, Any], descriptors: list[int], prepared: Prepared) -> NoReturn:
+    """Run the job of a request to its end, in a process that was just forked for it."""
+    try:
+        lock, log = descriptors
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        child.settle((nothing, log, log), keep=(lock, connection.fileno()))
+        wire.send(connection, {"taken": os.getpid()})
+        # Until the submitter has said so, the job is not this process's: it may have given up waiting.
+        if not wire.receive(connection)[0].get("go"):
+            os._exit(0)
+        connection.close()
+    except (wire.Broken, OSError):
+        os._exit(0)
+    except BaseException:  # noqa: BLE001 - nothing may climb into the template's own frames
+        traceback.print_exc()
+        os._exit(1)
+    ending.run(lambda: _supervise(JobFolder(Path(message["folder"])), message, prepared))
+
+
+def _supervise(folder: JobFolder, message: dict[str, Any], prepared: Prepared) -> None:
+    from distdl_jupyter.supervisor.__main__ import supervise
+
+    child.replace_environment(message["inherited"], set_by_imports={})
+    os.chdir(folder.path)
+    arguments = [sys.executable, "-P", "-m", "distdl_jupyter.supervisor", str(folder.path)]
+    prepared.room.say([*arguments[1:], "(warm)"])
+    child.be_another(arguments)
+    forking.fork = Forker(prepared)
+    writer = EventWriter(folder.events)
+    writer.write("log", rank=None, stream="sys", text=WARM)
+    writer.close()
+    supervise(folder, message["secrets"])
+
+
+def is_over(folder: JobFolder) -> bool:
+    """Say whether nobody runs the job any more."""
+    lock = JobLock.acquire(folder.lock)
+    if lock is None:
+        return False
+    lock.release()
+    return True

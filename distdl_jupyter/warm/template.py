@@ -1,0 +1,251 @@
+"""The template process: it imports ahead, then answers at its socket and forks one supervisor for each job.
+
+It has one thread, opens no GPU and holds no job's lock. It ends when nobody has needed it for a while, when anything
+that it has imported has changed, when its socket or its data directory is gone, and when it is asked to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import gc
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from distdl_jupyter.core import sockets
+from distdl_jupyter.core.store import JobFolder
+from distdl_jupyter.warm import circumstances, doubts, learned, modules, settings, supervisor, threads, wire
+from distdl_jupyter.warm.mark import Room
+from distdl_jupyter.warm.place import Place
+from distdl_jupyter.warm.prepared import Prepared
+
+#: Seconds between two looks at what makes a template end.
+_TICK = 2.0
+#: Seconds that one conversation may take.
+_PATIENCE = 5.0
+
+
+class Ended(Exception):
+    """The template is to end; the message says why."""
+
+
+class Template:
+    """One template. ``environment`` is the submitter's, in which everything is imported."""
+
+    def __init__(self, place: Place, room: Room, environment: Mapping[str, str]) -> None:
+        self._place = place
+        self._room = room
+        self._environment = dict(environment)
+        self._circumstances = circumstances.now()
+        self._modules = modules.Modules()
+        self._learned = learned.Learned(place.learned)
+        self._since = time.time()
+        self._last = time.monotonic()
+        self._jobs: dict[int, JobFolder] = {}
+        self._started = 0
+        self._watched: list[JobFolder] = []
+        self._socket: socket.socket | None = None
+
+    def watch(self, folder: JobFolder) -> None:
+        """Learn from this job when it has ended."""
+        self._watched.append(folder)
+
+    # imports ----------------------------------------------------------------------------------
+
+    def prepare(self, more: tuple[str, ...] = ()) -> None:
+        """Import what jobs need. Raises Unfit, Ended."""
+        for name in (*modules.OWN, *more, *self._learned.names()):
+            self._modules.load(name)
+        if entry := doubts.relative_path():
+            raise Ended(f"sys.path holds {entry!r}, which means another folder for every job")
+        threads.look()
+        gc.collect()
+        gc.freeze()
+
+    def _learn(self) -> None:
+        """Import what ended jobs have imported beyond that. Raises Unfit."""
+        for folder in list(self._watched):
+            told = (folder.path / "modules-0.json").exists()
+            if told or not folder.path.exists() or supervisor.is_over(folder):
+                self._watched.remove(folder)
+            if told:
+                self._learned.add(learned.of_job(folder.path))
+                self.prepare()
+
+    def leave_out(self, unfit: modules.Unfit) -> None:
+        """Never import that module ahead again."""
+        self._learned.leave_out(unfit.name, unfit.why)
+
+    # serving ----------------------------------------------------------------------------------
+
+    def serve(self) -> None:
+        """Answer until something ends it. Raises Ended, Unfit, OSError."""
+        read, write = os.pipe()
+        for fd in (read, write):
+            os.set_blocking(fd, False)
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGTERM, _end)
+        self._listen()
+        assert self._socket is not None
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        poll.register(read, select.POLLIN)
+        while True:
+            for fd, _event in poll.poll(_TICK * 1000):
+                if fd == read:
+                    _empty(read)
+                else:
+                    self._answer_next()
+            self._reap()
+            self._look_around()
+            self._learn()
+
+    def _listen(self) -> None:
+        path = self._place.socket
+        sockets.secured(path.parent)
+        path.unlink(missing_ok=True)
+        before = os.umask(0o177)
+        try:
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            self._socket.bind(str(path))
+        finally:
+            os.umask(before)
+        self._socket.listen(16)
+        self._socket.setblocking(False)  # noqa: FBT003 - its only argument
+        self._inode = path.stat().st_ino
+
+    def close(self) -> None:
+        """Take the socket away, unless another template has put its own there."""
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                if self._place.socket.stat().st_ino == self._inode:
+                    self._place.socket.unlink()
+            self._socket.close()
+
+    def _look_around(self) -> None:
+        try:
+            same = self._place.socket.stat().st_ino == self._inode
+        except OSError:
+            same = False
+        if not same:
+            raise Ended("its socket is gone")
+        if not self._place.folder.is_dir():
+            raise Ended("its data directory is gone")
+        if self._jobs:
+            self._last = time.monotonic()
+        if time.monotonic() - self._last > settings.read().idle_minutes * 60:
+            raise Ended("nobody has needed it for a while")
+
+    def _reap(self) -> None:
+        with contextlib.suppress(ChildProcessError):
+            while (found := os.waitpid(-1, os.WNOHANG))[0]:
+                folder = self._jobs.pop(found[0], None)
+                if folder is not None:
+                    self.watch(folder)
+
+    # conversations ----------------------------------------------------------------------------
+
+    def _answer_next(self) -> None:
+        assert self._socket is not None
+        try:
+            connection, _ = self._socket.accept()
+        except OSError:
+            return
+        with connection:
+            connection.settimeout(_PATIENCE)
+            if sockets.peer_uid(connection) != os.getuid():
+                return
+            with contextlib.suppress(wire.Broken, OSError):
+                message, descriptors = wire.receive(connection)
+                try:
+                    self._answer(connection, message, descriptors)
+                finally:
+                    for fd in descriptors:
+                        os.close(fd)
+
+    def _answer(self, connection: socket.socket, message: dict[str, Any], descriptors: list[int]) -> None:
+        kind = message.get("type")
+        if kind == "status":
+            wire.send(connection, self._status())
+        elif kind == "stop":
+            wire.send(connection, {"pid": os.getpid()})
+            raise Ended("it was asked to")
+        elif kind == "start" and len(descriptors) == len(supervisor.DESCRIPTORS):
+            self._start(connection, message, descriptors)
+
+    def _start(self, connection: socket.socket, message: dict[str, Any], descriptors: list[int]) -> None:
+        doubt = self._doubt(message)
+        if doubt:
+            wire.send(connection, {"cold": doubt})
+            raise Ended(doubt)
+        pid = os.fork()
+        if pid == 0:
+            supervisor.become(connection, message, descriptors, self._prepared())
+        self._jobs[pid] = JobFolder(Path(message["folder"]))
+        self._started += 1
+        self._last = time.monotonic()
+
+    def _doubt(self, message: dict[str, Any]) -> str:
+        """Return why this job cannot start warm, "" when it can; a template that says so has had its day."""
+        if path := self._modules.stamps.changed():
+            return f"{path} has changed since the template was made"
+        if name := self._prepared().differing(message["environment"]):
+            return f"the environment variable {name} has another value than when the template was made"
+        if name := circumstances.difference(self._circumstances, message["circumstances"]):
+            return f"{name} are not those of the template" if name.startswith("the ") else f"{name} differs"
+        if doubts.threads() > 1:
+            return "the template has started threads"
+        return ""
+
+    def _prepared(self) -> Prepared:
+        recorder = self._modules.recorder
+        return Prepared(self._room, self._environment, recorder.read, recorder.set)
+
+    def _status(self) -> dict[str, Any]:
+        return {
+            "pid": os.getpid(),
+            "python": self._place.python,
+            "modules": len(sys.modules),
+            "since": self._since,
+            "jobs": self._started,
+            "running": len(self._jobs),
+            "unfit": self._learned.unfit,
+            "loads": [
+                name for name in ("torch", "horovod.torch", "torch._dynamo", "tensorflow") if name in sys.modules
+            ],
+        }
+
+
+def _end(*_: object) -> None:
+    raise Ended("it got a signal")
+
+
+def _empty(fd: int) -> None:
+    with contextlib.suppress(BlockingIOError):
+        while os.read(fd, 4096):
+            pass
+
+
+def only_one(place: Place, patience: float = 5.0) -> int | None:
+    """Take the lock of the place and return its descriptor; None when another template keeps it."""
+    place.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    fd = os.open(place.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    until = time.monotonic() + patience
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until:
+                os.close(fd)
+                return None
+            time.sleep(0.05)
+        else:
+            return fd
