@@ -10,7 +10,7 @@ import functools
 import time
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
-from distdl_jupyter import again, outcome
+from distdl_jupyter import again, outcome, warm
 from distdl_jupyter.core.errors import JobNotRunning, JobStillRunning
 from distdl_jupyter.core.events import EventWriter, JobLock
 from distdl_jupyter.core.logline import LogLine, lines_of
@@ -20,7 +20,7 @@ from distdl_jupyter.core.store import JobFolder, JobStore, new_id
 from distdl_jupyter.core.words import plural
 from distdl_jupyter.follow import POLL, Follower
 from distdl_jupyter.reading import Reading
-from distdl_jupyter.supervisor import control, detach
+from distdl_jupyter.supervisor import control
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -233,7 +233,7 @@ def _begin(spec: JobSpec, secret_values: Mapping[str, str], code: Code) -> JobFo
         folder.spec_file.write_text(spec.dumps(), encoding="utf-8")
         _write_beginning(folder, spec, code)
         folder = store.publish(folder)
-        detach.start(folder, lock, secret_values, python=spec.python)
+        warm.begin(folder, lock, secret_values, python=spec.python)
     except BaseException:
         lock.release()
         store.discard(folder)
