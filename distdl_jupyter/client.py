@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from distdl_jupyter.capture import Draft
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.core.view import JobView
+    from distdl_jupyter.presentation.jobrow import JobRow
+    from distdl_jupyter.presentation.jobtable import JobTable
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -38,11 +40,16 @@ R = TypeVar("R")
 class Job:
     """A handle of one job. Cheap to make; equal handles name the same job."""
 
-    def __init__(self, folder: JobFolder) -> None:
+    def __init__(self, folder: JobFolder, end: JobRow | None = None) -> None:
         self.folder = folder
         self.id = folder.id
-        self._follower = Follower(folder)
+        #: The row of a job that is known to have ended: a list of many is told without opening any.
+        self._end = end
         self._callbacks: list[Callable[[], None]] = []
+
+    @functools.cached_property
+    def _follower(self) -> Follower:
+        return Follower(self.folder)
 
     @property
     def spec(self) -> JobSpec:
@@ -52,12 +59,12 @@ class Job:
     @property
     def name(self) -> str:
         """The job's name."""
-        return self.spec.name
+        return self.spec.name if self._end is None else self._end.name
 
     @property
     def state(self) -> State:
         """The state now."""
-        return self.view().state
+        return self.view().state if self._end is None else State(self._end.state)
 
     def view(self) -> JobView:
         """Return everything small that is known now (see core.view)."""
@@ -156,18 +163,53 @@ class Job:
         return hash(self.folder.path)
 
     def __repr__(self) -> str:
-        view = self.view()
-        return f"<Job {self.id} {self.name!r} {view.state.value}, {plural(view.process_count, 'process')}>"
+        of = self._end or self.view()
+        processes = plural(of.node_count * of.process_count_per_node, "process")
+        return f"<Job {self.id} {self.name!r} {of.state}, {processes}>"
 
 
-def jobs() -> list[Job]:
+class Jobs(list[Job]):
+    """Jobs, newest first, that show themselves as a table."""
+
+    def table(self) -> JobTable:
+        """Return the table, which is made anew each time."""
+        from distdl_jupyter.presentation.jobtable import JobTable
+
+        ids = {job.id for job in self}
+        return JobTable([row for row in rows() if row.id in ids])
+
+    def __repr__(self) -> str:
+        return repr(self.table())
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()
+
+
+def jobs() -> Jobs:
     """Return all jobs of this user's data directory, newest first."""
-    return [Job(folder) for folder in JobStore().folders()]
+    from distdl_jupyter import listing
+
+    ended = {id_: one.row for id_, one in listing.here().ended().items()}
+    return Jobs(Job(folder, ended.get(folder.id)) for folder in JobStore().folders())
+
+
+def rows(newest: int | None = None) -> list[JobRow]:
+    """Return what a list shows of each job, newest first, of all or of the ``newest``: quick for a thousand jobs."""
+    from distdl_jupyter import listing
+
+    return [one.row for one in listing.here().all(newest)]
+
+
+def count() -> int:
+    """Return how many jobs there are."""
+    return len(JobStore().ids())
 
 
 def attach(job_id: str) -> Job:
     """Return a handle of a job by its id, or by the id's last part. Raises JobNotFound."""
-    return Job(JobStore().find(job_id))
+    found = Job(JobStore().find(job_id))
+    found.spec  # noqa: B018 - a folder without a spec is no job
+    return found
 
 
 def submit(

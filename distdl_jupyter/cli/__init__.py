@@ -17,8 +17,8 @@ from distdl_jupyter._version import __version__
 from distdl_jupyter.cli import azure, batchai, clusters, vm_sizes
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobNotFound, JobNotRunning
 from distdl_jupyter.core.state import State
-from distdl_jupyter.core.words import ago, clock, duration, number, percent, processes, short_id
-from distdl_jupyter.presentation import staging, table
+from distdl_jupyter.core.words import clock, duration, number, plural, processes, short_id
+from distdl_jupyter.presentation import jobtable, staging, table
 from distdl_jupyter.presentation.cost import cost_words
 
 if TYPE_CHECKING:
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from distdl_jupyter.client import Job
     from distdl_jupyter.core.logline import LogLine
     from distdl_jupyter.core.view import JobView
+
+#: Jobs that a list shows when not all are asked for.
+_NEWEST = 20
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -128,32 +131,18 @@ def _count_or_auto(text: str) -> int | str:
 def _ls(chosen: argparse.Namespace) -> int:
     from distdl_jupyter import client
 
-    jobs = client.jobs()
-    shown = jobs if chosen.all or chosen.json else jobs[:20]
-    views = [job.view() for job in shown]
     if chosen.json:
-        print(json.dumps([_plain(view) for view in views], indent=1))
+        print(json.dumps([_plain(job.view()) for job in client.jobs()], indent=1))
         return 0
-    if not views:
+    rows = client.rows(None if chosen.all else _NEWEST)
+    if not rows:
         print("No jobs yet. Put %%distributed -p 2 on top of a cell that trains, or: distdl submit -p 2 train.py")
         return 0
-    now = time.time()
-    rows: list[tuple[str, ...]] = [("ID", "STATE", "NAME", "PROCESSES", "BACKEND", "ELAPSED", "LAST", "CREATED")]
-    rows.extend(_row(view, now) for view in views)
-    print(table.whole_text(rows))
-    if len(jobs) > len(shown):
-        print(f"{len(jobs) - len(shown)} older jobs: distdl ls --all")
+    head = tuple(name.upper() for name in jobtable.HEAD)
+    print(table.whole_text([head, *jobtable.cells(rows, time.time(), signs=False)]))
+    if older := client.count() - len(rows):
+        print(f"{plural(older, 'older job')}: distdl ls --all")
     return 0
-
-
-def _row(view: JobView, now: float) -> tuple[str, ...]:
-    state = view.state.value
-    if view.state is State.RUNNING and view.total and view.done is not None:
-        state = f"running {percent(view.done, view.total)}"
-    last = next((f"{m.name} {number(m.mean)}" for m in view.metrics.values()), "")
-    size = processes(view.node_count, view.process_count_per_node)
-    return (view.id, state, view.name, size, view.distributed_backend, duration(view.elapsed(now)), last,
-            ago(max(0.0, now - view.created)))  # fmt: skip
 
 
 def _plain(view: JobView) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from distdl_jupyter.core.spec import check_count, looks_secret
 from distdl_jupyter.core.words import plural, short_id
 from distdl_jupyter.form.arguments import Parser, allowed, pairs_of, value_of
 from distdl_jupyter.magic.session import Session, told_shortly
-from distdl_jupyter.magic.table import JobTable
 from distdl_jupyter.magic.topics import TOPICS
+from distdl_jupyter.presentation.jobtable import JobTable
 
 if TYPE_CHECKING:
     from distdl_jupyter.client import Job
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from distdl_jupyter.places import Checks, Places
 
 _TAIL = 200
+#: Jobs that a list shows when not all are asked for.
+_NEWEST = 20
 
 
 class LineMagics:
@@ -45,9 +47,8 @@ class LineMagics:
     def _jobs(self, chosen: argparse.Namespace) -> JobTable:
         from distdl_jupyter import client
 
-        jobs = client.jobs()
-        shown = jobs if chosen.all else jobs[:20]
-        return JobTable([job.view() for job in shown], older=len(jobs) - len(shown))
+        rows = client.rows(None if chosen.all else _NEWEST)
+        return JobTable(rows, older=client.count() - len(rows))
 
     def _attach(self, chosen: argparse.Namespace) -> Job | None:
         job = self._session.job(chosen.id)

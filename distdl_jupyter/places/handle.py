@@ -213,4 +213,4 @@ def active_jobs(name: str) -> list[object]:
     """Return the jobs on a cluster that have not ended."""
     from distdl_jupyter import client
 
-    return [job for job in client.jobs() if job.spec.compute_target == name and not job.state.ended]
+    return [job for job in client.jobs() if not job.state.ended and job.spec.compute_target == name]
