@@ -8,6 +8,7 @@ environment, the peers' in theirs, both with the same torch and the same wheel o
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -34,12 +35,12 @@ def measure(turns: int) -> Iterator[Report]:
         if "accelerate" not in peers.missing:
             caller = Caller(peers, "notebook_launcher", scratch)
             stack.callback(caller.close)
-            ways["notebook_launcher"] = partial(_called, caller, told)
+            ways["notebook_launcher"] = partial(called, caller, told)
         for backend in OURS:
-            ways[f"warm {backend}"] = partial(_submitted, backend, told, way="on")
-            ways[f"cold {backend}"] = partial(_submitted, backend, told, way="off")
+            ways[f"warm {backend}"] = partial(submitted, backend, told, way="on")
+            ways[f"cold {backend}"] = partial(submitted, backend, told, way="off")
             ways[f"cold {backend} script"] = partial(_script, backend, told, scratch)
-        until_warm([partial(_submitted, backend, told, way="on") for backend in OURS])
+        until_warm([partial(submitted, backend, told, way="on") for backend in OURS])
         times = interleaved(ways, turns)
     versions = {**report.versions("distdl-jupyter"), **peers.versions()}
     yield _warm_table(times, peers.missing, versions)
@@ -75,14 +76,14 @@ def _command(command: list[str], backend: str, variables: dict[str, str], told: 
     return told.heard() - began
 
 
-def _called(caller: Caller, told: Told) -> float:
+def called(caller: Caller, told: Told) -> float:
+    """Return the seconds from a kernel-like process's call of its launcher to the first step."""
     began = caller.call("first:train", "torch", told.ask())
     return told.heard() - began
 
 
-def _submitted(backend: str, told: Told, *, way: str) -> float:
-    import time
-
+def submitted(backend: str, told: Told, *, way: str) -> float:
+    """Return the seconds from ``submit()`` to the first step, with warm starts ``on`` or ``off``."""
     train, file = as_in_a_cell("first.py", "train"), told.ask()
     with warm(way):
         began = time.time()
@@ -94,8 +95,6 @@ def _submitted(backend: str, told: Told, *, way: str) -> float:
 
 
 def _script(backend: str, told: Told, scratch: Path) -> float:
-    import time
-
     with warm("off"):
         file, began = told.ask(), time.time()
         job = distdl_jupyter.submit(

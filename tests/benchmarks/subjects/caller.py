@@ -1,6 +1,6 @@
 """Stands for a notebook's kernel in the peers' environment: it has imported a launcher and calls it when asked.
 
-    python caller.py notebook_launcher|spark|ray
+    python caller.py notebook_launcher|spark|ray|ipyparallel
 
 Reads a line ``FUNCTION ARGUMENT...`` on its input for each call, calls ``launch(FUNCTION of the subjects, arguments)``
 and answers with one line of JSON: when the call began (wall clock), and what went wrong. It says ``ready`` first, when
@@ -11,6 +11,7 @@ import contextlib
 import importlib
 import json
 import os
+import socket
 import sys
 import time
 import traceback
@@ -52,7 +53,28 @@ def ray():
     return launch
 
 
-LAUNCHERS = {"notebook_launcher": notebook_launcher, "spark": spark, "ray": ray}
+def ipyparallel():
+    """Engines that start for the call; what they run meets by the variables that torch asks for."""
+    import first
+    import ipyparallel
+
+    def launch(function, arguments):
+        with ipyparallel.Cluster(n=RANKS, log_level=40) as engines:
+            port = free_port()
+            for rank in engines.ids:
+                engines[rank].apply_sync(first.place, rank, RANKS, port)
+            engines[:].apply_sync(function, *arguments)
+
+    return launch
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+LAUNCHERS = {one.__name__: one for one in (notebook_launcher, spark, ray, ipyparallel)}
 
 
 def main():
