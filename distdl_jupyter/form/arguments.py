@@ -23,7 +23,7 @@ from distdl_jupyter.core.spec import looks_secret
 
 _MASK = "•••"
 #: Flags that say what the magic does rather than what the job is.
-OWN = ("out", "wait", "panel")
+OWN = ("out", "wait", "panel", "on_ranks")
 
 _DESCRIPTION = """
 Run this cell on every rank of a distributed job.
@@ -106,10 +106,14 @@ class Parser(argparse.ArgumentParser):
 
 def cell_parser(name: str = "distributed") -> Parser:
     """Return the parser of the cell magic."""
-    parser = Parser(f"%%{name}", _DESCRIPTION, epilog=_EPILOG)
+    return job_parser(Parser(f"%%{name}", _DESCRIPTION, epilog=_EPILOG), _add_own_flags)
+
+
+def job_parser(parser: Parser, own: Callable[[Parser], None] = lambda _: None) -> Parser:
+    """Return the parser with the flags of every job and plug-in; ``own`` adds those of the magic itself."""
     parser.argument_default = argparse.SUPPRESS
     _add_job_flags(parser)
-    _add_own_flags(parser)
+    own(parser)
     known = {action.dest for action in parser._actions}  # noqa: SLF001 - argparse has no public list
     _add_plugin_flags(parser, known)
     _add_aliases(parser, {action.dest for action in parser._actions})  # noqa: SLF001
@@ -165,6 +169,7 @@ def _add_own_flags(parser: Parser) -> None:
     add("--wait", action=argparse.BooleanOptionalAction,
         help="Wait for the end: a failure is raised here, an interrupt cancels the job.")  # fmt: skip
     add("--panel", action=argparse.BooleanOptionalAction, help="Show the live panel (default) or a line of text.")
+    add("--on-ranks", action="store_true", help="Run it on the ranks that %%dist_ranks keeps alive, and wait.")
 
 
 def _add_plugin_flags(parser: Parser, known: set[str]) -> None:

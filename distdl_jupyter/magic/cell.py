@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +11,11 @@ from distdl_jupyter.core.errors import InvalidSpec, JobNotRunning
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.words import processes, short_id
 from distdl_jupyter.form.arguments import cell_parser, job_options, without_secrets
+from distdl_jupyter.magic.onranks import RanksMagic
 from distdl_jupyter.magic.session import Session, told_shortly
 
 if TYPE_CHECKING:
+    from distdl_jupyter.capture import Draft
     from distdl_jupyter.client import Job
 
 
@@ -51,6 +54,8 @@ class CellMagic:
             first_line=first_line or 2,
             command=without_secrets(f"%%{name} {line}").strip(),
         )
+        if getattr(chosen, "on_ranks", False):
+            return self._on_ranks(draft, chosen, out)
         with_panel = getattr(chosen, "panel", True)
         if not with_panel:
             _say(f"Captured {draft.summary()}")
@@ -60,6 +65,21 @@ class CellMagic:
             self._session.keep(out, job)
         _show(job, with_panel=with_panel)
         return _wait(job) if getattr(chosen, "wait", False) else None
+
+    def _on_ranks(self, draft: Draft, chosen: argparse.Namespace, out: str | None) -> Any:
+        """Run the captured cell on the ranks that are alive, and wait; its values are kept or returned."""
+        more = sorted(set(vars(chosen)) - {"on_ranks", "out", "wait", "panel"})
+        if more:
+            raise InvalidSpec(
+                f"--on-ranks takes the ranks as they are, so --{more[0].replace('_', '-')} has no meaning beside it.",
+                field=more[0],
+                hint="Leave it out, or start other ranks with %dist_ranks start.",
+            )
+        values = RanksMagic(self._session).run_draft(draft)
+        if out:
+            self._session.keep(out, values)
+            return None
+        return values
 
 
 def _identifier(name: str | None) -> str | None:

@@ -7,6 +7,8 @@ from weakref import WeakKeyDictionary
 
 from distdl_jupyter.magic.cell import CellMagic
 from distdl_jupyter.magic.lines import LineMagics
+from distdl_jupyter.magic.onranks import RanksMagic
+from distdl_jupyter.magic.ranklines import RankLines
 from distdl_jupyter.magic.session import Session
 
 _NAMES = ("distributed", "distdl")
@@ -19,17 +21,21 @@ def session_of(ip: Any) -> Session:
 
 
 def load(ip: Any) -> None:
-    """Register ``%%distributed``, its alias ``%%distdl`` and the ``%dist_...`` line magics; again is harmless.
+    """Register ``%%distributed``, its alias ``%%distdl``, ``%%ranks`` and the ``%dist_...`` line magics.
+
+    Doing it again is harmless.
 
     When another extension owns ``%%distributed`` it keeps it, and one line says so.
     """
     session = session_of(ip)
-    cell, lines = CellMagic(session), LineMagics(session)
+    cell, on_ranks, lines = CellMagic(session), RanksMagic(session), LineMagics(session)
     foreign = owner(ip)
     for name in _NAMES if foreign is None else _NAMES[1:]:
         ip.register_magic_function(cell.named(name), "cell", name)
     if foreign is not None:
         print(f"%%distributed belongs to {foreign}: use %%distdl instead, it does the same as here described.")  # noqa: T201
+    ip.register_magic_function(on_ranks.function(), "cell", "ranks")
+    ip.register_magic_function(RankLines(session).function(), "line", "dist_ranks")
     for name, function in lines.all().items():
         ip.register_magic_function(function, "line", name)
     _show_jobs_as_panels(ip)

@@ -10,7 +10,8 @@ import traceback
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobFailed, JobNotFound
+from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobNotFound
+from distdl_jupyter.magic.living import Living
 
 if TYPE_CHECKING:
     from distdl_jupyter.client import Job
@@ -22,6 +23,7 @@ class Session:
     def __init__(self, ip: Any) -> None:
         self.ip = ip
         self.defaults: dict[str, Any] = {}
+        self.ranks = Living()
         self._newest = ""
 
     def started(self, job: Job) -> None:
@@ -52,17 +54,18 @@ def told_shortly() -> Iterator[None]:
     """Let IPython show errors of this package as one line, and a cell's syntax error with its place only."""
     try:
         yield
-    except JobFailed:
-        raise
     except DistDLError as error:
-        _render_as(error, [f"{type(error).__name__}: {error}"])
+        if hasattr(error, "_render_traceback_"):
+            raise
+        shown_as(error, [f"{type(error).__name__}: {error}"])
         raise
     except SyntaxError as error:
         told = InvalidSpec(f"Line {error.lineno} of the cell is no Python: {error.msg}.", field="cell")
-        _render_as(told, "".join(traceback.format_exception_only(error)).splitlines())
+        shown_as(told, "".join(traceback.format_exception_only(error)).splitlines())
         raise told from None
 
 
-def _render_as(error: Exception, lines: list[str]) -> None:
+def shown_as(error: BaseException, lines: list[str]) -> None:
+    """Let IPython show an error as these lines, without the frames of the magic."""
     # IPython asks an exception for its own rendering by this name.
     error._render_traceback_ = lambda: lines  # type: ignore[attr-defined]

@@ -6,7 +6,7 @@ theme where the extension's or Jupyter's variables reach, else their light value
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 from distdl_jupyter.core import words
@@ -14,7 +14,7 @@ from distdl_jupyter.core.printable import printable
 from distdl_jupyter.panels import rankfailure
 from distdl_jupyter.panels.markup import Html, div, el, span
 from distdl_jupyter.panels.rankstyle import BOX, BRAND, DIM, GROUND, MONO, SMALL, TEXT, WARN_EDGE, WARN_TINT, badge
-from distdl_jupyter.ranks.view import Block, Fold, Row, spans
+from distdl_jupyter.ranks.view import Block, Fold, named, spans
 from distdl_jupyter.ranks.viewerrors import Failures
 from distdl_jupyter.ranks.viewtext import left_out
 
@@ -39,14 +39,21 @@ def cell(fold: Fold, failed: Failures | None = None, *, job: str, status: str = 
     return div(f"{BOX};background:{GROUND}", *parts, class_="dd dd-rankcell")
 
 
-def values(groups: Sequence[tuple[Sequence[int], str]]) -> Html:
-    """Return values by ranks, (ranks, text) each, equal ones already folded."""
-    rows = (part for ranks, text in groups for part in (_ranks(ranks, all_=False), _lines([_shown(text)])))
+def values(groups: Sequence[tuple[Sequence[int], Mapping[str, str]]]) -> Html:
+    """Return values by ranks, (ranks, forms by MIME type) each, equal ones already folded."""
+    rows = (part for ranks, forms in groups for part in (_ranks(ranks, all_=False), _value(forms)))
     return div(f"{_GRID};{MONO};background:{GROUND};color:{TEXT}", *rows, class_="dd dd-rankvalues")
 
 
-def _shown(text: str) -> Row:
-    return Row("out", "\n".join(printable(line) for line in text.split("\n")))
+def _value(forms: Mapping[str, str]) -> Html:
+    """Return a value as its own class wants it shown, else as text."""
+    if table := forms.get("text/html"):
+        return div("min-width:0;overflow-x:auto", Html(table))
+    for kind in ("image/png", "image/jpeg"):
+        if picture := forms.get(kind):
+            return Html(f'<img alt="" style="max-width:100%" src="data:{kind};base64,{escape(picture)}">')
+    plain = forms.get("text/plain", "None")
+    return _lines([("out", printable(line)) for line in plain.split("\n")])
 
 
 def _block(block: Block, fold: Fold) -> Iterable[Html]:
@@ -62,16 +69,16 @@ def _ranks(ranks: Sequence[int], *, all_: bool) -> Html:
     return div("padding:0 12px 0 9px;text-align:right;user-select:none", badge(spans(ranks), one))
 
 
-def _lines(rows: Sequence[Row]) -> Html:
-    """Return rows as preformatted text; those of stderr have an edge."""
+def _lines(rows: Sequence[tuple[str, str]]) -> Html:
+    """Return (stream, text) as preformatted text; lines of stderr have an edge."""
     pieces: list[str] = []
-    stream = "out"
-    for row in rows:
-        if row.stream != stream:
-            pieces.append("</span>" if row.stream == "out" else _ERR_OPEN)
-            stream = row.stream
-        pieces.append(f"{escape(row.text, quote=False)}\n")
-    if stream != "out":
+    before = "out"
+    for stream, text in rows:
+        if stream != before:
+            pieces.append("</span>" if stream == "out" else _ERR_OPEN)
+            before = stream
+        pieces.append(f"{escape(text, quote=False)}\n")
+    if before != "out":
         pieces.append("</span>")
     style = f"margin:0;padding:0 12px 0 0;border:0;background:none;{MONO};color:{TEXT};white-space:pre-wrap"
     return el("pre", f"{style};overflow-wrap:anywhere", Html("".join(pieces)))
@@ -88,9 +95,7 @@ def _status(sentence: str) -> Html:
 
 
 def running(ranks: Sequence[int], done: Sequence[int], seconds: float) -> str:
-    """Return what is to be said while a cell runs: ``ranks 2 and 3 still run, 12 s``."""
-    left = [rank for rank in ranks if rank not in done]
-    still = " still" if done else ""
+    """Return the sentence of a cell that runs, such as ``Ranks 2-3 still run, 12 s``."""
+    left = [rank for rank in ranks if rank not in done] or ranks
     verb = "runs" if len(left) == 1 else "run"
-    named = words.ranks(left) if len(left) <= 6 else f"{len(left)} ranks"
-    return f"{named[0].upper()}{named[1:]}{still} {verb}, {words.duration(seconds)}."
+    return f"{named(left).capitalize()}{' still' if done else ''} {verb}, {words.duration(seconds)}."

@@ -9,6 +9,7 @@ from typing import Any
 from distdl_jupyter.core import words
 from distdl_jupyter.panels.markup import Html, div, el, join, span, text
 from distdl_jupyter.panels.rankstyle import BASE, DIM, ERR, ERR_EDGE, ERR_TINT, GROUND, LINE, MONO, SMALL, SUNK, TEXT
+from distdl_jupyter.ranks.view import named
 from distdl_jupyter.ranks.viewerrors import Failures, what
 
 _FRAMES = 12
@@ -84,7 +85,7 @@ def _others(failed: Failures) -> Html:
     """Return one line about the other ranks that failed, which opens what each group of them says."""
     groups = [*([(failed.alike, "the same error")] if failed.alike else [])]
     groups += [(ranks, said.partition(":")[0]) for ranks, said, _ in failed.others]
-    short = "; ".join(f"{words.ranks(ranks)}: {said}" for ranks, said in groups)
+    short = "; ".join(f"{named(ranks)}: {said}" for ranks, said in groups)
     label = f"{words.plural(sum(len(ranks) for ranks, _ in groups), 'other rank')} failed too ({short})"
     return _folded(label, join(div("", text(sentence, _CHARACTERS)) for sentence in failed.rest()))
 

@@ -1,63 +1,70 @@
-"""What the ranks of one cell print, folded for reading: a line that several ranks print is one row.
+"""What the ranks of one cell print, folded for reading: a line that several ranks print is shown once.
 
-* Each rank's own order is kept: its lines stand in the rows from top to bottom as it printed them.
-* A rank's line joins the next row that says the same. A line of its own goes beside those of the other ranks that
-  came as long after the last row that they share, in order of rank; a piece that came at once stays together.
-* The newest rows are kept, the counts are of all. A line that is drawn over (a progress bar) is one, in its last shape.
+Ranks run the same code, so their lines go side by side into slots. A rank's line goes into the next slot that holds the
+same text, or the same but for its numbers as many lines behind the last slot that it shares; else it gets a slot of its
+own, in order of rank. Each rank's own order is kept.
 
+The newest slots are kept, the counts are of all. A line that is drawn over (a progress bar) is one, in its last shape.
 Text is made safe to show (``core.printable``) but not escaped for HTML. Pure: it knows no socket and no screen.
 """
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from typing import NamedTuple
 
 from distdl_jupyter.core.printable import printable
 
-#: Rows that are kept.
+#: Slots that are kept.
 MOST = 1000
-#: A line joins an equal one at most so many rows further down.
+#: A line goes into a slot at most so many further down.
 _REACH = 64
 #: Characters that are kept of a line that has not ended yet.
 _LONGEST_OPEN = 20_000
+_NUMBERS = re.compile(r"\d+")
+
+
+class Line(NamedTuple):
+    """One line of one rank; ``number`` counts its lines from 1, ``piece`` the pieces in which they came."""
+
+    text: str
+    number: int
+    piece: int
 
 
 @dataclass(slots=True, eq=False)
-class Row:
-    """One line; ``lines`` says for each rank that printed it the number of the line in that rank's output, from 1."""
+class Slot:
+    """The lines of some ranks that belong side by side; ``pattern`` is their text without numbers."""
 
     stream: str
-    text: str
-    lines: dict[int, int] = field(default_factory=dict)
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """What must be equal for two ranks' lines to be one row."""
-        return self.stream, self.text
+    pattern: str
+    lines: dict[int, Line] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Neighbouring rows of the same ranks, in order of rank."""
+    """Neighbouring lines that the same ranks printed, as (stream, text); the ranks ascend."""
 
     ranks: tuple[int, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[tuple[str, str], ...]
 
 
 class Fold:
-    """The lines of one cell on ``ranks``. ``total`` counts the lines of all ranks, ``dropped`` those not kept."""
+    """The lines of one cell on ``ranks``. ``total`` counts the lines of all ranks."""
 
     def __init__(self, ranks: Sequence[int], most: int = MOST) -> None:
         self.ranks = tuple(ranks)
-        self.total = self.dropped = 0
+        self.total = 0
         self._most = most
-        self._rows: list[Row] = []
+        self._slots: list[Slot] = []
+        self._pieces = 0
         self._count = dict.fromkeys(self.ranks, 0)
-        self._last: dict[int, Row] = {}
-        self._shared: dict[int, Row] = {}
+        self._last: dict[int, Slot] = {}
+        self._shared: dict[int, Slot] = {}
         self._open: dict[tuple[int, str], str] = {}
 
     def add(self, rank: int, stream: str, text: str) -> None:
@@ -69,7 +76,7 @@ class Fold:
             self._take(rank, stream, whole)
 
     def close(self) -> None:
-        """Make rows of the lines that have not ended: nothing more will come."""
+        """Make whole lines of those that have not ended: nothing more will come."""
         for (rank, stream), text in sorted(self._open.items()):
             self._take(rank, stream, [text])
         self._open.clear()
@@ -77,108 +84,165 @@ class Fold:
     @property
     def empty(self) -> bool:
         """Say whether nothing was printed."""
-        return not self._rows and not self._open and not self.total
+        return not self._open and not self.total
 
     def blocks(self, newest: int | None = None) -> list[Block]:
-        """Return the kept rows (the ``newest`` ones when given) and the lines that have not ended, as blocks."""
-        rows = self._rows if newest is None else self._rows[-newest:]
-        return [Block(ranks, tuple(same)) for ranks, same in groupby([*rows, *self._unended()], key=_ranks_of)]
+        """Return the newest lines, about ``newest`` of them (default: as many as are kept), and those without an end."""
+        kept = self._newest(newest)
+        found = [block for run in _runs([*kept, *self._unended()]) for block in _blocks(run)]
+        return [_one(ranks, same) for ranks, same in groupby(found, key=lambda block: block.ranks)]
 
-    def shown(self, newest: int | None = None) -> int:
-        """Return how many lines of all ranks ``blocks`` tells."""
-        rows = self._rows if newest is None else self._rows[-newest:]
-        return sum(len(row.lines) for row in rows)
+    def left_out(self, newest: int | None = None) -> int:
+        """Return how many lines of all ranks ``blocks`` does not tell."""
+        return self.total - sum(len(slot.lines) for slot in self._newest(newest))
 
-    def _unended(self) -> Iterator[Row]:
-        found: dict[tuple[str, str], Row] = {}
+    def _newest(self, lines: int | None) -> list[Slot]:
+        """Return the newest slots that show as many lines."""
+        room = self._most if lines is None else lines
+        place = len(self._slots)
+        while place and room > 0:
+            place -= 1
+            room -= len({line.text for line in self._slots[place].lines.values()})
+        return self._slots[place:]
+
+    def _unended(self) -> Iterator[Slot]:
+        found: dict[str, Slot] = {}
         for (rank, stream), text in sorted(self._open.items()):
-            row = _row(stream, text)
-            found.setdefault(row.key, row).lines[rank] = self._count[rank] + 1
+            slot = _slot(rank, stream, text, self._count[rank] + 1, 0)
+            found.setdefault(slot.pattern, slot).lines.update(slot.lines)
         yield from found.values()
 
     def _take(self, rank: int, stream: str, texts: list[str]) -> None:
-        """Put whole lines of a rank among the rows."""
-        kept = [_row(stream, text) for text in texts[-self._most :]]
+        """Put whole lines of a rank, one piece, into slots."""
+        self._pieces += 1
         self.total += len(texts)
-        self.dropped += len(texts) - len(kept)
         self._count[rank] += len(texts)
-        for number, row in enumerate(reversed(kept)):
-            row.lines[rank] = self._count[rank] - number
+        kept = texts[-self._most :]
+        first = self._count[rank] - len(kept) + 1
+        own = [_slot(rank, stream, text, number, self._pieces) for number, text in enumerate(kept, first)]
         start = self._behind(rank)
-        self._rows[start:] = self._merged(rank, kept, self._rows[start:])
-        self._trim()
+        self._slots[start:] = self._merged(rank, own, self._slots[start:])
+        del self._slots[: -self._most]
 
     def _behind(self, rank: int) -> int:
-        """Return the place behind the rank's last row, 0 when that is gone or there is none."""
+        """Return the place behind the rank's last slot, 0 when that is gone or there is none."""
         last = self._last.get(rank)
-        place = next((n for n in range(len(self._rows) - 1, -1, -1) if self._rows[n] is last), -1)
+        place = next((n for n in range(len(self._slots) - 1, -1, -1) if self._slots[n] is last), -1)
         return place + 1
 
-    def _merged(self, rank: int, own: list[Row], others: list[Row]) -> list[Row]:
-        """Return ``others``, the rows behind the rank's last one, with its new lines among them."""
-        places: dict[tuple[str, str], list[int]] = {}
-        for place, row in enumerate(others):
-            places.setdefault(row.key, []).append(place)
-        merged: list[Row] = []
-        waiting: list[Row] = []
+    def _merged(self, rank: int, own: list[Slot], others: list[Slot]) -> list[Slot]:
+        """Return ``others``, the slots behind the rank's last one, with its new lines in or among them."""
+        places = _Places(others)
+        merged: list[Slot] = []
+        waiting: list[Slot] = []
         at = 0
-        for row in own:
-            match = _next(places.get(row.key, ()), at)
+        for slot in own:
+            match = places.of(slot.lines[rank].text, at)
+            match = places.beside(slot, at, self._after(rank, slot), self._shared.get(rank)) if match is None else match
             if match is None:
-                waiting.append(row)
+                waiting.append(slot)
                 continue
-            merged += [*self._among(rank, waiting, others[at:match]), self._joined(rank, row, others[match])]
+            merged += [*self._among(rank, waiting, others[at:match]), self._joined(rank, slot, others[match])]
             waiting, at = [], match + 1
         return [*merged, *self._among(rank, waiting, others[at:])]
 
-    def _joined(self, rank: int, row: Row, other: Row) -> Row:
-        other.lines[rank] = row.lines[rank]
-        self._last[rank] = other
-        for each in other.lines:
-            self._shared[each] = other
-        return other
+    def _after(self, rank: int, slot: Slot) -> int:
+        """Return how many lines behind the last slot that it shares a rank's line comes."""
+        since = self._shared.get(rank)
+        return slot.lines[rank].number - (since.lines[rank].number if since else 0)
 
-    def _among(self, rank: int, own: list[Row], others: list[Row]) -> list[Row]:
-        """Return the rows with the rank's own lines put between them as one piece."""
+    def _joined(self, rank: int, own: Slot, slot: Slot) -> Slot:
+        slot.lines[rank] = own.lines[rank]
+        self._last[rank] = slot
+        for each in slot.lines:
+            self._shared[each] = slot
+        return slot
+
+    def _among(self, rank: int, own: list[Slot], others: list[Slot]) -> list[Slot]:
+        """Return the slots with the rank's own put between them as one piece."""
         if not own:
             return others
-        since = self._shared.get(rank)
-        begun = since.lines[rank] if since else 0
-        first, last = own[0].lines[rank] - begun, own[-1].lines[rank] - begun
+        first, last = self._after(rank, own[0]), self._after(rank, own[-1])
         place = 0
-        for row in others:
-            after = _after(row, since)
-            if after > last or (after >= first and min(row.lines) > rank):
+        for slot in others:
+            after = _after(slot, self._shared.get(rank))
+            if after > last or (after >= first and min(slot.lines) > rank):
                 break
             place += 1
         self._last[rank] = own[-1]
         return [*others[:place], *own, *others[place:]]
 
-    def _trim(self) -> None:
-        gone = len(self._rows) - self._most
-        if gone > 0:
-            self.dropped += sum(len(row.lines) for row in self._rows[:gone])
-            del self._rows[:gone]
+
+class _Places:
+    """Where slots are found by the text and the pattern of their lines."""
+
+    def __init__(self, slots: Sequence[Slot]) -> None:
+        self._slots = slots
+        self._texts: dict[str, list[int]] = {}
+        self._patterns: dict[str, list[int]] = {}
+        for place, slot in enumerate(slots):
+            for text in {line.text for line in slot.lines.values()}:
+                self._texts.setdefault(text, []).append(place)
+            self._patterns.setdefault(slot.pattern, []).append(place)
+
+    def of(self, text: str, at: int) -> int | None:
+        """Return the next place from ``at`` on that holds the text."""
+        found = self._texts.get(text, ())
+        n = bisect_left(found, at)
+        return found[n] if n < len(found) and found[n] - at < _REACH else None
+
+    def beside(self, slot: Slot, at: int, after: int, since: Slot | None) -> int | None:
+        """Return the next place whose lines are the same but for numbers, equally far behind the slot ``since``."""
+        found = self._patterns.get(slot.pattern, ())
+        near = found[bisect_left(found, at) : bisect_left(found, at + _REACH)]
+        return next((place for place in near if _after(self._slots[place], since) == after), None)
 
 
-def _row(stream: str, text: str) -> Row:
+def _slot(rank: int, stream: str, text: str, number: int, piece: int) -> Slot:
     # A progress bar stands on stderr without being a complaint.
-    return Row("out" if "\r" in text else stream, printable(text))
+    stream = "out" if "\r" in text else stream
+    text = printable(text)
+    return Slot(stream, _NUMBERS.sub("0", f"{stream} {text}"), {rank: Line(text, number, piece)})
 
 
-def _ranks_of(row: Row) -> tuple[int, ...]:
-    return tuple(sorted(row.lines))
+def _after(slot: Slot, since: Slot | None) -> int:
+    """Return how many lines behind the slot ``since`` its ranks printed a slot; 0 when that cannot be said."""
+    begun = {rank: line.number for rank, line in since.lines.items()} if since else dict.fromkeys(slot.lines, 0)
+    return min((line.number - begun[rank] for rank, line in slot.lines.items() if rank in begun), default=0)
 
 
-def _next(places: Sequence[int], at: int) -> int | None:
-    found = bisect_left(places, at)
-    return places[found] if found < len(places) and places[found] - at < _REACH else None
+def _runs(slots: Sequence[Slot]) -> Iterator[list[Slot]]:
+    """Yield slots whose lines differ and came in one piece from each rank together, all others alone."""
+    run: list[Slot] = []
+    for slot in slots:
+        if run and not _tied(run[-1], slot):
+            yield run
+            run = []
+        run.append(slot)
+    if run:
+        yield run
 
 
-def _after(row: Row, since: Row | None) -> int:
-    """Return how many lines behind the row ``since`` its ranks printed a row; 0 when that cannot be said."""
-    begun = since.lines if since else dict.fromkeys(row.lines, 0)
-    return min((number - begun[rank] for rank, number in row.lines.items() if rank in begun), default=0)
+def _tied(one: Slot, other: Slot) -> bool:
+    pieces = [{rank: line.piece for rank, line in slot.lines.items()} for slot in (one, other)]
+    return pieces[0] == pieces[1] and _differs(one) and _differs(other)
+
+
+def _differs(slot: Slot) -> bool:
+    return len({line.text for line in slot.lines.values()}) > 1
+
+
+def _blocks(run: Sequence[Slot]) -> Iterator[Block]:
+    """Yield what each rank printed in these slots, equal ones as one block, in order of the first rank."""
+    groups: dict[tuple[tuple[str, str], ...], list[int]] = {}
+    for rank in sorted(run[0].lines):
+        groups.setdefault(tuple((slot.stream, slot.lines[rank].text) for slot in run), []).append(rank)
+    for rows, ranks in groups.items():
+        yield Block(tuple(ranks), rows)
+
+
+def _one(ranks: tuple[int, ...], blocks: Iterator[Block]) -> Block:
+    return Block(ranks, tuple(row for block in blocks for row in block.rows))
 
 
 def _newest(text: str) -> str:
@@ -195,3 +259,8 @@ def spans(ranks: Sequence[int]) -> str:
     runs = (list(run) for _, run in groupby(enumerate(ordered), key=lambda pair: pair[1] - pair[0]))
     ends = [(run[0][1], run[-1][1]) for run in runs]
     return ",".join(f"{low}" if low == high else f"{low}-{high}" for low, high in ends)
+
+
+def named(ranks: Sequence[int]) -> str:
+    """Return ranks as a sentence names them: ``rank 2``, ``ranks 0-3``."""
+    return f"{'rank' if len(set(ranks)) == 1 else 'ranks'} {spans(ranks)}"

@@ -13,6 +13,7 @@ from typing import Any
 from distdl_jupyter.core import words
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.failure import is_echo
+from distdl_jupyter.ranks.view import named
 
 Error = Mapping[str, Any]
 
@@ -52,7 +53,7 @@ class Failures:
     def sentence(self) -> str:
         """Return who failed with what and where, as one sentence."""
         if self.interrupted:
-            return f"Interrupted: {words.ranks(sorted((self.first, *self.alike)))}."
+            return f"Interrupted on {named((self.first, *self.alike))}."
         place = f", in {self.where}" if self.where else ""
         return f"{self.who}: {what(self.error)}{place}."
 
@@ -112,8 +113,7 @@ def what(error: Error) -> str:
 
 def _said(ranks: Sequence[int], said: str, after: float) -> str:
     late = f" after {words.seconds_taken(after)}" if after >= 0.05 else ""
-    named = words.ranks(ranks)
-    return f"{named[0].upper()}{named[1:]}: {said}{late}."
+    return f"{named(ranks).capitalize()}: {said}{late}."
 
 
 def _secondary(error: Error) -> bool:

@@ -11,14 +11,14 @@ def text(fold: Fold, failed: Failures | None, *, job: str, newest: int | None = 
     """Return a line such as ``[0-3] loss 0.31`` for each row, then the failure. ``job`` is the ranks' short id."""
     blocks = fold.blocks(newest)
     heads = [f"[{spans(block.ranks)}] " if len(fold.ranks) > 1 else "" for block in blocks]
-    lines = [f"{head}{row.text}" for head, block in zip(heads, blocks, strict=True) for row in block.rows]
+    lines = [f"{head}{text}" for head, block in zip(heads, blocks, strict=True) for _, text in block.rows]
     earlier = left_out(fold, job, newest)
     return "\n".join([*([earlier] if earlier else []), *lines, *(_failure(failed) if failed else [])])
 
 
 def left_out(fold: Fold, job: str, newest: int | None = None) -> str:
     """Return the sentence about lines that are not shown, "" when all are."""
-    missing = fold.total - fold.shown(newest)
+    missing = fold.left_out(newest)
     return f"{plural(missing, 'earlier line')} left out; %dist_logs {job} prints the whole log." if missing > 0 else ""
 
 

@@ -1,0 +1,177 @@
+"""The output of a cell that runs on persistent ranks: one display that is drawn anew while the cell runs.
+
+A widget would cost more than most of these cells take. Instead ``text/html`` and ``text/plain`` are sent, at most 20
+times a second and less often where drawing takes long; a cell that ends at once sends them once. What is sent last
+stays in the saved notebook. In a terminal the lines are printed as they come.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from distdl_jupyter.core import words
+from distdl_jupyter.panels import rankcell
+from distdl_jupyter.ranks.view import Fold, named
+from distdl_jupyter.ranks.viewerrors import Failures
+from distdl_jupyter.ranks.viewtext import text
+
+#: Seconds between two drawings, at least; and how many times as long as one drawing takes.
+_PAUSE = 0.05
+_REST = 8
+#: Rows that are drawn while more may come; at the end all that are kept.
+_NEWEST_LIVE = 200
+#: Seconds after which a cell that prints nothing shows that it runs.
+_SILENT = 1.0
+
+Publish = Callable[[dict[str, Any], str, bool], None]
+
+
+class Output(Protocol):
+    """Where a cell's ranks are shown."""
+
+    def add(self, rank: int, stream: str, text: str) -> None:
+        """Take in a piece of what a rank printed."""
+
+    def done(self, rank: int) -> None:
+        """Take in that a rank has come to the cell's end."""
+
+    def say(self, sentence: str) -> None:
+        """Show a sentence about the cell until the next one or the end."""
+
+    def finish(self, failed: Failures | None) -> bool:
+        """Show the end; returns whether the failure is told in full."""
+
+
+class CellOutput:
+    """The display of one cell. ``job`` is the short id of the ranks' job; ``quiet`` shows failures only."""
+
+    def __init__(self, ranks: Sequence[int], job: str, *, quiet: bool = False, publish: Publish | None = None) -> None:
+        self._fold = Fold(ranks)
+        self._job = job
+        self._quiet = quiet
+        self._publish = publish or _publish
+        self._display_id = uuid.uuid4().hex
+        self._begun = time.monotonic()
+        self._ended: set[int] = set()
+        self._sentence = ""
+        self._changed = self._closed = self._displayed = False
+        self._pause = _PAUSE
+        self._condition = threading.Condition()
+        # The drawing thread belongs to the cell: IPython finds the cell by a context variable.
+        context = contextvars.copy_context()
+        threading.Thread(target=context.run, args=(self._draw_on,), name="distdl-cell", daemon=True).start()
+
+    def add(self, rank: int, stream: str, text: str) -> None:
+        """Take in a piece of what a rank printed."""
+        if not self._quiet:
+            with self._condition:
+                self._fold.add(rank, stream, text)
+                self._touch()
+
+    def done(self, rank: int) -> None:
+        """Take in that a rank has come to the cell's end."""
+        with self._condition:
+            self._ended.add(rank)
+
+    def say(self, sentence: str) -> None:
+        """Show a sentence about the cell until the next one or the end."""
+        with self._condition:
+            self._sentence = sentence
+            self._touch()
+
+    def finish(self, failed: Failures | None) -> bool:
+        """Show the end; returns whether the failure is told in full, which it always is."""
+        with self._condition:
+            self._closed = True
+            self._condition.notify()
+            self._fold.close()
+            if not self._fold.empty or failed is not None or self._displayed:
+                self._draw(self._bundle(failed, self._last_words(failed), None))
+        return failed is not None
+
+    def _touch(self) -> None:
+        if not self._changed:
+            self._changed = True
+            self._condition.notify()
+
+    def _last_words(self, failed: Failures | None) -> str:
+        """Return what is left to say of a cell that showed that it runs and then printed nothing."""
+        if not self._fold.empty or failed is not None:
+            return ""
+        return f"Ran {words.seconds_taken(time.monotonic() - self._begun)} on {named(self._fold.ranks)}."
+
+    def _draw_on(self) -> None:
+        """Draw what changed, and once a second how long it takes already, until the end."""
+        while True:
+            with self._condition:
+                self._condition.wait_for(lambda: self._changed or self._closed, _SILENT)
+            time.sleep(self._pause if not self._closed else 0)
+            with self._condition:
+                if self._closed:
+                    return
+                self._changed = False
+                self._draw(self._bundle(None, self._status(), _NEWEST_LIVE))
+
+    def _status(self) -> str:
+        spent = time.monotonic() - self._begun
+        if self._sentence or spent < _SILENT:
+            return self._sentence
+        return rankcell.running(self._fold.ranks, sorted(self._ended), spent)
+
+    def _bundle(self, failed: Failures | None, status: str, newest: int | None) -> dict[str, Any]:
+        html = rankcell.cell(self._fold, failed, job=self._job, status=status, newest=newest)
+        plain = text(self._fold, failed, job=self._job, newest=newest)
+        return {"text/html": html, "text/plain": "\n".join(part for part in (plain, status) if part)}
+
+    def _draw(self, bundle: dict[str, Any]) -> None:
+        begun = time.perf_counter()
+        self._publish(bundle, self._display_id, self._displayed)
+        self._displayed = True
+        self._pause = max(_PAUSE, _REST * (time.perf_counter() - begun))
+
+
+class PrintedOutput:
+    """The same for a terminal: each line with its rank, as it comes."""
+
+    def __init__(self, ranks: Sequence[int], *, quiet: bool = False) -> None:
+        self._many = len(ranks) > 1
+        self._quiet = quiet
+        self._open: dict[tuple[int, str], str] = {}
+
+    def add(self, rank: int, stream: str, text: str) -> None:
+        """Print the lines that are whole."""
+        if self._quiet:
+            return
+        *whole, self._open[rank, stream] = (self._open.get((rank, stream), "") + text).split("\n")
+        for line in whole:
+            self._print(rank, line)
+
+    def done(self, rank: int) -> None:
+        """Print a line that has not ended."""
+        for stream in ("out", "err"):
+            if rest := self._open.pop((rank, stream), ""):
+                self._print(rank, rest)
+
+    def say(self, sentence: str) -> None:
+        """Print a sentence about the cell."""
+        print(sentence, flush=True)  # noqa: T201 - the terminal is the output
+
+    def finish(self, failed: Failures | None) -> bool:
+        """Leave the failure to the exception."""
+        for rank, _stream in sorted(self._open):
+            self.done(rank)
+        return False
+
+    def _print(self, rank: int, line: str) -> None:
+        print(f"[{rank}] {line}" if self._many else line, flush=True)  # noqa: T201
+
+
+def _publish(bundle: dict[str, Any], display_id: str, update: bool) -> None:  # noqa: FBT001 - see Publish
+    from IPython.display import publish_display_data
+
+    publish_display_data(bundle, transient={"display_id": display_id}, update=update)  # type: ignore[no-untyped-call]
