@@ -9,6 +9,11 @@ from typing import Any
 
 from distdl_jupyter.core import whole
 
+#: Libraries that must not be forked, or say so, and those whose import a rank is to refuse at the right moment.
+_NEVER = (
+    "tensorflow", "keras", "tf_keras", "jax", "jaxlib", "grpc", "ray", "pyspark", "horovod.tensorflow",
+    "horovod.keras", "horovod._keras", "antigravity", "this",
+)  # fmt: skip
 #: How many jobs are remembered; what none of them has imported is forgotten.
 _JOBS = 8
 
@@ -26,7 +31,7 @@ class Learned:
     def names(self) -> list[str]:
         """Return what to import, the most recent job's first, each job's in the order of its own imports."""
         wanted = dict.fromkeys(name for job in self._jobs for name in job)
-        return [name for name in wanted if name not in self.unfit]
+        return [name for name in wanted if name not in self.unfit and not _is_never(name)]
 
     def add(self, names: Iterable[str]) -> None:
         """Remember what one more job has imported."""
@@ -42,6 +47,10 @@ class Learned:
 
     def _write(self) -> None:
         whole.write(self._path, {"jobs": self._jobs, "unfit": self.unfit})
+
+
+def _is_never(name: str) -> bool:
+    return any(name == other or name.startswith(f"{other}.") for other in _NEVER)
 
 
 def of_job(folder: Path) -> list[str]:

@@ -60,6 +60,10 @@ class Modules:
             importlib.import_module(name)
         self._check(name)
 
+    def would_load(self, names: Iterable[str]) -> bool:
+        """Say whether ``load`` of one of these would do anything."""
+        return any(name not in sys.modules and name not in self._tried for name in names)
+
     def _check(self, name: str) -> None:
         loaded: list[ModuleType | None] = list(sys.modules.values())
         new = [module for module in loaded[self._known :] if module is not None]

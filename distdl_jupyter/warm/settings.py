@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
 from distdl_jupyter.core import whole
@@ -45,6 +46,24 @@ def change(*, enabled: bool | None = None, idle_minutes: float | None = None) ->
     )
     whole.write(place.folder() / "settings.json", asdict(own))
     return own
+
+
+def take(words: Mapping[str, str]) -> Settings:
+    """Change what ``on``, ``off`` or ``idle_minutes=M`` say. Raises InvalidSpec for anything else."""
+    unknown = sorted(set(words) - {"on", "off", "idle_minutes"})
+    if unknown or {"on", "off"} <= set(words):
+        raise InvalidSpec(
+            f"{unknown[0] if unknown else 'on and off'!r} is no setting for warm starts.",
+            field=unknown[0] if unknown else "warm",
+            hint="There are on, off and idle_minutes=30.",
+        )
+    minutes = words.get("idle_minutes")
+    try:
+        wanted = None if minutes is None else float(minutes)
+    except ValueError:
+        raise InvalidSpec(f"idle_minutes is {minutes!r}, but it takes a number.", field="idle_minutes") from None
+    enabled = True if "on" in words else False if "off" in words else None
+    return change(enabled=enabled, idle_minutes=wanted) if words else read()
 
 
 def switched_off() -> str:

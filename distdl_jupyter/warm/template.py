@@ -77,7 +77,10 @@ class Template:
                 self._watched.remove(folder)
             if told:
                 self._learned.add(learned.of_job(folder.path))
-                self.prepare()
+        if self._modules.would_load(self._learned.names()):
+            self._not_now()
+            self.prepare()
+            self._listen()
 
     def leave_out(self, unfit: modules.Unfit) -> None:
         """Never import that module ahead again."""
@@ -87,21 +90,14 @@ class Template:
 
     def serve(self) -> None:
         """Answer until something ends it. Raises Ended, Unfit, OSError."""
-        read, write = os.pipe()
-        for fd in (read, write):
-            os.set_blocking(fd, False)
-        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        wake = _wake_on_child()
         signal.signal(signal.SIGTERM, _end)
         self._listen()
-        assert self._socket is not None
-        poll = select.poll()
-        poll.register(self._socket, select.POLLIN)
-        poll.register(read, select.POLLIN)
         while True:
-            for fd, _event in poll.poll(_TICK * 1000):
-                if fd == read:
-                    _empty(read)
+            assert self._socket is not None, "it listens, but while it learns"
+            for ready in select.select([self._socket.fileno(), wake], [], [], _TICK)[0]:
+                if ready == wake:
+                    _empty(wake)
                 else:
                     self._answer_next()
             self._reap()
@@ -122,13 +118,18 @@ class Template:
         self._socket.setblocking(False)  # noqa: FBT003 - its only argument
         self._inode = path.stat().st_ino
 
-    def close(self) -> None:
-        """Take the socket away, unless another template has put its own there."""
+    def _not_now(self) -> None:
+        """Take the socket away, so that nobody waits for an answer, unless another template has put its own there."""
         if self._socket is not None:
             with contextlib.suppress(OSError):
                 if self._place.socket.stat().st_ino == self._inode:
                     self._place.socket.unlink()
             self._socket.close()
+            self._socket = None
+
+    def close(self) -> None:
+        """Take no more jobs."""
+        self._not_now()
 
     def _look_around(self) -> None:
         try:
@@ -226,6 +227,16 @@ class Template:
 
 def _end(*_: object) -> None:
     raise Ended("it got a signal")
+
+
+def _wake_on_child() -> int:
+    """Return a descriptor that becomes readable when a child ends."""
+    read, write = os.pipe()
+    for fd in (read, write):
+        os.set_blocking(fd, False)
+    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    return read
 
 
 def _empty(fd: int) -> None:

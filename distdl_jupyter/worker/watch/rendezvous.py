@@ -40,9 +40,9 @@ def _watch_torch(c10d: ModuleType) -> None:
     watched = _reporting(
         _with_transport(original), lambda *_: {"backend": f"torch-{_transport(c10d)}", "size": c10d.get_world_size()}
     )
-    # torch.distributed takes its names from here afterwards, unless it was imported before us.
-    for module in (c10d, sys.modules.get("torch.distributed")):
-        if module is not None and getattr(module, "init_process_group", None) is original:
+    # Others take the name from here afterwards; in a rank that was forked from a template they already have.
+    for module in list(sys.modules.values()):
+        if getattr(module, "__dict__", {}).get("init_process_group") is original:
             module.__dict__["init_process_group"] = watched
 
 

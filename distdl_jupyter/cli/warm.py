@@ -1,0 +1,55 @@
+"""``distdl warm``: how warm starts stand on this machine, and to switch, start and stop them."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to the parser's commands."""
+    parser = commands.add_parser(
+        "warm",
+        help="say how warm starts stand, switch them on or off, start or stop the template",
+        description="A template process has imported what earlier jobs imported, so that jobs on this machine start at "
+        "once. Without an action: say how it stands.",
+    )
+    parser.add_argument("action", nargs="?", choices=["start", "stop", "on", "off"],
+                        help="start waits until a template is ready; off also stops it")  # fmt: skip
+    parser.add_argument("--idle-minutes", type=float, metavar="M", help="how long an unused template stays")
+    parser.set_defaults(run=_run)
+
+
+def _run(chosen: argparse.Namespace) -> int:
+    from distdl_jupyter.warm import report, settings
+
+    if chosen.idle_minutes is not None:
+        settings.change(idle_minutes=chosen.idle_minutes)
+    if chosen.action in ("on", "off"):
+        settings.change(enabled=chosen.action == "on")
+    done = {"start": _start, "stop": _stop, "off": _stop}.get(chosen.action, _nothing)()
+    print("\n".join(report.lines()))
+    return done
+
+
+def _start() -> int:
+    from distdl_jupyter.warm import asking, place
+
+    where = place.of()
+    if not asking.is_being_made(where):
+        asking.make(where)
+    if asking.wait_until_ready(where) is not None:
+        return 0
+    print(f"No template came up; {where.log} says why.")
+    return 1
+
+
+def _stop() -> int:
+    from distdl_jupyter.warm import asking, place
+
+    asking.stop(place.of())
+    return 0
+
+
+def _nothing() -> int:
+    return 0

@@ -1,0 +1,83 @@
+"""What a user may know of warm starts: in words, and as the doctor's row."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from pathlib import Path
+
+from distdl_jupyter.core.words import ago, listing, plural, short_id, size
+from distdl_jupyter.environment.doctor import Row
+from distdl_jupyter.warm import asking, beginning, place, settings
+
+_BY_VARIABLE = "Unset DISTDL_WARM to switch them on."
+_BY_SETTINGS = "Run `distdl warm on`, or %dist_config warm on, to switch them on."
+
+
+def lines() -> list[str]:
+    """Return how warm starts stand for this Python: one line a fact."""
+    where = place.of()
+    off = settings.switched_off()
+    if off:
+        said = [f"Warm starts are off, by {off}. {_BY_VARIABLE if off == 'DISTDL_WARM' else _BY_SETTINGS}"]
+    else:
+        minutes = settings.read().idle_minutes
+        said = [f"Warm starts are on; a template that nobody needs ends after {minutes:g} minutes."]
+    return [*said, *_template(where), *_unlike(where), *_last_cold(where)]
+
+
+def _template(where: place.Place) -> list[str]:
+    own = asking.status(where)
+    if own is None:
+        if asking.is_being_made(where):
+            return [f"A template for {where.python} is being prepared."]
+        return [f"No template runs for {where.python}; the next job makes one, and `distdl warm start` does so now."]
+    shared, alone = memory(own["pid"])
+    held = f"{size(alone)} of its own, {size(shared)} with what it shares" if shared else "unknown memory"
+    return [
+        f"A template for {where.python} has run since {ago(max(0.0, time.time() - own['since']))} (pid {own['pid']}).",
+        f"It has imported {plural(own['modules'], 'module')} ({listing(own['loads']) or 'no framework yet'}); {held}.",
+        f"It has started {plural(own['jobs'], 'job')}, of which {own['running']} run now.",
+    ]
+
+
+def _unlike(where: place.Place) -> list[str]:
+    from distdl_jupyter.warm.learned import Learned
+
+    return [f"Left out: {name} {why}." for name, why in Learned(where.learned).unfit.items()]
+
+
+def _last_cold(where: place.Place) -> list[str]:
+    last = beginning.last_cold(where)
+    if not last:
+        return []
+    when = ago(max(0.0, time.time() - float(last["time"])))
+    return [f"The last cold start: job {short_id(last['job'])}, {when}. {last['reason']}"]
+
+
+def memory(pid: int) -> tuple[int, int]:
+    """Return the memory of a process in bytes: all that it maps, and its share when shared pages are split (PSS).
+
+    (0, 0) where the operating system does not say.
+    """
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii")
+        found = dict(line.split(":", 1) for line in text.splitlines()[1:])
+        return tuple(int(found[name].split()[0]) * 1024 for name in ("Rss", "Pss"))  # type: ignore[return-value]
+    return 0, 0
+
+
+def rows() -> list[Row]:
+    """Return the doctor's row."""
+    off = settings.switched_off()
+    if off:
+        return [Row("Warm starts", "absent", f"off, by {off}", _BY_VARIABLE if off == "DISTDL_WARM" else _BY_SETTINGS)]
+    where = place.of()
+    own = asking.status(where)
+    if own is None:
+        ready = "a template is being prepared" if asking.is_being_made(where) else "no template runs"
+        return [Row("Warm starts", "ok", f"on; {ready}")]
+    resident, share = memory(own["pid"])
+    held = f", {size(resident)} of memory ({size(share)} without what jobs share)" if resident else ""
+    loads = listing(own["loads"]) or "no framework"
+    return [Row("Warm starts", "ok", f"on; a template with {loads}{held}, {plural(own['jobs'], 'job')} started")]
