@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import registry
 from distdl_jupyter._version import __version__
-from distdl_jupyter.cli import azure, batchai, clusters, vm_sizes
+from distdl_jupyter.cli import azure, batchai, clusters, vm_sizes, warm
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobNotFound, JobNotRunning
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.words import clock, duration, number, plural, processes, short_id
@@ -83,6 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     clusters.add_to(commands)
     azure.add_to(commands)
     vm_sizes.add_to(commands)
+    warm.add_to(commands)
     _command(commands, "doctor", _doctor, "say what works here, with a remedy for what does not")
 
     one = _command(commands, "install", _install, "build and install what pip cannot")
@@ -264,8 +265,9 @@ def _find(id_: str) -> Job:
 
 def _doctor(_chosen: argparse.Namespace) -> int:
     from distdl_jupyter.environment import doctor
+    from distdl_jupyter.warm import report
 
-    return doctor.main()
+    return doctor.main(report.rows)
 
 
 def _install(chosen: argparse.Namespace) -> int:

@@ -215,12 +215,12 @@ _RULES: tuple[Callable[[Environment], Row], ...] = (
 )
 
 
-def main() -> int:
-    """Print the table for this environment; 0 when nothing in it failed."""
+def main(more: Callable[[], Sequence[Row]] = tuple) -> int:
+    """Print the table for this environment, with the rows of ``more`` below; 0 when nothing in it failed."""
     progress = ConsoleProgress()
     if sys.stderr.isatty():
         progress("looking around: torch's import takes a few seconds")
-    rows = diagnose()
+    rows = [*diagnose(), *more()]
     progress.end()
     sys.stdout.write(render(rows, colour=wants_colour(sys.stdout)) + "\n")
     return 0 if works(rows) else 1

@@ -79,7 +79,8 @@ class LineMagics:
     def _config(self, chosen: argparse.Namespace) -> Any:
         if chosen.settings and chosen.settings[0] in TOPICS:
             paged = hasattr(self._session.ip, "kernel")
-            return TOPICS[chosen.settings[0]](pairs(chosen.settings[1:]), paged)
+            switched = [f"{word}=" if word in ("on", "off") else word for word in chosen.settings[1:]]
+            return TOPICS[chosen.settings[0]](pairs(switched), paged)
         if chosen.clear:
             self._session.defaults.clear()
         changes = {name.replace("-", "_"): value for name, value in pairs(chosen.settings).items()}
@@ -146,9 +147,10 @@ def _config_parser() -> Parser:
 
     Example: ``%dist_config process_count_per_node=2 distributed_backend=horovod-gloo``. An empty value removes one.
     ``%dist_config azure`` shows who is signed in to Azure and signs in (``azure credential=device_code``);
-    ``%dist_config monitoring enabled=true`` tells ended jobs to a monitoring system. Both hold for all kernels.
+    ``%dist_config monitoring enabled=true`` tells ended jobs to a monitoring system; ``%dist_config warm`` says how warm
+    starts stand (``warm off`` switches them off). These hold for all kernels.
     """
-    parser = Parser("%dist_config", text, places=" [azure|monitoring] [NAME=VALUE ...]")
+    parser = Parser("%dist_config", text, places=" [azure|monitoring|warm] [NAME=VALUE ...]")
     parser.add_argument("settings", nargs="*", metavar="NAME=VALUE", help="Options under any of their names.")
     parser.add_argument("--clear", action="store_true", help="Remove all defaults first.")
     return parser

@@ -1,4 +1,4 @@
-"""``%dist_config azure`` and ``%dist_config monitoring``: settings of the user for all kernels, beside one kernel's."""
+"""``%dist_config azure``, ``monitoring`` and ``warm``: settings of the user for all kernels, beside one kernel's."""
 
 from __future__ import annotations
 
@@ -36,5 +36,15 @@ def monitoring(changes: Mapping[str, str], _paged: bool = True) -> None:  # noqa
     print(f"enabled = {own.enabled}\ndestination = {where}", flush=True)  # noqa: T201 - a cell's output
 
 
+def warm(changes: Mapping[str, str], _paged: bool = True) -> None:  # noqa: FBT001, FBT002 - as above
+    """Switch warm starts on or off, or say how long a template stays, and print how they stand. Raises InvalidSpec."""
+    from distdl_jupyter.warm import asking, place, report, settings
+
+    settings.take(changes)
+    if "off" in changes:
+        asking.stop(place.of())
+    print("\n".join(report.lines()), flush=True)  # noqa: T201 - a cell's output
+
+
 #: First word of the line -> what is done with its NAME=VALUE words, on a page or in a terminal.
-TOPICS: dict[str, Callable[..., Any]] = {"azure": azure, "monitoring": monitoring}
+TOPICS: dict[str, Callable[..., Any]] = {"azure": azure, "monitoring": monitoring, "warm": warm}
