@@ -42,7 +42,7 @@ class Asking:
         self._job = job
         self._links = links
         self._requests = requests
-        self._tell: Tell = tell or _silently
+        self._tell: Tell = _silently if tell is None else tell
         self._answer = Answer()
         self._running = set(requests)
         self._done: dict[int, tuple[Done, float]] = {}

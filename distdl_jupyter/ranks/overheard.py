@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.store import JobFolder
 
 _STREAMS = ("out", "err")
+Key = tuple[int, str]
 
 
 class Overheard:
@@ -27,7 +28,9 @@ class Overheard:
         self._path = folder.events
         self._cursor = _whole(folder)
         self._number = number
-        self._begun: set[tuple[int, str]] = set()
+        self._begun: set[Key] = set()
+        #: What was told of each stream's line that has not ended.
+        self._unended: dict[Key, str] = {}
         #: Streams whose end mark has not come.
         self._open = {(rank, stream) for rank in ranks for stream in _STREAMS}
 
@@ -47,15 +50,18 @@ class Overheard:
         if event["type"] == "mark" and event.get("cell") == self._number:
             (self._open.discard if event.get("ended") else self._begun.add)(key)
         elif event["type"] == "log" and key in self._begun:
-            return Output(*key, _text(event))
+            return Output(*key, self._text(key, event))
         return None
 
-
-def _text(event: dict[str, Any]) -> str:
-    """Return the text as the rank's terminal would get it: a line that is drawn over begins at its first column."""
-    if not event.get("redraws"):
-        return f"{event['text']}\n"
-    return f"\r{event['text']}\n" if event.get("closed") else f"\r{event['text']}"
+    def _text(self, key: Key, event: dict[str, Any]) -> str:
+        """Return what is new for a terminal: a line that only grew goes on, one that is drawn over begins anew."""
+        shown, text = self._unended.pop(key, ""), str(event["text"])
+        if not event.get("redraws"):
+            return f"{text}\n"
+        if not event.get("closed"):
+            self._unended[key] = text
+        new = text[len(shown) :] if text.startswith(shown) else f"\r{text}"
+        return f"{new}\n" if event.get("closed") else new
 
 
 def _whole(folder: JobFolder) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-import inspect
 import os
 import sys
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,8 @@ if TYPE_CHECKING:
     from distdl_jupyter.worker.sources import Sources
 
 
+#: inspect.CO_COROUTINE, without importing inspect into every rank.
+_COROUTINE = 0x80
 _loop: asyncio.AbstractEventLoop | None = None
 
 
@@ -76,7 +77,7 @@ def run_cell(code: str, filename: str, sources: Sources, namespace: dict[str, An
 def _evaluated(tree: ast.Module | ast.Expression, filename: str, mode: str, namespace: dict[str, Any]) -> Any:
     code = compile(tree, filename, mode, flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
     value = eval(code, namespace)  # noqa: S307  running the cell is the purpose
-    return _awaited(value) if code.co_flags & inspect.CO_COROUTINE else value
+    return _awaited(value) if code.co_flags & _COROUTINE else value
 
 
 def _awaited(coroutine: Any) -> Any:

@@ -1,0 +1,226 @@
+"""Cells on ranks that stay: values, output, errors, one namespace a rank."""
+
+import pytest
+
+from distdl_jupyter import ranks
+from distdl_jupyter.core.errors import InvalidSpec, JobFailed
+from distdl_jupyter.core.events import read_all
+from tests.conftest import wait_for
+
+
+def test_the_last_expression_comes_back_from_every_rank(shared):
+    answer = shared.run("rank * 10 + world_size")
+    assert dict(answer.values) == {0: 2, 1: 12}
+    assert answer.errors == {}
+    assert answer.first_failure is None
+    assert answer.check() is answer
+
+
+def test_some_ranks_only(shared, told):
+    assert dict(shared.run("rank", on=[1], on_event=told).values) == {1: 1}
+    assert [done.rank for done in told.dones()] == [1]
+
+
+@pytest.mark.parametrize(("on", "sentence"), [([2], "There is no rank 2"), ([], "No rank was named")])
+def test_ranks_that_are_not_there_are_refused(shared, on, sentence):
+    with pytest.raises(InvalidSpec, match=f"{sentence}: this session has ranks 0 to 1"):
+        shared.run("1", on=on)
+
+
+def test_names_imports_and_functions_stay(shared):
+    shared.run("import math\ncount = rank\ndef more(by):\n    global count\n    count += by\n    return count")
+    shared.run("more(math.floor(5.5))")
+    assert dict(shared.run("count").values) == {0: 5, 1: 6}
+
+
+def test_a_statement_or_a_semicolon_gives_no_value(shared, told):
+    assert dict(shared.run("x = 1", on_event=told).values) == {0: None, 1: None}
+    assert dict(shared.run("x;").values) == {0: None, 1: None}
+    assert all(done.shown == {} and done.repr == "" for done in told.dones())
+
+
+def test_functions_of_the_worker_are_there(shared):
+    shared.run("log(step=1, loss=0.5 + rank)\nprogress(3, 10, 'steps')")
+    view = wait_for(lambda: (view := shared.job.view()).metrics.get("loss") and view.done == 3 and view)
+    assert view.metrics["loss"].values == {0: 0.5, 1: 1.5}
+
+
+def test_values_travel_in(shared):
+    answer = shared.run("batch * rank", values={"batch": 4})
+    assert dict(answer.values) == {0: 0, 1: 4}
+    shared.push([1], lr=0.5, names=["a"])
+    assert shared.pull("lr", on=[1]) == {1: 0.5}
+    with pytest.raises(JobFailed, match="name 'lr' is not defined in this rank"):
+        shared.pull("lr", on=[0])
+
+
+def test_a_function_that_travels_shares_the_namespace_of_the_cells(shared):
+    scope = {"__name__": "__main__"}
+    exec("def scaled(x):\n    return x * factor", scope)
+    scope["scaled"].__module__ = "__main__"
+    shared.push(scaled=scope["scaled"])
+    shared.run("factor = 10 + rank")
+    assert dict(shared.run("scaled(2)").values) == {0: 20, 1: 22}
+
+
+def test_what_cannot_travel_in_is_refused_before_anything_runs(shared):
+    with pytest.raises(InvalidSpec, match="lock cannot be sent to the ranks"):
+        shared.run("1", values={"lock": __import__("threading").Lock()})
+    assert shared.state() == "idle"
+
+
+def test_a_value_that_cannot_travel_out_comes_as_text_with_the_reason(shared, told):
+    answer = shared.run("import threading\nthreading.Lock()", on=[0], on_event=told)
+    value = answer.values[0]
+    assert isinstance(value, ranks.Unsent)
+    assert value.repr.startswith("<unlocked _thread.lock")
+    assert "cannot be pickled" in value.why
+    assert "end the cell with plain data" in value.why
+    assert told.dones()[0].unsent == value.why
+
+
+def test_a_value_beyond_the_limit_stays_there(shared):
+    value = shared.run("bytes(256 * 1024 * 1024)", on=[0]).values[0]
+    assert isinstance(value, ranks.Unsent)
+    assert value.why.startswith("The value is bytes of more than 256 MB")
+
+
+def test_a_large_value_comes_whole(shared):
+    value = shared.run("bytes(100 * 1024 * 1024)", on=[0]).values[0]
+    assert len(value) == 100 * 1024 * 1024
+
+
+def test_a_class_that_only_the_ranks_have_travels(shared):
+    answer = shared.run("class Point:\n    def __init__(self, x): self.x = x\nPoint(rank + 7)")
+    assert [answer.values[rank].x for rank in (0, 1)] == [7, 8]
+
+
+def test_a_value_that_cannot_be_opened_here_says_so(shared):
+    code = "class Bad:\n    def __reduce__(self): return (int, ('x',))\n    def __repr__(self): return 'bad'\nBad()"
+    value = shared.run(code, on=[0]).values[0]
+    assert isinstance(value, ranks.Unsent)
+    assert value.repr == "bad"
+    assert "cannot be opened here (ValueError" in value.why
+
+
+def test_a_value_is_shown_in_the_forms_that_it_has(shared, told):
+    shared.run("class Table:\n    def _repr_html_(self): return '<b>t</b>'\n    def __repr__(self): return 'T'\nTable()",
+               on=[0], on_event=told)  # fmt: skip
+    assert told.dones()[0].shown == {"text/plain": "T", "text/html": "<b>t</b>"}
+
+
+def test_output_comes_before_the_end_in_order_and_by_stream(shared, told):
+    code = "import os, sys\nprint('a', rank)\nos.system('echo from a child')\nprint('ü – 日本', file=sys.stderr)\nprint('b', end='')"
+    shared.run(code, on_event=told)
+    for rank in (0, 1):
+        assert told.text(rank) == f"a {rank}\nfrom a child\nb\n"
+        assert told.text(rank, "err") == "ü – 日本\n"
+        last = next(n for n, event in enumerate(told) if isinstance(event, ranks.Done) and event.rank == rank)
+        assert not [event for event in told[last:] if isinstance(event, ranks.Output) and event.rank == rank]
+
+
+def test_what_c_code_prints_is_part_of_the_cell(shared, told):
+    shared.run("import ctypes\nctypes.CDLL(None).printf(b'from C\\n')", on=[0], on_event=told)
+    assert told.text(0) == "from C\n"
+
+
+def test_a_descriptor_that_code_has_moved_hides_no_end(shared, told):
+    shared.run(
+        "import os\nkept = os.dup(1)\nn = os.open(os.devnull, os.O_WRONLY)\nos.dup2(n, 1)", on=[0], on_event=told
+    )
+    shared.run("print('nobody hears this')", on=[0], on_event=told)
+    shared.run("os.dup2(kept, 1)\nprint('back')", on=[0], on_event=told)
+    assert told.text(0) == "back\n"
+
+
+def test_a_line_that_is_drawn_over_begins_at_its_first_column(shared, told):
+    shared.run("import sys\nfor n in range(3):\n    print(f'\\r{n}', end='')\nprint()", on=[0], on_event=told)
+    assert told.text(0).split("\r")[-1] == "2\n"
+
+
+def test_many_lines_come_whole(shared, told):
+    shared.run("for n in range(100_000):\n    print(rank, n)", on_event=told)
+    for rank in (0, 1):
+        assert told.text(rank) == "".join(f"{rank} {n}\n" for n in range(100_000))
+
+
+def test_what_threads_print_between_cells_goes_to_the_log_only(shared, told):
+    shared.run("import threading\nthreading.Timer(0.3, lambda: print('late and alone')).start()", on=[0], on_event=told)
+
+    def logged():
+        return [e for e in read_all(shared.job.folder.events)[0] if "late and alone" in str(e.get("text"))]
+
+    wait_for(logged)
+    shared.run("print('next')", on=[0], on_event=told)
+    assert told.text(0) == "next\n"
+
+
+def test_all_of_it_is_in_the_jobs_log_too(shared):
+    shared.run("print('to be kept')\nraise KeyError('told')", on=[0])
+    wait_for(lambda: any("KeyError: 'told'" in str(line) for line in shared.job.logs(0)), what="the traceback")
+    assert "to be kept" in [str(line) for line in shared.job.logs(0)]
+
+
+def test_an_error_names_the_cell_and_its_line(shared, told):
+    code = "def fail(x):\n    return 1 / x\n\nfail(rank)"
+    raw = f"%%ranks\n\n{code}"
+    answer = shared.run(code, label="In [7]", raw_cell=raw, on_event=told)
+    assert answer.first_failure == 0
+    assert dict(answer.values) == {1: 1.0}
+    error = answer.errors[0]
+    assert error["type"] == "ZeroDivisionError"
+    assert [(f["label"], f["line"]) for f in error["frames"] if f["kind"] == "cell"] == [
+        ("Cell [7]", 6),
+        ("Cell [7]", 4),
+    ]
+    assert 'File "Cell [7]", line 4, in fail\n    return 1 / x' in error["traceback"]
+    assert error["values"] == [["x", "0"]]
+    with pytest.raises(JobFailed) as caught:
+        answer.check()
+    assert caught.value.rank == 0
+    assert "Rank 0 failed: ZeroDivisionError: division by zero, in Cell [7], line 4." in str(caught.value)
+
+
+def test_a_function_of_an_earlier_cell_still_names_that_cell(shared):
+    shared.run(
+        "def early():\n    raise ValueError('x')", label="In [3]", raw_cell="def early():\n    raise ValueError('x')"
+    )
+    error = shared.run("early()", label="In [4]", raw_cell="early()", on=[0]).errors[0]
+    assert [f["label"] for f in error["frames"] if f["kind"] == "cell"] == ["Cell [4]", "Cell [3]"]
+
+
+def test_the_ranks_go_on_after_errors_and_exits(shared):
+    answer = shared.run("import sys\nsys.exit(3 if rank else 0)")
+    assert answer.errors[1]["type"] == "SystemExit"
+    assert dict(answer.values) == {0: None}
+    assert dict(shared.run("rank").values) == {0: 0, 1: 1}
+
+
+def test_input_is_refused_with_a_sentence(shared):
+    error = shared.run("input('name? ')", on=[0]).errors[0]
+    assert error["message"] == "A rank has no keyboard, so input() cannot ask: write the value into the cell."
+
+
+def test_a_cell_may_await_and_keeps_its_loop(shared):
+    shared.run("import asyncio\nloop = asyncio.get_running_loop() if False else None\nawait asyncio.sleep(0)")
+    code = "async def one():\n    return id(asyncio.get_running_loop())\nawait one()"
+    assert shared.run(code, on=[0]).values[0] == shared.run("await one()", on=[0]).values[0]
+
+
+def test_display_shows_text(shared, told):
+    shared.run("display({'a': 1})", on=[0], on_event=told)
+    assert told.text(0) == "{'a': 1}\n"
+
+
+def test_magics_and_what_is_no_python_are_refused_here(shared):
+    with pytest.raises(InvalidSpec, match=r"Line 3 of the cell, `%time 1`, is an IPython magic"):
+        shared.run("x = 1\n%time 1", raw_cell="%%ranks\nx = 1\n%time 1")
+    with pytest.raises(SyntaxError) as caught:
+        shared.run("x = 1\ny = = 2", raw_cell="%%ranks\nx = 1\ny = = 2")
+    assert caught.value.lineno == 3
+    assert shared.state() == "idle"
+
+
+def test_a_cell_may_fork_and_use_processes(shared):
+    code = "import multiprocessing as m\nwith m.get_context('fork').Pool(2) as pool:\n    got = pool.map(abs, [-1, -2])\ngot"
+    assert dict(shared.run(code).values) == {0: [1, 2], 1: [1, 2]}
