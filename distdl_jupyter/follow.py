@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, ClassVar
 
 from distdl_jupyter import registry
-from distdl_jupyter.core import events
+from distdl_jupyter.core import events, logcount, snapshot
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.events import Event, EventWriter, JobLock
 from distdl_jupyter.core.state import State
@@ -29,13 +29,14 @@ if TYPE_CHECKING:
 _SILENCE = 1.0
 #: Seconds between two looks at the file.
 POLL = 0.1
+#: Bytes that are looked through at a time.
+_LOOK = 8 * 1024 * 1024
+#: Bytes at the end of a log in which several supervisors that died in a row can be told.
+_LATEST = 256 * 1024
 
 
-class Follower:
-    """One reader's place in a job's log, with the view up to there."""
-
-    #: Which events it reads.
-    part: ClassVar[events.Part] = "all"
+class _Reader:
+    """One reader's place in a job's log, with the view up to there. ``_next`` says how it reads."""
 
     def __init__(self, folder: JobFolder) -> None:
         self.folder = folder
@@ -47,8 +48,6 @@ class Follower:
     def read(self) -> list[Event]:
         """Return the next events (some megabytes at most) and fold them into ``view``; [] when nothing is new."""
         found = self._next()
-        for event in found:
-            self.fold(event)
         return self.read() if self.listen(heard=bool(found)) else found
 
     def listen(self, *, heard: bool) -> bool:
@@ -65,12 +64,7 @@ class Follower:
         return False
 
     def _next(self) -> list[Event]:
-        while True:
-            found, cursor = events.read(self.folder.events, self.cursor, part=self.part)
-            if found or cursor == self.cursor:
-                self.cursor = cursor
-                return found
-            self.cursor = cursor
+        raise NotImplementedError
 
     def fold(self, event: Event) -> None:
         """Take one event into what this reader keeps."""
@@ -94,6 +88,53 @@ class Follower:
                 time.sleep(poll)
 
 
+class Follower(_Reader):
+    """A reader of all events from the first one on."""
+
+    #: Which events it reads.
+    part: ClassVar[events.Part] = "all"
+
+    def _next(self) -> list[Event]:
+        while True:
+            found, cursor = events.read(self.folder.events, self.cursor, part=self.part)
+            if found or cursor == self.cursor:
+                self.cursor = cursor
+                for event in found:
+                    self.fold(event)
+                return found
+            self.cursor = cursor
+
+
+class Onlooker(_Reader):
+    """A reader of the view alone: it begins at the kept snapshot and only counts the lines of the log behind it.
+
+    ``read`` and ``follow`` give all events but those of the log, from there on.
+    """
+
+    def __init__(self, folder: JobFolder) -> None:
+        super().__init__(folder)
+        known = snapshot.read(folder)
+        if known is not None:
+            self.view, self.cursor = known
+
+    def _next(self) -> list[Event]:
+        while True:
+            began = self.cursor
+            found = self.look()
+            if found or self.cursor == began:
+                return found
+
+    def look(self, most: int = _LOOK) -> list[Event]:
+        """Read about ``most`` bytes once, whatever stands there."""
+        path, began = self.folder.events, self.cursor
+        found, self.cursor = events.read(path, began, most, "others")
+        if self.cursor > began:
+            logcount.count_file(path, began, self.cursor, self.view)
+        for event in found:
+            self.fold(event)
+        return found
+
+
 def settle(folder: JobFolder) -> bool:
     """End a job that has no writer any more; True when this call wrote its end.
 
@@ -105,11 +146,13 @@ def settle(folder: JobFolder) -> bool:
     if lock is None:
         return False
     try:
-        found, _ = events.read_all(folder.events)
-        spec = folder.spec()
-        last = JobView.of(spec)
-        for event in found:
-            last.apply(event)
+        reader = Onlooker(folder)
+        before = -1
+        while reader.cursor != before:
+            before = reader.cursor
+            reader.look()
+        last, spec = reader.view, reader.spec
+        found, _ = events.read(folder.events, max(0, before - _LATEST))
         if last.state.ended:
             return False
         if _far(spec.cluster) and not resume.hopeless(found):

@@ -1,46 +1,96 @@
-"""Readers of a job that keep what there is to show: view, curves and log, or all but the log."""
+"""Readers of a job that keep what there is to show: view and curves, or these and the log.
+
+They begin with what is kept beside the log (``core.snapshot``) and with its end: what a user looks for first is there
+at once, whatever the job printed and reported before.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
+from distdl_jupyter.core import events
 from distdl_jupyter.core.log import TAIL, LogBook
+from distdl_jupyter.core.logwindow import LogWindow
 from distdl_jupyter.core.series import SeriesBook
-from distdl_jupyter.follow import Follower
+from distdl_jupyter.follow import Onlooker
 
 if TYPE_CHECKING:
-    from distdl_jupyter.core.events import Event, Part
+    from distdl_jupyter.core.events import Event
     from distdl_jupyter.core.store import JobFolder
+    from distdl_jupyter.core.view import JobView
+
+#: Bytes of a file that are looked through before others get a turn.
+_LOOK = 4 * 1024 * 1024
 
 
-class Outline(Follower):
-    """A follower with the curves in ``book`` that leaves the log unread: quick whatever a job printed.
-
-    Counts of lines stay 0 in its view.
-    """
-
-    part: ClassVar[Part] = "others"
+class Outline(Onlooker):
+    """A reader with the view, and the curves in ``book``; it leaves the log unread."""
 
     def __init__(self, folder: JobFolder) -> None:
         super().__init__(folder)
         self.book = SeriesBook()
+        #: The curves of the bytes that the view began behind: up to where they were read, and their end.
+        self._drawn, self._undrawn = 0, self.cursor
 
     def fold(self, event: Event) -> None:
         """Take one event in."""
         super().fold(event)
         self.book.apply(event)
 
+    def catch_up(self) -> JobView:
+        """Read all there is now and return the view."""
+        while self.draw():
+            pass
+        return super().catch_up()
+
+    def draw(self) -> bool:
+        """Read some of the curves from before the place where the view began; False when there is nothing more."""
+        if self._drawn >= self._undrawn:
+            return False
+        found, cursor = events.read(self.folder.events, self._drawn, min(_LOOK, self._undrawn - self._drawn), "others")
+        for event in found:
+            self.book.apply(event)
+        self._drawn = cursor if cursor > self._drawn else self._undrawn
+        return True
+
 
 class Reading(Outline):
-    """A follower with the curves in ``book`` and the newest ``tail`` rows of the log in ``log``."""
+    """A reader in small steps: first the state, then the newest rows of the log, then the curves; then what is new.
 
-    part: ClassVar[Part] = "all"
+    State and metrics never wait for a log: ``step`` looks for them first each time. ``log`` holds the newest ``tail``
+    rows, ``window`` has the earlier ones.
+    """
 
     def __init__(self, folder: JobFolder, *, tail: int = TAIL) -> None:
         super().__init__(folder)
-        self.log = LogBook(self.view.process_count, tail)
+        self.window = LogWindow(folder.events, self.view.process_count, tail)
+        #: Whether all was read that stood in the file the first time: of the state, of the log, of the curves.
+        self.seen = self.complete = self.drawn = False
+        self._first_end = 0
 
-    def fold(self, event: Event) -> None:
-        """Take one event in."""
-        super().fold(event)
-        self.log.apply(event)
+    @property
+    def log(self) -> LogBook:
+        """The log's newest rows. Another book takes its place when the reader skips ahead."""
+        return self.window.book
+
+    def step(self) -> bool:
+        """Read a little more; False when there is nothing more now."""
+        began = self.cursor
+        self.look(_LOOK)
+        if self.cursor - began >= _LOOK // 2:
+            return True
+        if not self.seen:
+            self.seen, self._first_end = True, self.cursor
+        moved = self.window.step(self.view, self.cursor)
+        self.complete = self.complete or self.window.cursor >= self._first_end
+        drawing = self.draw()
+        self.drawn = self.drawn or not drawing
+        return moved or drawing or self.cursor > began
+
+    def catch_up(self) -> JobView:
+        """Read all there is now and return the view."""
+        while self.step():
+            pass
+        if self.listen(heard=False):
+            self.catch_up()
+        return self.view

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from itertools import islice, takewhile
 from typing import Any
 
@@ -24,6 +24,8 @@ from distdl_jupyter.core.printable import MAX_SHOWN, printable
 
 #: Equal lines of ranks are folded when they come within so many seconds.
 WINDOW = 2.0
+#: Rows among which a line finds its equal; they do not depend on how many a book keeps, so all books fold alike.
+RECENT = 20_000
 TAIL = 5000
 
 
@@ -52,6 +54,14 @@ class Row:
     def lines(self) -> dict[int, int]:
         """Numbers of the line by rank."""
         return self._more or ({self.rank: self._line} if self._line and self.rank is not None else {})
+
+    def shift(self, by: int, lines: Mapping[int, int]) -> None:
+        """Count the row and its lines on by so many, the lines rank by rank."""
+        self.n += by
+        if self._more is not None:
+            self._more = {rank: line + lines.get(rank, 0) for rank, line in self._more.items()}
+        elif self._line and self.rank is not None:
+            self._line += lines.get(self.rank, 0)
 
     def add(self, rank: int, line: int) -> None:
         """Note that a rank has printed it, as its line number ``line``."""
@@ -89,11 +99,26 @@ class Changes:
     more: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """What a book that begins in the middle of a log counts on from: rows, lines of each rank, marks.
+
+    ``lines`` are those of the ranks, ``line`` is that of a rank which is not among them. Rows and lines must be counted
+    from at least as far as there are any before; the marks of another book are told apart by ``mark``.
+    """
+
+    n: int = 0
+    lines: Mapping[int, int] = field(default_factory=dict)
+    line: int = 0
+    mark: int = 0
+
+
 class LogBook:
     """The log of one job of ``process_count`` ranks. Counts: ``total`` lines, ``counts`` and ``errors`` per rank."""
 
-    def __init__(self, process_count: int = 0, tail: int = TAIL) -> None:
+    def __init__(self, process_count: int = 0, tail: int = TAIL, begin: Begin | None = None) -> None:
         self.process_count = process_count
+        self.begin = begin or Begin()
         self.rows: deque[Row] = deque(maxlen=tail)
         #: The kept rows by number, those that changed last at the end: what is new is found from there.
         self._touched: dict[int, Row] = {}
@@ -102,9 +127,11 @@ class LogBook:
         #: Lines on stderr; redrawn ones (progress bars live there) do not count.
         self.errors: dict[int, int] = {}
         self._open: dict[tuple[int | None, str], Row] = {}
-        self._recent = _Recent(tail)
-        self._next = 0
-        self._revision = 0
+        self._recent = _Recent()
+        #: Number of each rank's newest line; the counts are those numbers where the book began with the log.
+        self._lines = dict(self.begin.lines)
+        self._next = self.begin.n
+        self._revision = self.begin.mark
 
     def apply(self, event: Event) -> None:
         """Fold one event in; other types than log are ignored."""
@@ -132,6 +159,19 @@ class LogBook:
     def mark(self) -> int:
         """The mark of now, for ``changes``."""
         return self._revision
+
+    def knows(self, mark: int) -> bool:
+        """Say whether ``mark`` was given by this book, or by an equal one in another process."""
+        return self.begin.mark < mark <= self._revision
+
+    @property
+    def here(self) -> Begin:
+        """What a book of the events to come would count on from."""
+        return Begin(self._next, dict(self._lines), self.begin.line, self._revision)
+
+    def seal(self) -> None:
+        """Let no line to come be one row with a line before: a book that begins here folds to the same rows."""
+        self._recent = _Recent()
 
     @property
     def error_count(self) -> int:
@@ -188,7 +228,8 @@ class LogBook:
         if not isinstance(rank, int):
             self._append(Row(0, t, None, stream, text, redraws))
             return
-        line = self.counts[rank] = self.counts.get(rank, 0) + 1
+        self.counts[rank] = self.counts.get(rank, 0) + 1
+        line = self._lines[rank] = self._lines.get(rank, self.begin.line) + 1
         if stream == "err" and not redraws:
             self.errors[rank] = self.errors.get(rank, 0) + 1
         row = self._recent.find(t, rank, stream, text) if redraws <= 1 else None
@@ -229,8 +270,7 @@ class LogBook:
 class _Recent:
     """The rows of the last seconds by what they say, to find the one that a rank's equal line belongs to."""
 
-    def __init__(self, size: int) -> None:
-        self._size = size
+    def __init__(self) -> None:
         self._rows: deque[Row] = deque()
         #: Nearly every text has one row and needs no list.
         self._by_text: dict[tuple[str, str], Row | _Equal] = {}
@@ -250,7 +290,7 @@ class _Recent:
     def find(self, t: float, rank: int, stream: str, text: str) -> Row | None:
         """Return the oldest recent row of the text that has no line of the rank behind its newest one."""
         rows = self._rows
-        if rows and (t - rows[0].t > WINDOW or len(rows) >= self._size):
+        if rows and (t - rows[0].t > WINDOW or len(rows) >= RECENT):
             self._forget(t)
         known = self._by_text.get((stream, text))
         if known is None:
@@ -260,7 +300,7 @@ class _Recent:
         return known.find(rank)
 
     def _forget(self, now: float) -> None:
-        while self._rows and (now - self._rows[0].t > WINDOW or len(self._rows) >= self._size):
+        while self._rows and (now - self._rows[0].t > WINDOW or len(self._rows) >= RECENT):
             row = self._rows.popleft()
             key = (row.stream, row.text)
             known = self._by_text[key]

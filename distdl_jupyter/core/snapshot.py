@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 V = TypeVar("V")
 
 #: To be raised when ``core.view`` folds the same events to something else than before.
-RULES = 1
+RULES = 2
 
 
 def _fields(of: type) -> tuple[str, ...]:

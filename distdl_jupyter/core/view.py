@@ -267,7 +267,8 @@ def _log(view: JobView, event: Event) -> None:
     rank = view.rank(event.get("rank"))
     if rank is not None:
         rank.lines += count
-        rank.error_lines += count if event.get("stream") == "err" else 0
+        # Redrawn lines are progress bars, which are drawn on stderr.
+        rank.error_lines += count if event.get("stream") == "err" and not event.get("redraws") else 0
 
 
 def _metric(view: JobView, event: Event) -> None:

@@ -13,11 +13,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from distdl_jupyter.core.events import Event
-    from distdl_jupyter.follow import Follower
+    from distdl_jupyter.reading import Reading
 
-#: Seconds between two looks at the log.
-_POLL = 0.12
+#: Seconds between two looks at a log that grew a moment ago, and at a quiet one.
+_POLL, _QUIET_POLL = 0.03, 0.12
+#: Seconds of reading before what is known is drawn, and the part of the time that a flood is read: the kernel has a
+#: user's own work to do.
+_TURN, _SHARE = 0.05, 0.3
 
 
 class Draw(Protocol):
@@ -43,23 +45,21 @@ class Pace:
 
 
 class Feed:
-    """Calls ``take`` with new events and ``draw(final=...)`` several times a second, until the job has ended.
+    """Reads on and calls ``draw(final=...)`` several times a second, until the job has ended.
 
     ``broke`` is told why it cannot go on.
     """
 
-    def __init__(
-        self, follower: Follower, take: Callable[[list[Event]], None], draw: Draw, broke: Callable[[Exception], None]
-    ) -> None:
-        self._follower = follower
-        self._take = take
+    def __init__(self, reading: Reading, draw: Draw, broke: Callable[[Exception], None]) -> None:
+        self._reading = reading
+        self._moved = 0.0
         self._draw = draw
         self._broke = broke
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._stopped = False
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"distdl-panel-{follower.folder.id}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"distdl-panel-{reading.folder.id}", daemon=True)
 
     def start(self) -> None:
         """Begin to follow."""
@@ -93,15 +93,29 @@ class Feed:
 
     def _follow(self) -> None:
         while not self._stopped:
-            events = self._follower.read()
-            final = not events and self._follower.view.state.ended
+            began = time.monotonic()
             with self._lock:
-                self._take(events)
+                moved = self._read(began + _TURN)
+                final = not moved and self._reading.view.state.ended
                 self._draw(final=final)
             if final:
                 return
-            if not events:
-                self._wake.wait(_POLL)
-                self._wake.clear()
-            else:
-                time.sleep(0.01)
+            self._rest(began, moved=moved)
+
+    def _read(self, until: float) -> bool:
+        moved = False
+        while self._reading.step():
+            moved = True
+            if time.monotonic() > until:
+                break
+        return self._reading.listen(heard=moved) or moved
+
+    def _rest(self, began: float, *, moved: bool) -> None:
+        now = time.monotonic()
+        if moved:
+            self._moved = now
+            pause = max(0.01, (now - began) * (1 / _SHARE - 1)) if self._reading.drawn else 0.001
+        else:
+            pause = _POLL if now - self._moved < 5 else _QUIET_POLL
+        self._wake.wait(min(pause, 0.5))
+        self._wake.clear()

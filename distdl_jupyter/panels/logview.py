@@ -2,6 +2,7 @@
 
 * A front end that has drawn the widget says hello and gets what is kept, once; after that, every message holds what
   changed since the one before. Messages carry a number, and a front end that misses one says hello again.
+* A front end asks for rows before those that it has, and gets them from the job's file.
 * Until somebody said hello (a front end may not reach a busy kernel) the newest rows are the trait ``tail``, which a
   front end has on arrival. The last rows stay there when the job has ended, so a saved notebook can show them.
 """
@@ -9,19 +10,24 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anywidget
 import traitlets
 
-from distdl_jupyter.core.log import LogBook
 from distdl_jupyter.panels.assets import asset
 from distdl_jupyter.presentation.plain import plain
-from distdl_jupyter.presentation.rows import changes
+from distdl_jupyter.presentation.rows import told
+
+if TYPE_CHECKING:
+    from distdl_jupyter.core.log import LogBook
+    from distdl_jupyter.reading import Reading
 
 #: Rows in the trait, and seconds between two updates of it.
 _TAIL = 200
 _TAIL_EVERY = 2.0
+#: Rows that a front end gets at once: of the newest, and of those before.
+_NEWEST, _OLDER = 1000, 5000
 
 
 class LogWidget(anywidget.AnyWidget):
@@ -32,12 +38,13 @@ class LogWidget(anywidget.AnyWidget):
     tail = traitlets.Dict().tag(sync=True)
     failed = traitlets.Dict().tag(sync=True)
 
-    def __init__(self, book: LogBook, **traits: Any) -> None:
+    def __init__(self, reading: Reading, **traits: Any) -> None:
         super().__init__(**traits)
-        self._book = book
+        self._reading = reading
         self._mark = 0
         self._seq = 0
         self._hellos: list[str] = []
+        self._wishes: list[tuple[str, int]] = []
         self._tail_at = -_TAIL_EVERY
         #: Whether a front end has drawn this widget.
         self.greeted = False
@@ -47,35 +54,56 @@ class LogWidget(anywidget.AnyWidget):
         if content.get("type") == "hello":
             self._hellos.append(str(content.get("viewer", "")))
             self.greeted = True
+        elif content.get("type") == "older" and isinstance(content.get("before"), int):
+            self._wishes.append((str(content.get("viewer", "")), content["before"]))
+
+    @property
+    def asked(self) -> bool:
+        """Whether a front end waits for an answer."""
+        return bool(self._hellos or self._wishes)
 
     @property
     def behind(self) -> bool:
         """Whether ``push`` has something to send."""
-        return bool(self._hellos) or self._book.mark != self._mark
+        return self.asked or self._reading.log.mark != self._mark
 
     def push(self) -> None:
-        """Send what changed since the last call, and all that is kept to those who have just come."""
-        if self._book.mark != self._mark:
+        """Send what changed since the last call, the newest rows to those who have just come, earlier ones if asked."""
+        if self._reading.log.mark != self._mark:
             self._send_changes()
         while self._hellos:
-            self.send({"type": "log", "seq": self._seq, "viewer": self._hellos.pop(0), **self._wire(0)})
+            self.send({"type": "log", "seq": self._seq, "viewer": self._hellos.pop(0), **self._newest(_NEWEST)})
+        while self._wishes:
+            viewer, before = self._wishes.pop(0)
+            self.send({"type": "older", "viewer": viewer, "before": before, **self._before(before)})
 
     def _send_changes(self) -> None:
+        book = self._reading.log
         if self.greeted:
             self._seq += 1
-            self.send({"type": "log", "seq": self._seq, **self._wire(self._mark)})
+            self.send({"type": "log", "seq": self._seq, **self._news(book)})
         elif time.monotonic() - self._tail_at < _TAIL_EVERY:
             return
         else:
             self.keep_tail()
-        self._mark = self._book.mark
+        self._mark = book.mark
+
+    def _news(self, book: LogBook) -> dict[str, Any]:
+        """Return what changed; where that is much, or the reader skipped ahead, the newest rows in place of all."""
+        found = book.changes(self._mark) if book.knows(self._mark) or not self._mark else None
+        if found is None or len(found.rows) > _NEWEST:
+            return {"whole": True, **self._newest(_NEWEST)}
+        return {"whole": False, **plain(told(book, found.rows))}
 
     def keep_tail(self) -> None:
         """Put the newest rows into the trait."""
         self._tail_at = time.monotonic()
-        wire = self._wire(0)
-        self.tail = {**wire, "rows": wire["rows"][-_TAIL:], "first": wire["rows"][-_TAIL:][0][0] if wire["rows"] else 0}
+        wire = self._newest(_TAIL)
+        self.tail = {**wire, "first": wire["rows"][0][0] if wire["rows"] else 0}
 
-    def _wire(self, since: int) -> dict[str, Any]:
-        told, _ = changes(self._book, since)
-        return plain(told)  # type: ignore[no-any-return]
+    def _newest(self, many: int) -> dict[str, Any]:
+        book = self._reading.log
+        return plain(told(book, book.between(book.next - many, book.next)))  # type: ignore[no-any-return]
+
+    def _before(self, n: int) -> dict[str, Any]:
+        return plain(told(self._reading.log, self._reading.window.before(n, _OLDER)))  # type: ignore[no-any-return]

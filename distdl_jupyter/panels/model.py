@@ -1,26 +1,26 @@
 """What a job's panel shows, as plain traits: no widget, no browser, no thread of its own.
 
-A feed gives it events (``take``) and lets it speak (``publish``); the widgets of ``panels.monitor`` mirror its traits
+A feed reads on in its ``reading`` and lets it speak (``publish``); the widgets of ``panels.monitor`` mirror its traits
 and set the few that a user can change.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import traitlets
 
 from distdl_jupyter.core import words
-from distdl_jupyter.core.events import Event
-from distdl_jupyter.core.log import LogBook
-from distdl_jupyter.core.series import SeriesBook
-from distdl_jupyter.core.view import JobView
 from distdl_jupyter.presentation.card import card, foot
 from distdl_jupyter.presentation.curve import summary, table
 from distdl_jupyter.presentation.metric import favourite
 from distdl_jupyter.presentation.plain import plain
+
+if TYPE_CHECKING:
+    from distdl_jupyter.core.series import SeriesBook
+    from distdl_jupyter.core.view import JobView
+    from distdl_jupyter.reading import Reading
 
 #: Seconds between two signs of life, and after which the time left is told anew.
 _BEAT, _FRESH = 1.0, 3.0
@@ -29,8 +29,8 @@ _BEAT, _FRESH = 1.0, 3.0
 class JobModel(traitlets.HasTraits):
     """One job on one panel.
 
-    ``view`` is folded by whoever reads the events; the model folds curves and log. Lock-free: one thread calls ``take``
-    and ``publish``, others only set ``metric``, ``mode``, ``logarithmic``, ``dark`` and ``detached``.
+    Lock-free: one thread reads on and calls ``publish``, others only set ``metric``, ``mode``, ``logarithmic``,
+    ``dark`` and ``detached``.
     """
 
     card = traitlets.Dict()
@@ -49,20 +49,20 @@ class JobModel(traitlets.HasTraits):
     dark = traitlets.Bool(default_value=False)
     detached = traitlets.Bool(default_value=False)
 
-    def __init__(self, view: JobView) -> None:
+    def __init__(self, reading: Reading) -> None:
         super().__init__()
-        self.view = view
-        self.book = SeriesBook()
-        self.lines = LogBook(view.process_count)
+        self.reading = reading
         self.publish(time.time())
 
-    def take(self, events: Sequence[Event]) -> None:
-        """Fold events into the curves and the log."""
-        for event in events:
-            if event["type"] == "metric":
-                self.book.apply(event)
-            elif event["type"] == "log":
-                self.lines.apply(event)
+    @property
+    def view(self) -> JobView:
+        """All that is small of the job."""
+        return self.reading.view
+
+    @property
+    def book(self) -> SeriesBook:
+        """Its curves."""
+        return self.reading.book
 
     def publish(self, now: float) -> None:
         """Set the traits to what is known now (epoch seconds)."""

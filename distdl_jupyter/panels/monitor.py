@@ -21,20 +21,19 @@ import ipywidgets
 import traitlets
 
 from distdl_jupyter.core.errors import DistDLError
-from distdl_jupyter.follow import Follower
 from distdl_jupyter.panels.assets import asset
 from distdl_jupyter.panels.curves import Curve
 from distdl_jupyter.panels.feed import Feed, Pace
 from distdl_jupyter.panels.logview import LogWidget
 from distdl_jupyter.panels.model import JobModel
 from distdl_jupyter.panels.subshell import reachable
+from distdl_jupyter.reading import Reading
 
 if TYPE_CHECKING:
     from distdl_jupyter.client import Job
-    from distdl_jupyter.core.events import Event
 
 #: Seconds between two updates of each part.
-_SECONDS = {"card": 0.25, "log": 0.2, "curve": 0.5}
+_SECONDS = {"card": 0.25, "log": 0.1, "curve": 0.5}
 #: Seconds between two updates of the card while no page has drawn the panel: JupyterLab with this package's extension
 #: has the model of each widget and shows the job from the server.
 _UNSEEN = 1.0
@@ -65,19 +64,19 @@ class JobPanel(ipywidgets.VBox):  # type: ignore[misc]
     def __init__(self, job: Job) -> None:
         super().__init__()
         self.job = job
-        follower = Follower(job.folder)
-        self.model = JobModel(follower.view)
+        reading = Reading(job.folder)
+        self.model = JobModel(reading)
         self.head = HeadWidget()
         self.notice = NoticeWidget()
         self.curve = Curve(self.model)
-        self.lines = LogWidget(self.model.lines, world=follower.view.process_count)
+        self.lines = LogWidget(reading, world=reading.view.process_count)
         self._body = ipywidgets.HBox([self.curve.box, self.lines])
         self._paces = {name: Pace(seconds) for name, seconds in _SECONDS.items()}
         self._unseen = Pace(_UNSEEN)
         self._connect()
         self.children = [self.head, self._body, self.notice]
         threading.Thread(target=self.curve.prepare, daemon=True).start()
-        self.feed = Feed(follower, self._take, self._draw, self._broke)
+        self.feed = Feed(reading, self._draw, self._broke)
         self.feed.start()
 
     def _connect(self) -> None:
@@ -103,9 +102,6 @@ class JobPanel(ipywidgets.VBox):  # type: ignore[misc]
 
     # ---- what the feed's thread does ----
 
-    def _take(self, events: list[Event]) -> None:
-        self.model.take(events)
-
     def _draw(self, *, final: bool) -> None:
         """Send what has changed, each part at its own pace; the last time everything."""
         now = time.monotonic()
@@ -114,7 +110,7 @@ class JobPanel(ipywidgets.VBox):  # type: ignore[misc]
             self.model.publish(time.time())
         if self.model.detached and not final:
             return
-        if "log" in due and self.lines.behind:
+        if self.lines.asked or ("log" in due and self.lines.behind):
             self.lines.push()
         if "curve" in due and self.curve.behind and self.curve.pages:
             self.curve.draw()

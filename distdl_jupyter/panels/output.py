@@ -12,7 +12,7 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.follow import Follower
+from distdl_jupyter.follow import Onlooker
 from distdl_jupyter.panels import snapshot
 from distdl_jupyter.reading import Reading
 
@@ -70,7 +70,7 @@ class Shown:
             self._waited = True
 
     def _watch(self) -> None:
-        for _ in Follower(self._job.folder).follow():
+        for _ in Onlooker(self._job.folder).follow():
             pass
         time.sleep(_TURN)
         with self._settling:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from distdl_jupyter.core import words
 from distdl_jupyter.core.printable import printable
-from distdl_jupyter.follow import Follower
+from distdl_jupyter.follow import Onlooker
 from distdl_jupyter.panels.markup import (
     BORDER,
     BORDER_2,
@@ -63,7 +63,7 @@ class Timeline:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._display_id = uuid.uuid4().hex
-        self._follower = Follower(job.folder)
+        self._follower = Onlooker(job.folder)
         self._reading = threading.Lock()
 
     @property

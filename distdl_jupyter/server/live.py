@@ -1,8 +1,7 @@
 """One job that pages look at, read once for all of them.
 
-* Its file is read in small steps by one thread at a time. Everything but the log comes first, which takes a moment
-  whatever the job printed: state, failure and curves are there at once, and the log follows.
-* While a long log is folded, pages are shown its last lines by themselves.
+* Its file is read in small steps by one thread at a time: state and metrics first, then the end of the log, then the
+  curves of long ago. A log that grows faster than it can be read is read on at its end (see ``core.logwindow``).
 * Messages are made once for all pages that want the same; what a page was told is known to the page's own ``Viewer``.
 * Nothing here knows HTTP or waits for anything.
 """
@@ -16,8 +15,6 @@ import time
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.core import events
-from distdl_jupyter.core.log import LogBook
 from distdl_jupyter.presentation import card, curve, detail, rows
 from distdl_jupyter.presentation.metric import favourite
 from distdl_jupyter.presentation.plain import plain
@@ -33,49 +30,15 @@ if TYPE_CHECKING:
     from distdl_jupyter.server.messages import CurveWish
 
 #: Rows of a job's log that are kept for its pages.
-KEPT = 250_000
+KEPT = 100_000
 #: Rows of the first message about a log, most rows of a later one, and how far behind a page begins anew.
-FIRST, MOST, BEHIND = 1000, 5000, 20_000
-#: Bytes of a file that are looked through, and bytes of log that are folded, before others get a turn.
-_LOOK, _STEP = 4 * 1024 * 1024, 256 * 1024
-#: Bytes of log for which folding takes so long that pages are shown a glimpse, and bytes of that.
-_LONG, _GLIMPSE = 8 * 1024 * 1024, 512 * 1024
-#: Seconds that a thread reads before it says what it has.
-_TURN = 0.2
+FIRST, MOST, BEHIND = 1000, 5000, 10_000
+#: Seconds that a thread reads before it says what it has: until the state is known, and afterwards.
+_OPENING, _TURN = 0.2, 0.05
 #: Seconds for which a message that holds the clock is as good as a new one.
 _FRESH = 0.2
 #: Messages that are remembered.
 _MADE = 16
-
-
-class Replay(Reading):
-    """A reading in two strides: all events but the log, then the log up to there."""
-
-    def __init__(self, folder: JobFolder, tail: int) -> None:
-        super().__init__(folder, tail=tail)
-        #: Where the log was folded up to; ``cursor`` is where everything else was.
-        self.logged = 0
-        #: Whether all was read that stood in the file the first time: of all but the log, and of the log.
-        self.seen = self.complete = False
-
-    def step(self) -> bool:
-        """Read a little more; False when there is nothing more now."""
-        found, cursor = events.read(self.folder.events, self.cursor, _LOOK, "others")
-        if cursor > self.cursor:
-            self._take(found)
-            self.cursor = cursor
-            return True
-        self.seen = True
-        if self.logged < self.cursor:
-            found, self.logged = events.read(self.folder.events, self.logged, _STEP, "logs")
-            self._take(found)
-            return True
-        self.complete = True
-        return False
-
-    def _take(self, found: list[events.Event]) -> None:
-        for event in found:
-            self.fold(event)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +58,7 @@ class LiveJob:
         self.id = folder.id
         self._folder = folder
         self._lock = threading.Lock()
-        self._reading = Replay(folder, kept)
+        self._reading = Reading(folder, tail=kept)
         self._version = 0
         #: Messages by what they are about, with what they were made of.
         self._made: dict[object, tuple[object, Told]] = {}
@@ -104,7 +67,7 @@ class LiveJob:
 
     def read(self) -> bool:
         """Read for a moment; True when something was new. Raises OSError."""
-        until, moved = time.monotonic() + _TURN, False
+        until, moved = time.monotonic() + (_TURN if self.seen else _OPENING), False
         while self._step():
             moved = True
             if time.monotonic() > until:
@@ -112,6 +75,12 @@ class LiveJob:
             time.sleep(0.0005)  # another thread, such as that of the event loop, is let in
         self._reading.listen(heard=moved)
         return moved
+
+    def look(self) -> bool | None:
+        """Read for a moment where there may be something new; True when there was, None when the job was deleted."""
+        if not self.exists:
+            return None
+        return not self.settled and self.read()
 
     def _step(self) -> bool:
         with self._lock:
@@ -145,9 +114,14 @@ class LiveJob:
         return self._version
 
     @property
+    def drawn(self) -> bool:
+        """Whether the curves are whole."""
+        return self._reading.drawn
+
+    @property
     def settled(self) -> bool:
         """Whether there will be no more news: the job has ended and everything was read."""
-        return self.ended and self.complete
+        return self.ended and self.complete and self.drawn
 
     # ---- messages ----
 
@@ -182,7 +156,7 @@ class LiveJob:
 
     def _log(self, mark: int) -> Told:
         book = self._reading.log
-        if not 0 < mark <= book.mark:
+        if not book.knows(mark):
             return self._newest()
         found = book.changes(mark, MOST)
         if found.more > BEHIND:
@@ -196,26 +170,6 @@ class LiveJob:
     def _rows(self, found: list[Row], mark: int, *, whole: bool, more: bool = False) -> Told:
         about = {"id": self.id, "mark": mark, "whole": whole, "type": "log"}
         return Told(encode({**_wire(rows.told(self._reading.log, found)), **about}), str(mark), mark, more)
-
-    def glimpse(self) -> Told | None:
-        """Return the last lines of a log that is long to read, in place of all rows; None when it is short.
-
-        Their numbers are those of no other message: the next message about the log begins anew.
-        """
-        with self._lock:
-            end = self._reading.cursor
-            if end - self._reading.logged < _LONG:
-                return None
-            return self._once("glimpse", end, lambda: self._glimpse(end))
-
-    def _glimpse(self, end: int) -> Told:
-        # The first line of what is read is torn most of the time: it is skipped as no JSON.
-        found, _ = events.read(self._folder.events, end - _GLIMPSE, _GLIMPSE, "logs")
-        book = LogBook(self._reading.view.process_count, FIRST)
-        for event in found:
-            book.apply(event)
-        shown = _wire(rows.told(book, book.rows))
-        return Told(encode({**shown, "errors": {}, "id": self.id, "mark": 0, "whole": True, "type": "log"}), "")
 
     @property
     def mark(self) -> int:

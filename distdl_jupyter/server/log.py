@@ -54,7 +54,7 @@ def _rows(reading: Reading, query: LogQuery) -> bytes:
     book = reading.log
     before = book.next if query.before is None else query.before
     if query.rank is None:
-        found = book.between(max(query.first, before - query.limit), before)
+        found = [row for row in reading.window.before(before, query.limit) if row.n >= query.first]
     else:
         found = [row for row in book.between(query.first, before) if query.rank in row.lines][-query.limit :]
     return log_rows(reading, found)
@@ -82,7 +82,7 @@ class JobMetrics(Handler):
     @answers(MetricsList, query=MetricsQuery, refuses=(404,))
     async def get(self, id_: str, query: MetricsQuery) -> MetricsList:
         """Return the series of each rank, thinned to so many points; exact where there are few."""
-        async with self.app.streams.watching.opened(checked_id(id_)) as live:
+        async with self.app.streams.watching.opened(checked_id(id_), drawn=True) as live:
             found: MetricsList = await self.apart(live.use, lambda reading: _metrics(reading, query))
         return found
 
@@ -106,7 +106,7 @@ class JobCurve(Handler):
     @answers(Curve, query=CurveQuery, refuses=(404,))
     async def get(self, id_: str, query: CurveQuery) -> Curve:
         """Return a metric drawn for plotly, and told; an unknown one gives an empty plot."""
-        async with self.app.streams.watching.opened(checked_id(id_)) as live:
+        async with self.app.streams.watching.opened(checked_id(id_), drawn=True) as live:
             found: Curve = await self.apart(live.use, lambda reading: _curve(reading, query))
         return found
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.server.watching import Watched, WatchedJob, Watching
 
 #: Least seconds between two messages about a job, its log, its curve; seconds after which the clock goes along.
-_JOB, _LOG, _CURVE, _CLOCK = 0.25, 0.2, 0.5, 3.0
+_JOB, _LOG, _CURVE, _CLOCK = 0.25, 0.08, 0.5, 3.0
 #: Bytes for which a message may come so often; a larger one comes as much less often.
 _SIZE = 64 * 1024
 
@@ -59,7 +59,7 @@ class _JobPlace:
         self._key = wish.key
         self._curves = [_CurvePlace(one) for one in wish.curves]
         self._mark = wish.log.mark if wish.log else 0
-        self._log_begun = self._glimpsed = False
+        self._log_begun = False
         self.gone = wish.key == "gone"
         self._state_pace, self._log_pace = Pace(_JOB), Pace(_LOG)
         self._version = -1
@@ -103,8 +103,8 @@ class _JobPlace:
     def _log(self, live: LiveJob, wish: LogWish | None) -> list[bytes]:
         if wish is None:
             return []
-        if not live.complete:
-            return self._glimpse(live)
+        if not live.complete and not self._log_begun:
+            return []
         if live.mark == self._mark and (self._log_begun or self._mark):
             return []
         pace = self._log_pace
@@ -116,14 +116,8 @@ class _JobPlace:
         self.held = self.held or told.more
         # Many rows wait: a page that keeps up with reading gets them at once.
         if not told.more:
-            pace.took(0)
+            pace.took(len(told.line))
         return [told.line]
-
-    def _glimpse(self, live: LiveJob) -> list[bytes]:
-        """Return the last lines once, to a page that has nothing of the log yet."""
-        told = None if self._mark or self._glimpsed else live.glimpse()
-        self._glimpsed = True
-        return [told.line] if told else []
 
     def _curve(self, live: LiveJob, place: _CurvePlace) -> list[bytes]:
         key = live.curve_key(place.wish)
@@ -223,6 +217,6 @@ class Viewer:
         """Wait until there may be something to tell, at most so many seconds."""
         held = any(place.held for place in self._jobs)
         try:
-            await asyncio.wait_for(self.poke.wait(), min(seconds, 0.1 if held else 1.0))
+            await asyncio.wait_for(self.poke.wait(), min(seconds, 0.03 if held else 1.0))
         except TimeoutError:
             return

@@ -34,7 +34,7 @@ W = TypeVar("W", bound="Watched")
 #: Seconds for which something is kept after the last one looked away.
 LINGER = 30.0
 #: Seconds between two looks at a file that grew a moment ago, at a quiet one, and whether an ended job is still there.
-_POLL, _QUIET_POLL, _ENDED_POLL = 0.12, 0.3, 1.0
+_POLL, _QUIET_POLL, _ENDED_POLL = 0.03, 0.1, 1.0
 
 
 class Watched(ABC):
@@ -119,16 +119,17 @@ class WatchedJob(Watched):
         """Read the job's file."""
         if self.live is None:
             return await self._open()
-        if not await self.apart(lambda: self.live is not None and self.live.exists):
+        live, told = self.live, self.live.complete
+        moved = await self.apart(live.look)
+        if moved is None:
             self._is_gone()
             return None
-        if self.live.settled:
+        if live.settled and not moved:
             return _ENDED_POLL
-        complete = self.live.complete
-        if await self.apart(self.live.read) or self.live.complete != complete:
+        if moved or live.complete != told:
             self._moved = time.monotonic()
             self.changed()
-            return 0.0 if not self.live.complete else _POLL
+            return _POLL if live.complete and live.drawn else 0.0
         return _POLL if time.monotonic() - self._moved < 5 else _QUIET_POLL
 
     async def _open(self) -> float | None:
@@ -148,6 +149,11 @@ class WatchedJob(Watched):
     def complete(self) -> bool:
         """Whether there is an answer to everything that can be asked of the job."""
         return self.gone or (self.live is not None and self.live.complete)
+
+    @property
+    def drawn(self) -> bool:
+        """Whether it is ``complete`` and its curves are whole."""
+        return self.gone or (self.live is not None and self.live.complete and self.live.drawn)
 
 
 class WatchedList(Watched):
@@ -247,12 +253,12 @@ class Watching:
             del self._all[key]
 
     @contextlib.asynccontextmanager
-    async def opened(self, id_: str) -> AsyncIterator[LiveJob]:
-        """Give a job with everything read that is there now. Raises JobNotFound."""
+    async def opened(self, id_: str, *, drawn: bool = False) -> AsyncIterator[LiveJob]:
+        """Give a job with state and log as they are now, with ``drawn`` the whole curves too. Raises JobNotFound."""
         watched, poke = self.job(id_), asyncio.Event()
         watched.join(poke)
         try:
-            while not watched.complete and watched.problem is None:
+            while not (watched.drawn if drawn else watched.complete) and watched.problem is None:
                 await poke.wait()
                 poke.clear()
             if watched.problem is not None:

@@ -1,11 +1,13 @@
 """The panel without a browser: what its model says, what the log sends, how the curve is kept."""
 
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from distdl_jupyter import attach
-from distdl_jupyter.core.log import LogBook
+from distdl_jupyter.core.log import Begin, LogBook
+from distdl_jupyter.core.series import SeriesBook
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.panels.feed import Feed, Pace
@@ -52,7 +54,8 @@ RANKS = {f"rank {rank}" for rank in range(4)}
 
 
 def make_model():
-    return JobModel(JobView.of(JobSpec(id="20261121-024912-k3f9", name="digits")))
+    view = JobView.of(JobSpec(id="20261121-024912-k3f9", name="digits"))
+    return JobModel(SimpleNamespace(view=view, book=SeriesBook()))
 
 
 def test_the_loss_is_shown_first():
@@ -118,7 +121,7 @@ def test_an_ended_panel_still_answers_to_choices(tell, shown):
     view.curve.bar.logarithmic = True
     assert figure.layout.yaxis.type == "log"
     assert view.notice.card["result"] == "{'test_accuracy': 0.978}"
-    assert view.lines.tail["total"] == view.model.lines.total
+    assert view.lines.tail["total"] == view.model.reading.log.total
 
 
 def test_a_press_that_cannot_be_carried_out_is_answered(tell, shown):
@@ -130,7 +133,7 @@ def test_a_press_that_cannot_be_carried_out_is_answered(tell, shown):
 
 def test_a_panel_whose_thread_breaks_says_so(tell, shown, monkeypatch):
     story = tell("running")
-    monkeypatch.setattr(JobModel, "take", lambda self, events: 1 / 0)
+    monkeypatch.setattr(SeriesBook, "apply", lambda self, event: 1 / 0)
     view = shown(story.id)
     assert view.feed.finish(30)
     assert "ZeroDivisionError" in view.notice.problem
@@ -140,8 +143,8 @@ def test_a_panel_whose_thread_breaks_says_so(tell, shown, monkeypatch):
 class Wire:
     """The messages of a log widget."""
 
-    def __init__(self, book):
-        self.widget = LogWidget(book)
+    def __init__(self, book, window=None):
+        self.widget = LogWidget(SimpleNamespace(log=book, window=window))
         self.sent = []
         self.widget.send = lambda content, buffers=None: self.sent.append(content)
 
@@ -154,7 +157,10 @@ class Wire:
         for message in self.sent:
             if message.get("viewer", viewer) != viewer:
                 continue
-            if "viewer" in message:
+            if message["type"] == "older":
+                rows.update({row[0]: row[4] for row in message["rows"]})
+                continue
+            if "viewer" in message or (rows is not None and message.get("whole")):
                 rows = {}
             elif rows is None or message["seq"] != seq + 1:
                 continue
@@ -220,17 +226,45 @@ def test_a_pace_gives_turns():
     assert [pace.due(tenth / 10) for tenth in range(10)] == [True, *[False] * 4, True, *[False] * 4]
 
 
-def test_a_feed_ends_with_the_job(tell):
-    from distdl_jupyter.follow import Follower
+def test_a_flood_sends_the_newest_rows_and_the_earlier_ones_when_asked():
+    book = LogBook(1)
+    wire = Wire(book)
+    wire.widget._reading.window = SimpleNamespace(before=lambda n, most: book.between(n - most, n))
+    apply(book, lines("begin"))
+    wire.hello("one")
+    wire.widget.push()
+    apply(book, lines(*(str(number) for number in range(3000))))
+    wire.widget.push()
+    assert list(wire.seen("one").values()) == [str(number) for number in range(2000, 3000)]
+    assert wire.sent[-1]["whole"]
+    assert wire.sent[-1]["total"] == 3001
+    wire.widget._heard(None, {"type": "older", "viewer": "one", "before": 2001}, [])
+    assert wire.widget.behind
+    wire.widget.push()
+    assert sorted(wire.seen("one")) == list(range(3001))
 
+
+def test_a_reader_that_skipped_ahead_sends_its_new_rows_in_place_of_the_old():
+    wire = Wire(LogBook(1))
+    apply(wire.widget._reading.log, lines("old"))
+    wire.hello("one")
+    wire.widget.push()
+    wire.widget._reading.log = LogBook(1, begin=Begin(500, {}, 500, 2**32))
+    apply(wire.widget._reading.log, lines("new"))
+    wire.widget.push()
+    assert wire.seen("one") == {500: "new"}
+
+
+def test_a_feed_ends_with_the_job(tell):
     story = tell("running")
-    seen, finals = [], []
-    feed = Feed(Follower(story.folder), seen.extend, lambda *, final: finals.append(final), pytest.fail)
+    finals = []
+    reading = Reading(story.folder)
+    feed = Feed(reading, lambda *, final: finals.append(final), pytest.fail)
     feed.start()
-    wait_for(lambda: len(seen) > 100, what="events")
+    wait_for(lambda: reading.book.count("loss") > 100, what="points")
     story.t = time.time()
     story.complete()
     assert feed.finish(30)
     assert finals[-1] is True
     assert finals.count(True) == 1
-    assert seen[-1]["state"] == "completed"
+    assert reading.view.state.value == "completed"

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from distdl_jupyter.core import events, logline, logwindow
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.presentation.rows import row as wire
 from distdl_jupyter.reading import Reading
@@ -105,7 +106,7 @@ def test_messages_come_at_a_measured_pace(quick, story):
         page.until(lambda p: p.of("job")[-1]["card"]["step"] == story.step, "the last step")
         took = time.monotonic() - began
         told = page.messages[before:]
-    for type_, most in (("job", 4), ("log", 5), ("curve", 2)):
+    for type_, most in (("job", 4), ("log", 13), ("curve", 2)):
         assert sum(m["type"] == type_ for m in told) <= most * took + 2, type_
 
 
@@ -319,16 +320,16 @@ def test_the_list_follows_what_comes_and_goes(quick):
 
 
 def test_twenty_pages_read_a_job_once(quick, story, monkeypatch):
-    reads, original = [], live.Replay.step
+    reads, original = [], Reading.step
 
     def counted(self):
-        before = (self.cursor, self.logged)
+        before = (self.cursor, self.window.cursor)
         moved = original(self)
-        if moved:
-            reads.append((before, (self.cursor, self.logged)))
+        if moved and threading.current_thread() is not threading.main_thread():  # kept() reads too
+            reads.append((before, (self.cursor, self.window.cursor)))
         return moved
 
-    monkeypatch.setattr(live.Replay, "step", counted)
+    monkeypatch.setattr(Reading, "step", counted)
     story.train(100)
     pages = [Page(quick.url, {"jobs": True, "job": everything(story.id)}) for _ in range(20)]
     try:
@@ -353,8 +354,8 @@ def test_twenty_pages_read_a_job_once(quick, story, monkeypatch):
 
 
 def test_a_long_log_is_shown_from_its_end_and_the_rest_can_be_asked_for(quick, monkeypatch):
-    monkeypatch.setattr(live, "_LONG", 64 * 1024)
-    monkeypatch.setattr(live, "_STEP", 16 * 1024)
+    monkeypatch.setattr(logwindow, "LONG", 64 * 1024)
+    monkeypatch.setattr(logwindow, "_NEAR", 128 * 1024)
     long = recorded.begin(60)
     long.set_up()
     for number in range(300):
@@ -362,24 +363,54 @@ def test_a_long_log_is_shown_from_its_end_and_the_rest_can_be_asked_for(quick, m
             long.line(rank, "\n".join(f"{rank} line {number * 100 + k}" for k in range(100)), after=0.01)
     long.complete()
     long.close()
-    rows = kept(long)
     with listening(quick, job=everything(long.id)) as page:
-        page.until_told("log", many=2)
-        glimpse, whole = page.of("log")
-        assert glimpse["whole"]
+        page.until_told("log")
+        (whole,) = page.of("log")
         assert whole["whole"]
-        assert glimpse["mark"] == 0
-        assert [row[3:6] for row in glimpse["rows"]] == [row[3:6] for row in whole["rows"]]
         assert len(whole["rows"]) == live.FIRST
+        assert whole["first"] > 50_000, "all of it was not read"
+        assert whole["total"] == len(long_lines(long))
         assert page.of("job")[0]["card"]["state"] == "completed", "the state comes before the log"
-        held, first = dict(page.rows), whole["first"]
-    while min(held) > first:
-        older = quick.get(f"/jobs/{long.id}/log", before=min(held), limit=10_000)
-        assert len(older["rows"]) == min(10_000, min(held) - first)
-        held |= {row[0]: row for row in older["rows"]}
-    assert held == rows
-    of_rank = quick.get(f"/jobs/{long.id}/log", rank=1, before=40_000, first=100, limit=50)["rows"]
-    assert of_rank == [rows[n] for n in sorted(rows) if 100 <= n < 40_000 and "1" in rows[n][6]][-50:]
+        held = dict(page.rows)
+    while older := quick.get(f"/jobs/{long.id}/log", before=min(held), limit=3_000)["rows"]:
+        assert len(older) <= 3_000
+        assert max(row[0] for row in older) < min(held)
+        held |= {row[0]: row for row in older}
+    for rank in range(4):
+        read = sorted((row[6][str(rank)], row[4]) for row in held.values() if str(rank) in row[6])
+        assert [text for _, text in read] == [line for by, line in long_lines(long) if by == rank]
+    of_rank = quick.get(f"/jobs/{long.id}/log", rank=1, limit=50)["rows"]
+    assert of_rank == [held[n] for n in sorted(held) if "1" in held[n][6]][-50:]
+
+
+def long_lines(job):
+    """Rank and text of each line, in the order of the file."""
+    found, _ = events.read_all(job.folder.events)
+    return [(line.rank, line.text) for line in logline.lines_of(found)]
+
+
+def test_pages_of_a_flood_are_told_the_newest_lines_and_every_metric(quick, monkeypatch):
+    """A reader that falls behind skips lines, never states or metrics; what it skipped can be asked for."""
+    monkeypatch.setattr(logwindow, "BEHIND", 32 * 1024)
+    flood = recorded.begin(60)
+    flood.set_up()
+    with listening(quick, job=everything(flood.id)) as page:
+        page.until_told("log")
+        for number in range(60):
+            flood.line(0, "\n".join(f"line {number * 1000 + k}" for k in range(1000)), after=0.01)
+            flood.event("metric", rank=0, step=number, values={"loss": 1 / (number + 1)})
+        page.until(lambda p: p.rows and p.texts[-1] == "line 59999", "the newest line")
+        page.until(lambda p: p.of("curve") and p.of("curve")[-1]["count"] == 60, "every point")
+        told = page.of("log")
+        assert any(message["whole"] for message in told[1:]), "it skipped ahead"
+        assert told[-1]["total"] == 60_000 + 6 + 1
+        held = {n: row for n, row in page.rows.items() if n >= told[-1]["first"]}
+    while older := quick.get(f"/jobs/{flood.id}/log", before=min(held), limit=10_000)["rows"]:
+        held |= {row[0]: row for row in older}
+    texts = [held[n][4] for n in sorted(held) if held[n][4].startswith("line ")]
+    assert texts == [f"line {number}" for number in range(60_000)]
+    flood.complete()
+    flood.close()
 
 
 def test_a_page_far_behind_begins_anew_and_one_a_little_behind_is_told_all(quick, story, monkeypatch):

@@ -1,0 +1,187 @@
+"""The newest part of a job's log, read from its file, and any earlier part when it is asked for.
+
+A short log is read from its beginning. A long one is read from its end, and a reader that falls far behind a flood goes
+on at the end again: ``book`` then begins anew there. What it left out is never lost, ``before`` reads it from the file.
+
+Rows keep one number for ever, whoever reads them and from where: a book that begins at a byte of the file begins with
+the number of that byte, which is never lower than the number of rows before it. What stands between two places is
+folded by itself, so each line is in exactly one row.
+
+It knows the file and the counts of a view, no clock and nobody who shows the rows.
+"""
+
+from __future__ import annotations
+
+import secrets
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from distdl_jupyter.core import events
+from distdl_jupyter.core.log import TAIL, Begin, LogBook, Row
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from distdl_jupyter.core.events import Event
+    from distdl_jupyter.core.view import JobView
+
+#: Bytes of log that are read from their beginning, and bytes that a reader may be behind before it skips ahead.
+LONG, BEHIND = 8 * 1024 * 1024, 4 * 1024 * 1024
+#: Bytes that are folded at a time (more than any line of the file has), and of a piece that is folded by itself.
+STEP, PIECE = 512 * 1024, 2 * 1024 * 1024
+#: Lines that are looked for before a place, in so many bytes at first and at most.
+_WANTED, _NEAR, _FAR = 400, 256 * 1024, 64 * 1024 * 1024
+#: Marks of a book that begins in the middle are no others'; all stay below 2**53, for JavaScript.
+_MARKS, _BOOKS = 2**32, 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A byte of the file where rows are folded afresh, and what they count on from; ``left_out`` up to the next one."""
+
+    at: int
+    begin: Begin
+    left_out: bool = False
+
+
+class LogWindow:
+    """The log of one job of ``process_count`` ranks in the file ``path``; ``book`` keeps the newest ``kept`` rows."""
+
+    def __init__(self, path: Path, process_count: int = 0, kept: int = TAIL) -> None:
+        self.book = LogBook(process_count, kept)
+        #: Bytes of the file up to which the log was read.
+        self.cursor = 0
+        self._path = path
+        self._size = (process_count, kept)
+        self._places = [_Place(0, Begin())]
+        #: The piece that was read last: a page asks for some of its rows at a time.
+        self._piece: tuple[tuple[int, int], list[Row]] | None = None
+
+    def step(self, view: JobView, end: int) -> bool:
+        """Read some more of the log up to the byte ``end``, which ``view`` was folded up to; False at the end."""
+        unread = end - self.cursor
+        if unread <= 0:
+            return False
+        if unread > (BEHIND if self.cursor else LONG):
+            self._skip(view, end)
+            return True
+        return self._read(end)
+
+    def before(self, n: int, most: int) -> list[Row]:
+        """Return rows with numbers below ``n``, the newest of them and at most ``most``; [] when there are none."""
+        if n > self.book.first:
+            return self.book.between(max(self.book.first, n - most), n)
+        while (at := bisect_left(self._places, n, key=lambda place: place.begin.n) - 1) >= 0:
+            place, end = self._places[at], self._end(at)
+            rows = self._cut(at, end) if place.left_out else self._whole(place, end)
+            found = [row for row in rows if row.n < n]
+            if found:
+                return found[-most:]
+            n = n if place.left_out else place.begin.n
+        return []
+
+    def _read(self, end: int) -> bool:
+        stop = min(self.cursor + STEP, end)
+        border = (self.cursor // PIECE + 1) * PIECE
+        if border <= stop:
+            stop = _line_from(self._path, border, end)
+        found, cursor = events.read(self._path, self.cursor, stop - self.cursor, "logs")
+        if cursor == self.cursor:
+            return False
+        self.cursor = cursor
+        for event in found:
+            self.book.apply(event)
+        if cursor >= border:
+            self.book.seal()
+            self._places.append(_Place(cursor, self.book.here))
+        return True
+
+    def _skip(self, view: JobView, end: int) -> None:
+        found, at = _logs_before(self._path, end, self.cursor)
+        if at > self.cursor:
+            self._begin_at(at)
+        self.cursor = end
+        for event in found:
+            self.book.apply(event)
+        book = self.book
+        book.total = view.lines
+        book.counts = {rank.rank: rank.lines for rank in view.ranks if rank.lines}
+        book.errors = {rank.rank: rank.error_lines for rank in view.ranks if rank.error_lines}
+
+    def _begin_at(self, at: int) -> None:
+        """Begin a new book; what the old one read stays a place of its own."""
+        if self.cursor == self._places[-1].at:
+            self._places.pop()
+        self._places.append(_Place(self.cursor, self.book.here, left_out=True))
+        begin = Begin(at, {}, at, (1 + secrets.randbelow(_BOOKS - 1)) * _MARKS)
+        self._places.append(_Place(at, begin))
+        self.book = LogBook(*self._size, begin)
+
+    # ---- what was read before, or was left out ----
+
+    def _whole(self, place: _Place, end: _Place) -> list[Row]:
+        """Return all rows of a piece."""
+        if self._piece is None or self._piece[0] != (place.at, end.at):
+            book = LogBook(self._size[0], 2**62, place.begin)
+            for event in _logs(self._path, place.at, end.at):
+                book.apply(event)
+            self._piece = ((place.at, end.at), list(book.rows))
+        return self._piece[1]
+
+    def _end(self, index: int) -> _Place:
+        if index + 1 < len(self._places):
+            return self._places[index + 1]
+        return _Place(self.cursor, self.book.here)
+
+    def _cut(self, index: int, end: _Place) -> list[Row]:
+        """Read the end of what was left out and return its rows; the rest stays left out."""
+        place = self._places[index]
+        found, at = _logs_before(self._path, end.at, place.at)
+        book = LogBook(self._size[0], 2**62)
+        for event in found:
+            book.apply(event)
+        rows, lines = list(book.rows), {r: end.begin.lines.get(r, end.begin.line) - n for r, n in book.counts.items()}
+        n = end.begin.n - book.next
+        for row in rows:
+            row.shift(n, lines)
+        cut = _Place(at, Begin(n, {**end.begin.lines, **lines}, end.begin.line))
+        self._places[index if at == place.at else index + 1 : index + 1] = [cut]
+        self._piece = ((at, end.at), rows)
+        return rows
+
+
+def _logs_before(path: Path, end: int, floor: int) -> tuple[list[Event], int]:
+    """Return the log events right before the byte ``end``, enough to see something, and where the first begins.
+
+    Nothing before the byte ``floor`` is read.
+    """
+    size = _NEAR
+    while True:
+        begin = max(floor, end - size)
+        at = _line_from(path, begin, end) if begin > floor else floor
+        found = _logs(path, at, end) if at < end else []
+        if begin == floor or size >= _FAR or sum(event["text"].count("\n") + 1 for event in found) >= _WANTED:
+            return found, at
+        size *= 4
+
+
+def _line_from(path: Path, begin: int, end: int) -> int:
+    """Return where the first line that begins at a byte or behind it begins, at most ``end``."""
+    with path.open("rb") as file:
+        file.seek(begin - 1)
+        while data := file.read(STEP):
+            if b"\n" in data:
+                return min(end, file.tell() - len(data) + data.index(b"\n") + 1)
+    return end
+
+
+def _logs(path: Path, at: int, end: int) -> list[Event]:
+    found: list[Event] = []
+    while at < end:
+        more, after = events.read(path, at, end - at, "logs")
+        if after == at:
+            break
+        found += more
+        at = after
+    return found

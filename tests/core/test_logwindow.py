@@ -1,0 +1,183 @@
+"""A log that is read from its end: the same rows as from its beginning, each line once, whatever is skipped."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from distdl_jupyter.core import events, logcount, logwindow
+from distdl_jupyter.core.log import LogBook, fold
+from distdl_jupyter.core.logwindow import LogWindow
+from distdl_jupyter.core.spec import JobSpec
+from distdl_jupyter.core.view import JobView
+
+TEXTS = ["a", "b", "loss 1", "", "é\tx", "C:\\new", 'say "n"', "日本", "\ud800", '"redraws":1', "x" * 300]
+LOGS = st.builds(
+    lambda texts, rank, t, stream: {"rank": rank, "t": t, "stream": stream, "text": "\n".join(texts)},
+    st.lists(st.sampled_from(TEXTS), min_size=1, max_size=5),
+    st.sampled_from([0, 1, 2, None]),
+    st.integers(0, 3).map(float),
+    st.sampled_from(["out", "err"]),
+)
+DRAWN = st.builds(
+    lambda text, rank, redraws, closed: {
+        "rank": rank, "t": 1.0, "stream": "err", "text": text, "redraws": redraws, "closed": closed, "at": 7},
+    st.sampled_from(["10%", "2\\n"]), st.integers(0, 2), st.integers(1, 9), st.booleans(),
+)  # fmt: skip
+OTHERS = st.builds(lambda step: {"type": "metric", "t": 2.0, "rank": 0, "step": step, "values": {"loss": 0.5}},
+                   st.integers(0, 9))  # fmt: skip
+JOB = JobSpec(id="20261121-024912-k3f9", name="digits", process_count_per_node=3)
+
+
+def whole(event):
+    return {"v": 1, "t": event["t"], "type": event.get("type", "log"), **event}
+
+
+STORIES = st.lists(st.one_of(LOGS, DRAWN, OTHERS).map(whole), max_size=60).map(
+    lambda found: sorted(found, key=lambda event: event["t"])
+)
+
+
+def write(path, story):
+    path.write_bytes(b"".join(map(events.encode, story)))
+
+
+def view_of(story):
+    view = JobView.of(JOB)
+    for event in story:
+        view.apply(event)
+    return view
+
+
+@given(STORIES)
+@settings(max_examples=200, deadline=None)
+def test_counting_lines_is_as_good_as_folding_them(story):
+    counted, folded = JobView.of(JOB), JobView.of(JOB)
+    logcount.count(b"".join(map(events.encode, story)), counted)
+    for event in story:
+        if event["type"] == "log":
+            folded.apply(event)
+    assert counted == folded
+
+
+def small(monkeypatch, **sizes):
+    for name, size in sizes.items():
+        monkeypatch.setattr(logwindow, name, size)
+
+
+def lines(rows):
+    """Each line of each rank with its number there; what nobody printed as it is."""
+    return [(rank, number, row.stream, row.text) for row in rows for rank, number in row.lines.items()] + [
+        (None, 0, row.stream, row.text) for row in rows if row.rank is None
+    ]
+
+
+def printed(rows):
+    """What each rank printed, in its order."""
+    found = {}
+    for rank, number, stream, text in sorted(lines(rows), key=lambda one: (one[0] is None, one[:2])):
+        found.setdefault(rank, []).append((stream, text))
+        assert rank is None or number > 0
+    return found
+
+
+@given(STORIES, st.lists(st.integers(1, 60), max_size=4), st.integers(1, 7), st.integers(1, 9))
+@settings(max_examples=150, deadline=None)
+def test_a_log_is_whole_and_each_line_once_however_it_is_read(tmp_path_factory, story, cuts, kept, most):
+    """With steps, skips and pieces of a few hundred bytes all of it happens in logs of a few lines."""
+    path = tmp_path_factory.mktemp("log") / "events.jsonl"
+    with pytest.MonkeyPatch.context() as patch:
+        small(patch, STEP=200, PIECE=400, BEHIND=700, LONG=900, _NEAR=150, _FAR=5000, _WANTED=3)
+        window = LogWindow(path, 3, kept)
+        for cut in [*sorted(cuts), len(story)]:
+            write(path, story[:cut])
+            view, end = view_of(story[:cut]), path.stat().st_size
+            while window.step(view, end):
+                pass
+            assert window.cursor == end
+            rows = everything(window, most)
+            expected = fold(story[:cut], 3)
+            assert printed(rows) == printed(expected.rows)
+            assert (window.book.total, window.book.counts, window.book.errors) == (
+                expected.total, expected.counts, expected.errors)  # fmt: skip
+
+
+def everything(window, most):
+    """All rows as a page gets them that scrolls up to the top."""
+    rows = list(window.book.rows)
+    n = window.book.first
+    for _ in range(10_000):
+        older = window.before(n, most)
+        if not older:
+            return rows
+        assert [row.n for row in older] == sorted({row.n for row in older})
+        assert older[-1].n < n
+        assert len(older) <= most
+        n = older[0].n
+        rows = older + rows
+    raise AssertionError("There is no end to it.")
+
+
+def test_a_short_log_folds_as_ever_and_all_readers_agree(tmp_path):
+    path = tmp_path / "events.jsonl"
+    story = [whole({"rank": k % 2, "t": k / 50, "stream": "out", "text": f"line {k // 2}"}) for k in range(2000)]
+    write(path, story)
+    window = LogWindow(path, 2)
+    while window.step(view_of(story), path.stat().st_size):
+        pass
+    assert [row.to_json() for row in window.book.rows] == [row.to_json() for row in fold(story, 2).rows]
+    assert window.book.mark == fold(story, 2).mark
+
+
+def test_two_readers_number_the_rows_alike_wherever_they_came_from(tmp_path, monkeypatch):
+    small(monkeypatch, STEP=4000, PIECE=20_000, LONG=2**40)
+    path = tmp_path / "events.jsonl"
+    story = [whole({"rank": k % 2, "t": k / 50, "stream": "out", "text": f"line {k // 2}"}) for k in range(4000)]
+    one, other = LogWindow(path, 2), LogWindow(path, 2)
+    for end in range(0, len(story) + 1, 313):
+        write(path, story[:end])
+        while one.step(view_of([]), path.stat().st_size):
+            pass
+    write(path, story)
+    for window in (one, other):
+        while window.step(view_of([]), path.stat().st_size):
+            pass
+    assert [row.to_json() for row in one.book.rows] == [row.to_json() for row in other.book.rows]
+    assert one.book.mark == other.book.mark
+
+
+def test_a_reader_that_is_far_behind_goes_on_at_the_end_and_reads_little(tmp_path, monkeypatch):
+    path = tmp_path / "events.jsonl"
+    text = "\n".join(f"{k:099d}" for k in range(500))
+    story = [whole({"rank": 0, "t": 1.0, "stream": "out", "text": text}) for _ in range(400)]
+    write(path, story)
+    assert path.stat().st_size > 2 * logwindow.LONG
+    window, read = LogWindow(path, 1), []
+    real = events.read
+    monkeypatch.setattr(events, "read", lambda p, after, limit=0, part="all": read.append(limit) or real(
+        p, after, limit, part))  # fmt: skip
+    while window.step(view_of(story), path.stat().st_size):
+        pass
+    assert sum(read) < 2**20
+    assert window.book.total == 200_000
+    assert window.book.rows[-1].text == f"{499:099d}"
+    assert not window.book.knows(5), "a mark of a book that began elsewhere"
+    assert window.book.knows(window.book.mark)
+    assert window.book.mark < 2**53
+    older = window.before(window.book.first, 10)
+    assert [row.n for row in older] == list(range(window.book.first - 10, window.book.first))
+
+
+def test_a_sealed_book_folds_on_as_a_new_one():
+    story = [whole({"rank": k % 2, "t": k / 50, "stream": "out", "text": f"line {k // 2}"}) for k in range(100)]
+    book = LogBook(2)
+    for event in story[:51]:
+        book.apply(event)
+    book.seal()
+    new = LogBook(2, begin=book.here)
+    for event in story[51:]:
+        book.apply(event)
+        new.apply(event)
+    assert [row.to_json() for row in new.rows] == [row.to_json() for row in book.rows][-len(new.rows) :]
+    assert json.dumps([row.to_json() for row in new.rows])
