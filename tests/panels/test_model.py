@@ -15,6 +15,7 @@ from distdl_jupyter.panels.logview import LogWidget
 from distdl_jupyter.panels.model import JobModel
 from distdl_jupyter.panels.monitor import panel
 from distdl_jupyter.presentation.metric import favourite
+from distdl_jupyter.reading import Reading
 from tests.conftest import wait_for
 from tests.panels import recorded
 
