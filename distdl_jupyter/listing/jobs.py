@@ -5,27 +5,20 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
+from distdl_jupyter.core import snapshot
 from distdl_jupyter.core.errors import JobNotFound
 from distdl_jupyter.core.store import JobStore
-from distdl_jupyter.follow import Follower
+from distdl_jupyter.follow import Onlooker
 from distdl_jupyter.listing.ended import Ended, Listed
 from distdl_jupyter.presentation.listing import job_row
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from distdl_jupyter.core.events import Part
-
 #: Seconds that a look at all jobs may take when what is not known yet can follow later.
 TURN = 0.4
-
-
-class _Head(Follower):
-    """A follower that leaves the log unread: quick whatever a job printed."""
-
-    part: ClassVar[Part] = "others"
 
 
 class Listing:
@@ -35,7 +28,7 @@ class Listing:
         self._lock = threading.Lock()
         self._store = JobStore()
         self._ended = Ended(self._store.ended)
-        self._living: dict[str, _Head] = {}
+        self._living: dict[str, Onlooker] = {}
 
     def all(self, newest: int | None = None) -> list[Listed]:
         """Return every job as it is now, newest first, or the ``newest`` of them.
@@ -93,7 +86,7 @@ class Listing:
 
     def _follow(self, id_: str) -> Listed | None:
         try:
-            reader = self._living.get(id_) or _Head(self._store.folder(id_))
+            reader = self._living.get(id_) or Onlooker(self._store.folder(id_))
             reader.catch_up()
         except JobNotFound:
             return None
@@ -103,8 +96,15 @@ class Listing:
             self._living[id_] = reader
         else:
             self._living.pop(id_, None)
+            _leave_snapshot(reader)
         time.sleep(0)  # other threads, an event loop's among them, get their turn
         return found
+
+
+def _leave_snapshot(reader: Onlooker) -> None:
+    """Keep the view of an ended job whose supervisor left none: one of an earlier version, or one that was killed."""
+    if not reader.folder.snapshot.exists():
+        snapshot.write(reader.folder, reader.view, reader.cursor)
 
 
 @functools.cache
