@@ -98,19 +98,18 @@ class RanksMagic:
 
         asked = tuple(range(ranks.size)) if on is None else tuple(on)
         output = self._output(asked, ranks, quiet=quiet)
+        told = False
         try:
-            answer = run(Heard(output))
+            answer = run(Heard(output, self._hinted))
         except Interrupted as interrupt:
-            output.finish(viewerrors.failures(interrupt.answer.errors, asked))
             shown_as(interrupt, [f"KeyboardInterrupt: {interrupt}"])
             raise
-        except BaseException:
-            output.finish(None)
-            raise
-        failed = viewerrors.failures({r: self._hinted(error) for r, error in answer.errors.items()}, asked)
-        told = output.finish(failed)
+        finally:
+            told = output.finish()
+        errors = {rank: self._hinted(error) for rank, error in answer.errors.items()}
+        failed = viewerrors.failures(errors, asked)
         if failed is not None:
-            raise viewerrors.CellFailed(failed, answer.errors, told=told)
+            raise viewerrors.CellFailed(failed, errors, told=told)
         forms = {rank: done.shown for rank, done in answer.dones.items()}
         if not any(forms.values()):
             return None
@@ -133,10 +132,11 @@ class RanksMagic:
 
 
 class Heard:
-    """Hands what a cell's ranks say to its output."""
+    """Hands what a cell's ranks say to its output; ``hinted`` adds to an error what this notebook knows of it."""
 
-    def __init__(self, output: Output) -> None:
+    def __init__(self, output: Output, hinted: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
         self._output = output
+        self._hinted = hinted
 
     def __call__(self, event: Event) -> None:
         """Take in one event."""
@@ -145,7 +145,7 @@ class Heard:
         if isinstance(event, ranks.Output):
             self._output.add(event.rank, event.stream, event.text)
         elif isinstance(event, ranks.Done):
-            self._output.done(event.rank)
+            self._output.done(event.rank, None if event.error is None else self._hinted(event.error))
         else:
             self._output.say(event.text)
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from distdl_jupyter.core import words
 from distdl_jupyter.panels import rankcell
 from distdl_jupyter.ranks.view import Fold, named
-from distdl_jupyter.ranks.viewerrors import Failures
+from distdl_jupyter.ranks.viewerrors import Error, Failures, failures
 from distdl_jupyter.ranks.viewtext import text
 
 #: Seconds between two drawings, at least; and how many times as long as one drawing takes.
@@ -37,14 +37,14 @@ class Output(Protocol):
     def add(self, rank: int, stream: str, text: str) -> None:
         """Take in a piece of what a rank printed."""
 
-    def done(self, rank: int) -> None:
-        """Take in that a rank has come to the cell's end."""
+    def done(self, rank: int, error: Error | None) -> None:
+        """Take in that a rank has come to the cell's end, or failed."""
 
     def say(self, sentence: str) -> None:
         """Show a sentence about the cell until the next one or the end."""
 
-    def finish(self, failed: Failures | None) -> bool:
-        """Show the end; returns whether the failure is told in full."""
+    def finish(self) -> bool:
+        """Show the end; returns whether failures are told in full."""
 
 
 class CellOutput:
@@ -57,7 +57,7 @@ class CellOutput:
         self._publish = publish or _publish
         self._display_id = uuid.uuid4().hex
         self._begun = time.monotonic()
-        self._ended: set[int] = set()
+        self._ended: dict[int, Error | None] = {}
         self._sentence = ""
         self._changed = self._closed = self._displayed = False
         self._pause = _PAUSE
@@ -73,10 +73,12 @@ class CellOutput:
                 self._fold.add(rank, stream, text)
                 self._touch()
 
-    def done(self, rank: int) -> None:
-        """Take in that a rank has come to the cell's end."""
+    def done(self, rank: int, error: Error | None) -> None:
+        """Take in that a rank has come to the cell's end, or failed, which is shown while the others go on."""
         with self._condition:
-            self._ended.add(rank)
+            self._ended[rank] = error
+            if error is not None:
+                self._touch()
 
     def say(self, sentence: str) -> None:
         """Show a sentence about the cell until the next one or the end."""
@@ -84,15 +86,20 @@ class CellOutput:
             self._sentence = sentence
             self._touch()
 
-    def finish(self, failed: Failures | None) -> bool:
-        """Show the end; returns whether the failure is told in full, which it always is."""
+    def finish(self) -> bool:
+        """Show the end; returns True: failures are told in full."""
         with self._condition:
             self._closed = True
             self._condition.notify()
             self._fold.close()
+            failed = self._failed()
             if not self._fold.empty or failed is not None or self._displayed:
                 self._draw(self._bundle(failed, self._last_words(failed), None))
-        return failed is not None
+        return True
+
+    def _failed(self) -> Failures | None:
+        errors = {rank: error for rank, error in self._ended.items() if error is not None}
+        return failures(errors, self._fold.ranks)
 
     def _touch(self) -> None:
         if not self._changed:
@@ -115,12 +122,14 @@ class CellOutput:
                 if self._closed:
                     return
                 self._changed = False
-                self._draw(self._bundle(None, self._status(), _NEWEST_LIVE))
+                self._draw(self._bundle(self._failed(), self._status(), _NEWEST_LIVE))
 
     def _status(self) -> str:
         spent = time.monotonic() - self._begun
-        if self._sentence or spent < _SILENT:
+        if self._sentence:
             return self._sentence
+        if spent < _SILENT and not any(self._ended.values()):
+            return ""
         return rankcell.running(self._fold.ranks, sorted(self._ended), spent)
 
     def _bundle(self, failed: Failures | None, status: str, newest: int | None) -> dict[str, Any]:
@@ -151,7 +160,7 @@ class PrintedOutput:
         for line in whole:
             self._print(rank, line)
 
-    def done(self, rank: int) -> None:
+    def done(self, rank: int, error: Error | None) -> None:
         """Print a line that has not ended."""
         for stream in ("out", "err"):
             if rest := self._open.pop((rank, stream), ""):
@@ -161,10 +170,10 @@ class PrintedOutput:
         """Print a sentence about the cell."""
         print(sentence, flush=True)  # noqa: T201 - the terminal is the output
 
-    def finish(self, failed: Failures | None) -> bool:
-        """Leave the failure to the exception."""
+    def finish(self) -> bool:
+        """Leave failures to the exception."""
         for rank, _stream in sorted(self._open):
-            self.done(rank)
+            self.done(rank, None)
         return False
 
     def _print(self, rank: int, line: str) -> None:

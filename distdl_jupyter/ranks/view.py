@@ -87,7 +87,7 @@ class Fold:
         return not self._open and not self.total
 
     def blocks(self, newest: int | None = None) -> list[Block]:
-        """Return the newest lines, about ``newest`` of them (default: as many as are kept), and those without an end."""
+        """Return the newest lines, about ``newest`` (default: as many as are kept), and those that have not ended."""
         kept = self._newest(newest)
         found = [block for run in _runs([*kept, *self._unended()]) for block in _blocks(run)]
         return [_one(ranks, same) for ranks, same in groupby(found, key=lambda block: block.ranks)]
