@@ -5,13 +5,16 @@ It decides what a report means for the log and the view; it starts, watches and 
 
 from __future__ import annotations
 
+import contextlib
+import time
 from typing import TYPE_CHECKING, Any
 
+from distdl_jupyter.core import snapshot
 from distdl_jupyter.core.events import Event, EventWriter, number_from_json
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.core.words import size as size_in_words
-from distdl_jupyter.supervisor.lines import Text
+from distdl_jupyter.supervisor.items import Text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,7 +22,14 @@ if TYPE_CHECKING:
     from distdl_jupyter.clusters.base import Stream
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.core.store import JobFolder
-    from distdl_jupyter.supervisor.lines import Item
+    from distdl_jupyter.supervisor.items import Item
+
+#: Seconds between two events of progress of one rank.
+_PROGRESS_EVERY = 0.1
+#: The view is kept beside the log after (bytes, seconds) since the last time, whatever comes first, and at the end.
+_KEEP_AFTER = ((8_000_000, 0.5), (250_000, 5.0))
+#: Keeping it takes at most this part of the time.
+_KEEP_SHARE = 0.02
 
 
 class Ledger:
@@ -28,8 +38,14 @@ class Ledger:
     def __init__(self, folder: JobFolder, spec: JobSpec) -> None:
         self.view = JobView.of(spec)
         self.spec = spec
+        self._folder = folder
         self._writer = EventWriter(folder.events)
         self._log_left = spec.max_log_bytes
+        self._full = False
+        #: Reports of progress that came too soon after the last one of their rank, with their origin.
+        self._held: dict[int, tuple[dict[str, Any], dict[str, int]]] = {}
+        self._progress_at: dict[int, float] = {}
+        self._kept, self._kept_at, self._keep_cost = self._writer.size, time.monotonic(), 0.0
         self.greeted: set[int] = set()
         self.ready: set[int] = set()
         self.meeting: set[int] = set()
@@ -66,49 +82,96 @@ class Ledger:
         """Write a line of the system's own into the log."""
         self.write("log", rank=None, stream="sys", text=text)
 
+    def tick(self) -> None:
+        """Do what is due from time to time."""
+        now = time.monotonic()
+        for rank in [rank for rank in self._held if now - self._progress_at[rank] >= _PROGRESS_EVERY]:
+            self._write_progress(rank)
+        grown, waited = self._writer.size - self._kept, now - self._kept_at
+        due = any(grown >= size and waited >= seconds for size, seconds in _KEEP_AFTER)
+        if due and waited * _KEEP_SHARE > self._keep_cost:
+            self._keep()
+
+    def settle(self) -> None:
+        """Write what was held back."""
+        for rank in list(self._held):
+            self._write_progress(rank)
+
     def close(self) -> None:
-        """Close the log."""
+        """Write what was held back, keep the view and close the log."""
+        self.settle()
+        self._keep()
         self._writer.close()
+
+    def _keep(self) -> None:
+        begun = time.monotonic()
+        self._kept, self._kept_at = self._writer.size, begun
+        snapshot.write(self._folder, self.view, self._writer.size)
+        self._keep_cost = time.monotonic() - begun
 
     # what streams say -------------------------------------------------------------------------
 
+    def wants_text(self, stream: Stream) -> bool:
+        """Say whether the stream's text is still written, or heard by the run (the pump's sink)."""
+        return not self._full or stream.rank is None
+
     def take(self, stream: Stream, items: list[Item]) -> None:
         """Take items of one stream (the pump's sink)."""
-        for item in items:
-            self._origin = {} if stream.start is None else {"at": stream.start + item.end}
-            if isinstance(item, Text):
-                self._text(stream, item)
-            else:
-                self._report(stream, item.data)
-        self._origin = {}
+        with self._writer.together():
+            for item in items:
+                self._origin = {} if stream.start is None else {"at": stream.start + item.end}
+                if isinstance(item, Text):
+                    self._text(stream, item)
+                else:
+                    self._report(stream, item.data)
+            self._origin = {}
 
     def _text(self, stream: Stream, item: Text) -> None:
         if stream.rank is None:
             self.overheard(item.text + "\n")
-        length = len(item.text)
-        if self._log_left < length:
-            self._cap()
+        if self._full:
             return
-        self._log_left -= 0 if item.redraws and not item.closed else length
+        content = item.text.encode()
+        self._log_left -= len(content) + 1
+        if self._log_left >= 0:
+            self._log(stream, item, item.text)
+            return
+        # The line that does not fit whole is the first one that is dropped.
+        whole, newline, _ = content[: self._log_left].rpartition(b"\n")
+        if newline:
+            self._log(stream, item, whole.decode())
+        self._full = True
+        limit = size_in_words(self.spec.max_log_bytes)
+        self.note("warning", f"The log reached its limit of {limit}; later lines are dropped, metrics are kept. "
+                  "Raise max_log_bytes to keep more.", "log-limit")  # fmt: skip
+
+    def _log(self, stream: Stream, item: Text, text: str) -> None:
         more: dict[str, Any] = {"redraws": item.redraws} if item.redraws else {}
         if item.closed:
             more["closed"] = True
         name = stream.name if stream.rank is not None else "sys"
-        self.write("log", rank=stream.rank, stream=name, text=item.text, **more)
-
-    def _cap(self) -> None:
-        if self._log_left >= 0:
-            self._log_left = -1
-            limit = size_in_words(self.spec.max_log_bytes)
-            self.note("warning", f"The log reached its limit of {limit}; later lines are dropped, metrics are kept. "
-                      "Raise max_log_bytes to keep more.", "log-limit")  # fmt: skip
+        self.write("log", rank=stream.rank, stream=name, text=text, **more)
 
     def _report(self, stream: Stream, report: dict[str, Any]) -> None:
         rank = stream.rank if stream.rank is not None else report.get("rank")
         handler = _REPORTS.get(str(report.get("type")))
         view = self.view.rank(rank)
         if handler is not None and view is not None:
-            handler(self, view.rank, report)
+            # Whoever knows the nonce may report anything; what is no proper report must not end the job.
+            with contextlib.suppress(LookupError, TypeError, ValueError, AttributeError):
+                handler(self, view.rank, report)
+
+    def progress(self, rank: int, report: dict[str, Any]) -> None:
+        """Take progress: what comes in quick succession is written when it has come to rest, or now and then."""
+        self._held[rank] = (report, self._origin)
+        if time.monotonic() - self._progress_at.get(rank, -1.0) >= _PROGRESS_EVERY:
+            self._write_progress(rank)
+
+    def _write_progress(self, rank: int) -> None:
+        report, origin = self._held.pop(rank)
+        before, self._origin = self._origin, origin
+        self.write("progress", rank=rank, done=report["done"], total=report.get("total"), unit=report.get("unit", ""))
+        self._origin, self._progress_at[rank] = before, time.monotonic()
 
 
 def _hello(ledger: Ledger, rank: int, report: dict[str, Any]) -> None:
@@ -133,7 +196,7 @@ def _metric(ledger: Ledger, rank: int, report: dict[str, Any]) -> None:
 
 
 def _progress(ledger: Ledger, rank: int, report: dict[str, Any]) -> None:
-    ledger.write("progress", rank=rank, done=report["done"], total=report.get("total"), unit=report.get("unit", ""))
+    ledger.progress(rank, report)
 
 
 def _note(ledger: Ledger, rank: int, report: dict[str, Any]) -> None:
@@ -148,6 +211,7 @@ def _mark(ledger: Ledger, rank: int, report: dict[str, Any]) -> None:
 
 
 def _result(ledger: Ledger, rank: int, report: dict[str, Any]) -> None:
+    ledger.settle()
     fields = {name: report.get(name) for name in ("ok", "repr", "bytes", "error")}
     ledger.write("result", rank=rank, **fields)
 

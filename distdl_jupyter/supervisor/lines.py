@@ -1,125 +1,213 @@
 """From the bytes of one stream to log texts and reports: lines, redrawn lines, reports between them.
 
-Pure: bytes in, items out. It does not know where bytes come from or where items go.
+Pure: bytes in, items out. It does not know where bytes come from or where items go. Lines without a report and without
+a carriage return are never looked at one by one, so that a flood of them costs a search and a copy.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.core.events import MAX_LOG_TEXT
+from distdl_jupyter.supervisor.items import Gathered, Report, Text, decoded
 from distdl_jupyter.worker import protocol
 
-#: A line without an end is passed on in pieces beyond this many bytes.
-MAX_LINE = 1024 * 1024
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
+    from distdl_jupyter.supervisor.items import Item
 
-@dataclass(frozen=True, slots=True)
-class Text:
-    """Whole lines without the last newline; with ``redraws`` one line that was drawn over (see core.events).
-
-    ``end`` counts the stream's bytes up to behind the last whole line.
-    """
-
-    text: str
-    redraws: int = 0
-    closed: bool = False
-    end: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What a rank reported; ``end`` counts the stream's bytes up to behind the report."""
-
-    data: dict[str, Any]
-    end: int = 0
-
-
-Item = Text | Report
+#: A line without an end is passed on in pieces beyond this many bytes; what stands behind a marker may be longer.
+MAX_LINE, MAX_REPORT = 1024 * 1024, 16 * 1024 * 1024
+#: Bytes that are shown of a line while it has no end.
+_SHOWN = 8 * 1024
 
 
 class LineSplitter:
-    """Cuts one stream of a rank into items. ``nonce`` marks the reports ("" looks for none)."""
+    """Cuts one stream of a rank into items. ``nonce`` marks the reports ("" looks for none).
 
-    def __init__(self, nonce: str) -> None:
+    Where a reader may have to go on behind any item, all are ``in_order``; else text with metrics in it stays together.
+    """
+
+    def __init__(self, nonce: str, *, in_order: bool = True) -> None:
+        self._in_order = in_order
         self._nonce = nonce
         self._marker = protocol.marker(nonce) if nonce else b""
-        self._tail = b""
+        #: Whether text is left out from now on, and reports alone are wanted.
+        self.reports_only = False
         self._end = 0  # bytes up to behind the last whole line
-        self._open = 0  # redraws already passed on for the line that is not ended
+        self._tail: list[bytes] = []  # what came of the line that has not ended
+        self._size = 0  # bytes of the tail
+        self._limit = MAX_LINE  # size at which the tail is looked at
+        self._before = 0  # bytes of that line that were drawn over and forgotten
+        self._before_redraws = 0
+        self._open = 0  # redraws already passed on for that line
         self._shown = b""
+        self._new = False  # whether something of it came since it was shown
 
     def feed(self, data: bytes) -> list[Item]:
         """Take the next bytes and return what is complete."""
-        data = self._tail + data
-        end = data.rfind(b"\n") + 1
-        self._tail = data[end:]
-        items = self._lines(data[:end]) if end else []
-        if len(self._tail) > MAX_LINE and self._marker not in self._tail[-len(self._marker) - MAX_LINE :]:
-            items.extend(self._lines(self._tail + b"\n"))
-            self._tail = b""
-        return items
+        self._new = True
+        cut = data.rfind(b"\n") + 1
+        if not cut:
+            self._keep(data)
+            return self._relieve() if self._size > self._limit else []
+        block = b"".join((*self._tail, data[:cut]))
+        self._forget_tail()
+        self._keep(data[cut:])
+        return self._lines(block)
 
     def pending(self) -> list[Item]:
         """Return the line that has not ended yet as a redrawn one, when it changed since the last call."""
-        if not self._tail or self._tail == self._shown or (self._marker and self._marker[:1] in self._tail):
+        if not self._new or not self._size or self.reports_only:
             return []
-        self._shown = self._tail
-        self._open = max(1, self._tail.count(b"\r"))
-        return [Text(_last_drawn(self._tail), redraws=self._open, end=self._end)]
+        self._new = False
+        tail = self._whole_tail()
+        drawn = _cut(_last_drawn(tail)[:_SHOWN])
+        if drawn == self._shown or (self._marker and self._marker[:1] in tail):
+            return []
+        self._shown = drawn
+        self._open = max(1, self._before_redraws + tail.count(b"\r"))
+        return [Text(decoded(drawn), redraws=self._open, end=self._end)]
 
     def finish(self) -> list[Item]:
         """Return what is left when the stream has ended."""
-        left, self._tail = self._tail, b""
-        return self._lines(left + b"\n") if left else []
+        if not self._size:
+            return []
+        left = self._whole_tail()
+        self._forget_tail()
+        return self._lines(left + b"\n")
 
-    def _lines(self, data: bytes) -> list[Item]:
+    # the line that has not ended ------------------------------------------------------------------
+
+    def _keep(self, data: bytes) -> None:
+        if data:
+            self._tail.append(data)
+            self._size += len(data)
+
+    def _forget_tail(self) -> None:
+        self._tail, self._size, self._limit = [], 0, MAX_LINE
+
+    def _whole_tail(self) -> bytes:
+        if len(self._tail) > 1:
+            self._tail = [b"".join(self._tail)]
+        return self._tail[0] if self._tail else b""
+
+    def _relieve(self) -> list[Item]:
+        """Pass on, or forget where it was drawn over, what has become too long to be kept."""
+        tail = self._whole_tail()
+        stop = self._text_before_report(tail)
+        drawn = _last_drawn_at(tail[:stop])[0]
         items: list[Item] = []
-        plain: list[str] = []
-        size = 0
-        for raw in data[:-1].split(b"\n"):
-            reports, line = self._take_reports(raw)
-            redrawn = line is not None and (self._open or b"\r" in line.rstrip(b"\r"))
-            if reports or redrawn:
-                self._flush(items, plain)
-                size = 0
-            if line is not None and not redrawn:
-                text = line.rstrip(b"\r").decode("utf-8", errors="replace")
-                if plain and size + len(text) > MAX_LOG_TEXT:
-                    self._flush(items, plain)
-                    size = 0
-                plain.append(text)
-                size += len(text) + 1
-            if reports:
-                # Text before a report stands on the report's own line: both are read when that line is.
-                self._flush(items, plain)
-            self._end += len(raw) + 1
-            if redrawn:
-                items.append(self._redrawn(line or b""))
-            items.extend(Report(report, self._end) for report in reports)
-        self._flush(items, plain)
+        if drawn:
+            self._before += drawn
+            self._before_redraws += tail.count(b"\r", 0, drawn)
+            tail = tail[drawn:]
+        elif stop > MAX_LINE // 2:
+            items = self._piece(tail[:stop])
+            tail = tail[stop:]
+        self._forget_tail()
+        self._keep(tail)
+        self._limit = self._size + MAX_LINE
         return items
 
-    def _flush(self, items: list[Item], plain: list[str]) -> None:
-        if plain:
-            items.append(Text("\n".join(plain), end=self._end))
-            plain.clear()
+    def _text_before_report(self, tail: bytes) -> int:
+        """Return how many bytes of the tail are text for certain, and no half of a character at their end."""
+        mark = tail.find(self._marker) if self._marker else -1
+        if mark >= 0 and len(tail) - mark <= MAX_REPORT:
+            return mark
+        half = tail.rfind(b"\x1e", len(tail) - len(self._marker)) if self._marker else -1
+        return half if half >= 0 else len(_cut(tail))
 
-    def _take_reports(self, raw: bytes) -> tuple[list[dict[str, Any]], bytes | None]:
+    def _piece(self, text: bytes) -> list[Item]:
+        """Return a part of a line that is too long, as a line of its own."""
+        out = Gathered(in_order=self._in_order, reports_only=self.reports_only)
+        self._line(text, len(text), out)
+        return out.items()
+
+    # whole lines ----------------------------------------------------------------------------------
+
+    def _lines(self, block: bytes) -> list[Item]:
+        out = Gathered(in_order=self._in_order, reports_only=self.reports_only)
+        begin = 0
+        for start, stop in self._special(block):
+            self._plain(block, begin, start, out)
+            self._line(block[start : stop - 1], stop - start, out)
+            begin = stop
+        self._plain(block, begin, len(block), out)
+        return out.items()
+
+    def _special(self, block: bytes) -> Iterator[tuple[int, int]]:
+        """Yield begin and end of every line that has a report, was drawn over or was already shown."""
+        if self._open or self._before:
+            yield 0, (behind := block.index(b"\n") + 1)
+        else:
+            behind = 0
+        mark, drawn = self._find_mark(block, behind), self._find_drawn(block, behind)
+        while (at := min(mark, drawn)) < len(block):
+            stop = block.index(b"\n", at) + 1
+            yield block.rfind(b"\n", behind, at) + 1 or behind, stop
+            behind = stop
+            mark = self._find_mark(block, stop) if mark < stop else mark
+            drawn = self._find_drawn(block, stop) if drawn < stop else drawn
+
+    def _find_mark(self, block: bytes, begin: int) -> int:
+        at = block.find(self._marker, begin) if self._marker else -1
+        return at if at >= 0 else len(block)
+
+    def _find_drawn(self, block: bytes, begin: int) -> int:
+        at = -1 if self.reports_only else block.find(b"\r", begin)
+        return at if at >= 0 else len(block)
+
+    def _plain(self, block: bytes, begin: int, stop: int, out: Gathered) -> None:
+        if begin < stop:
+            self._end += stop - begin
+            out.plain(block[begin:stop], self._end)
+
+    def _line(self, raw: bytes, length: int, out: Gathered) -> None:
+        """Take one line without its end; ``length`` counts its bytes in the stream."""
+        report, line = self._take_report(raw)
+        length += self._before
+        if line is not None and (self._open or self._before or b"\r" in line.rstrip(b"\r")):
+            out.text(self._redrawn(line, self._end + length))
+        elif line is not None:
+            # Text before a report stands on the report's own line: both are read when that line is.
+            out.plain(line.rstrip(b"\r") + b"\n", self._end + (0 if report else length))
+        self._end += length
+        self._before = self._before_redraws = 0
+        if report is not None:
+            out.report(Report(report, self._end))
+
+    def _take_report(self, raw: bytes) -> tuple[dict[str, Any] | None, bytes | None]:
         if not self._marker or self._marker not in raw:
-            return [], raw
+            return None, raw
         text, report = protocol.split(raw, self._nonce)
-        if report is None:
-            return [], raw
-        return [report], text or None
+        return (None, raw) if report is None else (report, text or None)
 
-    def _redrawn(self, line: bytes) -> Text:
-        redraws = max(1, line.count(b"\r"), self._open)
+    def _redrawn(self, line: bytes, end: int) -> Text:
+        redraws = max(1, self._before_redraws + line.count(b"\r"), self._open)
         self._open, self._shown = 0, b""
-        return Text(_last_drawn(line), redraws=redraws, closed=True, end=self._end)
+        return Text(decoded(_last_drawn(line)), redraws=redraws, closed=True, end=end)
 
 
-def _last_drawn(line: bytes) -> str:
-    drawn = [part for part in line.split(b"\r") if part.strip()]
-    return (drawn[-1] if drawn else b"").decode("utf-8", errors="replace")
+def _last_drawn(line: bytes) -> bytes:
+    begin, stop = _last_drawn_at(line)
+    return line[begin:stop]
+
+
+def _last_drawn_at(line: bytes) -> tuple[int, int]:
+    """Return begin and end of what stands between carriage returns, the last of it that is not blank."""
+    inked = len(line.rstrip(b"\r \t\v\f"))
+    stop = line.find(b"\r", inked)
+    return line.rfind(b"\r", 0, inked) + 1, (len(line) if stop < 0 else stop) if inked else 0
+
+
+def _cut(text: bytes) -> bytes:
+    """Return the bytes without a last character that is not whole (UTF-8 takes up to four bytes for one)."""
+    for back in range(1, min(4, len(text) + 1)):
+        byte = text[-back]
+        if byte >= 0xC0:
+            length = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+            return text[:-back] if length > back else text
+        if byte < 0x80:
+            break
+    return text

@@ -1,12 +1,18 @@
 """Reads every stream of a run and hands over log texts and reports, in the order in which they were written.
 
-It keeps no state of the job; what a report means is decided by its ``sink``.
+It keeps no state of the job; what a report means is decided by its ``sink``. Each round reads every stream that has
+something once, so that none waits for another's flood; what a process wrote stays in its pipe until then, and a pipe
+that holds much lets it write on.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import selectors
+import struct
+import termios
 import time
 from typing import TYPE_CHECKING, Protocol
 
@@ -16,11 +22,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from distdl_jupyter.clusters.base import Stream
-    from distdl_jupyter.supervisor.lines import Item
+    from distdl_jupyter.supervisor.items import Item
 
-_READ = 1024 * 1024
+#: Bytes that are read of one stream in a round, and of all of them together where there are many.
+_READ, _ROUND = 1024 * 1024, 8 * 1024 * 1024
+#: Bytes that the pipes of one run may hold, and one of them: a user has 64 MB of pipes on Linux (see pipe(7)).
+_PIPES, _PIPE, _LEAST_PIPE = 16 * 1024 * 1024, 1024 * 1024, 64 * 1024
+#: Seconds between two rounds while something is written all the time, and rounds that may follow each other at once.
+_PAUSE, _BURST = 0.01, 20
 #: Seconds after which a line without an end is shown as it stands.
 _PENDING_AFTER = 0.3
+#: Seconds for the last words of streams that somebody still holds open.
+_LAST = 1.0
 
 
 class Sink(Protocol):
@@ -29,58 +42,90 @@ class Sink(Protocol):
     def take(self, stream: Stream, items: list[Item]) -> None:
         """Take items of one stream, in order."""
 
+    def wants_text(self, stream: Stream) -> bool:
+        """Say whether a stream's text is wanted; its reports always are."""
+
 
 class Pump:
     """Reads the streams of one run without ever blocking on a single one."""
 
     def __init__(self, streams: Iterable[Stream], nonce: str, sink: Sink) -> None:
         self._selector = selectors.DefaultSelector()
+        self._wakes = selectors.DefaultSelector()
         self._sink = sink
         self._splitters: dict[int, LineSplitter] = {}
+        self._half: dict[int, int] = {}
         self._looked = time.monotonic()
+        self._pace = _Pace()
+        streams = tuple(streams)
+        self._most = max(_LEAST_PIPE, min(_READ, _ROUND // max(1, len(streams))))
         for stream in streams:
             self._selector.register(stream.fd, selectors.EVENT_READ, stream)
-            self._splitters[stream.fd] = LineSplitter(nonce if stream.rank is not None else "")
+            self._splitters[stream.fd] = LineSplitter(
+                nonce if stream.rank is not None else "", in_order=stream.start is not None
+            )
+            self._half[stream.fd] = _widen(stream.fd, _PIPES // len(streams)) // 2
 
     def watch(self, fd: int) -> None:
         """Let ``run`` return early when ``fd`` becomes readable (a wake-up pipe)."""
         self._selector.register(fd, selectors.EVENT_READ, None)
+        self._wakes.register(fd, selectors.EVENT_READ, None)
 
     def run(self, seconds: float) -> bool:
-        """Read what comes within ``seconds``, returning after the first readable round. True when something came."""
-        came = False
+        """Read what comes within ``seconds``, returning after the first readable round. True when something came.
+
+        Streams that are written to all the time are read in rounds with pauses between: many small reads would take
+        from the ranks the processor that they need. Only a wake-up ends a pause.
+        """
+        pause = self._pace.pause()
+        if pause:
+            self._wakes.select(pause)
+        came, much = 0, False
         for key, _ in self._selector.select(seconds):
             if key.data is None:
                 _empty(key.fd)
             else:
-                came = self._read(key.data) or came
+                count = self._read(key.data, self._most)
+                came, much = came + count, much or count >= self._half[key.fd]
+        if came:
+            self._pace.round(hurried=much)
         if time.monotonic() - self._looked > _PENDING_AFTER:
             self._show_pending()
-        return came
+        return came > 0
 
-    def drain(self) -> None:
-        """Read until every stream is empty for now."""
-        while self.run(0):
-            pass
+    def drain(self) -> bool:
+        """Read what was written by now, however much is written meanwhile. True when something was."""
+        came = 0
+        for key in list(self._selector.get_map().values()):
+            if key.data is not None:
+                left = _waiting(key.fd)
+                while left > 0 and (count := self._read(key.data, min(left, self._most))):
+                    left, came = left - count, came + count
+        return came > 0
 
     def finish(self) -> None:
         """Read the rest, pass on the last lines without an end and close the selector."""
-        self.drain()
+        until = time.monotonic() + _LAST
+        while self.drain() and time.monotonic() < until:
+            pass
         for key in list(self._selector.get_map().values()):
             if key.data is not None:
                 self._end(key.data)
         self._selector.close()
+        self._wakes.close()
 
-    def _read(self, stream: Stream) -> bool:
+    def _read(self, stream: Stream, most: int) -> int:
         try:
-            data = os.read(stream.fd, _READ)
+            data = os.read(stream.fd, most)
         except BlockingIOError:
-            return False
+            return 0
         if not data:
             self._end(stream)
-            return False
-        self._give(stream, self._splitters[stream.fd].feed(data))
-        return True
+            return 0
+        splitter = self._splitters[stream.fd]
+        splitter.reports_only = not self._sink.wants_text(stream)
+        self._give(stream, splitter.feed(data))
+        return len(data)
 
     def _end(self, stream: Stream) -> None:
         self._give(stream, self._splitters[stream.fd].finish())
@@ -95,6 +140,41 @@ class Pump:
     def _give(self, stream: Stream, items: list[Item]) -> None:
         if items:
             self._sink.take(stream, items)
+
+
+class _Pace:
+    """How often streams are read: at once after a while of silence, ``1 / _PAUSE`` times a second in the long run."""
+
+    def __init__(self) -> None:
+        self._left = float(_BURST)
+        self._at = time.monotonic()
+
+    def round(self, *, hurried: bool) -> None:
+        """Count a round; where a pipe was half full there is no time for a pause."""
+        now = time.monotonic()
+        self._left = min(_BURST, self._left + (now - self._at) / _PAUSE) - (not hurried)
+        self._at = now
+
+    def pause(self) -> float:
+        """Return the seconds until the next round."""
+        return max(0.0, -self._left * _PAUSE - (time.monotonic() - self._at)) if self._left < 0 else 0.0
+
+
+def _widen(fd: int, most: int) -> int:
+    """Let a pipe hold up to ``most`` bytes where it may, and return how many it holds at least."""
+    if not hasattr(fcntl, "F_SETPIPE_SZ"):
+        return 16 * 1024  # macOS: a pipe begins with that
+    with contextlib.suppress(OSError):  # no pipe, or the user's pipes hold as much as they may
+        fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, 1 << (max(_LEAST_PIPE, min(_PIPE, most)).bit_length() - 1))
+    try:
+        return fcntl.fcntl(fd, fcntl.F_GETPIPE_SZ)
+    except OSError:
+        return _LEAST_PIPE
+
+
+def _waiting(fd: int) -> int:
+    """Return how many bytes can be read at once (FIONREAD, see pipe(7))."""
+    return int(struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, b"\0" * 4))[0])
 
 
 def _empty(fd: int) -> None:

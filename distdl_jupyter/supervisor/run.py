@@ -208,6 +208,7 @@ class Supervisor:
             self._keep_time(run)
             self._notice_failure(run)
             self._tick_stopper()
+            self._ledger.tick()
 
     def _note_remarks(self, run: Run) -> None:
         for remark in run.remarks():
@@ -216,6 +217,7 @@ class Supervisor:
 
     def _ended(self, exit_: Exit) -> None:
         self._living.discard(exit_.rank)
+        self._ledger.settle()
         self._ledger.write("rank", rank=exit_.rank, status="ended", code=exit_.code, signal=exit_.signal,
                            evidence=exit_.evidence)  # fmt: skip
         if crashed_at_the_end(self._ledger.view.ranks[exit_.rank]):

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.supervisor.lines import Text
+from distdl_jupyter.supervisor.items import Text
 from distdl_jupyter.supervisor.pump import Pump
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from distdl_jupyter.clusters.base import Exit, Remark, Run, Stream
-    from distdl_jupyter.supervisor.lines import Item
+    from distdl_jupyter.supervisor.items import Item
 
 _TICK = 0.05
 #: One stream of one rank, as in ``Cluster.attach``; rank None is the launcher's own.
@@ -33,6 +33,10 @@ class Listener:
         #: How far each kept stream was written down, for ``attach``.
         self.positions: dict[tuple[int, str], int] = {}
         self._pump = Pump(run.streams, nonce, self)
+
+    def wants_text(self, _stream: Stream) -> bool:
+        """Want all of it."""
+        return True
 
     def take(self, stream: Stream, items: list[Item]) -> None:
         """Write down what a stream said (the pump's sink)."""

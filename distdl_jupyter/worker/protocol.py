@@ -48,7 +48,7 @@ def _decode(text: bytes) -> Report | None:
     if not text.startswith(b"{"):
         return None
     try:
-        report = json.loads(text.decode(), parse_constant=_refuse)
+        report = _loads(text.decode())
     except (ValueError, RecursionError):
         return None
     return report if isinstance(report, dict) and isinstance(report.get("type"), str) else None
@@ -56,3 +56,6 @@ def _decode(text: bytes) -> Report | None:
 
 def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is no strict JSON.")
+
+
+_loads = json.JSONDecoder(parse_constant=_refuse).decode

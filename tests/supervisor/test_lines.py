@@ -2,11 +2,17 @@
 
 import itertools
 
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distdl_jupyter.supervisor.lines import MAX_LINE, LineSplitter, Report, Text
+from distdl_jupyter.core.events import MAX_LOG_TEXT
+from distdl_jupyter.supervisor.items import Report, Text
+from distdl_jupyter.supervisor.lines import MAX_LINE, MAX_REPORT, LineSplitter
 from distdl_jupyter.worker import protocol
+
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
 
 NONCE = "5ec2e7"
 
@@ -16,8 +22,8 @@ def split_at(data, cuts):
     return [data[a:b] for a, b in itertools.pairwise(edges)]
 
 
-def run(pieces, nonce=NONCE):
-    splitter = LineSplitter(nonce)
+def run(pieces, nonce=NONCE, *, in_order=True):
+    splitter = LineSplitter(nonce, in_order=in_order)
     items = [item for piece in pieces for item in splitter.feed(piece)]
     return items + splitter.finish()
 
@@ -120,3 +126,154 @@ def test_text_events_stay_below_the_limit():
     items = run([b"y" * 999 + b"\n"] * 500)
     assert all(len(item.text) <= 66_000 for item in items)
     assert len(texts(items)) == 500
+
+
+# the same, line by line -----------------------------------------------------------------------
+
+
+def line_by_line(data):
+    """What a stream says, by the plainest of means: lines, ("drawn", last, how often) and reports in their order."""
+    said, told = [], []
+    for raw in (data.removesuffix(b"\n")).split(b"\n") if data else []:
+        text, report = protocol.split(raw, NONCE)
+        if report is not None:
+            told.append(report)
+        if report is not None and not text:
+            continue
+        drawn = [part for part in text.split(b"\r") if part.strip()]
+        if b"\r" in text.rstrip(b"\r"):
+            said.append(("drawn", (drawn[-1] if drawn else b"").decode(errors="replace"), text.count(b"\r")))
+        else:
+            said.append(text.rstrip(b"\r").decode(errors="replace"))
+    return said, told
+
+
+def as_said(items):
+    said = []
+    for item in items:
+        if isinstance(item, Text) and item.redraws:
+            said.append(("drawn", item.text, item.redraws))
+        elif isinstance(item, Text):
+            said += item.text.split("\n")
+    return said
+
+
+METRIC = protocol.encode(NONCE, {"type": "metric", "step": 1, "values": {"loss": 0.5}})
+SCRAPS = st.one_of(
+    st.sampled_from(
+        [b"\n", b"\r", b"\r\n", b"\x1e", METRIC, METRIC[:-1], METRIC[:9], "\N{SNOWMAN}".encode(), b"\xe2\x98"]
+    ),
+    st.sampled_from([protocol.encode(NONCE, {"type": kind}) for kind in ("ready", "progress", "result")]),
+    st.binary(max_size=12),
+    st.integers(1, 400).map(lambda n: b"word " * n),
+)
+
+
+@settings(max_examples=400)
+@given(st.lists(SCRAPS, max_size=30), st.lists(st.integers(0, 100_000), max_size=8), st.booleans())
+def test_whatever_a_stream_holds_it_says_the_same_as_line_by_line(scraps, cuts, in_order):
+    data = b"".join(scraps)
+    items = run(split_at(data, cuts), in_order=in_order)
+    assert (as_said(items), reports(items)) == line_by_line(data)
+    ends = [item.end for item in items]
+    assert max(ends, default=0) == len(data) + (bool(data) and not data.endswith(b"\n"))
+    assert ends == sorted(ends) or not in_order
+
+
+@settings(max_examples=50)
+@given(st.lists(st.integers(0, 150_000), max_size=12), st.integers(0, 5))
+def test_texts_are_cut_between_lines_and_each_tells_where_it_ends(lengths, newlines):
+    data = b"".join(b"z" * length + b"\n" for length in lengths) + b"\n" * newlines
+    items = run([data])
+    assert "\n".join(item.text for item in items) == data.decode()[:-1]
+    at = 0
+    for item in items:
+        at += len(item.text) + 1
+        assert item.end == at
+        assert len(item.text) < MAX_LOG_TEXT or "\n" not in item.text
+
+
+# floods ---------------------------------------------------------------------------------------
+
+
+def test_plain_lines_are_never_looked_at_one_by_one(monkeypatch):
+    looked = []
+    monkeypatch.setattr(LineSplitter, "_line", lambda *_: looked.append(1))
+    items = LineSplitter(NONCE).feed(b"epoch 1 loss 0.5\n" * 60_000)
+    assert not looked
+    assert len(texts(items)) == 60_000
+    assert len(items) < 20
+
+
+def test_text_around_metrics_stays_together_and_a_result_stands_behind_its_text():
+    result = protocol.encode(NONCE, {"type": "result", "ok": True})
+    items = LineSplitter(NONCE, in_order=False).feed((b"line\n" + METRIC) * 100 + b"last\n" + result + b"after\n")
+    kinds = ["text" if isinstance(item, Text) else item.data["type"] for item in items]
+    assert kinds == ["text", *["metric"] * 100, "result", "text"]
+    assert items[0].text.split("\n") == ["line"] * 100 + ["last"]
+
+
+@pytest.mark.parametrize("byte", [b"x", b"\xff", "\N{SNOWMAN}".encode(), b"\x1e"])
+def test_gigabytes_without_a_line_s_end_are_passed_on_and_not_kept(byte):
+    splitter, said, fed = LineSplitter(NONCE), 0, 0
+    block = (byte * 200_000)[:199_999]
+    for _ in range(60):
+        fed += len(block)
+        said += sum(len(line.encode(errors="replace")) for line in texts(splitter.feed(block)))
+        assert sum(map(len, splitter._tail)) <= MAX_LINE + len(block)
+    assert said >= fed - 2 * MAX_LINE if byte != b"\xff" else said
+    (report,) = reports(splitter.feed(METRIC))
+    assert report["type"] == "metric"
+
+
+def test_characters_are_not_broken_where_an_endless_line_is():
+    data = ("\N{SNOWMAN}" * 1_000_000).encode()
+    items = run([data[at : at + 65_521] for at in range(0, len(data), 65_521)])
+    assert "".join(texts(items)) == data.decode()
+
+
+def test_a_progress_bar_that_never_ends_takes_no_memory_and_is_one_line():
+    splitter = LineSplitter(NONCE)
+    for n in range(60):
+        assert splitter.feed(b"".join(b"\r step %9d" % (n * 5000 + i) for i in range(5000))) == []
+        assert sum(map(len, splitter._tail)) <= MAX_LINE + 100_000
+    (shown,) = splitter.pending()
+    assert (shown.text, shown.redraws) == (" step    299999", 300_000)
+    assert splitter.feed(b"\nnext\n") == [
+        Text(" step    299999", redraws=300_000, closed=True, end=300_000 * 16 + 1),
+        Text("next", end=300_000 * 16 + 6),
+    ]
+
+
+def test_a_report_may_be_long_but_not_endless():
+    report = {"type": "result", "repr": "v" * (3 * MAX_LINE)}
+    line = b"text " + protocol.encode(NONCE, report)
+    assert reports(run([line[at : at + 70_000] for at in range(0, len(line), 70_000)])) == [report]
+    splitter, begun = LineSplitter(NONCE), protocol.marker(NONCE) + b'{"type":"result","repr":"'
+    splitter.feed(begun)
+    items = [item for _ in range(MAX_REPORT // MAX_LINE + 3) for item in splitter.feed(b"v" * MAX_LINE)]
+    assert texts(items)[0].startswith(begun.decode())
+    assert sum(map(len, splitter._tail)) <= 3 * MAX_LINE
+
+
+def test_a_long_line_is_shown_by_its_beginning_while_it_has_no_end():
+    splitter = LineSplitter(NONCE)
+    splitter.feed(b"begin " + b"x" * 100_000)
+    (shown,) = splitter.pending()
+    assert shown.text.startswith("begin xx")
+    assert len(shown.text) <= 8192
+    splitter.feed(b"y" * 1000)
+    assert splitter.pending() == [], "its beginning is the same"
+
+
+def test_reports_alone_are_found_when_text_is_not_wanted_any_more():
+    splitter = LineSplitter(NONCE)
+    splitter.feed(b"begun")
+    splitter.reports_only = True
+    data = (
+        b" ended\n" + b"flood\n" * 1000 + METRIC + b"\rbar\r 10%\n" + b"glued " + METRIC + b"x" * 3 * MAX_LINE + b"\n"
+    )
+    items = [item for piece in split_at(data, [7, 5000, 9000]) for item in splitter.feed(piece)] + splitter.finish()
+    assert [item.data["type"] for item in items] == ["metric", "metric"]
+    assert splitter.pending() == []
+    assert items[-1].end == 5 + data.rindex(b"x" * 3 * MAX_LINE)
