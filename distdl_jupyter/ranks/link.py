@@ -64,6 +64,9 @@ class Link:
         """Hang up; what the rank runs goes on."""
         self._socket.close()
 
+    def __del__(self) -> None:
+        self.close()  # a handle that nobody holds any more needs no connection
+
 
 def note_of(folder: JobFolder, rank: int) -> Path:
     """Return the file in which a rank says where it is met; it is there while the rank listens."""

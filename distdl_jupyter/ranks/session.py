@@ -54,12 +54,13 @@ def current(only: str = "") -> Ranks | None:
     ``only`` is the id of the one to return. Raises JobNotFound when that is no session.
     """
     if not only:
-        folder = next(found.living(), None)
-        return None if folder is None else Ranks(client.Job(folder))
+        sessions = (Ranks(client.Job(folder)) for folder in found.living())
+        return next((session for session in sessions if not session.is_over), None)
     job = client.attach(only)
     if job.spec.kind != "ranks":
         raise JobNotFound(f"Job {job.id} is no session of ranks.", hint="ranks.start() starts one.")
-    return Ranks(job) if found.lives(job.folder) else None
+    session = Ranks(job)
+    return None if session.is_over else session
 
 
 class Ranks:
@@ -158,7 +159,8 @@ class Ranks:
         try:
             if set(self._links) != set(range(self.size)):
                 self._hang_up()
-                self._links = {rank: linked(self.job.folder, rank) for rank in range(self.size)}
+                for rank in range(self.size):
+                    self._links[rank] = linked(self.job.folder, rank)
             doing = [_doing(self._links[rank]) for rank in on]
         except Gone:
             raise why_ended(self.job) from None
@@ -182,7 +184,7 @@ class Ranks:
 
     def state(self) -> Standing:
         """Return "idle", "busy" or "ended", with one sentence in ``reason`` (what runs, why it ended)."""
-        if not found.lives(self.job.folder) or self.job.view().failure is not None:
+        if self.is_over:
             return Standing("ended", reason(self.job))
         try:
             doing = [self._asked_in_passing(rank) for rank in range(self.size)]
@@ -190,6 +192,12 @@ class Ranks:
             return Standing("ended", str(why_ended(self.job).args[0]))
         runs = [rank for rank, what in enumerate(doing) if what]
         return Standing("busy", busy(doing[runs[0]], -1).message) if runs else Standing("idle")
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the ranks have ended, or end now because one of them did."""
+        view = self.job.view()
+        return view.state.ended or view.failure is not None
 
     def interrupt(self) -> None:
         """Interrupt what the ranks run, from any thread or process; ranks that wait for a cell stay as they are."""

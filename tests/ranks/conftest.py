@@ -1,5 +1,9 @@
 """Sessions of real ranks: one that the tests of a module share, and one that a test may end as it likes."""
 
+import shutil
+import tempfile
+from pathlib import Path
+
 import pytest
 
 from distdl_jupyter import ranks
@@ -26,15 +30,31 @@ def told():
     return Told()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def runtime():
+    """An own place for sockets, whose paths must be short."""
+    folder = Path(tempfile.mkdtemp(prefix="dj-"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JUPYTER_RUNTIME_DIR", str(folder))
+        yield folder
+    shutil.rmtree(folder)
+
+
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory):
-    """Two ranks that stay while the module's tests go on; a test must leave them alive."""
+def of_the_module(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DISTDL_HOME", str(tmp_path_factory.mktemp("shared-home")))
         session = ranks.start(process_count_per_node=2, distributed_backend="torch")
         yield session
         session.stop()
         assert session.job.state.value == "completed"
+
+
+@pytest.fixture
+def shared(of_the_module, distdl_home, monkeypatch):
+    """Two ranks that stay while the module's tests go on; a test must leave them alive."""
+    monkeypatch.setenv("DISTDL_HOME", str(of_the_module.job.folder.path.parent.parent))
+    return of_the_module
 
 
 @pytest.fixture

@@ -104,17 +104,20 @@ def test_a_value_that_cannot_be_opened_here_says_so(shared):
 
 
 def test_a_value_is_shown_in_the_forms_that_it_has(shared, told):
-    shared.run("class Table:\n    def _repr_html_(self): return '<b>t</b>'\n    def __repr__(self): return 'T'\nTable()",
-               on=[0], on_event=told)  # fmt: skip
+    code = "class Table:\n    def _repr_html_(self): return '<b>t</b>'\n    def __repr__(self): return 'T'\nTable()"
+    shared.run(code, on=[0], on_event=told)
     assert told.dones()[0].shown == {"text/plain": "T", "text/html": "<b>t</b>"}
 
 
 def test_output_comes_before_the_end_in_order_and_by_stream(shared, told):
-    code = "import os, sys\nprint('a', rank)\nos.system('echo from a child')\nprint('ü – 日本', file=sys.stderr)\nprint('b', end='')"
+    code = (
+        "import os, sys\nprint('a', rank)\nos.system('echo from a child')\n"
+        "print('ü 日本', file=sys.stderr)\nprint('b', end='')"
+    )
     shared.run(code, on_event=told)
     for rank in (0, 1):
         assert told.text(rank) == f"a {rank}\nfrom a child\nb\n"
-        assert told.text(rank, "err") == "ü – 日本\n"
+        assert told.text(rank, "err") == "ü 日本\n"
         last = next(n for n, event in enumerate(told) if isinstance(event, ranks.Done) and event.rank == rank)
         assert not [event for event in told[last:] if isinstance(event, ranks.Output) and event.rank == rank]
 
@@ -202,7 +205,7 @@ def test_input_is_refused_with_a_sentence(shared):
 
 
 def test_a_cell_may_await_and_keeps_its_loop(shared):
-    shared.run("import asyncio\nloop = asyncio.get_running_loop() if False else None\nawait asyncio.sleep(0)")
+    shared.run("import asyncio\nawait asyncio.sleep(0)")
     code = "async def one():\n    return id(asyncio.get_running_loop())\nawait one()"
     assert shared.run(code, on=[0]).values[0] == shared.run("await one()", on=[0]).values[0]
 
@@ -222,5 +225,5 @@ def test_magics_and_what_is_no_python_are_refused_here(shared):
 
 
 def test_a_cell_may_fork_and_use_processes(shared):
-    code = "import multiprocessing as m\nwith m.get_context('fork').Pool(2) as pool:\n    got = pool.map(abs, [-1, -2])\ngot"
+    code = "import multiprocessing as m\nwith m.get_context('fork').Pool(2) as p:\n    got = p.map(abs, [-1, -2])\ngot"
     assert dict(shared.run(code).values) == {0: [1, 2], 1: [1, 2]}

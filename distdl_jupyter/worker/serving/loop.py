@@ -140,6 +140,8 @@ class Server:
             # Behind the mark: whoever asked gets it in the answer, the log shows it too.
             _print(error)
         self._doing = None
+        if self._canceled:
+            return  # the end of this process is the answer
         line.say({"say": "done", "id": number, "seconds": time.perf_counter() - begin, **answer}, body)
 
     def _answer(self, message: Message) -> tuple[dict[str, Any], bytes, str]:
