@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from distdl_jupyter.clusters.base import NodeInfo
     from distdl_jupyter.clusters.machines import Machines
-    from distdl_jupyter.listing import Listed
+    from distdl_jupyter.ended import Listed
     from distdl_jupyter.places import Standing
     from distdl_jupyter.server.app import DistDLApp
     from distdl_jupyter.targets import Target

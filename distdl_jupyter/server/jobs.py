@@ -17,7 +17,7 @@ from distdl_jupyter.server.base import Handler, answers, checked_id
 from distdl_jupyter.server.schema import Cancel, JobList, JobsQuery, NewJob, Result
 
 if TYPE_CHECKING:
-    from distdl_jupyter.listing import Listed
+    from distdl_jupyter.ended import Listed
     from distdl_jupyter.reading import Reading
 
 

@@ -98,10 +98,14 @@ class Ledger:
             self._write_progress(rank)
 
     def close(self) -> None:
-        """Write what was held back, keep the view and close the log."""
+        """Write what was held back, keep what readers begin with and close the log."""
         self.settle()
         self._keep()
         self._writer.close()
+        if self.view.state.ended:
+            from distdl_jupyter import ended  # what only an end needs is no part of a job's start
+
+            ended.leave(self._folder, self.view, self.spec)
 
     def _keep(self) -> None:
         begun = time.monotonic()

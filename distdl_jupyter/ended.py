@@ -1,8 +1,9 @@
 """The rows of jobs that have ended, in one file: a thousand small files take many times longer to open than one.
 
-``ended.jsonl`` in the data directory is a cache. It may be deleted at any time; a row that is missing is read from the
-job itself and appended, and one row appended twice is read once. An ended job stays as it is (see ``core.state``), so
-rows are never checked against the job's folder: a job whose folder is gone is listed by nobody.
+``ended.jsonl`` in the data directory is a cache. It may be deleted at any time. A supervisor leaves the row of its job
+there when the job has ended; a row that is missing is made by who lists the jobs, and one that is there twice is read
+once. An ended job stays as it is (see ``core.state``), so rows are never checked against the job's folder: a job whose
+folder is gone is listed by nobody.
 
 One line a row, whole and in one write, so that processes may append at the same time::
 
@@ -14,17 +15,23 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import time
 import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from distdl_jupyter.core import whole
 from distdl_jupyter.core.state import State
+from distdl_jupyter.core.store import JobFolder, JobStore
 from distdl_jupyter.presentation.jobrow import JobRow
+from distdl_jupyter.presentation.listing import job_row
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
     from pathlib import Path
+
+    from distdl_jupyter.core.spec import JobSpec
+    from distdl_jupyter.core.view import JobView
 
 #: To be raised when a row says something else of the same job than before.
 RULES = 1
@@ -46,6 +53,20 @@ class Listed:
     def active(self) -> bool:
         """Whether the job has not ended."""
         return not State(self.row.state).ended
+
+
+def listed(view: JobView, spec: JobSpec) -> Listed:
+    """Return a job as it is now."""
+    hosts = tuple(dict.fromkeys(rank.host for rank in view.ranks if rank.host))
+    return Listed(job_row(view, spec, time.time()), spec.cluster, hosts)
+
+
+def leave(folder: JobFolder, view: JobView, spec: JobSpec) -> None:
+    """Keep the row of a job that has just ended, for those who will list it. Where it cannot be kept, it is not."""
+    found = listed(view, spec)
+    if not found.active:
+        with contextlib.suppress(OSError):
+            _append(JobStore(folder.path.parent.parent).ended, _encoded(found))
 
 
 class Ended:

@@ -1,4 +1,8 @@
-"""The list of jobs: what has ended from the kept rows, what lives from a reader of its log that reads on."""
+"""All jobs of a data directory as rows, read anew only where something can have changed.
+
+The rows of jobs that have ended are kept on disk (see ``ended``); the others are followed. Safe to call from any
+thread. It knows rows only: how they look is for others to say.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +14,8 @@ from typing import TYPE_CHECKING
 from distdl_jupyter.core import snapshot
 from distdl_jupyter.core.errors import JobNotFound
 from distdl_jupyter.core.store import JobStore
+from distdl_jupyter.ended import Ended, Listed, listed
 from distdl_jupyter.follow import Onlooker
-from distdl_jupyter.listing.ended import Ended, Listed
-from distdl_jupyter.presentation.listing import job_row
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -33,7 +36,7 @@ class Listing:
     def all(self, newest: int | None = None) -> list[Listed]:
         """Return every job as it is now, newest first, or the ``newest`` of them.
 
-        A job that nobody has listed since it ended is read, which takes some tenths of a millisecond.
+        An ended job without a row is read, which takes some tenths of a millisecond.
         """
         return self._read(self._ids()[:newest], float("inf"))
 
@@ -90,14 +93,12 @@ class Listing:
             reader.catch_up()
         except JobNotFound:
             return None
-        hosts = tuple(dict.fromkeys(rank.host for rank in reader.view.ranks if rank.host))
-        found = Listed(job_row(reader.view, reader.spec, time.time()), reader.spec.cluster, hosts)
+        found = listed(reader.view, reader.spec)
         if found.active:
             self._living[id_] = reader
         else:
             self._living.pop(id_, None)
             _leave_snapshot(reader)
-        time.sleep(0)  # other threads, an event loop's among them, get their turn
         return found
 
 
