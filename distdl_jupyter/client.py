@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 from distdl_jupyter import again, outcome, warm
 from distdl_jupyter.core.errors import JobNotRunning, JobStillRunning
 from distdl_jupyter.core.events import EventWriter, JobLock
-from distdl_jupyter.core.logline import LogLine, lines_of
+from distdl_jupyter.core.logline import LogLine, last_lines, lines_of
 from distdl_jupyter.core.names import override
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore, new_id
 from distdl_jupyter.core.words import plural
-from distdl_jupyter.follow import POLL, Follower
-from distdl_jupyter.reading import Reading
+from distdl_jupyter.follow import POLL, Follower, Onlooker
+from distdl_jupyter.reading import Outline
 from distdl_jupyter.supervisor import control
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ class Job:
         self._callbacks: list[Callable[[], None]] = []
 
     @functools.cached_property
-    def _follower(self) -> Follower:
-        return Follower(self.folder)
+    def _follower(self) -> Onlooker:
+        return Onlooker(self.folder)
 
     @property
     def spec(self) -> JobSpec:
@@ -100,12 +100,19 @@ class Job:
             raise outcome.job_failed(self.folder, view)
         return outcome.values(self.folder, view)
 
-    def logs(self, rank: int | None = None, *, follow: bool = False) -> Iterator[LogLine]:
+    def logs(self, rank: int | None = None, *, follow: bool = False, tail: int | None = None) -> Iterator[LogLine]:
         """Yield the log's lines (``rank stream time text``; ``str(line)`` is the text), of one rank when given.
 
-        With ``follow`` it goes on until the job has ended, else it yields what is there now.
+        With ``follow`` it goes on until the job has ended, else it yields what is there now. With ``tail`` it begins
+        with the last so many lines, however long the log is.
         """
         follower = Follower(self.folder)
+        if tail is not None:
+            last, follower.cursor = last_lines(self.folder.events, tail, rank)
+            yield from last
+            if not follow:
+                return
+            follower.view = Onlooker(self.folder).catch_up()
         batches = follower.follow() if follow else iter(follower.read, [])
         for batch in batches:
             for line in lines_of(batch):
@@ -125,7 +132,7 @@ class Job:
 
         from distdl_jupyter.core.figure import figure
 
-        seen = Reading(self.folder)
+        seen = Outline(self.folder)
         seen.catch_up()
         names = list(seen.view.metrics)
         chosen = metric if metric is not None else next(iter(names), None)

@@ -69,6 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("id", help="the job's id, or its last part")
     one.add_argument("-f", "--follow", action="store_true", help="go on until the job has ended")
     one.add_argument("--rank", type=int, help="the lines of one rank only")
+    one.add_argument("--tail", type=int, metavar="N", help="only the last N lines; with -f what comes then, too")
     one.add_argument("--time", action="store_true", help="put the time before each line")
 
     one = _command(commands, "stop", _stop, "stop a job: INT, TERM, KILL with a grace between")
@@ -179,7 +180,7 @@ def _show(chosen: argparse.Namespace) -> int:
 def _logs(chosen: argparse.Namespace) -> int:
     job = _find(chosen.id)
     many = job.spec.process_count > 1 and chosen.rank is None
-    for line in job.logs(chosen.rank, follow=chosen.follow):
+    for line in job.logs(chosen.rank, follow=chosen.follow, tail=chosen.tail):
         print(_prefix(line, many=many, timed=chosen.time) + line.text, flush=chosen.follow)
     return 0
 

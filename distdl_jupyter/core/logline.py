@@ -5,10 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from distdl_jupyter.core import events
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
     from distdl_jupyter.core.events import Event
+
+#: Bytes that are read at first to find the last lines.
+_NEAR = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +30,37 @@ class LogLine:
         return self.text
 
 
-def lines_of(events: Iterable[Event]) -> Iterator[LogLine]:
+def lines_of(found: Iterable[Event]) -> Iterator[LogLine]:
     """Yield the lines of log events in order; a redrawn line counts once, in its last shape."""
-    for event in events:
+    for event in found:
         if event["type"] != "log" or (event.get("redraws") and not event.get("closed")):
             continue
         for text in event["text"].split("\n"):
             yield LogLine(event.get("rank"), event.get("stream", "out"), event["t"], text)
+
+
+def last_lines(path: Path, many: int, rank: int | None = None) -> tuple[list[LogLine], int]:
+    """Return the last lines of a log, of one rank when given, and the cursor behind them.
+
+    As much of the file's end is read as they take.
+    """
+    end = path.stat().st_size if path.exists() else 0
+    size = _NEAR
+    while True:
+        begin = events.line_start(path, end - size) if end > size else 0
+        found, cursor = _read(path, begin, end)
+        lines = [line for line in lines_of(found) if rank is None or line.rank == rank]
+        if begin == 0 or len(lines) >= many:
+            return lines[-many:] if many > 0 else [], cursor
+        size *= 4
+
+
+def _read(path: Path, begin: int, end: int) -> tuple[list[Event], int]:
+    found: list[Event] = []
+    while begin < end:
+        more, after = events.read(path, begin, end - begin, "logs")
+        if after == begin:
+            break
+        found += more
+        begin = after
+    return found, begin

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import jobspec, registry, targets
@@ -62,8 +61,10 @@ class LineMagics:
     def _logs(self, chosen: argparse.Namespace) -> None:
         job = self._session.job(chosen.id)
         many = job.spec.process_count > 1
-        lines = job.logs(chosen.rank, follow=chosen.follow)
-        for line in lines if chosen.follow else _last(lines, chosen.tail):
+        tail = None if chosen.follow or chosen.tail <= 0 else chosen.tail
+        if tail and (left_out := _count(job, chosen.rank) - tail) > 0:
+            _say(f"{plural(left_out, 'earlier line')} left out; --tail 0 prints all")
+        for line in job.logs(chosen.rank, follow=chosen.follow, tail=tail):
             _say(_line(line, many=many))
 
     def _cancel(self, chosen: argparse.Namespace) -> None:
@@ -199,19 +200,13 @@ def _shown(value: Any) -> str:
     return str(value)
 
 
-def _last(lines: Iterator[LogLine], tail: int) -> Iterator[LogLine]:
-    """Yield the last ``tail`` lines; what was left out is said first."""
-    if tail <= 0:
-        yield from lines
-        return
-    kept: deque[LogLine] = deque(maxlen=tail)
-    left_out = 0
-    for line in lines:
-        left_out += len(kept) == tail
-        kept.append(line)
-    if left_out:
-        _say(f"{plural(left_out, 'earlier line')} left out; --tail 0 prints all")
-    yield from kept
+def _count(job: Job, rank: int | None) -> int:
+    """Return how many lines there are now, of one rank when given."""
+    view = job.view()
+    if rank is None:
+        return view.lines
+    found = view.rank(rank)
+    return found.lines if found else 0
 
 
 def _line(line: LogLine, *, many: bool) -> str:

@@ -1,0 +1,45 @@
+"""The last lines of a long log: the same as the end of all lines, and little is read for them."""
+
+import json
+
+import pytest
+
+from distdl_jupyter.core import events, logline
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory):
+    """Some megabytes of log with metrics between, rank 1 silent after its first line."""
+    path = tmp_path_factory.mktemp("log") / "events.jsonl"
+    log = {"v": 1, "t": 1.0, "type": "log", "stream": "out"}
+    lines = [{**log, "rank": 1, "text": "early"}]
+    for k in range(3000):
+        lines.append({**log, "rank": 0, "text": "\n".join(f"line {k} {n} {'.' * 60}" for n in range(20))})
+        lines.append({"v": 1, "t": 1.0, "type": "metric", "rank": 0, "step": k, "values": {"loss": 0.5}})
+    lines.append({**log, "rank": 0, "text": "half", "redraws": 3})
+    lines.append({**log, "rank": 0, "text": "bar", "redraws": 7, "closed": True})
+    path.write_bytes(b"".join(json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in lines) + b'{"v":1,')
+    return path
+
+
+@pytest.mark.parametrize("rank", [None, 0, 1, 2])
+@pytest.mark.parametrize("many", [0, 1, 7, 10_000, 100_000])
+def test_the_last_lines_are_the_end_of_all(long, rank, many):
+    found, _ = events.read_all(long)
+    every = [line for line in logline.lines_of(found) if rank is None or line.rank == rank]
+    last, cursor = logline.last_lines(long, many, rank)
+    assert last == (every[-many:] if many else [])
+    assert cursor == long.stat().st_size - len(b'{"v":1,')
+
+
+def test_little_is_read_for_a_few_lines(long, monkeypatch):
+    real, read = events.read, []
+    monkeypatch.setattr(
+        events, "read", lambda path, after, limit, part: read.append(limit) or real(path, after, limit, part)
+    )
+    assert len(logline.last_lines(long, 50)[0]) == 50
+    assert sum(read) < 2 * logline._NEAR < long.stat().st_size / 4
+
+
+def test_a_job_that_has_said_nothing_has_no_last_lines(tmp_path):
+    assert logline.last_lines(tmp_path / "events.jsonl", 5) == ([], 0)
