@@ -1,0 +1,226 @@
+"""What may happen to a template, a supervisor or a rank at the wrong moment."""
+
+import os
+import signal
+import socket
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from distdl_jupyter import submit
+from distdl_jupyter.clusters import processes
+from distdl_jupyter.core.state import State
+from distdl_jupyter.warm import asking, mark, place, settings, wire
+from tests.conftest import until_gone, wait_for
+from tests.warm.conftest import cold_reason, is_warm, revive
+
+pytestmark = [pytest.mark.timeout(300), pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="Linux")]
+
+
+def waits(seconds=120):
+    import subprocess
+
+    child = subprocess.Popen(["sleep", "600"], env={}, start_new_session=True)
+    print("running", flush=True)
+    time.sleep(seconds)
+    return child
+
+
+def started(**options):
+    job = submit(waits, **{"distributed_backend": "torch", "process_count_per_node": 2, **options})
+    wait_for(lambda: sum(str(line) == "running" for line in job.logs()) == job.spec.process_count, what="the ranks")
+    return job
+
+
+def supervisor_of(job):
+    return next(p for p in psutil.process_iter(["cmdline"])
+                if "distdl_jupyter.supervisor" in (p.info["cmdline"] or ()) and str(job.folder.path) in p.info["cmdline"])  # fmt: skip
+
+
+def test_ranks_carry_the_mark_and_their_names_and_the_supervisor_does_not(distdl_home):
+    job = started()
+    assert is_warm(job)
+    pids = [rank.pid for rank in job.view().ranks]
+    assert set(pids) <= set(processes.marked(job.id))
+    for rank, pid in enumerate(pids):
+        line = psutil.Process(pid).cmdline()
+        assert line[1:4] == ["-P", "-m", "distdl_jupyter.worker"]
+        assert line[4].strip() == f"(rank {rank} of {job.id})"
+        assert mark.NAME not in psutil.Process(pid).environ()
+    own = supervisor_of(job)
+    assert processes.MARK not in own.environ()
+    assert own.ppid() == asking.status(place.of())["pid"]
+    job.cancel(now=True)
+    assert job.wait(60).state is State.CANCELED
+
+
+def test_a_cancel_ends_everything_gently(distdl_home):
+    job = started(stop_grace_seconds=5)
+    job.cancel()
+    job.wait(60)
+    assert job.state is State.CANCELED
+    assert not until_gone(job.id)
+    assert any("Interrupted" in str(line) for line in job.logs())
+
+
+def test_a_killed_supervisor_leaves_nothing(distdl_home):
+    job = started()
+    pids = [p for rank in job.view().ranks for p in processes.with_descendants([rank.pid])]
+    assert len(pids) == 4
+    supervisor_of(job).kill()
+    assert job.wait(60).state is State.LOST
+    assert not until_gone(job.id)
+    wait_for(lambda: not any(psutil.pid_exists(pid) for pid in pids), what="the end of all processes")
+
+
+def test_a_killed_template_harms_no_job_and_the_next_one_starts_cold(distdl_home):
+    job = started()
+    old = asking.status(place.of())["pid"]
+    os.kill(old, signal.SIGKILL)
+    wait_for(lambda: not asking.is_being_made(place.of()))
+    after = submit(abs, (-3,), distributed_backend="plain")
+    assert after.result(timeout=120) == 3
+    assert not is_warm(after)
+    assert "no warm template ran" in cold_reason(after)
+    assert job.state is State.RUNNING
+    job.cancel(now=True)
+    job.wait(60)
+    assert revive()["pid"] != old
+    last = submit(abs, (-3,), distributed_backend="plain")
+    assert last.result(timeout=120) == 3
+    assert is_warm(last)
+
+
+def test_the_template_holds_no_lock_and_no_secret(distdl_home, monkeypatch):
+    monkeypatch.setenv("MY_API_TOKEN", "a-secret-of-the-submitter")
+    asking.stop(place.of())
+    pid = revive()["pid"]
+    job = started(environment_variables={"OTHER_SECRET": "a-secret-of-the-job"})
+    assert is_warm(job)
+    assert not [t for t in targets(pid) if "/jobs/" in t]
+    for one in (pid, supervisor_of(job).pid):
+        for file in ("environ", "cmdline"):
+            assert b"a-secret" not in Path(f"/proc/{one}/{file}").read_bytes()
+    assert b"a-secret" not in b"".join(p.read_bytes() for p in place.folder().iterdir())
+    for rank in job.view().ranks:
+        assert not [t for t in targets(rank.pid) if t.endswith(("/lock", "events.jsonl", ".sock"))]
+    job.cancel(now=True)
+    job.wait(60)
+
+
+def targets(pid):
+    return [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir() if entry.is_symlink()]
+
+
+def test_many_submitters_at_once(distdl_home):
+    jobs = []
+    def one(number):
+        jobs.append((number, submit(abs, (-number,), distributed_backend="plain")))
+    threads = [threading.Thread(target=one, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [job.result(timeout=120) for _, job in jobs] == [number for number, _ in jobs]
+    assert all(is_warm(job) for _, job in jobs)
+
+
+def test_a_request_that_is_given_up_starts_nothing(distdl_home, tmp_path):
+    with socket.socket(socket.AF_UNIX) as connection, open(tmp_path / "lock", "wb") as file:
+        connection.connect(str(place.of().socket))
+        from distdl_jupyter.warm import circumstances
+
+        wire.send(connection, {"type": "start", "folder": str(tmp_path), "inherited": {}, "secrets": {},
+                               "environment": dict(os.environ), "circumstances": circumstances.now()},
+                  (file.fileno(), file.fileno()))  # fmt: skip
+        pid = wire.receive(connection)[0]["taken"]
+    wait_for(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    assert not (tmp_path / "events.jsonl").exists()
+
+
+def test_nonsense_at_the_socket_ends_nothing(distdl_home):
+    pid = asking.status(place.of())["pid"]
+    for words in (b"", b"\xff\xff\xff\xff", b"\0\0\0\x02{", b"\0\0\0\x02{}", b"\0\0\0\x02[]"):
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(str(place.of().socket))
+            connection.sendall(words)
+            connection.shutdown(socket.SHUT_WR)
+            connection.recv(10)
+    assert asking.status(place.of())["pid"] == pid
+
+
+def test_another_users_process_is_refused_at_both_ends(distdl_home, monkeypatch):
+    """The other user is made by telling this process that it is somebody else: one machine's tests have one user."""
+    monkeypatch.setattr("distdl_jupyter.warm.asking.os.getuid", lambda: 12345)
+    assert asking.status(place.of()) is None
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="takes root to become somebody else")
+def test_a_connection_of_another_user_is_not_answered(distdl_home):
+    folder = place.of().socket.parent
+    assert oct(folder.stat().st_mode)[-3:] == "700"
+    assert oct(place.of().socket.stat().st_mode)[-3:] == "600"
+    pid = asking.status(place.of())["pid"]
+    connection = socket.socket(socket.AF_UNIX)
+    child = os.fork()
+    if child == 0:
+        code = 9
+        try:
+            where = os.open(folder, os.O_RDONLY)  # opened as root: the folder alone would keep it out
+            os.fchdir(where)
+            os.chmod(place.of().socket.name, 0o666)
+            os.setresuid(65534, 65534, 65534)
+            connection.connect(place.of().socket.name)
+            connection.sendall(b"\0\0\0\x11" + b'{"type":"status"}')
+            code = 0 if connection.recv(100) == b"" else 1
+        except OSError:
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    connection.close()
+    place.of().socket.chmod(0o600)
+    assert asking.status(place.of())["pid"] == pid
+
+
+def test_an_unused_template_ends(own_home):
+    asking.make(place.of())
+    assert asking.wait_until_ready(place.of()) is not None
+    settings.change(idle_minutes=0.001)
+    wait_for(lambda: not asking.is_being_made(place.of()), what="the end of the template")
+    assert "nobody has needed it" in place.of().log.read_text()
+    assert not place.of().socket.exists()
+
+
+def test_a_template_ends_with_its_socket_and_with_its_data_directory(own_home):
+    import shutil
+
+    for remove in (lambda: place.of().socket.unlink(), lambda: shutil.rmtree(own_home)):
+        asking.make(place.of())
+        said = asking.wait_until_ready(place.of())
+        remove()
+        wait_for(lambda pid=said["pid"]: psutil.pid_exists(pid) is False or not asking.is_being_made(place.of()))
+
+
+def test_there_is_one_template_at_most(own_home):
+    for _ in range(3):
+        asking.make(place.of())
+    first = asking.wait_until_ready(place.of())
+    wait_for(lambda: len(templates(own_home)) == 1, what="the end of the others")
+    assert templates(own_home) == [first["pid"]]
+
+
+def templates(home):
+    return [p.pid for p in psutil.process_iter(["cmdline"])
+            if "distdl_jupyter.warm" in (p.info["cmdline"] or ()) and p.environ().get("DISTDL_HOME") == str(home)]  # fmt: skip
+
+
+def test_switched_off_nothing_is_asked_and_nothing_said(distdl_home, monkeypatch):
+    monkeypatch.setenv("DISTDL_WARM", "off")
+    job = submit(abs, (-3,), distributed_backend="plain")
+    assert job.result(timeout=120) == 3
+    assert not is_warm(job)
+    assert cold_reason(job) == ""

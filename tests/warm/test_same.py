@@ -1,0 +1,186 @@
+"""A job that starts warm is the same job: same events, results, log, exits, errors as one that starts cold."""
+
+import os
+import re
+import signal
+import textwrap
+
+import pytest
+
+from distdl_jupyter import JobFailed, submit
+from distdl_jupyter.core.events import read_all
+from distdl_jupyter.warm.supervisor import WARM
+from tests.warm.conftest import is_warm
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def plain(x):
+    from distdl_jupyter import log, progress
+
+    print("hello", x)
+    for step in range(3):
+        log(step=step, loss=1 / (step + 1))
+        progress(step + 1, 3)
+    return x * 2
+
+
+def by_torch():
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group()
+    total = torch.tensor([dist.get_rank() + 1.0])
+    dist.all_reduce(total)
+    return total.item(), dist.get_world_size(), torch.get_num_threads()
+
+
+def by_horovod():
+    import horovod.torch as hvd
+    import torch
+
+    hvd.init()
+    return hvd.allreduce(torch.tensor([float(hvd.rank())])).item(), hvd.size()
+
+
+def fails_on_rank_1():
+    rank = int(os.environ["DISTDL_RANK"])
+    denominator = 1 - rank
+    if rank == 0:
+        import time
+
+        time.sleep(30)
+    return 1 / denominator
+
+
+def exits_with_3():
+    raise SystemExit(3)
+
+
+def exits_with_words():
+    import sys
+
+    sys.exit("enough")
+
+
+def leaves_at_once():
+    os.write(1, b"before\n")
+    os._exit(5)
+
+
+def breaks_memory():
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def writes_much():
+    import ctypes
+    import sys
+
+    kept = open(os.environ["DISTDL_JOB_DIR"] + "/outputs/kept.txt", "w")  # noqa: SIM115 - nobody closes it
+    kept.write("the end of the file")
+    sys.stdout.buffer.write(b"bytes\n")
+    print("no end of line", end="")
+    ctypes.CDLL(None).printf(b"from C\n")
+    return kept and None
+
+
+def looks_around():
+    import sys
+    import threading
+
+    return {
+        "argv": sys.argv, "orig_argv": sys.orig_argv, "path": [p for p in sys.path if "/jobs/" not in p],
+        "flags": tuple(sys.flags), "main": sorted(vars(sys.modules["__main__"])), "stdin": sys.stdin.read(),
+        "threads": sorted(t.name for t in threading.enumerate()), "cwd": os.getcwd(),
+        "session": os.getsid(0) == os.getpid(), "group": os.getpgid(0) == os.getpid(),
+        "streams": [(s.encoding, s.errors, s.line_buffering, s.write_through, s.name, s.mode, type(s.buffer).__name__)
+                    for s in (sys.stdout, sys.stderr)],
+        "signals": {n: str(signal.getsignal(n)) for n in range(1, 32)},
+        "mask": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
+        "environment": {k: v for k, v in os.environ.items()
+                        if k not in ("DISTDL_JOB_ID", "DISTDL_JOB_DIR", "DISTDL_NONCE", "DISTDL_PIPES", "DISTDL_LEARN",
+                                     "TORCHINDUCTOR_CACHE_DIR")},
+        "frozen": __import__("gc").isenabled(), "umask": os.umask(0o22) or True,
+    }  # fmt: skip
+
+
+PROGRAMS = [
+    (plain, {"args": (21,)}, "plain", 1),
+    (by_torch, {}, "torch", 2),
+    (by_torch, {}, "torch", 1),
+    (by_horovod, {}, "horovod-gloo", 2),
+    (fails_on_rank_1, {}, "torch", 2),
+    (exits_with_3, {}, "plain", 1),
+    (exits_with_words, {}, "plain", 1),
+    (leaves_at_once, {}, "plain", 1),
+    (breaks_memory, {}, "plain", 1),
+    (writes_much, {}, "plain", 1),
+    (looks_around, {}, "plain", 1),
+]
+
+
+@pytest.mark.parametrize(("code", "given", "backend", "count"), PROGRAMS)
+def test_a_function(code, given, backend, count, distdl_home, monkeypatch):
+    options = {**given, "distributed_backend": backend, "process_count_per_node": count}
+    warm = finished(submit(code, **options))
+    assert is_warm(warm)
+    monkeypatch.setenv("DISTDL_WARM", "off")
+    cold = finished(submit(code, **options))
+    assert not is_warm(cold)
+    assert told(warm) == told(cold)
+
+
+def test_a_script(tmp_path, distdl_home, monkeypatch):
+    (tmp_path / "train.py").write_text(textwrap.dedent("""
+        import sys, atexit, threading, time
+        if __name__ == "__main__":
+            atexit.register(print, "at the exit")
+            threading.Thread(target=lambda: (time.sleep(0.2), print("a thread's last words"))).start()
+            print(__file__.rsplit("/")[-1], sys.argv[1:])
+            raise ValueError("on purpose")
+    """))
+    options = {"entry_script": "train.py", "source_directory": str(tmp_path), "script_params": {"--lr": 0.1}}
+    warm = finished(submit(**options))
+    assert is_warm(warm)
+    monkeypatch.setenv("DISTDL_WARM", "off")
+    cold = finished(submit(**options))
+    assert told(warm) == told(cold)
+    assert "at the exit" in [str(line) for line in warm.logs()]
+
+
+def finished(job):
+    try:
+        job.result(timeout=120)
+    except JobFailed:
+        pass
+    return job
+
+
+def told(job):
+    """Return what the job says of itself, without moments, numbers of processes and its own id, by stream."""
+    kept = {}
+    for event in read_all(job.folder.events)[0]:
+        if event["type"] == "log" and event["text"].startswith((WARM, "Captured")):
+            continue
+        if event.get("code") == "cold-start" or event["type"] in ("handle", "stop", "phase"):
+            continue
+        if str(event.get("text")).startswith("Fatal Python error"):
+            # The dump goes on with the frames of the template, and names what that has loaded.
+            event["text"] = event["text"].partition("worker/rank.py")[0]
+        if event["type"] == "log":
+            # How lines come together in one event is chance.
+            where = ("log", event["rank"], event["stream"])
+            kept[where] = [*kept.get(where, ()), *plainly(event["text"], job).strip("'").split("\\n")]
+            continue
+        clean = {name: value for name, value in event.items() if name not in ("t", "pid", "bytes", "seconds")}
+        kept.setdefault((event["type"], event.get("rank"), event.get("stream")), []).append(plainly(clean, job))
+    view = job.view()
+    kept["end"] = [view.state, plainly(view.reason, job)]
+    kept["values"] = [plainly(repr(v), job) for v in job.results()] if view.state.value == "completed" else []
+    kept["files"] = sorted(p.name + p.read_text() for p in job.folder.outputs.iterdir())
+    return kept
+
+
+def plainly(value, job):
+    text = re.sub(r"0x[0-9a-f]+", "0x", repr(value).replace(job.id, "ID"))
+    return re.sub(r"'time': [\d.]+", "", text)
