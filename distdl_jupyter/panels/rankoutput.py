@@ -54,7 +54,7 @@ class CellOutput:
         self._fold = Fold(ranks)
         self._job = job
         self._quiet = quiet
-        self._publish = publish or _publish
+        self._publish = _publish if publish is None else publish
         self._display_id = uuid.uuid4().hex
         self._begun = time.monotonic()
         self._ended: dict[int, Error | None] = {}

@@ -1,8 +1,8 @@
 """What the ranks of one cell print, folded for reading: a line that several ranks print is shown once.
 
-Ranks run the same code, so their lines go side by side into slots. A rank's line goes into the next slot that holds the
-same text, or the same but for its numbers as many lines behind the last slot that it shares; else it gets a slot of its
-own, in order of rank. Each rank's own order is kept.
+Ranks run the same code, so their lines go side by side into slots. A rank's line goes into the slot that is as many
+lines behind the last one that it shares and says the same but for numbers, else into the next that says just the same;
+else it gets a slot of its own, in order of rank. Each rank's own order is kept.
 
 The newest slots are kept, the counts are of all. A line that is drawn over (a progress bar) is one, in its last shape.
 Text is made safe to show (``core.printable``) but not escaped for HTML. Pure: it knows no socket and no screen.
@@ -137,8 +137,8 @@ class Fold:
         waiting: list[Slot] = []
         at = 0
         for slot in own:
-            match = places.of(slot.lines[rank].text, at)
-            match = places.beside(slot, at, self._after(rank, slot), self._shared.get(rank)) if match is None else match
+            match = places.beside(slot, at, self._after(rank, slot), self._shared.get(rank))
+            match = places.of(slot.lines[rank].text, at) if match is None else match
             if match is None:
                 waiting.append(slot)
                 continue
