@@ -43,6 +43,7 @@ class LineSplitter:
         self._open = 0  # redraws already passed on for that line
         self._shown = b""
         self._new = False  # whether something of it came since it was shown
+        self._just_begun = False  # whether the line before ended since that was asked
 
     def feed(self, data: bytes) -> list[Item]:
         """Take the next bytes and return what is complete."""
@@ -51,17 +52,22 @@ class LineSplitter:
         if not cut:
             self._keep(data)
             return self._relieve() if self._size > self._limit else []
+        self._just_begun = True
         block = b"".join((*self._tail, data[:cut]))
         self._forget_tail()
         self._keep(data[cut:])
         return self._lines(block)
 
     def pending(self) -> list[Item]:
-        """Return the line that has not ended yet as a redrawn one, when it changed since the last call."""
-        if not self._new or not self._size or self.reports_only:
+        """Return the line that has not ended yet as a redrawn one, when it changed since the last call.
+
+        One that began since then is left alone unless it was drawn over: in a flood the next bytes end it.
+        """
+        tail = self._whole_tail()
+        begun, self._just_begun = self._just_begun, False
+        if not self._new or not tail or self.reports_only or (begun and b"\r" not in tail):
             return []
         self._new = False
-        tail = self._whole_tail()
         drawn = _cut(_last_drawn(tail)[:_SHOWN])
         if drawn == self._shown or (self._marker and self._marker[:1] in tail):
             return []

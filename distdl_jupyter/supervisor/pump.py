@@ -30,8 +30,8 @@ _READ, _ROUND = 1024 * 1024, 8 * 1024 * 1024
 _PIPES, _PIPE, _LEAST_PIPE = 16 * 1024 * 1024, 1024 * 1024, 64 * 1024
 #: Seconds between two rounds while something is written all the time, and rounds that may follow each other at once.
 _PAUSE, _BURST = 0.01, 20
-#: Seconds after which a line without an end is shown as it stands.
-_PENDING_AFTER = 0.3
+#: Seconds between two looks at lines without an end: one that is met again is shown as it stands.
+_PENDING_AFTER = 0.2
 #: Seconds for the last words of streams that somebody still holds open.
 _LAST = 1.0
 

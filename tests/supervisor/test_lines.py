@@ -277,3 +277,12 @@ def test_reports_alone_are_found_when_text_is_not_wanted_any_more():
     assert [item.data["type"] for item in items] == ["metric", "metric"]
     assert splitter.pending() == []
     assert items[-1].end == 5 + data.rindex(b"x" * 3 * MAX_LINE)
+
+
+def test_a_line_in_the_middle_of_a_flood_is_not_shown_before_its_end_but_one_that_stays_is():
+    splitter = LineSplitter(NONCE)
+    for n in range(5):
+        splitter.feed(b"whole\nhal" if n == 0 else b"f\nhal")
+        assert splitter.pending() == []
+    assert splitter.pending() == [Text("hal", redraws=1, end=6 + 4 * 5)]
+    assert splitter.feed(b"f\n") == [Text("half", redraws=1, closed=True, end=6 + 5 * 5)]
