@@ -20,6 +20,9 @@ def favourite(names: Sequence[str]) -> str:
 
 
 def spark(metric: MetricView | None) -> tuple[float | None, ...]:
-    """Return up to 40 means of a metric, spread over its steps, the newest last; () for fewer than two."""
+    """Return up to 40 means of a metric, spread over its steps, the newest last; () for fewer than two.
+
+    They have the digits that can be seen at that size: a list of a thousand jobs holds as many curves.
+    """
     means = metric.trail.to(metric.mean, _POINTS) if metric is not None else []
-    return tuple(finite(mean) for mean in means) if len(means) > 1 else ()
+    return tuple(finite(float(f"{mean:.4g}")) for mean in means) if len(means) > 1 else ()
