@@ -1,7 +1,6 @@
 """What ranks print, folded: equal lines once, each rank's own order kept, whatever the order of arrival."""
 
 import random
-import time
 
 import pytest
 
@@ -121,15 +120,3 @@ def test_ranks_in_words():
     assert spans([5, 0, 2, 1]) == "0-2,5"
     assert named([2]) == "rank 2"
     assert named([0, 2]) == "ranks 0,2"
-
-
-def test_folding_keeps_up_with_a_flood():
-    text = "".join(f"line {n}\n" for n in range(1000))
-    spent = {}
-    for rounds in (5, 50):
-        fold, begin = Fold(range(2)), time.perf_counter()
-        for _ in range(rounds):
-            fold.add(0, "out", text)
-            fold.add(1, "out", text)
-        spent[rounds] = time.perf_counter() - begin
-    assert spent[50] < 40 * spent[5] + 0.1, "what came before must not make it slower"
