@@ -25,7 +25,7 @@ export interface Changes {
   rows: readonly WireRow[];
   /** Lines that are being redrawn; they stand below all rows. */
   open: readonly WireRow[];
-  /** Rows below this number are forgotten. */
+  /** Number of the oldest row that the other side has at hand: so far a view can scroll. */
   first: number;
   /** Number of the next row to come. */
   next?: number;
@@ -38,8 +38,8 @@ export interface Changes {
 }
 
 /**
- * A sequence of rows at places from `from` to before `to`: the row's number, or in the sequence of one rank the number of
- * the line in its output. Places stay the same for ever; below `held` and in rare gaps there is no row (yet).
+ * A sequence of rows at places from `from` to before `to`, the row's number in the sequence of all ranks. Rows stay at their
+ * places while others come at either end; below `held` and in rare gaps there is no row (yet).
  */
 export interface Lines {
   readonly from: number;
@@ -50,10 +50,14 @@ export interface Lines {
 
 /** Milliseconds after which rows that could not be fetched are asked for again. */
 const AGAIN = 2000;
+/** Rows that are kept of a log that goes on and on, and most rows that are fetched besides by a reader who scrolls up. */
+const [MOST, FAR] = [120_000, 500_000];
 
 export class LogStore {
+  constructor(private readonly most = MOST, private readonly far = FAR) {}
+
   readonly #all = new Shelf();
-  readonly #ranks = new Map<number, Shelf>();
+  readonly #ranks = new Map<number, Printed>();
   /** The rows on stderr that a view asked for last, and of which rank. */
   #stderr: { rank: number | null; lines: Picked } | null = null;
   /** Rows older than those that are here, changed before they came. */
@@ -63,6 +67,17 @@ export class LogStore {
   #loading: Promise<void> | null = null;
   #failedAt = -Infinity;
   #age = 0;
+  /** Lines in the rows that are here, and in all rows up to the newest of them. */
+  #held = 0;
+  #counted = 0;
+  /** Whether there is nothing before the rows that are here, whatever the counts say. */
+  #exhausted = false;
+  /** How much lower the numbers of the oldest rows are on the other side: numbers that no row has are closed up here. */
+  #shift = 0;
+  /** What came since the other side began anew, while a reader looks at what is here. */
+  #next: LogStore | null = null;
+  /** Whether a reader looks at rows that must stay, though the other side goes on far ahead of them. */
+  #pinned = false;
   /** Number of the oldest row that the other side has. */
   first = 0;
   total = 0;
@@ -72,14 +87,37 @@ export class LogStore {
 
   /** Take a message in; `reset` forgets what was there before. */
   apply(changes: Changes, reset = false): void {
-    if (reset) this.#reset(changes);
-    if (changes.older) this.#older = changes.older;
-    for (const row of changes.rows) this.#put(row);
-    this.first = changes.first;
-    this.#forget();
-    this.#open = changes.open;
+    if (this.#next || (reset && this.#pinned && !this.#all.empty)) this.#putOff(changes, reset);
+    else {
+      if (reset) this.#reset(changes);
+      if (changes.older) this.#older = changes.older;
+      for (const row of changes.rows) this.#put(row);
+      this.first = changes.first;
+      this.#counted = changes.total;
+      this.#forget();
+      this.#open = changes.open;
+    }
     this.total = changes.total;
     this.errors = changes.errors;
+  }
+
+  #putOff(changes: Changes, reset: boolean): void {
+    const next = (this.#next ??= new LogStore(this.most, this.far));
+    const before = reset ? 0 : next.arrived;
+    if (reset) next.arrived = 0;
+    next.apply(changes, reset);
+    this.arrived += next.arrived - before;
+  }
+
+  /** Keep the rows that are here although the other side begins anew; undone, they make place for what came since. */
+  pin(on: boolean): void {
+    this.#pinned = on;
+    const next = this.#next;
+    if (on || !next) return;
+    this.#next = null;
+    const { arrived } = this;
+    this.apply(next.snapshot(), true);
+    this.arrived = arrived;
   }
 
   #reset(changes: Changes): void {
@@ -90,6 +128,8 @@ export class LogStore {
     this.#older = null;
     this.#loading = null;
     this.#age += 1;
+    this.#held = this.#shift = 0;
+    this.#exhausted = false;
   }
 
   #put(row: WireRow): void {
@@ -99,17 +139,16 @@ export class LogStore {
       if (this.#older) this.#early.set(n, row);
       return;
     }
-    if (!this.#all.at(n)) this.arrived += 1;
+    const known = this.#all.at(n);
+    if (!known) this.arrived += 1;
+    this.#held += weight(row) - (known ? weight(known) : 0);
     this.#all.put(n, row);
     this.#rank(row);
     this.#pick(row);
   }
 
   #rank(row: WireRow): void {
-    for (const [rank, shelf] of this.#ranks) {
-      const line = row[6][rank];
-      if (line !== undefined) shelf.put(line, row);
-    }
+    for (const [rank, shelf] of this.#ranks) if (row[6][rank] !== undefined) shelf.put(row);
   }
 
   #pick(row: WireRow): void {
@@ -117,25 +156,36 @@ export class LogStore {
   }
 
   #forget(): void {
-    const gone = this.#all.cut(this.first);
-    for (const [rank, shelf] of this.#ranks) {
-      for (const row of gone) if (row?.[6][rank] !== undefined) shelf.drop(row[6][rank]);
-      shelf.trim();
+    const first = this.#older ? this.#all.to - (this.#pinned ? this.far : this.most) : this.first;
+    const gone = this.#all.cut(first);
+    if (gone.length) {
+      for (const row of gone) if (row) this.#held -= weight(row);
+      for (const shelf of this.#ranks.values()) shelf.cut(first);
+      this.#stderr?.lines.cut(first);
+      this.#exhausted = false;
     }
-    this.#stderr?.lines.cut(this.first);
     for (const n of this.#early.keys()) if (n < this.first) this.#early.delete(n);
   }
 
-  /** Whether all rows that the other side has are here. */
+  /** How many lines there are before the rows that are here, so far as is known. */
+  get earlier(): number {
+    return this.#exhausted || this.#all.from <= 0 ? 0 : Math.max(0, this.#counted - this.#held);
+  }
+
+  /** Whether all rows that the other side has at hand are here. */
   get whole(): boolean {
     return !this.#older || this.#all.from <= this.first;
   }
 
-  /** Fetch some more of the older rows; true when there is news of them afterwards. Call it again until `whole`. */
-  async load(): Promise<boolean> {
-    if (this.whole || !this.#older || Date.now() - this.#failedAt < AGAIN) return false;
+  /**
+   * Fetch some more of the older rows; true when there is news of them afterwards. Call it again until `whole`, or
+   * `beyond` what the other side has at hand until there is nothing `earlier`.
+   */
+  async load(beyond = false): Promise<boolean> {
+    if (this.whole && !(beyond && this.earlier && this.#all.rows.length < this.far)) return false;
+    if (!this.#older || Date.now() - this.#failedAt < AGAIN) return false;
     const age = this.#age;
-    this.#loading ??= this.#older(this.#all.from).then(
+    this.#loading ??= this.#older(this.#all.from - this.#shift).then(
       (changes) => {
         if (age === this.#age) this.#prepend(changes.rows);
       },
@@ -151,11 +201,23 @@ export class LogStore {
   }
 
   #prepend(rows: readonly WireRow[]): void {
-    const older = rows.filter((row) => row[0] < this.#all.from).map((row) => newer(this.#early.get(row[0]), row));
+    const last = rows.at(-1);
+    if (!last) {
+      this.#exhausted = true;
+      this.#all.prepend([], this.first);
+      return;
+    }
+    if (this.whole) this.#shift = this.#all.from - 1 - last[0];
+    const shift = this.#shift;
+    const older = rows
+      .map((row) => newer(this.#early.get(row[0]), row))
+      .map((row): WireRow => (shift ? [row[0] + shift, ...row.slice(1)] as unknown as WireRow : row))
+      .filter((row) => row[0] < this.#all.from);
     for (const row of older) {
       this.#early.delete(row[0]);
-      this.#rank(row);
+      this.#held += weight(row);
     }
+    for (const [rank, shelf] of this.#ranks) shelf.prepend(older.filter((row) => row[6][rank] !== undefined));
     this.#all.prepend(older, this.first);
     const wanted = this.#stderr;
     wanted?.lines.prepend(older.filter((row) => isError(row, wanted.rank)));
@@ -183,11 +245,8 @@ export class LogStore {
   #shelf(rank: number): Lines {
     let shelf = this.#ranks.get(rank);
     if (!shelf) {
-      shelf = new Shelf();
-      for (const row of this.#all.rows) {
-        const line = row?.[6][rank];
-        if (row && line !== undefined) shelf.put(line, row);
-      }
+      shelf = new Printed(rank);
+      for (const row of this.#all.rows) if (row?.[6][rank] !== undefined) shelf.put(row);
       this.#ranks.set(rank, shelf);
     }
     return shelf;
@@ -256,7 +315,7 @@ class Shelf implements Lines {
 
   /** Put rows before all others, whose places are the numbers of the rows; from `first` on nothing is missing then. */
   prepend(rows: readonly WireRow[], first: number): void {
-    const begin = rows[0]?.[0] ?? first;
+    const begin = Math.min(this.from, rows[0]?.[0] ?? first);
     const chunk = new Array<WireRow | undefined>(this.from - begin).fill(undefined);
     for (const row of rows) chunk[row[0] - begin] = row;
     this.rows = chunk.concat(this.rows);
@@ -270,16 +329,66 @@ class Shelf implements Lines {
     this.from = place;
     return gone;
   }
+}
 
-  drop(place: number): void {
-    if (place >= this.from && place < this.to) this.rows[place - this.from] = undefined;
+/** The rows of one rank, in the order in which it printed them. */
+class Printed implements Lines {
+  from = 0;
+  #rows: WireRow[] = [];
+
+  constructor(private readonly rank: number) {}
+
+  get to(): number {
+    return this.from + this.#rows.length;
   }
 
-  /** Begin with a row. */
-  trim(): void {
-    let at = 0;
-    while (at < this.rows.length && !this.rows[at]) at += 1;
-    if (at) this.cut(this.from + at);
+  get held(): number {
+    return this.from;
+  }
+
+  at(place: number): WireRow | undefined {
+    return this.#rows[place - this.from];
+  }
+
+  put(row: WireRow): void {
+    const line = this.#line(row);
+    const last = this.#rows.at(-1);
+    // Nearly always it is the next line; one that was folded into an earlier row comes a little late.
+    if (!last || line > this.#line(last)) this.#rows.push(row);
+    else {
+      const at = this.#find(line);
+      this.#rows.splice(at, this.#line(this.#rows[at] ?? last) === line ? 1 : 0, row);
+    }
+  }
+
+  prepend(rows: readonly WireRow[]): void {
+    const older = [...rows].sort((a, b) => this.#line(a) - this.#line(b));
+    this.#rows = [...older, ...this.#rows];
+    this.from -= older.length;
+  }
+
+  /** Take away the oldest rows, those whose number is below `first`. */
+  cut(first: number): void {
+    let gone = 0;
+    while (gone < this.#rows.length && (this.#rows[gone]?.[0] ?? first) < first) gone += 1;
+    this.#rows.splice(0, gone);
+    this.from += gone;
+  }
+
+  #line(row: WireRow): number {
+    return row[6][this.rank] ?? 0;
+  }
+
+  /** Return where the first row stands whose line is not below one. */
+  #find(line: number): number {
+    let [low, high] = [0, this.#rows.length];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      const row = this.#rows[middle];
+      if (row && this.#line(row) < line) low = middle + 1;
+      else high = middle;
+    }
+    return low;
   }
 }
 
@@ -328,6 +437,9 @@ class Picked implements Lines {
     this.from += gone;
   }
 }
+
+/** How many lines a row stands for. */
+const weight = (row: WireRow): number => Object.keys(row[6]).length || 1;
 
 function isError(row: WireRow, rank: number | null): boolean {
   return row[3] === 'err' && row[5] === 0 && (rank === null || row[6][rank] !== undefined);

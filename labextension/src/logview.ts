@@ -22,6 +22,8 @@ const FOLDED = 6;
 const SLICE = 8;
 /** Above so many ranks, a list to choose from takes the place of the tabs. */
 const MAX_TABS = 8;
+/** The key of the line that says how many lines are not here. */
+const GAP = 'gap';
 
 /** What of a view outlives it, when a front end draws it anew. */
 export interface Place {
@@ -51,6 +53,8 @@ export class LogView {
   #from = 0;
   #of: number | null = null;
   #ofStderr = false;
+  /** The line above all rows that says how many there are before them; null while there is none. */
+  #gap: number | null = null;
   #search: LogSearch | null = null;
   #openMatches: number[] = [];
   #slice: ReturnType<typeof setTimeout> | undefined;
@@ -119,6 +123,7 @@ export class LogView {
   /** The store has changed, or the view came into sight: draw what is seen now. */
   refresh(): void {
     const folded = this.#folded();
+    this.store.pin(!this.place.follow && !folded);
     this.#drawBars(folded);
     this.#take(folded ? (this.#setting.failed?.rank ?? null) : this.place.rank, folded);
     this.#find();
@@ -133,7 +138,8 @@ export class LogView {
     const { from, to, held } = lines;
     this.#lines = { from, to, held, at: (place) => lines.at(place) };
     this.#open = stderr ? [] : this.store.open(rank);
-    const begin = folded ? Math.max(from, to + this.#open.length - FOLDED) : from;
+    this.#gap = !folded && this.store.whole && this.store.earlier ? from - 1 : null;
+    const begin = folded ? Math.max(from, to + this.#open.length - FOLDED) : (this.#gap ?? from);
     const moved = this.#of === rank && this.#ofStderr === stderr && !folded ? this.#from - begin : 0;
     this.#from = begin;
     this.#of = rank;
@@ -154,10 +160,11 @@ export class LogView {
   }
 
   /** Fetch older rows and draw them; again and again until there is no need. */
-  #load(): void {
-    if (this.store.whole) return;
-    void this.store.load().then((more) => {
-      if (more) this.refresh();
+  #load(beyond = false): void {
+    if (this.store.whole && !beyond) return;
+    const { earlier } = this.store;
+    void this.store.load(beyond).then((more) => {
+      if (more || this.store.earlier !== earlier) this.refresh();
     });
   }
 
@@ -276,7 +283,9 @@ export class LogView {
       const atEnd = at + this.#body.clientHeight >= this.#body.scrollHeight - HEIGHT / 2;
       if (atEnd !== this.place.follow && !this.#folded()) {
         this.place.follow = atEnd;
+        this.store.pin(!atEnd);
         this.#drawBars(this.#folded());
+        if (atEnd) this.refresh();
       }
     }
     this.#expected = at;
@@ -301,11 +310,28 @@ export class LogView {
     const first = this.#from + Math.max(0, Math.floor(top / HEIGHT) - SPARE);
     const end = Math.min(this.#end, this.#from + Math.ceil((top + this.#body.clientHeight) / HEIGHT) + SPARE);
     const kept = new Map<string, HTMLElement>();
-    for (let place = first; place < end; place += 1) this.#drawRow(place, kept);
+    for (let place = first; place < end; place += 1) {
+      if (place === this.#gap) this.#drawGap(place, kept);
+      else this.#drawRow(place, kept);
+    }
     for (const [key, element] of this.#drawn) if (!kept.has(key)) element.remove();
     this.#drawn = kept;
     const few = folded ? this.#end - this.#from < FOLDED : this.#body.clientHeight > 0 && first <= this.#lines.held;
     if (few) this.#load();
+    // Of all ranks there are always enough lines; those of one rank, or on stderr, may be far away.
+    if (kept.has(GAP) && this.place.rank === null && !this.place.stderr) this.#load(true);
+  }
+
+  /** Say how many lines there are before the rows that are here; they are fetched when this comes into sight. */
+  #drawGap(place: number, kept: Map<string, HTMLElement>): void {
+    const earlier = this.store.earlier;
+    const all = this.place.rank === null && !this.place.stderr;
+    const words = all ? _n('… %2 line not shown here', '… %2 lines not shown here', earlier, count(earlier)) : __('… earlier lines not shown here');
+    const element = this.#drawn.get(GAP) ?? onClick(h('button', { class: 'dd-ll-gap dd-num', type: 'button', title: __('Show earlier lines') }), () => this.#load(true));
+    if (!element.isConnected) this.#sheet.append(element);
+    setText(element, words);
+    element.style.top = `${(place - this.#from) * HEIGHT + PADDING}px`;
+    kept.set(GAP, element);
   }
 
   #drawRow(place: number, kept: Map<string, HTMLElement>): void {
@@ -387,7 +413,9 @@ export class LogView {
     if (this.place.follow) this.#current = this.#matchAt(this.#many - 1);
     const at = this.#matchOf(this.#current);
     const searching = !done || !this.store.whole;
-    setText(this.#found, `${at >= 0 ? count(at + 1) : 0} / ${count(this.#many)}${searching ? ' …' : ''}`);
+    const beyond = this.store.earlier > 0;
+    setText(this.#found, `${at >= 0 ? count(at + 1) : 0} / ${count(this.#many)}${searching ? ' …' : beyond ? '+' : ''}`);
+    assign(this.#found, { title: beyond ? __('The lines that are not shown here were not searched.') : '' });
     if (current !== this.#current) this.#draw();
     if (!done) this.#slice = setTimeout(() => this.#goOn(), 0);
     else this.#load();

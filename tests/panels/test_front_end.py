@@ -200,7 +200,7 @@ ERRORS = """(async () => {
     const rest = { open: [], first: 0, next: all.length, total: all.length, errors: {} };
     const message = (rows, more = {}) => ({ rows, ...rest, ...more });
     const older = async (before) => message(all.slice(Math.max(0, before - 40), before));
-    const store = new log.LogStore();
+    const store = new log.LogStore(170);
     const shown = (rank) => {
         const lines = store.lines(rank, true);
         return Array.from({ length: lines.to - lines.from }, (_, index) => lines.at(lines.from + index)[0]);
@@ -211,7 +211,7 @@ ERRORS = """(async () => {
     seen.push(shown(null));
     while (!store.whole) await store.load();
     seen.push(shown(null), shown(1));
-    store.apply(message([], { first: 30 }));
+    store.apply(message([]));
     seen.push(shown(1));
     return seen;
 })()"""
@@ -226,3 +226,74 @@ def test_the_lines_on_stderr_are_kept_while_rows_come_and_go_at_both_ends(node):
     assert whole == errors
     assert of_rank == [n for n in errors if n % 2]
     assert cut == [n for n in of_rank if n >= 30]
+
+
+FLOOD = """(async () => {
+    const row = (n, line) => [n, n, 0, 'out', `line ${line}`, 0, { 0: n + 1 }];
+    // 1,000 lines of which 700 to 899 were left out when the other side went on at a number far ahead of its own.
+    const early = Array.from({ length: 700 }, (_, n) => row(n, n));
+    const skipped = Array.from({ length: 200 }, (_, k) => row(59_800 + k, 700 + k));
+    const late = Array.from({ length: 100 }, (_, k) => row(60_000 + k, 900 + k));
+    const rest = { open: [], first: 60_000, next: 60_100, total: 1000, errors: {} };
+    const asked = [];
+    const older = async (before) => {
+        asked.push(before);
+        const piece = [late, skipped, early].find((rows) => rows[0][0] < before) ?? [];
+        return { ...rest, rows: piece.filter(([n]) => n < before).slice(-150) };
+    };
+    const store = new log.LogStore();
+    store.apply({ ...rest, rows: late.slice(-40), older }, true);
+    const seen = [[store.earlier, store.whole]];
+    while (!store.whole) await store.load();
+    seen.push([store.earlier, store.lines(null).from]);
+    while (store.earlier) await store.load(true);
+    const lines = store.lines(null);
+    seen.push([store.earlier, lines.to - lines.from, store.rows(null).map((one) => one.text)]);
+    seen.push(store.rows(0).map((one) => one.text));
+    store.apply({ ...rest, rows: [row(60_100, 1000)], next: 60_101, total: 1001 });
+    seen.push([store.earlier, store.rows(0).at(-1).text, store.rows(null).length, await store.load(true)]);
+    seen.push(asked);
+    return seen;
+})()"""
+
+
+def test_lines_that_were_left_out_are_fetched_and_stand_where_they_belong(node):
+    first, whole, all_, of_rank, more, asked = node(FLOOD)
+    assert first == [960, False]
+    assert whole == [900, 60_000]
+    assert all_ == [0, 1000, [f"line {n}" for n in range(1000)]]
+    assert of_rank == all_[2]
+    assert more == [0, "line 1000", 1001, False]
+    assert asked == [60_060, 60_000, 59_850, 59_800, *range(550, 0, -150)]
+
+
+PINNED = """(() => {
+    const row = (n) => [n, n, 0, 'out', `line ${n}`, 0, { 0: n + 1 }];
+    const rows = (from, to) => Array.from({ length: to - from }, (_, k) => row(from + k));
+    const message = (from, to) => ({ rows: rows(from, to), open: [], first: from, next: to, total: to, errors: {} });
+    const store = new log.LogStore(100);
+    const older = async () => message(0, 0);
+    const now = () => [store.rows(null)[0].n, store.rows(null).at(-1).n, store.arrived, store.total, store.earlier];
+    store.apply({ ...message(0, 50), older }, true);
+    store.pin(true);
+    const seen = [now()];
+    store.apply({ ...message(500, 520), older }, true);
+    store.apply(message(520, 530));
+    seen.push(now());
+    store.apply({ ...message(900, 1000), older }, true);
+    seen.push(now());
+    store.pin(false);
+    seen.push(now());
+    store.apply(message(1000, 1200));
+    seen.push(now());
+    return seen;
+})()"""
+
+
+def test_rows_that_a_reader_looks_at_stay_while_the_log_goes_far_ahead(node):
+    before, behind, far_behind, back, kept = node(PINNED)
+    assert before == [0, 49, 50, 50, 0]
+    assert behind == [0, 49, 80, 530, 0]
+    assert far_behind == [0, 49, 180, 1000, 0]
+    assert back == [900, 999, 180, 1000, 900]
+    assert kept == [1100, 1199, 380, 1200, 1100]

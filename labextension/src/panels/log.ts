@@ -7,7 +7,7 @@
  */
 import { Bin, tell, whenAttached, type Context, type Model } from '../anywidget';
 import { adopt } from '../dom';
-import { LogStore, type Changes } from '../logstore';
+import { LogStore, type Changes, type Older } from '../logstore';
 import { LogView, newPlace, type Setting } from '../logview';
 
 interface LogMessage extends Changes {
@@ -15,15 +15,35 @@ interface LogMessage extends Changes {
   seq: number;
   /** Set on the answer to a hello: for whom it is; it replaces everything. */
   viewer?: string;
+  /** Whether it replaces everything for all: too much is new, or the kernel went on far ahead. */
+  whole?: boolean;
 }
+
+/** The answer to a wish for the rows before a number. */
+interface OlderMessage extends Changes {
+  type: 'older';
+  viewer: string;
+  before: number;
+}
+
+/** Milliseconds that the kernel has to answer. */
+const PATIENCE = 10_000;
 
 export default () => {
   const viewer = Math.random().toString(36).slice(2);
   const store = new LogStore();
   const place = newPlace();
   const redraws = new Set<() => void>();
+  const wishes = new Map<number, (found: Changes) => void>();
   let seq = -1;
   let greeted = false;
+
+  const olderOf = (model: Model): Older => (before) =>
+    new Promise((resolve, reject) => {
+      setTimeout(() => reject(new Error('The kernel does not answer.')), PATIENCE);
+      wishes.set(before, resolve);
+      tell(model, 'older', { viewer, before });
+    });
 
   const take = (model: Model, message: LogMessage): void => {
     if (message.viewer !== undefined && message.viewer !== viewer) return;
@@ -34,8 +54,14 @@ export default () => {
       return;
     }
     seq = message.seq;
-    store.apply(message, whole);
+    const anew = whole || message.whole === true;
+    store.apply(anew ? { ...message, older: olderOf(model) } : message, anew);
     for (const redraw of redraws) redraw();
+  };
+  const answered = (message: OlderMessage): void => {
+    if (message.viewer !== viewer) return;
+    wishes.get(message.before)?.(message);
+    wishes.delete(message.before);
   };
   const takeTail = (model: Model): void => {
     const tail = model.get('tail') as Changes | Record<string, never>;
@@ -47,7 +73,9 @@ export default () => {
   return {
     initialize({ model }: { model: Model }): void {
       model.on('msg:custom', (message) => {
-        if ((message as { type: string }).type === 'log') take(model, message as LogMessage);
+        const { type } = message as { type: string };
+        if (type === 'log') take(model, message as LogMessage);
+        else if (type === 'older') answered(message as OlderMessage);
       });
       model.on('change:tail', () => takeTail(model));
       takeTail(model);
