@@ -26,6 +26,15 @@ _loop: asyncio.AbstractEventLoop | None = None
 
 def run(folder: Path, payload: Payload, sources: Sources) -> Any:
     """Run the payload and return the rank's value; whatever the code raises comes through."""
+    if "DISTDL_RAY" not in os.environ:
+        return _run(folder, payload, sources)
+    from distdl_jupyter.worker import lending
+
+    with lending.in_cluster(os.environ["DISTDL_RAY"]) as lends:
+        return None if lends else _run(folder, payload, sources)
+
+
+def _run(folder: Path, payload: Payload, sources: Sources) -> Any:
     if payload.kind == "ranks":
         from distdl_jupyter.worker.serving.loop import serve
 

@@ -1,0 +1,64 @@
+"""Ray: the nodes of a job are one Ray cluster, and rank 0 runs the code as its driver.
+
+One rank runs on each node: rank 0 starts the head, the others join and lend their machine until the driver has ended
+(``worker.lending``). ``ray.init()`` without arguments finds the cluster. Azure ML means the same by its distribution
+"Ray", where it starts the cluster itself.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from distdl_jupyter.backends.base import Backend, common_environment
+from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core.plan import Placement, Plan, RankPlace
+
+if TYPE_CHECKING:
+    from distdl_jupyter.core.spec import JobSpec
+
+
+class RayBackend(Backend):
+    """A Ray cluster of the job's nodes."""
+
+    name = "ray"
+    labels: ClassVar[dict[str, dict[str, Any]]] = {"ray": {}}
+    #: The head's own, that of its proxy for clients, which cannot be left out, and where the nodes meet.
+    ports = 3
+    #: Those of the agents on each node. Ray would look for some by itself, and the job's other programs too.
+    rank_ports = 4
+
+    def unavailable(self, options: Any) -> str:
+        """Ray must be installed; it is looked for without importing it."""
+        if find_spec("ray") is None:
+            return "Ray is not installed in this environment: run 'pip install distdl-jupyter[ray]'."
+        return ""
+
+    def modules(self, options: Any) -> tuple[str, ...]:
+        """Return Ray."""
+        return ("ray",)
+
+    def plan(self, spec: JobSpec, placement: Placement, options: Any) -> Plan:
+        """Tell every node where the head is, and which ports of its own it has."""
+        if spec.process_count_per_node != 1:
+            raise InvalidSpec(
+                "Ray shares out each node's CPUs and GPUs itself, so one process runs on a node.",
+                field="process_count_per_node",
+                hint="Set it to 1, and say with @ray.remote(num_cpus=..., num_gpus=...) what a task takes.",
+            )
+        return Plan(tuple(_environment(placement, place) for place in placement.ranks), started_as="ray")
+
+
+def _environment(placement: Placement, place: RankPlace) -> dict[str, str]:
+    node = {
+        "address": placement.address,
+        "ports": placement.ports,
+        "own_address": place.address,
+        "own_ports": place.ports,
+        "cpus": str(placement.cores_of(place)),
+    }
+    found = common_environment(placement, place)
+    if not placement.emulated:
+        found.pop("CUDA_VISIBLE_DEVICES", None)  # Ray gives its tasks all that the node has
+    return found | {"DISTDL_RAY": json.dumps(node), "RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0"}

@@ -1,0 +1,172 @@
+"""One node of a Ray cluster: ``ray start`` as a child, in a short folder of its own, and the end of all it has started.
+
+It knows nothing of jobs, and imports nothing of Ray (https://docs.ray.io/en/latest/cluster/cli.html, "ray start").
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+#: Ray's sockets lie below it, and a socket's path has 107 bytes at most; TMPDIR may be longer than that.
+_ROOT, _PREFIX = Path("/tmp"), "distdl-ray-"  # noqa: S108  a folder of the user's own, see _own_folder
+#: What ``ray start`` says when everything that it starts is up.
+_UP = "Ray runtime started."
+#: Seconds for that, and how often it is tried: Ray gives its own parts 15 s, which are not enough on a busy machine.
+_PATIENCE, _TRIALS = 120.0, 3
+#: Seconds in which a folder may be made and not be locked yet.
+_YOUNG = 60.0
+#: Seconds for an orderly end.
+_GRACE = 10.0
+#: Variables of this rank that mean nothing in a task of Ray, where training libraries set their own.
+_OF_THIS_RANK = frozenset(("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK",
+                           "OMP_NUM_THREADS", "DISTDL_RAY", "RAY_ADDRESS"))  # fmt: skip
+#: ``jsonschema`` imports it if it is there, as in every environment with Jupyter. It takes seconds of computing in each
+#: of Ray's processes, for a check of IRIs that Ray does not make.
+_LEFT_OUT = "rfc3987_syntax"
+
+
+class RayNotStarted(RuntimeError):
+    """Ray did not start on this node, or has ended by itself."""
+
+
+class RayNode:
+    """A context in which a node can be started; at its end nothing of it is left."""
+
+    def __init__(self, address: str, cpus: int, ports: Sequence[int]) -> None:
+        self._common = (
+            f"--node-ip-address={address}", f"--num-cpus={cpus}", f"--dashboard-agent-listen-port={ports[0]}",
+            f"--dashboard-agent-grpc-port={ports[1]}", f"--runtime-env-agent-port={ports[2]}",
+            f"--metrics-export-port={ports[3]}", "--disable-usage-stats", "--block",
+        )  # fmt: skip
+        self.folder = _ROOT / (_PREFIX + hashlib.sha256(os.environ["DISTDL_JOB_ID"].encode()).hexdigest()[:8])
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = -1
+
+    def __enter__(self) -> RayNode:
+        _remove_abandoned()
+        self._lock = _own_folder(self.folder)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop()
+        os.close(self._lock)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def start(self, *arguments: str) -> None:
+        """Start the node, and return when it is up. Raises RayNotStarted."""
+        for trial in range(_TRIALS):
+            log = self.folder / f"start-{os.getpid()}-{trial}.log"
+            self._begin(log, arguments)
+            if self._came_up(log):
+                return
+            self._stop()
+        raise RayNotStarted(f"Ray did not start on {os.uname().nodename}. It said last:\n{_tail(log)}")
+
+    def _begin(self, log: Path, arguments: Sequence[str]) -> None:
+        with log.open("wb") as file:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "ray.scripts.scripts", "start", *arguments, *self._common],
+                stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=self._environment(), start_new_session=True,
+            )  # fmt: skip
+
+    def _environment(self) -> dict[str, str]:
+        left_out = self.folder / "left-out"
+        left_out.mkdir(exist_ok=True)
+        (left_out / f"{_LEFT_OUT}.py").write_text("raise ImportError('left out')\n", encoding="utf-8")
+        kept = {name: value for name, value in os.environ.items() if name not in _OF_THIS_RANK}
+        path = os.pathsep.join(filter(None, (str(left_out), kept.get("PYTHONPATH"))))
+        # Ray would wait for running tasks, but at the end of a job nobody wants their results any more.
+        return kept | {"PYTHONPATH": path, "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}
+
+    def _came_up(self, log: Path) -> bool:
+        until = time.monotonic() + _PATIENCE
+        while self._process is not None and self._process.poll() is None and time.monotonic() < until:
+            if _UP in log.read_text(encoding="utf-8", errors="replace"):
+                return True
+            time.sleep(0.1)
+        return False
+
+    def check(self) -> None:
+        """Raise RayNotStarted when the node has ended by itself."""
+        if self._process is not None and self._process.poll() is not None:
+            raise RayNotStarted(f"Ray ended on {os.uname().nodename} with code {self._process.returncode}.")
+
+    def _stop(self) -> None:
+        """End everything that this node has started; its processes share a session."""
+        if self._process is None:
+            return
+        session = self._process.pid
+        for name in (signal.SIGTERM, signal.SIGKILL):
+            if self._process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    self._process.send_signal(name)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(_GRACE)
+        _end_session(session)
+        self._process = None
+
+
+def _end_session(session: int) -> None:
+    """Kill what is left of a session, and wait until it is gone."""
+    until = time.monotonic() + _GRACE
+    while (left := list(_members(session))) and time.monotonic() < until:
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.05)
+
+
+def _members(session: int) -> Iterator[int]:
+    listed = subprocess.run(["ps", "-A", "-o", "pid="], capture_output=True, text=True, check=False).stdout
+    for pid in map(int, listed.split()):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if os.getsid(pid) == session and not _is_dead(pid):
+                yield pid
+
+
+def _is_dead(pid: int) -> bool:
+    """Say whether a process has ended and only its parent has not noticed (Linux; elsewhere it is not known)."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"Z"
+    return False
+
+
+def _own_folder(folder: Path) -> int:
+    """Make a folder that nobody else can read and return a descriptor that says it is in use. Raises OSError."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    if os.fstat(descriptor).st_uid != os.getuid():
+        os.close(descriptor)
+        raise PermissionError(f"{folder} belongs to somebody else: remove it, or let its owner do so.")
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    return descriptor
+
+
+def _remove_abandoned() -> None:
+    """Remove folders of nodes that were killed."""
+    for folder in _ROOT.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                seen = os.fstat(descriptor)
+                if seen.st_uid == os.getuid() and time.time() - seen.st_mtime > _YOUNG:
+                    shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(descriptor)
+
+
+def _tail(log: Path) -> str:
+    with contextlib.suppress(OSError):
+        return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-8:])
+    return ""
