@@ -49,6 +49,8 @@ class Program:
 
 #: Forks this process into a program; None as its answer means: this one has to be started as a new interpreter.
 fork: Callable[[Program], Process | None] | None = None
+#: Why programs were not forked although others are, each the end of a sentence; whoever tells them takes them out.
+reasons: list[str] = []
 
 
 def start(program: Program) -> Process:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters import forking, identity, processes, stagers
-from distdl_jupyter.clusters.base import Context, Exit, Run, Start, Stream
+from distdl_jupyter.clusters.base import Context, Exit, Remark, Run, Start, Stream
 from distdl_jupyter.clusters.forking import Program
 from distdl_jupyter.clusters.readiness import await_line
 from distdl_jupyter.core.errors import LaunchFailed
@@ -117,6 +117,13 @@ class LocalRun(Run):
             raise LaunchFailed(f"{service.name} did not start.", output=said.strip()[-2000:])
         os.set_blocking(read, False)
         self._streams.append(Stream(read, None, "out"))
+
+    def remarks(self) -> list[Remark]:
+        """Say, once, why ranks were started as new interpreters although the supervisor was not."""
+        said = [Remark("info", f"Processes of this job start cold, because {why}.", "cold-start")
+                for why in dict.fromkeys(forking.reasons)]  # fmt: skip
+        forking.reasons.clear()
+        return said
 
     def alive(self) -> list[int]:
         """Return every living process of the job but its services."""

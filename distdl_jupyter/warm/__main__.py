@@ -32,7 +32,9 @@ def main() -> None:
     """Import, then serve until something ends the template."""
     room = Room()
     text = sys.stdin.read()
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
     order = json.loads(text)
     _take_environment(order["environment"])
     where = place.of()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import json
 import os
@@ -123,28 +122,22 @@ def make(where: Place, folder: JobFolder | None = None) -> None:
     """Start a template, unless one lives; with ``folder`` its work begins when that job runs. Raises OSError."""
     environment = _inherited()
     where.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with where.log.open("ab") as log:
+    order = {"environment": environment, "job": str(folder.path.absolute()) if folder else ""}
+    # In memory and whole before the start: the process that submits may end at once.
+    with where.log.open("ab") as log, open(os.memfd_create("order"), "w+b") as given:  # noqa: PTH123 - a descriptor
+        given.write(json.dumps(order).encode())
+        given.seek(0)
         process = subprocess.Popen(
             [where.python, "-u", "-P", "-m", "distdl_jupyter.warm", mark.argument()],
-            stdin=subprocess.PIPE,
+            stdin=given,
             stdout=log,
             stderr=log,
             env={**_shown(environment), **mark.variables()},
             cwd=where.folder,
             start_new_session=True,
         )
-    assert process.stdin is not None, "it was asked for"
-    order = json.dumps({"environment": environment, "job": str(folder.path.absolute()) if folder else ""})
-    threading.Thread(target=_hand_over, args=(process, order), name="distdl-template", daemon=True).start()
-
-
-def _hand_over(process: subprocess.Popen[bytes], order: str) -> None:
-    """Write the order, which may be longer than a pipe holds, and reap the template when it has ended."""
-    assert process.stdin is not None, "it was asked for"
-    with contextlib.suppress(OSError):
-        process.stdin.write(order.encode())
-        process.stdin.close()
-    process.wait()
+    # A child that ended stays a zombie until somebody waits for it; nobody else here would.
+    threading.Thread(target=process.wait, name="reap-template", daemon=True).start()
 
 
 def _shown(environment: Mapping[str, str]) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sys
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -47,8 +48,14 @@ def begin(folder: JobFolder, lock: JobLock, secret_variables: Mapping[str, str],
 
 
 def _applies(spec: JobSpec) -> bool:
-    # A job inside of a rank is one of that rank's processes and must not live on elsewhere.
-    return spec.cluster == "local" and "DISTDL_JOB_ID" not in os.environ and not settings.switched_off()
+    # Elsewhere a forked rank could not be found by its job's mark (see ``mark``). A job inside of a rank is one of that
+    # rank's processes and must not live on elsewhere.
+    return (
+        sys.platform == "linux"
+        and spec.cluster == "local"
+        and "DISTDL_JOB_ID" not in os.environ
+        and not settings.switched_off()
+    )
 
 
 def _note(folder: JobFolder, where: place.Place, reason: str) -> None:

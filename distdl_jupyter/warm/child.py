@@ -40,6 +40,7 @@ def _open_streams() -> None:
         raw.name = f"<{name}>"
         # As `python -u` has them: nothing waits in a buffer.
         stream = io.TextIOWrapper(raw, "utf-8", errors, "\n", line_buffering=True, write_through=True)
+        stream.mode = "w"  # type: ignore[misc]  # Python sets it too, where it opens them
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
 

@@ -44,7 +44,7 @@ class Stamps:
         self._seen = 0
 
     def take(self, modules: Iterable[ModuleType]) -> None:
-        """Remember the files of these modules and, anew, the folders of ``sys.path``."""
+        """Remember the files of these modules and the folders of ``sys.path``, each as it was first seen."""
         for path in filter(None, map(file_of, modules)):
             self._stamps.setdefault(path, _stamp(path))
         for folder in sys.path:

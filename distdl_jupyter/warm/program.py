@@ -68,7 +68,8 @@ class Forker:
 
     def __call__(self, program: Program) -> Forked | None:
         """Fork into a program; None when it has to be started as a new interpreter."""
-        if self._doubt(program):
+        if doubt := self._doubt(program):
+            forking.reasons.append(doubt)
             return None
         given = os.pipe() if program.stdin == subprocess.PIPE else None
         sys.stdout.flush()
@@ -81,18 +82,21 @@ class Forker:
         os.close(given[0])
         return Forked(pid, os.fdopen(given[1], "wb"))
 
-    def _doubt(self, program: Program) -> bool:
-        arguments = program.arguments
-        return (
-            os.path.abspath(arguments[0]) != os.path.abspath(sys.executable)  # noqa: PTH100 - links are kept
-            or tuple(arguments[1:3]) != _BEFORE
-            or not _can_enter(program.directory)
-            or ("DISTDL_RANK" in program.environment and threads.wanted(program.environment) is None)
-            or bool(self._prepared.differing(program.environment))
-            # What was injected into the template lives by its end, which a forked process does not have.
-            or any(program.environment.get(name) for name in parting._INJECTED)  # noqa: SLF001 - said once, there
-            or doubts.threads() > 1
-        )
+    def _doubt(self, program: Program) -> str:
+        """Return why this program cannot be forked, "" when it can; that it cannot be started at all is told later."""
+        arguments, environment = program.arguments, program.environment
+        if os.path.abspath(arguments[0]) != os.path.abspath(sys.executable) or tuple(arguments[1:3]) != _BEFORE:  # noqa: PTH100 - links are kept
+            return "it runs under another Python"
+        if not _can_enter(program.directory):
+            return "its working directory cannot be entered"
+        if "DISTDL_RANK" in environment and threads.wanted(environment) is None:
+            return "its number of threads cannot be set after a fork"
+        if name := self._prepared.differing(environment):
+            return f"its environment variable {name} has another value than when the template was made"
+        # What was injected into the template lives by its end, which a forked process does not have.
+        if any(environment.get(name) for name in parting._INJECTED):  # noqa: SLF001 - said once, there
+            return "a library is injected into it (LD_PRELOAD)"
+        return "the supervisor has started threads" if doubts.threads() > 1 else ""
 
     def _become(self, program: Program, stdin: int) -> None:
         environment = program.environment

@@ -36,7 +36,7 @@ def _template(where: place.Place) -> list[str]:
     held = f"{size(alone)} of memory, {size(shared)} with what it shares" if shared else "an unknown amount of memory"
     return [
         f"The template for {where.python} was started {ago(max(0.0, time.time() - own['since']))} (pid {own['pid']}).",
-        f"It has imported {plural(own['modules'], 'module')} ({listing(own['loads']) or 'no framework yet'}) and holds {held}.",
+        f"It has imported {plural(own['modules'], 'module')} ({listing(own['loads']) or 'no framework'}); it has {held}.",
         f"It has started {plural(own['jobs'], 'job')}, of which {own['running']} run now.",
     ]
 

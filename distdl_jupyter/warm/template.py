@@ -91,7 +91,6 @@ class Template:
     def serve(self) -> None:
         """Answer until something ends it. Raises Ended, Unfit, OSError."""
         wake = _wake_on_child()
-        signal.signal(signal.SIGTERM, _end)
         self._listen()
         while True:
             assert self._socket is not None, "it listens, but while it learns"
@@ -162,15 +161,19 @@ class Template:
             return
         with connection:
             connection.settimeout(_PATIENCE)
-            if sockets.peer_uid(connection) != os.getuid():
-                return
-            with contextlib.suppress(wire.Broken, OSError):
-                message, descriptors = wire.receive(connection)
-                try:
-                    self._answer(connection, message, descriptors)
-                finally:
-                    for fd in descriptors:
-                        os.close(fd)
+            if sockets.peer_uid(connection) == os.getuid():
+                self._converse(connection)
+
+    def _converse(self, connection: socket.socket) -> None:
+        descriptors: list[int] = []
+        try:
+            message, descriptors = wire.receive(connection)
+            self._answer(connection, message, descriptors)
+        except (wire.Broken, OSError, KeyError, TypeError) as error:
+            sys.stderr.write(f"A conversation ended early: {error!r}.\n")
+        finally:
+            for fd in descriptors:
+                os.close(fd)
 
     def _answer(self, connection: socket.socket, message: dict[str, Any], descriptors: list[int]) -> None:
         kind = message.get("type")
@@ -223,10 +226,6 @@ class Template:
                 name for name in ("torch", "horovod.torch", "torch._dynamo", "tensorflow") if name in sys.modules
             ],
         }
-
-
-def _end(*_: object) -> None:
-    raise Ended("it got a signal")
 
 
 def _wake_on_child() -> int:

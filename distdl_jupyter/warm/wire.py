@@ -37,6 +37,10 @@ def receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
         for fd in found:
             os.close(fd)
         raise Broken(str(error)) from error
+    if not isinstance(message, dict):
+        for fd in found:
+            os.close(fd)
+        raise Broken("the message is no object")
     return message, found
 
 

@@ -20,17 +20,17 @@ from tests.warm.conftest import cold_reason, is_warm, revive
 pytestmark = [pytest.mark.timeout(300), pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="Linux")]
 
 
-def waits(seconds=120):
+def waits(seconds=120, environment=None):
     import subprocess
 
-    child = subprocess.Popen(["sleep", "600"], env={}, start_new_session=True)
+    child = subprocess.Popen(["sleep", "600"], env=environment, start_new_session=True)
     print("running", flush=True)
     time.sleep(seconds)
     return child
 
 
-def started(**options):
-    job = submit(waits, **{"distributed_backend": "torch", "process_count_per_node": 2, **options})
+def started(kwargs=None, **options):
+    job = submit(waits, kwargs=kwargs, **{"distributed_backend": "torch", "process_count_per_node": 2, **options})
     wait_for(lambda: sum(str(line) == "running" for line in job.logs()) == job.spec.process_count, what="the ranks")
     return job
 
@@ -58,7 +58,7 @@ def test_ranks_carry_the_mark_and_their_names_and_the_supervisor_does_not(distdl
 
 
 def test_a_cancel_ends_everything_gently(distdl_home):
-    job = started(stop_grace_seconds=5)
+    job = started({"environment": {}}, stop_grace_seconds=5)
     job.cancel()
     job.wait(60)
     assert job.state is State.CANCELED

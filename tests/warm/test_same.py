@@ -99,7 +99,7 @@ def looks_around():
         "mask": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
         "environment": {k: v for k, v in os.environ.items()
                         if k not in ("DISTDL_JOB_ID", "DISTDL_JOB_DIR", "DISTDL_NONCE", "DISTDL_PIPES", "DISTDL_LEARN",
-                                     "TORCHINDUCTOR_CACHE_DIR")},
+                                     "TORCHINDUCTOR_CACHE_DIR", "KMP_DUPLICATE_LIB_OK")},  # torch's import sets these
         "frozen": __import__("gc").isenabled(), "umask": os.umask(0o22) or True,
     }  # fmt: skip
 
