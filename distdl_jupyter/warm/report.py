@@ -33,10 +33,10 @@ def _template(where: place.Place) -> list[str]:
             return [f"A template for {where.python} is being prepared."]
         return [f"No template runs for {where.python}; the next job makes one, and `distdl warm start` does so now."]
     shared, alone = memory(own["pid"])
-    held = f"{size(alone)} of memory, {size(shared)} with what it shares" if shared else "an unknown amount of memory"
+    held = f"{size(alone)} of memory ({size(shared)} with what it shares)" if shared else "an unknown amount of memory"
     return [
         f"The template for {where.python} was started {ago(max(0.0, time.time() - own['since']))} (pid {own['pid']}).",
-        f"It has imported {plural(own['modules'], 'module')} ({listing(own['loads']) or 'no framework'}); it has {held}.",
+        f"It has {held}, and {plural(own['modules'], 'module')}: {listing(own['loads']) or 'no framework'}.",
         f"It has started {plural(own['jobs'], 'job')}, of which {own['running']} run now.",
     ]
 
