@@ -36,6 +36,9 @@ class Line(NamedTuple):
     piece: int
 
 
+_BEGIN = Line("", 0, 0)
+
+
 @dataclass(slots=True, eq=False)
 class Slot:
     """The lines of some ranks that belong side by side; ``pattern`` is their text without numbers."""
@@ -174,16 +177,18 @@ class Fold:
 
 
 class _Places:
-    """Where slots are found by the text and the pattern of their lines."""
+    """Where slots are found by the text of their lines, and by the number that a rank gave them."""
 
     def __init__(self, slots: Sequence[Slot]) -> None:
         self._slots = slots
         self._texts: dict[str, list[int]] = {}
-        self._patterns: dict[str, list[int]] = {}
+        self._numbers: dict[tuple[int, int], int] = {}
         for place, slot in enumerate(slots):
             for text in {line.text for line in slot.lines.values()}:
                 self._texts.setdefault(text, []).append(place)
-            self._patterns.setdefault(slot.pattern, []).append(place)
+            for rank, line in slot.lines.items():
+                self._numbers[rank, line.number] = place
+        self._ranks = {rank for rank, _ in self._numbers}
 
     def of(self, text: str, at: int) -> int | None:
         """Return the next place from ``at`` on that holds the text."""
@@ -192,10 +197,14 @@ class _Places:
         return found[n] if n < len(found) and found[n] - at < _REACH else None
 
     def beside(self, slot: Slot, at: int, after: int, since: Slot | None) -> int | None:
-        """Return the next place whose lines are the same but for numbers, equally far behind the slot ``since``."""
-        found = self._patterns.get(slot.pattern, ())
-        near = found[bisect_left(found, at) : bisect_left(found, at + _REACH)]
-        return next((place for place in near if _after(self._slots[place], since) == after), None)
+        """Return the place from ``at`` on that comes equally far behind ``since`` and is the same but for numbers."""
+        found = -1
+        for rank in self._ranks:
+            begun = since.lines.get(rank) if since else _BEGIN
+            place = self._numbers.get((rank, begun.number + after), -1) if begun else -1
+            if place >= at and self._slots[place].pattern == slot.pattern:
+                found = place if found < 0 else min(found, place)
+        return found if found >= 0 else None
 
 
 def _slot(rank: int, stream: str, text: str, number: int, piece: int) -> Slot:

@@ -1,0 +1,167 @@
+"""%%ranks and %dist_ranks in a real kernel, with real ranks."""
+
+import os
+import signal
+
+import pytest
+
+from distdl_jupyter import jobs, ranks
+from distdl_jupyter.core.state import State
+from tests.conftest import wait_for
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture
+def started(kernel):
+    """A kernel with three plain ranks."""
+    ran = kernel.ok("%dist_ranks start -p 3 -b torch")
+    assert ran.text.startswith("3 ranks are ready after ")
+    yield kernel
+    if (left := ranks.current()) is not None:
+        left.job.cancel(now=True)
+        left.job.wait()
+
+
+def plain(ran):
+    return ran.shown[-1]["text/plain"] if ran.shown else ""
+
+
+def test_without_ranks_one_sentence_says_how_to_start_them(shared_kernel):
+    error = shared_kernel.run("%%ranks\n1").error
+    assert error == "JobNotFound: No ranks are alive. %dist_ranks start -p 2 starts two."
+    assert "No ranks are alive" in shared_kernel.ok("%dist_ranks").value["text/plain"]
+    assert "it can start, stop, restart" in shared_kernel.run("%dist_ranks begin").error
+    assert "runs a cell on them" not in shared_kernel.ok("%dist_ranks?").text
+    assert "%%ranks 0,2" in shared_kernel.ok("%%ranks?").pager
+    assert "--distributed-backend" in shared_kernel.ok("%%distributed?").pager
+    assert "--on-ranks" in shared_kernel.ok("%%distributed?").pager
+
+
+def test_output_and_values_are_folded_and_names_stay(started):
+    ran = started.ok("%%ranks\nprint('hello')\nprint('I am', rank)\nx = rank + 1\nworld_size")
+    assert plain(ran).splitlines() == ["[0-2] hello", "[0] I am 0", "[1] I am 1", "[2] I am 2"]
+    assert len(ran.shown) == 1, "a short cell is drawn once"
+    assert ran.value["text/plain"] == "[0-2] 3"
+    assert "0-2" in ran.value["text/html"]
+    assert started.ok("sum(_)").value["text/plain"] == "9"
+    ran = started.ok("%%ranks 0,2\nx")
+    assert ran.value["text/plain"].splitlines() == ["[0] 1", "[2] 3"]
+    assert started.ok("dict(_)").value["text/plain"] == "{0: 1, 2: 3}"
+    assert started.ok("%%ranks 1-2 --quiet -o values\nprint('unseen'); x * 10").shown == []
+    assert started.ok("dict(values)").value["text/plain"] == "{1: 20, 2: 30}"
+    ran = started.ok("%%ranks\nx;")
+    assert (ran.value, ran.shown) == (None, [])
+    assert jobs()[0].spec.kind == "ranks"
+    assert "I am 1" in started.ok("%dist_logs --rank 1").text
+
+
+def test_names_go_to_the_ranks_and_come_back(started):
+    started.ok("data = {'a': 1}\n%dist_ranks push data")
+    assert started.ok("%%ranks\ndata['a'] += rank; data['a']").value["text/plain"].splitlines()[2] == "[2] 3"
+    assert started.ok("%dist_ranks pull data").value["text/plain"] == "[{'a': 1}, {'a': 2}, {'a': 3}]"
+    assert started.ok("%dist_ranks pull data --ranks 1").value["text/plain"] == "{1: {'a': 2}}"
+    assert "no variable 'nothing'" in started.run("%dist_ranks push nothing").error
+    ran = started.run("other = 1\nget_ipython().run_cell_magic('ranks', '', 'other')")
+    assert "`%dist_ranks push other` sends it" in plain(ran)
+    assert started.ok("%%distributed --on-ranks\nimport os\nother, os.environ['RANK']").value["text/plain"] == (
+        "[0] (1, '0')\n[1] (1, '1')\n[2] (1, '2')")  # fmt: skip
+    assert "--process-count-per-node has no meaning" in started.run("%%distributed --on-ranks -p 2\n1").error
+
+
+def test_a_failure_names_rank_cell_and_line_and_stops_the_notebook(started):
+    ran = started.run("%%ranks\nprint('before')\nif rank == 1:\n    {}['label']")
+    assert ran.error.startswith("CellFailed: Rank 1 of 3 failed first: KeyError: 'label', in Cell [3] in quickstart")
+    assert "line 4" in ran.error
+    assert "Traceback" not in ran.traceback, "the output tells it already"
+    assert plain(ran).splitlines()[0] == "[0-2] before"
+    assert 'File "Cell [3] in quickstart.ipynb", line 4, in <module>' in plain(ran)
+    assert "➜" in ran.shown[-1]["text/html"]
+    ran = started.run("%%ranks\nnowhere")
+    assert ran.error.startswith("CellFailed: All 3 ranks failed alike: NameError")
+    for cell, words in (("!ls", "is a shell command"), ("%time 1", "is an IPython magic"), ("1 +", "no Python")):
+        assert words in started.run(f"%%ranks\n{cell}").error
+    assert "There is no rank 5: the ranks are 0 to 2." in started.run("%%ranks 5\n1").error
+    assert "names no ranks" in started.run("%%ranks all\n1").error
+    assert started.ok("%%ranks\nrank == rank").value["text/plain"] == "[0-2] True"
+
+
+def test_the_stop_button_reaches_the_code_on_the_ranks(started):
+    pressed = []
+
+    def during(_):
+        if not pressed:
+            pressed.append(True)
+            started.interrupt()
+
+    ran = started.run(
+        "%%ranks\nimport time\nkept = 7\nprint('up', flush=True)\nwhile True: time.sleep(0.1)", during=during
+    )
+    assert ran.error.startswith("Interrupted: The cell was interrupted; the ranks wait for the next one.")
+    assert ran.traceback.startswith("KeyboardInterrupt")
+    assert plain(ran).splitlines() == ["[0-2] up", "Interrupted on ranks 0-2."]
+    assert started.ok("%%ranks\nkept").value["text/plain"] == "[0-2] 7"
+
+
+def test_a_rank_that_failed_is_shown_while_the_others_wait(started):
+    seen = []
+
+    def during(_):
+        if not seen:
+            seen.append(True)
+            started.interrupt()
+
+    ran = started.run(
+        "%%ranks\nimport time\nif rank == 1: raise ValueError('bad')\nwhile True: time.sleep(.1)", during=during
+    )
+    assert "Rank 1 of 3 failed first: ValueError: bad" in ran.shown[0]["text/plain"]
+    assert "Ranks 0,2 still run" in ran.shown[0]["text/plain"]
+    assert "Ranks 0,2: KeyboardInterrupt" in plain(ran)
+
+
+def test_ranks_outlive_the_kernel(started):
+    started.ok("%%ranks\nkept = rank * 10")
+    first = ranks.current().id
+    started.manager.restart_kernel(now=True)
+    started.client.wait_for_ready(timeout=120)
+    started.ok("%load_ext distdl_jupyter")
+    assert started.ok("%dist_ranks").value["text/plain"].startswith("3 ranks are alive from before, for ")
+    ran = started.ok("%%ranks\nkept")
+    assert ran.text.startswith("Using 3 ranks alive from before (")
+    assert ran.value["text/plain"] == "[0] 0\n[1] 10\n[2] 20"
+    assert started.ok("%%ranks\n1").text == "", "it is said once"
+    assert "alive already" in started.run("%dist_ranks start -p 2").error
+    assert "3 ranks are ready" in started.ok("%dist_ranks restart").text
+    assert ranks.current().id != first
+    assert started.run("%%ranks\nkept").error.startswith("CellFailed")
+    assert "3 ranks ended" in started.ok("%dist_ranks stop").text
+    assert jobs()[0].state is State.COMPLETED
+    assert "The ranks were stopped. Start new ones with %dist_ranks start" in started.run("%%ranks\n1").error
+
+
+def test_a_rank_that_dies_ends_them_with_its_reason(started):
+    ran = started.run(
+        "%%ranks\nimport os, time\nprint('here')\ntime.sleep(.3)\nif rank == 2: os.kill(os.getpid(), 9)\ntime.sleep(60)"
+    )
+    assert "Rank 2 of 3 failed first: ended by SIGKILL" in ran.traceback
+    assert plain(ran).startswith("[0-2] here")
+    wait_for(lambda: jobs()[0].state is State.FAILED)
+    told = started.ok("%dist_ranks").value["text/plain"]
+    assert "ended by SIGKILL" in told
+    assert "No ranks are alive." in told
+    assert "ended by SIGKILL" in started.run("%%ranks\n1").traceback
+    assert "2 ranks are ready" in started.ok("%dist_ranks start -p 2 -b torch").text
+    assert started.ok("%%ranks\nrank").value["text/plain"] == "[0] 0\n[1] 1"
+    status = started.ok("%dist_ranks").value["text/plain"]
+    assert status.startswith("2 ranks are alive, for ")
+    assert status.splitlines()[1].split() == ["Rank", "Process", "Memory"]
+    os.kill(int(status.splitlines()[2].split()[1]), signal.SIGKILL)
+    wait_for(lambda: jobs()[0].state is State.FAILED)
+
+
+def test_a_flood_leaves_its_end_and_says_where_the_rest_is(started):
+    ran = started.ok("%%ranks\nfor n in range(20_000): print('line', n)")
+    told = plain(ran).splitlines()
+    assert told[-1] == "[0-2] line 19999"
+    assert told[0].startswith("57,000 earlier lines left out; %dist_logs ")
+    assert len(told) == 1001
