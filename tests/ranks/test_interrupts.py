@@ -128,10 +128,8 @@ def test_ranks_that_hear_no_interrupt_are_named_and_a_second_one_ends_the_sessio
     second.join()
     assert time.monotonic() - begin < 60
     (notice,) = told.notices()
-    assert notice.startswith(
-        "Rank 1 still runs 1 s after the interrupt, perhaps in a collective whose peers are gone. "
-    )
-    assert notice.endswith("Interrupt again to end the ranks.")
+    assert notice.startswith("Rank 1 still runs 1 s after the interrupt, perhaps in a collective")
+    assert notice.endswith("whose peers are gone. Interrupt again to end the ranks.")
     assert session.state() == "ended"
     assert session.job.state.value == "canceled"
 

@@ -37,7 +37,8 @@ def encode(header: dict[str, Any], body: bytes | bytearray | memoryview = b"") -
 class Reader:
     """Puts messages together from what a socket gives.
 
-    ``strict`` allows short headers without a body only: for an end that has not yet said who it is.
+    ``strict`` allows one short header without a body only, for an end that has not yet said who it is; what came
+    behind it is left until ``strict`` is taken back.
     """
 
     def __init__(self, *, strict: bool = False) -> None:
@@ -47,8 +48,8 @@ class Reader:
     def feed(self, data: bytes) -> list[Message]:
         """Take bytes and return the messages that are complete now. Raises Broken."""
         self._data += data
-        found = []
-        while (message := self._next()) is not None:
+        found: list[Message] = []
+        while not (self.strict and found) and (message := self._next()) is not None:
             found.append(message)
         return found
 

@@ -50,18 +50,19 @@ class Line:
             with contextlib.suppress(OSError, frames.Broken):
                 self._connection.settimeout(_GREETING_PATIENCE)
                 reader = frames.Reader(strict=True)
-                rest = self._admit(reader)
-                for message in rest:
-                    self._heard(self, message)
-                while data := self._connection.recv(_READ):
+                self._admit(reader)
+                data = b""
+                while True:
                     for message in reader.feed(data):
                         self._heard(self, message)
+                    if not (data := self._connection.recv(_READ)):
+                        return
         finally:
             self.open = False
             self._outbox.put(None)
 
-    def _admit(self, reader: frames.Reader) -> list[frames.Message]:
-        """Wait for the token and answer it; return what came behind it. Raises Broken for anything else."""
+    def _admit(self, reader: frames.Reader) -> None:
+        """Wait for the token and answer it. Raises Broken for anything else."""
         found: list[frames.Message] = []
         while not found:
             data = self._connection.recv(4096)
@@ -73,7 +74,6 @@ class Line:
         reader.strict = False
         self._connection.settimeout(None)
         self.say(self._greeting)
-        return found[1:]
 
     def _send(self) -> None:
         with contextlib.suppress(OSError):

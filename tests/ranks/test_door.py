@@ -1,0 +1,141 @@
+"""Nobody but the user's own processes that know the job's folder gets a word in."""
+
+import json
+import os
+import socket
+import stat
+
+import pytest
+
+from distdl_jupyter.core.errors import DistDLError
+from distdl_jupyter.ranks import found, link
+from distdl_jupyter.worker.serving import door
+from distdl_jupyter.worker.serving.frames import Reader, encode
+from tests.conftest import wait_for
+
+
+def note(session, rank=0):
+    return json.loads((session.job.folder.path / "serving" / f"rank-{rank}.json").read_text())
+
+
+def connected(path):
+    stranger = socket.socket(socket.AF_UNIX)
+    stranger.settimeout(30)
+    stranger.connect(path)
+    return stranger
+
+
+def hung_up(stranger):
+    with stranger:
+        try:
+            return stranger.recv(4096) == b""
+        except ConnectionResetError:
+            return True
+
+
+def mode(path):
+    return stat.S_IMODE(os.lstat(path).st_mode)
+
+
+def test_sockets_and_tokens_are_the_users_own(shared):
+    said = note(shared)
+    assert mode(said["socket"]) == 0o600
+    assert mode(os.path.dirname(said["socket"])) == 0o700
+    folder = shared.job.folder.path
+    assert [mode(path) for path in (folder, folder / "serving", folder / "serving" / "rank-0.json")] == [
+        0o700, 0o700, 0o600,
+    ]  # fmt: skip
+    assert note(shared, 1)["token"] != said["token"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        encode({"do": "hello", "token": "wrong"}),
+        encode({"do": "hello"}),
+        encode({"do": "run", "id": 1, "code": "1", "filename": "x", "title": "x"}),
+        encode({"do": "hello", "token": "wrong"}, b"a pickle"),
+        [b"GET / HTTP/1.1\r\n\r\n"],
+        [b"\xff" * 64],
+        encode({"do": "hello", "token": "x" * 100_000}),
+    ],
+)
+def test_who_does_not_know_the_token_is_hung_up_on(shared, words):
+    stranger = connected(note(shared)["socket"])
+    for piece in words:
+        try:
+            stranger.sendall(piece)
+        except BrokenPipeError:
+            break
+    assert hung_up(stranger)
+    assert dict(shared.run("rank").values) == {0: 0, 1: 1}
+
+
+def test_nothing_is_opened_before_the_token(shared, tmp_path):
+    """A pickle behind a wrong greeting is never loaded, whatever it would do."""
+    trap = tmp_path / "opened"
+    evil = b"cposix\nsystem\n(S'touch " + str(trap).encode() + b"'\ntR."
+    asked = {"do": "push", "id": 1, "names": ["x"]}
+    stranger = connected(note(shared)["socket"])
+    stranger.sendall(b"".join([*encode({"do": "hello", "token": "wrong"}), *encode(asked, evil)]))
+    assert hung_up(stranger)
+    friend = connected(note(shared)["socket"])
+    friend.sendall(b"".join([*encode({"do": "hello", "token": note(shared)["token"]}), *encode(asked, evil)]))
+    reader, said = Reader(), []
+    while len(said) < 2:
+        data = friend.recv(4096)
+        assert data
+        said += reader.feed(data)
+    friend.close()
+    assert [message.header["say"] for message in said] == ["hello", "done"]
+    assert trap.exists(), "the trap itself works"
+
+
+def test_a_rank_hangs_up_on_another_user_without_reading(tmp_path, monkeypatch):
+    tmp_path.chmod(0o700)
+    one = door.Door(tmp_path, tmp_path, 0)
+    stranger, friend = connected(str(one.path)), connected(str(one.path))
+    real = os.getuid()
+    answers = iter([real + 1, real])
+    monkeypatch.setattr(door, "peer_uid", lambda _connection: next(answers))
+    accepted = one.accept()
+    assert hung_up(stranger)
+    friend.close()
+    accepted.close()
+    one.socket.close()
+    one.close()
+    assert not one.path.exists()
+
+
+def test_a_kernel_says_nothing_to_another_users_socket(shared, monkeypatch):
+    monkeypatch.setattr(link.sockets, "peer_uid", lambda _connection: os.getuid() + 1)
+    with pytest.raises(DistDLError, match="Somebody else listens at"):
+        link.linked(shared.job.folder, 0)
+
+
+@pytest.mark.parametrize("wrong", [0o755, 0o770])
+def test_a_rank_listens_in_a_private_folder_only(tmp_path, wrong):
+    tmp_path.chmod(wrong)
+    with pytest.raises(PermissionError, match="its owner alone may enter"):
+        door.Door(tmp_path, tmp_path, 0)
+
+
+def test_sockets_of_killed_ranks_are_swept(shared, runtime):
+    folder = runtime / "distdl"
+    left = folder / "ranks-20200101-000000-aaaa-0.sock"
+    with socket.socket(socket.AF_UNIX) as gone:
+        gone.bind(str(left))
+    found.sweep()
+    assert not left.exists()
+    assert os.path.exists(note(shared)["socket"])
+
+
+def test_a_client_that_never_reads_makes_no_rank_wait(shared):
+    said = note(shared)
+    deaf = connected(said["socket"])
+    deaf.sendall(b"".join(encode({"do": "hello", "token": said["token"]})))
+    fields = {"code": "'y' * 50_000_000", "filename": "<deaf>", "title": "deaf", "label": "deaf"}
+    deaf.sendall(b"".join(encode({"do": "run", "id": 5, **fields})))
+    wait_for(lambda: shared.state() == "idle")
+    assert dict(shared.run("rank").values) == {0: 0, 1: 1}
+    deaf.close()
