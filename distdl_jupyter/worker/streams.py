@@ -2,11 +2,17 @@
 
 Under ``mpirun`` the streams of all ranks are merged into one, so the job offers named pipes for each rank. They are the
 first thing that a rank opens: what is printed before belongs to nobody.
+
+Each line leaves the process whole and at once, as at a terminal: none is lost when it crashes, and a print is one write
+and not one for each of its words. What has no end yet follows within ``PARTIAL`` seconds.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
+import select
 import sys
 import time
 from pathlib import Path
@@ -15,6 +21,8 @@ from pathlib import Path
 PATIENCE = 30.0
 #: Seconds between the request to end and the end, when the lifeline breaks.
 GRACE = 2.0
+#: Seconds after which text without a line's end leaves the process.
+PARTIAL = 0.1
 #: Exit code of a rank whose lifeline broke and that did not end on request.
 ORPHANED = 70
 
@@ -27,8 +35,8 @@ def adopt(pipes: Path | None, rank: int) -> None:
     if pipes is not None:
         for fd, name in ((1, "out"), (2, "err")):
             _replace(fd, pipes / f"rank-{rank}.{name}")
-        _watch(pipes / "alive")
-    _write_at_once()
+    _write_whole_lines()
+    _attend(None if pipes is None else pipes / "alive")
 
 
 def _replace(fd: int, path: Path) -> None:
@@ -58,32 +66,75 @@ def _open_for_writing(path: Path) -> int:
             return pipe
 
 
-def _write_at_once() -> None:
-    """Let printed text leave the process at once, and let no character be unprintable."""
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(encoding="utf-8", errors="backslashreplace", write_through=True)  # type: ignore[union-attr]
+#: This process's own streams, whatever training code has put in their place since.
+_own: list[io.TextIOWrapper] = []
 
 
-def _watch(path: Path) -> None:
-    """Start the thread that ends this process when the last writer of the named pipe ``path`` is gone.
+def _write_whole_lines() -> None:
+    """Let printed lines leave the process at once, and let no character be unprintable."""
+    if not _own:
+        os.register_at_fork(before=flush)  # a child would print again what is waiting
+    sys.stdout = sys.__stdout__ = _by_line(1, "<stdout>")  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = _by_line(2, "<stderr>")  # type: ignore[misc]
+    _own[:] = [sys.stdout, sys.stderr]
+
+
+def _by_line(fd: int, name: str) -> io.TextIOWrapper:
+    """Return a stream as Python makes them for a terminal.
+
+    Its buffer also writes on where a signal cut a write short: what Python makes unbuffered loses the rest then.
+    """
+    raw = io.FileIO(fd, "w", closefd=False)
+    raw.name = name
+    text = io.TextIOWrapper(
+        io.BufferedWriter(raw), encoding="utf-8", errors="backslashreplace", newline="\n", line_buffering=True
+    )
+    text.mode = "w"  # type: ignore[misc]
+    return text
+
+
+def flush() -> None:
+    """Let what was printed without a line's end leave the process."""
+    for stream in _own:
+        with contextlib.suppress(OSError, ValueError, RuntimeError):  # nobody reads; it was closed; in a handler
+            stream.flush()
+
+
+def _attend(lifeline: Path | None) -> None:
+    """Start the thread that flushes and, with a pipe ``lifeline``, ends this process when its last writer is gone.
 
     The writer must have opened it before the rank starts: without a writer the end is at once.
     """
-    if not path.exists():
-        return
     import threading
 
-    # Without O_NONBLOCK the open itself would wait for a writer, forever when that one has died.
-    pipe = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    os.set_blocking(pipe, True)
-    threading.Thread(target=_await_end, args=(pipe,), name="distdl-lifeline", daemon=True).start()
+    pipe = None
+    if lifeline is not None and lifeline.exists():
+        # Without O_NONBLOCK the open itself would wait for a writer, forever when that one has died.
+        pipe = os.open(lifeline, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    threading.Thread(target=_keep_up, args=(pipe,), name="distdl-lifeline", daemon=True).start()
 
 
-def _await_end(pipe: int) -> None:
+def _keep_up(pipe: int | None) -> None:
+    waiting = select.poll()
+    if pipe is not None:
+        waiting.register(pipe, select.POLLIN)
+    # It is read each time, because poll() tells of no end where the last writer was gone before the pipe was opened.
+    while pipe is None or not _has_ended(pipe):
+        waiting.poll(PARTIAL * 1000)
+        flush()
+    _end()
+
+
+def _has_ended(pipe: int) -> bool:
+    try:
+        return not os.read(pipe, 4096)
+    except BlockingIOError:
+        return False
+
+
+def _end() -> None:
     import signal
 
-    while os.read(pipe, 4096):
-        pass
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(GRACE)
     os._exit(ORPHANED)

@@ -3,6 +3,9 @@
 import os
 import select
 import signal
+import socket
+import subprocess
+import sys
 
 import pytest
 
@@ -102,6 +105,83 @@ def test_processes_of_the_rank_do_not_hold_the_lifeline(folder, pipes):
     os.close(opened.pop("alive"))
     assert process.wait(timeout=60) == -signal.SIGTERM
     ranks.end(process)
+
+
+# what is printed ------------------------------------------------------------------------------
+
+
+def writes(folder, code):
+    """Return what each write of a rank brought, for its standard output: packets keep them apart."""
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    process = ranks.start(folder.cell(f"import os, sys, time\n{code}"), stdout=its, stderr=subprocess.DEVNULL)
+    its.close()
+    found = []
+    while piece := ours.recv(1 << 20):
+        if not piece.startswith(b"\x1e"):
+            found.append(piece)
+    ours.close()
+    process.wait(timeout=60)
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="macOS has no packets between its own processes")
+def test_a_print_is_one_write_whatever_it_is_made_of(folder):
+    assert writes(folder, "for n in (1, 2): print('step', n, 'loss', 0.5)") == [
+        b"step 1 loss 0.5\n",
+        b"step 2 loss 0.5\n",
+    ]
+
+
+@pytest.mark.parametrize("end", ["os._exit(3)", "os.kill(os.getpid(), 11)", "os.abort()"])
+def test_no_line_that_was_printed_before_a_crash_is_lost(folder, end):
+    code = f"import os, sys\nfor n in range(1000): print('line', n)\nprint('to err', file=sys.stderr)\n{end}"
+    ended = ranks.run(folder.cell(code))
+    assert ended.out.splitlines() == [f"line {n}" for n in range(1000)]
+    assert ended.err.startswith("to err\n")
+
+
+def test_text_without_a_line_s_end_arrives_while_the_code_goes_on(folder, pipes):
+    path, opened = pipes
+    code = "import sys, time\nprint('loading ...', end='')\nsys.stderr.buffer.write(b'bytes')\ntime.sleep(600)"
+    process = ranks.start(folder.cell(code), DISTDL_PIPES=str(path))
+    until_said(opened["rank-0.out"], b"loading ...")
+    until_said(opened["rank-0.err"], b"bytes")
+    os.close(opened.pop("alive"))
+    process.wait(timeout=60)
+    ranks.end(process)
+
+
+def test_a_forked_child_does_not_repeat_what_was_not_flushed(folder):
+    code = """
+import os
+print("begun", end=" ")
+if os.fork() == 0:
+    print("child")
+    os._exit(0)
+os.wait()
+print("parent")
+"""
+    assert sorted(ranks.run(folder.cell(code)).out.split()) == ["begun", "child", "parent"]
+
+
+def test_a_write_that_a_signal_cuts_short_goes_on(folder, pipes):
+    path, opened = pipes
+    code = """
+import signal
+signal.signal(signal.SIGALRM, lambda *_: None)
+signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
+for n in range(20):
+    print(f"{n:03}" + "x" * 300_000)
+signal.setitimer(signal.ITIMER_REAL, 0)
+"""
+    process = ranks.start(folder.cell(code), DISTDL_PIPES=str(path))
+    said = b""
+    while said.count(b"\n") < 20 + said.count(b"\x1e") or process.poll() is None:
+        if select.select([opened["rank-0.out"]], [], [], 0.2)[0]:
+            said += os.read(opened["rank-0.out"], 50_000)
+    ranks.end(process)
+    lines = [line for line in said.decode().split("\n") if line and not line.startswith("\x1e")]
+    assert lines == [f"{n:03}" + "x" * 300_000 for n in range(20)]
 
 
 def until_said(fd, words):
