@@ -258,4 +258,6 @@ def only_one(place: Place, patience: float = 5.0) -> int | None:
                 return None
             time.sleep(0.05)
         else:
+            os.ftruncate(fd, 0)
+            os.write(fd, str(os.getpid()).encode())
             return fd

@@ -1,10 +1,11 @@
 """One template for all tests of this folder: every job of them is started warm unless its test says otherwise."""
 
 import os
+import types
 
 import pytest
 
-from distdl_jupyter import submit
+from distdl_jupyter import client
 from distdl_jupyter.clusters import processes
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.warm import asking, learned, place
@@ -14,7 +15,7 @@ from tests.conftest import until_gone, wait_for
 
 def needs_everything():
     import horovod.torch as hvd
-    import numpy
+    import numpy as np
     import torch
     import torch.distributed
 
@@ -23,7 +24,22 @@ def needs_everything():
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
     model(torch.randn(2, 2)).sum().backward()
     optimizer.step()
-    return numpy.zeros(1)
+    return np.zeros(1)
+
+
+def submit(function=None, *args, **options):
+    """Submit a function as a notebook's own: as one of this package it would take all tests along."""
+    return client.submit(function and as_of_a_notebook(function), *args, **options)
+
+
+def as_of_a_notebook(function):
+    if not isinstance(function, types.FunctionType):
+        return function
+    seen = {name: value for name, value in function.__globals__.items() if isinstance(value, types.ModuleType)}
+    own = types.FunctionType(function.__code__, {**seen, "__name__": "__main__"}, function.__name__)
+    own.__module__, own.__qualname__ = "__main__", function.__name__
+    own.__defaults__ = function.__defaults__
+    return own
 
 
 @pytest.fixture(scope="session")

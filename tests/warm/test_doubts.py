@@ -7,10 +7,9 @@ import textwrap
 
 import pytest
 
-from distdl_jupyter import submit
 from distdl_jupyter.warm import asking, learned, place
 from tests.conftest import wait_for
-from tests.warm.conftest import cold_reason, is_warm, revive
+from tests.warm.conftest import cold_reason, is_warm, revive, submit
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -38,10 +37,11 @@ def dice():
     import random
     import uuid
 
-    import numpy
+    import numpy as np
     import torch
 
-    return (random.random(), numpy.random.rand(), uuid.uuid4().hex, numpy.random.default_rng().random()), torch.rand(1).item()
+    own = random.random(), np.random.rand(), uuid.uuid4().hex, np.random.default_rng().random()
+    return own, torch.rand(1).item()
 
 
 def test_ranks_throw_different_dice_but_torchs_as_ever(distdl_home, monkeypatch):
@@ -119,7 +119,9 @@ def environment(tmp_path):
     """A virtual environment that sees this one's packages and may get its own."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
     python = tmp_path / "venv" / "bin" / "python"
-    own = subprocess.run([python, "-c", "import site; print(site.getsitepackages()[0])"], capture_output=True, text=True)
+    own = subprocess.run(
+        [python, "-c", "import site; print(site.getsitepackages()[0])"], capture_output=True, text=True
+    )
     here = subprocess.run([sys.executable, "-c", "import site; print(site.getsitepackages()[0])"], capture_output=True,
                           text=True)  # fmt: skip
     import distdl_jupyter
@@ -144,17 +146,15 @@ def install(python, tmp_path, version):
                     "--no-deps", "--no-index", source], check=True)  # fmt: skip
 
 
-def tiny():
-    import tinything
-
-    return tinything.VERSION
-
-
 def test_an_installed_package_is_seen_by_the_next_job(own_home, environment, tmp_path):
     code = textwrap.dedent("""
         import sys
         from distdl_jupyter import submit
-        from tests.warm.test_doubts import tiny
+
+        def tiny():
+            import tinything
+            return tinything.VERSION
+
         job = submit(tiny, distributed_backend="plain")
         print(job.result(timeout=120))
         print(*[n["text"] for n in job.view().notes if n.get("code") == "cold-start"])
@@ -184,8 +184,8 @@ def test_an_installed_package_is_seen_by_the_next_job(own_home, environment, tmp
 
 def test_a_module_that_starts_a_thread_is_left_out(own_home, environment, tmp_path):
     site = next((tmp_path / "venv" / "lib").glob("python*")) / "site-packages"
-    (site / "restless.py").write_text("import threading, time\n"
-                                      "threading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n")  # fmt: skip
+    restless = "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
+    (site / "restless.py").write_text(restless)
     (site / "curious.py").write_text("import os\nALL = dict(os.environ)\n")
     where = place.of(str(environment))
     learned.Learned(where.learned).add(["restless", "curious", "json", "not_there"])

@@ -4,9 +4,8 @@ import os
 
 import pytest
 
-from distdl_jupyter import submit
 from distdl_jupyter.clusters import processes
-from tests.warm.conftest import is_warm
+from tests.warm.conftest import is_warm, submit
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -10,12 +10,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from distdl_jupyter import submit
 from distdl_jupyter.clusters import processes
 from distdl_jupyter.core.state import State
 from distdl_jupyter.warm import asking, mark, place, settings, wire
 from tests.conftest import until_gone, wait_for
-from tests.warm.conftest import cold_reason, is_warm, revive
+from tests.warm.conftest import cold_reason, is_warm, revive, submit
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="Linux")]
 
@@ -36,8 +35,8 @@ def started(kwargs=None, **options):
 
 
 def supervisor_of(job):
-    return next(p for p in psutil.process_iter(["cmdline"])
-                if "distdl_jupyter.supervisor" in (p.info["cmdline"] or ()) and str(job.folder.path) in p.info["cmdline"])  # fmt: skip
+    wanted = {"distdl_jupyter.supervisor", str(job.folder.path)}
+    return next(p for p in psutil.process_iter(["cmdline"]) if wanted <= set(p.info["cmdline"] or ()))
 
 
 def test_ranks_carry_the_mark_and_their_names_and_the_supervisor_does_not(distdl_home):
@@ -117,8 +116,10 @@ def targets(pid):
 
 def test_many_submitters_at_once(distdl_home):
     jobs = []
+
     def one(number):
         jobs.append((number, submit(abs, (-number,), distributed_backend="plain")))
+
     threads = [threading.Thread(target=one, args=(n,)) for n in range(4)]
     for thread in threads:
         thread.start()
@@ -198,7 +199,7 @@ def test_an_unused_template_ends(own_home):
 def test_a_template_ends_with_its_socket_and_with_its_data_directory(own_home):
     import shutil
 
-    for remove in (lambda: place.of().socket.unlink(), lambda: shutil.rmtree(own_home)):
+    for remove in (place.of().socket.unlink, lambda: shutil.rmtree(own_home)):
         asking.make(place.of())
         said = asking.wait_until_ready(place.of())
         remove()
@@ -214,8 +215,8 @@ def test_there_is_one_template_at_most(own_home):
 
 
 def templates(home):
-    return [p.pid for p in psutil.process_iter(["cmdline"])
-            if "distdl_jupyter.warm" in (p.info["cmdline"] or ()) and p.environ().get("DISTDL_HOME") == str(home)]  # fmt: skip
+    found = [p for p in psutil.process_iter(["cmdline"]) if "distdl_jupyter.warm" in (p.info["cmdline"] or ())]
+    return [p.pid for p in found if p.environ().get("DISTDL_HOME") == str(home)]
 
 
 def test_switched_off_nothing_is_asked_and_nothing_said(distdl_home, monkeypatch):

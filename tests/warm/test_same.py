@@ -1,5 +1,6 @@
 """A job that starts warm is the same job: same events, results, log, exits, errors as one that starts cold."""
 
+import contextlib
 import os
 import re
 import signal
@@ -7,10 +8,10 @@ import textwrap
 
 import pytest
 
-from distdl_jupyter import JobFailed, submit
+from distdl_jupyter import JobFailed
 from distdl_jupyter.core.events import read_all
 from distdl_jupyter.warm.supervisor import WARM
-from tests.warm.conftest import is_warm
+from tests.warm.conftest import is_warm, submit
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -131,14 +132,16 @@ def test_a_function(code, given, backend, count, distdl_home, monkeypatch):
 
 
 def test_a_script(tmp_path, distdl_home, monkeypatch):
-    (tmp_path / "train.py").write_text(textwrap.dedent("""
+    (tmp_path / "train.py").write_text(
+        textwrap.dedent("""
         import sys, atexit, threading, time
         if __name__ == "__main__":
             atexit.register(print, "at the exit")
             threading.Thread(target=lambda: (time.sleep(0.2), print("a thread's last words"))).start()
             print(__file__.rsplit("/")[-1], sys.argv[1:])
             raise ValueError("on purpose")
-    """))
+    """)
+    )
     options = {"entry_script": "train.py", "source_directory": str(tmp_path), "script_params": {"--lr": 0.1}}
     warm = finished(submit(**options))
     assert is_warm(warm)
@@ -149,10 +152,8 @@ def test_a_script(tmp_path, distdl_home, monkeypatch):
 
 
 def finished(job):
-    try:
+    with contextlib.suppress(JobFailed):
         job.result(timeout=120)
-    except JobFailed:
-        pass
     return job
 
 
