@@ -57,6 +57,7 @@ def _environment(placement: Placement, place: RankPlace) -> dict[str, str]:
         "own_address": place.address,
         "own_ports": place.ports,
         "cpus": str(placement.cores_of(place)),
+        "shares_machine": placement.emulated and place.rank != 0,
     }
     found = common_environment(placement, place)
     if not placement.emulated:

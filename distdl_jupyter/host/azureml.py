@@ -36,6 +36,8 @@ RESULTS = "distdl/results"
 #: Seconds in which a rank's last words may come out of its pipes when it has ended.
 _LAST_WORDS = 0.3
 _TICK = 0.5
+#: How a rank ends that has only lent its node.
+_ENDED_WELL = {"code": 0, "signal": None, "evidence": ""}
 
 
 class Who(NamedTuple):
@@ -83,12 +85,17 @@ class Spot(Place):
 
     def __init__(self, folder: Path, one: Who) -> None:
         super().__init__(folder)
-        if one.world_size != self.plan["ranks"]:
+        if one.world_size != (1 if self.leads_alone else self.plan["ranks"]):
             raise ValueError(f"Azure ML started {one.world_size} processes, but the job has {self.plan['ranks']} ranks")
         self.plan["python"] = sys.executable
         self.one = one
         self.node = os.uname().nodename
         self.words = seats(os.environ) | {"@cores@": str(max(1, (os.cpu_count() or 1) // self.plan["per_node"]))}
+
+    @property
+    def leads_alone(self) -> bool:
+        """Whether Azure ML starts this process alone: with Ray the other nodes lend their machines to its head."""
+        return bool(self.plan["started_as"] == "ray")
 
     def meet(self, services: Services, stopped: Stopping) -> None:
         """Find out where the ranks meet, when this job's have to. Raises NoMeeting."""
@@ -251,7 +258,21 @@ def main() -> int:
     if given.outputs:
         keep(folder / "outputs", Path(given.outputs))
     write(mixer.end(json.dumps(told)))
+    for rank in range(1, spot.plan["ranks"] if spot.leads_alone else 0):
+        write(Mixer(spot.plan["common"]["DISTDL_NONCE"], rank).head + mixer.end(json.dumps({**told, **_ENDED_WELL})))
     return code
+
+
+def speak_for_others(spot: Spot, back: bytes) -> None:
+    """Let a worker greet for each rank that only lends its node; ``back`` gives the word to this process's own rank.
+
+    No process of ours runs on those nodes. Raises OSError.
+    """
+    for rank in range(1, spot.plan["ranks"]):
+        lent = spot.common() | spot.of_rank(rank) | {"DISTDL_JOB_DIR": str(spot.folder), "DISTDL_RAY": "elsewhere"}
+        said = subprocess.run(spot.worker(), stdin=subprocess.DEVNULL, capture_output=True, env=lent, check=False)
+        write(Mixer(spot.plan["common"]["DISTDL_NONCE"], rank).head + said.stdout)
+    write(back)
 
 
 def _life(spot: Spot, mixer: Mixer, given: argparse.Namespace) -> tuple[int, dict[str, object]]:
@@ -263,6 +284,9 @@ def _life(spot: Spot, mixer: Mixer, given: argparse.Namespace) -> tuple[int, dic
     try:
         spot.meet(services, stopping)
         environment = spot.variables({spot.plan["data"][name]: where for name, where in data.items()})
+        if spot.leads_alone:
+            environment |= {"RAY_ADDRESS": "auto", "DISTDL_RAY": "platform"}
+            speak_for_others(spot, mixer.head)
         returncode = Rank(mixer).run(spot.worker(), environment, stopping)
     except (NoMeeting, OSError) as error:
         return 1, {"code": 1, "signal": None, "evidence": str(error), "node": spot.node}

@@ -43,6 +43,8 @@ class Node:
     own_address: str
     own_ports: tuple[int, ...]
     cpus: int
+    #: Whether another node of the job is on this machine, whose folder is this one's too.
+    shares_machine: bool
 
     @classmethod
     def of(cls, told: dict[str, Any]) -> Node:
@@ -50,7 +52,7 @@ class Node:
         identity = identify(os.environ)
         return cls(identity.rank, int(os.environ["DISTDL_WORLD_SIZE"]), identity.nonce, str(told["address"]),
                    tuple(map(int, told["ports"])), str(told["own_address"]), tuple(map(int, told["own_ports"])),
-                   int(told["cpus"]))  # fmt: skip
+                   int(told["cpus"]), bool(told["shares_machine"]))  # fmt: skip
 
     @property
     def hello(self) -> bytes:
@@ -119,7 +121,9 @@ def _lend(node: Node) -> Iterator[None]:
     _settings(node)
     _tell("rendezvous")
     with _at_rank_0(node) as connection, RayNode(node.own_address, node.cpus, node.own_ports) as ray:
-        ray.start(f"--address={node.address}:{node.ports[0]}")
+        # One reader of the tasks' output on a machine; two would show every line twice.
+        reader = ("--include-log-monitor=false",) if node.shares_machine else ()
+        ray.start(f"--address={node.address}:{node.ports[0]}", *reader)
         connection.sendall(b"in\n")
         _tell_ready(node.world_size)
         connection.settimeout(_STEP)

@@ -19,3 +19,12 @@ class TestHorovodGloo(BackendContract):
 class TestHorovodMpi(BackendContract):
     label = "horovod-mpi"
     ranks = 2
+
+
+class TestTensorFlow(BackendContract):
+    label = "tensorflow"
+
+
+class TestRay(BackendContract):
+    label = "ray"
+    ranks = 1

@@ -10,6 +10,7 @@ import json
 import re
 import shutil
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,10 +95,13 @@ def plan_data(spec: JobSpec, placement: Placement, plan: Plan, context: Context)
     hidden = (*spec.secret_variables, "DISTDL_JOB_DIR")
     own = {name: value for name, value in context.own.items() if name not in hidden}
     environments = [{**plan.environments[place.rank], **_identity(placement, place.rank)} for place in placement.ranks]
+    if plan.started_as == "ray":
+        environments = [_without_late(environment) for environment in environments]
     services = [{"name": one.name, "arguments": list(one.arguments), "ready": one.ready} for one in plan.services]
     return {
         "job": spec.id,
         "ranks": spec.process_count,
+        "started_as": plan.started_as,
         "per_node": spec.process_count_per_node,
         "grace": spec.stop_grace_seconds,
         "ports": len(placement.ports),
@@ -110,6 +114,11 @@ def plan_data(spec: JobSpec, placement: Placement, plan: Plan, context: Context)
         "launcher": None,
         "data": {source.name: source.variable for source in spec.data},
     }
+
+
+def _without_late(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what does not say where ranks meet: Azure ML makes the Ray cluster itself, and tells nobody its ports."""
+    return {name: value for name, value in environment.items() if not _LATE.search(value)}
 
 
 def _identity(placement: Placement, rank: int) -> dict[str, str]:

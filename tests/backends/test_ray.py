@@ -1,0 +1,129 @@
+"""The nodes of a job are a Ray cluster as long as the driver runs, and nothing of it stays."""
+
+import os
+import textwrap
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core.plan import Placement, RankPlace
+from distdl_jupyter.core.spec import JobSpec
+from distdl_jupyter.core.state import State
+from distdl_jupyter.core.store import JobStore
+from distdl_jupyter.registry import backend
+from distdl_jupyter.submission import submit_source
+from distdl_jupyter.worker import raynode
+from tests.conftest import wait_for
+from tests.frameworks import RAY
+
+SLEEPS = """
+    import time
+    import ray
+
+    @ray.remote(num_cpus=1)
+    def sleep():
+        time.sleep(600)
+
+    pending = sleep.remote()
+    print("tasks are under way", ray.cluster_resources()["CPU"])
+    ray.get(pending)
+"""
+
+
+def plan(nodes, per_node=1, gpu=None, emulated=False):
+    made, options = backend("ray", {})
+    spec = JobSpec(id="i", name="n", node_count=nodes, process_count_per_node=per_node, distributed_backend="ray")
+    places = tuple(RankPlace(rank, rank, f"n{rank}", 0, gpu=gpu, address=f"10.0.0.{rank}", ports=(1, 2, 3, 4))
+                   for rank in range(nodes))  # fmt: skip
+    return made.plan(spec, Placement(places, "10.0.0.0", (5, 6, 7), "eth0", emulated=emulated), options)
+
+
+def submit(code, **options):
+    return submit_source(textwrap.dedent(code).strip(), options={"distributed_backend": "ray", **options})
+
+
+def left_of(job):
+    """Return what still runs of a job and carries its mark, Ray's own processes included."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("DISTDL_JOB_ID") == job.id and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(" ".join(process.cmdline())[:100])
+        except psutil.Error:
+            continue
+    return found
+
+
+def said(job, rank=0):
+    return "\n".join(line.text for line in job.logs(rank=rank))
+
+
+def folders():
+    return {path for path in Path("/tmp").glob("distdl-ray-*") if path.stat().st_uid == os.getuid()}
+
+
+def test_one_process_runs_on_a_node_and_ray_shares_out_what_the_node_has():
+    made = plan(2, gpu=0)
+    assert made.started_as == "ray"
+    assert all("CUDA_VISIBLE_DEVICES" not in environment for environment in made.environments)
+    assert {environment["RAY_USAGE_STATS_ENABLED"] for environment in made.environments} == {"0"}
+    with pytest.raises(InvalidSpec) as refused:
+        plan(1, per_node=2)
+    assert refused.value.field == "process_count_per_node"
+    assert "@ray.remote" in refused.value.hint
+
+
+def test_emulated_nodes_keep_their_share_of_the_gpus():
+    assert plan(2, gpu=0, emulated=True).environments[0]["CUDA_VISIBLE_DEVICES"] == "0"
+
+
+@pytest.mark.timeout(600)
+def test_two_emulated_nodes_are_one_cluster_and_tasks_lines_are_in_the_drivers_log():
+    before = folders()
+    job = submit(RAY, node_count=2).wait(400)
+    assert job.results() == [{"squares": [0, 1, 4, 9], "nodes": 2}, None]
+    lines = [line for line in said(job).splitlines() if "square of" in line]
+    assert sorted(line.rpartition(" ")[2] for line in lines) == ["0", "1", "2", "3"], "each once"
+    assert left_of(job) == []
+    assert folders() <= before
+
+
+@pytest.mark.timeout(600)
+def test_canceling_leaves_nothing_of_ray():
+    before = folders()
+    job = submit(SLEEPS)
+    wait_for(lambda: "tasks are under way" in said(job) or job.state.ended, 240, "the driver's line")
+    assert any("raylet" in line for line in left_of(job))
+    job.cancel()
+    job.wait(120)
+    assert job.state is State.CANCELED
+    assert left_of(job) == []
+    assert folders() <= before
+    text = JobStore().find(job.id).events.read_text()
+    assert "left-behind" not in text, "the rank has ended it by itself"
+
+
+def test_a_folder_that_nobody_holds_any_more_is_removed(tmp_path, monkeypatch):
+    monkeypatch.setattr(raynode, "_ROOT", tmp_path)
+    old, young, held = (tmp_path / f"distdl-ray-{name}" for name in ("old", "young", "held"))
+    locks = [raynode._own_folder(folder) for folder in (old, young, held)]
+    for folder in (old, held):
+        os.utime(folder, (time.time() - 1000,) * 2)
+    os.close(locks[0])
+    os.close(locks[1])
+    raynode._remove_abandoned()
+    assert (old.exists(), young.exists(), held.exists()) == (False, True, True)
+    os.close(locks[2])
+
+
+def test_somebody_elses_folder_is_not_used(tmp_path):
+    folder = tmp_path / "distdl-ray-x"
+    folder.mkdir()
+    if os.getuid() != 0:
+        pytest.skip("only root can give a folder to somebody else")
+    os.chown(folder, 12345, 12345)
+    with pytest.raises(PermissionError, match="belongs to somebody else"):
+        raynode._own_folder(folder)

@@ -1,0 +1,31 @@
+"""TensorFlow and Ray on Azure ML, which has a distribution of its own for each."""
+
+import pytest
+
+from tests.clusters.azureml.test_azureml import events, lines, submit
+from tests.frameworks import RAY, TENSORFLOW
+
+pytestmark = [pytest.mark.timeout(600)]
+
+
+def asked(ml):
+    return next(iter(ml.jobs.values())).properties["distribution"]
+
+
+def test_tensorflow_trains_as_azures_own_workers(ml):
+    results = submit(ml, TENSORFLOW, backend="tensorflow").wait(240).results()
+    assert asked(ml) == {"distributionType": "TensorFlow", "parameterServerCount": 0, "workerCount": 2}
+    assert [one["rank"] for one in results] == [0, 1]
+    assert [one["total"] for one in results] == [3.0, 3.0]
+
+
+def test_ray_runs_the_code_on_the_head_and_the_other_nodes_lend(ml):
+    job = submit(ml, RAY, backend="ray").wait(400)
+    assert asked(ml)["distributionType"] == "Ray"
+    results = job.results()
+    assert results[0] == {"squares": [0, 1, 4, 9], "nodes": 2}
+    assert results[1:] == [None]
+    assert [event["rank"] for event in events(job) if event["type"] == "rank" and event["status"] == "ready"] == [1, 0]
+    assert {event["rank"]: event["code"] for event in events(job)
+            if event["type"] == "rank" and event["status"] == "ended"} == {0: 0, 1: 0}  # fmt: skip
+    assert lines(job, 1) == []
