@@ -49,6 +49,7 @@ class Ledger:
         self.greeted: set[int] = set()
         self.ready: set[int] = set()
         self.meeting: set[int] = set()
+        self._cells: dict[int, str] = {}
         self._origin: dict[str, int] = {}
         self.overheard: Callable[[str], None] = lambda _text: None
 
@@ -73,6 +74,15 @@ class Ledger:
         last = self.view.phases[-1] if self.view.phases else None
         if last is None or last.phase != phase or last.detail != detail:
             self.write("phase", phase=phase, detail=detail)
+
+    def cell(self, rank: int, label: str) -> None:
+        """Note what a rank that stays runs now ("": nothing), as the detail of its training."""
+        self._cells.pop(rank, None)
+        if label:
+            self._cells[rank] = label
+        if self.view.phases and self.view.phases[-1].phase == "train":
+            last = next(reversed(self._cells.values()), "")
+            self.phase("train", f"runs {last}" if last else "waits for a cell")
 
     def note(self, level: str, text: str, code: str = "") -> None:
         """Write a sentence for the user."""
@@ -212,6 +222,8 @@ def _note(ledger: Ledger, rank: int, report: dict[str, Any]) -> None:
 
 def _mark(ledger: Ledger, rank: int, report: dict[str, Any]) -> None:
     ledger.write("mark", rank=rank, **{name: report.get(name) for name in ("stream", "cell", "label", "ended")})
+    if report.get("stream") == "out":
+        ledger.cell(rank, "" if report.get("ended") else str(report.get("label") or "a cell"))
 
 
 def _result(ledger: Ledger, rank: int, report: dict[str, Any]) -> None:

@@ -227,3 +227,16 @@ def test_magics_and_what_is_no_python_are_refused_here(shared):
 def test_a_cell_may_fork_and_use_processes(shared):
     code = "import multiprocessing as m\nwith m.get_context('fork').Pool(2) as p:\n    got = p.map(abs, [-1, -2])\ngot"
     assert dict(shared.run(code).values) == {0: [1, 2], 1: [1, 2]}
+
+
+def test_the_job_tells_what_its_ranks_do(shared, told):
+    seen = []
+
+    def tell(event):
+        told(event)
+        seen.append(shared.job.view().phases[-1].detail)
+
+    shared.run("print('x')\nimport time\ntime.sleep(0.5)", label="In [8]", on_event=tell)
+    assert seen[0] == "runs In [8]"
+    wait_for(lambda: shared.job.view().phases[-1].detail == "waits for a cell")
+    assert shared.job.view().phases[-1].phase == "train"
