@@ -8,12 +8,14 @@ One rank runs on each node: rank 0 starts the head, the others join and lend the
 from __future__ import annotations
 
 import json
+from importlib import metadata
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from distdl_jupyter.backends.base import Backend, common_environment
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.plan import Placement, Plan, RankPlace
+from distdl_jupyter.worker import raynode
 
 if TYPE_CHECKING:
     from distdl_jupyter.core.spec import JobSpec
@@ -33,6 +35,9 @@ class RayBackend(Backend):
         """Ray must be installed; it is looked for without importing it."""
         if find_spec("ray") is None:
             return "Ray is not installed in this environment: run 'pip install distdl-jupyter[ray]'."
+        version = metadata.version("ray")
+        if not raynode.asks_for_token(version):
+            return f"Ray {version} lets everybody on the network in: run 'pip install distdl-jupyter[ray] --upgrade'."
         return ""
 
     def modules(self, options: Any) -> tuple[str, ...]:

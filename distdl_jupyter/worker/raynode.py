@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from importlib import metadata
 from pathlib import Path
 
 #: Ray's sockets lie below it, and a socket's path has 107 bytes at most; TMPDIR may be longer than that.
@@ -33,6 +34,15 @@ _OF_THIS_RANK = frozenset(("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE
 #: ``jsonschema`` imports it if it is there, as in every environment with Jupyter. It takes seconds of computing in each
 #: of Ray's processes, for a check of IRIs that Ray does not make.
 _LEFT_OUT = "rfc3987_syntax"
+
+
+#: The first release that asks everybody who connects for a token (its release notes, "Token authentication").
+_FIRST = (2, 52)
+
+
+def asks_for_token(version: str) -> bool:
+    """Say whether this release of Ray lets in only who knows the token."""
+    return tuple(int(word) for word in version.split(".")[:2] if word.isdigit()) >= _FIRST
 
 
 class RayNotStarted(RuntimeError):
@@ -64,6 +74,8 @@ class RayNode:
 
     def start(self, *arguments: str) -> None:
         """Start the node, and return when it is up. Raises RayNotStarted."""
+        if not asks_for_token(version := metadata.version("ray")):
+            raise RayNotStarted(f"Ray {version} on {os.uname().nodename} lets everybody in: install 2.52 or later.")
         for trial in range(_TRIALS):
             log = self.folder / f"start-{os.getpid()}-{trial}.log"
             self._begin(log, arguments)
