@@ -1,0 +1,227 @@
+"""How long a list of 1, 10, 100 and 1,000 finished jobs takes: in Python, from the server, in the sidebar.
+
+``python -m tests.benchmarks.listing``. The jobs are of real sizes (4 ranks, some 64; 200 steps of two metrics, 50
+notes) and written by a supervisor's own hand. Each measurement in Python is a process of its own and begins when its
+modules are imported; the peers are jupyter-scheduler, whose jobs lie in SQLite, and as a floor nothing but opening each
+job's ``spec.json`` as JSON. The server's and the sidebar's peers are Jupyter's own answer about a folder of as many
+notebooks, and the file browser that shows it, in the same server and the same page.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import nbformat
+from playwright.sync_api import Page, sync_playwright
+
+from tests.benchmarks import finished, report
+from tests.benchmarks.launchers import workplace
+from tests.benchmarks.report import Report, interleaved
+from tests.benchmarks.scheduler import Scheduler
+from tests.browser.conftest import _FLAGS, PATIENCE, Lab
+
+SIZES = (1, 10, 100, 1_000)
+GOAL_MS = 100
+PYTHON = {
+    "table": "print(client.jobs())",
+    "states": "[job.state for job in client.jobs()]",
+    "floor": "[json.load(open(f'{one.path}/spec.json')) for one in os.scandir(os.environ['DISTDL_HOME'] + '/jobs')]",
+}
+PROGRAM = """
+import json, os, sys, time
+from distdl_jupyter import client, listing
+from distdl_jupyter.presentation import jobtable
+begun = time.perf_counter()
+{code}
+sys.stderr.write(str(time.perf_counter() - begun))
+"""
+#: Resolves with the milliseconds from a command of JupyterLab until the first row that it brings is painted.
+PAINTED = """
+([command, given, row]) => new Promise((resolve) => {
+  const begun = performance.now();
+  const done = () => {
+    if (!document.querySelector(row)) return;
+    watch.disconnect();
+    requestAnimationFrame(() => requestAnimationFrame(() => resolve(performance.now() - begun)));
+  };
+  const watch = new MutationObserver(done);
+  watch.observe(document.body, { childList: true, subtree: true });
+  void window.jupyterapp.commands.execute(command, given);
+})
+"""
+#: Scrolls an element from its top to its end in 60 frames and resolves with the longest frame, in milliseconds.
+SCROLLED = """
+(selector) => new Promise((resolve) => {
+  const box = document.querySelector(selector);
+  let [count, last, longest] = [0, performance.now(), 0];
+  const step = (now) => {
+    longest = count > 1 ? Math.max(longest, now - last) : 0;
+    last = now;
+    box.scrollTop = (box.scrollHeight * (count += 1)) / 60;
+    if (count > 60) resolve(longest);
+    else requestAnimationFrame(step);
+  };
+  requestAnimationFrame(step);
+})
+"""
+
+
+def measure(turns: int) -> Iterator[Report]:
+    """Yield a table for each of the three."""
+    with workplace() as (scratch, _):
+        homes = {many: scratch / f"home-{many}" for many in SIZES}
+        for many, home in homes.items():
+            finished.jobs(home, many)
+        scheduler = Scheduler.made(scratch)
+        yield in_python(homes, scheduler, turns)
+        yield from in_lab(homes, scratch, turns)
+
+
+def in_python(homes: dict[int, Path], scheduler: Scheduler, turns: int) -> Report:
+    """Return the table of lists in Python."""
+    table = Report(
+        "Finished jobs are listed in Python", "ms", {**report.versions("distdl-jupyter"), **scheduler.versions}
+    )
+    for many, home in homes.items():
+        ways: dict[str, Callable[[], float | None]] = {name: partial(_process, name, home) for name in PYTHON}
+        ways["anew"] = partial(_anew, home)
+        if not scheduler.problem:
+            ways["scheduler"] = scheduler.lister(many)
+        found = interleaved(ways, turns)
+        jobs = f"{many:,} {'job' if many == 1 else 'jobs'}"
+        goal = GOAL_MS if many == max(homes) else None
+        table.value(f"{jobs}, print(jobs())", found["table"], at_most=goal)
+        table.value(f"{jobs}, the state of each", found["states"], at_most=goal)
+        table.value(
+            f"{jobs}, no row kept", found["anew"], note="the first list after an update from an earlier version"
+        )
+        table.compare(f"{jobs}, print(jobs())", found["table"], "json of each spec", found["floor"])
+        if scheduler.problem:
+            table.missing(f"{jobs}, print(jobs())", "jupyter-scheduler", scheduler.problem)
+        else:
+            table.compare(f"{jobs}, print(jobs())", found["table"], "jupyter-scheduler", found["scheduler"])
+    return table
+
+
+def _process(name: str, home: Path) -> float:
+    program = PROGRAM.format(code=PYTHON[name])
+    env = {**os.environ, "DISTDL_HOME": str(home)}
+    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)
+    return float(done.stderr.splitlines()[-1])
+
+
+def _anew(home: Path) -> float:
+    (home / "ended.jsonl").unlink(missing_ok=True)
+    return _process("table", home)
+
+
+def in_lab(homes: dict[int, Path], scratch: Path, turns: int) -> Iterator[Report]:
+    """Yield the tables of the server's answers and of the sidebar's first rows."""
+    server: dict[tuple[int, str], list[float]] = {}
+    painted: dict[tuple[int, str], list[float]] = {}
+    for turn in range(turns):
+        for many, home in homes.items():
+            with ExitStack() as stack:
+                lab = _lab(stack, scratch / f"lab-{turn}-{many}", home, many)
+                for name, seconds in _answers(lab, many).items():
+                    server.setdefault((many, name), []).append(seconds)
+                for name, seconds in _pages(stack, lab).items():
+                    painted.setdefault((many, name), []).append(seconds)
+    versions = report.versions("distdl-jupyter", "jupyterlab", "jupyter_server")
+    table = Report("A Jupyter server answers with all finished jobs", "ms", versions)
+    _rows(table, homes, server, ("first answer", "later answers"), "as many notebooks")
+    yield table
+    table = Report("The sidebar shows finished jobs", "ms", versions)
+    _rows(table, homes, painted, ("first rows",), "the file browser's")
+    for many in homes:
+        table.compare(
+            f"{many:,}, longest frame of scrolling",
+            painted[many, "scroll"],
+            "file browser's",
+            painted[many, "scroll, peer"],
+        )
+    yield table
+
+
+def _rows(
+    table: Report, homes: dict[int, Path], found: dict[tuple[int, str], list[float]], names: tuple[str, ...], peer: str
+) -> None:
+    for many in homes:
+        for name in names:
+            goal = GOAL_MS if many == max(homes) else None
+            table.value(f"{many:,}, {name}", found[many, name], at_most=goal)
+            table.compare(f"{many:,}, {name}", found[many, name], peer, found[many, f"{name}, peer"])
+
+
+def _lab(stack: ExitStack, home: Path, data: Path, many: int) -> Lab:
+    """Return a JupyterLab of this environment with the jobs, and with a folder of as many notebooks."""
+    home.mkdir()
+    installed = SimpleNamespace(
+        python=sys.executable, environment=lambda **more: {**os.environ, **more, "DISTDL_HOME": str(data)}
+    )
+    lab = Lab(cast("Any", installed), home)
+    lab.settings("@jupyterlab/apputils-extension:notification", {"fetchNews": "false", "checkForUpdates": False})
+    (lab.root / "many").mkdir()
+    for number in range(many):
+        nbformat.write(nbformat.v4.new_notebook(), lab.root / "many" / f"digits-{number:04}.ipynb")
+    lab.start()
+    stack.callback(lab.stop)
+    return lab
+
+
+def _answers(lab: Lab, many: int) -> dict[str, float]:
+    """Return what first and later answers take, after the server's handlers were imported."""
+    ours, theirs = f"distdl/api/jobs?limit={many}", "api/contents/many?content=1"
+    _asked(lab, "distdl/api/clusters")
+    _asked(lab, "api/contents?content=1")
+    found = {"first answer": _asked(lab, ours), "first answer, peer": _asked(lab, theirs)}
+    return {**found, "later answers": _asked(lab, ours), "later answers, peer": _asked(lab, theirs)}
+
+
+def _asked(lab: Lab, path: str) -> float:
+    request = urllib.request.Request(f"{lab.url}{path}", headers={"Authorization": f"token {lab.token}"})
+    begun = time.perf_counter()
+    with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+        answer.read()
+    return time.perf_counter() - begun
+
+
+def _pages(stack: ExitStack, lab: Lab) -> dict[str, float]:
+    """Return what a page takes to paint the first rows, and its longest frame of scrolling, ours and its own."""
+    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if program is None:
+        raise SystemExit("This benchmark needs Chromium. Install Debian's package chromium.")
+    playwright = stack.enter_context(sync_playwright())
+    browser = playwright.chromium.launch(executable_path=program, args=_FLAGS)
+    stack.callback(browser.close)
+    page = browser.new_page(viewport={"width": 1440, "height": 980})
+    page.set_default_timeout(PATIENCE * 1000)
+    page.goto(f"{lab.url}lab?token={lab.token}&reset")
+    page.wait_for_function("() => window.jupyterapp?.restored")
+    page.wait_for_function("() => document.activeElement.closest('.jp-Launcher')")
+    files = _painted(page, "filebrowser:open-path", {"path": "many"}, ".jp-DirListing-item[title*='digits-0000']")
+    scrolled = page.evaluate(SCROLLED, ".jp-DirListing-content") / 1000
+    jobs = _painted(page, "distdl:focus-sidebar", {}, "#distdl-sidebar .dd-job:not(.dd-job-waiting)")
+    return {
+        "first rows": jobs, "first rows, peer": files,
+        "scroll": page.evaluate(SCROLLED, "#distdl-sidebar .dd-jobs") / 1000, "scroll, peer": scrolled,
+    }  # fmt: skip
+
+
+def _painted(page: Page, command: str, given: dict[str, str], row: str) -> float:
+    return float(page.evaluate(PAINTED, [command, given, row])) / 1000
+
+
+if __name__ == "__main__":
+    report.main(measure, turns=5)
