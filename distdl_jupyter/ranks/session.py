@@ -20,7 +20,7 @@ from distdl_jupyter.ranks.answer import Answer, Standing
 from distdl_jupyter.ranks.asking import Asking, Request, Tell
 from distdl_jupyter.ranks.ending import reason, why_ended
 from distdl_jupyter.ranks.link import Gone, Link, linked, note_of
-from distdl_jupyter.ranks.turn import busy, turn
+from distdl_jupyter.ranks.turn import busy, holder, turn
 from distdl_jupyter.worker.serving.door import NOTES
 
 if TYPE_CHECKING:
@@ -44,7 +44,12 @@ def start(**options: Any) -> Ranks:
     _refuse_far(options)
     found.sweep()
     session = Ranks(client.launch(request.session(), **options))
-    session.await_ranks()
+    try:
+        session.await_ranks()
+    except KeyboardInterrupt:
+        with contextlib.suppress(JobNotRunning):
+            session.job.cancel(now=True)
+        raise
     return session
 
 
@@ -55,12 +60,23 @@ def current(only: str = "") -> Ranks | None:
     """
     if not only:
         sessions = (Ranks(client.Job(folder)) for folder in found.living())
-        return next((session for session in sessions if not session.is_over), None)
+        return next(filter(_answers, sessions), None)
     job = client.attach(only)
     if job.spec.kind != "ranks":
         raise JobNotFound(f"Job {job.id} is no session of ranks.", hint="ranks.start() starts one.")
     session = Ranks(job)
-    return None if session.is_over else session
+    return session if _answers(session) else None
+
+
+def _answers(session: Ranks) -> bool:
+    """Say whether the ranks have not ended; those that are just starting are waited for."""
+    try:
+        if not session.is_over:
+            session.await_ranks()
+            return True
+    except DistDLError:  # they ended meanwhile
+        return False
+    return False
 
 
 class Ranks:
@@ -190,8 +206,8 @@ class Ranks:
             doing = [self._asked_in_passing(rank) for rank in range(self.size)]
         except Gone:
             return Standing("ended", str(why_ended(self.job).args[0]))
-        runs = [rank for rank, what in enumerate(doing) if what]
-        return Standing("busy", busy(doing[runs[0]], -1).message) if runs else Standing("idle")
+        runs = next(filter(None, doing), "")
+        return Standing("busy", busy(runs, holder(self.job.folder)).message) if runs else Standing("idle")
 
     @property
     def is_over(self) -> bool:
@@ -238,15 +254,10 @@ class Ranks:
     def await_ranks(self) -> None:
         """Wait until every rank listens. Raises JobFailed or JobNotRunning when one ends before."""
         waiting = {note_of(self.job.folder, rank) for rank in range(self.size)}
-        try:
-            while waiting := {note for note in waiting if not note.exists()}:
-                if self.job.view().state.ended:
-                    raise _not_started(self.job)
-                time.sleep(_POLL)
-        except KeyboardInterrupt:
-            with contextlib.suppress(JobNotRunning):
-                self.job.cancel(now=True)
-            raise
+        while waiting := {note for note in waiting if not note.exists()}:
+            if self.is_over:
+                raise _not_started(self.job)
+            time.sleep(_POLL)
 
     def _asked_in_passing(self, rank: int, wish: dict[str, Any] | None = None) -> str:
         """Return what a rank runs, over a connection of its own; ``wish`` needs no answer. Raises Gone."""

@@ -28,7 +28,7 @@ def turn(folder: JobFolder, doing: str) -> Iterator[None]:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise busy(*_holder(os.pread(fd, 4096, 0))) from None
+            raise busy(*_said(os.pread(fd, 4096, 0))) from None
         os.ftruncate(fd, 0)
         os.pwrite(fd, json.dumps({"doing": doing[:500], "pid": os.getpid()}).encode(), 0)
         yield
@@ -45,7 +45,16 @@ def busy(doing: str, pid: int = 0) -> RanksBusy:
     return RanksBusy(f"The ranks are busy with {what}.", hint="Wait for its end, or interrupt the ranks.")
 
 
-def _holder(text: bytes) -> tuple[str, int]:
+def holder(folder: JobFolder) -> int:
+    """Return the process that has the turn, 0 when nobody has."""
+    try:
+        with turn(folder, ""):
+            return 0
+    except RanksBusy:
+        return _said((folder.path / NOTES / "turn").read_bytes())[1]
+
+
+def _said(text: bytes) -> tuple[str, int]:
     try:
         said = json.loads(text)
         return str(said["doing"]), int(said["pid"])

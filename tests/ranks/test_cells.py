@@ -240,3 +240,13 @@ def test_the_job_tells_what_its_ranks_do(shared, told):
     assert seen[0] == "runs In [8]"
     wait_for(lambda: shared.job.view().phases[-1].detail == "waits for a cell")
     assert shared.job.view().phases[-1].phase == "train"
+
+
+def test_a_log_at_its_limit_says_why_nothing_is_shown(started, told):
+    session = started(1, "plain", max_log_bytes=1000)
+    session.run("print('x' * 2000)", on_event=told)
+    session.run("print('more')", on_event=told)
+    assert told.text(0) == ""
+    assert set(told.notices()) == {
+        "The log of these ranks has reached its limit, so nothing that is printed is shown any more: restart the ranks."
+    }

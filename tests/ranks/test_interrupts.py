@@ -60,8 +60,9 @@ def test_interrupts_at_any_moment_leave_the_ranks_usable(shared):
         while not stop.is_set():
             shared.interrupt()
 
-    thread = threading.Thread(target=hammer)
-    thread.start()
+    threads = [threading.Thread(target=hammer) for _ in range(3)]
+    for thread in threads:
+        thread.start()
     try:
         for _ in range(40):
             answer = shared.run("sum(range(20_000))")
@@ -69,7 +70,8 @@ def test_interrupts_at_any_moment_leave_the_ranks_usable(shared):
             assert len(answer.values) + len(answer.errors) == 2
     finally:
         stop.set()
-        thread.join()
+        for thread in threads:
+            thread.join()
     wait_for(lambda: dict(shared.run("rank").values) == {0: 0, 1: 1})
 
 

@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 import time
+from collections import deque
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -28,6 +29,9 @@ from distdl_jupyter.worker.serving.marks import Marks
 from distdl_jupyter.worker.serving.room import Room
 from distdl_jupyter.worker.sources import Sources
 from distdl_jupyter.worker.watch import autolog
+
+#: Seconds within which a signal that a client had sent arrives.
+_ON_ITS_WAY = 10.0
 
 
 def serve(folder: Path, payload: Payload, sources: Sources) -> None:
@@ -55,8 +59,10 @@ class Server:
         self._claim = threading.Lock()
         self._doing: str | None = None
         self._main = threading.get_ident()
-        #: Whether a signal may break into what runs now, whether a client sent it, and whether the job is cancelled.
-        self._interruptible = self._announced = self._canceled = False
+        #: Whether a signal may break into what runs now, and whether the job is cancelled.
+        self._interruptible = self._canceled = False
+        #: When clients had a signal sent that has not arrived; two may arrive as one.
+        self._announced: deque[float] = deque(maxlen=100)
         self._door = Door(Path(str(payload.serving["sockets"])), identity.folder, identity.rank)
         # The trace of a crash goes to where the rank's own errors go, also while a cell has moved descriptor 2.
         faulthandler.enable(os.dup(2))
@@ -109,24 +115,23 @@ class Server:
 
     def _interrupt(self) -> None:
         if self._interruptible:
-            self._announced = True
+            self._announced.append(time.monotonic())
             signal.pthread_kill(self._main, signal.SIGINT)
 
     def _on_interrupt(self, _number: int, _frame: FrameType | None) -> None:
         """Break into the user's code; a signal that no client sent is the job's cancellation and ends the rank."""
-        announced, self._announced = self._announced, False
-        if not announced:
-            self._canceled = True
-            raise KeyboardInterrupt
-        if self._interruptible:
-            self._interruptible = False
+        announced = False
+        while self._announced and not announced:
+            announced = time.monotonic() - self._announced.popleft() < _ON_ITS_WAY
+        self._canceled = self._canceled or not announced
+        if self._interruptible or not announced:
             raise KeyboardInterrupt
 
     # the work ---------------------------------------------------------------------------------
 
     def _perform(self, line: Line, message: Message) -> None:
         asked, begin = message.header, time.perf_counter()
-        number = int(asked.get("id") or 0)
+        number = _whole(asked.get("id"))
         cell = asked.get("do") in ("run", "distributed")
         if cell:
             self._marks.begin(number, str(asked.get("label") or ""))
@@ -146,6 +151,13 @@ class Server:
 
     def _answer(self, message: Message) -> tuple[dict[str, Any], bytes, str]:
         """Return the answer, its body and the text of an error; whatever the user's code does, there is an answer."""
+        try:
+            return self._attempted(message)
+        except KeyboardInterrupt as error:  # it came while another error, or interrupt, was being told
+            self._interruptible = False
+            return self._failed(error)
+
+    def _attempted(self, message: Message) -> tuple[dict[str, Any], bytes, str]:
         try:
             signal.signal(signal.SIGINT, self._on_interrupt)
             self._interruptible = True
@@ -170,7 +182,7 @@ class Server:
                 "distributed": self._room.distributed}.get(str(asked.get("do")))  # fmt: skip
         if work is None:
             raise ValueError(f"This rank does not know {asked.get('do')!r}: start the ranks anew after an update.")
-        return _value(work(asked, message.body), int(asked.get("most") or values.LARGEST))
+        return _value(work(asked, message.body))
 
     def _failed(self, error: BaseException) -> tuple[dict[str, Any], bytes, str]:
         told = failure.describe(error, self._sources, self._identity.folder / "code")
@@ -178,9 +190,13 @@ class Server:
         return {"ok": False, "error": told}, b"", "Interrupted.\n" if interrupted else str(told["traceback"])
 
 
-def _value(value: Any, most: int = values.LARGEST) -> tuple[dict[str, Any], bytes]:
-    body, why = values.packed(value, most)
+def _value(value: Any) -> tuple[dict[str, Any], bytes]:
+    body, why = values.packed(value)
     return {"ok": True, "repr": values.text(value), "shown": shown.bundle(value), "unsent": why}, body
+
+
+def _whole(number: Any) -> int:
+    return number if isinstance(number, int) else 0
 
 
 def _print(text: str) -> None:
