@@ -145,8 +145,8 @@ class Ledger:
             self.overheard(item.text + "\n")
         if self._full:
             return
-        content = item.text.encode()
-        self._log_left -= len(content) + 1
+        content = item.text.encode() + b"\n"
+        self._log_left -= len(content)
         if self._log_left >= 0:
             self._log(stream, item, item.text)
             return

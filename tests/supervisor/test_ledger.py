@@ -1,0 +1,169 @@
+"""What ranks say becomes events: up to the log's limit and not a byte more, and never too many."""
+
+import dataclasses
+import json
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distdl_jupyter.clusters.base import Stream
+from distdl_jupyter.core import snapshot
+from distdl_jupyter.core.events import read_all
+from distdl_jupyter.core.spec import JobSpec
+from distdl_jupyter.core.state import State
+from distdl_jupyter.core.store import JobFolder
+from distdl_jupyter.core.view import JobView
+from distdl_jupyter.supervisor import ledger as under_test
+from distdl_jupyter.supervisor.items import Report, Text
+from distdl_jupyter.supervisor.ledger import Ledger
+
+OUT, ERR, LAUNCHER, KEPT = Stream(-1, 0, "out"), Stream(-1, 1, "err"), Stream(-1, None, "out"), Stream(-1, 0, "out", 10)
+
+
+def spec(**changes):
+    made = JobSpec(id="20261121-024912-k3f9x", name="x", kind="function", created=1.0, process_count_per_node=2)
+    return dataclasses.replace(made, **changes)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return JobFolder(tmp_path)
+
+
+def logs(folder):
+    return [event["text"] for event in read_all(folder.events)[0] if event["type"] == "log"]
+
+
+def kinds(folder):
+    return [event["type"] for event in read_all(folder.events)[0]]
+
+
+def metric(step, **values):
+    return Report({"type": "metric", "step": step, "values": values or {"loss": 0.5}})
+
+
+def progress(done):
+    return Report({"type": "progress", "done": done, "total": 100})
+
+
+@given(st.lists(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\n"), max_size=20), min_size=1)),
+       st.integers(1, 300))  # fmt: skip
+def test_the_log_takes_its_limit_to_the_last_line_that_fits_and_says_so_once(tmp_path_factory, texts, limit):
+    folder = JobFolder(tmp_path_factory.mktemp("job"))
+    ledger = Ledger(folder, spec(max_log_bytes=limit))
+    for text in texts:
+        ledger.take(OUT, [Text("\n".join(text)), metric(1)])
+    ledger.close()
+    every = [line for text in texts for line in text]
+    kept, left = [], limit
+    for line in every:
+        left -= len(line.encode()) + 1
+        if left < 0:
+            break
+        kept.append(line)
+    assert [line for text in logs(folder) for line in text.split("\n")] == kept
+    notes = [event["code"] for event in read_all(folder.events)[0] if event["type"] == "note"]
+    assert notes == (["log-limit"] if len(kept) < len(every) else [])
+    assert kinds(folder).count("metric") == len(texts)
+
+
+def test_what_a_launcher_says_is_heard_after_the_limit_and_the_system_s_own_lines_are_written(folder):
+    ledger, heard = Ledger(folder, spec(max_log_bytes=10)), []
+    ledger.overheard = heard.append
+    ledger.take(OUT, [Text("y" * 50)])
+    assert not ledger.wants_text(OUT)
+    assert ledger.wants_text(LAUNCHER)
+    ledger.take(LAUNCHER, [Text("rank 1 was killed")])
+    ledger.say("2 ranks ended")
+    ledger.close()
+    assert heard == ["rank 1 was killed\n"]
+    assert logs(folder) == ["2 ranks ended"]
+
+
+def test_a_line_that_is_drawn_over_counts_each_time_that_it_is_written(folder):
+    ledger = Ledger(folder, spec(max_log_bytes=1000))
+    for n in range(1, 200):
+        ledger.take(ERR, [Text(f"bar {n}".ljust(99), redraws=n)])
+    ledger.close()
+    assert len(logs(folder)) == 10
+
+
+def test_progress_of_quick_succession_is_written_now_and_then_and_the_last_always(folder, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    ledger = Ledger(folder, spec())
+    for n in range(50):
+        ledger.take(OUT, [progress(n)])
+        ledger.take(ERR, [progress(1000 + n)])
+    now[0] += 0.05
+    ledger.tick()
+    assert kinds(folder) == ["progress", "progress"]
+    now[0] += 0.06
+    ledger.tick()
+    ledger.take(OUT, [progress(77)])
+    ledger.take(OUT, [Report({"type": "result", "ok": True, "repr": "1"})])
+    told = [(event["type"], event["rank"], event.get("done")) for event in read_all(folder.events)[0]]
+    assert told == [
+        ("progress", 0, 0), ("progress", 1, 1000), ("progress", 0, 49), ("progress", 1, 1049),
+        ("progress", 0, 77), ("result", 0, None),
+    ]  # fmt: skip
+    ledger.take(OUT, [progress(78), progress(79)])
+    ledger.close()
+    assert ledger.view.done == 79
+    assert kinds(folder).count("progress") == 6
+
+
+def test_what_a_kept_stream_says_carries_the_place_behind_it_also_when_it_is_written_later(folder):
+    ledger = Ledger(folder, spec())
+    ledger.take(KEPT, [dataclasses.replace(progress(1), end=5), dataclasses.replace(progress(2), end=9)])
+    ledger.take(
+        KEPT, [Text("line", end=14), dataclasses.replace(metric(1), end=20), dataclasses.replace(metric(2), end=30)]
+    )
+    ledger.close()
+    found = read_all(folder.events)[0]
+    assert [(event["type"], event.get("at")) for event in found] == [
+        ("progress", 15), ("log", 24), ("metric", 40), ("metric", 40), ("progress", 19),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("report", [{"type": "metric"}, {"type": "metric", "step": 1, "values": {"a": []}},
+                                    {"type": "metric", "step": 1, "values": 5}, {"type": "progress"}])  # fmt: skip
+def test_a_report_that_is_none_ends_nothing(folder, report):
+    ledger = Ledger(folder, spec())
+    ledger.take(OUT, [Report(report), Text("after")])
+    ledger.tick()
+    ledger.close()
+    assert kinds(folder) == ["log"]
+
+
+def test_what_came_together_is_one_moment_and_the_view_is_what_a_reader_folds(folder):
+    ledger = Ledger(folder, spec())
+    ledger.take(OUT, [Text("a\nb"), *(metric(n, loss=n / 7, acc=float("inf")) for n in range(1000)), progress(3)])
+    ledger.state(State.PREPARING)
+    ledger.close()
+    view = JobView.of(spec())
+    for event in read_all(folder.events)[0]:
+        view.apply(event)
+    assert view.to_json() == ledger.view.to_json()
+    assert folder.events.stat().st_size < 60_000
+
+
+def test_the_view_is_kept_at_the_end_and_before_as_the_log_grows(folder, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    ledger = Ledger(folder, spec())
+    ledger.take(OUT, [Text("x" * 60_000 + f"\n{n}") for n in range(5)])
+    ledger.tick()
+    assert snapshot.read(folder) is None, "it would cost more than it saves"
+    now[0] += 5.1
+    ledger.tick()
+    view, cursor = snapshot.read(folder)
+    assert (view.lines, cursor) == (10, folder.events.stat().st_size)
+    ledger.take(OUT, [Text("last")])
+    ledger.close()
+    view, cursor = snapshot.read(folder)
+    assert (view.to_json(), cursor) == (ledger.view.to_json(), folder.events.stat().st_size)
+    assert json.loads(folder.snapshot.read_text())["cursor"] == cursor
+    assert under_test._KEEP_SHARE < 1
