@@ -86,6 +86,23 @@ def test_a_rank_that_ends_abruptly_does_not_hold_the_others_for_ever(folder):
     assert folder.value() == 3.0
 
 
+def test_a_model_that_goes_right_after_its_group_does_not_take_the_group_apart(folder):
+    """In torch's destructor of the group a rank can wait for ever for a thread that waits for the interpreter."""
+    folder.cell("""
+import torch, weakref, torch.distributed as dist
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+model(torch.ones(2, 4)).sum().backward()
+group = weakref.ref(dist.group.WORLD)
+dist.destroy_process_group()
+del model
+(dist.is_initialized(), group() is not None)
+""")
+    for rank, ended in enumerate(run_all(folder, torch_environment(2))):
+        assert ended.code == 0, ended.err
+        assert folder.value(rank) == (False, True)
+
+
 def test_a_device_mesh_is_a_meeting_too(folder):
     code = "from torch.distributed.device_mesh import init_device_mesh\ninit_device_mesh('cpu', (2,)).size()"
     for ended in run_all(folder.cell(code), torch_environment(2)):

@@ -9,12 +9,16 @@ from __future__ import annotations
 import functools
 import os
 import sys
+from collections import deque
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 from distdl_jupyter.worker import channel
 from distdl_jupyter.worker.watch.hooks import PostImport, guarded
+
+#: The process groups that were destroyed last; an older one has nothing to do any more and may go.
+_destroyed: deque[Any] = deque(maxlen=16)
 
 
 def watch(finder: PostImport) -> None:
@@ -40,10 +44,32 @@ def _watch_torch(c10d: ModuleType) -> None:
     watched = _reporting(
         _with_transport(original), lambda *_: {"backend": f"torch-{_transport(c10d)}", "size": c10d.get_world_size()}
     )
-    # Others take the name from here afterwards; in a rank that was forked from a template they already have.
+    _put_in_place(original, watched)
+    _put_in_place(c10d.destroy_process_group, _outliving(c10d, c10d.destroy_process_group))
+
+
+def _put_in_place(original: Callable[..., Any], watched: Callable[..., Any]) -> None:
+    # Others take the name from its module afterwards; in a rank that was forked from a template they already have.
+    name = original.__name__
     for module in list(sys.modules.values()):
-        if getattr(module, "__dict__", {}).get("init_process_group") is original:
-            module.__dict__["init_process_group"] = watched
+        if getattr(module, "__dict__", {}).get(name) is original:
+            module.__dict__[name] = watched
+
+
+def _outliving(c10d: ModuleType, destroy: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``destroy_process_group`` that lets the groups themselves live on for a while.
+
+    Where a DistributedDataParallel model goes right after the call, torch (2.13, Gloo) joins the group's threads while
+    it holds the interpreter's lock, and one of them may still wait for that lock to drop what the last all-reduce had:
+    then the rank hangs for ever. A group that somebody still holds is not taken apart there.
+    """
+
+    @functools.wraps(destroy)
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        guarded("before the ranks part", lambda: _destroyed.extend(c10d._world.pg_map))  # noqa: SLF001  no public list
+        return destroy(*args, **kwargs)
+
+    return watched
 
 
 def _watch_tensorflow(module: ModuleType) -> None:
