@@ -18,7 +18,8 @@ from tests.benchmarks import report
 from tests.benchmarks.launchers import RANKS, SUBJECTS, Caller, Told, as_in_a_cell, commands, run, warm, workplace
 from tests.benchmarks.peers import environment
 from tests.benchmarks.report import Report, interleaved
-from tests.benchmarks.warmed import until_warm
+from tests.benchmarks.warmed import told as said
+from tests.benchmarks.warmed import warmed, why_cold
 
 SCRIPT = SUBJECTS / "first.py"
 OURS = {"horovod": "horovod-gloo", "torch": "torch"}
@@ -28,7 +29,7 @@ def measure(turns: int) -> Iterator[Report]:
     """Yield the table of warm starts and that of cold ones."""
     peers = environment()
     with workplace() as (scratch, stack):
-        told = Told(scratch)
+        told, reasons = Told(scratch), list[str]()
         ways: dict[str, Callable[[], float]] = {}
         for name, (backend, command) in commands(peers, SCRIPT).items():
             ways[name] = partial(_command, command, backend, peers.variables(), told, scratch)
@@ -37,24 +38,25 @@ def measure(turns: int) -> Iterator[Report]:
             stack.callback(caller.close)
             ways["notebook_launcher"] = partial(called, caller, told)
         for backend in OURS:
-            ways[f"warm {backend}"] = partial(submitted, backend, told, way="on")
-            ways[f"cold {backend}"] = partial(submitted, backend, told, way="off")
+            ways[f"warm {backend}"] = partial(submitted, backend, told, reasons)
+            ways[f"cold {backend}"] = partial(submitted, backend, told)
             ways[f"cold {backend} script"] = partial(_script, backend, told, scratch)
-        until_warm([partial(submitted, backend, told, way="on") for backend in OURS])
+        stack.enter_context(warmed([ways[f"warm {backend}"] for backend in OURS]))
+        reasons.clear()
         times = interleaved(ways, turns)
     versions = {**report.versions("distdl-jupyter"), **peers.versions()}
-    yield _warm_table(times, peers.missing, versions)
+    yield _warm_table(times, peers.missing, versions, said(reasons))
     yield _cold_table(times, versions)
 
 
-def _warm_table(times: dict[str, list[float]], missing: dict[str, str], versions: dict[str, str]) -> Report:
+def _warm_table(times: dict[str, list[float]], missing: dict[str, str], versions: dict[str, str], note: str) -> Report:
     table = Report("Warm: from the call to the first optimizer step, 2 ranks", "s", versions)
     promised = {("horovod", "horovodrun"): 1 / 20, ("torch", "notebook_launcher"): 1 / 4}
     for backend in OURS:
         for peer in ("horovodrun", "mpirun", "torchrun", "notebook_launcher"):
             name = f"warm {backend}"
             if peer in times:
-                table.compare(name, times[name], peer, times[peer], at_most=promised.get((backend, peer)))
+                table.compare(name, times[name], peer, times[peer], at_most=promised.get((backend, peer)), note=note)
             else:
                 table.missing(name, peer, missing.get(peer, "it is not there"))
         table.compare(name, times[name], f"our cold {backend}", times[f"cold {backend}"])
@@ -82,15 +84,17 @@ def called(caller: Caller, told: Told) -> float:
     return told.heard() - began
 
 
-def submitted(backend: str, told: Told, *, way: str) -> float:
-    """Return the seconds from ``submit()`` to the first step, with warm starts ``on`` or ``off``."""
+def submitted(backend: str, told: Told, reasons: list[str] | None = None) -> float:
+    """Return the seconds from ``submit()`` to the first step; warm where ``reasons`` are given, of cold starts."""
     train, file = as_in_a_cell("first.py", "train"), told.ask()
-    with warm(way):
+    with warm("off" if reasons is None else "on"):
         began = time.time()
         job = distdl_jupyter.submit(
             train, (backend, file), process_count_per_node=RANKS, distributed_backend=OURS[backend]
         )
         job.result()
+    if reasons is not None:
+        reasons.append(why_cold(job.id))
     return told.heard() - began
 
 

@@ -15,7 +15,8 @@ from tests.benchmarks.first_step import called, submitted
 from tests.benchmarks.launchers import Caller, Told, workplace
 from tests.benchmarks.peers import environment
 from tests.benchmarks.report import Report, interleaved
-from tests.benchmarks.warmed import until_warm
+from tests.benchmarks.warmed import told as said
+from tests.benchmarks.warmed import warmed
 
 #: The peer's name, how its process calls it, and what it is in a table.
 PEERS = {
@@ -29,24 +30,26 @@ def measure(turns: int) -> Iterator[Report]:
     """Yield one table."""
     peers = environment()
     with workplace() as (scratch, stack):
-        told = Told(scratch)
+        told, reasons = Told(scratch), list[str]()
         ways: dict[str, Callable[[], float]] = {
-            "warm torch": partial(submitted, "torch", told, way="on"),
-            "cold torch": partial(submitted, "torch", told, way="off"),
+            "warm torch": partial(submitted, "torch", told, reasons),
+            "cold torch": partial(submitted, "torch", told),
         }
         for peer, (launcher, title) in PEERS.items():
             if peer not in peers.missing:
                 caller = Caller(peers, launcher, scratch)
                 stack.callback(caller.close)
                 ways[title] = partial(called, caller, told)
-        until_warm([ways["warm torch"]])
+        stack.enter_context(warmed([ways["warm torch"]]))
+        reasons.clear()
         times = interleaved(ways, turns)
     versions = {**report.versions("distdl-jupyter"), **peers.versions()}
     table = Report("Other engines: from the call to the first optimizer step, 2 ranks", "s", versions)
     for ours in ("warm torch", "cold torch"):
         for peer, (_, title) in PEERS.items():
             if title in times:
-                table.compare(ours, times[ours], title, times[title])
+                note = said(reasons) if ours.startswith("warm") else ""
+                table.compare(ours, times[ours], title, times[title], note=note)
             else:
                 table.missing(ours, title, peers.missing[peer])
     yield table
