@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.store import JobFolder
     from distdl_jupyter.warm.place import Place
 
-#: Seconds that a submitter waits for a template's answer; a cold start is a little slower than that.
-_PATIENCE = 2.0
+#: Seconds that a submitter waits for a template's answer, which may be importing one more module: a cold start costs
+#: more than that.
+_PATIENCE = 1.0
 
 
 def start(where: Place, folder: JobFolder, lock: JobLock, secret_variables: Mapping[str, str], spec: JobSpec) -> str:

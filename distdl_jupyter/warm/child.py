@@ -91,6 +91,8 @@ def be_another(arguments: Sequence[str]) -> None:
     importlib.invalidate_caches()
     if (numpy_random := sys.modules.get("numpy.random")) is not None:
         numpy_random.seed()
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.default_generator.seed()
     # Python's own ``random`` draws a new seed in every forked process by itself.
     if (process := sys.modules.get("multiprocessing.process")) is not None:
         own = process.current_process()

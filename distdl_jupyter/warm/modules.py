@@ -27,6 +27,7 @@ OWN = (
     "cloudpickle",
     "multiprocessing.process",
     "runpy",
+    "threadpoolctl",
 )
 #: Variables that keep numerical libraries from starting threads at their import; each job gets its own afterwards.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -53,16 +54,16 @@ class Modules:
 
     def load(self, name: str) -> None:
         """Import one module; one that cannot be imported is left out. Raises Unfit."""
-        if name in sys.modules or name in self._tried:
+        if not self.would_load(name):
             return
         self._tried.add(name)
         with self.recorder, contextlib.suppress(BaseException):
             importlib.import_module(name)
         self._check(name)
 
-    def would_load(self, names: Iterable[str]) -> bool:
-        """Say whether ``load`` of one of these would do anything."""
-        return any(name not in sys.modules and name not in self._tried for name in names)
+    def would_load(self, name: str) -> bool:
+        """Say whether ``load`` would do anything."""
+        return name not in sys.modules and name not in self._tried
 
     def _check(self, name: str) -> None:
         loaded: list[ModuleType | None] = list(sys.modules.values())

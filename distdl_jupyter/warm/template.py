@@ -21,7 +21,7 @@ from typing import Any
 
 from distdl_jupyter.core import sockets
 from distdl_jupyter.core.store import JobFolder
-from distdl_jupyter.warm import circumstances, doubts, learned, modules, settings, supervisor, threads, wire
+from distdl_jupyter.warm import circumstances, doubts, learned, modules, settings, supervisor, wire
 from distdl_jupyter.warm.mark import Room
 from distdl_jupyter.warm.place import Place
 from distdl_jupyter.warm.prepared import Prepared
@@ -51,6 +51,7 @@ class Template:
         self._jobs: dict[int, JobFolder] = {}
         self._started = 0
         self._watched: list[JobFolder] = []
+        self._wanted: list[str] = []
         self._socket: socket.socket | None = None
 
     def watch(self, folder: JobFolder) -> None:
@@ -61,26 +62,32 @@ class Template:
 
     def prepare(self, more: tuple[str, ...] = ()) -> None:
         """Import what jobs need. Raises Unfit, Ended."""
-        for name in (*modules.OWN, *more, *self._learned.names()):
-            self._modules.load(name)
+        try:
+            for name in modules.OWN:
+                self._modules.load(name)
+        except modules.Unfit as unfit:
+            raise Ended(f"it cannot do without {unfit}") from unfit
+        for name in (*more, *self._learned.names()):
+            if name not in self._learned.unfit:
+                self._modules.load(name)
         if entry := doubts.relative_path():
             raise Ended(f"sys.path holds {entry!r}, which means another folder for every job")
-        threads.look()
-        gc.collect()
-        gc.freeze()
+        _settle()
 
     def _learn(self) -> None:
-        """Import what ended jobs have imported beyond that. Raises Unfit."""
+        """Begin to import what ended jobs have imported beyond that, or go on with it. Raises Unfit."""
         for folder in list(self._watched):
             told = (folder.path / "modules-0.json").exists()
             if told or not folder.path.exists() or supervisor.is_over(folder):
                 self._watched.remove(folder)
             if told:
                 self._learned.add(learned.of_job(folder.path))
-        if self._modules.would_load(self._learned.names()):
-            self._not_now()
-            self.prepare()
-            self._listen()
+                self._wanted += [name for name in self._learned.names() if self._modules.would_load(name)]
+        if self._wanted:
+            # One at a time: between two of them a job may come.
+            self._modules.load(self._wanted.pop(0))
+            if not self._wanted:
+                _settle()
 
     def leave_out(self, unfit: modules.Unfit) -> None:
         """Never import that module ahead again."""
@@ -93,8 +100,8 @@ class Template:
         wake = _wake_on_child()
         self._listen()
         while True:
-            assert self._socket is not None, "it listens, but while it learns"
-            for ready in select.select([self._socket.fileno(), wake], [], [], _TICK)[0]:
+            assert self._socket is not None, "it listens until it ends"
+            for ready in select.select([self._socket.fileno(), wake], [], [], 0 if self._wanted else _TICK)[0]:
                 if ready == wake:
                     _empty(wake)
                 else:
@@ -117,18 +124,13 @@ class Template:
         self._socket.setblocking(False)  # noqa: FBT003 - its only argument
         self._inode = path.stat().st_ino
 
-    def _not_now(self) -> None:
-        """Take the socket away, so that nobody waits for an answer, unless another template has put its own there."""
+    def close(self) -> None:
+        """Take no more jobs, and the socket away, unless another template has put its own there."""
         if self._socket is not None:
             with contextlib.suppress(OSError):
                 if self._place.socket.stat().st_ino == self._inode:
                     self._place.socket.unlink()
             self._socket.close()
-            self._socket = None
-
-    def close(self) -> None:
-        """Take no more jobs."""
-        self._not_now()
 
     def _look_around(self) -> None:
         try:
@@ -226,6 +228,12 @@ class Template:
                 name for name in ("torch", "horovod.torch", "torch._dynamo", "tensorflow") if name in sys.modules
             ],
         }
+
+
+def _settle() -> None:
+    """Let the garbage collector leave alone what was loaded: what it touches would be copied."""
+    gc.collect()
+    gc.freeze()
 
 
 def _wake_on_child() -> int:

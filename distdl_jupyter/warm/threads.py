@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from collections.abc import Mapping
-from typing import Any
 
-_libraries: Any = None
-
-
-def look() -> None:
-    """Find the loaded numerical libraries once, before forking: it takes some milliseconds."""
-    global _libraries
-    try:
-        from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
-    except ImportError:
-        return
-    _libraries = ThreadpoolController().select(user_api="blas")
+#: Packages that bring a library of their own for linear algebra.
+_BRING_BLAS = {"numpy", "scipy"}
 
 
 def wanted(environment: Mapping[str, str]) -> int | None:
@@ -24,19 +15,24 @@ def wanted(environment: Mapping[str, str]) -> int | None:
     count = environment.get("OMP_NUM_THREADS", "")
     if not count.isdigit() or int(count) < 1 or "MKL_NUM_THREADS" in environment:
         return None
-    others = int(count) > 1 or "OPENBLAS_NUM_THREADS" in environment
-    if others and _libraries is None and {"numpy", "scipy"} & set(sys.modules):
+    if _of_blas(environment) > 1 and importlib.util.find_spec("threadpoolctl") is None:
         return None
     return int(count)
+
+
+def _of_blas(environment: Mapping[str, str]) -> int:
+    """Return the threads of linear algebra, as far as a library for it is loaded; 1 is what it has."""
+    count = environment.get("OPENBLAS_NUM_THREADS", environment.get("OMP_NUM_THREADS", ""))
+    return int(count) if count.isdigit() and _BRING_BLAS & set(sys.modules) else 1
 
 
 def allow(environment: Mapping[str, str]) -> None:
     """Set what ``environment`` says, as far as it is not one thread."""
     count = wanted(environment) or 1
-    blas = environment.get("OPENBLAS_NUM_THREADS", "")
     torch = sys.modules.get("torch")
     if torch is not None and count > 1:
         torch.set_num_threads(count)
-    number = int(blas) if blas.isdigit() else count
-    if _libraries is not None and number > 1:
-        _libraries.limit(limits=number)
+    if (number := _of_blas(environment)) > 1:
+        from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
+
+        ThreadpoolController().select(user_api="blas").limit(limits=number)

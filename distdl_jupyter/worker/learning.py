@@ -34,9 +34,11 @@ def imported() -> list[str]:
 
 
 def installed_roots() -> tuple[str, ...]:
-    """Return the folders of Python's own and of installed modules."""
+    """Return the folders of Python's own and of installed modules, the user's own site-packages among them."""
     paths = sysconfig.get_paths()
-    return tuple({f"{paths[name]}{os.sep}" for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+    folders = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    folders += [entry for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages")]
+    return tuple(f"{folder}{os.sep}" for folder in dict.fromkeys(folders))
 
 
 def _is_installed(name: str, module: ModuleType, roots: tuple[str, ...]) -> bool:

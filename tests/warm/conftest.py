@@ -57,6 +57,14 @@ def shared_home(tmp_path_factory):
         assert not asking.is_being_made(place.of())
 
 
+@pytest.fixture(scope="session", autouse=True)
+def patience():
+    """A machine that does much else is slow to answer; that is another test's affair."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(asking, "_PATIENCE", 30.0)
+        yield
+
+
 @pytest.fixture
 def distdl_home(shared_home, monkeypatch):
     """The shared data directory; nothing of the test's own jobs may be alive afterwards."""
@@ -104,6 +112,11 @@ def ready_with(where, *modules):
 
 def is_warm(job):
     return any(WARM in str(line) for line in job.logs())
+
+
+def assert_warm(*jobs):
+    for job in jobs:
+        assert is_warm(job), cold_reason(job) or "cold without a reason"
 
 
 def cold_reason(job):

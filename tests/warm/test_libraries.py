@@ -5,7 +5,7 @@ import os
 import pytest
 
 from distdl_jupyter.clusters import processes
-from tests.warm.conftest import is_warm, submit
+from tests.warm.conftest import assert_warm, submit
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -65,4 +65,4 @@ def dumps():
 def test_it_works(code, arguments, wanted, distdl_home):
     job = submit(code, arguments, distributed_backend="plain")
     assert job.result(timeout=120) == wanted
-    assert is_warm(job)
+    assert_warm(job)

@@ -14,7 +14,7 @@ from distdl_jupyter.clusters import processes
 from distdl_jupyter.core.state import State
 from distdl_jupyter.warm import asking, mark, place, settings, wire
 from tests.conftest import until_gone, wait_for
-from tests.warm.conftest import cold_reason, is_warm, revive, submit
+from tests.warm.conftest import assert_warm, cold_reason, is_warm, revive, submit
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="Linux")]
 
@@ -41,7 +41,7 @@ def supervisor_of(job):
 
 def test_ranks_carry_the_mark_and_their_names_and_the_supervisor_does_not(distdl_home):
     job = started()
-    assert is_warm(job)
+    assert_warm(job)
     pids = [rank.pid for rank in job.view().ranks]
     assert set(pids) <= set(processes.marked(job.id))
     for rank, pid in enumerate(pids):
@@ -90,7 +90,7 @@ def test_a_killed_template_harms_no_job_and_the_next_one_starts_cold(distdl_home
     assert revive()["pid"] != old
     last = submit(abs, (-3,), distributed_backend="plain")
     assert last.result(timeout=120) == 3
-    assert is_warm(last)
+    assert_warm(last)
 
 
 def test_the_template_holds_no_lock_and_no_secret(distdl_home, monkeypatch):
@@ -98,7 +98,7 @@ def test_the_template_holds_no_lock_and_no_secret(distdl_home, monkeypatch):
     asking.stop(place.of())
     pid = revive()["pid"]
     job = started(environment_variables={"OTHER_SECRET": "a-secret-of-the-job"})
-    assert is_warm(job)
+    assert_warm(job)
     assert not [t for t in targets(pid) if "/jobs/" in t]
     for one in (pid, supervisor_of(job).pid):
         for file in ("environ", "cmdline"):
@@ -126,7 +126,7 @@ def test_many_submitters_at_once(distdl_home):
     for thread in threads:
         thread.join()
     assert [job.result(timeout=120) for _, job in jobs] == [number for number, _ in jobs]
-    assert all(is_warm(job) for _, job in jobs)
+    assert_warm(*(job for _, job in jobs))
 
 
 def test_a_request_that_is_given_up_starts_nothing(distdl_home, tmp_path):

@@ -11,7 +11,7 @@ import pytest
 from distdl_jupyter import JobFailed
 from distdl_jupyter.core.events import read_all
 from distdl_jupyter.warm.supervisor import WARM
-from tests.warm.conftest import is_warm, submit
+from tests.warm.conftest import assert_warm, is_warm, submit
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -124,7 +124,7 @@ PROGRAMS = [
 def test_a_function(code, given, backend, count, distdl_home, monkeypatch):
     options = {**given, "distributed_backend": backend, "process_count_per_node": count}
     warm = finished(submit(code, **options))
-    assert is_warm(warm)
+    assert_warm(warm)
     monkeypatch.setenv("DISTDL_WARM", "off")
     cold = finished(submit(code, **options))
     assert not is_warm(cold)
@@ -144,7 +144,7 @@ def test_a_script(tmp_path, distdl_home, monkeypatch):
     )
     options = {"entry_script": "train.py", "source_directory": str(tmp_path), "script_params": {"--lr": 0.1}}
     warm = finished(submit(**options))
-    assert is_warm(warm)
+    assert_warm(warm)
     monkeypatch.setenv("DISTDL_WARM", "off")
     cold = finished(submit(**options))
     assert told(warm) == told(cold)
