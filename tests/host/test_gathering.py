@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from distdl_jupyter.host.azureml import Who, keep, who
+from distdl_jupyter.host.azureml import Who, keep, seats, who
 from distdl_jupyter.host.gathering import Host, join
 from distdl_jupyter.host.meeting import Meeting, NoMeeting
 
@@ -91,3 +91,17 @@ def test_outputs_are_copied_once_and_values_are_left_out(tmp_path):
     (outputs / "deep/model.pt").write_text("better weights")
     keep(outputs, target)
     assert copied.read_text() == "better weights"
+
+
+def test_tensorflows_own_variable_says_where_every_rank_listens():
+    told = {
+        "cluster": {"chief": ["10.0.0.4:2222"], "worker": ["10.0.0.5:2223"]},
+        "task": {"type": "worker", "index": 0},
+    }
+    environment = {"TF_CONFIG": json.dumps(told)}
+    assert who(environment) == Who(1, 2, None)
+    assert seats(environment) == {
+        "@rank-0-address@": "10.0.0.4", "@rank-0-port-0@": "2222", "@rank-1-address@": "10.0.0.5",
+        "@rank-1-port-0@": "2223",
+    }  # fmt: skip
+    assert seats({}) == {}

@@ -9,7 +9,7 @@ import pytest
 from distdl_jupyter import preflight
 from distdl_jupyter.capture import capture_cell, capture_function, capture_script
 from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter.preflight.machine import keras
+from distdl_jupyter.preflight.machine import keras, keras_fit
 from distdl_jupyter.preflight.reading import read
 
 GOOD_HOROVOD = """
@@ -37,6 +37,7 @@ for epoch in range(3):
     for batch in loader:
         model(batch).sum().backward()
 """
+STRATEGY = "import tensorflow as tf\nstrategy = tf.distribute.MultiWorkerMirroredStrategy()"
 
 
 def asked(backend="horovod-gloo", processes=4):
@@ -78,6 +79,7 @@ def test_the_quickstart_passes_all_checks():
         ("import tensorflow as tf", "horovod", "never initialises Horovod", "`import horovod.tensorflow as hvd`"),
         ("import torch", "mpi", "never initialises Horovod", "`hvd.init()`"),
         ("x = 1", "torch", "never initialises torch.distributed", "`dist.init_process_group()`"),
+        ("x = 1", "tensorflow", "never initialises tf.distribute", "tf.distribute.MultiWorkerMirroredStrategy()`"),
     ],
 )  # fmt: skip
 def test_a_cell_that_never_initialises_the_backend_is_told_how(code, backend, words, remedy):
@@ -93,6 +95,30 @@ def test_code_for_the_other_backend_is_an_error():
     assert "line 2 of Cell [7]" in finding.text
     finding = problems("from torch.distributed import init_process_group as go\ngo()", "horovod-mpi")["other-backend"]
     assert (finding.level, finding.remedy) == ("error", "Choose distributed_backend='torch'.")
+
+
+def test_tensorflow_and_another_backend_are_told_apart():
+    finding = problems("import horovod.tensorflow as hvd\nhvd.init()", "tensorflow")["other-backend"]
+    assert (finding.level, finding.remedy) == ("error", "Choose distributed_backend='horovod-gloo'.")
+    finding = problems(STRATEGY, "torch")["other-backend"]
+    assert (finding.level, finding.remedy) == ("error", "Choose distributed_backend='tensorflow'.")
+    assert problems(STRATEGY, "tensorflow") == {}
+    assert problems("import ray\nray.init()", "ray") == {}
+
+
+def test_fit_of_keras_3_is_warned_of_where_the_strategy_does_not_know_it():
+    fits = f"{STRATEGY}\nmodel = make()\nmodel.fit(data)"
+    draft = capture_cell(fits, {"make": int, "data": 1})
+    check = keras_fit(read(draft), draft, asked("tensorflow"), environment={})
+    assert check is not None
+    assert [(f.level, f.code) for f in check.findings] == [("warning", "keras-3-fit")]
+    assert "pip install tf-keras" in check.findings[0].remedy
+    assert keras_fit(read(draft), draft, asked("tensorflow"), environment={"TF_USE_LEGACY_KERAS": "1"}).passed
+    assert keras_fit(read(draft), draft, asked("tensorflow", processes=1), environment={}) is None
+    legacy = capture_cell(f'import os\nos.environ["TF_USE_LEGACY_KERAS"] = "1"\n{fits}', {"make": int, "data": 1})
+    assert keras_fit(read(legacy), legacy, asked("tensorflow"), environment={}).passed
+    plain = capture_cell(STRATEGY, {})
+    assert keras_fit(read(plain), plain, asked("tensorflow"), environment={}) is None
 
 
 def test_code_that_knows_both_backends_fits_both():

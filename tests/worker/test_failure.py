@@ -242,6 +242,15 @@ HINTS = {
         "import horovod.torch as hvd\nhvd.rank()",
         "Call hvd.init() at the top of the cell, before any other call of Horovod.",
     ),
+    "a strategy that comes too late": (
+        "raise RuntimeError('Collective ops must be configured at program startup')",
+        "Call tf.distribute.MultiWorkerMirroredStrategy() before anything else of TensorFlow, once in a process.",
+    ),
+    "fit of Keras 3 under a strategy": (
+        "raise ValueError('Attempt to convert a value (PerReplica:{ ...}) with an unsupported type')",
+        "Keras 3 does not train under MultiWorkerMirroredStrategy: run pip install tf-keras, and put "
+        'os.environ["TF_USE_LEGACY_KERAS"] = "1" before the first import of TensorFlow.',
+    ),
     "a data loader": (
         textwrap.dedent("""
             import torch
