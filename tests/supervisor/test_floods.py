@@ -1,0 +1,128 @@
+"""Real jobs whose ranks print as fast as they can."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from distdl_jupyter import submit
+from distdl_jupyter.core.events import read, read_all
+from distdl_jupyter.core.state import State
+from tests.conftest import until_gone, wait_for
+
+pytestmark = pytest.mark.timeout(240)
+
+
+def prints(lines):
+    import os
+    import sys
+
+    from distdl_jupyter import log
+
+    rank = os.environ["RANK"]
+    for n in range(lines):
+        print(rank, n)
+        if n % 10_000 == 0:
+            log(step=n, loss=n / 10)
+    print("end", file=sys.stderr)
+    log(step=lines, loss=0.0)
+    return int(rank)
+
+
+def floods():
+    """Rank 0 prints for ever with few processor seconds to spare; rank 1 reports now and then."""
+    import itertools
+    import os
+    import signal
+    import time
+
+    from distdl_jupyter import log
+
+    if os.environ["RANK"] == "0":
+        block = b"epoch 1 loss 0.123456 of a step like any other\n" * 1000
+        try:
+            while True:
+                os.write(1, block)
+        except KeyboardInterrupt:
+            print("saved")
+            return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for step in itertools.count():
+        log(step=step, sent=time.time())
+        time.sleep(0.1)
+
+
+def on(function, *args, **options):
+    return submit(function, args=args, process_count_per_node=2, distributed_backend="torch", **options)
+
+
+def lines_of(job, rank, stream="out"):
+    return [line.text for line in job.logs(rank) if line.stream == stream]
+
+
+def test_every_line_of_a_flood_is_in_the_log_in_its_order_when_the_job_has_ended():
+    job = on(prints, 150_000)
+    assert job.results() == [0, 1]
+    for rank in (0, 1):
+        assert lines_of(job, rank) == [f"{rank} {n}" for n in range(150_000)]
+        assert lines_of(job, rank, "err") == ["end"]
+    assert job.view().lines >= 300_002
+    assert sum(event["type"] == "metric" for event in read_all(job.folder.events)[0]) == 32
+
+
+def test_a_log_that_is_full_takes_nothing_more_and_metrics_and_results_still_come():
+    job = on(prints, 100_000, max_log_bytes=500_000)
+    assert job.results() == [0, 1]
+    found = read_all(job.folder.events)[0]
+    taken = sum(
+        len(event["text"].encode()) + 1 for event in found if event["type"] == "log" and event["rank"] is not None
+    )
+    assert 500_000 - 60 < taken <= 500_000
+    assert [event["code"] for event in found if event["type"] == "note" and event["level"] == "warning"].count(
+        "log-limit"
+    ) == 1
+    steps = {(event["rank"], event["step"]) for event in found if event["type"] == "metric"}
+    assert steps == {(rank, n) for rank in (0, 1) for n in (*range(0, 100_000, 10_000), 100_000)}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the memory of a process in /proc")
+def test_in_a_flood_without_end_metrics_come_memory_stays_and_a_cancel_is_obeyed():
+    job = on(floods, stop_grace_seconds=60)
+
+    reader = Metrics(job.folder.events)
+    wait_for(lambda: reader.count() > 20, what="metrics of the quiet rank")
+    ranks = {rank.pid for rank in job.view().ranks}
+    (supervisor,) = {parent(pid) for pid in ranks}
+    wait_for(lambda: job.folder.events.stat().st_size > 100_000_000, what="a hundred megabytes")
+    assert most_memory(supervisor) < 120
+    job.cancel()
+    job.wait(60)
+    assert job.state is State.CANCELED
+    assert "saved" in lines_of(job, 0)[-2000:]
+    assert reader.count() > 30, "they came all the time"
+    assert not until_gone(job.id)
+
+
+class Metrics:
+    """Counts the metrics of a log that grows."""
+
+    def __init__(self, path):
+        self._path, self._cursor, self._count = path, 0, 0
+
+    def count(self):
+        while True:
+            found, cursor = read(self._path, self._cursor, part="others")
+            if cursor == self._cursor:
+                return self._count
+            self._cursor = cursor
+            self._count += sum(event["type"] == "metric" for event in found)
+
+
+def parent(pid):
+    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+
+
+def most_memory(pid):
+    """The most memory that a process has held, in MB."""
+    text = Path(f"/proc/{pid}/status").read_text()
+    return next(int(line.split()[1]) / 1024 for line in text.splitlines() if line.startswith("VmHWM"))
