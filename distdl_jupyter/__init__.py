@@ -72,8 +72,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "clusters":  # a room of this package that can be called
-        return importlib.import_module("distdl_jupyter.clusters")
+    if name in ("clusters", "ranks"):  # rooms of this package: the first can be called, the second has names of its own
+        return importlib.import_module(f"distdl_jupyter.{name}")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'distdl_jupyter' has no attribute {name!r}")

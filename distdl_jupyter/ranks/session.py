@@ -6,6 +6,7 @@ It holds no state of its own but connections; what the session is stands in its 
 from __future__ import annotations
 
 import contextlib
+import secrets
 import shutil
 import time
 from typing import TYPE_CHECKING, Any
@@ -85,6 +86,7 @@ class Ranks:
     def __init__(self, job: Job) -> None:
         self.job = job
         self._links: dict[int, Link] = {}
+        self._owner = secrets.token_hex(8)
 
     @property
     def id(self) -> str:
@@ -161,9 +163,10 @@ class Ranks:
 
     def _ask(self, on: list[int], asked: dict[str, Any], body: bytes, tell: Tell | None = None) -> Answer:
         requests: dict[int, Request] = dict.fromkeys(on, (asked, body))
-        with turn(self.job.folder, str(asked.get("label") or "")):
+        with turn(self.job.folder, str(asked.get("label") or ""), self._owner) as again:
             try:
-                self._refuse_busy(on)
+                if not (again and self._links):
+                    self._refuse_busy(on)
                 return Asking(self.job, self._links, requests, tell).wait()
             except BaseException:
                 # What still comes on these connections answers nobody's question.

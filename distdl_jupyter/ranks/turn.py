@@ -9,6 +9,7 @@ import contextlib
 import fcntl
 import json
 import os
+import time
 from typing import TYPE_CHECKING
 
 from distdl_jupyter.ranks.answer import RanksBusy
@@ -19,19 +20,24 @@ if TYPE_CHECKING:
 
     from distdl_jupyter.core.store import JobFolder
 
+#: How often a turn that is taken is asked for, and the seconds between.
+_LOOKS, _PAUSE = 5, 0.005
+
 
 @contextlib.contextmanager
-def turn(folder: JobFolder, doing: str) -> Iterator[None]:
-    """Hold the turn, saying what is done with it. Raises RanksBusy when another client has it."""
+def turn(folder: JobFolder, doing: str, owner: str = "") -> Iterator[bool]:
+    """Hold the turn, saying what is done with it. Raises RanksBusy when another client has it.
+
+    Yields whether the same ``owner`` had it last, so that nobody else has asked the ranks anything since.
+    """
     fd = os.open(folder.path / NOTES / "turn", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise busy(*_said(os.pread(fd, 4096, 0))) from None
+        if not _taken(fd):
+            raise busy(*_said(os.pread(fd, 4096, 0)))
+        before = os.pread(fd, 4096, 0)
         os.ftruncate(fd, 0)
-        os.pwrite(fd, json.dumps({"doing": doing[:500], "pid": os.getpid()}).encode(), 0)
-        yield
+        os.pwrite(fd, json.dumps({"doing": doing[:500], "pid": os.getpid(), "owner": owner}).encode(), 0)
+        yield bool(owner) and _owner(before) == owner
     finally:
         os.close(fd)
 
@@ -45,13 +51,33 @@ def busy(doing: str, pid: int = 0) -> RanksBusy:
     return RanksBusy(f"The ranks are busy with {what}.", hint="Wait for its end, or interrupt the ranks.")
 
 
+def _taken(fd: int) -> bool:
+    """Take the lock; who only looks whether it is free holds it for an instant."""
+    for _ in range(_LOOKS):
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        time.sleep(_PAUSE)
+    return False
+
+
+def _owner(text: bytes) -> str:
+    try:
+        return str(json.loads(text)["owner"])
+    except (ValueError, LookupError, TypeError):
+        return ""
+
+
 def holder(folder: JobFolder) -> int:
     """Return the process that has the turn, 0 when nobody has."""
+    fd = os.open(folder.path / NOTES / "turn", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        with turn(folder, ""):
-            return 0
-    except RanksBusy:
-        return _said((folder.path / NOTES / "turn").read_bytes())[1]
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _said(os.pread(fd, 4096, 0))[1]
+    finally:
+        os.close(fd)
+    return 0
 
 
 def _said(text: bytes) -> tuple[str, int]:

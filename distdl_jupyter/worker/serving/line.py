@@ -32,6 +32,9 @@ class Line:
         self._greeting = greeting
         self._heard = heard
         self._outbox: queue.SimpleQueue[list[Any] | None] = queue.SimpleQueue()
+        self._sending = threading.Lock()
+        #: Messages in the outbox that are not sent completely.
+        self._waiting = 0
         self.open = True
         _lines.add(self)
 
@@ -42,8 +45,22 @@ class Line:
 
     def say(self, header: dict[str, Any], body: bytes = b"") -> None:
         """Send a message as soon as the other end reads; nothing happens when it is gone."""
-        if self.open:
-            self._outbox.put(frames.encode(header, body))
+        pieces = frames.encode(header, body)
+        with self._sending:
+            if self.open and (self._waiting or not self._sent_at_once(pieces)):
+                self._waiting += 1
+                self._outbox.put(pieces)
+
+    def _sent_at_once(self, pieces: list[Any]) -> bool:
+        """Send a short message from here when there is room for it, which spares another thread's turn."""
+        try:
+            if len(pieces) > 1:
+                return False
+            sent = self._connection.send(pieces[0], socket.MSG_DONTWAIT)
+        except OSError:  # no room, or the other end is gone, which the thread that reads hears of
+            return False
+        pieces[0] = pieces[0][sent:]
+        return not pieces[0]
 
     def _read(self) -> None:
         try:
@@ -80,6 +97,8 @@ class Line:
             while (pieces := self._outbox.get()) is not None:
                 for piece in pieces:
                     self._connection.sendall(piece)
+                with self._sending:
+                    self._waiting -= 1
         self.open = False
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
