@@ -7,13 +7,10 @@ import dataclasses
 import platform
 import sys
 import time
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import preflight, registry, targets
-from distdl_jupyter.azure import cost
-from distdl_jupyter.azure.vm_sizes import find as find_vm_size
 from distdl_jupyter.core.data import blob_place, sources
 from distdl_jupyter.core.errors import InvalidSpec, PluginUnavailable
 from distdl_jupyter.core.names import backend_label, resolve
@@ -23,6 +20,7 @@ from distdl_jupyter.core.spec import JobSpec, check_count, check_name, looks_sec
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from distdl_jupyter.azure.cost import Rate
     from distdl_jupyter.capture import Draft
     from distdl_jupyter.clusters.base import Cluster
     from distdl_jupyter.core.data import DataSource
@@ -53,7 +51,7 @@ def build(draft: Draft, options: Mapping[str, Any], *, id_: str) -> tuple[JobSpe
 
     Raises InvalidSpec or PluginUnavailable with one sentence that says what to change.
     """
-    found = resolve(options, {*COMMON, *_plugin_options()})
+    found = _resolved(options)
     target = targets.find(str(found.get("compute_target") or "local"))
     cluster_given = {**target.options, **_belonging("clusters", target.kind, found)}
     cluster = registry.get("clusters", target.kind)
@@ -122,12 +120,24 @@ def dry_run(spec: JobSpec, cluster: Any, cluster_options: Any, backend: Any, bac
     backend.plan(spec, seats, backend_options)
 
 
-def _plugin_options() -> set[str]:
-    found: set[str] = set()
+def _resolved(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options under their primary names. Raises InvalidSpec.
+
+    Most jobs have none of a plug-in, and loading every plug-in for its names takes longer than all the rest.
+    """
+    allowed = set(COMMON)
     for kind in registry.KINDS:
-        for name in registry.names(kind):
-            with contextlib.suppress(PluginUnavailable):
-                found |= {field.name for field in registry.options(kind, name)}
+        with contextlib.suppress(InvalidSpec):
+            return resolve(options, allowed)
+        allowed |= _option_names(kind)
+    return resolve(options, allowed)
+
+
+def _option_names(kind: registry.Kind) -> set[str]:
+    found: set[str] = set()
+    for name in registry.names(kind):
+        with contextlib.suppress(PluginUnavailable):
+            found |= {field.name for field in registry.options(kind, name)}
     return found
 
 
@@ -224,11 +234,19 @@ def _flag(value: Any, field: str) -> bool | None:
 
 
 def _vm_size(name: Any) -> str | None:
-    return None if name in (None, "") else find_vm_size(str(name)).size
+    if name in (None, ""):
+        return None
+    from distdl_jupyter.azure.vm_sizes import find  # brings the catalogue and what Azure said of it
+
+    return find(str(name)).size
 
 
-def _rate(given: Any, vm_size: str | None, cluster: Cluster, options: Mapping[str, Any]) -> cost.Rate | None:
+def _rate(given: Any, vm_size: str | None, cluster: Cluster, options: Mapping[str, Any]) -> Rate | None:
     """Return what a node costs; the options of a cluster that rents machines may name their size and tier."""
+    if given in (None, "") and not cluster.bills:
+        return None
+    from distdl_jupyter.azure import cost
+
     size = vm_size or options.get("vm_size")
     return cost.of_node(given, size, bills=cluster.bills, tier=str(options.get("job_tier") or ""))
 
@@ -241,6 +259,8 @@ def _versions() -> dict[str, str]:
 
 def version_of(package: str) -> str:
     """Return the version of an installed package, "" without it; some go by several names."""
+    from importlib import metadata
+
     for name in (package, *_ALSO_KNOWN_AS.get(package, ())):
         with contextlib.suppress(metadata.PackageNotFoundError):
             return metadata.version(name)

@@ -13,19 +13,29 @@ import re
 import types
 import typing
 from collections.abc import Mapping
-from importlib import metadata
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from distdl_jupyter.core.errors import InvalidSpec, PluginUnavailable
 from distdl_jupyter.core.names import backend_label, unknown
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 Kind = Literal["backends", "clusters"]
 KINDS: tuple[Kind, ...] = ("backends", "clusters")
 
 
 @functools.cache
-def _points(kind: Kind) -> dict[str, metadata.EntryPoint]:
-    return {point.name: point for point in metadata.entry_points(group=f"distdl_jupyter.{kind}")}
+def _every() -> dict[Kind, dict[str, EntryPoint]]:
+    """Return all plug-ins. Every package of the environment is looked at, so it is done once for both kinds."""
+    from importlib import metadata  # brings the whole of ``email``
+
+    found = metadata.entry_points()
+    return {kind: {point.name: point for point in found.select(group=f"distdl_jupyter.{kind}")} for kind in KINDS}
+
+
+def _points(kind: Kind) -> dict[str, EntryPoint]:
+    return _every()[kind]
 
 
 def names(kind: Kind) -> list[str]:
@@ -49,7 +59,7 @@ def get(kind: Kind, name: str) -> Any:
         ) from error
 
 
-def _remedy(point: metadata.EntryPoint, error: Exception) -> str:
+def _remedy(point: EntryPoint, error: Exception) -> str:
     """Return the command that installs what a plug-in misses, when its package declares that as an extra."""
     package, missing = point.dist, (getattr(error, "name", None) or "").partition(".")[0]
     if isinstance(error, ModuleNotFoundError) and package is not None and missing:
@@ -165,9 +175,21 @@ def backend(label: str, given: dict[str, Any]) -> tuple[Any, Any]:
     Raises InvalidSpec for an unknown label or option, PluginUnavailable when the backend cannot be loaded.
     """
     label = backend_label(label)
+    plugin = get("backends", _named_after(label) or _knowing(label))
+    return plugin, check_options("backends", plugin.name, {**plugin.labels.get(label, {}), **given})
+
+
+def _named_after(label: str) -> str:
+    """Return the backend whose name is the label's first word, when it knows the label; the others stay unloaded."""
+    name = label.partition("-")[0]
+    if name in _points("backends"):
+        with contextlib.suppress(PluginUnavailable):
+            return name if label in (get("backends", name).labels or (name,)) else ""
+    return ""
+
+
+def _knowing(label: str) -> str:
     known = backend_labels()
-    name = known.get(label, label)
     if label not in known and label not in names("backends"):
         raise InvalidSpec(unknown(label, known, "distributed backend"), field="distributed_backend")
-    plugin = get("backends", name)
-    return plugin, check_options("backends", name, {**plugin.labels.get(label, {}), **given})
+    return known.get(label, label)

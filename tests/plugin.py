@@ -170,9 +170,9 @@ def install(tmp_path, monkeypatch, code, points):
     (info / "entry_points.txt").write_text("\n".join(lines))
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")])))
-    registry._points.cache_clear()
+    registry._every.cache_clear()
 
 
 def forget():
     """Let the registry look again, after the test's paths are gone."""
-    registry._points.cache_clear()
+    registry._every.cache_clear()
