@@ -28,6 +28,9 @@ def become(connection: socket.socket, message: dict[str, Any], descriptors: list
         lock, log = descriptors
         nothing = os.open(os.devnull, os.O_RDONLY)
         child.settle((nothing, log, log), keep=(lock, connection.fileno()))
+        arguments = ["-P", "-m", "distdl_jupyter.supervisor", message["folder"], "(warm)"]
+        prepared.room.say(arguments)
+        child.be_another([sys.executable, *arguments])
         wire.send(connection, {"taken": os.getpid()})
         # Until the submitter has said so, the job is not this process's: it may have given up waiting.
         if not wire.receive(connection)[0].get("go"):
@@ -46,9 +49,6 @@ def _supervise(folder: JobFolder, message: dict[str, Any], prepared: Prepared) -
 
     child.replace_environment(message["inherited"], set_by_imports={})
     os.chdir(folder.path)
-    arguments = [sys.executable, "-P", "-m", "distdl_jupyter.supervisor", str(folder.path)]
-    prepared.room.say([*arguments[1:], "(warm)"])
-    child.be_another(arguments)
     forking.fork = Forker(prepared)
     writer = EventWriter(folder.events)
     writer.write("log", rank=None, stream="sys", text=WARM)

@@ -42,7 +42,7 @@ def dice():
     import torch
 
     own = random.random(), np.random.rand(), np.random.default_rng().random(), torch.rand(1).item()
-    return *own, uuid.uuid4().hex, multiprocessing.current_process().authkey
+    return *own, uuid.uuid4().hex, bytes(multiprocessing.current_process().authkey).hex()
 
 
 def test_all_ranks_throw_different_dice(distdl_home):
@@ -94,6 +94,7 @@ def test_another_limit_or_priority_starts_cold(distdl_home):
         print([n["text"] for n in job.view().notes if n.get("code") == "cold-start"])
     """)
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200)
+    asking.stop(place.of())  # the other tests' limits are not these
     assert "the limits (ulimit) are not those of the template" in said.stdout, said.stderr
 
 

@@ -1,0 +1,31 @@
+"""A program: pytest in a process whose cluster forks its ranks, as a warm supervisor does. Arguments are pytest's.
+
+The last argument is the filler of ``warm.mark``. At the end it prints how many programs were forked, and why others
+were not.
+"""
+
+import os
+import sys
+
+import pytest
+
+from distdl_jupyter.clusters import forking
+from distdl_jupyter.warm.mark import Room
+from distdl_jupyter.warm.prepared import Prepared
+from distdl_jupyter.warm.program import Forker
+
+
+class Counting(Forker):
+    forked = 0
+
+    def __call__(self, program):
+        process = super().__call__(program)
+        Counting.forked += process is not None
+        return process
+
+
+if __name__ == "__main__":
+    forking.fork = Counting(Prepared(Room(), dict(os.environ), set(), {}))
+    code = pytest.main(sys.argv[1:-1])
+    print(f"{Counting.forked} programs were forked")
+    sys.exit(code)
