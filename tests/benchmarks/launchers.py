@@ -48,7 +48,7 @@ class Told:
 def commands(peers: Environment, script: Path, arguments: Sequence[str] = ()) -> dict[str, tuple[str, list[str]]]:
     """Return the command of each command-line launcher that is there, with the backend that its script needs."""
     program = [peers.python, str(script), *arguments]
-    torchrun = ["--nproc-per-node", str(RANKS), "--master-port", str(_free_port())]
+    torchrun = ["--nproc-per-node", str(RANKS), "--master-port", str(free_port())]
     every = {
         "horovodrun": ("horovod", [peers.program("horovodrun"), "--gloo", "-np", str(RANKS), *program]),
         "mpirun": ("horovod", [peers.program("mpirun"), *_mpi_options(), "-np", str(RANKS), *program]),
@@ -58,7 +58,8 @@ def commands(peers: Environment, script: Path, arguments: Sequence[str] = ()) ->
     return {name: one for name, one in every.items() if needs.get(name) not in peers.missing}
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port that nobody uses just now."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return int(free.getsockname()[1])

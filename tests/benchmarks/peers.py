@@ -73,11 +73,11 @@ class Environment:
             "PYSPARK_DRIVER_PYTHON": self.python,
         }
 
-    def versions(self) -> dict[str, str]:
-        """Return the version of each peer that is there."""
+    def versions(self, *names: str) -> dict[str, str]:
+        """Return the versions of some packages that are there (of torch, Horovod and all peers when none is named)."""
         code = "import json; from importlib import metadata; print(json.dumps({d.name: d.version for d in metadata.distributions()}))"  # noqa: E501
         found = json.loads(subprocess.run([self.python, "-c", code], check=True, capture_output=True, text=True).stdout)
-        return {name: found[name] for name in ("torch", "horovod", *PEERS) if name in found}
+        return {name: found[name] for name in names or ("torch", "horovod", *PEERS) if name in found}
 
 
 @cache

@@ -32,7 +32,7 @@ def measure(turns: int) -> Iterator[Report]:
             if peer in every:
                 ways[peer] = partial(_plain, every[peer][1], backend, peers, told, scratch)
         times = interleaved(ways, turns, warm_up=False)
-    versions = {**report.versions("distdl-jupyter"), **peers.versions()}
+    versions = {**report.versions("distdl-jupyter"), **peers.versions("torch", "horovod")}
     table = Report("Steady training: steps a second with log() in every step, 2 ranks", "/s", versions)
     for backend, peer in PLAIN.items():
         if peer in times:

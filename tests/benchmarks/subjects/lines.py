@@ -12,7 +12,7 @@ def print_lines(rank: int, pace: float, seconds: float, told: str) -> None:
         if ahead > 0:
             time.sleep(ahead)
         clocks.append(time.time())
-        print(f"{rank}:{number} loss 0.123456 of a step like any other", flush=True)
+        print(f"{rank}:{number} loss 0.123456 of a step like any other")
     with open(told, "w") as file:
         json.dump(clocks, file)
 
