@@ -13,7 +13,7 @@ from distdl_jupyter.core import words
 from distdl_jupyter.core.printable import printable
 from distdl_jupyter.panels import rankfailure
 from distdl_jupyter.panels.markup import Html, div, el, span
-from distdl_jupyter.panels.rankstyle import BOX, BRAND, DIM, GROUND, MONO, SMALL, TEXT, WARN_EDGE, WARN_TINT, badge
+from distdl_jupyter.panels.rankstyle import BOX, BRAND, DIM, GROUND, PRINT, SMALL, TEXT, WARN_EDGE, WARN_TINT, badge
 from distdl_jupyter.ranks.view import Block, Fold, named, spans
 from distdl_jupyter.ranks.viewerrors import Failures
 from distdl_jupyter.ranks.viewtext import left_out
@@ -42,7 +42,7 @@ def cell(fold: Fold, failed: Failures | None = None, *, job: str, status: str = 
 def values(groups: Sequence[tuple[Sequence[int], Mapping[str, str]]]) -> Html:
     """Return values by ranks, (ranks, forms by MIME type) each, equal ones already folded."""
     rows = (part for ranks, forms in groups for part in (_ranks(ranks, all_=False), _value(forms)))
-    return div(f"{_GRID};{MONO};background:{GROUND};color:{TEXT}", *rows, class_="dd dd-rankvalues")
+    return div(f"{_GRID};{PRINT};background:{GROUND};color:{TEXT}", *rows, class_="dd dd-rankvalues")
 
 
 def _value(forms: Mapping[str, str]) -> Html:
@@ -80,7 +80,7 @@ def _lines(rows: Sequence[tuple[str, str]]) -> Html:
         pieces.append(f"{escape(text, quote=False)}\n")
     if before != "out":
         pieces.append("</span>")
-    style = f"margin:0;padding:0 12px 0 0;border:0;background:none;{MONO};color:{TEXT};white-space:pre-wrap"
+    style = f"margin:0;padding:0 12px 0 0;border:0;background:none;{PRINT};color:{TEXT};white-space:pre-wrap"
     return el("pre", f"{style};overflow-wrap:anywhere", Html("".join(pieces)))
 
 

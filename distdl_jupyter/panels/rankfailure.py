@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from html import escape
+from itertools import dropwhile
 from typing import Any
 
 from distdl_jupyter.core import words
@@ -67,7 +68,9 @@ def _frame(frame: Mapping[str, Any]) -> Html:
     function = str(frame.get("function") or "")
     scope = [] if function in ("", "<module>") else [Html(" in "), span(MONO, text(function, 80))]
     head = [text(frame.get("label", ""), 80), *scope, text(f", line {frame.get('line')}", 20)]
-    lines = [_source_line(int(number), str(line), hit=number == frame.get("line")) for number, line in frame["source"]]
+    # The lines of the magics above the code are not known here.
+    source = dropwhile(lambda numbered: not str(numbered[1]).strip(), frame["source"])
+    lines = [_source_line(int(number), str(line), hit=number == frame.get("line")) for number, line in source]
     bar = div(f"{SMALL};padding:2px 12px;color:{DIM};background:{SUNK};border-bottom:1px solid {LINE}", *head)
     return join([bar, el("pre", f"margin:0;padding:4px 0;border:0;background:{GROUND};{MONO};overflow-x:auto", *lines)])
 
@@ -91,6 +94,6 @@ def _others(failed: Failures) -> Html:
 
 
 def _folded(label: str, inside: Html) -> Html:
-    summary = el("summary", f"cursor:pointer;color:{DIM};padding:2px 0", Html(escape(label)))
+    summary = el("summary", f"cursor:pointer;list-style:none;color:{DIM};padding:2px 0", Html(f"▸ {escape(label)}"))
     style = f"{SMALL};padding:2px 12px;background:{SUNK};border-top:1px solid {LINE};color:{TEXT}"
     return el("details", style, summary, inside)

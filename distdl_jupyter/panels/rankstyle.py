@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from distdl_jupyter.core import theme
-from distdl_jupyter.panels.markup import RANK_INK, Html, span
+from distdl_jupyter.panels.markup import Html, el
 
 GROUND = "var(--jp-layout-color0,#fff)"
 SUNK = "rgba(128,128,128,0.06)"
@@ -23,14 +23,18 @@ _UI = "var(--dd-ui,system-ui,-apple-system,'Segoe UI','Helvetica Neue',Helvetica
 MONO = f"font:12px/18px {_CODE}"
 SMALL = f"font:12px/18px {_UI}"
 BASE = f"font:13px/18px {_UI}"
-BOX = f"{MONO};color:{TEXT};box-sizing:border-box"
+#: As the notebook sets the output of any cell.
+PRINT = f"font:var(--jp-code-font-size,13px)/var(--jp-code-line-height,1.3077) {_CODE}"
+BOX = f"{PRINT};color:{TEXT};box-sizing:border-box"
 
 
 def badge(label: str, rank: int | None) -> Html:
-    """Return ranks as the log writes them: a single one in its colour with a swatch, several in grey."""
+    """Return ranks as the log writes them: a single one in its colour, several in grey.
+
+    The classes are the log's own: JupyterLab keeps them where it takes mixed colours out, in notebooks without trust.
+    """
     if rank is None:
-        return span(f"font-weight:600;color:{DIM}", Html(escape(label)))
-    colour = rank % len(theme.LIGHT.ranks)
-    mark = f"var(--dd-rank-{colour},{theme.LIGHT.ranks[colour]})"
-    ink = f"color-mix(in srgb,{mark} 72%,{TEXT})"
-    return span(f"font-weight:600;color:{RANK_INK[colour]};color:{ink}", Html(escape(label)))
+        return el("span", f"font-weight:600;color:{DIM}", Html(escape(label)), class_="dd-rn")
+    number = rank % len(theme.LIGHT.ranks)
+    ink = f"color-mix(in srgb,var(--dd-rank-{number},{theme.LIGHT.ranks[number]}) 72%,{TEXT})"
+    return el("span", f"font-weight:600;color:{ink}", Html(escape(label)), class_=f"dd-rn dd-rank-{number}")

@@ -1,0 +1,152 @@
+"""A prompt on every rank, as a user lives it in JupyterLab: start, look, interrupt, restart the kernel, stop."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import nbformat
+import pytest
+from playwright.sync_api import Locator, expect
+
+from distdl_jupyter.clusters import processes
+from distdl_jupyter.core.store import JobStore
+from tests.browser.conftest import PATIENCE, Book, Lab
+from tests.conftest import until_gone, wait_for
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+
+NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "ranks.ipynb"
+CELLS = [
+    "%load_ext distdl_jupyter",
+    "%dist_ranks start -p 3 -b torch",
+    "%%ranks\nprint('the same everywhere')\nprint('rank', rank, 'of', world_size)\nkept = rank * 10\nworld_size",
+    "%%ranks\nimport time\nfor second in range(600):\n    print('second', second)\n    time.sleep(0.5)",
+    "%%ranks\nif rank == 1:\n    {'image': 1}['label']",
+    "%load_ext distdl_jupyter\n%dist_ranks",
+    "%%ranks 1-2\nkept",
+    "%dist_ranks stop",
+]
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(lab: Lab) -> Iterator[None]:
+    yield
+    for folder in JobStore(lab.home / "distdl").folders():
+        left = until_gone(folder.id, 1.0)
+        if left:
+            processes.kill_all(folder.id)
+        assert not left, folder.id
+
+
+def output(book: Book, number: int) -> Locator:
+    return book.cell(number).locator(".jp-OutputArea")
+
+
+def rows(where: Locator) -> list[str]:
+    """The lines of a cell on ranks as they can be read: the ranks before what they printed."""
+    return [line for line in where.locator(".dd-rankcell").inner_text().splitlines() if line.strip()]
+
+
+def colour(where: Locator) -> str:
+    return str(where.evaluate("(element) => getComputedStyle(element).color"))
+
+
+def test_a_prompt_on_every_rank_outlives_its_kernel(desk: Callable[..., Book]) -> None:
+    book = desk(CELLS, width=1600)
+    for number in range(3):
+        book.run(number)
+    expect(output(book, 1)).to_contain_text("3 ranks are ready after")
+    assert rows(output(book, 2)) == [
+        "0-2",
+        "the same everywhere",
+        "0",
+        "rank 0 of 3",
+        "1",
+        "rank 1 of 3",
+        "2",
+        "rank 2 of 3",
+    ]
+    expect(output(book, 2).locator(".dd-rankvalues")).to_have_text(re.compile(r"0-2\s*3"))
+    badges = [output(book, 2).locator(".dd-rankcell span", has_text=re.compile(f"^{rank}$")) for rank in range(3)]
+    assert len({colour(badge) for badge in badges}) == 3, "each rank has its colour"
+
+    # Lab's own stop button reaches the code on the ranks.
+    book.page.evaluate("() => { window.jupyterapp.shell.currentWidget.content.activeCellIndex = 3; }")
+    book.page.evaluate("() => { void window.jupyterapp.commands.execute('notebook:run-cell'); }")
+    expect(output(book, 3)).to_contain_text("second 1", timeout=PATIENCE * 1000)
+    expect(output(book, 3).locator(".dd-rankcell")).to_have_count(1)
+    book.picture("ranks-live")
+    book.page.get_by_title("Interrupt the kernel").click()
+    expect(output(book, 3)).to_contain_text("Interrupted on ranks 0-2.", timeout=PATIENCE * 1000)
+    expect(output(book, 3)).to_contain_text("the ranks wait for the next one")
+    book.kernel_idle()
+
+    book.run(4)
+    failed = output(book, 4).get_by_role("alert")
+    expect(failed).to_contain_text("Rank 1 of 3 failed first: KeyError: 'label'")
+    expect(failed.locator("span", has_text="➜").first).to_contain_text("{'image': 1}['label']")
+    expect(output(book, 4)).to_contain_text("CellFailed: Rank 1 of 3 failed first")
+    book.picture("ranks-failure")
+
+    book.page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()")
+    book.kernel_idle()
+    book.run(5)
+    expect(output(book, 5)).to_contain_text("3 ranks are alive from before")
+    expect(output(book, 5)).to_contain_text("They wait for a cell.")
+    book.run(6)
+    expect(output(book, 6).locator(".dd-rankvalues")).to_have_text(re.compile(r"1\s*10\s*2\s*20"))
+
+    folder = next(iter(JobStore(book.lab.home / "distdl").folders()))
+    book.page.evaluate("() => window.jupyterapp.commands.execute('distdl:focus-sidebar')")
+    row = book.page.locator("#distdl-sidebar").get_by_role("option", name=re.compile("ranks"))
+    expect(row).to_have_attribute("data-state", "running")
+    page = book.open_job(folder.id)
+    expect(page.locator(".dd-log .dd-text", has_text="rank 2 of 3")).to_be_visible()
+    book.picture("ranks-job-page")
+    book.page.evaluate("(name) => window.jupyterapp.commands.execute('docmanager:open', {path: name})", book.name)
+    book.kernel_idle()
+    book.run(7)
+    expect(output(book, 7)).to_contain_text("3 ranks ended")
+    wait_for(lambda: not until_gone(folder.id, 0.1))
+    assert not book.errors
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_saved_notebook_reads_well_in_both_themes(notebook: Callable[..., Book], lab: Lab, dark: bool) -> None:
+    book = notebook(["1"], height=2600, dark=dark, scale=1)
+    saved = nbformat.read(NOTEBOOK, as_version=4)
+    nbformat.write(saved, lab.root / f"saved-{dark}.ipynb")
+    book.open(f"saved-{dark}.ipynb")
+    expect(book.page.locator(".dd-rankcell").first).to_be_visible()
+    text = book.page.locator(".dd-rankcell pre").first
+    ground = text.evaluate(
+        """(element) => {
+            const ground = (one) => getComputedStyle(one).backgroundColor;
+            while (element && ground(element) === 'rgba(0, 0, 0, 0)') element = element.parentElement;
+            return ground(element);
+        }"""
+    )
+    assert contrast(colour(text), ground) > 7
+    for rank in range(4):
+        badge = book.page.locator(".dd-rankcell span", has_text=re.compile(f"^{rank}$")).first
+        assert contrast(colour(badge), ground) >= 4.5, rank
+    book.picture(f"ranks-saved-{'dark' if dark else 'light'}")
+    assert not book.errors
+
+
+def contrast(one: str, other: str) -> float:
+    """The contrast of two CSS colours (WCAG 2.2)."""
+    lights = sorted((luminance(one, other), luminance(other, other)), reverse=True)
+    return (lights[0] + 0.05) / (lights[1] + 0.05)
+
+
+def luminance(colour_: str, ground: str) -> float:
+    numbers = [float(number) for number in re.findall(r"[\d.]+", colour_.replace("srgb", ""))]
+    unit = 1.0 if "srgb" in colour_ else 255.0
+    below = [float(number) / 255 for number in re.findall(r"[\d.]+", ground)[:3]]
+    alpha = numbers[3] if len(numbers) > 3 else 1.0
+    mixed = [alpha * number / unit + (1 - alpha) * under for number, under in zip(numbers[:3], below, strict=True)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in mixed]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
