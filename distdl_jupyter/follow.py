@@ -114,6 +114,7 @@ class Onlooker(_Reader):
     def __init__(self, folder: JobFolder) -> None:
         super().__init__(folder)
         known = snapshot.read(folder)
+        self._kept = known is not None
         if known is not None:
             self.view, self.cursor = known
 
@@ -132,6 +133,9 @@ class Onlooker(_Reader):
             logcount.count_file(path, began, self.cursor, self.view)
         for event in found:
             self.fold(event)
+        if self.cursor == began and not self._kept and self.view.state.ended:
+            self._kept = True
+            snapshot.write(self.folder, self.view, self.cursor)
         return found
 
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.store import JobFolder
     from distdl_jupyter.core.view import JobView
 
-#: Bytes of a file that are looked through before others get a turn.
-_LOOK = 4 * 1024 * 1024
+#: Bytes of a file that are looked through before others get a turn: at first, and of what is new.
+_LOOK, _NEWS = 4 * 1024 * 1024, 32 * 1024 * 1024
 
 
 class Outline(Onlooker):
@@ -76,8 +76,9 @@ class Reading(Outline):
     def step(self) -> bool:
         """Read a little more; False when there is nothing more now."""
         began = self.cursor
-        self.look(_LOOK)
-        if self.cursor - began >= _LOOK // 2:
+        # Later on all that is new, so that a flood never keeps the log from its turn.
+        self.look(_NEWS if self.seen else _LOOK)
+        if not self.seen and self.cursor - began >= _LOOK // 2:
             return True
         if not self.seen:
             self.seen, self._first_end = True, self.cursor

@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 
 #: Rows of a job's log that are kept for its pages.
 KEPT = 100_000
-#: Rows of the first message about a log, most rows of a later one, and how far behind a page begins anew.
-FIRST, MOST, BEHIND = 1000, 5000, 10_000
+#: Rows of the first message about a log, most rows of a later one, how far behind a page begins anew, and with how many
+#: rows: a flood would fill what stands between server and page with lines of seconds ago.
+FIRST, MOST, BEHIND, ANEW = 1000, 2000, 4000, 300
 #: Seconds that a thread reads before it says what it has: until the state is known, and afterwards.
 _OPENING, _TURN = 0.2, 0.05
 #: Seconds for which a message that holds the clock is as good as a new one.
@@ -157,15 +158,15 @@ class LiveJob:
     def _log(self, mark: int) -> Told:
         book = self._reading.log
         if not book.knows(mark):
-            return self._newest()
+            return self._newest(ANEW if mark else FIRST)
         found = book.changes(mark, MOST)
         if found.more > BEHIND:
-            return self._newest()
+            return self._newest(ANEW)
         return self._rows(found.rows, found.mark, whole=False, more=found.more > 0)
 
-    def _newest(self) -> Told:
+    def _newest(self, many: int) -> Told:
         book = self._reading.log
-        return self._rows(book.between(book.next - FIRST, book.next), book.mark, whole=True)
+        return self._rows(book.between(book.next - many, book.next), book.mark, whole=True)
 
     def _rows(self, found: list[Row], mark: int, *, whole: bool, more: bool = False) -> Told:
         about = {"id": self.id, "mark": mark, "whole": whole, "type": "log"}

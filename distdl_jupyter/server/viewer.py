@@ -114,9 +114,7 @@ class _JobPlace:
         told = live.log(self._mark)
         self._mark, self._log_begun = told.mark, True
         self.held = self.held or told.more
-        # Many rows wait: a page that keeps up with reading gets them at once.
-        if not told.more:
-            pace.took(len(told.line))
+        pace.took(len(told.line))
         return [told.line]
 
     def _curve(self, live: LiveJob, place: _CurvePlace) -> list[bytes]:

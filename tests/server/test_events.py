@@ -428,7 +428,7 @@ def test_a_page_far_behind_begins_anew_and_one_a_little_behind_is_told_all(quick
     story.line(0, "\n".join(f"much {k}" for k in range(1500)))
     with listening(quick, job=everything(story.id, mark)) as page:
         page.until(lambda p: p.of("log") and p.of("log")[-1]["whole"], "a new beginning")
-        assert len(page.of("log")[-1]["rows"]) == live.FIRST
+        assert len(page.of("log")[-1]["rows"]) == live.ANEW
 
 
 HOSTILE = ["<script>alert(1)</script>", "\x1b[31mred\x1b[0m", "\u202egnp.exe", "\ud800 half", "tab\tnul\x00",
