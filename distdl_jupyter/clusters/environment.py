@@ -1,4 +1,4 @@
-"""Which variables go along to another machine: few, by name. Everything else is that machine's own.
+"""Which variables go along to ranks: here almost all, to another machine few, by name.
 
 The submitter's PATH, HOME or LD_LIBRARY_PATH would be wrong there, and what is not needed there is nobody's business.
 """
@@ -21,6 +21,15 @@ _NAMES = frozenset(("LANG", "LC_ALL", "TZ"))
 _SSH = ("PATH", "HOME", "USER", "LOGNAME", "SSH_AUTH_SOCK", "KRB5CCNAME", "LANG")
 #: A name that every shell and exec takes.
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def for_ranks_here(submitters: Mapping[str, str]) -> dict[str, str]:
+    """Return the submitter's environment as far as it means something in a rank, on whichever machine."""
+    kept = ("DISTDL_HOME", "DISTDL_CACHE")
+    environment = {n: value for n, value in submitters.items() if n in kept or not n.startswith("DISTDL_")}
+    if environment.get("MPLBACKEND", "").startswith("module://"):
+        environment["MPLBACKEND"] = "Agg"  # the notebook's inline backend has no notebook in a rank
+    return environment
 
 
 def for_ranks(inherited: Mapping[str, str]) -> dict[str, str]:

@@ -13,6 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import registry
+from distdl_jupyter.clusters import environment
 from distdl_jupyter.clusters.base import Context
 from distdl_jupyter.core.errors import DistDLError, LaunchFailed
 from distdl_jupyter.core.events import read_all
@@ -155,7 +156,7 @@ class Supervisor:
         return data.staging(self._spec, self._ledger, lambda: None)
 
     def _context(self) -> Context:
-        return Context(self._folder, self._own_environment(), _inherited(), tell=self._tell)
+        return Context(self._folder, self._own_environment(), environment.for_ranks_here(os.environ), tell=self._tell)
 
     def _tell(self, phase: str, detail: str) -> None:
         self._ledger.phase(phase, detail)
@@ -170,14 +171,14 @@ class Supervisor:
 
     def _own_environment(self) -> dict[str, str]:
         """Return what the job itself wants in every rank: its marks, the user's variables and their secret values."""
-        environment = {"CUDA_VISIBLE_DEVICES": ""} if self._spec.use_gpu is False else {}
-        environment |= {
+        own = {"CUDA_VISIBLE_DEVICES": ""} if self._spec.use_gpu is False else {}
+        own |= {
             "DISTDL_JOB_ID": self._spec.id,
             "DISTDL_JOB_DIR": str(self._folder.path),
             "DISTDL_NONCE": self._nonce,
             "PYTHONUNBUFFERED": "1",
         }
-        return environment | self._spec.environment_variables | self._secrets
+        return own | self._spec.environment_variables | self._secrets
 
     def _forget_data(self) -> None:
         """Take away what was laid out on nodes for ranks that were never started."""
@@ -373,18 +374,6 @@ class Supervisor:
 
 class _Canceled(Exception):
     """The job was canceled while it was being placed or started."""
-
-
-def _inherited() -> dict[str, str]:
-    """Return the submitter's environment, as far as it means something in a rank."""
-    environment = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith("DISTDL_") or name in ("DISTDL_HOME", "DISTDL_CACHE")
-    }
-    if environment.get("MPLBACKEND", "").startswith("module://"):
-        environment["MPLBACKEND"] = "Agg"  # the notebook's inline backend has no notebook in a rank
-    return environment
 
 
 def _versions(spec: JobSpec) -> str:
