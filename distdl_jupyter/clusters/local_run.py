@@ -88,12 +88,13 @@ class LocalRun(Run):
     def _rank_environment(self, place: RankPlace) -> dict[str, str]:
         own = identity.variables(self._placement, place)
         if place.rank == 0:
-            own |= self._learning("0")
+            own |= self._learning("rank-0")
         return {**self._plan.environments[place.rank], **own, **self._data.get(place.node, {})}
 
     def _learning(self, who: str) -> dict[str, str]:
         """Let a process tell what it has imported, for the next job's warm start."""
-        return {learning.VARIABLE: str(self._context.folder.path / f"modules-{who}.json")}
+        folder = learning.folder_of(self._context.folder.path)
+        return {learning.VARIABLE: str(folder / f"{who}.json")} if folder.is_dir() else {}
 
     @property
     def _python(self) -> str:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from distdl_jupyter.clusters.environment import for_ranks_here
 from distdl_jupyter.core import sockets
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.spec import looks_secret
@@ -37,9 +38,10 @@ def start(where: Place, folder: JobFolder, lock: JobLock, secret_variables: Mapp
         "type": "start",
         "folder": str(folder.path.absolute()),
         "inherited": inherited,
-        "environment": {**inherited, **spec.environment_variables, **secret_variables},
+        "environment": {**for_ranks_here(inherited), **spec.environment_variables, **secret_variables},
         "secrets": dict(secret_variables),
         "circumstances": circumstances.now(),
+        "limits": circumstances.limits(),
     }
     try:
         connection = _connected(where)
@@ -128,7 +130,7 @@ def _asked(where: Place, type_: str) -> dict[str, Any] | None:
 
 def make(where: Place, folder: JobFolder | None = None) -> None:
     """Start a template, unless one lives; with ``folder`` its work begins when that job runs. Raises OSError."""
-    environment = _inherited()
+    environment = for_ranks_here(_inherited())
     where.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     order = {"environment": environment, "job": str(folder.path.absolute()) if folder else ""}
     # In memory and whole before the start: the process that submits may end at once.

@@ -14,6 +14,7 @@ from distdl_jupyter.core import whole
 from distdl_jupyter.core.events import EventWriter
 from distdl_jupyter.supervisor import detach
 from distdl_jupyter.warm import asking, place, settings
+from distdl_jupyter.worker import learning
 
 if TYPE_CHECKING:
     from distdl_jupyter.core.events import JobLock
@@ -36,6 +37,7 @@ def begin(folder: JobFolder, lock: JobLock, secret_variables: Mapping[str, str],
         detach.start(folder, lock, secret_variables, python=python)
         return ""
     where = place.of(python)
+    learning.folder_of(folder.path).mkdir(mode=0o700, exist_ok=True)
     reason = asking.start(where, folder, lock, secret_variables, spec)
     if not reason:
         lock.release()

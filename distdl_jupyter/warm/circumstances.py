@@ -21,7 +21,7 @@ def now() -> dict[str, Any]:
     """Return the circumstances of this process as JSON data, by names that people know."""
     found: dict[str, Any] = {
         "the user": [os.getuid(), os.geteuid(), os.getgid()],
-        "the limits (ulimit)": {name: list(resource.getrlimit(getattr(resource, name))) for name in _LIMITS},
+        "the hard limits (ulimit -H)": {name: resource.getrlimit(getattr(resource, name))[1] for name in _LIMITS},
         "the priority (nice)": os.getpriority(os.PRIO_PROCESS, 0),
     }
     if sys.platform == "linux":
@@ -31,6 +31,20 @@ def now() -> dict[str, Any]:
         found["the rights and the umask"] = _status()
         found["the out-of-memory score"] = _text("oom_score_adj")
     return found
+
+
+def limits() -> dict[str, int]:
+    """Return this process's soft limits by name, which any process may set within the hard ones."""
+    return {name: resource.getrlimit(getattr(resource, name))[0] for name in _LIMITS}
+
+
+def limit(soft: dict[str, int]) -> None:
+    """Set this process's soft limits. Raises ValueError where a hard one is lower."""
+    for name, wanted in soft.items():
+        number = getattr(resource, name)
+        now, hard = resource.getrlimit(number)
+        if now != wanted:
+            resource.setrlimit(number, (wanted, hard))
 
 
 def difference(mine: dict[str, Any], theirs: dict[str, Any]) -> str:

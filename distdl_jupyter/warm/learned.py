@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from distdl_jupyter.core import whole
+from distdl_jupyter.worker import learning
 
 #: Libraries that must not be forked, or say so, and those whose import a rank is to refuse at the right moment.
 _NEVER = (
@@ -49,6 +51,13 @@ class Learned:
         whole.write(self._path, {"jobs": self._jobs, "unfit": self.unfit})
 
 
+def take_from(folder: Path) -> list[str]:
+    """Return the same and take the files away: nobody else reads them."""
+    found = of_job(folder)
+    shutil.rmtree(learning.folder_of(folder), ignore_errors=True)
+    return found
+
+
 def _is_never(name: str) -> bool:
     return any(name == other or name.startswith(f"{other}.") for other in _NEVER)
 
@@ -56,7 +65,7 @@ def _is_never(name: str) -> bool:
 def of_job(folder: Path) -> list[str]:
     """Return what the processes of a job have imported, as far as they have said so."""
     found: dict[str, None] = {}
-    for path in sorted(folder.glob("modules-*.json")):
+    for path in sorted(learning.folder_of(folder).glob("*.json")):
         data = _read(path)
         found |= dict.fromkeys(str(name) for name in data.get("modules", ()))
     return list(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import sys
@@ -10,9 +11,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from distdl_jupyter.clusters import forking
-from distdl_jupyter.core.events import EventWriter, JobLock
+from distdl_jupyter.core.events import EventWriter
 from distdl_jupyter.core.store import JobFolder
-from distdl_jupyter.warm import child, ending, wire
+from distdl_jupyter.warm import child, circumstances, ending, wire
 from distdl_jupyter.warm.prepared import Prepared
 from distdl_jupyter.warm.program import Forker
 
@@ -30,6 +31,7 @@ def become(connection: socket.socket, message: dict[str, Any], descriptors: list
         child.settle((nothing, log, log), keep=(lock, connection.fileno()))
         arguments = ["-P", "-m", "distdl_jupyter.supervisor", message["folder"], "(warm)"]
         prepared.room.say(arguments)
+        circumstances.limit(message["limits"])
         child.be_another([sys.executable, *arguments])
         wire.send(connection, {"taken": os.getpid()})
         # Until the submitter has said so, the job is not this process's: it may have given up waiting.
@@ -37,7 +39,7 @@ def become(connection: socket.socket, message: dict[str, Any], descriptors: list
             os._exit(0)
         connection.close()
     except (wire.Broken, OSError):
-        os._exit(0)
+        os._exit(0)  # the submitter sees the end of the connection and starts the job cold
     except BaseException:  # noqa: BLE001 - nothing may climb into the template's own frames
         traceback.print_exc()
         os._exit(1)
@@ -57,9 +59,12 @@ def _supervise(folder: JobFolder, message: dict[str, Any], prepared: Prepared) -
 
 
 def is_over(folder: JobFolder) -> bool:
-    """Say whether nobody runs the job any more."""
-    lock = JobLock.acquire(folder.lock)
-    if lock is None:
+    """Say whether nobody runs the job any more: its lock is free. It is not taken, only asked for with others."""
+    try:
+        with folder.lock.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
         return False
-    lock.release()
+    except OSError:
+        return True
     return True

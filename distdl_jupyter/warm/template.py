@@ -77,11 +77,11 @@ class Template:
     def _learn(self) -> None:
         """Begin to import what ended jobs have imported beyond that, or go on with it. Raises Unfit."""
         for folder in list(self._watched):
-            told = (folder.path / "modules-0.json").exists()
-            if told or not folder.path.exists() or supervisor.is_over(folder):
-                self._watched.remove(folder)
-            if told:
-                self._learned.add(learned.of_job(folder.path))
+            if folder.path.exists() and not supervisor.is_over(folder):
+                continue
+            self._watched.remove(folder)
+            if names := learned.take_from(folder.path):
+                self._learned.add(names)
                 self._wanted += [name for name in self._learned.names() if self._modules.would_load(name)]
         if self._wanted:
             # One at a time: between two of them a job may come.

@@ -17,6 +17,11 @@ from types import ModuleType
 VARIABLE = "DISTDL_LEARN"
 
 
+def folder_of(job: Path) -> Path:
+    """Return the folder of such files in a job's; who wants to learn from the job makes it and takes it away."""
+    return job / "modules"
+
+
 def tell() -> None:
     """Write the names of the imported modules to the file that was asked for. Never raises."""
     path = os.environ.get(VARIABLE)

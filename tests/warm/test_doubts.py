@@ -88,14 +88,38 @@ def test_another_limit_or_priority_starts_cold(distdl_home):
         import resource
         from distdl_jupyter import submit
         resource.setrlimit(resource.RLIMIT_CORE, (0, 4096))
-        resource.setrlimit(resource.RLIMIT_NOFILE, (512, 512))
         job = submit(abs, (-1,), distributed_backend="plain")
         assert job.result(timeout=120) == 1
         print([n["text"] for n in job.view().notes if n.get("code") == "cold-start"])
     """)
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200)
     asking.stop(place.of())  # the other tests' limits are not these
-    assert "the limits (ulimit) are not those of the template" in said.stdout, said.stderr
+    assert "the hard limits (ulimit -H) are not those of the template" in said.stdout, said.stderr
+
+
+def open_files():
+    import resource
+
+    return resource.getrlimit(resource.RLIMIT_NOFILE)
+
+
+def test_a_soft_limit_is_the_jobs_own(distdl_home):
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (500, before[1]))
+    try:
+        job = submit(open_files, distributed_backend="plain")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert job.result(timeout=120) == (500, before[1])
+    assert_warm(job)
+
+
+def test_a_kernels_plots_are_not_a_ranks(distdl_home, monkeypatch):
+    monkeypatch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
+    job = submit(value_of, ("MPLBACKEND",), distributed_backend="plain")
+    assert job.result(timeout=120) == "Agg"
 
 
 def use_train(folder):

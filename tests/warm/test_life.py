@@ -84,7 +84,7 @@ def test_a_killed_template_harms_no_job_and_the_next_one_starts_cold(distdl_home
     assert after.result(timeout=120) == 3
     assert not is_warm(after)
     assert "no warm template ran" in cold_reason(after)
-    assert job.state is State.RUNNING
+    assert not job.state.ended
     job.cancel(now=True)
     job.wait(60)
     assert revive()["pid"] != old
@@ -135,7 +135,7 @@ def test_a_request_that_is_given_up_starts_nothing(distdl_home, tmp_path):
         from distdl_jupyter.warm import circumstances
 
         wire.send(connection, {"type": "start", "folder": str(tmp_path), "inherited": {}, "secrets": {},
-                               "environment": dict(os.environ), "circumstances": circumstances.now()},
+                               "environment": dict(os.environ), "circumstances": circumstances.now(), "limits": {}},
                   (file.fileno(), file.fileno()))  # fmt: skip
         pid = wire.receive(connection)[0]["taken"]
     wait_for(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
