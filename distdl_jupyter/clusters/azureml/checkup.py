@@ -58,14 +58,21 @@ def _compute(options: AzureMLOptions) -> list[Check]:
     return rows
 
 
+def lacking(options: AzureMLOptions, modules: Sequence[str]) -> list[str]:
+    """Return the modules that the job's image is known not to have; what another image than ours holds is not known."""
+    if options.environment not in ("", GENERATED):
+        return []
+    own = _MODULES | sys.stdlib_module_names
+    return [name for name in modules if name.partition(".")[0] not in own]
+
+
 def _image(options: AzureMLOptions, modules: Sequence[str], programs: Sequence[str]) -> list[Check]:
     if options.environment not in ("", GENERATED):
         return [Check("", "Image", "info", f"{options.environment}; what it holds is seen when a job runs")]
     rows = [Check("", "Image", "ok", "generated: Open MPI, PyTorch, Horovod; its first build takes some minutes")]
-    own = _MODULES | sys.stdlib_module_names
     rows += [Check("", name, "error", f"{name} is not in the generated image",
                    "Set the option environment to an image that has it.")
-             for name in modules if name.partition(".")[0] not in own]  # fmt: skip
+             for name in lacking(options, modules)]  # fmt: skip
     rows += [Check("", name, "error", f"{name} is not in the generated image",
                    "Set the option environment to an image that has it.")
              for name in programs if name not in _PROGRAMS]  # fmt: skip

@@ -14,10 +14,10 @@ from distdl_jupyter.clusters.azureml.managed import Managed
 from distdl_jupyter.clusters.azureml.options import AzureMLOptions
 from distdl_jupyter.clusters.azureml.wanted import known_size
 from distdl_jupyter.clusters.base import Check, Context, Remark, Run
-from distdl_jupyter.core.errors import AzureRefused, DistDLError, InvalidSpec
+from distdl_jupyter.core.errors import AzureRefused, DistDLError, InvalidSpec, LaunchFailed
 from distdl_jupyter.core.plan import Placement, Plan, late_placement, late_port, late_seat, seated
 from distdl_jupyter.core.store import JobStore
-from distdl_jupyter.core.words import size
+from distdl_jupyter.core.words import listing, size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -79,6 +79,11 @@ class AzureMLCluster(Managed):
 
     def place(self, spec: JobSpec, ports: int, options: AzureMLOptions, context: Context) -> Placement:
         """Return the preview with words in place of ports: the first node chooses them."""
+        if absent := checkup.lacking(options, context.modules):
+            raise LaunchFailed(
+                f"{listing(absent)} {'is' if len(absent) == 1 else 'are'} not in the image that is generated.",
+                hint="Set the cluster's option environment to an image of the workspace that has it.",
+            )
         context.tell("stage", "asking Azure ML for the workspace")
         with refusals.told(options):
             Workspace(Address.of(options)).info()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.clusters.ssh.findings import Told
 
 #: Packages that talk to each other over the network, so one version must run everywhere.
-_TALKING = frozenset(("torch", "horovod", "tensorflow"))
+_TALKING = frozenset(("torch", "horovod", "tensorflow", "ray"))
 #: Packages that every job needs, whose versions need not be the same to the digit.
 _LENIENT = frozenset(("cloudpickle",))
 

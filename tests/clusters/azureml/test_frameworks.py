@@ -2,10 +2,17 @@
 
 import pytest
 
+from distdl_jupyter.core.state import State
 from tests.clusters.azureml.test_azureml import events, lines, submit
 from tests.frameworks import RAY, TENSORFLOW
 
 pytestmark = [pytest.mark.timeout(600)]
+
+
+@pytest.fixture(autouse=True)
+def own_names(tmp_path, monkeypatch):
+    """The cluster's name is known to one test alone: each has another image."""
+    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path / "configuration"))
 
 
 def asked(ml):
@@ -17,6 +24,13 @@ def test_tensorflow_trains_as_azures_own_workers(ml):
     assert asked(ml) == {"distributionType": "TensorFlow", "parameterServerCount": 0, "workerCount": 2}
     assert [one["rank"] for one in results] == [0, 1]
     assert [one["total"] for one in results] == [3.0, 3.0]
+
+
+def test_an_image_that_is_known_to_lack_the_framework_is_not_sent_for(ml):
+    job = submit(ml, TENSORFLOW, backend="tensorflow", options={"environment": "generated"}).wait(60)
+    assert job.state is State.FAILED
+    assert "tensorflow is not in the image that is generated" in job.view().reason
+    assert ml.jobs == {}
 
 
 def test_ray_runs_the_code_on_the_head_and_the_other_nodes_lend(ml):
