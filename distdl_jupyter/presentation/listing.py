@@ -42,10 +42,10 @@ def job_row(view: JobView, spec: JobSpec, now: float) -> JobRow:
 
 
 def _says(view: JobView) -> str:
-    """Return the few words that a list has room for: what failed, what is waited for."""
+    """Return the few words that a list has room for: what failed, what is waited for, what ranks that stay run."""
     if view.state is State.FAILED and view.failure is not None:
         what = view.failure.what.split(":")[0]
         return f"{what} on rank {view.failure.rank}" if view.process_count > 1 else what
-    if view.state in (State.QUEUED, State.PREPARING, State.STARTING) and view.phases:
+    if view.state in (State.QUEUED, State.PREPARING, State.STARTING, State.RUNNING) and view.phases:
         return view.phases[-1].detail
     return view.reason

@@ -102,6 +102,7 @@ def test_a_prompt_on_every_rank_outlives_its_kernel(desk: Callable[..., Book]) -
     book.page.evaluate("() => window.jupyterapp.commands.execute('distdl:focus-sidebar')")
     row = book.page.locator("#distdl-sidebar").get_by_role("option", name=re.compile("ranks"))
     expect(row).to_have_attribute("data-state", "running")
+    expect(row).to_contain_text("waits for a cell")
     page = book.open_job(folder.id)
     expect(page.locator(".dd-log .dd-text", has_text="rank 2 of 3")).to_be_visible()
     book.picture("ranks-job-page")

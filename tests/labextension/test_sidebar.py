@@ -59,6 +59,12 @@ def test_a_running_job_says_how_much_is_done_and_what_is_left_from_when_it_was_t
     assert line(node, running, heard=NOW - 100) == "lab-3, 2 × 2, 62 %, 0 s left"
 
 
+def test_ranks_that_stay_say_what_they_run(node):
+    assert line(node, row(says="runs In [7]")) == "lab-3, 2 × 2, runs In [7]"
+    assert line(node, row(says="waits for a cell", value=0.3)) == "lab-3, 2 × 2, waits for a cell"
+    assert line(node, row()) == "lab-3, 2 × 2, running"
+
+
 def test_a_running_job_of_a_server_that_is_silent_says_as_of_when(node):
     told = line(node, row(done=62, total=100, left=28), stale=True)
     assert told.startswith("lab-3, 2 × 2, 62 % at ")

@@ -7,6 +7,7 @@ import pytest
 
 from distdl_jupyter import jobs, ranks
 from distdl_jupyter.core.state import State
+from distdl_jupyter.presentation.listing import job_row
 from tests.conftest import wait_for
 
 pytestmark = pytest.mark.timeout(600)
@@ -53,6 +54,7 @@ def test_output_and_values_are_folded_and_names_stay(started):
     ran = started.ok("%%ranks\nx;")
     assert (ran.value, ran.shown) == (None, [])
     assert jobs()[0].spec.kind == "ranks"
+    assert job_row(jobs()[0].view(), jobs()[0].spec, 0.0).says == "waits for a cell"
     assert "I am 1" in started.ok("%dist_logs --rank 1").text
 
 

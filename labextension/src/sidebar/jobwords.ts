@@ -44,7 +44,8 @@ function runningLine(row: JobRow, now: number, heard: number, stale: boolean, li
   const left = row.left === null ? '' : __('%1 left', duration(Math.max(0, row.left - (now - heard))));
   if (strong) return line(left, { strong });
   if (row.done !== null) return line(__('%1 done', count(row.done)));
-  return line(row.value === null ? __('running') : __('%1 elapsed', duration(now - row.created)));
+  // Ranks that stay say what they run.
+  return line(row.says || (row.value === null ? __('running') : __('%1 elapsed', duration(now - row.created))));
 }
 
 function canceledWords(row: JobRow): string {
