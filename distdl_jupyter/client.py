@@ -10,16 +10,13 @@ import functools
 import time
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
-from distdl_jupyter import again, outcome, warm
 from distdl_jupyter.core.errors import JobNotRunning, JobStillRunning
 from distdl_jupyter.core.events import EventWriter, JobLock
-from distdl_jupyter.core.logline import LogLine, last_lines, lines_of
 from distdl_jupyter.core.names import override
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore, new_id
 from distdl_jupyter.core.words import plural
 from distdl_jupyter.follow import POLL, Follower, Onlooker
-from distdl_jupyter.reading import Outline
 from distdl_jupyter.supervisor import control
 
 if TYPE_CHECKING:
@@ -28,6 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from distdl_jupyter.capture import Draft
+    from distdl_jupyter.core.logline import LogLine
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.core.view import JobView
     from distdl_jupyter.presentation.jobrow import JobRow
@@ -95,6 +93,8 @@ class Job:
     def results(self, timeout: float | None = None) -> list[Any]:
         """Wait for the end and return every rank's value in order of rank. Raises JobFailed, TimeoutError."""
         self.wait(timeout)
+        from distdl_jupyter import outcome
+
         view = self.view()
         if view.state is not State.COMPLETED:
             raise outcome.job_failed(self.folder, view)
@@ -106,6 +106,8 @@ class Job:
         With ``follow`` it goes on until the job has ended, else it yields what is there now. With ``tail`` it begins
         with the last so many lines, however long the log is.
         """
+        from distdl_jupyter.core.logline import last_lines, lines_of
+
         follower = Follower(self.folder)
         if tail is not None:
             last, follower.cursor = last_lines(self.folder.events, tail, rank)
@@ -121,6 +123,8 @@ class Job:
 
     def metrics(self) -> pd.DataFrame:
         """Return all reported metrics: one row per report with ``rank``, ``step``, ``time`` (UTC) and each metric."""
+        from distdl_jupyter import outcome
+
         return outcome.metrics_frame(self.folder)
 
     def figure(self, metric: str | None = None, *, each_rank: bool = False, log: bool = False) -> Any:
@@ -131,6 +135,7 @@ class Job:
         import plotly.graph_objects as go
 
         from distdl_jupyter.core.figure import figure
+        from distdl_jupyter.reading import Outline
 
         seen = Outline(self.folder)
         seen.catch_up()
@@ -155,6 +160,8 @@ class Job:
         Secret environment variables are taken from this process's environment, because no job keeps them. Raises
         InvalidSpec when one is missing there, JobNotFound when the job's files are gone.
         """
+        from distdl_jupyter import again
+
         return Job(_begin(*again.again(self.folder, new_id())))
 
     def remove(self) -> None:
@@ -272,6 +279,8 @@ def launch(draft: Draft, **options: Any) -> Job:
 
 def _begin(spec: JobSpec, secret_values: Mapping[str, str], code: Code) -> JobFolder:
     """Write a job's folder and start its supervisor in it."""
+    from distdl_jupyter import warm
+
     store = JobStore()
     store.sweep()
     folder = store.prepare(spec.id)

@@ -3,6 +3,8 @@
 Emulated nodes are truthful where a training script can look: rank, local rank, node (cross) rank and host name are
 those of real nodes; memory, disk and network are shared. A launcher that tells nodes apart by the machine's host name
 gets a remote shell to nodes of that name (see ``emulated_node``).
+
+What only a supervisor needs is imported where it is used: a notebook that submits its first job only makes the plan.
 """
 
 from __future__ import annotations
@@ -15,10 +17,8 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.clusters import emulated_node, gpus, processes, stagers
+from distdl_jupyter.clusters import gpus
 from distdl_jupyter.clusters.base import Cluster, Context, NodeInfo, Run
-from distdl_jupyter.clusters.launcher_run import LauncherRun
-from distdl_jupyter.clusters.local_run import DirectRun
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.machine import cores
 from distdl_jupyter.core.plan import Placement, Plan, RankPlace, Seat, seated
@@ -28,6 +28,8 @@ from distdl_jupyter.host.ports import Ports
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.base import Staging
+    from distdl_jupyter.clusters.launcher_run import LauncherRun
+    from distdl_jupyter.clusters.local_run import DirectRun
     from distdl_jupyter.core.spec import JobSpec
 
 
@@ -120,13 +122,12 @@ class LocalCluster(Cluster):
             interface="lo0" if sys.platform == "darwin" else "lo",
             cores_per_rank=max(1, cores() // spec.process_count),
             emulated=emulated,
-            remote_shell=emulated_node.shell() if emulated else (),
+            remote_shell=_remote_shell() if emulated else (),
         )
 
     def start(self, spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> Run:
         """Start services, then all ranks at once (or the launcher that starts them)."""
-        kind = LauncherRun if plan.launcher else DirectRun
-        run = kind(spec, placement, plan, context, self._ports, self._data)
+        run = _kind_of_run(plan)(spec, placement, plan, context, self._ports, self._data)
         try:
             run.launch()
         except OSError as error:
@@ -139,13 +140,33 @@ class LocalCluster(Cluster):
 
     def sweep(self, job_id: str, handle: dict[str, Any]) -> list[int]:
         """Kill every process here that carries the job's mark; its view of the data goes too, the cache stays."""
+        from distdl_jupyter.clusters import processes, stagers
+
         found = processes.kill_all(job_id)
         stagers.forget(job_id)
         return found
 
 
+def _remote_shell() -> tuple[str, ...]:
+    from distdl_jupyter.clusters import emulated_node
+
+    return emulated_node.shell()
+
+
+def _kind_of_run(plan: Plan) -> type[DirectRun] | type[LauncherRun]:
+    if plan.launcher:
+        from distdl_jupyter.clusters.launcher_run import LauncherRun
+
+        return LauncherRun
+    from distdl_jupyter.clusters.local_run import DirectRun
+
+    return DirectRun
+
+
 def _staged(spec: JobSpec, placement: Placement, staging: Staging, context: Context) -> dict[int, dict[str, str]]:
     """Run a stager for each node, emulated ones too, and return the variables of each node's ranks."""
+    from distdl_jupyter.clusters import stagers
+
     hosts = {place.node: place.host for place in placement.ranks}
     shown = {name: value for name, value in context.inherited.items() if not looks_secret(name)}
     environment = {**shown, "DISTDL_JOB_ID": spec.id}

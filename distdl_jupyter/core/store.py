@@ -21,8 +21,6 @@ import functools
 import json
 import os
 import re
-import secrets
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -63,7 +61,8 @@ def new_id(now: float | None = None) -> str:
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
     part = int(now % 1 * len(_LETTERS) ** 2)
     ordered = _LETTERS[part // len(_LETTERS)] + _LETTERS[part % len(_LETTERS)]
-    return f"{stamp}-{ordered}{''.join(secrets.choice(_LETTERS) for _ in range(3))}"
+    # The module secrets brings all of OpenSSL, which takes longer than everything else here.
+    return f"{stamp}-{ordered}{''.join(_LETTERS[byte % len(_LETTERS)] for byte in os.urandom(3))}"
 
 
 def is_id(text: str) -> bool:
@@ -142,7 +141,7 @@ class JobStore:
     def discard(self, folder: JobFolder) -> None:
         """Delete a prepared folder that could not be published."""
         if folder.path.name.startswith(_NEW):
-            shutil.rmtree(folder.path, ignore_errors=True)
+            _delete(folder.path)
 
     def sweep(self) -> None:
         """Delete the hidden folders that no living process is making or removing any more.
@@ -151,7 +150,7 @@ class JobStore:
         """
         for path in [*self.jobs.glob(f"{_NEW}*"), *self.jobs.glob(f"{_OLD}*")]:
             if _is_abandoned(path):
-                shutil.rmtree(path, ignore_errors=True)
+                _delete(path)
 
     def ids(self) -> list[str]:
         """Return all ids, newest first."""
@@ -188,7 +187,13 @@ class JobStore:
         """Delete a job's folder; it disappears from listings at once."""
         doomed = folder.path.with_name(f"{_OLD}{folder.id}")
         folder.path.rename(doomed)
-        shutil.rmtree(doomed, ignore_errors=True)
+        _delete(doomed)
+
+
+def _delete(folder: Path) -> None:
+    import shutil  # brings every way to compress, and a job's start removes nothing
+
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _is_abandoned(path: Path) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 import threading
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,8 @@ def write(path: Path, data: Any) -> None:
 
     It is on the disk when this returns.
     """
+    import tempfile  # a job's start writes caches only
+
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     try:
