@@ -17,7 +17,7 @@ from distdl_jupyter.core.words import size as size_in_words
 from distdl_jupyter.supervisor.items import Text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from distdl_jupyter.clusters.base import Stream
     from distdl_jupyter.core.spec import JobSpec
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 _PROGRESS_EVERY = 0.1
 #: The view is kept beside the log after (bytes, seconds) since the last time, whatever comes first, and at the end.
 _KEEP_AFTER = ((8_000_000, 0.5), (250_000, 5.0))
+#: The code of the note that the log is full.
+_LIMIT = "log-limit"
 #: Keeping it takes at most this part of the time.
 _KEEP_SHARE = 0.02
 
@@ -53,12 +55,16 @@ class Ledger:
         self._origin: dict[str, int] = {}
         self.overheard: Callable[[str], None] = lambda _text: None
 
-    def fold(self, events: Sequence[Event]) -> None:
-        """Take in what the submitter wrote before."""
-        for event in events:
-            self.view.apply(event)
-        self.greeted = {rank.rank for rank in self.view.ranks if rank.pid is not None}
-        self.ready = {rank.rank for rank in self.view.ranks if rank.status == "ready"}
+    def fold(self, event: Event) -> None:
+        """Take in what the submitter wrote before, or a supervisor that died."""
+        self.view.apply(event)
+        if event["type"] == "rank" and event.get("pid") is not None:
+            self.greeted.add(event["rank"])
+        if event["type"] == "rank" and event.get("status") == "ready":
+            self.ready.add(event["rank"])
+        if event["type"] == "log" and "at" in event:
+            self._log_left -= len(event["text"].encode(errors="replace")) + 1
+        self._full = self._full or event.get("code") == _LIMIT
 
     def write(self, type_: str, /, **fields: Any) -> None:
         """Write one event and fold it in. What a kept stream said carries the place behind it (see ``Stream``)."""
@@ -157,7 +163,7 @@ class Ledger:
         self._full = True
         limit = size_in_words(self.spec.max_log_bytes)
         self.note("warning", f"The log reached its limit of {limit}; later lines are dropped, metrics are kept. "
-                  "Raise max_log_bytes to keep more.", "log-limit")  # fmt: skip
+                  "Raise max_log_bytes to keep more.", _LIMIT)  # fmt: skip
 
     def _log(self, stream: Stream, item: Text, text: str) -> None:
         more: dict[str, Any] = {"redraws": item.redraws} if item.redraws else {}

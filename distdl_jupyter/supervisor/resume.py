@@ -31,28 +31,38 @@ class Handle(NamedTuple):
     nonce: str
 
 
+#: What a job writes without end; of such events in a row the last is enough.
+_MANY = ("log", "metric", "progress")
+
+
+class Past:
+    """What is needed of the events before, which may be a gigabyte."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        #: How many bytes of each (rank, stream) are in the events; reports stand on the stream "out". What is no
+        #: rank's own, as a launcher's words, is counted as (-1, "sys").
+        self.positions: dict[tuple[int, str], int] = {}
+
+    def add(self, event: Event) -> None:
+        """Take the next event."""
+        if self.events and event["type"] in _MANY and self.events[-1]["type"] in _MANY:
+            self.events[-1] = event
+        else:
+            self.events.append(event)
+        at, rank = event.get("at"), event.get("rank")
+        if isinstance(at, int):
+            stream = str(event.get("stream")) if event["type"] == "log" else "out"
+            key = (rank if isinstance(rank, int) else -1, stream)
+            self.positions[key] = max(at, self.positions.get(key, 0))
+
+
 def handle(past: Sequence[Event]) -> Handle | None:
     """Return the handle that was written after the start, None when the job was not started."""
     for event in reversed(past):
         if event["type"] == "handle":
             return Handle(event.get("data") or {}, str(event.get("nonce") or ""))
     return None
-
-
-def positions(past: Sequence[Event]) -> dict[tuple[int, str], int]:
-    """Return how many bytes of each (rank, stream) are in the events; reports stand on the stream "out".
-
-    What is no rank's own, as a launcher's words, is counted as (-1, "sys").
-    """
-    read: dict[tuple[int, str], int] = {}
-    for event in past:
-        at = event.get("at")
-        if isinstance(at, int):
-            rank = event.get("rank")
-            stream = str(event.get("stream")) if event["type"] == "log" else "out"
-            key = (rank if isinstance(rank, int) else -1, stream)
-            read[key] = max(at, read.get(key, 0))
-    return read
 
 
 def asked_for(past: Sequence[Event]) -> bool:

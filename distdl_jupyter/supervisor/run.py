@@ -16,7 +16,7 @@ from distdl_jupyter import registry
 from distdl_jupyter.clusters import environment
 from distdl_jupyter.clusters.base import Context
 from distdl_jupyter.core.errors import DistDLError, LaunchFailed
-from distdl_jupyter.core.events import read_all
+from distdl_jupyter.core.events import batches
 from distdl_jupyter.core.failure import crashed_at_the_end, has_failed, is_lost
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.words import duration, plural, ranks, size
@@ -47,8 +47,11 @@ class Supervisor:
         self._folder = folder
         self._spec = folder.spec()
         self._ledger = Ledger(folder, self._spec)
-        self._past = read_all(folder.events)[0]
-        self._ledger.fold(self._past)
+        self._past = resume.Past()
+        for found, _ in batches(folder.events):
+            for event in found:
+                self._past.add(event)
+                self._ledger.fold(event)
         self._secrets = dict(secret_variables)
         self._wake = wake
         self._inbox = Inbox(folder.control)
@@ -91,7 +94,7 @@ class Supervisor:
         spec = self._spec
         self._cluster = registry.get("clusters", spec.cluster)
         self._backend, options = registry.backend(spec.distributed_backend, spec.backend_options)
-        if resume.asked_for(self._past):
+        if resume.asked_for(self._past.events):
             return self._attach()
         try:
             return self._start(options)
@@ -132,8 +135,8 @@ class Supervisor:
 
     def _attach(self) -> Run | None:
         """Find the job of a supervisor that died; where that is impossible, end what is left of it as lost."""
-        ledger, handle = self._ledger, resume.handle(self._past)
-        if (began := resume.began(self._past)) is not None:
+        ledger, handle = self._ledger, resume.handle(self._past.events)
+        if (began := resume.began(self._past.events)) is not None:
             self._began -= max(0.0, time.time() - began)
         self._living = {rank.rank for rank in ledger.view.ranks if rank.status != "ended"}
         try:
@@ -142,7 +145,7 @@ class Supervisor:
             self._nonce = handle.nonce
             context = self._context()
             context.staging = self._staging_again()
-            run = self._cluster.attach(self._spec, handle.data, context, resume.positions(self._past))
+            run = self._cluster.attach(self._spec, handle.data, context, self._past.positions)
         except DistDLError:
             ledger.state(State.LOST, resume.lost(self._folder, ledger.view, self._spec.cluster))
             return None

@@ -16,6 +16,7 @@ from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.supervisor import ledger as under_test
+from distdl_jupyter.supervisor import resume
 from distdl_jupyter.supervisor.items import Report, Text
 from distdl_jupyter.supervisor.ledger import Ledger
 
@@ -167,3 +168,38 @@ def test_the_view_is_kept_at_the_end_and_before_as_the_log_grows(folder, monkeyp
     assert (view.to_json(), cursor) == (ledger.view.to_json(), folder.events.stat().st_size)
     assert json.loads(folder.snapshot.read_text())["cursor"] == cursor
     assert under_test._KEEP_SHARE < 1
+
+
+def test_another_supervisor_goes_on_with_the_limit_and_with_who_has_greeted(folder):
+    first = Ledger(folder, spec(max_log_bytes=100))
+    first.write("rank", rank=1, status="started", pid=77)
+    first.write("rank", rank=1, status="ready")
+    first.say("not counted " * 100)
+    first.take(KEPT, [Text("y" * 59, end=60)])
+    first.close()
+    second = Ledger(folder, spec(max_log_bytes=100))
+    for event in read_all(folder.events)[0]:
+        second.fold(event)
+    assert (second.greeted, second.ready) == ({1}, {1})
+    second.take(KEPT, [Text("z" * 39, end=100), Text("dropped", end=108)])
+    second.close()
+    third = Ledger(folder, spec(max_log_bytes=100))
+    for event in read_all(folder.events)[0]:
+        third.fold(event)
+    assert not third.wants_text(KEPT)
+    third.close()
+    assert [len(text) for text in logs(folder)] == [1200, 59, 39]
+
+
+def test_of_a_long_past_only_what_matters_is_kept():
+    past = resume.Past()
+    past.add({"type": "handle", "data": {"hosts": []}, "nonce": "n"})
+    for n in range(10_000):
+        past.add({"type": "log", "rank": 0, "stream": "err", "at": n})
+        past.add({"type": "metric", "rank": 1, "at": 2 * n})
+        past.add({"type": "log", "rank": None, "stream": "sys", "at": 7})
+    past.add({"type": "resume"})
+    assert len(past.events) == 3
+    assert resume.handle(past.events) == ({"hosts": []}, "n")
+    assert resume.asked_for(past.events)
+    assert past.positions == {(0, "err"): 9999, (1, "out"): 19_998, (-1, "sys"): 7}
