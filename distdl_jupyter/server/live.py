@@ -61,6 +61,8 @@ class LiveJob:
         self._lock = threading.Lock()
         self._reading = Reading(folder, tail=kept)
         self._version = 0
+        #: Whether the last look found nothing more to read.
+        self._idle = False
         #: Messages by what they are about, with what they were made of.
         self._made: dict[object, tuple[object, Told]] = {}
 
@@ -87,6 +89,7 @@ class LiveJob:
         with self._lock:
             moved = self._reading.step()
             self._version += moved
+            self._idle = not moved
         return moved
 
     @property
@@ -122,7 +125,7 @@ class LiveJob:
     @property
     def settled(self) -> bool:
         """Whether there will be no more news: the job has ended and everything was read."""
-        return self.ended and self.complete and self.drawn
+        return self.ended and self._idle
 
     # ---- messages ----
 

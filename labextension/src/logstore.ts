@@ -106,7 +106,8 @@ export class LogStore {
     const before = reset ? 0 : next.arrived;
     if (reset) next.arrived = 0;
     next.apply(changes, reset);
-    this.arrived += next.arrived - before;
+    // Lines that were left out are new as well.
+    this.arrived += Math.max(next.arrived - before, reset ? changes.total - this.total : 0);
   }
 
   /** Keep the rows that are here although the other side begins anew; undone, they make place for what came since. */

@@ -413,6 +413,21 @@ def test_pages_of_a_flood_are_told_the_newest_lines_and_every_metric(quick, monk
     flood.close()
 
 
+def test_the_last_lines_of_a_flood_are_told_although_the_job_has_ended_before_they_are_read(quick, monkeypatch):
+    """The end is read before the log: nobody may take it for the end of the log."""
+    monkeypatch.setattr(live, "_TURN", 0.0)
+    monkeypatch.setattr(logwindow, "STEP", 64 * 1024)
+    flood = recorded.begin(60)
+    flood.set_up()
+    with listening(quick, job=everything(flood.id)) as page:
+        page.until_told("log")
+        for number in range(40):
+            flood.line(0, "\n".join(f"line {number * 1000 + k}" for k in range(1000)), after=0.01)
+        flood.complete()
+        page.until(lambda p: p.rows and p.texts[-1] == "4 ranks ended with code 0", "the last line")
+    flood.close()
+
+
 def test_a_page_far_behind_begins_anew_and_one_a_little_behind_is_told_all(quick, story, monkeypatch):
     monkeypatch.setattr(live, "BEHIND", 400)
     monkeypatch.setattr(live, "MOST", 100)
