@@ -1,0 +1,157 @@
+"""The parts of warm starts by themselves, without a template."""
+
+import os
+import socket
+import subprocess
+import sys
+import types
+
+import pytest
+
+from distdl_jupyter.warm import circumstances, doubts, learned, mark, threads, wire
+from distdl_jupyter.warm.recorder import Recorder
+from distdl_jupyter.worker import learning
+
+
+def test_a_message_brings_its_descriptors(tmp_path):
+    one, other = socket.socketpair()
+    with one, other, open(tmp_path / "file", "wb") as file:
+        sent = {"text": "ü" * 1000}
+        wire.send(one, sent, [file.fileno()])
+        message, descriptors = wire.receive(other)
+        assert message == sent
+        os.write(descriptors[0], b"through the other end")
+        os.close(descriptors[0])
+        assert not os.get_inheritable(file.fileno())
+    assert (tmp_path / "file").read_bytes() == b"through the other end"
+
+
+@pytest.mark.parametrize(
+    "words", [b"", b"\0\0", b"\xff\xff\xff\xff", b"\0\0\0\x05[1,2]", b"\0\0\0\x09{}", b"\0\0\0\x02[]"]
+)
+def test_a_broken_message_is_told_as_such(words):
+    one, other = socket.socketpair()
+    with one, other:
+        one.sendall(words)
+        one.shutdown(socket.SHUT_WR)
+        with pytest.raises(wire.Broken):
+            wire.receive(other)
+
+
+def test_reads_of_the_environment_are_recorded(monkeypatch):
+    monkeypatch.setenv("WAS_THERE", "1")
+    with Recorder() as recorder:
+        os.environ.get("WAS_THERE")
+        os.getenv("WAS_NOT_THERE")
+        _ = "ASKED_FOR" in os.environ
+        os.environ.setdefault("SET_BY_DEFAULT", "2")
+    monkeypatch.delenv("SET_BY_DEFAULT")
+    assert {"WAS_THERE", "WAS_NOT_THERE", "ASKED_FOR", "SET_BY_DEFAULT"} <= recorder.read
+    assert recorder.set == {"SET_BY_DEFAULT": "2"}
+    assert recorder.looked_through() == set()
+    os.environ.get("AFTERWARDS")
+    with recorder:
+        dict(os.environ)
+    assert recorder.looked_through() == {__name__}
+    assert "AFTERWARDS" not in recorder.read
+
+
+@pytest.mark.parametrize(
+    ("template", "job", "read", "name"),
+    [
+        ({"A": "1"}, {"A": "2"}, set(), ""),
+        ({"A": "1"}, {"A": "2"}, {"A"}, "A"),
+        ({}, {"A": "2"}, {"A"}, "A"),
+        ({"A": "2"}, {}, {"A"}, "A"),
+        ({}, {"LD_PRELOAD": "x"}, set(), "LD_PRELOAD"),
+        ({}, {"OMP_NUM_THREADS": "4", "CUDA_VISIBLE_DEVICES": "1", "PYTHONUNBUFFERED": "1"}, set(), ""),
+        ({}, {"OMP_NUM_THREADS": "4"}, {"OMP_NUM_THREADS"}, "OMP_NUM_THREADS"),
+        ({"LANG": "C"}, {"LANG": "ja_JP.UTF-8"}, set(), "LANG"),
+        ({}, {"PYTHONHASHSEED": "0"}, set(), "PYTHONHASHSEED"),
+    ],
+)
+def test_a_variable_matters_where_an_import_may_have_seen_it(template, job, read, name):
+    assert doubts.differing(template, job, read) == name
+
+
+def test_a_changed_file_or_folder_is_noticed(tmp_path, monkeypatch):
+    (tmp_path / "site").mkdir()
+    file = tmp_path / "one.py"
+    file.write_text("1")
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    stamps = doubts.Stamps()
+    module = types.ModuleType("one")
+    module.__file__ = str(file)
+    stamps.take([module])
+    assert stamps.changed() == ""
+    (tmp_path / "site" / "new.py").write_text("")
+    assert stamps.changed() == str(tmp_path / "site")
+    (tmp_path / "site" / "new.py").unlink()
+    os.utime(tmp_path / "site", ns=(0, 0))
+    file.write_text("12")
+    assert stamps.changed() in (str(file), str(tmp_path / "site"))
+
+
+def test_what_is_learned_is_of_the_last_jobs_and_never_unfit(tmp_path):
+    own = learned.Learned(tmp_path / "learned.json")
+    for number in range(20):
+        own.add([f"m{number}", "common", "tensorflow.python", "keras"])
+    again = learned.Learned(tmp_path / "learned.json")
+    assert again.names()[:2] == ["m19", "common"]
+    assert "m0" not in again.names()
+    assert not {"tensorflow.python", "keras"} & set(again.names())
+    again.leave_out("common", "starts a thread when it is imported")
+    assert "common" not in learned.Learned(tmp_path / "learned.json").names()
+    (tmp_path / "learned.json").write_text("[")
+    assert learned.Learned(tmp_path / "learned.json").names() == []
+
+
+def test_only_installed_modules_are_told(tmp_path, monkeypatch):
+    (tmp_path / "of_mine.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    __import__("of_mine")
+    names = learning.imported()
+    assert "pytest" in names
+    assert "json" in names
+    assert not {"of_mine", "__main__", "distdl_jupyter", __name__} & set(names)
+    monkeypatch.setenv(learning.VARIABLE, str(tmp_path / "no" / "folder.json"))
+    learning.tell()
+
+
+def test_circumstances_are_compared_by_name():
+    mine = circumstances.now()
+    assert circumstances.difference(mine, circumstances.now()) == ""
+    assert circumstances.difference(mine, {**mine, "the priority (nice)": 19}) == "the priority (nice)"
+
+
+@pytest.mark.parametrize(
+    ("environment", "count"),
+    [({"OMP_NUM_THREADS": "3"}, 3), ({}, None), ({"OMP_NUM_THREADS": "2,2"}, None), ({"OMP_NUM_THREADS": "0"}, None),
+     ({"OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "1"}, None)],
+)  # fmt: skip
+def test_a_number_of_threads_that_cannot_be_set_is_a_doubt(environment, count):
+    assert threads.wanted(environment) == count
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows where a process keeps its environment")
+def test_a_process_shows_the_mark_that_it_writes():
+    code = ("import sys; from distdl_jupyter.warm.mark import Room; room = Room(); "
+            "room.say(['-P', '-m', 'something', '(rank 0 of me)'], 'DISTDL_JOB_ID=me'); "
+            "print(flush=True); sys.stdin.read()")  # fmt: skip
+    import psutil
+
+    environment = {**os.environ, "DISTDL_JOB_ID": "", **mark.variables()}
+    with subprocess.Popen([sys.executable, "-c", code, mark.argument()], env=environment, stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE) as process:  # fmt: skip
+        process.stdout.readline()
+        seen = psutil.Process(process.pid)
+        line, variables = [word.strip() for word in seen.cmdline()], seen.environ()
+        process.stdin.close()
+    assert line == [sys.executable, "-P", "-m", "something", "(rank 0 of me)"]
+    assert variables["DISTDL_JOB_ID"] == "me"
+    assert mark.NAME not in variables
+
+
+def test_without_room_there_is_no_mark():
+    with pytest.raises(LookupError):
+        mark.Room()
