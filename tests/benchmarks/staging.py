@@ -1,7 +1,6 @@
 """How fast a node fetches its data, beside azure-storage-blob with the same settings.
 
-``python tests/benchmarks/staging.py`` prints MB/s of both and their ratio (more than 1: faster than the SDK), and how
-often the own processor time fits into the SDK's. Both fetch the same blobs over TLS to files on the same disk, in
+``python -m tests.benchmarks.staging`` compares seconds, and seconds of this process's processor. Both fetch the same blobs over TLS to files on the same disk, in
 turns, with as many connections, in ranges of 4 MiB, and both check the MD5 of each range (``validate_content``); a
 second row lets the SDK check nothing. The servers are Azurite and one that costs as little as can be, both on this
 machine, so this tells what the clients cost and nothing of Azure.
@@ -12,29 +11,26 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from importlib.metadata import version
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter.host.staging.order import order
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
 from distdl_jupyter.host.staging.cache import RANGE
+from distdl_jupyter.host.staging.order import order
 from distdl_jupyter.host.staging.stager import Stager
 from distdl_jupyter.host.staging.talk import Talk
 from tests.azurite import install
 from tests.azurite.cheap import Cheap
 from tests.azurite.server import Azurite
+from tests.benchmarks import report
+from tests.benchmarks.report import Report, interleaved
 from tests.standin import certificate
 
-ROUNDS = 5
 CONNECTIONS = 4
 MB = 2**20
 
@@ -87,14 +83,12 @@ class Blobs:
                 list(threads.map(fetch, self.items))
 
 
-def main() -> None:
-    """Measure on both servers and print a table."""
-    print(f"azure-storage-blob {version('azure-storage-blob')}, {CONNECTIONS} connections, median of {ROUNDS} turns")
-    print(f"{'':54}{'here':>13}{'SDK':>13}   ratio  (processor)")
+def measure(turns: int) -> Iterator[Report]:
+    """Yield a table for each server and size."""
     with tempfile.TemporaryDirectory(prefix="distdl-bench-") as scratch:
         certificates = certificate.make(Path(scratch))
         for title, blobs in served(*certificates):
-            compare(title, blobs, Path(scratch))
+            yield compare(title, blobs, Path(scratch), turns)
 
 
 def served(cert: Path, key: Path) -> Iterator[tuple[str, Blobs]]:
@@ -105,7 +99,7 @@ def served(cert: Path, key: Path) -> Iterator[tuple[str, Blobs]]:
     try:
         install.program()
     except (RuntimeError, OSError) as error:
-        print(f"Azurite is left out: {error}")
+        print(f"Azurite is left out: {error}", file=sys.stderr)
         return
     name = (install.HERE / "package.json").read_text().partition('"azurite": "')[2].partition('"')[0]
     with contextlib.closing(Azurite(cert, key)) as azurite:
@@ -116,32 +110,32 @@ def served(cert: Path, key: Path) -> Iterator[tuple[str, Blobs]]:
             yield f"{title}, Azurite {name}", Blobs(container.address, azurite.ca, container.items(), container.sas())
 
 
-def compare(title: str, blobs: Blobs, scratch: Path) -> None:
-    """Print a row for each way of the SDK."""
+def compare(title: str, blobs: Blobs, scratch: Path, turns: int) -> Report:
+    """Return the table of what each way of the SDK takes."""
     ways: dict[str, Callable[[Path], None]] = {
         "here": blobs.stage,
-        "both check each range": lambda folder: blobs.sdk(folder, checked=True),
-        "the SDK checks nothing": lambda folder: blobs.sdk(folder, checked=False),
+        "the SDK, each range checked": lambda folder: blobs.sdk(folder, checked=True),
+        "the SDK, nothing checked": lambda folder: blobs.sdk(folder, checked=False),
     }
-    turns: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
-    for _ in range(ROUNDS):
-        for name, way in ways.items():
-            turns[name].append(timed(way, scratch / "files"))
-    (here, own), *others = (map(statistics.median, zip(*turns[name], strict=True)) for name in ways)
-    for name, (other, its) in zip(list(ways)[1:], others, strict=True):
-        speeds = "".join(f"{blobs.size / 1e6 / one:8.1f} MB/s" for one in (here, other))
-        print(f"{title + ': ' + name:54}{speeds}{other / here:8.2f}  ({its / own:.2f})", flush=True)
+    used: dict[str, list[float]] = {name: [] for name in ways}
+    times = interleaved({name: partial(timed, way, scratch / "files", used[name]) for name, way in ways.items()}, turns)
+    table = Report(f"Data fetched: {title}", "s", report.versions("distdl-jupyter", "azure-storage-blob"))
+    for name in list(ways)[1:]:
+        table.compare(f"{CONNECTIONS} connections", times["here"], name, times[name])
+        table.compare("of the processor", used["here"][-turns:], name, used[name][-turns:])
+    return table
 
 
-def timed(way: Callable[[Path], None], folder: Path) -> tuple[float, float]:
-    """Return how many seconds it takes to fill an empty folder, and of this process's processor time."""
+def timed(way: Callable[[Path], None], folder: Path, used: list[float]) -> float:
+    """Return how many seconds it takes to fill an empty folder; ``used`` gets those of this process's processor."""
     folder.mkdir()
-    started, used = time.perf_counter(), time.process_time()
+    started, before = time.perf_counter(), time.process_time()
     way(folder)
-    taken = time.perf_counter() - started, time.process_time() - used
+    taken = time.perf_counter() - started
+    used.append(time.process_time() - before)
     shutil.rmtree(folder)
     return taken
 
 
 if __name__ == "__main__":
-    main()
+    report.main(measure, turns=5)
