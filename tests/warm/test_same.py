@@ -98,7 +98,7 @@ def looks_around():
                     for s in (sys.stdout, sys.stderr)],
         "signals": {n: str(signal.getsignal(n)) for n in range(1, 32)},
         "mask": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
-        "environment": {k: v for k, v in os.environ.items()
+        "environment": {k: v for k, v in sorted(os.environ.items())
                         if k not in ("DISTDL_JOB_ID", "DISTDL_JOB_DIR", "DISTDL_NONCE", "DISTDL_PIPES", "DISTDL_LEARN",
                                      "TORCHINDUCTOR_CACHE_DIR", "KMP_DUPLICATE_LIB_OK")},  # torch's import sets these
         "frozen": __import__("gc").isenabled(), "umask": os.umask(0o22) or True,
@@ -171,7 +171,7 @@ def told(job):
         if event["type"] == "log":
             # How lines come together in one event is chance.
             where = ("log", event["rank"], event["stream"])
-            kept[where] = [*kept.get(where, ()), *plainly(event["text"], job).strip("'").split("\\n")]
+            kept[where] = [*kept.get(where, ()), *event["text"].replace(job.id, "ID").split("\n")]
             continue
         clean = {name: value for name, value in event.items() if name not in ("t", "pid", "bytes", "seconds")}
         kept.setdefault((event["type"], event.get("rank"), event.get("stream")), []).append(plainly(clean, job))
