@@ -105,8 +105,9 @@ class RankLines:
         backend = ranks.job.spec.distributed_backend
         spent = seconds_taken(time.monotonic() - begun)
         verb = "is" if ranks.size == 1 else "are"
+        meet = f" {ranks.meeting} in a cell lets them meet, once." if ranks.meeting and ranks.size > 1 else ""
         _say(f"{plural(ranks.size, 'rank')} {verb} ready after {spent}: {backend}, job {short_id(ranks.id)}. "
-             "%%ranks on top of a cell runs it on them.")  # fmt: skip
+             f"%%ranks on top of a cell runs it on them.{meet}")  # fmt: skip
 
     def _stop(self, rest: str) -> None:
         _alone(rest, "stop")

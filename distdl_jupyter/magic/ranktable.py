@@ -34,13 +34,23 @@ class RanksTable:
 
 
 def _sentence(ranks: Ranks, *, known: bool) -> str:
-    spec, state = ranks.job.spec, ranks.state()
+    spec = ranks.job.spec
     alive = "is" if ranks.size == 1 else "are"
     before = "" if known else " from before"
     since = words.duration(max(0.0, time.time() - spec.created))
-    doing = "They wait for a cell." if state == "idle" else state.reason
     who = f"{words.plural(ranks.size, 'rank')} {alive} alive{before}, for {since}"
-    return f"{who}: {spec.distributed_backend}, job {words.short_id(ranks.id)}. {doing}"
+    return f"{who}: {spec.distributed_backend}, job {words.short_id(ranks.id)}. {_doing(ranks)}"
+
+
+def _doing(ranks: Ranks) -> str:
+    from distdl_jupyter.ranks.viewlast import last_cell
+
+    state, last = ranks.state(), last_cell(ranks.job.folder.events)
+    if state == "busy":
+        return f"{last.label} runs on them, for {words.duration(time.time() - last.begun)}." if last else state.reason
+    if state == "idle":
+        return f"They wait for a cell{f'; the last was {last.label}' if last else ''}."
+    return state.reason
 
 
 def _rows(ranks: Ranks) -> list[tuple[str, str, str]]:

@@ -94,7 +94,7 @@ def test_a_prompt_on_every_rank_outlives_its_kernel(desk: Callable[..., Book]) -
     book.kernel_idle()
     book.run(5)
     expect(output(book, 5)).to_contain_text("3 ranks are alive from before")
-    expect(output(book, 5)).to_contain_text("They wait for a cell.")
+    expect(output(book, 5)).to_contain_text("They wait for a cell; the last was In [5].")
     book.run(6)
     expect(output(book, 6).locator(".dd-rankvalues")).to_have_text(re.compile(r"1\s*10\s*2\s*20"))
 

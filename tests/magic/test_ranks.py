@@ -18,6 +18,7 @@ def started(kernel):
     """A kernel with three plain ranks."""
     ran = kernel.ok("%dist_ranks start -p 3 -b torch")
     assert ran.text.startswith("3 ranks are ready after ")
+    assert ran.text.endswith("torch.distributed.init_process_group() in a cell lets them meet, once.\n")
     yield kernel
     if (left := ranks.current()) is not None:
         left.job.cancel(now=True)
@@ -127,7 +128,9 @@ def test_ranks_outlive_the_kernel(started):
     started.manager.restart_kernel(now=True)
     started.client.wait_for_ready(timeout=120)
     started.ok("%load_ext distdl_jupyter")
-    assert started.ok("%dist_ranks").value["text/plain"].startswith("3 ranks are alive from before, for ")
+    told = started.ok("%dist_ranks").value["text/plain"]
+    assert told.startswith("3 ranks are alive from before, for ")
+    assert "They wait for a cell; the last was In [3]." in told
     ran = started.ok("%%ranks\nkept")
     assert ran.text.startswith("Using 3 ranks alive from before (")
     assert ran.value["text/plain"] == "[0] 0\n[1] 10\n[2] 20"
