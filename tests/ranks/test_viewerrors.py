@@ -24,6 +24,9 @@ def test_all_alike():
     found = failures(dict.fromkeys(range(3), KEY), range(3))
     assert found.sentence() == "All 3 ranks failed alike: KeyError: 'label', in Cell [7], line 3."
     assert found.rest() == []
+    assert failures({0: KEY, 1: KEY}, range(2)).who == "Both ranks failed alike"
+    ended = {**KEY, "message": "There is none."}
+    assert failures({0: ended}, [0]).sentence() == "Rank 0 failed: KeyError: There is none, in Cell [7], line 3."
 
 
 def test_a_cell_for_one_rank():
