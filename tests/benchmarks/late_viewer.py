@@ -113,4 +113,4 @@ def _without_snapshot(job: JobFolder) -> None:
 
 
 if __name__ == "__main__":
-    report.main(measure, turns=3)
+    report.main(measure, turns=2)

@@ -20,6 +20,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+from playwright.sync_api import TimeoutError as TookTooLong
 from playwright.sync_api import sync_playwright
 
 import distdl_jupyter
@@ -68,7 +69,8 @@ def measure(turns: int) -> Iterator[Report]:
                 told = str(scratch / f"clocks-{turn}-{number}")
                 way(told)
                 found.setdefault(name, []).append(_latencies(told, book))
-    table = Report("A line from print() to the browser, 1,000 lines a second", "ms", report.versions("distdl-jupyter", "jupyterlab", "ipykernel"))  # fmt: skip  # noqa: E501
+    versions = report.versions("distdl-jupyter", "jupyterlab", "ipykernel")
+    table = Report("A line from print() to the browser, 1,000 lines a second", "ms", versions)
     (_, *_, peer) = ways
     for name in list(ways)[:-1]:
         for percent in (50, 99):
@@ -144,9 +146,13 @@ def _cell(book: Book, told: str) -> None:
 
 def _until_shown(book: Book, last: list[int]) -> None:
     """Wait until the page shows each rank's last line."""
-    book.page.wait_for_function(
-        "(last) => last.every((number, rank) => window.benchSeen[rank]?.at(-1)[0] === number)", arg=last, polling=200
-    )
+    shown = "(last) => last.every((number, rank) => window.benchSeen[rank]?.at(-1)[0] === number)"
+    try:
+        book.page.wait_for_function(shown, arg=last, polling=200)
+    except TookTooLong:
+        seen: dict[str, list[list[float]]] = book.page.evaluate("() => window.benchSeen")
+        came = {rank: list_[-1][0] for rank, list_ in seen.items()}
+        raise SystemExit(f"The page showed lines up to {came} of {last} in {PATIENCE:g} s.") from None
 
 
 def _set(book: Book, code: str) -> None:

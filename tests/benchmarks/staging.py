@@ -1,9 +1,9 @@
 """How fast a node fetches its data, beside azure-storage-blob with the same settings.
 
-``python -m tests.benchmarks.staging`` compares seconds, and seconds of this process's processor. Both fetch the same blobs over TLS to files on the same disk, in
-turns, with as many connections, in ranges of 4 MiB, and both check the MD5 of each range (``validate_content``); a
-second row lets the SDK check nothing. The servers are Azurite and one that costs as little as can be, both on this
-machine, so this tells what the clients cost and nothing of Azure.
+``python -m tests.benchmarks.staging`` compares seconds, and seconds of this process's processor. Both fetch the same
+blobs over TLS to files on the same disk, in turns, with as many connections, in ranges of 4 MiB, and both check the MD5
+of each range (``validate_content``); a second row lets the SDK check nothing. The servers are Azurite and one that
+costs as little as can be, both on this machine, so this tells what the clients cost and nothing of Azure.
 """
 
 from __future__ import annotations
@@ -138,4 +138,4 @@ def timed(way: Callable[[Path], None], folder: Path, used: list[float]) -> float
 
 
 if __name__ == "__main__":
-    report.main(measure, turns=5)
+    report.main(measure, turns=3)
