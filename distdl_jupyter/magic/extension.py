@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 from distdl_jupyter.magic.cell import CellMagic
 from distdl_jupyter.magic.lines import LineMagics
 from distdl_jupyter.magic.onranks import RanksMagic
-from distdl_jupyter.magic.ranklines import RankLines
+from distdl_jupyter.magic.ranklines import RankLines, actions
 from distdl_jupyter.magic.session import Session
 
 _NAMES = ("distributed", "distdl")
@@ -38,6 +38,7 @@ def load(ip: Any) -> None:
     ip.register_magic_function(RankLines(session).function(), "line", "dist_ranks")
     for name, function in lines.all().items():
         ip.register_magic_function(function, "line", name)
+    ip.set_hook("complete_command", actions, str_key="%dist_ranks")
     _show_jobs_as_panels(ip)
 
 

@@ -154,6 +154,14 @@ class RankLines:
         return values if on is not None else [values[rank] for rank in sorted(values)]
 
 
+def actions(_ip: Any, event: Any) -> list[str]:
+    """Complete the action, and the variables that can be pushed (a hook of IPython's)."""
+    words = str(event.line).split()
+    if len(words) - (0 if event.line.endswith(" ") else 1) <= 1:
+        return list(ACTIONS)
+    return [name for name in _ip.user_ns if not name.startswith("_")] if words[1] == "push" else []
+
+
 def _names_parser() -> Parser:
     parser = Parser("%dist_ranks", _DESCRIPTION)
     parser.add_argument("names", nargs="+", metavar="NAME")
