@@ -1,0 +1,113 @@
+"""Readers that begin at what is kept beside a log hold what those hold who read all of it."""
+
+import math
+import time
+
+import pytest
+
+from distdl_jupyter.core import events, snapshot
+from distdl_jupyter.core.log import fold
+from distdl_jupyter.core.series import SeriesBook
+from distdl_jupyter.core.view import JobView
+from distdl_jupyter.follow import Follower, Onlooker
+from distdl_jupyter.reading import Outline, Reading
+from tests.panels import recorded
+
+
+@pytest.fixture
+def story():
+    told = recorded.begin(60)
+    told.set_up()
+    yield told
+    told.close()
+
+
+def all_of(story):
+    return events.read_all(story.folder.events)[0]
+
+
+def view_of(story):
+    view = JobView.of(story.spec)
+    for event in all_of(story):
+        view.apply(event)
+    return view
+
+
+def keep(story):
+    """What a supervisor keeps now and then."""
+    snapshot.write(story.folder, view_of(story), story.folder.events.stat().st_size)
+
+
+@pytest.mark.parametrize("reader", [Follower, Onlooker, Outline, Reading])
+@pytest.mark.parametrize("kept", [(), (1,), (0, 2)])
+def test_all_readers_hold_one_view(story, reader, kept):
+    for chapter in range(3):
+        story.train(100 * (chapter + 1))
+        story.line(1, "a\\b\nC:\\new\n\n" + "é" * 10, "err")
+        if chapter in kept:
+            keep(story)
+    one = reader(story.folder)
+    assert one.catch_up() == view_of(story)
+    story.train(400)
+    story.fail()
+    assert one.catch_up() == view_of(story)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_curves_and_log_are_whole_however_a_reader_began(story, kept):
+    story.train(300)
+    if kept:
+        keep(story)
+    story.train(500)
+    book = SeriesBook()
+    for event in all_of(story):
+        book.apply(event)
+    one = Reading(story.folder)
+    one.catch_up()
+    for reader in (one, Outline(story.folder)):
+        reader.catch_up()
+        assert reader.book.names == book.names
+        for name in book.names:
+            assert reader.book.band(name) == book.band(name)
+            assert reader.book.count(name) == book.count(name)
+    log = fold(all_of(story), 4)
+    assert [row.to_json() for row in one.log.rows] == [row.to_json() for row in log.rows]
+    assert (one.log.total, one.log.errors) == (log.total, log.errors)
+
+
+def test_state_and_rows_come_before_the_curves_of_long_ago(story, monkeypatch):
+    monkeypatch.setattr("distdl_jupyter.reading._LOOK", 4096)
+    story.train(600)
+    keep(story)
+    one = Reading(story.folder)
+    while not one.complete:
+        one.step()
+    assert one.view == view_of(story)
+    assert one.log.total == one.view.lines
+    few = one.book.count("loss")
+    one.catch_up()
+    assert few < one.book.count("loss") == 4 * 150
+
+
+def test_an_ended_job_without_a_snapshot_gets_one_from_its_first_reader(story):
+    story.train(100)
+    assert snapshot.read(story.folder) is None
+    Onlooker(story.folder).catch_up()
+    assert snapshot.read(story.folder) is None, "the supervisor of a living job keeps it"
+    story.complete()
+    Onlooker(story.folder).catch_up()
+    assert snapshot.read(story.folder) == (view_of(story), story.folder.events.stat().st_size)
+
+
+def test_a_job_that_lost_its_writer_behind_a_snapshot_is_lost(story):
+    story.train(100)
+    keep(story)
+    story.train(120)
+    story.lock.release()
+    one = Onlooker(story.folder)
+    until = time.monotonic() + 60
+    while not one.catch_up().state.ended and time.monotonic() < until:
+        time.sleep(0.05)
+    assert one.view.state.value == "lost"
+    assert one.view == view_of(story)
+    assert math.isfinite(one.view.last_sign)
