@@ -159,3 +159,23 @@ def luminance(colour):
     channels = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
     return sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def test_a_single_spike_among_a_million_points_is_drawn():
+    """Whatever is thinned out, the extrema of every bucket are in what a page draws."""
+    book, steps, low, high = SeriesBook(), 1_000_000, 123_456, 876_543
+    apply, event = book.apply, {"type": "metric", "t": 1.8e9, "rank": 0}
+    for step in range(steps):
+        apply({**event, "step": step, "values": {"loss": 9.0 if step == high else -7.0 if step == low else 1.0}})
+    drawn = figure(book, "loss")
+    values = [value for trace in drawn["data"] for value in trace.get("y", ()) if value is not None]
+    assert (min(values), max(values)) == (-7.0, 9.0)
+    assert drawn["layout"]["yaxis"]["range"][0] <= -7.0
+    assert drawn["layout"]["yaxis"]["range"][1] >= 9.0
+    at = {value: x for trace in drawn["data"] for x, value in zip(trace.get("x", ()), trace.get("y", ()), strict=False)}
+    assert abs(at[9.0] - high) < steps / 400
+    assert abs(at[-7.0] - low) < steps / 400
+    assert all(len(trace.get("y", ())) <= 2 * 1000 for trace in drawn["data"])
+    of_rank = [value for trace in figure(book, "loss", mode="ranks")["data"] for value in trace.get("y", ())]
+    assert {-7.0, 9.0} <= {value for value in of_rank if value is not None}
+    assert book.series("loss", 0).count == steps
