@@ -51,7 +51,7 @@ def build(draft: Draft, options: Mapping[str, Any], *, id_: str) -> tuple[JobSpe
 
     Raises InvalidSpec or PluginUnavailable with one sentence that says what to change.
     """
-    found = _resolved(options)
+    found = resolved(options)
     target = targets.find(str(found.get("compute_target") or "local"))
     cluster_given = {**target.options, **_belonging("clusters", target.kind, found)}
     cluster = registry.get("clusters", target.kind)
@@ -120,7 +120,7 @@ def dry_run(spec: JobSpec, cluster: Any, cluster_options: Any, backend: Any, bac
     backend.plan(spec, seats, backend_options)
 
 
-def _resolved(options: Mapping[str, Any]) -> dict[str, Any]:
+def resolved(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options under their primary names. Raises InvalidSpec.
 
     Most jobs have none of a plug-in, and loading every plug-in for its names takes longer than all the rest.

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from distdl_jupyter import jobspec, registry
 from distdl_jupyter.core.errors import InvalidSpec, PluginUnavailable
-from distdl_jupyter.core.names import ALIASES, TOTALS, resolve, unknown
+from distdl_jupyter.core.names import ALIASES, TOTALS, unknown
 from distdl_jupyter.core.spec import looks_secret
 
 _MASK = "•••"
@@ -57,6 +57,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, call: str, description: str, *, epilog: str = "", places: str = "") -> None:
         self.call = call
+        self._later: list[Callable[[], None]] = []
         self._magic = call.startswith("%")
         super().__init__(
             prog=call.lstrip("%"),
@@ -88,8 +89,31 @@ class Parser(argparse.ArgumentParser):
         """Return what the words of a command line give. Raises InvalidSpec."""
         return vars(self._parsed(words))
 
+    def later(self, add: Callable[[], None]) -> None:
+        """Call ``add``, which adds more flags, when a line holds what is not known yet or all flags are asked for."""
+        self._later.append(add)
+
+    def complete(self) -> bool:
+        """Add the flags that were put off; False when there were none."""
+        waiting, self._later = self._later, []
+        for add in waiting:
+            add()
+        return bool(waiting)
+
+    def format_help(self) -> str:
+        """Return the help with all flags."""
+        self.complete()
+        return super().format_help()
+
     def _parsed(self, words: list[str]) -> argparse.Namespace:
-        chosen, rest = self.parse_known_args(words)
+        try:
+            chosen, rest = self.parse_known_args(words)
+        except InvalidSpec:
+            if not self.complete():
+                raise
+            return self._parsed(words)
+        if rest and self.complete():
+            return self._parsed(words)
         if rest:
             raise InvalidSpec(self._stray(rest[0]), field="flag")
         return chosen
@@ -110,23 +134,31 @@ def cell_parser(name: str = "distributed") -> Parser:
 
 
 def job_parser(parser: Parser, own: Callable[[Parser], None] = lambda _: None) -> Parser:
-    """Return the parser with the flags of every job and plug-in; ``own`` adds those of the magic itself."""
+    """Return the parser with the flags of every job and plug-in; ``own`` adds those of the magic itself.
+
+    Flags of plug-ins come later: to know them all plug-ins are loaded, and few lines have one.
+    """
     parser.argument_default = argparse.SUPPRESS
-    _add_job_flags(parser)
+    backend = _add_job_flags(parser)
     own(parser)
-    known = {action.dest for action in parser._actions}  # noqa: SLF001 - argparse has no public list
-    _add_plugin_flags(parser, known)
-    _add_aliases(parser, {action.dest for action in parser._actions})  # noqa: SLF001
+    parser.later(lambda: _complete(parser, backend))
     return parser
 
 
-def _add_job_flags(parser: Parser) -> None:
+def _complete(parser: Parser, backend: argparse.Action) -> None:
+    backend.help = f"One of {', '.join(registry.backend_labels())} (default: torch, or plain for one process)."
+    known = {action.dest for action in parser._actions}  # noqa: SLF001 - argparse has no public list
+    _add_plugin_flags(parser, known)
+    _add_aliases(parser, {action.dest for action in parser._actions})  # noqa: SLF001
+
+
+def _add_job_flags(parser: Parser) -> argparse.Action:
+    """Add the flags of every job and return that of the backend, whose help names all backends."""
     add = parser.add_argument
     add("-N", "--node-count", type=int, metavar="N", help="Nodes (default 1).")
     add("-p", "--process-count-per-node", type=_count_or_auto, metavar="N",
         help="Processes on each node; auto: one per GPU (default 1).")  # fmt: skip
-    add("-b", "--distributed-backend", metavar="NAME",
-        help=f"One of {', '.join(registry.backend_labels())} (default: torch, or plain for one process).")  # fmt: skip
+    backend = add("-b", "--distributed-backend", metavar="NAME")
     add(
         "--compute-target",
         metavar="NAME",
@@ -161,6 +193,7 @@ def _add_job_flags(parser: Parser) -> None:
         metavar="S",
         help="Time between INT, TERM and KILL when it stops (default 5).",
     )
+    return backend
 
 
 def _add_own_flags(parser: Parser) -> None:
@@ -227,7 +260,9 @@ def value_of(text: str) -> Any:
 
 def allowed() -> set[str]:
     """Return the primary names of all options of all jobs and plug-ins."""
-    return {action.dest for action in cell_parser()._actions} - {*OWN, *ALIASES, *TOTALS}  # noqa: SLF001
+    parser = cell_parser()
+    parser.complete()
+    return {action.dest for action in parser._actions} - {*OWN, *ALIASES, *TOTALS}  # noqa: SLF001
 
 
 def job_options(
@@ -245,7 +280,7 @@ def job_options(
     if named & set(TOTALS):
         named.add("process_count_per_node")
     merged = {**{name: value for name, value in defaults.items() if name not in named}, **given}
-    return resolve(merged, {*jobspec.COMMON, *allowed()})
+    return jobspec.resolved(merged)
 
 
 def pairs_of(words: list[str], value: Callable[[str], str | None] = os.environ.get) -> dict[str, str]:

@@ -20,20 +20,22 @@ if TYPE_CHECKING:
 
 
 class CellMagic:
-    """The cell magic of one kernel."""
+    """Run this cell on every rank of a distributed job."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
     def named(self, name: str) -> Callable[[str, str], Any]:
-        """Return the function to register under this name; its docstring is the help text."""
+        """Return the function to register under this name; IPython finds its help text by ``getdoc``."""
 
         def distributed(line: str, cell: str) -> Any:
             with told_shortly():
                 return self.run(name, line, cell)
 
         distributed.__name__ = name
-        distributed.__doc__ = cell_parser(name).format_help()
+        distributed.__doc__ = self.__doc__
+        # The help lists the flags of every plug-in. Loading them all would take longer than the rest of the extension.
+        distributed.getdoc = lambda: cell_parser(name).format_help()  # type: ignore[attr-defined]
         return distributed
 
     def run(self, name: str, line: str, cell: str) -> Any:

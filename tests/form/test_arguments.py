@@ -4,7 +4,7 @@ import shlex
 
 import pytest
 
-from distdl_jupyter import jobspec
+from distdl_jupyter import jobspec, registry
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.names import ALIASES
 from distdl_jupyter.form import magic as magics
@@ -42,7 +42,9 @@ def test_flags_mean_options(line, expected):
 
 def test_every_common_option_and_every_alias_is_a_flag():
     assert set(jobspec.COMMON) <= allowed()
-    flags = {flag for action in cell_parser()._actions for flag in action.option_strings}
+    parser = cell_parser()
+    parser.complete()
+    flags = {flag for action in parser._actions for flag in action.option_strings}
     for alias in ALIASES:
         assert f"--{alias.replace('_', '-')}" in flags or alias in ("useGpu", "packages_to_install"), alias
 
@@ -109,7 +111,8 @@ def test_the_forms_magic_line_means_what_the_form_says():
 
 
 def test_help_names_every_flag_with_its_meaning():
-    text = cell_parser("distdl").format_help()
+    parser = cell_parser("distdl")
+    text = parser.format_help()
     assert text.startswith("usage: %%distdl [flags]\n")
     for words in (
         "-p N, --process-count-per-node N",
@@ -118,8 +121,17 @@ def test_help_names_every_flag_with_its_meaning():
         "%%distributed -p 2",
     ):
         assert words in text
-    for action in cell_parser()._actions:
+    for action in parser._actions:
         assert action.help
+
+
+def test_a_line_without_a_plugins_flag_loads_no_plugin(monkeypatch):
+    def loading(*_):
+        raise AssertionError("A plug-in was loaded.")
+
+    monkeypatch.setattr(registry, "get", loading)
+    chosen = cell_parser().parse("-p 2 -b torch --name digits --env A=1 -o job")
+    assert job_options(chosen, {})["name"] == "digits"
 
 
 @pytest.mark.parametrize(
