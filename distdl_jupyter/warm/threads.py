@@ -11,7 +11,12 @@ _BRING_BLAS = {"numpy", "scipy"}
 
 
 def wanted(environment: Mapping[str, str]) -> int | None:
-    """Return how many threads a process of this environment uses; None when that cannot be set after a fork."""
+    """Return how many threads a process of this environment uses; None when that cannot be set after a fork.
+
+    0 where no numerical library is loaded: one that is loaded later reads the environment itself.
+    """
+    if not (_BRING_BLAS | {"torch"}) & set(sys.modules):
+        return 0
     count = environment.get("OMP_NUM_THREADS", "")
     if not count.isdigit() or int(count) < 1 or "MKL_NUM_THREADS" in environment:
         return None

@@ -6,6 +6,7 @@ were not.
 
 import os
 import sys
+from typing import ClassVar
 
 import pytest
 
@@ -17,15 +18,17 @@ from distdl_jupyter.warm.program import Forker
 
 class Counting(Forker):
     forked = 0
+    why_not: ClassVar[set[str]] = set()
 
     def __call__(self, program):
         process = super().__call__(program)
         Counting.forked += process is not None
+        Counting.why_not |= set(forking.reasons)
         return process
 
 
 if __name__ == "__main__":
     forking.fork = Counting(Prepared(Room(), dict(os.environ), set(), {}))
     code = pytest.main(sys.argv[1:-1])
-    print(f"{Counting.forked} programs were forked")
+    print(f"{Counting.forked} programs were forked", *Counting.why_not, sep="; ")
     sys.exit(code)

@@ -129,8 +129,15 @@ def test_circumstances_are_compared_by_name():
     [({"OMP_NUM_THREADS": "3"}, 3), ({}, None), ({"OMP_NUM_THREADS": "2,2"}, None), ({"OMP_NUM_THREADS": "0"}, None),
      ({"OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "1"}, None)],
 )  # fmt: skip
-def test_a_number_of_threads_that_cannot_be_set_is_a_doubt(environment, count):
+def test_a_number_of_threads_that_cannot_be_set_is_a_doubt(environment, count, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))
     assert threads.wanted(environment) == count
+
+
+def test_without_a_numerical_library_there_is_nothing_to_set(monkeypatch):
+    for name in ("torch", "numpy", "scipy"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    assert threads.wanted({}) == 0
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows where a process keeps its environment")
