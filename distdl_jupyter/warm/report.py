@@ -31,6 +31,8 @@ def _template(where: place.Place) -> list[str]:
     if own is None:
         if asking.is_being_made(where):
             return [f"A template for {where.python} is being prepared."]
+        if settings.switched_off():
+            return []
         return [f"No template runs for {where.python}; the next job makes one, and `distdl warm start` does so now."]
     shared, alone = memory(own["pid"])
     held = f"{size(alone)} of memory ({size(shared)} with what it shares)" if shared else "an unknown amount of memory"
