@@ -67,4 +67,9 @@ def _environment(placement: Placement, place: RankPlace) -> dict[str, str]:
     found = common_environment(placement, place)
     if not placement.emulated:
         found.pop("CUDA_VISIBLE_DEVICES", None)  # Ray gives its tasks all that the node has
-    return found | {"DISTDL_RAY": json.dumps(node), "RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0"}
+    return found | {
+        "DISTDL_RAY": json.dumps(node),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_DEDUP_LOGS": "0",
+        "RAY_COLOR_PREFIX": "0",
+    }

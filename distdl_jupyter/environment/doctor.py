@@ -5,10 +5,12 @@ Judges the facts of ``probe``; runs nothing itself.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from typing import Literal, TextIO
 
 from distdl_jupyter.core.errors import DistDLError
@@ -44,7 +46,7 @@ class Row:
 def diagnose(environment: Environment | None = None) -> list[Row]:
     """Return the table's rows for ``environment`` (this one, freshly probed, when None). Takes 2 to 10 seconds."""
     seen = environment or probe()
-    return [*(rule(seen) for rule in _RULES), *_azure()]
+    return [*(rule(seen) for rule in _RULES), *_frameworks(), *_azure()]
 
 
 def works(rows: Sequence[Row]) -> bool:
@@ -179,6 +181,30 @@ def _jobs_disk(seen: Environment) -> Row:
     if jobs.free_bytes < _LITTLE_ROOM:
         return Row(name, "warn", value, "Remove old jobs with `distdl rm ID`, or set DISTDL_HOME to another disk.")
     return Row(name, "ok", value)
+
+
+def _frameworks() -> list[Row]:
+    """Say what is here of the frameworks that few need: nothing is said of those that are not installed."""
+    rows = []
+    if tensorflow := _version("tensorflow", "tensorflow-cpu", "tensorflow-macos"):
+        keras = _version("tf-keras")
+        rows.append(
+            Row("TensorFlow", "ok", f"{tensorflow} (tf-keras {keras})")
+            if keras
+            else Row("TensorFlow", "ok", f"{tensorflow} (no tf-keras: fit does not train on several ranks)",
+                     "Run `pip install tf-keras` for Model.fit under MultiWorkerMirroredStrategy.")
+        )  # fmt: skip
+    if ray := _version("ray"):
+        rows.append(Row("Ray", "ok", ray))
+    return rows
+
+
+def _version(*names: str) -> str:
+    """Return the version of the first of these distributions that is installed, "" for none."""
+    for name in names:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.version(name)
+    return ""
 
 
 def _azure() -> list[Row]:

@@ -97,8 +97,10 @@ class RunningContract(Subject):
     def test_a_placement_names_free_ports_and_every_rank_has_a_stream_of_its_own(self) -> None:
         """Ranks meet at these ports; one offered twice would let two services collide."""
         sample = self.sample(_ENDS)
-        placement = sample.place(ports=3)
+        placement = sample.place(ports=3, rank_ports=2)
         assert len(set(placement.ports)) == 3
+        own = {(place.address, port) for place in placement.ranks for port in place.ports}
+        assert len(own) == 2 * self.ranks, "a rank may listen itself, on its own node"
         assert placement.address
         assert placement.interface or placement.address == LATE_ADDRESS
         assert [place.rank for place in placement.ranks] == list(range(self.ranks))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-#: Messages with which Horovod, Gloo, NCCL, torch.distributed and Open MPI report a lost peer.
+#: Messages with which Horovod, Gloo, NCCL, torch.distributed, TensorFlow and Open MPI report a lost peer.
 _ECHO = re.compile(
     "|".join(
         (
@@ -20,6 +20,7 @@ _ECHO = re.compile(
             r"DistBackendError|DistNetworkError",
             r"ncclRemoteError|ncclSystemError|unhandled system error",
             r"MPI_ERR_PROC_FAILED",
+            r"collective ops is aborted|failed to send RPC to coordination service|failed to connect to all addresses",
         )
     ),
     re.IGNORECASE,

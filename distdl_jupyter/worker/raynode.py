@@ -98,8 +98,12 @@ class RayNode:
         kept = {name: value for name, value in os.environ.items() if name not in _OF_THIS_RANK}
         path = os.pathsep.join(filter(None, (str(left_out), kept.get("PYTHONPATH"))))
         # Ray would wait for running tasks, but at the end of a job nobody wants their results any more.
-        # Nobody reads its metrics here, and its servers complain when they cannot send them.
-        own = {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0", "RAY_enable_metrics_collection": "0"}
+        # Nobody reads its events and metrics here, and its servers complain in the log when they cannot send them.
+        own = {
+            "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
+            "RAY_enable_ray_event": "0",
+            "RAY_enable_open_telemetry": "0",
+        }
         return kept | own | {"PYTHONPATH": path}
 
     def _came_up(self, log: Path) -> bool:

@@ -85,6 +85,7 @@ def test_two_emulated_nodes_are_one_cluster_and_tasks_lines_are_in_the_drivers_l
     before = folders()
     job = submit(RAY, node_count=2).wait(400)
     assert job.results() == [{"squares": [0, 1, 4, 9], "nodes": 2}, None]
+    assert "exporter agent" not in said(job), "nobody has asked for Ray's own metrics"
     lines = [line for line in said(job).splitlines() if "square of" in line]
     assert sorted(line.rpartition(" ")[2] for line in lines) == ["0", "1", "2", "3"], "each once"
     assert left_of(job) == []

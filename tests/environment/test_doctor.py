@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from distdl_jupyter.environment import doctor
 from distdl_jupyter.environment.doctor import Row, diagnose, render, works
 from distdl_jupyter.environment.inspection import Inspection
 from distdl_jupyter.environment.mpi import Mpi
@@ -196,3 +197,22 @@ def read_all(descriptor: int) -> str:
         pass  # Linux's way of saying that the other end of a terminal is closed
     os.close(descriptor)
     return b"".join(parts).decode()
+
+
+def test_frameworks_are_told_of_where_they_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = {"tensorflow-cpu": "2.21.0", "ray": "2.60.0"}
+
+    def version(name: str) -> str:
+        if name not in here:
+            raise doctor.metadata.PackageNotFoundError(name)
+        return here[name]
+
+    monkeypatch.setattr(doctor.metadata, "version", version)
+    told = {row.name: row for row in doctor._frameworks()}
+    assert "2.21.0 (no tf-keras" in told["TensorFlow"].value
+    assert "pip install tf-keras" in told["TensorFlow"].remedy
+    assert told["Ray"].value == "2.60.0"
+    here["tf-keras"] = "2.21.0"
+    assert doctor._frameworks()[0] == Row("TensorFlow", "ok", "2.21.0 (tf-keras 2.21.0)")
+    here.clear()
+    assert doctor._frameworks() == []
