@@ -46,6 +46,7 @@ class Agent:
         self._guardian = guardian
         self._reader = frames.Reader(greeting=False)
         self._selector = selectors.DefaultSelector()
+        self._urgent = selectors.DefaultSelector()
         self._outbox = Outbox(sink)
         self._posted: queue.Queue[bytes] = queue.Queue(_READY)
         self._incoming: dict[int, Incoming] = {}
@@ -136,6 +137,8 @@ class Agent:
         for fd in (self._wake_read, self._wake_write):
             os.set_blocking(fd, False)
         self._selector.register(self._wake_read, selectors.EVENT_READ, self._woken)
+        self._urgent.register(self._wake_read, selectors.EVENT_READ)
+        self._urgent.register(self._source, selectors.EVENT_READ)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         # Handlers and not SIG_IGN: what is ignored would be ignored by ranks and launchers too.
         for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGHUP):
@@ -152,6 +155,7 @@ class Agent:
 
     def _round(self) -> None:
         self._listen()
+        self._rest()
         for key, _ in self._selector.select(self._pause()):
             key.data()
         self._take_posted()
@@ -161,6 +165,12 @@ class Agent:
         self.channels.regulate()
         if self._told_to_end or time.monotonic() - self._heard > self._patience:
             raise _Forsaken
+
+    def _rest(self) -> None:
+        """Leave ranks that print all the time alone for a moment; the supervisor and ends of processes are heard."""
+        pause = self.channels.pause()
+        if pause and not self._writing:
+            self._urgent.select(pause)
 
     def _pause(self) -> float:
         if self.job is not None and self.job.unheard:

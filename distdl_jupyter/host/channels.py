@@ -6,24 +6,26 @@ channel belongs to which rank is not known here.
 
 from __future__ import annotations
 
-import fcntl
 import functools
 import os
 import selectors
-import struct
-import termios
 from dataclasses import dataclass
 
 from distdl_jupyter.host import frames
+from distdl_jupyter.host.flow import Pace, waiting, widen
 from distdl_jupyter.host.outbox import Outbox
 
 
 @dataclass(slots=True, eq=False)
 class Source:
-    """One descriptor and the channel that its bytes go to; ``open`` until its end was passed on."""
+    """One descriptor and the channel that its bytes go to; ``open`` until its end was passed on.
+
+    ``half`` is half of what it holds at least.
+    """
 
     fd: int
     channel: int
+    half: int
     open: bool = True
 
 
@@ -35,11 +37,14 @@ class Channels:
         self._outbox = outbox
         self._sources: list[Source] = []
         self._paused = False
+        self._came = self._hurried = False
+        self._pace = Pace()
 
     def add(self, fd: int, channel: int) -> Source:
         """Read ``fd`` from now on, until it ends."""
         os.set_blocking(fd, False)
-        source = Source(fd, channel)
+        # How many there will be is not known yet, and wide pipes of the first must not leave narrow ones for the last.
+        source = Source(fd, channel, widen(fd, max(64, 4 * len(self._sources))) // 2)
         self._sources.append(source)
         if not self._paused:
             self._watch(source)
@@ -59,6 +64,13 @@ class Channels:
             for source in self._sources:
                 self._watch(source)
 
+    def pause(self) -> float:
+        """Return the seconds in which the sources are better left alone (see ``flow``), after each round."""
+        if self._came:
+            self._pace.round(hurried=self._hurried)
+        self._came = self._hurried = False
+        return self._pace.pause()
+
     def _read(self, source: Source) -> None:
         # The round that filled the outbox may hold more readable sources.
         if not source.open or self._outbox.full:
@@ -69,12 +81,13 @@ class Channels:
             return
         if content:
             self._outbox.put(frames.data(source.channel, content))
+            self._came, self._hurried = True, self._hurried or len(content) >= min(source.half, frames.PIECE)
         else:
             self.end(source)
 
     def drain(self, source: Source) -> None:
         """Pass on what was written by now, however much the outbox holds."""
-        left = _waiting(source.fd) if source.open else 0
+        left = waiting(source.fd) if source.open else 0
         while left > 0 and (content := os.read(source.fd, min(left, frames.PIECE))):
             self._outbox.put(frames.data(source.channel, content))
             left -= len(content)
@@ -108,10 +121,5 @@ class Channels:
     def discard_all(self) -> None:
         """Throw away what was written by now: nobody listens any more."""
         for source in self._sources:
-            if left := _waiting(source.fd):
+            if left := waiting(source.fd):
                 os.read(source.fd, left)
-
-
-def _waiting(fd: int) -> int:
-    """Return how many bytes can be read at once (FIONREAD, ioctl_pipe and pipe(7))."""
-    return int(struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, b"\0" * 4))[0])

@@ -7,15 +7,12 @@ that holds much lets it write on.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
 import selectors
-import struct
-import termios
 import time
 from typing import TYPE_CHECKING, Protocol
 
+from distdl_jupyter.host import flow
 from distdl_jupyter.supervisor.lines import LineSplitter
 
 if TYPE_CHECKING:
@@ -26,10 +23,6 @@ if TYPE_CHECKING:
 
 #: Bytes that are read of one stream in a round, and of all of them together where there are many.
 _READ, _ROUND = 1024 * 1024, 8 * 1024 * 1024
-#: Bytes that the pipes of one run may hold, and one of them: a user has 64 MB of pipes on Linux (see pipe(7)).
-_PIPES, _PIPE, _LEAST_PIPE = 16 * 1024 * 1024, 1024 * 1024, 64 * 1024
-#: Seconds between two rounds while something is written all the time, and rounds that may follow each other at once.
-_PAUSE, _BURST = 0.01, 20
 #: Seconds between two looks at lines without an end: one that is met again is shown as it stands.
 _PENDING_AFTER = 0.2
 #: Seconds for the last words of streams that somebody still holds open.
@@ -56,15 +49,15 @@ class Pump:
         self._splitters: dict[int, LineSplitter] = {}
         self._half: dict[int, int] = {}
         self._looked = time.monotonic()
-        self._pace = _Pace()
+        self._pace = flow.Pace()
         streams = tuple(streams)
-        self._most = max(_LEAST_PIPE, min(_READ, _ROUND // max(1, len(streams))))
+        self._most = max(flow.LEAST, min(_READ, _ROUND // max(1, len(streams))))
         for stream in streams:
             self._selector.register(stream.fd, selectors.EVENT_READ, stream)
             self._splitters[stream.fd] = LineSplitter(
                 nonce if stream.rank is not None else "", in_order=stream.start is not None
             )
-            self._half[stream.fd] = _widen(stream.fd, _PIPES // len(streams)) // 2
+            self._half[stream.fd] = flow.widen(stream.fd, len(streams)) // 2
 
     def watch(self, fd: int) -> None:
         """Let ``run`` return early when ``fd`` becomes readable (a wake-up pipe)."""
@@ -98,7 +91,7 @@ class Pump:
         came = 0
         for key in list(self._selector.get_map().values()):
             if key.data is not None:
-                left = _waiting(key.fd)
+                left = flow.waiting(key.fd)
                 while left > 0 and (count := self._read(key.data, min(left, self._most))):
                     left, came = left - count, came + count
         return came > 0
@@ -140,41 +133,6 @@ class Pump:
     def _give(self, stream: Stream, items: list[Item]) -> None:
         if items:
             self._sink.take(stream, items)
-
-
-class _Pace:
-    """How often streams are read: at once after a while of silence, ``1 / _PAUSE`` times a second in the long run."""
-
-    def __init__(self) -> None:
-        self._left = float(_BURST)
-        self._at = time.monotonic()
-
-    def round(self, *, hurried: bool) -> None:
-        """Count a round; where a pipe was half full there is no time for a pause."""
-        now = time.monotonic()
-        self._left = min(_BURST, self._left + (now - self._at) / _PAUSE) - (not hurried)
-        self._at = now
-
-    def pause(self) -> float:
-        """Return the seconds until the next round."""
-        return max(0.0, -self._left * _PAUSE - (time.monotonic() - self._at)) if self._left < 0 else 0.0
-
-
-def _widen(fd: int, most: int) -> int:
-    """Let a pipe hold up to ``most`` bytes where it may, and return how many it holds at least."""
-    if not hasattr(fcntl, "F_SETPIPE_SZ"):
-        return 16 * 1024  # macOS: a pipe begins with that
-    with contextlib.suppress(OSError):  # no pipe, or the user's pipes hold as much as they may
-        fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, 1 << (max(_LEAST_PIPE, min(_PIPE, most)).bit_length() - 1))
-    try:
-        return fcntl.fcntl(fd, fcntl.F_GETPIPE_SZ)
-    except OSError:
-        return _LEAST_PIPE
-
-
-def _waiting(fd: int) -> int:
-    """Return how many bytes can be read at once (FIONREAD, see pipe(7))."""
-    return int(struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, b"\0" * 4))[0])
 
 
 def _empty(fd: int) -> None:

@@ -11,6 +11,7 @@ import threading
 import pytest
 
 from distdl_jupyter.clusters.base import Stream
+from distdl_jupyter.host import flow
 from distdl_jupyter.supervisor import pump as under_test
 from distdl_jupyter.supervisor.items import Report, Text
 from distdl_jupyter.supervisor.pump import Pump
@@ -94,7 +95,7 @@ def test_what_was_written_by_now_is_read_and_a_flood_that_goes_on_ends_nothing(s
         assert sink.lines[9] == n + 1
     before = sink.bytes[0]
     pump.drain()
-    assert sink.bytes[0] - before <= under_test._PIPE, "no more than its pipe held"
+    assert sink.bytes[0] - before <= flow._MOST, "no more than its pipe held"
     pump.finish()
 
 
@@ -138,7 +139,7 @@ def test_the_first_lines_after_silence_are_read_at_once(streams):
     pump = Pump([stream], NONCE, sink)
     paused = []
     pump._wakes = type("Never", (), {"select": lambda _, seconds: paused.append(seconds), "close": lambda _: None})()
-    for n in range(under_test._BURST):
+    for n in range(flow.BURST):
         os.write(write, b"line\n")
         assert pump.run(1.0)
         assert sink.lines[0] == n + 1
