@@ -33,6 +33,12 @@ def test_names_imports_and_functions_stay(shared):
     assert dict(shared.run("count").values) == {0: 5, 1: 6}
 
 
+def test_functions_of_one_cell_are_pickled_in_another(shared):
+    shared.run("def double(x):\n    return 2 * x\nclass Pair:\n    def __init__(self, a): self.a = a")
+    code = "import pickle\n(pickle.loads(pickle.dumps(double))(rank + 1), pickle.loads(pickle.dumps(Pair(rank))).a)"
+    assert dict(shared.run(code).values) == {0: (2, 0), 1: (4, 1)}
+
+
 def test_a_statement_or_a_semicolon_gives_no_value(shared, told):
     assert dict(shared.run("x = 1", on_event=told).values) == {0: None, 1: None}
     assert dict(shared.run("x;").values) == {0: None, 1: None}

@@ -62,6 +62,8 @@ def test_a_jobs_code_runs_on_them_again_and_again(started, backend):
     for scale in (1, 10):
         draft = capture.capture_cell(CELL[backend], {"scale": scale})
         answer = session.run_distributed(draft).check()
+        met = {"torch": "torch.distributed", "horovod-gloo": "horovod.torch"}[backend]
+        assert dict(session.run(f"import {met} as met\nmet.is_initialized()").values) == {0: True, 1: True}
         assert dict(answer.values) == dict.fromkeys((0, 1), (3.0 * scale, False))
     assert dict(session.run("(kept, 'inside' in globals(), 'scale' in globals())").values) == {
         0: (0, False, False), 1: (1, False, False),

@@ -16,7 +16,7 @@ from typing import Any
 from distdl_jupyter.worker import execute, payload, report
 from distdl_jupyter.worker.data import data_path
 from distdl_jupyter.worker.identity import Identity
-from distdl_jupyter.worker.serving.meeting import kept
+from distdl_jupyter.worker.serving import meeting
 from distdl_jupyter.worker.sources import Sources
 
 
@@ -32,6 +32,7 @@ class Room:
         )  # fmt: skip
         builtins.display = print  # type: ignore[attr-defined]
         builtins.input = _no_input
+        meeting.watch()
 
     def run(self, asked: Mapping[str, Any], body: bytes) -> Any:
         """Run ``code`` as a cell and return the value of its last expression; ``names`` in ``body`` come first."""
@@ -61,7 +62,7 @@ class Room:
         folder = Path(str(asked["folder"]))
         before = (list(sys.path), list(sys.argv), Path.cwd())
         try:
-            with kept():
+            with meeting.kept():
                 return execute.run(folder, payload.read(folder), self._sources)
         finally:
             sys.path[:], sys.argv[:] = before[0], before[1]
