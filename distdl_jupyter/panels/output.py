@@ -7,6 +7,7 @@ when it has ended: before ``job.wait()`` returns in this kernel, else by a threa
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 import uuid
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 #: Seconds for which a cell that waits for the job has the first turn to write its end.
 _TURN = 1.0
+#: Seconds that a cell reads a job before it shows it.
+_FIRST = 0.2
 JOB_MIME = "application/vnd.distdl.job+json"
 
 
@@ -55,7 +58,7 @@ class Shown:
 
     def start(self) -> None:
         """Display now, and see to it that the end will be shown."""
-        _display(self._bundle(), self._display_id, update=False)
+        _display(self._bundle(self._read(_FIRST)), self._display_id, update=False)
         threading.Thread(target=self._watch, name=f"distdl-output-{self._job.id}", daemon=True).start()
 
     def waited(self) -> None:
@@ -78,14 +81,22 @@ class Shown:
                 self._settle()
 
     def _settle(self) -> None:
-        if self._panel is not None:
-            self._panel.feed.finish()
-        _display(self._bundle(), self._display_id, update=True)
+        drawn = self._panel is not None and self._panel.feed.finish()
+        seen = self._panel.model.reading if self._panel is not None and drawn else self._read(math.inf)
+        _display(self._bundle(seen), self._display_id, update=True)
         self._settled = True
 
-    def _bundle(self) -> dict[str, Any]:
+    def _read(self, seconds: float) -> Reading:
+        """Read the job: the state and the newest rows however long they take, the curves of long ago in the time."""
         seen = Reading(self._job.folder)
-        view = seen.catch_up()
+        until = time.monotonic() + seconds
+        while seen.step():
+            if seen.complete and time.monotonic() > until:
+                break
+        return seen
+
+    def _bundle(self, seen: Reading) -> dict[str, Any]:
+        view = seen.view
         result = view.ranks[0].result or ""
         bundle: dict[str, Any] = {
             JOB_MIME: {"id": view.id, "version": 1},
