@@ -6,6 +6,7 @@ turn meets the end of the one before.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -77,9 +78,9 @@ def run(command: Sequence[str], environment: dict[str, str], scratch: Path) -> f
             command, env=environment, cwd=scratch, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
             start_new_session=True,
         )  # fmt: skip
-        if _ended(process):
+        if code := _ended(process):
             output.seek(0)
-            raise SystemExit(f"{command[0]} ended with {process.returncode}: {output.read()[-2000:]}")
+            raise SystemExit(f"{command[0]} ended with {code}: {output.read()[-2000:]}")
     return began
 
 
@@ -87,8 +88,11 @@ def _ended(process: subprocess.Popen[bytes]) -> int:
     try:
         return process.wait(PATIENCE)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        return process.wait()
+        return signal.SIGALRM
+    finally:
+        with contextlib.suppress(ProcessLookupError):  # also what a launcher that failed has left behind
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 class Caller:

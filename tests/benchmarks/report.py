@@ -29,7 +29,9 @@ import json
 import math
 import os
 import platform
+import signal
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -180,6 +182,7 @@ def main(measure: Callable[[int], Iterable[Report]], *, turns: int) -> None:
     parser.add_argument("--turns", type=int, default=turns, help=f"measurements of each way (default: {turns})")
     parser.add_argument("--json", type=Path, help="a file that gets a line for each row")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started is ended
     print(machine(), flush=True)
     for table in measure(given.turns):
         print("", table.text(), sep="\n", flush=True)

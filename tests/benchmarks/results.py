@@ -1,6 +1,6 @@
 """Runs the benchmarks and writes the results page, RESULTS.md beside this file.
 
-    python -m tests.benchmarks.results [--write] [NAME ...]
+    python -m tests.benchmarks.results [--write] [--turns N] [NAME ...]
 
 Each benchmark runs in a process of its own. ``--write`` puts its tables into the page; those of benchmarks that did
 not run stay as they are, so a part can be measured anew alone. Each section says when and on what it was measured.
@@ -54,19 +54,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Runs the benchmarks.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)} (default: all)")
     parser.add_argument("--write", action="store_true", help="write the tables into RESULTS.md")
+    parser.add_argument("--turns", type=int, help="measurements of each way (default: each benchmark's own)")
     given = parser.parse_args()
     if unknown := set(given.names) - set(BENCHMARKS):
         parser.error(f"there is no benchmark {', '.join(sorted(unknown))}; there are {', '.join(BENCHMARKS)}")
-    failed = [name for name in given.names or BENCHMARKS if not _run(name, write=given.write)]
+    failed = [name for name in given.names or BENCHMARKS if not _run(name, given.turns, write=given.write)]
     if failed:
         raise SystemExit(f"These benchmarks failed: {', '.join(failed)}.")
 
 
-def _run(name: str, *, write: bool) -> bool:
+def _run(name: str, turns: int | None, *, write: bool) -> bool:
     print(f"\n=== {name}", flush=True)
     begun = time.monotonic()
     with tempfile.NamedTemporaryFile("r", suffix=".jsonl") as file:
         command = [sys.executable, "-m", f"tests.benchmarks.{name}", "--json", file.name]
+        command += [f"--turns={turns}"] if turns else []
         done = subprocess.run(command, cwd=HERE.parents[1], stdin=subprocess.DEVNULL)
         records = [json.loads(line) for line in file]
     print(f"({time.monotonic() - begun:.0f} s)", flush=True)
