@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from distdl_jupyter import monitoring, registry
+from distdl_jupyter import registry
 from distdl_jupyter.clusters.processes import adopt_orphans
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.store import JobFolder
@@ -39,6 +39,8 @@ def supervise(folder: JobFolder, secret_variables: Mapping[str, str]) -> None:
     supervisor.run()
     if guardian is not None:
         guardian.dismiss()
+    from distdl_jupyter import monitoring  # the job has ended; its start need not have waited for this
+
     monitoring.start(folder)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -61,7 +60,7 @@ class Supervisor:
         self._living: set[int] = set(range(self._spec.process_count))
         self._all_greeted_at: float | None = None
         self._began = time.monotonic()
-        self._nonce = secrets.token_hex(8)
+        self._nonce = os.urandom(8).hex()
         self._backend: Backend
         self._cluster: Cluster
 
