@@ -3,8 +3,9 @@
 ``python -m tests.benchmarks.flood``. Two ranks and four do the same steps and print a thousand lines in each, into a
 job's log and into a pipe to ``cat >/dev/null`` for each rank. Theirs twice: with every print written at once
 (``python -u``, what a log that is followed needs), and in Python's own blocks of 8 kB, which come late and are lost in
-a crash. Measured is the loop itself; a processor that the reader takes is missing there too. A run in which a single
-line is lost, or a rank's lines are out of order, ends the benchmark.
+a crash. Measured is the loop itself, by the clock, where a processor that the reader takes is missing too, and in
+seconds of the processor, which a busy machine does not change. A run in which a single line is lost, or a rank's lines
+are out of order, ends the benchmark.
 """
 
 from __future__ import annotations
@@ -41,11 +42,14 @@ def flooded(scratch: Path, ranks: int, turns: int) -> Report:
     """Return the table of so many ranks."""
     ours = Ours(scratch, ranks)
     ways: dict[str, Callable[[], float]] = {"ours": ours.run}
-    ways |= {peer: partial(piped, scratch, ranks, unbuffered) for peer, unbuffered in PEERS.items()}
+    busy: dict[str, list[float]] = {peer: [] for peer in PEERS}
+    ways |= {peer: partial(piped, scratch, ranks, way, busy[peer]) for peer, way in PEERS.items()}
     times = interleaved(ways, turns)
     table = Report(f"{ranks} ranks print 1,000 lines a step", "s", report.versions("distdl-jupyter"))
     table.compare("the training loop", times["ours"], "python -u | cat", times["python -u | cat"], at_most=1.0)
     table.compare("the training loop", times["ours"], "python | cat", times["python | cat"])
+    for peer in PEERS:
+        table.compare("its processor, a rank", ours.busy[-turns:], peer, busy[peer][-turns:])
     table.value("lines a second and rank", [STEPS * 1000 / one for one in times["ours"]], unit="lines")
     table.value("a metric's way into the log, the slowest", ours.slowest[-turns:], at_most=1.0)
     table.value("the last line to the end of the job", ours.ending[-turns:])
@@ -58,6 +62,7 @@ class Ours:
 
     def __init__(self, scratch: Path, ranks: int) -> None:
         self._scratch, self._ranks = scratch, ranks
+        self.busy: list[float] = []
         self.slowest: list[float] = []
         self.ending: list[float] = []
         self.memory: list[float] = []
@@ -72,6 +77,7 @@ class Ours:
         told: Told = job.results()
         found, _ = events.read_all(job.folder.events)
         check(found, self._ranks)
+        self.busy.append(max(float(one["busy"]) for one in told))
         self.slowest.append(max(one["t"] - one["values"]["sent"] for one in found if one["type"] == "metric"))
         self.ending.append((job.view().ended or 0.0) - max(one["ended"] for one in told))
         self.memory.append(told[0]["reader"])
@@ -95,8 +101,11 @@ def is_open(log: events.Event) -> bool:
     return bool(log.get("redraws")) and not log.get("closed")
 
 
-def piped(scratch: Path, ranks: int, unbuffered: str) -> float:
-    """Run the ranks as plain processes, each into a ``cat``; return the seconds of the slowest one's loop."""
+def piped(scratch: Path, ranks: int, unbuffered: str, busy: list[float]) -> float:
+    """Run the ranks as plain processes, each into a ``cat``; return the seconds of the slowest one's loop.
+
+    ``busy`` gets the most seconds of the processor that a rank took.
+    """
     meeting = scratch / f"piped-{ranks}-{unbuffered}-{os.urandom(4).hex()}"
     environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     begun: list[subprocess.Popen[bytes]] = []
@@ -110,6 +119,7 @@ def piped(scratch: Path, ranks: int, unbuffered: str) -> float:
     if any(process.wait(300) for process in begun):
         raise SystemExit("A rank in a pipe failed.")
     told = [json.loads(Path(f"{meeting}-{rank}-told").read_text()) for rank in range(ranks)]
+    busy.append(max(float(one["busy"]) for one in told))
     return max(float(one["taken"]) for one in told)
 
 

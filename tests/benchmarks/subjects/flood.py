@@ -11,7 +11,7 @@ def flood(meeting: str, rank: int, ranks: int, steps: int, report=None) -> dict:
         pass
     while not all(os.path.exists(f"{meeting}-{other}") for other in range(ranks)):
         time.sleep(0.01)
-    begun, weight = time.monotonic(), 0.5
+    begun, busy, weight = time.monotonic(), time.process_time(), 0.5
     for step in range(steps):
         for n in range(60_000):
             weight += 0.001 * n - weight
@@ -20,8 +20,8 @@ def flood(meeting: str, rank: int, ranks: int, steps: int, report=None) -> dict:
         if report is not None:
             report(step=step, sent=time.time())
     sys.stdout.flush()
-    taken = time.monotonic() - begun
-    return {"taken": taken, "ended": time.time(), "weight": weight, "reader": most_memory(os.getppid())}
+    taken, busy = time.monotonic() - begun, time.process_time() - busy
+    return {"taken": taken, "busy": busy, "ended": time.time(), "weight": weight, "reader": most_memory(os.getppid())}
 
 
 def most_memory(pid: int) -> float:
