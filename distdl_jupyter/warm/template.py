@@ -21,10 +21,12 @@ from typing import Any
 
 from distdl_jupyter.core import sockets
 from distdl_jupyter.core.store import JobFolder
-from distdl_jupyter.warm import circumstances, doubts, learned, modules, settings, supervisor, wire
+from distdl_jupyter.warm import circumstances, doubts, learned, modules, pages, settings, supervisor, wire
 from distdl_jupyter.warm.mark import Room
 from distdl_jupyter.warm.place import Place
 from distdl_jupyter.warm.prepared import Prepared
+from distdl_jupyter.worker import learning
+from distdl_jupyter.worker.watch import rendezvous
 
 #: Seconds between two looks at what makes a template end.
 _TICK = 2.0
@@ -52,6 +54,8 @@ class Template:
         self._started = 0
         self._watched: list[JobFolder] = []
         self._wanted: list[str] = []
+        #: Jobs that tell only what they have imported beyond this template's modules.
+        self._warm: set[str] = set()
         self._socket: socket.socket | None = None
 
     def watch(self, folder: JobFolder) -> None:
@@ -81,7 +85,7 @@ class Template:
                 continue
             self._watched.remove(folder)
             if names := learned.take_from(folder.path):
-                self._learned.add(names)
+                self._learned.add([*self._learned.names(), *names] if folder.id in self._warm else names)
                 self._wanted += [name for name in self._learned.names() if self._modules.would_load(name)]
         if self._wanted:
             # One at a time: between two of them a job may come.
@@ -151,6 +155,7 @@ class Template:
             while (found := os.waitpid(-1, os.WNOHANG))[0]:
                 folder = self._jobs.pop(found[0], None)
                 if folder is not None:
+                    self._warm.add(folder.id)
                     self.watch(folder)
 
     # conversations ----------------------------------------------------------------------------
@@ -232,8 +237,11 @@ class Template:
 
 def _settle() -> None:
     """Let the garbage collector leave alone what was loaded: what it touches would be copied."""
+    rendezvous.look_ahead()
     gc.collect()
     gc.freeze()
+    pages.collapse()
+    learning.known = len(sys.modules)
 
 
 def _wake_on_child() -> int:

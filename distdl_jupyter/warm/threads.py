@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 
 #: Packages that bring a library of their own for linear algebra.
-_BRING_BLAS = {"numpy", "scipy"}
+_BRING_BLAS = ("numpy", "scipy")
 
 
 def wanted(environment: Mapping[str, str]) -> int | None:
@@ -15,7 +15,7 @@ def wanted(environment: Mapping[str, str]) -> int | None:
 
     0 where no numerical library is loaded: one that is loaded later reads the environment itself.
     """
-    if not (_BRING_BLAS | {"torch"}) & set(sys.modules):
+    if "torch" not in sys.modules and not _has_blas():
         return 0
     count = environment.get("OMP_NUM_THREADS", "")
     if not count.isdigit() or int(count) < 1 or "MKL_NUM_THREADS" in environment:
@@ -28,7 +28,11 @@ def wanted(environment: Mapping[str, str]) -> int | None:
 def _of_blas(environment: Mapping[str, str]) -> int:
     """Return the threads of linear algebra, as far as a library for it is loaded; 1 is what it has."""
     count = environment.get("OPENBLAS_NUM_THREADS", environment.get("OMP_NUM_THREADS", ""))
-    return int(count) if count.isdigit() and _BRING_BLAS & set(sys.modules) else 1
+    return int(count) if count.isdigit() and _has_blas() else 1
+
+
+def _has_blas() -> bool:
+    return any(name in sys.modules for name in _BRING_BLAS)
 
 
 def allow(environment: Mapping[str, str]) -> None:

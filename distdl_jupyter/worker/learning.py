@@ -7,6 +7,7 @@ which their import began: the user's own modules are never imported ahead.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import sys
@@ -32,10 +33,16 @@ def tell() -> None:
             whole.replace(path)
 
 
+#: How many modules were there when this process was forked: they are known.
+known = 0
+
+
 def imported() -> list[str]:
-    """Return the names of the installed modules that are loaded, in order."""
+    """Return the names of the installed modules that are loaded, in order, without those that are ``known``."""
     roots = installed_roots()
-    return [name for name, module in list(sys.modules.items()) if _is_installed(name, module, roots)]
+    # From the end, because looking at the known ones means to write to them (Python counts who holds them).
+    new = list(itertools.islice(reversed(sys.modules.items()), max(0, len(sys.modules) - known)))
+    return [name for name, module in reversed(new) if _is_installed(name, module, roots)]
 
 
 def installed_roots() -> tuple[str, ...]:

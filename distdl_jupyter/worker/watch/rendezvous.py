@@ -19,6 +19,25 @@ from distdl_jupyter.worker.watch.hooks import PostImport, guarded
 
 #: The process groups that were destroyed last; an older one has nothing to do any more and may go.
 _destroyed: deque[Any] = deque(maxlen=16)
+#: The modules that have taken torch's functions, where somebody has looked ahead.
+_takers: list[ModuleType] | None = None
+
+
+def look_ahead() -> None:
+    """Find the modules that have taken torch's functions, in a process from which ranks are forked.
+
+    To look at each loaded module means to write to it (Python counts who holds it), so each rank would copy them all.
+    """
+    global _takers
+    c10d = sys.modules.get("torch.distributed.distributed_c10d")
+    if c10d is not None:
+        taken = {name: getattr(c10d, name) for name in ("init_process_group", "destroy_process_group")}
+        _takers = [module for module in list(sys.modules.values()) if _has_any(module, taken)]
+
+
+def _has_any(module: ModuleType, taken: dict[str, Any]) -> bool:
+    own = getattr(module, "__dict__", {})
+    return any(own.get(name) is function for name, function in taken.items())
 
 
 def watch(finder: PostImport) -> None:
@@ -51,7 +70,7 @@ def _watch_torch(c10d: ModuleType) -> None:
 def _put_in_place(original: Callable[..., Any], watched: Callable[..., Any]) -> None:
     # Others take the name from its module afterwards; in a rank that was forked from a template they already have.
     name = original.__name__
-    for module in list(sys.modules.values()):
+    for module in list(sys.modules.values()) if _takers is None else _takers:
         if getattr(module, "__dict__", {}).get(name) is original:
             module.__dict__[name] = watched
 
