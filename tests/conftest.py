@@ -1,5 +1,6 @@
 """What all tests share: an own data directory, and the proof that no process of a job outlives its test."""
 
+import os
 import time
 
 import pytest
@@ -9,6 +10,11 @@ from tests import side_by_side
 from tests.hosts import hosts_of, three_hosts  # noqa: F401 - fixtures
 from tests.installation import installed, wheel  # noqa: F401 - fixtures
 from tests.standin.fixtures import azure, azure_server, azure_settings, certificates, signed_in, trusted  # noqa: F401
+
+
+def pytest_configure():
+    """Start jobs cold, also those of servers that live as long as all tests: a template would outlive them."""
+    os.environ["DISTDL_WARM"] = "off"
 
 
 def pytest_collection_modifyitems(config, items):
@@ -27,7 +33,7 @@ def distdl_home(tmp_path, monkeypatch):
     """An own data directory for every test; afterwards nothing of its jobs may be alive."""
     home = tmp_path / "distdl-home"
     monkeypatch.setenv("DISTDL_HOME", str(home))
-    monkeypatch.setenv("DISTDL_WARM", "off")  # tests of warm starts switch them on
+    monkeypatch.setenv("DISTDL_WARM", "off")  # whatever a test before has done; tests/warm switches them on
     yield home
     folders = list((home / "jobs").glob("*-*-*")) if (home / "jobs").exists() else []
     for folder in folders:
