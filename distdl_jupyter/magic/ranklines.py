@@ -105,7 +105,7 @@ class RankLines:
         backend = ranks.job.spec.distributed_backend
         spent = seconds_taken(time.monotonic() - begun)
         verb = "is" if ranks.size == 1 else "are"
-        meet = f" {ranks.meeting} in a cell lets them meet, once." if ranks.meeting and ranks.size > 1 else ""
+        meet = f"\n{ranks.meeting} in a cell lets them meet, once." if ranks.meeting and ranks.size > 1 else ""
         _say(f"{plural(ranks.size, 'rank')} {verb} ready after {spent}: {backend}, job {short_id(ranks.id)}. "
              f"%%ranks on top of a cell runs it on them.{meet}")  # fmt: skip
 
