@@ -165,9 +165,6 @@ def told(job):
             continue
         if event.get("code") == "cold-start" or event["type"] in ("handle", "stop", "phase"):
             continue
-        if str(event.get("text")).startswith("Fatal Python error"):
-            # The dump goes on with the frames of the template, and names what that has loaded.
-            event["text"] = event["text"].partition("worker/rank.py")[0]
         if event["type"] == "log":
             # How lines come together in one event is chance.
             where = ("log", event["rank"], event["stream"])
@@ -175,6 +172,10 @@ def told(job):
             continue
         clean = {name: value for name, value in event.items() if name not in ("t", "pid", "bytes", "seconds")}
         kept.setdefault((event["type"], event.get("rank"), event.get("stream")), []).append(plainly(clean, job))
+    for where, lines in kept.items():
+        if "Fatal Python error: Segmentation fault" in lines:
+            # The dump goes on with the frames of the template, and names what that has loaded.
+            kept[where] = "\n".join(lines).partition("worker/rank.py")[0]
     view = job.view()
     kept["end"] = [view.state, plainly(view.reason, job)]
     kept["values"] = [plainly(repr(v), job) for v in job.results()] if view.state.value == "completed" else []
