@@ -8,8 +8,9 @@ PYTHON ?=
 # More arguments for pytest (`make test PYTEST="-k horovod"`) and for `jupyter lab`.
 PYTEST ?=
 LAB ?=
-# Which benchmarks (all when empty), and whether their results page is to be written.
+# Which benchmarks (all when empty), how many turns (their own number), and whether their results page is to be written.
 ONLY ?=
+TURNS ?=
 WRITE ?=
 
 VENV := .venv
@@ -51,7 +52,7 @@ lint: $(STAMPS)/test $(MODULES) ## Check style, types and the floors between the
 	@.ci/lint
 
 bench: $(STAMPS)/horovod $(STAMPS)/test ## Measure, as ratios against other launchers (ONLY="name ..." a part, WRITE=1 into RESULTS.md)
-	@$(PY) -m tests.benchmarks.results $(if $(WRITE),--write) $(ONLY)
+	@$(PY) -m tests.benchmarks.results $(if $(WRITE),--write) $(if $(TURNS),--turns=$(TURNS)) $(ONLY)
 
 schema: $(STAMPS)/test $(MODULES) ## Write the OpenAPI file and the pages' types anew
 	@$(PY) -m distdl_jupyter.server.openapi

@@ -1,14 +1,11 @@
-"""What the extension adds to the start of a Jupyter server: in milliseconds and as a share of the start without it.
+"""What the extension adds to the start of a Jupyter server, beside the start without it.
 
-    .venv/bin/python tests/benchmarks/server_start.py [rounds]
-
-Each start is a process of its own with no other extension; they take turns with and without ours, and the median of the
-rounds counts. Measured from the start of Python until the server answers.
+``python -m tests.benchmarks.server_start``. Each start is a process of its own with no other extension; they take turns
+with and without ours. Measured from the start of Python until the server answers.
 """
 
 import os
 import socket
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -19,8 +16,10 @@ from pathlib import Path
 
 import psutil
 
-ROUNDS = 9
-#: What the project allows itself.
+from tests.benchmarks import report
+from tests.benchmarks.report import Report
+
+#: What the project allows itself, in milliseconds.
 GOAL_MS = 150
 START = """
 import jupyter_core.paths
@@ -73,27 +72,25 @@ def _until_it_answers(address, process):
     raise SystemExit("The server ended before it answered.")
 
 
-def main():
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
+def measure(turns):
+    """Yield one table."""
     taken, used, first = {True: [], False: []}, {True: [], False: []}, []
     with tempfile.TemporaryDirectory() as folder:
-        for number in range(rounds + 1):
+        for number in range(turns + 1):
             for ours in (number % 2 == 0, number % 2 != 0):
                 seconds, processor, answer = start(Path(folder), ours=ours)
-                if number:  # the first round only warms the disk's cache
+                if number:  # the first turn only warms the disk's cache
                     taken[ours].append(seconds)
                     used[ours].append(processor)
                     first += [answer] if ours else []
-    with_, without = (statistics.median(taken[ours]) for ours in (True, False))
-    added = statistics.median(one - other for one, other in zip(taken[True], taken[False], strict=True))
-    print(
-        f"server start without {without * 1000:.0f} ms, with {with_ * 1000:.0f} ms: ratio {with_ / without:.2f}, "
-        f"adds {added * 1000:.0f} ms (goal: below {GOAL_MS} ms), median of {rounds}"
-    )
-    processor = statistics.median(used[True]) - statistics.median(used[False])
-    print(f"of the processor's time it adds {processor * 1000:.0f} ms, which tells more on a busy machine")
-    print(f"first answer, asked for at once: {statistics.median(first) * 1000:.0f} ms")
+    table = Report("A Jupyter server starts", "ms", report.versions("distdl-jupyter", "jupyter-server"))
+    added = [one - other for one, other in zip(taken[True], taken[False], strict=True)]
+    table.compare("with the extension", taken[True], "without", taken[False])
+    table.compare("of the processor", used[True], "without", used[False])
+    table.value("what the extension adds", added, at_most=GOAL_MS)
+    table.value("its first answer, asked for at once", first)
+    yield table
 
 
 if __name__ == "__main__":
-    main()
+    report.main(measure, turns=9)
