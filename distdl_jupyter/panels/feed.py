@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.reading import Reading
 
 #: Seconds between two looks at a log that grew a moment ago, and at a quiet one.
-_POLL, _QUIET_POLL = 0.03, 0.12
+_POLL, _QUIET_POLL = 0.05, 0.12
 #: Seconds of reading before what is known is drawn, and the part of the time that a flood is read: the kernel has a
 #: user's own work to do.
 _TURN, _SHARE = 0.05, 0.3
