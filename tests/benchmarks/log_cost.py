@@ -26,7 +26,7 @@ PEERS = ("json.dumps + os.write", "print(flush=True)", "SummaryWriter.add_scalar
 
 def measure(turns: int) -> Iterator[Report]:
     """Yield one table."""
-    os.environ.update(DISTDL_NONCE="0" * 12, DISTDL_RANK="0")
+    os.environ.update(DISTDL_NONCE="0" * 12, DISTDL_RANK="0", TF_CPP_MIN_LOG_LEVEL="3", TF_ENABLE_ONEDNN_OPTS="0")
     with tempfile.TemporaryDirectory() as folder, _into_a_pipe():
         each = ways(folder)
         times = interleaved({name: partial(cost, call) for name, call in each.items()}, turns)

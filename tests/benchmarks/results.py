@@ -38,6 +38,7 @@ BENCHMARKS = (
     "late_viewer",
     "listing",
     "bench_import",
+    "first_use",
     "server_start",
     "staging",
 )
