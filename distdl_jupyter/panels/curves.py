@@ -76,6 +76,8 @@ class Curve:
         self.box = ipywidgets.VBox([self.bar, self._plot]).add_class("dd").add_class("dd-curve")
         self._figure: go.FigureWidget | None = None
         self._drawn: tuple[object, ...] = ()
+        #: Whether a figure can be made without a pause in which state and log would stand still.
+        self.prepared = False
         #: Pages that are ready to draw, and how many of them the figure was made for.
         self.pages = 0
         self._made_for = 0
@@ -93,10 +95,13 @@ class Curve:
         """Whether the drawing is older than the data or the user's choice."""
         return bool(self._model.metric) and (self._drawn != self._wanted() or self._made_for != self.pages)
 
-    @staticmethod
-    def prepare() -> None:
-        """Import plotly, which takes a second, before there is something to draw."""
-        import plotly.graph_objects  # noqa: F401
+    def prepare(self) -> None:
+        """Import plotly and what a first figure imports, which takes seconds, before there is something to draw."""
+        import plotly.graph_objects as go
+
+        _plot_class()
+        go.Figure({"data": [{"type": "scatter", "x": [0], "y": [0]}], "layout": {"xaxis": {"title": {"text": ""}}}})
+        self.prepared = True
 
     def _wanted(self) -> tuple[object, ...]:
         model = self._model

@@ -112,7 +112,7 @@ class JobPanel(ipywidgets.VBox):  # type: ignore[misc]
             return
         if self.lines.asked or ("log" in due and self.lines.behind):
             self.lines.push()
-        if "curve" in due and self.curve.behind and self.curve.pages:
+        if "curve" in due and self.curve.behind and self.curve.pages and (final or self.curve.prepared):
             self.curve.draw()
             self.model.describe()
         if final:
