@@ -7,23 +7,27 @@ process, only when the user asks for them.
 from __future__ import annotations
 
 import pickle
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core import events
 from distdl_jupyter.core.errors import DistDLError, JobFailed
-from distdl_jupyter.core.logline import lines_of
+from distdl_jupyter.core.logline import last_lines
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.words import plural, ranks
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     import pandas as pd
 
     from distdl_jupyter.core.failure import Failure
+    from distdl_jupyter.core.logline import LogLine
     from distdl_jupyter.core.store import JobFolder
     from distdl_jupyter.core.view import JobView
+
+#: Bytes of a log's end in which a rank's last lines are looked for.
+_END = 16 * 1024 * 1024
 
 
 def values(folder: JobFolder, view: JobView) -> list[Any]:
@@ -86,15 +90,17 @@ def _memory(failure: Failure) -> str:
 
 
 def _last_lines(folder: JobFolder, rank: int, count: int = 10) -> str:
-    """Return what a rank (or, when it printed nothing, the launcher) said last, for one that died without a report."""
-    lines: deque[str] = deque(maxlen=count)
-    launcher: deque[str] = deque(maxlen=count)
-    for batch, _ in events.batches(folder.events):
-        for line in lines_of(batch):
-            if line.rank in (rank, None) and line.text.strip(" -"):
-                (launcher if line.rank is None else lines).append(line.text)
-    whose = f"rank {rank}" if lines else "the launcher"
-    return "\n".join([f"The last lines of {whose}:", *(lines or launcher)]) if lines or launcher else ""
+    """Return what a rank said last that died without a report; when it printed nothing, what the job itself said."""
+    found, _ = last_lines(folder.events, 4 * count, rank, within=_END)
+    if own := _told(found, rank, count):
+        return "\n".join([f"The last lines of rank {rank}:", *own])
+    found, _ = last_lines(folder.events, 4 * count, within=_END)
+    others = _told(found, None, count)
+    return "\n".join(["The last lines of the job itself:", *others]) if others else ""
+
+
+def _told(lines: Sequence[LogLine], rank: int | None, count: int) -> list[str]:
+    return [line.text for line in lines if line.rank == rank and line.text.strip(" -")][-count:]
 
 
 def _others(failure: Failure, process_count: int) -> tuple[str, ...]:

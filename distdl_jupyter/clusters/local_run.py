@@ -151,11 +151,8 @@ class LocalRun(Run):
         for service in self._services:
             if service.stdin is not None:
                 service.stdin.close()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                service.wait(timeout=1.0)
-            if service.returncode is None:
-                service.kill()
-                service.wait()
+            service.kill()  # it has nothing to save, and nobody waits for its end gladly
+            service.wait()
         for stream in self._streams:
             with contextlib.suppress(OSError):
                 os.close(stream.fd)

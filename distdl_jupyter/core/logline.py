@@ -39,10 +39,12 @@ def lines_of(found: Iterable[Event]) -> Iterator[LogLine]:
             yield LogLine(event.get("rank"), event.get("stream", "out"), event["t"], text)
 
 
-def last_lines(path: Path, many: int, rank: int | None = None) -> tuple[list[LogLine], int]:
+def last_lines(
+    path: Path, many: int, rank: int | None = None, *, within: int | None = None
+) -> tuple[list[LogLine], int]:
     """Return the last lines of a log, of one rank when given, and the cursor behind them.
 
-    As much of the file's end is read as they take.
+    As much of the file's end is read as they take, but not much more than ``within`` bytes.
     """
     end = path.stat().st_size if path.exists() else 0
     size = _NEAR
@@ -50,7 +52,7 @@ def last_lines(path: Path, many: int, rank: int | None = None) -> tuple[list[Log
         begin = events.line_start(path, end - size) if end > size else 0
         found, cursor = _read(path, begin, end)
         lines = [line for line in lines_of(found) if rank is None or line.rank == rank]
-        if begin == 0 or len(lines) >= many:
+        if begin == 0 or len(lines) >= many or (within is not None and size >= within):
             return lines[-many:] if many > 0 else [], cursor
         size *= 4
 

@@ -17,8 +17,9 @@ AT_LOAD = (
     "VECLIB_", "DNNL_", "ONEDNN_", "ATEN_", "TORCH_", "PYTORCH_", "CUDA_", "CUDNN_", "CUBLAS_", "TF_", "XLA_",
 )  # fmt: skip
 _AT_LOAD_NAMES = ("LANG", "LANGUAGE", "TZ")
-#: Variables with a prefix of those that may differ: set right after the fork, or read only when a GPU is first used.
-SETTLED_LATER = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "PYTHONUNBUFFERED")
+#: Variables with a prefix of those that may differ: they are set right after the fork, or are read only when a GPU, or
+#: a strategy of TensorFlow, is first used.
+SETTLED_LATER = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "TF_CONFIG", "PYTHONUNBUFFERED")
 
 
 def is_watched(name: str, read: Iterable[str]) -> bool:

@@ -94,7 +94,7 @@ class Forker:
         if name := self._prepared.differing(environment):
             return f"its environment variable {name} has another value than when the template was made"
         # What was injected into the template lives by its end, which a forked process does not have.
-        if any(environment.get(name) for name in parting._INJECTED):  # noqa: SLF001 - said once, there
+        if any(environment.get(name) for name in parting.INJECTED):
             return "a library is injected into it (LD_PRELOAD)"
         return "the supervisor has started threads" if doubts.threads() > 1 else ""
 

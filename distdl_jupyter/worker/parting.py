@@ -25,7 +25,7 @@ PATIENCE = 15.0
 #: Seconds that rank 0 gives the others to see that all have arrived.
 LAST_PATIENCE = 2.0
 #: Variables by which profilers and other tools get into a process.
-_INJECTED = ("LD_PRELOAD", "LD_AUDIT", "DYLD_INSERT_LIBRARIES", "CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH")
+INJECTED = ("LD_PRELOAD", "LD_AUDIT", "DYLD_INSERT_LIBRARIES", "CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH")
 #: Kinds of files that keep written text or bytes for a while.
 _BUFFERED = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 
@@ -79,7 +79,7 @@ def end(code: int) -> NoReturn:
     statics: with torch it takes most of a second, and a process can crash in it after all its work was done. A program
     that was injected into the process, as profilers are, gets the long way: it may live by that destruction.
     """
-    if any(os.environ.get(name) for name in _INJECTED):
+    if any(os.environ.get(name) for name in INJECTED):
         sys.exit(code)
     for step in (threading._shutdown, atexit._run_exitfuncs, _drop_user_objects, _flush_files):  # type: ignore[attr-defined]  # noqa: SLF001
         with contextlib.suppress(Exception):
