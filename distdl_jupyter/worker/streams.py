@@ -33,8 +33,11 @@ def adopt(pipes: Path | None, rank: int) -> None:
     A rank that cannot open its pipe keeps the stream that it was started with and says so there.
     """
     if pipes is not None:
-        for fd, name in ((1, "out"), (2, "err")):
-            _replace(fd, pipes / f"rank-{rank}.{name}")
+        own = [(fd, pipes / f"rank-{rank}.{name}") for fd, name in ((1, "out"), (2, "err"))]
+        for fd, path in own:
+            _replace(fd, path)
+        if (pipes / "alive").exists() and not any(path.exists() for _, path in own):
+            _die_with_parent()
     _write_whole_lines()
     _attend(None if pipes is None else pipes / "alive")
 
@@ -123,6 +126,20 @@ def _keep_up(pipe: int | None) -> None:
         waiting.poll(PARTIAL * 1000)
         flush()
     _end()
+
+
+def _die_with_parent() -> None:
+    """Let the kernel send TERM when the process that has started this one dies (Linux).
+
+    A belt beside the thread: code that is stuck in a library without giving the interpreter back stops the thread too.
+    Only for a rank whose parent is the supervisor itself; a launcher may end one of its threads when it likes.
+    """
+    if sys.platform == "linux":
+        import ctypes
+        import signal
+
+        pr_set_pdeathsig = 1  # include/uapi/linux/prctl.h
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM, 0, 0, 0)
 
 
 def _has_ended(pipe: int) -> bool:

@@ -420,6 +420,31 @@ def test_a_supervisor_killed_at_any_moment_leaves_a_lost_job_and_no_process():
             job.result()
 
 
+def test_ranks_stuck_in_a_library_go_even_when_supervisor_and_guardian_were_both_killed():
+    def stuck():
+        import ctypes
+
+        print("stuck")
+        ctypes.PyDLL(None).sleep(600)  # the interpreter is not given back, so no thread of the rank can run
+
+    job = submit(stuck, process_count_per_node=2, distributed_backend="torch")
+    wait_for(lambda: [line.text for line in job.logs()].count("stuck") == 2, what="both ranks")
+    supervisor = find_supervisor(job.id)
+    for pid in [*(child.pid for child in guardians_of(supervisor)), supervisor]:
+        os.kill(pid, signal.SIGKILL)
+    assert not until_gone(job.id, 10.0)
+    job.wait(30)
+    assert job.state is State.LOST
+
+
+def guardians_of(supervisor):
+    """Return the supervisor's own forks."""
+    import psutil
+
+    process = psutil.Process(supervisor)
+    return [child for child in process.children() if child.cmdline() == process.cmdline()]
+
+
 def find_supervisor(job_id):
     import psutil
 
