@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from distdl_jupyter import registry
 from distdl_jupyter.core import events, logcount, snapshot
@@ -92,12 +92,9 @@ class _Reader:
 class Follower(_Reader):
     """A reader of all events from the first one on."""
 
-    #: Which events it reads.
-    part: ClassVar[events.Part] = "all"
-
     def _next(self) -> list[Event]:
         while True:
-            found, cursor = events.read(self.folder.events, self.cursor, part=self.part)
+            found, cursor = events.read(self.folder.events, self.cursor)
             if found or cursor == self.cursor:
                 self.cursor = cursor
                 for event in found:
