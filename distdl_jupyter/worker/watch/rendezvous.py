@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from distdl_jupyter.worker import channel
+from distdl_jupyter.worker.watch import store
 from distdl_jupyter.worker.watch.hooks import PostImport, guarded
 
 #: The process groups that were destroyed last; an older one has nothing to do any more and may go.
@@ -61,7 +62,8 @@ def _controller(horovod: Any) -> str:
 def _watch_torch(c10d: ModuleType) -> None:
     original = c10d.init_process_group
     watched = _reporting(
-        _with_transport(original), lambda *_: {"backend": f"torch-{_transport(c10d)}", "size": c10d.get_world_size()}
+        _when_there_is_a_store(_with_transport(original)),
+        lambda *_: {"backend": f"torch-{_transport(c10d)}", "size": c10d.get_world_size()},
     )
     _put_in_place(original, watched)
     _put_in_place(c10d.destroy_process_group, _outliving(c10d, c10d.destroy_process_group))
@@ -123,6 +125,18 @@ def _with_transport(initialise: Callable[..., Any]) -> Callable[..., Any]:
         return initialise(backend or transport, *args, **kwargs)
 
     return chosen
+
+
+def _when_there_is_a_store(initialise: Callable[..., Any]) -> Callable[..., Any]:
+    names = ("backend", "init_method", "timeout", "world_size", "rank", "store")
+
+    @functools.wraps(initialise)
+    def later(*args: Any, **kwargs: Any) -> Any:
+        arguments = {**dict(zip(names, args, strict=False)), **kwargs}
+        guarded("before the ranks met", store.await_listener, arguments)
+        return initialise(*args, **kwargs)
+
+    return later
 
 
 def _reporting(initialise: Callable[..., Any], facts: Callable[..., dict[str, Any]]) -> Callable[..., Any]:
