@@ -34,8 +34,13 @@ def backends() -> list[dict[str, Any]]:
     """Return the backends to choose from, single-process ones last: label, reason (why not), detail, options."""
     labels = registry.backend_labels()
     shown = [label for label, name in labels.items() if name not in labels or label == name]
-    ordered = sorted(shown, key=lambda label: (not _meets(labels[label]), labels[label], label))
+    ordered = sorted(shown, key=lambda label: (not _meets(labels[label]), _familiarity(labels[label]), label))
     return [_backend(label, labels[label]) for label in ordered]
+
+
+def _familiarity(name: str) -> tuple[int, str]:
+    known = list(_PACKAGES)
+    return (known.index(name) if name in known else len(known), name)
 
 
 def _meets(name: str) -> bool:
