@@ -20,7 +20,8 @@ from distdl_jupyter.ranks.answer import (
     Standing,
     Unsent,
 )
-from distdl_jupyter.ranks.session import Ranks, current, start
+from distdl_jupyter.ranks.beginning import current, start
+from distdl_jupyter.ranks.session import Ranks
 
 __all__ = [
     "Answer", "Done", "Event", "Interrupted", "Notice", "Output", "Ranks", "RanksBusy", "Standing", "Unsent", "current",

@@ -11,12 +11,11 @@ import shutil
 import time
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter import client, preflight, targets
-from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobNotFound, JobNotRunning
-from distdl_jupyter.core.names import ALIASES
+from distdl_jupyter import preflight
+from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobNotRunning
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.core.words import short_id
-from distdl_jupyter.ranks import found, request
+from distdl_jupyter.ranks import request
 from distdl_jupyter.ranks.answer import Answer, Standing
 from distdl_jupyter.ranks.asking import Asking, Request, Tell
 from distdl_jupyter.ranks.ending import reason, why_ended
@@ -34,50 +33,6 @@ if TYPE_CHECKING:
 _POLL = 0.01
 #: What a cell does once before ranks can work together, by the backend's first word.
 _MEETING = {"horovod": "hvd.init()", "torch": "torch.distributed.init_process_group()"}
-
-
-def start(**options: Any) -> Ranks:
-    """Start ranks that stay and return when every one answers. ``options`` are those of ``submit``.
-
-    As in a job, a cell calls ``hvd.init()`` or ``init_process_group()`` once before the ranks can work together. Raises
-    InvalidSpec, PluginUnavailable, and JobFailed when a rank ends before it answers.
-    """
-    _refuse_far(options)
-    found.sweep()
-    session = Ranks(client.launch(request.session(), **options))
-    try:
-        session.await_ranks()
-    except KeyboardInterrupt:
-        with contextlib.suppress(JobNotRunning):
-            session.job.cancel(now=True)
-        raise
-    return session
-
-
-def current(only: str = "") -> Ranks | None:
-    """Return the newest session of this user that lives on this machine, also one that another kernel started.
-
-    ``only`` is the id of the one to return. Raises JobNotFound when that is no session.
-    """
-    if not only:
-        sessions = (Ranks(client.Job(folder)) for folder in found.living())
-        return next(filter(_answers, sessions), None)
-    job = client.attach(only)
-    if job.spec.kind != "ranks":
-        raise JobNotFound(f"Job {job.id} is no session of ranks.", hint="ranks.start() starts one.")
-    session = Ranks(job)
-    return session if _answers(session) else None
-
-
-def _answers(session: Ranks) -> bool:
-    """Say whether the ranks have not ended; those that are just starting are waited for."""
-    try:
-        if not session.is_over:
-            session.await_ranks()
-            return True
-    except DistDLError:  # they ended meanwhile
-        return False
-    return False
 
 
 class Ranks:
@@ -296,12 +251,3 @@ def _not_started(job: Job) -> DistDLError:
         error.message = f"The ranks could not be started: {job.view().reason or error.message}"
         error.hint = ""
     return error
-
-
-def _refuse_far(options: Mapping[str, Any]) -> None:
-    for name, value in options.items():
-        if ALIASES.get(name, name) == "compute_target" and targets.find(str(value or "local")).kind != "local":
-            raise InvalidSpec(
-                f"Ranks that stay run on this machine only, not on {value}.", field="compute_target",
-                hint="Leave compute_target out, or run the cell there as a job with %%distributed.",
-            )  # fmt: skip
