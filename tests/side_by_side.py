@@ -11,7 +11,10 @@ from typing import Any
 #: Folders of which one worker at a time runs everything.
 TOGETHER = ("tests/browser", "tests/clusters/slurm")
 #: Folders that take minutes, the longest first.
-LONG = (*TOGETHER, "tests/multihost", "tests/clusters", "tests/client", "tests/server", "tests/notebooks")
+LONG = (
+    *TOGETHER, "tests/multihost", "tests/warm", "tests/clusters", "tests/client", "tests/backends", "tests/ranks",
+    "tests/server", "tests/notebooks",
+)  # fmt: skip
 
 
 def scope(nodeid: str) -> str:
