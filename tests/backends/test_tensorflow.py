@@ -7,6 +7,7 @@ import pytest
 
 from distdl_jupyter import JobFailed
 from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core.events import read_all
 from distdl_jupyter.core.plan import Placement, RankPlace
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobStore
@@ -43,8 +44,7 @@ def submit(code, **options):
 
 
 def events(job, kind):
-    with JobStore().find(job.id).events.open() as file:
-        return [event for event in map(json.loads, file) if event["type"] == kind]
+    return [event for event in read_all(JobStore().find(job.id).events)[0] if event["type"] == kind]
 
 
 def test_every_rank_is_a_worker_at_a_port_of_its_own_node():

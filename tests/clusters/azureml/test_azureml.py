@@ -1,7 +1,6 @@
 """Jobs on Azure ML from a notebook's cell to its values, through supervisors, against a workspace on this machine."""
 
 import contextlib
-import json
 import os
 import signal
 import textwrap
@@ -11,6 +10,7 @@ import pytest
 
 from distdl_jupyter import attach, targets
 from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core.events import read_all
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.submission import submit_source
@@ -66,8 +66,7 @@ def submit(ml, code, nodes=2, backend="torch", options=None, **more):
 
 
 def events(job):
-    with JobStore().find(job.id).events.open() as file:
-        return [json.loads(line) for line in file]
+    return read_all(JobStore().find(job.id).events)[0]
 
 
 def lines(job, rank=0):

@@ -1,6 +1,5 @@
 """Jobs on a real Slurm of two nodes, each with a name and an address of its own."""
 
-import json
 import os
 import signal
 import textwrap
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from distdl_jupyter import JobFailed, attach, registry
+from distdl_jupyter.core.events import read_all
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.submission import submit_source
@@ -75,8 +75,7 @@ def lines(job, rank=0):
 
 
 def events(job):
-    with JobStore().find(job.id).events.open() as file:
-        return [json.loads(line) for line in file]
+    return read_all(JobStore().find(job.id).events)[0]
 
 
 def notes(job, code):

@@ -1,12 +1,12 @@
 """A named cluster of real hosts, and what a test looks at: the job's events, what runs on each host."""
 
-import json
 import signal
 from pathlib import Path
 
 import psutil
 
 from distdl_jupyter import submit, targets
+from distdl_jupyter.core.events import read_all
 from distdl_jupyter.core.store import JobStore
 from tests.conftest import wait_for
 
@@ -25,8 +25,7 @@ class Lab:
         return self.job
 
     def events(self, *types):
-        path = JobStore().find(self.job.id).events
-        found = [json.loads(line) for line in path.read_bytes().splitlines()]
+        found, _ = read_all(JobStore().find(self.job.id).events)
         return [event for event in found if not types or event["type"] in types]
 
     def until_state(self, *states, patience=120):
