@@ -82,6 +82,8 @@ export class LogStore {
   first = 0;
   total = 0;
   errors: Readonly<Record<string, number>> = {};
+  /** Whether somebody searches these rows, for which as many are kept as for a reader who scrolls up. */
+  searched = false;
   /** Rows that ever came as news: tells how many are new since a moment. */
   arrived = 0;
 
@@ -157,7 +159,7 @@ export class LogStore {
   }
 
   #forget(): void {
-    const first = this.#older ? this.#all.to - (this.#pinned ? this.far : this.most) : this.first;
+    const first = this.#older ? this.#all.to - (this.#pinned || this.searched ? this.far : this.most) : this.first;
     const gone = this.#all.cut(first);
     if (gone.length) {
       for (const row of gone) if (row) this.#held -= weight(row);
@@ -178,12 +180,17 @@ export class LogStore {
     return !this.#older || this.#all.from <= this.first;
   }
 
+  /** Whether `load(true)` has something to fetch. */
+  get reachable(): boolean {
+    return !this.whole || (this.earlier > 0 && this.#all.rows.length < this.far);
+  }
+
   /**
    * Fetch some more of the older rows; true when there is news of them afterwards. Call it again until `whole`, or
    * `beyond` what the other side has at hand until there is nothing `earlier`.
    */
   async load(beyond = false): Promise<boolean> {
-    if (this.whole && !(beyond && this.earlier && this.#all.rows.length < this.far)) return false;
+    if (!(beyond ? this.reachable : !this.whole)) return false;
     if (!this.#older || Date.now() - this.#failedAt < AGAIN) return false;
     const age = this.#age;
     this.#loading ??= this.#older(this.#all.from - this.#shift).then(

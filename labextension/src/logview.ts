@@ -161,7 +161,7 @@ export class LogView {
 
   /** Fetch older rows and draw them; again and again until there is no need. */
   #load(beyond = false): void {
-    if (this.store.whole && !beyond) return;
+    if (!(beyond ? this.store.reachable : !this.store.whole)) return;
     const { earlier } = this.store;
     void this.store.load(beyond).then((more) => {
       if (more || this.store.earlier !== earlier) this.refresh();
@@ -397,6 +397,7 @@ export class LogView {
   #find(): void {
     const query = this.place.query;
     clearTimeout(this.#slice);
+    this.store.searched = query !== '';
     if (!query) this.#search = null;
     else if (this.#search?.query !== query) this.#search = new LogSearch(query);
     this.#openMatches = query ? this.#open.flatMap((row, at) => (places(row[4], query).length ? [this.#lines.to + at] : [])) : [];
@@ -412,13 +413,13 @@ export class LogView {
     const current = this.#current;
     if (this.place.follow) this.#current = this.#matchAt(this.#many - 1);
     const at = this.#matchOf(this.#current);
-    const searching = !done || !this.store.whole;
+    const searching = !done || this.store.reachable;
     const beyond = this.store.earlier > 0;
     setText(this.#found, `${at >= 0 ? count(at + 1) : 0} / ${count(this.#many)}${searching ? ' …' : beyond ? '+' : ''}`);
     assign(this.#found, { title: beyond ? __('The lines that are not shown here were not searched.') : '' });
     if (current !== this.#current) this.#draw();
     if (!done) this.#slice = setTimeout(() => this.#goOn(), 0);
-    else this.#load();
+    else this.#load(true);
     if (this.#seeking && this.#many) {
       this.#seeking = false;
       this.#goTo(this.#matchAt(this.#many - 1));
