@@ -573,7 +573,7 @@ def test_a_living_job_cannot_be_removed():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"distributed_backend": "horovdo"}, "Allowed: horovod-gloo, horovod-mpi, plain, torch"),
+        ({"distributed_backend": "horovdo"}, "Allowed: horovod-gloo, horovod-mpi, plain, ray, tensorflow, torch"),
         ({"nodes": 2}, "Did you mean nnodes"),
         ({"process_count_per_node": 0}, "takes a whole number from 1"),
         ({"process_count_per_node": 2, "distributed_backend": "plain"}, "runs one process"),
