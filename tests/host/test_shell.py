@@ -166,6 +166,7 @@ def test_a_rank_of_open_mpi_that_is_killed_is_named_and_nothing_is_left(lab):
                            and b"prte" not in Path(f"/proc/{pid}/cmdline").read_bytes()], seconds=120)  # fmt: skip
     os.kill(found[-1], 9)
     assert first.exit(1_000_000, 120)["code"] == 137, first.text(1)
+    assert first.ask("drain") is not None  # what it printed may come behind its end
     assert mpirun.first_exit(first.text(1)) == (2, None, 9)
     assert "node-c" in first.text(1)
     until(lambda: last.ask("alive")["alive"] == 0)
