@@ -11,7 +11,6 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from distdl_jupyter.core import snapshot
 from distdl_jupyter.core.errors import JobNotFound
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.ended import Ended, Listed, listed
@@ -98,14 +97,7 @@ class Listing:
             self._living[id_] = reader
         else:
             self._living.pop(id_, None)
-            _leave_snapshot(reader)
         return found
-
-
-def _leave_snapshot(reader: Onlooker) -> None:
-    """Keep the view of an ended job whose supervisor left none: one of an earlier version, or one that was killed."""
-    if not reader.folder.snapshot.exists():
-        snapshot.write(reader.folder, reader.view, reader.cursor)
 
 
 @functools.cache

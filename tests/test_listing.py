@@ -25,15 +25,20 @@ def lines():
 
 @pytest.fixture
 def read(monkeypatch):
-    """Return the list of the event files that are opened."""
+    """Return the list of jobs' files that are opened, event logs and snapshots."""
     opened = []
-    original = events.read
+    of_events, of_snapshots = events.read, snapshot.read
 
     def reading(path, *more, **named):
         opened.append(path)
-        return original(path, *more, **named)
+        return of_events(path, *more, **named)
+
+    def beginning(folder):
+        opened.append(folder.snapshot)
+        return of_snapshots(folder)
 
     monkeypatch.setattr(events, "read", reading)
+    monkeypatch.setattr(snapshot, "read", beginning)
     return opened
 
 

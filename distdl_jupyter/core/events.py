@@ -208,6 +208,18 @@ def batches(path: Path, after: int = 0) -> Iterator[tuple[list[Event], int]]:
         after = cursor
 
 
+def logs_between(path: Path, begin: int, end: int) -> tuple[list[Event], int]:
+    """Return the log events from one cursor to another, and the cursor behind the last of them."""
+    found: list[Event] = []
+    while begin < end:
+        more, after = read(path, begin, end - begin, "logs")
+        if after == begin:
+            break
+        found += more
+        begin = after
+    return found, begin
+
+
 def read_all(path: Path, after: int = 0) -> tuple[list[Event], int]:
     """Read until nothing more stands in the file. For small logs and tests: a long log is better read in steps."""
     events: list[Event] = []

@@ -50,19 +50,8 @@ def last_lines(
     size = _NEAR
     while True:
         begin = events.line_start(path, end - size) if end > size else 0
-        found, cursor = _read(path, begin, end)
+        found, cursor = events.logs_between(path, begin, end)
         lines = [line for line in lines_of(found) if rank is None or line.rank == rank]
         if begin == 0 or len(lines) >= many or (within is not None and size >= within):
             return lines[-many:] if many > 0 else [], cursor
         size *= 4
-
-
-def _read(path: Path, begin: int, end: int) -> tuple[list[Event], int]:
-    found: list[Event] = []
-    while begin < end:
-        more, after = events.read(path, begin, end - begin, "logs")
-        if after == begin:
-            break
-        found += more
-        begin = after
-    return found, begin

@@ -124,7 +124,7 @@ class LogWindow:
         """Return all rows of a piece."""
         if self._piece is None or self._piece[0] != (place.at, end.at):
             book = LogBook(self._size[0], 2**62, place.begin)
-            for event in _logs(self._path, place.at, end.at):
+            for event in events.logs_between(self._path, place.at, end.at)[0]:
                 book.apply(event)
             self._piece = ((place.at, end.at), list(book.rows))
         return self._piece[1]
@@ -160,7 +160,7 @@ def _logs_before(path: Path, end: int, floor: int) -> tuple[list[Event], int]:
     while True:
         begin = max(floor, end - size)
         at = _line_from(path, begin, end) if begin > floor else floor
-        found = _logs(path, at, end) if at < end else []
+        found, _ = events.logs_between(path, at, end)
         if begin == floor or size >= _FAR or sum(event["text"].count("\n") + 1 for event in found) >= _WANTED:
             return found, at
         size *= 4
@@ -174,14 +174,3 @@ def _line_from(path: Path, begin: int, end: int) -> int:
             if b"\n" in data:
                 return min(end, file.tell() - len(data) + data.index(b"\n") + 1)
     return end
-
-
-def _logs(path: Path, at: int, end: int) -> list[Event]:
-    found: list[Event] = []
-    while at < end:
-        more, after = events.read(path, at, end - at, "logs")
-        if after == at:
-            break
-        found += more
-        at = after
-    return found

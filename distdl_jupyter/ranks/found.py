@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
 import socket
 from typing import TYPE_CHECKING
 
-from distdl_jupyter.core import sockets
+from distdl_jupyter.core import locks, sockets
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.worker.serving.door import NOTES
@@ -29,23 +27,18 @@ def living() -> Iterator[JobFolder]:
 
 def lives(folder: JobFolder) -> bool:
     """Say whether a job has its supervisor: the lock is held as long as it lives."""
-    try:
-        fd = os.open(folder.lock, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
-    return False
+    return locks.is_held(folder.lock)
+
+
+def sockets_folder() -> Path:
+    """Return the folder of the ranks' sockets, whose names are as long as this one at most; it may not be there yet."""
+    return sockets.place(f"ranks-{'0' * 28}-00000").parent
 
 
 def sweep() -> None:
     """Remove the sockets of ranks that were killed: nobody listens there any more."""
     with contextlib.suppress(DistDLError, OSError):
-        for path in sockets.place("ranks").parent.glob("ranks-*.sock"):
+        for path in sockets_folder().glob("ranks-*.sock"):
             if not _listens(path):
                 path.unlink(missing_ok=True)
 

@@ -13,29 +13,24 @@ from distdl_jupyter.capture.modules import search_path
 from distdl_jupyter.capture.notebook import Place, cell_label
 from distdl_jupyter.core import sockets
 from distdl_jupyter.core.spec import Source
+from distdl_jupyter.ranks.found import sockets_folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
 _NUMBER = re.compile(r"In \[(\d+)\]")
 
 
 def session() -> Draft:
     """Return the draft of a job whose ranks stay. Raises DistDLError when the sockets' folder is not ours."""
-    place = capture.here()
+    place, folder = capture.here(), sockets.secured(sockets_folder())
     return Draft(
         kind="ranks",
         name=f"{place.name.removesuffix('.ipynb')[:100]} ranks".strip(),
         source=Source(notebook=place.path, cell_id=place.cell_id, execution_count=place.execution_count,
                       command="ranks.start()"),
-        payload_json=payload_fields("ranks", path=search_path(place), serving={"sockets": str(_folder())}),
+        payload_json=payload_fields("ranks", path=search_path(place), serving={"sockets": str(folder)}),
     )  # fmt: skip
-
-
-def _folder() -> Path:
-    """Return the private folder of the ranks' sockets, whose names are as long as this one at most."""
-    return sockets.secured(sockets.place(f"ranks-{'0' * 28}-00000").parent)
 
 
 def cell(code: str, number: int, *, label: str, raw_cell: str) -> dict[str, Any]:

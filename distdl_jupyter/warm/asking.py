@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import signal
@@ -15,7 +14,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters.environment import for_ranks_here
-from distdl_jupyter.core import sockets
+from distdl_jupyter.core import locks, sockets
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.spec import looks_secret
 from distdl_jupyter.warm import circumstances, mark, wire
@@ -87,17 +86,7 @@ def _connected(where: Place) -> socket.socket:
 
 def is_being_made(where: Place) -> bool:
     """Say whether a template lives, ready or not."""
-    try:
-        fd = os.open(where.lock, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
-    return False
+    return locks.is_held(where.lock)
 
 
 def status(where: Place) -> dict[str, Any] | None:

@@ -91,9 +91,8 @@ def test_nothing_is_opened_before_the_token(shared, tmp_path):
     assert trap.exists(), "the trap itself works"
 
 
-def test_a_rank_hangs_up_on_another_user_without_reading(tmp_path, monkeypatch):
-    tmp_path.chmod(0o700)
-    one = door.Door(tmp_path, tmp_path, 0)
+def test_a_rank_hangs_up_on_another_user_without_reading(runtime, tmp_path, monkeypatch):
+    one = door.Door(runtime, tmp_path, 0)
     stranger, friend = connected(str(one.path)), connected(str(one.path))
     real = os.getuid()
     answers = iter([real + 1, real])

@@ -66,6 +66,9 @@ def _listening(path: Path) -> socket.socket:
     before = os.umask(0o177)
     try:
         listener.bind(str(path))
+    except BaseException:
+        listener.close()
+        raise
     finally:
         os.umask(before)
     listener.listen(_BACKLOG)
