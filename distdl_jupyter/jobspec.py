@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 #: Distributions that hold a package under another name.
 _ALSO_KNOWN_AS = {"tensorflow": ("tensorflow-cpu", "tensorflow-macos", "tf-nightly")}
+#: Restarts beyond this are a loop and no remedy.
+MOST_RESTARTS = 1000
 #: Options of every job, under their primary names.
 COMMON = (
     "node_count",
@@ -36,6 +38,9 @@ COMMON = (
     "name",
     "environment_variables",
     "max_run_duration_seconds",
+    "hang_timeout_seconds",
+    "max_restarts",
+    "min_node_count",
     "vm_size",
     "price_per_hour",
     "use_gpu",
@@ -93,6 +98,9 @@ def build(draft: Draft, options: Mapping[str, Any], *, id_: str) -> tuple[JobSpe
         environment_variables={k: v for k, v in variables.items() if k not in secret},
         secret_variables=tuple(secret),
         max_run_duration_seconds=_positive(found.get("max_run_duration_seconds"), "max_run_duration_seconds"),
+        hang_timeout_seconds=_positive(found.get("hang_timeout_seconds"), "hang_timeout_seconds"),
+        max_restarts=_restarts(found.get("max_restarts")),
+        min_node_count=_at_least(found.get("min_node_count"), nodes),
         max_log_bytes=int(_positive(found.get("max_log_bytes"), "max_log_bytes") or 1_000_000_000),
         stop_grace_seconds=_positive(found.get("stop_grace_seconds"), "stop_grace_seconds") or 5.0,
         python=sys.executable,
@@ -225,6 +233,24 @@ def _positive(value: Any, field: str) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
         raise InvalidSpec(f"{field} is {value!r}, but it takes a number above zero.", field=field)
     return float(value)
+
+
+def _restarts(value: Any) -> int:
+    if value is None:
+        return 0
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_RESTARTS:
+        raise InvalidSpec(f"max_restarts is {value!r}, but it takes a whole number from 0 to {MOST_RESTARTS}.",
+                          field="max_restarts")  # fmt: skip
+    return value
+
+
+def _at_least(value: Any, nodes: int) -> int | None:
+    if value is None:
+        return None
+    if check_count(value, "min_node_count") > nodes:
+        raise InvalidSpec(f"min_node_count is {value}, but node_count is {nodes}.", field="min_node_count",
+                          hint="min_node_count says with how few nodes the job may go on.")  # fmt: skip
+    return int(value)
 
 
 def _flag(value: Any, field: str) -> bool | None:

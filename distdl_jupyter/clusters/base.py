@@ -200,6 +200,14 @@ class Run(ABC):
     def signal(self, name: str) -> None:
         """Send INT to the ranks, or TERM or KILL to every process of the job."""
 
+    def ask_stacks(self) -> None:
+        """Ask every rank for the stacks of its threads, without waiting; a rank that cannot answer is left alone."""
+        return
+
+    def stacks(self) -> dict[int, str]:
+        """Return what ranks have answered since they were asked, as ``faulthandler`` writes it; may be part of it."""
+        return {}
+
     def overheard(self, text: str) -> None:
         """Hear what the launcher or a service printed (streams with rank None)."""
         return

@@ -28,6 +28,9 @@ note       ``level`` (info, warning, error), ``text``, ``code`` (a word for prog
 mark       ``rank``, ``stream``, ``cell`` (a number), ``label``, ``ended``: in the output of a rank that stays, where a
            cell begins and ends (see worker.serving.marks); it keeps its place among that stream's log events
 result     ``rank``, ``ok``, ``repr``, ``error`` (see worker.failure)
+restart    ``reason``, ``rank`` (the one that failed first): all ranks begin anew
+stall      ``since`` (epoch seconds; None: it goes on again), ``ranks`` (those that differ), ``text``
+stacks     ``number``, ``why`` (asked, stall, hang, time), ``ranks``, ``missing``; their text is a file (core.stacks)
 stop       ``signal`` ("" while nothing was sent), ``by`` (user, failure, time, end), ``next``, ``next_in``,
            ``kill_in`` (seconds), ``remaining`` (list of ranks)
 =========  ==================================================================================================

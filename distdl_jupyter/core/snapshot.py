@@ -28,7 +28,16 @@ from distdl_jupyter.core import whole
 from distdl_jupyter.core.rank import RankView
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.trail import Trail
-from distdl_jupyter.core.view import JobView, MetricView, PhaseView, StagingView, StopView
+from distdl_jupyter.core.view import (
+    JobView,
+    MetricView,
+    PhaseView,
+    RestartView,
+    StacksView,
+    StagingView,
+    StallView,
+    StopView,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -47,7 +56,8 @@ def _fields(of: type) -> tuple[str, ...]:
 
 
 #: A view with other fields is another version by itself.
-_SHAPE = repr([_fields(one) for one in (JobView, RankView, PhaseView, MetricView, Trail, StagingView, StopView)])
+_PARTS = (JobView, RankView, PhaseView, MetricView, Trail, StagingView, StopView, RestartView, StallView, StacksView)
+_SHAPE = repr([_fields(one) for one in _PARTS])
 VERSION = f"{RULES}-{zlib.crc32(_SHAPE.encode()):08x}"
 
 
@@ -92,6 +102,9 @@ def to_json(view: JobView) -> dict[str, Any]:
         ],
         "stop": None if stop is None else dataclasses.asdict(stop),
         "staging": _rows(StagingView, view.staging),
+        "restarts": _rows(RestartView, view.restarts),
+        "stall": None if view.stall is None else dataclasses.asdict(view.stall),
+        "stacks": _rows(StacksView, view.stacks),
     }
 
 
@@ -106,6 +119,9 @@ def from_json(data: dict[str, Any]) -> JobView:
         "metrics": {one[0]: _metric(*one) for one in data["metrics"]},
         "stop": None if data["stop"] is None else StopView(**data["stop"]),
         "staging": [StagingView(*one) for one in data["staging"]],
+        "restarts": [RestartView(*one) for one in data["restarts"]],
+        "stall": None if data["stall"] is None else StallView(**data["stall"]),
+        "stacks": [StacksView(*one) for one in data["stacks"]],
     }
     view = JobView(**{**data, **made})
     if len(view.ranks) != view.process_count:

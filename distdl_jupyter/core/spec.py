@@ -77,6 +77,14 @@ class JobSpec:
     #: Where outputs/ goes at the end, besides this job's folder: ``blob://account/container/prefix`` or "".
     outputs: str = ""
     max_run_duration_seconds: float | None = None
+    #: A job none of whose ranks makes progress for so long is ended as failed, with its stacks; None: only shown.
+    hang_timeout_seconds: float | None = None
+    #: How often the ranks are started anew after a failure.
+    max_restarts: int = 0
+    #: With how few nodes the ranks may go on when others are gone; None: with all of them only.
+    min_node_count: int | None = None
+    #: The job from whose checkpoints this one goes on, "" for none.
+    resumed_from: str = ""
     #: Log text beyond this is dropped with a note; metrics, states and results never are.
     max_log_bytes: int = 1_000_000_000
     #: Seconds between INT and TERM, and between TERM and KILL, when a job is stopped.

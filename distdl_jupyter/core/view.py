@@ -62,6 +62,38 @@ class StagingView:
 
 
 @dataclass(slots=True)
+class StallView:
+    """A job that makes no progress: since when (epoch seconds), which ranks differ from the others, one sentence."""
+
+    since: float
+    ranks: list[int]
+    text: str
+
+
+@dataclass(slots=True)
+class StacksView:
+    """Stacks that were taken; their text is in the job's folder (core.stacks).
+
+    ``why`` is asked, stall, hang or time. ``missing`` are the ranks that gave none.
+    """
+
+    number: int
+    t: float
+    why: str
+    ranks: list[int] = field(default_factory=list)
+    missing: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class RestartView:
+    """One restart of all ranks: when (epoch seconds), after which failure, and which rank had failed."""
+
+    t: float
+    reason: str
+    rank: int | None = None
+
+
+@dataclass(slots=True)
 class MetricView:
     """The newest value of one metric over ranks: ``mean`` with the lowest and highest and their ranks."""
 
@@ -133,6 +165,13 @@ class JobView:
     price_per_hour: float | None = None
     currency: str = ""
     price_source: str = ""
+    max_restarts: int = 0
+    restarts: list[RestartView] = field(default_factory=list)
+    #: None while the job makes progress, or cannot be expected to.
+    stall: StallView | None = None
+    stacks: list[StacksView] = field(default_factory=list)
+    #: The job from whose checkpoints this one goes on, "" for none.
+    resumed_from: str = ""
 
     @classmethod
     def of(cls, spec: JobSpec) -> JobView:
@@ -151,6 +190,8 @@ class JobView:
             price_per_hour=spec.price_per_hour,
             currency=spec.currency,
             price_source=spec.price_source,
+            max_restarts=spec.max_restarts,
+            resumed_from=spec.resumed_from,
             ranks=[RankView(r, node=r // per_node, local_rank=r % per_node) for r in range(spec.process_count)],
         )
 
@@ -178,6 +219,11 @@ class JobView:
     def by_request(self) -> bool:
         """Whether the stop was asked for (then ranks that end are no failure)."""
         return self.stop is not None and self.stop.by in ("user", "time")
+
+    @property
+    def restart_count(self) -> int:
+        """How often the ranks were started anew."""
+        return len(self.restarts)
 
     def elapsed(self, now: float) -> float:
         """Seconds from creation to the end, or to ``now`` while the job lives."""
@@ -214,6 +260,9 @@ class JobView:
             "metrics": [m.to_json() for m in self.metrics.values()],
             "stop": dataclasses.asdict(self.stop) if self.stop else None,
             "staging": [dataclasses.asdict(one) for one in self.staging],
+            "restarts": [dataclasses.asdict(one) for one in self.restarts],
+            "stall": dataclasses.asdict(self.stall) if self.stall else None,
+            "stacks": [dataclasses.asdict(one) for one in self.stacks],
             "failure": dataclasses.asdict(failure) if failure else None,
         }
 
@@ -338,6 +387,28 @@ def _staging(view: JobView, event: Event) -> None:
         setattr(found, name, int(event.get(name) or 0))
 
 
+def _restart(view: JobView, event: Event) -> None:
+    """Begin again: what the ranks were is over, what they have reported stays."""
+    view.restarts.append(RestartView(event["t"], str(event.get("reason", "")), event.get("rank")))
+    view.ranks = [RankView(one.rank, node=one.node, host=one.host, local_rank=one.local_rank, gpu=one.gpu,
+                           lines=one.lines, error_lines=one.error_lines) for one in view.ranks]  # fmt: skip
+    view.state, view.reason = State.STARTING, ""
+    view.phases = [one for one in view.phases if one.phase in ("capture", "stage")]
+    view.stop = view.stall = None
+
+
+def _stall(view: JobView, event: Event) -> None:
+    since = event.get("since")
+    view.stall = None
+    if isinstance(since, int | float):
+        view.stall = StallView(float(since), list(event.get("ranks") or ()), str(event.get("text", "")))
+
+
+def _stacks(view: JobView, event: Event) -> None:
+    numbers = (list(event.get(name) or ()) for name in ("ranks", "missing"))
+    view.stacks.append(StacksView(int(event["number"]), event["t"], str(event.get("why", "asked")), *numbers))
+
+
 _FOLDS = {
     "state": _state,
     "phase": _phase,
@@ -350,4 +421,7 @@ _FOLDS = {
     "stop": _stop,
     "handle": _handle,
     "staging": _staging,
+    "restart": _restart,
+    "stall": _stall,
+    "stacks": _stacks,
 }

@@ -53,11 +53,14 @@ class Ledger:
         self.meeting: set[int] = set()
         self._cells: dict[int, str] = {}
         self._origin: dict[str, int] = {}
+        #: Whether the ranks of this attempt have reported a metric or progress.
+        self.reported = False
         self.overheard: Callable[[str], None] = lambda _text: None
 
     def fold(self, event: Event) -> None:
         """Take in what the submitter wrote before, or a supervisor that died."""
         self.view.apply(event)
+        self._follow(event)
         if event["type"] == "rank" and event.get("pid") is not None:
             self.greeted.add(event["rank"])
         if event["type"] == "rank" and event.get("status") == "ready":
@@ -68,7 +71,17 @@ class Ledger:
 
     def write(self, type_: str, /, **fields: Any) -> None:
         """Write one event and fold it in. What a kept stream said carries the place behind it (see ``Stream``)."""
-        self.view.apply(self._writer.write(type_, **fields, **self._origin))
+        event = self._writer.write(type_, **fields, **self._origin)
+        self.view.apply(event)
+        self._follow(event)
+
+    def _follow(self, event: Event) -> None:
+        if event["type"] in ("metric", "progress"):
+            self.reported = True
+        elif event["type"] == "restart":
+            self.reported = False
+            for seen in (self.greeted, self.ready, self.meeting):
+                seen.clear()
 
     def state(self, state: State, reason: str = "") -> None:
         """Write a change of state; a state that cannot follow is left out."""

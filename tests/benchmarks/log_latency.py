@@ -2,8 +2,9 @@
 
 ``python -m tests.benchmarks.log_latency``. A real JupyterLab and a real Chromium: the job's page in Lab, and the panel
 in a notebook, beside an ordinary cell that prints as many lines itself. Two ranks print 500 lines a second each. A
-line counts as shown when the page's document has it or a later one of its rank; the clock of the rank is held against
-the page's own (``performance.timeOrigin``), both of this machine. The first two seconds do not count.
+line counts as shown when the page's document has it or a later one of its rank, or the log's end, where a rank's last
+lines may stand above those of the other and out of sight; the clock of the rank is held against the page's own
+(``performance.timeOrigin``), both of this machine. The first two seconds do not count.
 """
 
 from __future__ import annotations
@@ -145,8 +146,12 @@ def _cell(book: Book, told: str) -> None:
 
 
 def _until_shown(book: Book, last: list[int]) -> None:
-    """Wait until the page shows each rank's last line."""
-    shown = "(last) => last.every((number, rank) => window.benchSeen[rank]?.at(-1)[0] === number)"
+    """Wait until the page shows the end of the log: the last line of a rank, and then nothing new for a second."""
+    shown = """(last) => {
+        const newest = Math.max(...Object.values(window.benchSeen).map((list) => list.at(-1)[1]));
+        const quiet = performance.timeOrigin + performance.now() - newest > 1000;
+        return quiet && last.some((number, rank) => window.benchSeen[rank]?.at(-1)[0] === number);
+    }"""
     try:
         book.page.wait_for_function(shown, arg=last, polling=200)
     except TookTooLong:
@@ -172,6 +177,7 @@ def _set(book: Book, code: str) -> None:
 def _latencies(told: str, book: Book) -> list[float]:
     """Return the seconds that each line took, of those that count."""
     seen: dict[str, list[list[float]]] = book.page.evaluate("() => window.benchSeen")
+    end = max(list_[-1][1] for list_ in seen.values())
     taken = []
     for rank, list_ in seen.items():
         clocks = json.loads(Path(f"{told}-{rank}").read_text())
@@ -179,7 +185,7 @@ def _latencies(told: str, book: Book) -> list[float]:
         newest, when = next(shown)
         for number, clock in enumerate(clocks):
             while newest < number:
-                newest, when = next(shown, (len(clocks), float("inf")))
+                newest, when = next(shown, (len(clocks), end))
             if clock >= clocks[0] + SKIPPED:
                 taken.append(when / 1000 - clock)
     if not taken:

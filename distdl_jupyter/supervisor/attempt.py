@@ -1,0 +1,197 @@
+"""One attempt at a job: its ranks from their start until no process of them is left.
+
+A job has one attempt, and one more for every restart. What the attempt decides it decides on the view that its events
+fold to.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from distdl_jupyter.core.failure import crashed_at_the_end, has_failed
+from distdl_jupyter.core.state import State
+from distdl_jupyter.core.words import duration, plural
+from distdl_jupyter.supervisor import stopping, telling
+from distdl_jupyter.supervisor.pump import Pump
+
+if TYPE_CHECKING:
+    from distdl_jupyter.backends.base import Backend
+    from distdl_jupyter.clusters.base import Exit, Run
+    from distdl_jupyter.supervisor.control import Inbox
+    from distdl_jupyter.supervisor.ledger import Ledger
+
+_TICK = 0.1
+#: Seconds after which ranks that never meet are taken to be training all the same.
+_MEET_PATIENCE = 15.0
+
+
+class Clock:
+    """How long the job has run, in seconds, all its attempts together; waiting for a turn is no running."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+
+    def restart(self) -> None:
+        """Count from now on."""
+        self._began = time.monotonic()
+
+    def began_at(self, epoch: float) -> None:
+        """Count from an earlier moment, in seconds since the epoch."""
+        self._began = time.monotonic() - max(0.0, time.time() - epoch)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds until now."""
+        return time.monotonic() - self._began
+
+
+class Attempt:
+    """Watches a started run, obeys wishes, and ends all of it when one rank fails."""
+
+    def __init__(
+        self, run: Run, ledger: Ledger, backend: Backend, inbox: Inbox, clock: Clock, *, nonce: str, wake: int
+    ) -> None:
+        self._run = run
+        self._ledger = ledger
+        self._spec = ledger.spec
+        self._backend = backend
+        self._inbox = inbox
+        self._clock = clock
+        self._pump = Pump(run.streams, nonce, ledger)
+        self._pump.watch(wake)
+        ledger.overheard = run.overheard
+        self._living = {rank.rank for rank in ledger.view.ranks if rank.status != "ended"}
+        self._all_greeted_at: float | None = None
+        self._stopper: stopping.Stopper | None = None
+        #: Why it was stopped: user, time, failure, or "" while it was not; and a sentence for it.
+        self.stopped_by = ""
+        self.reason = ""
+
+    def watch(self) -> None:
+        """Return when every rank has ended."""
+        run, pump = self._run, self._pump
+        while self._living:
+            pump.run(_TICK)
+            exits = run.poll()
+            if exits:
+                pump.drain()
+                for exit_ in exits:
+                    # A run that was found again tells every end, also those that are written down.
+                    if exit_.rank in self._living:
+                        self._ended(exit_)
+            self.note_remarks()
+            self._follow_phases()
+            self._obey()
+            self._keep_time()
+            self._notice_failure()
+            self._tick_stopper()
+            self._ledger.tick()
+
+    def _ended(self, exit_: Exit) -> None:
+        self._living.discard(exit_.rank)
+        self._ledger.settle()
+        self._ledger.write("rank", rank=exit_.rank, status="ended", code=exit_.code, signal=exit_.signal,
+                           evidence=exit_.evidence)  # fmt: skip
+        if crashed_at_the_end(self._ledger.view.ranks[exit_.rank]):
+            self._ledger.note("info", f"The process of rank {exit_.rank} crashed (SIG{exit_.signal}) while it shut "
+                              "down. Its work was done and its result is saved.", "crash-at-end")  # fmt: skip
+
+    def _follow_phases(self) -> None:
+        ledger, total = self._ledger, self._spec.process_count
+        if ledger.view.state is State.QUEUED:
+            why = self._run.waiting()
+            if why:
+                ledger.phase("start", why)
+            else:
+                ledger.state(State.STARTING)
+        if ledger.view.state is not State.STARTING:
+            return
+        greeted, ready = len(ledger.greeted), len(ledger.ready)
+        if greeted == total and self._all_greeted_at is None:
+            self._all_greeted_at = time.monotonic()
+        if ready == total or self._trains_anyway():
+            ledger.phase("train")
+            ledger.state(State.RUNNING)
+        elif ledger.meeting:
+            waiting = [rank for rank in range(total) if rank not in ledger.ready | ledger.meeting]
+            ledger.phase("rendezvous", telling.waiting_for(waiting))
+        else:
+            ledger.phase("start", f"{greeted} of {plural(total, 'process')}")
+
+    def _trains_anyway(self) -> bool:
+        if self._ledger.reported:
+            return True
+        if self._all_greeted_at is None:
+            return False
+        if not self._backend.meets:
+            return True
+        waited = time.monotonic() - self._all_greeted_at
+        return not self._ledger.meeting and waited > _MEET_PATIENCE
+
+    def _obey(self) -> None:
+        for wish in self._inbox.take():
+            if wish["type"] == "cancel":
+                self.stop("user", now=bool(wish.get("now")))
+
+    def _keep_time(self) -> None:
+        if self._ledger.view.state is State.QUEUED:
+            self._clock.restart()  # waiting for a turn is no running
+        limit = self._spec.max_run_duration_seconds
+        if limit is not None and self._stopper is None and self._clock.seconds > limit:
+            self.reason = (
+                f"The job was stopped after {duration(limit)}, its max_run_duration_seconds; raise it to run longer."
+            )
+            self.stop("time")
+
+    def _notice_failure(self) -> None:
+        if self._stopper is None and any(has_failed(rank) for rank in self._ledger.view.ranks):
+            self._stopper = stopping.Stopper(stopping.after_failure(), self._run.signal)
+            self.stopped_by = "failure"
+
+    def stop(self, by: str, *, now: bool = False) -> None:
+        """Begin to stop the ranks, or hurry a stop that is under way."""
+        if by == "user" and self.stopped_by in ("", "user"):
+            self._ledger.state(State.CANCELING)
+        if self._stopper is None:
+            # In a queue there is nobody yet who could save anything.
+            gentle = not now and not self._run.waiting()
+            steps = stopping.gentle(self._spec.stop_grace_seconds) if gentle else stopping.at_once()
+            self._stopper, self.stopped_by = stopping.Stopper(steps, self._run.signal), by
+        elif now:
+            self._stopper.hurry()
+
+    def _tick_stopper(self) -> None:
+        sent = self._stopper.tick() if self._stopper is not None else None
+        if sent is not None:
+            self._ledger.write("stop", signal=sent.signal, by=self.stopped_by, next=sent.next, next_in=sent.next_in,
+                               kill_in=sent.kill_in, remaining=sorted(self._living))  # fmt: skip
+
+    # end --------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Hear the last words of the ranks, and take in what the run still has to say."""
+        self._pump.drain()
+        self._ledger.say(telling.endings(self._ledger.view.ranks))
+
+    def note_remarks(self) -> None:
+        """Write down what the run wants the user to read."""
+        for remark in self._run.remarks():
+            self._ledger.note(remark.level, remark.text, remark.code)
+            self._ledger.say(remark.text)  # in its place in time too
+
+    def end_leftovers(self) -> None:
+        """End what ranks have left running: nothing of a job may stay alive."""
+        left = self._run.alive()
+        if not left:
+            return
+        stopper = stopping.Stopper((stopping.Step("TERM", 1.0), stopping.Step("KILL", 1.0)), self._run.signal)
+        while self._run.alive():
+            stopper.tick()
+            self._pump.run(_TICK)
+        self._ledger.note("warning", f"{plural(len(left), 'process')} that ranks had left running "
+                          f"{'was' if len(left) == 1 else 'were'} ended.", "left-behind")  # fmt: skip
+
+    def close(self) -> None:
+        """Read what is left to read."""
+        self._pump.finish()

@@ -1,0 +1,137 @@
+"""The start of a job's ranks: place, plan, start; or find again what a supervisor that died had started."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter import registry
+from distdl_jupyter.clusters import environment
+from distdl_jupyter.clusters.base import Context
+from distdl_jupyter.core.errors import DistDLError, LaunchFailed
+from distdl_jupyter.core.state import State
+from distdl_jupyter.core.words import plural
+from distdl_jupyter.supervisor import data, resume, telling
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from distdl_jupyter.backends.base import Backend
+    from distdl_jupyter.clusters.base import Cluster, Run
+    from distdl_jupyter.core.store import JobFolder
+    from distdl_jupyter.storage.staging import JobStaging
+    from distdl_jupyter.supervisor.control import Inbox
+    from distdl_jupyter.supervisor.ledger import Ledger
+
+
+class Canceled(Exception):
+    """The job was canceled while it was being placed or started."""
+
+
+class Beginning:
+    """Starts the ranks, as often as it is asked to; each start is an attempt with a cluster of its own."""
+
+    def __init__(self, folder: JobFolder, ledger: Ledger, inbox: Inbox, secrets: Mapping[str, str]) -> None:
+        self._folder = folder
+        self._spec = ledger.spec
+        self._ledger = ledger
+        self._inbox = inbox
+        self._secrets = dict(secrets)
+        self.nonce = os.urandom(8).hex()
+        self.cluster: Cluster
+        self.backend: Backend
+
+    def start(self) -> Run:
+        """Place and start all ranks. Raises DistDLError with the reason, Canceled."""
+        ledger, spec = self._ledger, self._spec
+        options = self._look_up()
+        cluster, backend = self.cluster, self.backend
+        if not cluster.queues:
+            ledger.state(State.PREPARING)
+        cluster_options = registry.check_options("clusters", spec.cluster, spec.cluster_options)
+        for reason in (cluster.unavailable(cluster_options), "" if cluster.far else backend.unavailable(options)):
+            if reason:
+                raise LaunchFailed(reason)
+        context = self._context()
+        context.modules, context.programs = backend.modules(options), backend.programs(options)
+        context.rank_ports = backend.rank_ports
+        if cluster.stages:
+            context.staging = data.staging(spec, ledger, self.heed_cancel)
+        context.tell("stage", "" if cluster.far or spec.data else "nothing to copy")
+        placement = cluster.place(spec, backend.ports, cluster_options, context)
+        plan = backend.plan(spec, placement, options)
+        self.heed_cancel()
+        if not cluster.queues:
+            ledger.state(State.STARTING)
+        ledger.phase("start", f"0 of {plural(spec.process_count, 'process')}")
+        run = cluster.start(spec, placement, plan, context)
+        ledger.write("handle", cluster=cluster.name, data=run.handle(), nonce=self.nonce)
+        for place in placement.ranks:
+            ledger.write("rank", rank=place.rank, status="waiting", node=place.node, host=place.host,
+                         local_rank=place.local_rank, gpu=place.gpu)  # fmt: skip
+        for start in run.started():
+            ledger.write("rank", rank=start.rank, status="started", pid=start.pid)
+        ledger.say(spec.distributed_backend if cluster.far else telling.versions(spec))
+        for note in plan.notes:
+            ledger.note("info", note)
+        return run
+
+    def find_again(self, past: resume.Past) -> Run | None:
+        """Find the job of a supervisor that died; where that is impossible, end what is left of it as lost."""
+        self._look_up()
+        ledger, handle = self._ledger, resume.handle(past.events)
+        try:
+            if not self.cluster.can_attach or handle is None or not handle.nonce:
+                raise LaunchFailed("This kind of cluster cannot go on without its supervisor.")
+            self.nonce = handle.nonce
+            context = self._context()
+            context.staging = self._staging_again()
+            run = self.cluster.attach(self._spec, handle.data, context, past.positions)
+        except DistDLError:
+            ledger.state(State.LOST, resume.lost(self._folder, ledger.view, self._spec.cluster))
+            return None
+        ledger.note("info", "The job was found again after its supervisor had died.", resume.FOUND_AGAIN)
+        return run
+
+    def _look_up(self) -> Any:
+        self.cluster = registry.get("clusters", self._spec.cluster)
+        self.backend, options = registry.backend(self._spec.distributed_backend, self._spec.backend_options)
+        return options
+
+    def _staging_again(self) -> JobStaging | None:
+        """Return what answers the nodes' stagers, unless every rank was started before."""
+        if not self.cluster.stages or all(rank.pid is not None for rank in self._ledger.view.ranks):
+            return None
+        return data.staging(self._spec, self._ledger, lambda: None)
+
+    def _context(self) -> Context:
+        return Context(self._folder, self._own_environment(), environment.for_ranks_here(os.environ), tell=self._tell)
+
+    def _tell(self, phase: str, detail: str) -> None:
+        self._ledger.phase(phase, detail)
+        self.heed_cancel()
+
+    def heed_cancel(self) -> None:
+        """Raise Canceled when the job was canceled before it has begun."""
+        if any(wish["type"] == "cancel" for wish in self._inbox.take()):
+            raise Canceled
+
+    def _own_environment(self) -> dict[str, str]:
+        """Return what the job itself wants in every rank: its marks, the user's variables and their secret values."""
+        own = {"CUDA_VISIBLE_DEVICES": ""} if self._spec.use_gpu is False else {}
+        own |= {
+            "DISTDL_JOB_ID": self._spec.id,
+            "DISTDL_JOB_DIR": str(self._folder.path),
+            "DISTDL_NONCE": self.nonce,
+            "DISTDL_RESTART_COUNT": str(self._ledger.view.restart_count),
+            "DISTDL_MAX_RESTARTS": str(self._spec.max_restarts),
+            "PYTHONUNBUFFERED": "1",
+        }
+        return own | self._spec.environment_variables | self._secrets
+
+    def forget_data(self) -> None:
+        """Take away what was laid out on nodes for ranks that were never started."""
+        if self._spec.data and hasattr(self, "cluster"):
+            with contextlib.suppress(DistDLError):
+                self.cluster.sweep(self._spec.id, {})

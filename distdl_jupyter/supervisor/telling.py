@@ -1,0 +1,70 @@
+"""Sentences of a supervisor about what ran and how it ended. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from distdl_jupyter.core.failure import is_lost
+from distdl_jupyter.core.words import plural, ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from distdl_jupyter.core.failure import Failure
+    from distdl_jupyter.core.rank import RankView
+    from distdl_jupyter.core.spec import JobSpec
+
+
+def versions(spec: JobSpec) -> str:
+    """Return what the ranks run with, for the record: "horovod-gloo, Horovod 0.28.1, torch 2.13.0, Python 3.11.7"."""
+    shown = {
+        "horovod": "Horovod",
+        "openmpi": "Open MPI",
+        "torch": "torch",
+        "tensorflow": "TensorFlow",
+        "ray": "Ray",
+        "python": "Python",
+    }
+    known = [
+        f"{word} {spec.versions[name]}" for name, word in shown.items() if name in spec.versions and _used(spec, name)
+    ]
+    return ", ".join([spec.distributed_backend, *known])
+
+
+def _used(spec: JobSpec, package: str) -> bool:
+    backend = spec.distributed_backend
+    if package in ("torch", "tensorflow") and backend.startswith(("torch", "tensorflow")):
+        return backend.startswith(package)
+    return {"horovod": "horovod", "openmpi": "-mpi", "ray": "ray"}.get(package, "") in backend
+
+
+def endings(all_ranks: Sequence[RankView]) -> str:
+    """Return how the ranks' processes ended: "4 ranks ended with code 0"; those that ended alike together."""
+    alike: dict[str, list[int]] = {}
+    for rank in all_ranks:
+        alike.setdefault(_ending(rank), []).append(rank.rank)
+    if len(alike) == 1:
+        return f"{plural(len(all_ranks), 'rank')} {next(iter(alike))}"
+    return "; ".join(f"{ranks(numbers)} {how}" for how, numbers in alike.items())
+
+
+def _ending(rank: RankView) -> str:
+    if is_lost(rank):
+        return "lost"
+    return f"ended by SIG{rank.signal}" if rank.signal else f"ended with code {rank.code}"
+
+
+def waiting_for(ranks: list[int]) -> str:
+    """Return for which ranks the others wait, "" for none."""
+    if not ranks:
+        return ""
+    shown = ", ".join(map(str, ranks[:8])) + (" ..." if len(ranks) > 8 else "")
+    return f"waiting for rank{'s' if len(ranks) > 1 else ''} {shown}"
+
+
+def failed_first(failure: Failure, process_count: int) -> str:
+    """Return which rank failed first, and how."""
+    said = f"Rank {failure.rank} of {process_count} failed first: {failure.what}"
+    if failure.kind == "lost" and failure.evidence:
+        said += f". {failure.evidence}"
+    return said
