@@ -14,7 +14,7 @@ import time
 #: Bytes that the pipes of one reader may hold, and one of them: a user has 64 MB of pipes on Linux (see pipe(7)).
 _ALL, _MOST, LEAST = 16 * 1024 * 1024, 1024 * 1024, 64 * 1024
 #: Seconds between two rounds while something is written all the time, and rounds that may follow each other at once.
-_PAUSE, BURST = 0.01, 20
+_PAUSE, BURST = 0.03, 20
 
 
 class Pace:
