@@ -33,10 +33,10 @@ export HATCH_JUPYTER_BUILDER_SKIP_NPM := 1
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test lab bench lint schema build wheel clean
+.PHONY: help demo test test-faults lab bench lint schema build wheel clean
 
 help: ## Show this list
-	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
 
 demo: $(STAMPS)/horovod ## Train a network with Horovod on 2 processes, from a notebook
 	@$(PY) notebooks/run.py $(NOTEBOOK)
@@ -47,6 +47,9 @@ lab: $(STAMPS)/horovod ## Open the same notebook in JupyterLab
 
 test: $(STAMPS)/horovod $(STAMPS)/test $(WHEEL) ## Run every check and every test
 	@.ci/test $(PYTEST)
+
+test-faults: $(STAMPS)/horovod $(STAMPS)/test $(WHEEL) ## Inject every fault, also the long ones, and write tests/faults/RESULTS.md
+	@.ci/test-faults $(PYTEST)
 
 lint: $(STAMPS)/test $(MODULES) ## Check style, types and the floors between the modules
 	@.ci/lint

@@ -13,7 +13,7 @@ TOGETHER = ("tests/browser", "tests/clusters/slurm")
 #: Folders that take minutes, the longest first.
 LONG = (
     *TOGETHER, "tests/multihost", "tests/warm", "tests/clusters", "tests/client", "tests/backends", "tests/ranks",
-    "tests/server", "tests/notebooks",
+    "tests/server", "tests/faults", "tests/notebooks",
 )  # fmt: skip
 
 

