@@ -154,6 +154,17 @@ class Job:
             raise JobNotRunning(f"Job {self.id} has ended ({self.state.value}); there is nothing to cancel.")
         control.request(self.folder.control, "cancel", now=now)
 
+    def ask_stacks(self) -> None:
+        """Ask all ranks where they stand and return at once; the view's ``stacks`` say when the answers are there.
+
+        Raises JobNotRunning when no rank has begun yet or the job has ended.
+        """
+        view = self.view()
+        if view.state.ended or all(rank.status == "waiting" for rank in view.ranks):
+            raise JobNotRunning(f"Job {self.id} has no rank that runs; there are no stacks to take.",
+                                hint=f"It is {view.state.value}.")  # fmt: skip
+        control.request(self.folder.control, "stacks")
+
     def rerun(self) -> Job:
         """Start the same job once more, with the code and the values that travelled then; return the new handle.
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.view import JobView
 
 #: To be raised when a row says something else of the same job than before.
-RULES = 2
+RULES = 3
 _FIELDS = tuple(JobRow.__dataclass_fields__)
 VERSION = f"{RULES}-{zlib.crc32(repr(_FIELDS).encode()):08x}"
 #: Lines of removed jobs and such that may stand in the file besides as many as there are jobs.
@@ -55,15 +55,16 @@ class Listed:
         return not State(self.row.state).ended
 
 
-def listed(view: JobView, spec: JobSpec) -> Listed:
+def listed(folder: JobFolder, view: JobView, spec: JobSpec) -> Listed:
     """Return a job as it is now."""
     hosts = tuple(dict.fromkeys(rank.host for rank in view.ranks if rank.host))
-    return Listed(job_row(view, spec, time.time()), spec.cluster, hosts)
+    row = job_row(view, spec, time.time(), has_checkpoints=view.state.ended and folder.has_checkpoints)
+    return Listed(row, spec.cluster, hosts)
 
 
 def leave(folder: JobFolder, view: JobView, spec: JobSpec) -> None:
     """Keep the row of a job that has just ended, for those who will list it. Where it cannot be kept, it is not."""
-    found = listed(view, spec)
+    found = listed(folder, view, spec)
     if not found.active:
         with contextlib.suppress(OSError):
             _append(JobStore(folder.path.parent.parent).ended, _encoded(found))

@@ -92,7 +92,7 @@ class Listing:
             reader.catch_up()
         except JobNotFound:
             return None
-        found = listed(reader.view, reader.spec)
+        found = listed(reader.folder, reader.view, reader.spec)
         if found.active:
             self._living[id_] = reader
         else:

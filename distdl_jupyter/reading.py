@@ -6,6 +6,7 @@ at once, whatever the job printed and reported before.
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 from distdl_jupyter.core import events
@@ -72,6 +73,15 @@ class Reading(Outline):
     def log(self) -> LogBook:
         """The log's newest rows. Another book takes its place when the reader skips ahead."""
         return self.window.book
+
+    @functools.cached_property
+    def _left_checkpoints(self) -> bool:
+        return self.folder.has_checkpoints
+
+    @property
+    def has_checkpoints(self) -> bool:
+        """Whether the job has ended and left something from which it can go on; looked for once."""
+        return self.view.state.ended and self._left_checkpoints
 
     def step(self) -> bool:
         """Read a little more; False when there is nothing more now."""

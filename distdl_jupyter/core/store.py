@@ -7,7 +7,7 @@
     view.json       what the truth folds to up to some byte, a cache (see core.snapshot)
     lock            held by the one writer
     results/        rank-<n>.pkl, the values that came back
-    outputs/        what the training code wrote for keeping
+    outputs/        what the training code wrote for keeping; in checkpoints/ that from which it can go on
     supervisor.log  what the supervisor itself printed, for its own errors
 
 Reading writes nothing but caches. A folder becomes visible only when it is complete and its lock is held. A hidden one,
@@ -99,6 +99,7 @@ class JobFolder:
     control = _inside("control")
     results = _inside("results")
     outputs = _inside("outputs")
+    checkpoints = _inside("outputs/checkpoints")
     supervisor_log = _inside("supervisor.log")
 
     def spec(self) -> JobSpec:
@@ -107,6 +108,15 @@ class JobFolder:
             return JobSpec.from_json(json.loads(self.spec_file.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError, AttributeError) as error:
             raise JobNotFound(f"No job {self.id} is here: its spec cannot be read ({error}).") from error
+
+    @property
+    def has_checkpoints(self) -> bool:
+        """Whether the training left something from which it can go on."""
+        try:
+            with os.scandir(self.checkpoints) as found:
+                return next(found, None) is not None
+        except OSError:
+            return False
 
     def result(self, rank: int) -> Path:
         """Return where rank ``rank`` puts its pickled value."""

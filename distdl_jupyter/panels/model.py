@@ -72,7 +72,7 @@ class JobModel(traitlets.HasTraits):
             self.metrics = [{"name": name, "value": words.number(m.mean)} for name, m in view.metrics.items()]
             if not self.metric and view.metrics:
                 self.metric = favourite(list(view.metrics))
-            self._say(plain(card(view, now)))
+            self._say(plain(card(view, now, has_checkpoints=self.reading.has_checkpoints)))
             failure = self.card["failure"]
             self.failed = _first_line(failure) if failure else {}
             if now - self.beat >= _BEAT:

@@ -6,6 +6,7 @@ Pure. Times are epoch seconds of this machine's clock; ``now`` goes along, becau
 from __future__ import annotations
 
 from collections import Counter
+from typing import get_args
 
 from distdl_jupyter.core.failure import has_failed
 from distdl_jupyter.core.rank import RankView
@@ -14,7 +15,19 @@ from distdl_jupyter.core.view import JobView
 from distdl_jupyter.presentation.cost import cost
 from distdl_jupyter.presentation.jobrow import StateName
 from distdl_jupyter.presentation.plain import finite
-from distdl_jupyter.presentation.schema import Card, Foot, Host, Notice, Phase, RankStatus, Stop
+from distdl_jupyter.presentation.schema import (
+    Card,
+    Foot,
+    Host,
+    Notice,
+    Phase,
+    RankStatus,
+    Restart,
+    StacksTaken,
+    StacksWhy,
+    Stall,
+    Stop,
+)
 from distdl_jupyter.presentation.staging import bars
 from distdl_jupyter.presentation.story import failure_card
 
@@ -25,8 +38,8 @@ _NAMED = 3
 _LEVELS = {"warning": 1, "error": 2}
 
 
-def card(view: JobView, now: float) -> Card:
-    """Return everything that the head of a panel shows."""
+def card(view: JobView, now: float, *, has_checkpoints: bool = False) -> Card:
+    """Return everything that the head of a panel shows; whether there are checkpoints is known from the job's files."""
     below = foot(view)
     return Card(
         id=view.id,
@@ -57,6 +70,13 @@ def card(view: JobView, now: float) -> Card:
         has_metrics=below.has_metrics,
         cost=cost(view, now),
         staging=bars(view),
+        restarts=tuple(Restart(one.t, one.reason, one.rank) for one in view.restarts),
+        max_restarts=view.max_restarts,
+        stall=_stall(view),
+        stacks=tuple(StacksTaken(one.number, one.t, _why(one.why)) for one in view.stacks),
+        can_ask_stacks=can_ask_stacks(view),
+        resumed_from=view.resumed_from,
+        can_resume=view.state.ended and has_checkpoints,
     )
 
 
@@ -95,6 +115,22 @@ def hosts(view: JobView) -> tuple[Host, ...]:
 def status(rank: RankView) -> RankStatus:
     """Return waiting, started, ready, ended or failed."""
     return "failed" if has_failed(rank) else rank.status  # type: ignore[return-value]  # one of those by its docstring
+
+
+def can_ask_stacks(view: JobView) -> bool:
+    """Say whether some rank has begun and not ended, so that it may be asked where it stands."""
+    return not view.state.ended and any(rank.status in ("started", "ready") for rank in view.ranks)
+
+
+def _stall(view: JobView) -> Stall | None:
+    stall = view.stall
+    if stall is None or view.state.ended:
+        return None
+    return Stall(stall.since, tuple(stall.ranks), stall.text)
+
+
+def _why(why: str) -> StacksWhy:
+    return why if why in get_args(StacksWhy) else "asked"  # type: ignore[return-value]  # one of them
 
 
 def _step(view: JobView) -> float | None:

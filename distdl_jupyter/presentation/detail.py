@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.view import JobView
 
 
-def detail(view: JobView, spec: JobSpec, now: float) -> JobDetail:
+def detail(view: JobView, spec: JobSpec, now: float, *, has_checkpoints: bool = False) -> JobDetail:
     """Return the whole job at the moment ``now`` (epoch seconds)."""
     source = spec.source
     return JobDetail(
-        card=card(view, now),
+        card=card(view, now, has_checkpoints=has_checkpoints),
         metrics=metrics(view),
         ranks=tuple(rank_row(rank) for rank in view.ranks),
         spec=tuple(spec_rows(spec)),
@@ -56,7 +56,7 @@ def rank_row(rank: RankView) -> RankRow:
 
 def spec_rows(spec: JobSpec) -> list[SpecRow]:
     """Return the lines of the spec that say something, in the order in which people ask."""
-    limit = spec.max_run_duration_seconds
+    limit, hang, fewest = spec.max_run_duration_seconds, spec.hang_timeout_seconds, spec.min_node_count
     rows = [
         ("name", "Name", spec.name),
         ("source", "Code", _code(spec)),
@@ -71,6 +71,10 @@ def spec_rows(spec: JobSpec) -> list[SpecRow]:
         ("outputs", "Outputs to", spec.outputs),
         ("environment_variables", "Environment", _variables(spec)),
         ("max_run_duration_seconds", "Stops after", words.duration(limit) if limit else ""),
+        ("hang_timeout_seconds", "Hangs after", words.duration(hang) if hang else ""),
+        ("max_restarts", "Restarts", f"up to {spec.max_restarts}" if spec.max_restarts else ""),
+        ("min_node_count", "Goes on with", f"at least {words.plural(fewest, 'node')}" if fewest else ""),
+        ("resumed_from", "Continues", spec.resumed_from),
         ("working_directory", "Directory", spec.working_directory),
         ("python", "Python", " ".join(part for part in (spec.versions.get("python", ""), spec.python) if part)),
         ("script_arguments", "Arguments", " ".join(spec.script_arguments)),

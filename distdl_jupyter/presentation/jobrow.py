@@ -35,3 +35,9 @@ class JobRow:
     failed_rank: int | None
     notebook: str
     can_rerun: bool
+    #: It has ended and left checkpoints.
+    can_resume: bool
+    #: How often its ranks were started anew.
+    restarts: int
+    #: It makes no progress; ``says`` tells which rank differs.
+    stalled: bool

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.view import JobView
 
 
-def job_row(view: JobView, spec: JobSpec, now: float) -> JobRow:
+def job_row(view: JobView, spec: JobSpec, now: float, *, has_checkpoints: bool = False) -> JobRow:
     """Return the row of a job at the moment ``now`` (epoch seconds)."""
     shown = view.metrics.get(favourite(list(view.metrics)))
     return JobRow(
@@ -38,6 +38,9 @@ def job_row(view: JobView, spec: JobSpec, now: float) -> JobRow:
         failed_rank=view.failure.rank if view.failure else None,
         notebook=spec.source.notebook,
         can_rerun=view.state.ended,
+        can_resume=view.state.ended and has_checkpoints,
+        restarts=view.restart_count,
+        stalled=view.stall is not None and not view.state.ended,
     )
 
 
@@ -46,6 +49,8 @@ def _says(view: JobView) -> str:
     if view.state is State.FAILED and view.failure is not None:
         what = view.failure.what.split(":")[0]
         return f"{what} on rank {view.failure.rank}" if view.process_count > 1 else what
+    if view.state is State.RUNNING and view.stall is not None:
+        return view.stall.text
     if view.state in (State.QUEUED, State.PREPARING, State.STARTING, State.RUNNING) and view.phases:
         return view.phases[-1].detail
     return view.reason

@@ -171,6 +171,37 @@ class StagingBar:
 
 
 @dataclass(frozen=True, slots=True)
+class Restart:
+    """One restart of all ranks: when, after what, and which rank had failed (None: the job as a whole)."""
+
+    t: float
+    reason: str
+    rank: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """A job that makes no progress ``since`` then; ``ranks`` differ from the others, ``text`` is one sentence."""
+
+    since: float
+    ranks: tuple[int, ...]
+    text: str
+
+
+#: Why stacks were taken: a user asked, no progress, no progress for too long, the time of the job was over.
+StacksWhy = Literal["asked", "stall", "hang", "time"]
+
+
+@dataclass(frozen=True, slots=True)
+class StacksTaken:
+    """Stacks that can be asked for by ``number``."""
+
+    number: int
+    t: float
+    why: StacksWhy
+
+
+@dataclass(frozen=True, slots=True)
 class Card:
     """Everything that the head of a panel shows; ``now`` is the clock when it was made."""
 
@@ -203,6 +234,18 @@ class Card:
     #: None where nobody said what a node costs.
     cost: Cost | None
     staging: tuple[StagingBar, ...]
+    #: Oldest first; ``max_restarts`` is how many there may be.
+    restarts: tuple[Restart, ...]
+    max_restarts: int
+    stall: Stall | None
+    #: Oldest first.
+    stacks: tuple[StacksTaken, ...]
+    #: Whether its ranks can be asked for their stacks now.
+    can_ask_stacks: bool
+    #: The job from whose checkpoints this one goes on, "" for none.
+    resumed_from: str
+    #: It has ended and left checkpoints.
+    can_resume: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +264,71 @@ class RankRow:
     error_lines: int
     #: How its process ended: ``exit code 3``, ``ended by SIGKILL``; "" while it lives or when it ended well.
     how: str
+
+
+@dataclass(frozen=True, slots=True)
+class StackFrame:
+    """One frame of a stack. ``kind`` is cell, user, library or worker; ``source`` its line, "" where nobody has it."""
+
+    file: str
+    line: int
+    function: str
+    kind: str
+    label: str
+    cell: int | None
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class StackThread:
+    """A thread that is not the main one; the newest frame comes first."""
+
+    name: str
+    frames: tuple[StackFrame, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StackPlace:
+    """One rank when its stack was taken: ``state`` of its process, last ``step``, seconds since its last sign."""
+
+    rank: int
+    host: str
+    pid: int | None
+    state: str
+    step: float | None
+    silent: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class StackGroup:
+    """Ranks whose main threads stand at the same place; ``frames`` newest first, ``at`` is that place in words."""
+
+    ranks: tuple[int, ...]
+    at: str
+    differs: bool
+    frames: tuple[StackFrame, ...]
+    #: Of the first of the ranks.
+    threads: tuple[StackThread, ...]
+    places: tuple[StackPlace, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StackMissing:
+    """A rank that gave no stack, with the reason as a sentence."""
+
+    rank: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stacks:
+    """The stacks of all ranks at one moment, side by side: the groups with the fewest ranks first."""
+
+    number: int
+    t: float
+    why: StacksWhy
+    groups: tuple[StackGroup, ...]
+    missing: tuple[StackMissing, ...]
 
 
 #: number, time, rank or null, stream, text, redraws, {rank: number of the line in that rank's output}

@@ -6,8 +6,8 @@ import time
 from typing import TYPE_CHECKING
 
 from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.ended import listed
 from distdl_jupyter.presentation import compare
-from distdl_jupyter.presentation.listing import job_row
 from distdl_jupyter.reading import Outline
 from distdl_jupyter.server.base import Handler, answers
 from distdl_jupyter.server.jobs import attached
@@ -42,7 +42,7 @@ def _compared(query: CompareQuery) -> Comparison:
             subjects, metric, against=query.against, log=query.log, dark=query.dark, width=query.width,
             height=query.height,
         ),
-        jobs=tuple(_row(one, now) for one in readings),
+        jobs=tuple(_row(one) for one in readings),
         metrics=compare.metric_names(subjects),
         rows=compare.rows(subjects, now),
     )  # fmt: skip
@@ -54,5 +54,5 @@ def _read(id_: str) -> Outline:
     return reading
 
 
-def _row(one: Outline, now: float) -> JobRow:
-    return job_row(one.view, one.spec, now)
+def _row(one: Outline) -> JobRow:
+    return listed(one.folder, one.view, one.spec).row

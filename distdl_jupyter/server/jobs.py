@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from distdl_jupyter import client
+from distdl_jupyter import client, ended
 from distdl_jupyter.core.state import State
-from distdl_jupyter.presentation import card, detail, listing, story
+from distdl_jupyter.presentation import card, detail, story
 from distdl_jupyter.presentation.jobrow import JobRow
 from distdl_jupyter.presentation.schema import JobDetail
 from distdl_jupyter.reading import Outline
@@ -68,7 +68,7 @@ def _has_words(row: JobRow, words: str) -> bool:
 def _row(job: client.Job) -> JobRow:
     reading = Outline(job.folder)
     reading.catch_up()
-    return listing.job_row(reading.view, reading.spec, time.time())
+    return ended.listed(job.folder, reading.view, reading.spec).row
 
 
 class JobById(Handler):
@@ -87,7 +87,7 @@ class JobById(Handler):
 
 
 def _detail(reading: Reading) -> JobDetail:
-    return detail.detail(reading.view, reading.spec, time.time())
+    return detail.detail(reading.view, reading.spec, time.time(), has_checkpoints=reading.has_checkpoints)
 
 
 class CancelJob(Handler):

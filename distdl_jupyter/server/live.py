@@ -142,7 +142,7 @@ class LiveJob:
 
     def _state(self, now: float) -> Told:
         view = self._reading.view
-        shown = card.card(view, now)
+        shown = card.card(view, now, has_checkpoints=self._reading.has_checkpoints)
         ranks = tuple(detail.rank_row(rank) for rank in view.ranks)
         data = plain(JobMessage(self.id, shown, curve.metrics(view), ranks, key="", type="job"))
         timeless = {**data, "card": {**data["card"], "now": 0, "left": None}}

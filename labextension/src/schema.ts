@@ -707,6 +707,13 @@ export interface components {
             has_metrics: boolean;
             cost: components["schemas"]["Cost"] | null;
             staging: components["schemas"]["StagingBar"][];
+            restarts: components["schemas"]["Restart"][];
+            max_restarts: number;
+            stall: components["schemas"]["Stall"] | null;
+            stacks: components["schemas"]["StacksTaken"][];
+            can_ask_stacks: boolean;
+            resumed_from: string;
+            can_resume: boolean;
         };
         /** @description An exception behind another. */
         Cause: {
@@ -1090,6 +1097,9 @@ export interface components {
             failed_rank: number | null;
             notebook: string;
             can_rerun: boolean;
+            can_resume: boolean;
+            restarts: number;
+            stalled: boolean;
         };
         /** @description What to tell of one job besides its card. */
         JobWish: {
@@ -1334,6 +1344,12 @@ export interface components {
             highs: (number | null)[];
             times: number[];
         };
+        /** @description One restart of all ranks: when, after what, and which rank had failed (None: the job as a whole). */
+        Restart: {
+            t: number;
+            reason: string;
+            rank: number | null;
+        };
         /** @description What came of a job; ``ok`` is None while it lives. ``values`` are short forms of what each rank returned. */
         Result: {
             /** @enum {string} */
@@ -1361,6 +1377,13 @@ export interface components {
             label: string;
             value: string;
         };
+        /** @description Stacks that can be asked for by ``number``. */
+        StacksTaken: {
+            number: number;
+            t: number;
+            /** @enum {string} */
+            why: "asked" | "stall" | "hang" | "time";
+        };
         /** @description A data source on its way to the node ``host``, or to ``nodes`` nodes in sum (``host`` ""): bytes and files. ``cached`` bytes of ``done`` were on the disks already. */
         StagingBar: {
             source: string;
@@ -1371,6 +1394,12 @@ export interface components {
             files: number;
             of: number;
             cached: number;
+        };
+        /** @description A job that makes no progress ``since`` then; ``ranks`` differ from the others, ``text`` is one sentence. */
+        Stall: {
+            since: number;
+            ranks: number[];
+            text: string;
         };
         /** @description A stop in progress: the signal sent last, when the next comes; ``places`` are the last few ranks left. */
         Stop: {
@@ -1510,10 +1539,13 @@ export type Plugin = components['schemas']['Plugin'];
 export type PluginList = components['schemas']['PluginList'];
 export type RankRow = components['schemas']['RankRow'];
 export type RankSeries = components['schemas']['RankSeries'];
+export type Restart = components['schemas']['Restart'];
 export type Result = components['schemas']['Result'];
 export type ScaleCluster = components['schemas']['ScaleCluster'];
 export type SpecRow = components['schemas']['SpecRow'];
+export type StacksTaken = components['schemas']['StacksTaken'];
 export type StagingBar = components['schemas']['StagingBar'];
+export type Stall = components['schemas']['Stall'];
 export type Stop = components['schemas']['Stop'];
 export type Subscription = components['schemas']['Subscription'];
 export type VmSizeList = components['schemas']['VmSizeList'];
