@@ -139,10 +139,12 @@ class LocalCluster(Cluster):
         return run
 
     def sweep(self, job_id: str, handle: dict[str, Any]) -> list[int]:
-        """Kill every process here that carries the job's mark; its view of the data goes too, the cache stays."""
+        """Kill every process here that carries the job's mark; its pipes and view of the data go, the cache stays."""
         from distdl_jupyter.clusters import processes, stagers
+        from distdl_jupyter.host import runfolder
 
         found = processes.kill_all(job_id)
+        runfolder.sweep(job_id)
         stagers.forget(job_id)
         return found
 

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from abc import abstractmethod
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters import forking, identity, processes, stagers
@@ -22,6 +19,7 @@ from distdl_jupyter.clusters.base import Context, Exit, Remark, Run, Start, Stre
 from distdl_jupyter.clusters.forking import Program
 from distdl_jupyter.clusters.readiness import await_line
 from distdl_jupyter.core.errors import LaunchFailed
+from distdl_jupyter.host import runfolder
 from distdl_jupyter.worker import learning
 
 if TYPE_CHECKING:
@@ -52,8 +50,8 @@ class LocalRun(Run):
         self._services: list[Process] = []
         self._streams: list[Stream] = []
         self._oom = processes.oom_counters()
-        self._pipes = Path(tempfile.mkdtemp(prefix="distdl-"))
-        self._lifeline = self._fifo("alive", os.O_RDWR)
+        self._pipes = runfolder.make(spec.id)
+        self._lifeline = runfolder.lifeline(self._pipes)
 
     @property
     def streams(self) -> tuple[Stream, ...]:
@@ -147,7 +145,7 @@ class LocalRun(Run):
         return {"pids": self._roots(), "services": [service.pid for service in self._services]}
 
     def close(self) -> None:
-        """End the services and remove the named pipes."""
+        """End the services and remove the named pipes, also those of runs that died."""
         for service in self._services:
             if service.stdin is not None:
                 service.stdin.close()
@@ -157,7 +155,8 @@ class LocalRun(Run):
             with contextlib.suppress(OSError):
                 os.close(stream.fd)
         os.close(self._lifeline)
-        shutil.rmtree(self._pipes, ignore_errors=True)
+        runfolder.remove(self._pipes)
+        runfolder.sweep()
         self._ports.release()
         if self._data:
             stagers.forget(self._spec.id)

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter.host import processes, workplace
+from distdl_jupyter.host import processes, runfolder, workplace
 from distdl_jupyter.host.channels import Channels
 from distdl_jupyter.host.children import Child, Children, Wanted
 from distdl_jupyter.host.pipes import Pipes
@@ -36,7 +35,7 @@ class Job:
         self.name = name
         self.place = place
         self.base = base
-        self.pipes = Pipes()
+        self.pipes = Pipes(name)
         self._channels = channels
         self._children = Children(channels)
         self._spared = {*spared, os.getpid()}
@@ -165,7 +164,6 @@ class Job:
     def clear(self, remove: Callable[[Path], None] | None) -> None:
         """Remove the private folder and, with ``remove``, the copied one."""
         self.pipes.close()
-        shutil.rmtree(self.pipes.folder, ignore_errors=True)
         workplace.forget_data(self.name, self.base)
         if self.place.copied and remove is not None:
             remove(self.place.folder)
@@ -181,6 +179,7 @@ def sweep(name: str, base: str) -> int:
         return processes.descendants(processes.marked(living, marks), living)
 
     found = processes.kill_all(left)
+    runfolder.sweep(name)
     for folder in list(workplace.of_job(name, base)):
         workplace.abandon(folder)
     workplace.forget_data(name, base)

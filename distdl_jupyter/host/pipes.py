@@ -1,28 +1,27 @@
 """The agent's private folder on this host: named pipes of the ranks, the lifeline, the socket of the relay.
 
 Ranks that a launcher starts connect their output to the named pipes; every rank watches the lifeline ``alive``, which
-ends when the agent does. The folder's path is short, because a socket's path has at most 107 bytes (unix(7)).
+ends when the agent does.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
+from distdl_jupyter.host import runfolder
+
 SOCKET = "shell"
-_LONGEST = 107
 
 
 class Pipes:
-    """The folder; its owner removes it. Raises OSError."""
+    """The folder of a run of the job, until it is closed. Raises OSError."""
 
-    def __init__(self) -> None:
-        self.folder = _short_folder()
-        self._lifeline = self._fifo("alive", os.O_RDWR)
+    def __init__(self, job: str) -> None:
+        self.folder = runfolder.make(job, SOCKET)
+        self._lifeline = runfolder.lifeline(self.folder)
 
     def _fifo(self, name: str, flags: int) -> int:
         path = self.folder / name
@@ -42,13 +41,7 @@ class Pipes:
             json.dump(list(variables), file)
 
     def close(self) -> None:
-        """Let go of the lifeline: ranks that still live end themselves."""
+        """Let go of the lifeline, so that ranks that still live end themselves, and remove the folder."""
         os.close(self._lifeline)
-
-
-def _short_folder() -> Path:
-    folder = Path(tempfile.mkdtemp(prefix="distdl-"))
-    if len(os.fsencode(folder / SOCKET)) <= _LONGEST:
-        return folder
-    folder.rmdir()
-    return Path(tempfile.mkdtemp(prefix="distdl-", dir="/tmp"))
+        runfolder.remove(self.folder)
+        runfolder.sweep()

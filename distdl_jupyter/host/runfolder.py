@@ -1,0 +1,86 @@
+"""A run's private folder in this host's temporary directory: named pipes, above all the lifeline ``alive``.
+
+Whoever made it removes it. When that process was killed the lifeline has neither writer nor reader any more, once the
+ranks have ended too; whoever looks then takes such a folder away. The folder's name holds a short mark of its job, and
+no more: Open MPI puts sockets into it, and a socket's path has at most 107 bytes (unix(7)).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import shutil
+import tempfile
+import time
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+#: The named pipe that the run's owner holds open, and that every rank watches.
+LIFELINE = "alive"
+_LONGEST = 107
+#: Seconds in which a folder may still be without its lifeline because somebody is making it.
+_FRESH = 60.0
+#: Where folders lie whose path would be too long for a socket.
+_SHORT = "/tmp"  # noqa: S108 - mkdtemp makes a folder of its own there
+_NAME = re.compile(r"distdl-[0-9a-f]{8}-[a-z0-9_]{8}")
+
+
+def make(job: str, socket: str = "") -> Path:
+    """Make a folder for a run of the job, which this user alone may enter, short enough for a socket of that name.
+
+    Raises OSError.
+    """
+    folder = _new(job, None)
+    if not socket or len(os.fsencode(folder / socket)) <= _LONGEST:
+        return folder
+    folder.rmdir()
+    return _new(job, _SHORT)
+
+
+def _new(job: str, parent: str | None) -> Path:
+    return Path(tempfile.mkdtemp(prefix=f"distdl-{_mark(job)}-", dir=parent))
+
+
+def lifeline(folder: Path) -> int:
+    """Make the lifeline and return this process's hold on it: until it is closed, or this process ends."""
+    path = folder / LIFELINE
+    os.mkfifo(path, 0o600)
+    return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+
+
+def remove(folder: Path) -> None:
+    """Remove a folder with all that is in it."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def sweep(job: str = "") -> None:
+    """Remove the folders of runs that are dead, of one job or of all of this user's."""
+    for folder in _all(f"distdl-{_mark(job)}-" if job else "distdl-"):
+        with contextlib.suppress(OSError):
+            if (job or time.time() - folder.stat().st_mtime > _FRESH) and _is_abandoned(folder):
+                remove(folder)
+
+
+def _mark(job: str) -> str:
+    return f"{zlib.crc32(job.encode()):08x}"
+
+
+def _all(prefix: str) -> Iterator[Path]:
+    for parent in {tempfile.gettempdir(), _SHORT}:
+        with contextlib.suppress(OSError), os.scandir(parent) as entries:
+            for entry in entries:
+                named = entry.name.startswith(prefix) and _NAME.fullmatch(entry.name)
+                if named and entry.is_dir(follow_symlinks=False):
+                    yield Path(entry.path)
+
+
+def _is_abandoned(folder: Path) -> bool:
+    """Say whether nobody has opened the lifeline any more. One that is not there yet, or not ours, is no proof."""
+    try:
+        os.close(os.open(folder / LIFELINE, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW))
+    except OSError as error:
+        return error.errno == errno.ENXIO  # a named pipe without a reader (fifo(7))
+    return False
