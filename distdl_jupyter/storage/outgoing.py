@@ -8,7 +8,7 @@ position that is stated: a line that has arrived does not arrive twice, whoever 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing
 from datetime import UTC, datetime
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distdl_jupyter.core.data import BlobPlace, blob_place
-from distdl_jupyter.core.events import read_all
+from distdl_jupyter.core.events import batches
 from distdl_jupyter.core.logline import lines_of
 from distdl_jupyter.storage import access
 from distdl_jupyter.storage.failures import told
@@ -24,6 +24,7 @@ from distdl_jupyter.storage.failures import told
 if TYPE_CHECKING:
     from azure.storage.blob import BlobClient, ContainerClient
 
+    from distdl_jupyter.core.logline import LogLine
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.core.store import JobFolder
 
@@ -162,29 +163,49 @@ class _Heeding:
 # the log --------------------------------------------------------------------------------------------
 
 
-def append(blob: BlobClient, text: bytes, stopped: Callable[[], bool] = lambda: False) -> int:
+def append(blob: BlobClient, text: Iterable[bytes], stopped: Callable[[], bool] = lambda: False) -> int:
     """Let an append blob hold ``text``, of which it may hold the beginning already; return the bytes that were added.
 
-    Each append states the position where it must begin: one that had arrived although its answer was lost is refused
-    (412) and not repeated.
+    ``text`` comes in parts and is never held as a whole. Each append states the position where it must begin: one that
+    had arrived although its answer was lost is refused (412) and not repeated.
     """
+    begun = length = _length(blob)
+    end = 0
+    for piece in _pieces(text):
+        begin, end = end, end + len(piece)
+        while True:
+            if stopped():
+                raise Stopped
+            if length >= end:
+                break
+            length = _append_at(blob, length, piece[length - begin :])
+    return max(0, end - begun)
+
+
+def _pieces(text: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the text in pieces as large as one append."""
+    held = bytearray()
+    for part in text:
+        held += part
+        while len(held) >= _APPEND:
+            yield bytes(held[:_APPEND])
+            del held[:_APPEND]
+    if held:
+        yield bytes(held)
+
+
+def _append_at(blob: BlobClient, length: int, piece: bytes) -> int:
+    """Append a piece to a blob of that length and return its new one. Raises HttpResponseError."""
     from azure.core import exceptions
 
-    length = _length(blob)
-    begun = length
-    while length < len(text):
-        if stopped():
-            raise Stopped
-        piece = text[length : length + _APPEND]
-        try:
-            blob.append_block(piece, length=len(piece), appendpos_condition=length, validate_content=True)
-            length += len(piece)
-        except exceptions.HttpResponseError as error:
-            now = _length(blob) if error.status_code == _NOT_THERE else length
-            if now <= length:
-                raise
-            length = now
-    return max(0, len(text) - begun)
+    try:
+        blob.append_block(piece, length=len(piece), appendpos_condition=length, validate_content=True)
+    except exceptions.HttpResponseError as error:
+        now = _length(blob) if error.status_code == _NOT_THERE else length
+        if now <= length:
+            raise
+        return now
+    return length + len(piece)
 
 
 def _length(blob: BlobClient) -> int:
@@ -206,11 +227,13 @@ def _length(blob: BlobClient) -> int:
     return 0
 
 
-def _log(folder: JobFolder) -> bytes:
-    """Return the whole log as text; the same events give the same bytes."""
-    lines = []
-    for line in lines_of(read_all(folder.events)[0]):
-        who = "job" if line.rank is None else str(line.rank)
-        when = datetime.fromtimestamp(line.time, UTC).isoformat(timespec="milliseconds")
-        lines.append(f"{when} [{who}] {line.text}\n")
-    return "".join(lines).encode()
+def _log(folder: JobFolder) -> Iterator[bytes]:
+    """Yield the log as text, some megabytes at a time; the same events give the same bytes."""
+    for found, _ in batches(folder.events):
+        yield "".join(_line(line) for line in lines_of(found)).encode()
+
+
+def _line(line: LogLine) -> str:
+    who = "job" if line.rank is None else str(line.rank)
+    when = datetime.fromtimestamp(line.time, UTC).isoformat(timespec="milliseconds")
+    return f"{when} [{who}] {line.text}\n"

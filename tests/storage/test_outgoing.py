@@ -1,7 +1,9 @@
 """What a job wrote, back in Blob."""
 
+import contextlib
 import dataclasses
 import hashlib
+import tracemalloc
 
 import pytest
 
@@ -83,6 +85,34 @@ def test_a_log_that_has_grown_is_continued(job, container):
     writer.close()
     outgoing.deliver(folder, spec, with_log=True)
     assert container.read(f"runs/{ID}/{outgoing.LOG}").decode().count("\n") == 4
+
+
+def test_a_long_log_goes_in_several_appends_and_is_never_held_as_a_whole(job, container):
+    folder, spec = job
+    writer = EventWriter(folder.events)
+    line = "step of a long training" * 40
+    for _ in range(60):
+        writer.write("log", rank=1, stream="out", text="\n".join([line] * 1000))
+    writer.close()
+    size = folder.events.stat().st_size
+    assert size > 10 * outgoing._APPEND
+    with peak_of_memory() as peak:
+        sent = outgoing.deliver(folder, spec, with_log=True)
+    assert sent.bytes > size
+    assert peak() < size / 2
+    text = container.read(f"runs/{ID}/{outgoing.LOG}")
+    assert text.count(line.encode() + b"\n") == 60_000
+    assert outgoing.deliver(folder, spec, with_log=True).bytes == 0
+
+
+@contextlib.contextmanager
+def peak_of_memory():
+    """Give a function that tells how many bytes Python's objects took at most within the block."""
+    tracemalloc.start()
+    try:
+        yield lambda: tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 def test_links_out_of_the_folder_stay_here(job, tmp_path, container):
