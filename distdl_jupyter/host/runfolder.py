@@ -1,5 +1,8 @@
 """A run's private folder in this host's temporary directory: named pipes, above all the lifeline ``alive``.
 
+On Linux a folder of the same name in shared memory belongs to it: Open MPI's ranks share memory by files, which stay
+there for ever when the ranks are killed (see ``worker.identity``, which tells them of the folder).
+
 Whoever made it removes it. When that process was killed the lifeline has neither writer nor reader any more, once the
 ranks have ended too; whoever looks then takes such a folder away. The folder's name holds a short mark of its job, and
 no more: Open MPI puts sockets into it, and a socket's path has at most 107 bytes (unix(7)).
@@ -23,6 +26,8 @@ LIFELINE = "alive"
 _LONGEST = 107
 #: Seconds in which a folder may still be without its lifeline because somebody is making it.
 _FRESH = 60.0
+#: Shared memory; the folder there has the name of one that mkdtemp made.
+_SHARED = Path("/dev/shm")  # noqa: S108 - as below
 #: Where folders lie whose path would be too long for a socket.
 _SHORT = "/tmp"  # noqa: S108 - mkdtemp makes a folder of its own there
 _NAME = re.compile(r"distdl-[0-9a-f]{8}-[a-z0-9_]{8}")
@@ -34,10 +39,12 @@ def make(job: str, socket: str = "") -> Path:
     Raises OSError.
     """
     folder = _new(job, None)
-    if not socket or len(os.fsencode(folder / socket)) <= _LONGEST:
-        return folder
-    folder.rmdir()
-    return _new(job, _SHORT)
+    if socket and len(os.fsencode(folder / socket)) > _LONGEST:
+        folder.rmdir()
+        folder = _new(job, _SHORT)
+    with contextlib.suppress(OSError):
+        (_SHARED / folder.name).mkdir(mode=0o700)
+    return folder
 
 
 def _new(job: str, parent: str | None) -> Path:
@@ -52,8 +59,9 @@ def lifeline(folder: Path) -> int:
 
 
 def remove(folder: Path) -> None:
-    """Remove a folder with all that is in it."""
-    shutil.rmtree(folder, ignore_errors=True)
+    """Remove a folder with all that is in it, and first its part in shared memory: without the folder nobody looks."""
+    for path in (_SHARED / folder.name, folder):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def sweep(job: str = "") -> None:

@@ -63,6 +63,7 @@ def identify(environment: MutableMapping[str, str]) -> Identity:
     if "DISTDL_RANK" not in environment:
         environment.update(_derived(environment))
         environment.update(_own_variables(pipes, int(environment["DISTDL_RANK"])))
+        environment.update({**_shared_memory(pipes), **environment})
     rank, size = _number(environment, "DISTDL_RANK", 0), _number(environment, "DISTDL_WORLD_SIZE", 1)
     return Identity(
         rank=rank,
@@ -111,6 +112,20 @@ def _own_variables(pipes: Path | None, rank: int) -> dict[str, str]:
     except (OSError, ValueError, IndexError):
         return {}
     return {str(name): str(value) for name, value in own.items()}
+
+
+def _shared_memory(pipes: Path | None) -> dict[str, str]:
+    """Return where Open MPI keeps the files by which ranks share memory: the folder that goes when the run has ended.
+
+    4.1 knows the setting under the name of ``vader``, 5.0 under that of ``sm``.
+    """
+    folder = Path("/dev/shm") / pipes.name if pipes is not None else None  # noqa: S108 - made by the run, checked here
+    try:
+        if folder is None or folder.stat().st_uid != os.getuid():
+            return {}
+    except OSError:
+        return {}
+    return {f"OMPI_MCA_btl_{name}_backing_directory": str(folder) for name in ("sm", "vader")}
 
 
 def _number(environment: Mapping[str, str], name: str, default: int) -> int:

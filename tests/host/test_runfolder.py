@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 
 import pytest
 
@@ -40,6 +41,8 @@ def held():
         process.kill()
         process.wait()
         process.stdout.close()
+    for job in (JOB, OTHER):
+        runfolder.sweep(job)
 
 
 def test_the_folder_of_a_killed_run_goes_and_that_of_a_living_one_stays(held):
@@ -51,6 +54,9 @@ def test_the_folder_of_a_killed_run_goes_and_that_of_a_living_one_stays(held):
     runfolder.sweep(JOB)
     assert [os.path.exists(path) for path in (dead, living, other)] == [False, True, True]
     assert os.stat(living).st_mode & 0o777 == 0o700
+    shared = [Path("/dev/shm", Path(path).name) for path in (dead, living)]
+    if shared[0].parent.exists():
+        assert [path.exists() for path in shared] == [False, True]
 
 
 def test_what_other_jobs_left_is_taken_away_when_it_is_not_new(held):

@@ -1,0 +1,99 @@
+"""Jobs to hurt, and what of them is in this machine: supervisor, guardian, files they hold, numbers they printed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import types
+from pathlib import Path
+
+import psutil
+
+from distdl_jupyter import client
+
+#: Where a job can leave something outside of its folder.
+SHARED = ("/dev/shm/", "/tmp/")
+#: Every backend of the package that needs neither TensorFlow nor Ray, with its number of ranks.
+BACKENDS = {"plain": 1, "torch": 2, "horovod-gloo": 2, "horovod-mpi": 2}
+
+
+def train(backend, steps=100_000, pause=0.0):
+    """Print a number in every step; with more than one rank all of them meet in every step."""
+    import time
+
+    meet = None
+    if backend == "torch":
+        import torch
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        meet = lambda: dist.all_reduce(torch.ones(3))  # noqa: E731 - one line travels better
+    elif backend != "plain":
+        import horovod.torch as hvd
+        import torch
+
+        hvd.init()
+        meet = lambda: hvd.allreduce(torch.ones(3))  # noqa: E731
+    for step in range(steps):
+        if meet is not None:
+            meet()
+        print(f"line {step}", flush=True)
+        time.sleep(pause)
+
+
+def submit(function, *args, **options):
+    """Submit a function as a notebook's own: as one of this package it would take all tests along."""
+    return client.submit(as_of_a_notebook(function), args, **options)
+
+
+def as_of_a_notebook(function):
+    own = types.FunctionType(function.__code__, {"__name__": "__main__"}, function.__name__)
+    own.__module__, own.__qualname__ = "__main__", function.__name__
+    own.__defaults__ = function.__defaults__
+    return own
+
+
+def start(backend, function=train, args=None, **options):
+    """Start a job of this backend with the ranks that it usually has here."""
+    count = options.pop("process_count_per_node", BACKENDS[backend])
+    given = (backend,) if args is None else args
+    return submit(function, *given, distributed_backend=backend, process_count_per_node=count, **options)
+
+
+def supervisor_of(job):
+    """Return the process of a job's supervisor, None where there is none."""
+    for process in psutil.process_iter(["cmdline", "ppid"]):
+        line = process.info["cmdline"] or []
+        if "distdl_jupyter.supervisor" in line and str(job.folder.path) in line:
+            with contextlib.suppress(psutil.Error):
+                if psutil.Process(process.info["ppid"]).cmdline() != line:  # the guardian is the supervisor's own fork
+                    return process
+    return None
+
+
+def guardians_of(supervisor):
+    """Return the supervisor's own forks."""
+    with contextlib.suppress(psutil.Error):
+        line = supervisor.cmdline()
+        return [child for child in supervisor.children() if child.cmdline() == line]
+    return []
+
+
+def shared_files(pids):
+    """Return the files outside of job folders that these processes have open or mapped."""
+    found = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+                found.add(line.split(maxsplit=5)[5] if line.count(" ") >= 5 and "/" in line else "")
+            for entry in Path(f"/proc/{pid}/fd").iterdir():
+                with contextlib.suppress(OSError):
+                    found.add(os.readlink(entry))
+    return {path for path in found if path.startswith(SHARED) and "distdl-ports" not in path and "pytest-" not in path}
+
+
+def numbers(job, rank):
+    """Return the numbers of the lines that a rank has printed, as the job's log has them."""
+    lines = (re.fullmatch(r"line (\d+)", line.text) for line in job.logs(rank))
+    return [int(line[1]) for line in lines if line]

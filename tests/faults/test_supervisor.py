@@ -1,0 +1,79 @@
+"""A supervisor that is killed at any moment, alone or with its guardian: the job is lost and nothing else is."""
+
+import contextlib
+import os
+import random
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from distdl_jupyter import JobFailed
+from distdl_jupyter.clusters import processes
+from distdl_jupyter.core.state import State
+from tests.conftest import until_gone, wait_for
+from tests.faults import jobs
+from tests.faults.frame import few_or_all
+
+pytestmark = [pytest.mark.timeout(900), pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="Linux")]
+
+#: Seconds after the submit; a job takes about four seconds to meet, and the early moments are the delicate ones.
+SPANS = ((0.0, 0.1), (0.1, 0.4), (0.4, 1.0), (1.0, 2.0), (2.0, 4.0), (4.0, 7.0))
+#: Seconds from the next look at the job to its end.
+PROMISED = 10.0
+
+
+@pytest.fixture
+def chance():
+    seed = int(os.environ.get("DISTDL_TEST_SEED", random.randrange(2**32)))
+    print(f"DISTDL_TEST_SEED={seed} repeats these moments")
+    return random.Random(seed)
+
+
+def kill(job, *, guardian):
+    """Kill a job's supervisor, with its guardian at the same moment; return what files the job held."""
+    supervisor = jobs.supervisor_of(job)
+    guardians = jobs.guardians_of(supervisor) if guardian else []
+    held = jobs.shared_files([supervisor.pid, *processes.marked(job.id)])
+    for process in (*guardians, supervisor):
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    return held
+
+
+def is_lost(job, held, told):
+    """The promise: lost within 10 s of the next look, no process, no file left, the log whole."""
+    looked = time.monotonic()
+    wait_for(lambda: job.state.ended, 60, f"the end of the job, {told}")
+    assert time.monotonic() - looked < PROMISED, told
+    assert job.state is State.LOST, told
+    assert not until_gone(job.id, PROMISED), told
+    for rank in range(job.spec.process_count):
+        seen = jobs.numbers(job, rank)
+        assert seen == list(range(len(seen))), f"rank {rank}: lines are missing, {told}"
+    with pytest.raises(JobFailed, match="is lost"):
+        job.result()
+    left = [path for path in held if os.path.exists(path)]
+    assert not left, told
+
+
+@pytest.mark.fault("supervisor", "lost within 10 s of the next look, ranks and their files gone, log whole")
+def test_a_supervisor_killed_at_random_moments(chance, injected):
+    backends = list(jobs.BACKENDS)
+    for turn in range(few_or_all(6, 50)):
+        backend, guardian = backends[turn % len(backends)], chance.random() < 0.4
+        moment = chance.uniform(*SPANS[turn % len(SPANS)])
+        job = jobs.start(backend)
+        time.sleep(moment)
+        is_lost(job, kill(job, guardian=guardian), f"{backend}, {moment:.4f} s after submit, guardian too: {guardian}")
+        injected()
+
+
+@pytest.mark.fault("supervisor", "lost within 10 s of the next look, ranks and their files gone, log whole")
+@pytest.mark.parametrize("backend", ["plain", "torch", "horovod-gloo", "horovod-mpi"])
+@pytest.mark.parametrize("guardian", [False, pytest.param(True, marks=pytest.mark.thorough)])
+def test_a_supervisor_killed_in_the_middle_of_training(backend, guardian):
+    job = jobs.start(backend)
+    wait_for(lambda: all(jobs.numbers(job, rank) for rank in range(job.spec.process_count)), what="the training")
+    is_lost(job, kill(job, guardian=guardian), backend)
