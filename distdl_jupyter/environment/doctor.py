@@ -84,7 +84,12 @@ def _torch(seen: Environment) -> Row:
     if found.torch_version:
         return Row("torch", "ok", f"{found.torch_version} ({_cuda(found.torch_cuda)})")
     if "No module named 'torch'" in found.torch_error:
-        return Row("torch", "fail", "not installed", "Run `pip install 'distdl-jupyter[torch]'`.")
+        return Row(
+            "torch",
+            "absent" if _tensorflow_version() else "fail",
+            "not installed",
+            "Run `pip install 'distdl-jupyter[torch]'`.",
+        )
     return Row("torch", "fail", found.torch_error, "Run `pip install --force-reinstall torch`.")
 
 
@@ -186,7 +191,7 @@ def _jobs_disk(seen: Environment) -> Row:
 def _frameworks() -> list[Row]:
     """Say what is here of the frameworks that few need: nothing is said of those that are not installed."""
     rows = []
-    if tensorflow := _version("tensorflow", "tensorflow-cpu", "tensorflow-macos"):
+    if tensorflow := _tensorflow_version():
         keras = _version("tf-keras")
         rows.append(
             Row("TensorFlow", "ok", f"{tensorflow} (tf-keras {keras})")
@@ -197,6 +202,10 @@ def _frameworks() -> list[Row]:
     if ray := _version("ray"):
         rows.append(Row("Ray", "ok", ray))
     return rows
+
+
+def _tensorflow_version() -> str:
+    return _version("tensorflow", "tensorflow-cpu", "tensorflow-macos")
 
 
 def _version(*names: str) -> str:

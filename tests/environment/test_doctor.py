@@ -66,7 +66,6 @@ def test_a_good_environment_has_no_red_row_though_it_has_no_gpu() -> None:
     ("name", "changes", "status", "value", "remedy"),
     [
         ("Python", {"python": "3.10.13"}, "fail", "3.10.13", "3.11"),
-        ("torch", {"inspection": NO_TORCH}, "fail", "not installed", "pip install 'distdl-jupyter[torch]'"),
         ("torch", {"inspection": Inspection(torch_error="OSError: libc10.so")}, "fail", "libc10", "--force-reinstall"),
         ("Horovod", {"inspection": NO_HOROVOD}, "fail", "not installed", "`distdl install horovod`"),
         ("Horovod", {"inspection": BROKEN}, "fail", "undefined symbol", "`distdl install horovod`"),
@@ -101,11 +100,25 @@ def test_each_finding_has_its_status_and_remedy(
     assert bool(found.remedy) == bool(remedy)
 
 
+@pytest.mark.parametrize(("installed", "status"), [(["tensorflow-cpu"], "absent"), ([], "fail")])
+def test_torch_is_not_missed_where_tensorflow_is_installed(
+    installed: list[str], status: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in installed:
+        made = tmp_path / f"{name.replace('-', '_')}-2.21.0.dist-info"
+        made.mkdir()
+        (made / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 2.21.0\n")
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    found = row("torch", inspection=NO_TORCH)
+    assert found.status == status
+    assert "pip install 'distdl-jupyter[torch]'" in found.remedy
+
+
 def test_whatever_is_red_says_how_to_mend_it() -> None:
     worst = dataclasses.replace(
         GOOD,
         python="3.9.1",
-        inspection=NO_TORCH,
+        inspection=dataclasses.replace(NO_TORCH, torch_error="OSError: libc10.so"),
         mpi=None,
         jupyterlab="",
         ipywidgets="",
