@@ -23,11 +23,14 @@ if TYPE_CHECKING:
 
     from distdl_jupyter.core.failure import Failure
     from distdl_jupyter.core.logline import LogLine
+    from distdl_jupyter.core.rank import RankView
     from distdl_jupyter.core.store import JobFolder
     from distdl_jupyter.core.view import JobView
 
 #: Bytes of a log's end in which a rank's last lines are looked for.
 _END = 16 * 1024 * 1024
+#: Signals by which a job's stop ends its ranks.
+_STOPS = ("INT", "TERM", "KILL")
 
 
 def values(folder: JobFolder, view: JobView) -> list[Any]:
@@ -63,13 +66,25 @@ def job_failed(folder: JobFolder, view: JobView) -> JobFailed:
         f"Rank {failure.rank} of {view.process_count} failed first: {failure.what}{_place(failure)}.{_memory(failure)}",
         job_id=view.id,
         rank=failure.rank,
-        exit_code=rank.code,
-        signal=rank.signal,
+        **_ending(rank),
         error=failure.error,
         traceback=str((failure.error or {}).get("traceback", "")) or _last_lines(folder, failure.rank),
         others=_others(failure, view.process_count),
         hint=str((failure.error or {}).get("hint", "")),
     )
+
+
+def _ending(rank: RankView) -> dict[str, Any]:
+    """Return how the rank's process ended: ``exit_code``, ``signal``.
+
+    A rank that has told its error and is then slow to go, because a library waits for the other ranks, is ended by the
+    job's own stop. That signal is not how it failed; the code is the one that it was about to end with.
+    """
+    if not rank.error or rank.signal not in _STOPS:
+        return {"exit_code": rank.code, "signal": rank.signal}
+    said = str(rank.error.get("message", ""))
+    asked = rank.error.get("type") == "SystemExit" and said.isdecimal()
+    return {"exit_code": int(said) if asked else 1, "signal": None}
 
 
 def _place(failure: Failure) -> str:
@@ -118,15 +133,23 @@ def _others(failure: Failure, process_count: int) -> tuple[str, ...]:
 
 
 def metrics_frame(folder: JobFolder) -> pd.DataFrame:
-    """Return one row per report: ``rank``, ``step``, ``time`` (UTC), and a column a metric (NaN: not reported)."""
+    """Return one row per report: ``rank``, ``step``, ``time`` (UTC), and a column a metric (NaN: not reported).
+
+    A job that was restarted has ``attempt`` besides, from 0: what an attempt reports again stands there twice.
+    """
     import pandas as pd
 
     rows: list[dict[str, Any]] = []
+    attempt = 0
     for batch, _ in events.batches(folder.events):
         for event in batch:
+            attempt += event["type"] == "restart"
             if event["type"] == "metric":
                 numbers = {name: events.number_from_json(v) for name, v in event["values"].items()}
-                rows.append({"rank": event["rank"], "step": event["step"], "time": event["t"], **numbers})
-    frame = pd.DataFrame(rows, columns=None if rows else ["rank", "step", "time"])
+                own = {"rank": event["rank"], "step": event["step"], "time": event["t"], "attempt": attempt}
+                rows.append({**own, **numbers})
+    frame = pd.DataFrame(rows, columns=None if rows else ["rank", "step", "time", "attempt"])
+    if not attempt:
+        frame = frame.drop(columns="attempt")
     frame["time"] = pd.to_datetime(frame["time"], unit="s", utc=True)
     return frame

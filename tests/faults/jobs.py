@@ -72,6 +72,13 @@ def supervisor_of(job):
     return None
 
 
+def found_supervisor_of(job):
+    """Return the process of the supervisor of a job that was just submitted."""
+    process = supervisor_of(job)
+    assert process is not None, f"{job} has no supervisor: {job.folder.supervisor_log.read_text()[-2000:]}"
+    return process
+
+
 def guardians_of(supervisor):
     """Return the supervisor's own forks."""
     with contextlib.suppress(psutil.Error):

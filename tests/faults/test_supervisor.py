@@ -33,7 +33,7 @@ def chance():
 
 def kill(job, *, guardian):
     """Kill a job's supervisor, with its guardian at the same moment; return what files the job held."""
-    supervisor = jobs.supervisor_of(job)
+    supervisor = jobs.found_supervisor_of(job)
     guardians = jobs.guardians_of(supervisor) if guardian else []
     held = jobs.shared_files([supervisor.pid, *processes.marked(job.id)])
     for process in (*guardians, supervisor):
