@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.view import JobView
     from distdl_jupyter.presentation.jobrow import JobRow
     from distdl_jupyter.presentation.jobtable import JobTable
+    from distdl_jupyter.presentation.stacktable import StacksShown
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -159,11 +160,22 @@ class Job:
 
         Raises JobNotRunning when no rank has begun yet or the job has ended.
         """
-        view = self.view()
-        if view.state.ended or all(rank.status == "waiting" for rank in view.ranks):
-            raise JobNotRunning(f"Job {self.id} has no rank that runs; there are no stacks to take.",
-                                hint=f"It is {view.state.value}.")  # fmt: skip
-        control.request(self.folder.control, "stacks")
+        from distdl_jupyter import standstill
+
+        standstill.ask(self.folder, self.view())
+
+    def stacks(self, timeout: float = 10.0, *, kept: bool = False, number: int | None = None) -> StacksShown:
+        """Return where all threads of all ranks stand now, side by side: the ranks that differ first.
+
+        The ranks go on undisturbed, also those that are stuck in a library. Of a job that has ended, and with
+        ``kept``, those that were taken last are returned, or those with the ``number``. Raises JobNotRunning when no
+        rank runs and none are kept, TimeoutError after ``timeout`` seconds.
+        """
+        from distdl_jupyter import standstill
+
+        if kept or number is not None:
+            return standstill.kept(self.folder, number)
+        return standstill.take(self.folder, self.view, timeout)
 
     def rerun(self) -> Job:
         """Start the same job once more, with the code and the values that travelled then; return the new handle.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import registry
 from distdl_jupyter._version import __version__
-from distdl_jupyter.cli import azure, batchai, clusters, vm_sizes, warm
+from distdl_jupyter.cli import azure, batchai, clusters, stacks, vm_sizes, warm
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobNotFound, JobNotRunning
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.words import clock, duration, number, plural, processes, short_id
@@ -76,6 +76,17 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("id", help="the job's id, or its last part")
     one.add_argument("--now", action="store_true", help="KILL at once")
     one.add_argument("--no-wait", action="store_true", help="return when the request is placed")
+
+    stacks.add_to(commands, _find)
+
+    one = _command(commands, "resume", _resume, "go on from the checkpoints of an ended job, as a new job")
+    one.add_argument("id", help="the job's id, or its last part")
+    one.add_argument("-N", "--node-count", type=int, help="nodes (default: as before)")
+    one.add_argument("-p", "--process-count-per-node", type=_count_or_auto, metavar="N|auto",
+                     help="processes on each node (default: as before)")  # fmt: skip
+    one.add_argument("--max-run-duration-seconds", type=float, metavar="S", help="stop the job after S seconds")
+    one.add_argument("--max-restarts", type=int, metavar="N", help="start the ranks anew up to N times after a failure")
+    one.add_argument("-f", "--follow", action="store_true", help="print the log until the job has ended")
 
     one = _command(commands, "rm", _rm, "delete ended jobs with their logs and values")
     one.add_argument("id", nargs="+", help="the jobs' ids, or their last parts")
@@ -161,6 +172,8 @@ def _show(chosen: argparse.Namespace) -> int:
     print(f"{view.name}  {view.id}  {view.state.value}")
     if view.reason:
         print(view.reason)
+    if view.stall is not None and not view.state.ended:
+        print(f"{view.stall.text} distdl stacks {short_id(view.id)} shows where the ranks stand.")
     print(f"{view.compute_target}, {processes(view.node_count, view.process_count_per_node)}, "
           f"{view.distributed_backend}, {duration(view.elapsed(time.time()))}")  # fmt: skip
     if view.price_per_hour is not None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.core.store import JobFolder
+    from distdl_jupyter.host.stacks import Answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,9 +205,13 @@ class Run(ABC):
         """Ask every rank for the stacks of its threads, without waiting; a rank that cannot answer is left alone."""
         return
 
-    def stacks(self) -> dict[int, str]:
-        """Return what ranks have answered since they were asked, as ``faulthandler`` writes it; may be part of it."""
+    def stacks(self) -> Mapping[int, Answer]:
+        """Return what ranks have answered since the last call, each once: its stacks, or why it gives none."""
         return {}
+
+    def no_stacks(self) -> str:
+        """Return why ranks of this kind of cluster cannot be asked, one sentence; "" when they can."""
+        return "This kind of cluster has no way to ask its ranks."
 
     def overheard(self, text: str) -> None:
         """Hear what the launcher or a service printed (streams with rank None)."""

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.plan import Placement, Plan, RankPlace, Service
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.host.ports import Ports
+    from distdl_jupyter.host.stacks import Answer, Asking
 
 _SERVICE_PATIENCE = 60.0
 _SIGNALS = {"INT": signal.SIGINT, "TERM": signal.SIGTERM, "KILL": signal.SIGKILL}
@@ -50,6 +51,7 @@ class LocalRun(Run):
         self._services: list[Process] = []
         self._streams: list[Stream] = []
         self._oom = processes.oom_counters()
+        self._asked: Asking | None = None
         self._pipes = runfolder.make(spec.id)
         self._lifeline = runfolder.lifeline(self._pipes)
 
@@ -134,6 +136,20 @@ class LocalRun(Run):
             self._interrupt()
         else:
             processes.send(self.alive(), _SIGNALS[name])
+
+    def ask_stacks(self) -> None:
+        """Signal every rank that can answer."""
+        from distdl_jupyter.host import stacks
+
+        self._asked = stacks.Asking(self._pipes, (place.rank for place in self._placement.ranks))
+
+    def stacks(self) -> Mapping[int, Answer]:
+        """Return what ranks have answered since the last call."""
+        return {} if self._asked is None else self._asked.answers()
+
+    def no_stacks(self) -> str:
+        """Return "": ranks on this machine can be asked."""
+        return ""
 
     def _interrupt(self) -> None:
         for pid in self._roots():

@@ -31,7 +31,7 @@ result     ``rank``, ``ok``, ``repr``, ``error`` (see worker.failure)
 restart    ``reason``, ``rank`` (the one that failed first): all ranks begin anew
 stall      ``since`` (epoch seconds; None: it goes on again), ``ranks`` (those that differ), ``text``
 stacks     ``number``, ``why`` (asked, stall, hang, time), ``ranks``, ``missing``; their text is a file (core.stacks)
-stop       ``signal`` ("" while nothing was sent), ``by`` (user, failure, time, end), ``next``, ``next_in``,
+stop       ``signal`` ("" while nothing was sent), ``by`` (user, failure, time, hang, end), ``next``, ``next_in``,
            ``kill_in`` (seconds), ``remaining`` (list of ranks)
 =========  ==================================================================================================
 What a rank's kept output brought (see ``clusters.base.Stream``) carries ``at``, the bytes of that output up to there.

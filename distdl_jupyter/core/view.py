@@ -218,7 +218,7 @@ class JobView:
     @property
     def by_request(self) -> bool:
         """Whether the stop was asked for (then ranks that end are no failure)."""
-        return self.stop is not None and self.stop.by in ("user", "time")
+        return self.stop is not None and self.stop.by in ("user", "time", "hang")
 
     @property
     def restart_count(self) -> int:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.client import Job
     from distdl_jupyter.core.logline import LogLine
     from distdl_jupyter.places import Checks, Places
+    from distdl_jupyter.presentation.stacktable import StacksShown
 
 _TAIL = 200
 #: Jobs that a list shows when not all are asked for.
@@ -38,6 +39,7 @@ class LineMagics:
             "dist_jobs": _magic(_jobs_parser(), self._jobs),
             "dist_attach": _magic(_attach_parser(), self._attach),
             "dist_logs": _magic(_logs_parser(), self._logs),
+            "dist_stacks": _magic(_stacks_parser(), self._stacks),
             "dist_cancel": _magic(_cancel_parser(), self._cancel),
             "dist_clusters": _magic(_clusters_parser(), self._clusters),
             "dist_config": _magic(_config_parser(), self._config),
@@ -66,6 +68,12 @@ class LineMagics:
             _say(f"{plural(left_out, 'earlier line')} left out; --tail 0 prints all")
         for line in job.logs(chosen.rank, follow=chosen.follow, tail=tail):
             _say(_line(line, many=many))
+
+    def _stacks(self, chosen: argparse.Namespace) -> StacksShown:
+        job = self._session.job(chosen.id)
+        if chosen.kept is None:
+            return job.stacks()
+        return job.stacks(kept=True, number=chosen.kept or None)
 
     def _cancel(self, chosen: argparse.Namespace) -> None:
         job = self._session.job(chosen.id)
@@ -125,6 +133,14 @@ def _logs_parser() -> Parser:
         "--tail", type=int, metavar="N", default=_TAIL, help=f"The last N lines; 0: all (default {_TAIL})."
     )
     parser.add_argument("-f", "--follow", action="store_true", help="Go on until the job has ended.")
+    return parser
+
+
+def _stacks_parser() -> Parser:
+    text = "Show where all ranks of a job stand, side by side: what the stuck one does, and what the others wait for."
+    parser = _with_id(Parser("%dist_stacks", text, places=" [ID]"))
+    parser.add_argument("--kept", nargs="?", type=int, const=0, metavar="N",
+                        help="Ask nobody, show what was taken last, or those with this number.")  # fmt: skip
     return parser
 
 

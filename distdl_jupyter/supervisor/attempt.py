@@ -13,6 +13,7 @@ from distdl_jupyter.core.failure import crashed_at_the_end, has_failed
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.words import duration, plural
 from distdl_jupyter.supervisor import stopping, telling
+from distdl_jupyter.supervisor.lookout import Lookout
 from distdl_jupyter.supervisor.pump import Pump
 
 if TYPE_CHECKING:
@@ -61,10 +62,11 @@ class Attempt:
         self._pump = Pump(run.streams, nonce, ledger)
         self._pump.watch(wake)
         ledger.overheard = run.overheard
+        self._lookout = Lookout(run, ledger)
         self._living = {rank.rank for rank in ledger.view.ranks if rank.status != "ended"}
         self._all_greeted_at: float | None = None
         self._stopper: stopping.Stopper | None = None
-        #: Why it was stopped: user, time, failure, or "" while it was not; and a sentence for it.
+        #: Why it was stopped: user, time, hang, failure, or "" while it was not; and a sentence for it.
         self.stopped_by = ""
         self.reason = ""
 
@@ -84,6 +86,8 @@ class Attempt:
             self._follow_phases()
             self._obey()
             self._keep_time()
+            self._notice_hang()
+            self._notice_deletion()
             self._notice_failure()
             self._tick_stopper()
             self._ledger.tick()
@@ -133,16 +137,32 @@ class Attempt:
         for wish in self._inbox.take():
             if wish["type"] == "cancel":
                 self.stop("user", now=bool(wish.get("now")))
+            elif wish["type"] == "stacks":
+                self._lookout.ask("asked")
 
     def _keep_time(self) -> None:
         if self._ledger.view.state is State.QUEUED:
             self._clock.restart()  # waiting for a turn is no running
         limit = self._spec.max_run_duration_seconds
-        if limit is not None and self._stopper is None and self._clock.seconds > limit:
+        over = limit is not None and self._stopper is None and self._clock.seconds > limit
+        if limit is not None and over and self._lookout.taken_for("time"):
             self.reason = (
                 f"The job was stopped after {duration(limit)}, its max_run_duration_seconds; raise it to run longer."
             )
             self.stop("time")
+
+    def _notice_deletion(self) -> None:
+        """Nobody could see or cancel a job without a folder, and its ranks have nowhere to write."""
+        if self._stopper is None and self._ledger.is_deleted:
+            self.reason = f"The job was stopped because its folder was deleted while it ran: {self._ledger.place}."
+            self.stop("time")
+            print(self.reason, file=sys.stderr)  # noqa: T201 - into supervisor.log, if anybody still reads that
+
+    def _notice_hang(self) -> None:
+        self._lookout.tick()
+        if self._lookout.hang and self._stopper is None:
+            self.reason, self.stopped_by = self._lookout.hang, "hang"
+            self._stopper = stopping.Stopper(stopping.after_hang(), self._run.signal)
 
     def _notice_failure(self) -> None:
         if self._stopper is None and any(has_failed(rank) for rank in self._ledger.view.ranks):

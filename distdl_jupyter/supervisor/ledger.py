@@ -56,6 +56,8 @@ class Ledger:
         #: Whether the ranks of this attempt have reported a metric or progress.
         self.reported = False
         self.overheard: Callable[[str], None] = lambda _text: None
+        #: Hears every event that is written; of text that a full log has no room for, one without text.
+        self.heard: Callable[[Event], None] = lambda _event: None
 
     def fold(self, event: Event) -> None:
         """Take in what the submitter wrote before, or a supervisor that died."""
@@ -74,6 +76,7 @@ class Ledger:
         event = self._writer.write(type_, **fields, **self._origin)
         self.view.apply(event)
         self._follow(event)
+        self.heard(event)
 
     def _follow(self, event: Event) -> None:
         if event["type"] in ("metric", "progress"):
@@ -102,6 +105,11 @@ class Ledger:
         if self.view.phases and self.view.phases[-1].phase == "train":
             last = next(reversed(self._cells.values()), "")
             self.phase("train", f"runs {last}" if last else "waits for a cell")
+
+    @property
+    def waits_for_a_cell(self) -> bool:
+        """Whether the ranks are there to be asked, and none of them runs anything now."""
+        return self.spec.kind == "ranks" and not self._cells
 
     def note(self, level: str, text: str, code: str = "") -> None:
         """Write a sentence for the user."""
@@ -146,6 +154,8 @@ class Ledger:
 
     def wants_text(self, stream: Stream) -> bool:
         """Say whether the stream's text is still written, or heard by the run (the pump's sink)."""
+        if self._full:
+            self.heard({"type": "log", "rank": stream.rank, "text": ""})
         return not self._full or stream.rank is None
 
     def take(self, stream: Stream, items: list[Item]) -> None:

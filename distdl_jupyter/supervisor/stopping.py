@@ -41,6 +41,11 @@ def after_failure() -> tuple[Step, ...]:
     return (Step("", 1.0), Step("TERM", 1.5), Step("KILL", 1.0))
 
 
+def after_hang() -> tuple[Step, ...]:
+    """No rank goes on: those that can still hear INT may save their work, and none gets the time of a training one."""
+    return (Step("INT", 2.0), Step("TERM", 2.0), Step("KILL", 1.0))
+
+
 def at_once() -> tuple[Step, ...]:
     """KILL now."""
     return (Step("KILL", 1.0),)

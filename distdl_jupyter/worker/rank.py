@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter.worker import channel, execute, learning, parting, payload, report, results, streams, watch
+from distdl_jupyter.worker import channel, execute, learning, parting, payload, report, results, stacks, streams, watch
 from distdl_jupyter.worker.identity import Identity, identify
 from distdl_jupyter.worker.sources import Sources
 from distdl_jupyter.worker.watch import autolog
@@ -32,6 +32,7 @@ def main() -> int:
         return MISUSED
     streams.adopt(identity.pipes, identity.rank)
     faulthandler.enable()
+    stacks.offer(identity)
     # A shell that starts a program in the background lets it ignore SIGINT; a cancelled job must still end.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     channel.opened(identity.nonce, identity.rank)

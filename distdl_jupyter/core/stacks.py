@@ -1,0 +1,188 @@
+"""Where the threads of a job's ranks stood at one moment: read, named as people name code, and compared.
+
+A job's folder keeps what was taken as ``stacks/<number>.json``::
+
+    {"t", "why", "ranks": {"0": {"text", "host", "pid", "state", "step", "silent", "about"}}, "missing": {"3": "why"},
+     "sources": {file: {line: text}}}
+
+``text`` is what ``faulthandler`` writes, ``silent`` the seconds since the rank's last sign, ``about`` what the rank
+said of itself (see ``worker.stacks``), ``sources`` the lines of the user's own files as they were then. Pure but for
+``read``; it does not know how stacks are asked for.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.core.stacknames import Names, sources
+from distdl_jupyter.core.threads import Frame, Thread, parse
+from distdl_jupyter.core.words import ranks as ranks_in_words
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from distdl_jupyter.core.store import JobFolder
+
+__all__ = [
+    "Frame",
+    "Group",
+    "RankStacks",
+    "Taken",
+    "Thread",
+    "numbers",
+    "parse",
+    "path",
+    "payload",
+    "read",
+    "sources",
+    "taken",
+]
+
+FOLDER = "stacks"
+
+
+@dataclass(frozen=True, slots=True)
+class RankStacks:
+    """The threads of one rank. ``step`` is the last one that it reported; ``silent`` counts seconds."""
+
+    rank: int
+    threads: tuple[Thread, ...]
+    host: str = ""
+    pid: int | None = None
+    state: str = ""
+    step: float | None = None
+    silent: float | None = None
+    text: str = ""
+
+    @property
+    def main(self) -> Thread:
+        """The thread that runs the user's code."""
+        return next((thread for thread in self.threads if thread.main), Thread("", main=True))
+
+    @property
+    def others(self) -> tuple[Thread, ...]:
+        """The other threads that run code of the user or of libraries, without the worker's own."""
+        return tuple(one for one in self.threads if not one.main and (one.own is not None or not one.is_workers))
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Ranks whose main threads stand at the same place; ``thread`` is the main thread of the first of them."""
+
+    ranks: tuple[int, ...]
+    thread: Thread
+
+    @property
+    def says(self) -> str:
+        """Where they stand: "In [7], line 12", "hvd.allreduce (In [7], line 20)"."""
+        own, waits = self.thread.own, self.thread.waits_in
+        frame = own or next(iter(self.thread.frames), None)
+        if own is None and self.thread.frames and all(one.kind == "worker" for one in self.thread.frames):
+            return "no code of the job"
+        place = "no Python code" if frame is None else frame.place
+        return f"{waits} ({place})" if waits else place
+
+    @property
+    def sentence(self) -> str:
+        """Return it as a clause: "rank 2 stands in In [7], line 12"."""
+        one = len(self.ranks) == 1
+        if self.thread.waits_in:
+            return f"{ranks_in_words(list(self.ranks))} {'waits' if one else 'wait'} in {self.says}"
+        return f"{ranks_in_words(list(self.ranks))} {'stands' if one else 'stand'} in {self.says}"
+
+
+@dataclass(frozen=True)
+class Taken:
+    """The stacks of all ranks of a job at one moment ``t`` (epoch seconds).
+
+    ``why`` is asked, stall, hang or time; ``missing`` says for each rank that gave none why.
+    """
+
+    number: int
+    t: float
+    why: str
+    ranks: dict[int, RankStacks] = field(default_factory=dict)
+    missing: dict[int, str] = field(default_factory=dict)
+
+    def groups(self) -> tuple[Group, ...]:
+        """Return the ranks that stand at the same place together, fewest first; of equal ones who waits comes last."""
+        found: dict[tuple[object, ...], list[int]] = {}
+        for rank in sorted(self.ranks):
+            found.setdefault(self.ranks[rank].main.key, []).append(rank)
+        groups = [Group(tuple(ranks), self.ranks[ranks[0]].main) for ranks in found.values()]
+        # Of two that are alike in everything else the one of the lower ranks is what others differ from.
+        return tuple(sorted(groups, key=lambda one: (len(one.ranks), bool(one.thread.waits_in), -one.ranks[0])))
+
+    @property
+    def differ(self) -> tuple[int, ...]:
+        """The ranks that do not stand where most do, or gave no stacks."""
+        return tuple(sorted({rank for group in self.groups()[:-1] for rank in group.ranks} | self.missing.keys()))
+
+    @property
+    def sentence(self) -> str:
+        """Say who stands where, as a clause without its full stop; "" when nobody answered."""
+        clauses = [group.sentence for group in self.groups()]
+        if self.missing:
+            silent = sorted(self.missing)
+            clauses.insert(0, f"{ranks_in_words(silent)} gave no stacks")
+        if len(clauses) < 2:
+            return "".join(clauses)
+        return f"{', '.join(clauses[:-1][:3])}{', ...' if len(clauses) > 4 else ''}, while {clauses[-1]}"
+
+
+def path(folder: JobFolder, number: int) -> Path:
+    """Return where stacks are kept."""
+    return folder.path / FOLDER / f"{number}.json"
+
+
+def numbers(folder: JobFolder) -> list[int]:
+    """Return the numbers of all that are kept, the oldest first."""
+    names = (one.stem for one in (folder.path / FOLDER).glob("*.json"))
+    return sorted(int(name) for name in names if name.isdecimal() and name.isascii())
+
+
+def read(folder: JobFolder, number: int | None = None) -> Taken | None:
+    """Return kept stacks of a job, the newest by default; None when there are none, or none that can be read."""
+    if number is None:
+        number = max(numbers(folder), default=None)
+    if number is None:
+        return None
+    try:
+        data = json.loads(path(folder, number).read_text(encoding="utf-8"))
+        return taken(number, data, payload(folder))
+    except (OSError, ValueError, TypeError, AttributeError, LookupError):
+        return None
+
+
+def taken(number: int, data: Mapping[str, Any], code: Mapping[str, Any]) -> Taken:
+    """Return the content of a file of stacks. Raises LookupError, TypeError, ValueError, AttributeError."""
+    ranks = {int(rank): _rank(int(rank), one, code, data.get("sources") or {}) for rank, one in data["ranks"].items()}
+    missing = {int(rank): str(why) for rank, why in (data.get("missing") or {}).items()}
+    return Taken(number, float(data["t"]), str(data.get("why", "asked")), dict(sorted(ranks.items())), missing)
+
+
+def _rank(
+    rank: int, data: Mapping[str, Any], code: Mapping[str, Any], lines: Mapping[str, Mapping[str, str]]
+) -> RankStacks:
+    about = data.get("about") or {}
+    names, threads = Names(code, about, lines), parse(str(data["text"]))
+    main = str(about.get("main") or "")
+    if all(one.ident != main for one in threads):
+        # CPython lists the newest thread first, so the one that began the program comes last.
+        main = threads[-1].ident if threads else ""
+    named = tuple(names.thread(one, main=one.ident == main) for one in threads)
+    return RankStacks(rank, tuple(sorted(named, key=lambda one: not one.main)), str(data.get("host") or ""),
+                      data.get("pid"), str(data.get("state") or ""), data.get("step"), data.get("silent"),
+                      str(data["text"]))  # fmt: skip
+
+
+def payload(folder: JobFolder) -> dict[str, Any]:
+    """Return what the job's payload.json says of its code, {} when it cannot be read."""
+    try:
+        found = json.loads((folder.path / "payload.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

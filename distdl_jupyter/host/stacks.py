@@ -1,0 +1,218 @@
+"""Asking ranks of this machine for the stacks of their threads, and reading what they answer.
+
+Each rank keeps a file ``rank-N.stacks`` (see ``worker.stacks``): its first line says which process it is and by which
+signal it is asked, what follows are its answers. A signal that nobody catches ends a process, so it is sent only to one
+that is proved to be that rank still and to catch it.
+
+An ``Asking`` never waits; ``gather`` does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+#: Seconds in which a rank that can answer does so.
+PATIENCE = 5.0
+#: Seconds without a further word after which an answer is whole.
+_QUIET = 0.15
+#: Bytes of an answer that are read: a hundred threads with deep stacks stay far below.
+_LONGEST = 2_000_000
+_PROC = Path("/proc")
+_STATES = {"R": "running", "S": "sleeping", "D": "waiting for a device", "T": "stopped", "t": "stopped by a debugger"}
+_STARTING = "Its process is still starting."
+_ENDED = "Its process has ended."
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a rank said: ``text`` as ``faulthandler`` writes it, or ``missing``, one sentence why there is none.
+
+    ``state`` is what the operating system says of its process ("running", "sleeping"), "" where it does not;
+    ``about`` is the first line of its file.
+    """
+
+    text: str = ""
+    missing: str = ""
+    state: str = ""
+    about: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return asdict(self)
+
+
+def of_json(data: dict[str, Any]) -> Answer:
+    """Return what ``to_json`` gave. Raises TypeError and AttributeError for anything else."""
+    return Answer(str(data.get("text", "")), str(data.get("missing", "")), str(data.get("state", "")),
+                  dict(data.get("about") or {}))  # fmt: skip
+
+
+class _Question:
+    """One rank that is asked."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._since = time.monotonic()
+        self._size, self._grew = 0, self._since
+        self._about = _first_line(path)
+        self._state = ""
+        self._after = 0
+        self.refused = self._ask()
+
+    def _ask(self) -> str:
+        """Send the signal and return "", or why it was not sent."""
+        if not self._about:
+            return _STARTING
+        pid, number = int(self._about["pid"]), int(self._about["signal"])
+        if sys.platform == "linux" and (why := self._doubt(pid, number)):
+            return why
+        self._after = _size(self._path)
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            return _ENDED
+        except PermissionError:
+            return "Its process belongs to another user now."
+        return ""
+
+    def _doubt(self, pid: int, number: int) -> str:
+        """Return why the signal must not be sent, "" when it may."""
+        letter, started = _stat(pid)
+        self._state = _STATES.get(letter, "")
+        if letter in ("", "Z", "X") or started != self._about.get("start"):
+            self._state = ""
+            return _ENDED
+        if letter in ("T", "t"):
+            return f"Its process is {self._state}: kill -CONT {pid} on its machine lets it go on."
+        if not _catches(pid, number):
+            return f"It has become another program ({_name(pid)}), which cannot be asked."
+        if _target(pid, int(self._about.get("fd", -1))) != str(self._path):
+            return "It has closed the file into which it would have answered."
+        return ""
+
+    def answer(self) -> Answer | None:
+        """Return the whole answer, None while it is awaited."""
+        if self.refused:
+            return self._given(missing=self.refused)
+        now, size = time.monotonic(), _size(self._path)
+        if size != self._size:
+            self._size, self._grew = size, now
+        if size > self._after and now - self._grew >= _QUIET:
+            text = self._read()
+            if text.endswith("\n") and (self._of_main() in text or now - self._grew > 1.0):
+                return self._given(text=text)
+        return self.last() if now - self._since > PATIENCE else None
+
+    def _of_main(self) -> str:
+        return str(self._about.get("main") or "hread 0x")
+
+    def last(self) -> Answer:
+        """Return what there is when nobody waits any longer."""
+        if self.refused:
+            return self._given(missing=self.refused)
+        text = self._read()
+        pid = int(self._about["pid"])
+        letter, started = _stat(pid)
+        if text:
+            return self._given(text=text)
+        if sys.platform == "linux" and (letter in ("", "Z", "X") or started != self._about.get("start")):
+            return self._given(missing=_ENDED)
+        self._state = _STATES.get(letter, "")
+        shown = f"; its process is {self._state}" if self._state else ""
+        return self._given(missing=f"It has not answered within {PATIENCE:.0f} s{shown}.")
+
+    def _read(self) -> str:
+        with contextlib.suppress(OSError), self._path.open("rb") as file:
+            file.seek(self._after)
+            return file.read(_LONGEST).decode("utf-8", errors="replace")
+        return ""
+
+    def _given(self, *, text: str = "", missing: str = "") -> Answer:
+        return Answer(text, missing, self._state, self._about)
+
+
+class Asking:
+    """The ranks of one folder, asked at once; ``answers`` returns each once, when it has come."""
+
+    def __init__(self, folder: Path, ranks: Iterable[int]) -> None:
+        real = Path(os.path.realpath(folder))
+        self._open = {rank: _Question(real / f"rank-{rank}.stacks") for rank in ranks}
+
+    @property
+    def done(self) -> bool:
+        """Whether every rank has answered, or will not."""
+        return not self._open
+
+    def answers(self) -> dict[int, Answer]:
+        """Return what has come since the last call."""
+        found = {rank: answer for rank, one in self._open.items() if (answer := one.answer()) is not None}
+        for rank in found:
+            del self._open[rank]
+        return found
+
+
+def gather(folder: Path, ranks: Iterable[int]) -> dict[int, Answer]:
+    """Ask and wait until all have answered, at most ``PATIENCE`` seconds."""
+    asking, found = Asking(folder, ranks), dict[int, Answer]()
+    while True:
+        found |= asking.answers()
+        if asking.done:
+            return found
+        time.sleep(0.05)
+
+
+def _first_line(path: Path) -> dict[str, Any]:
+    with contextlib.suppress(OSError, ValueError), path.open("rb") as file:
+        line = file.readline(10_000)
+        found = json.loads(line) if line.endswith(b"\n") else None
+        if isinstance(found, dict) and isinstance(found.get("pid"), int) and isinstance(found.get("signal"), int):
+            return found
+    return {}
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _stat(pid: int) -> tuple[str, str]:
+    """Return a process's state and when it started (fields 3 and 22 of proc_pid_stat(5)), "" without one."""
+    try:
+        text = (_PROC / str(pid) / "stat").read_bytes()
+    except OSError:
+        return "", ""
+    fields = text[text.rfind(b")") + 2 :].split()
+    return fields[0].decode(), fields[19].decode()
+
+
+def _catches(pid: int, number: int) -> bool:
+    """Say whether the process has a handler for the signal (SigCgt of proc_pid_status(5))."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in (_PROC / str(pid) / "status").read_text().splitlines():
+            if line.startswith("SigCgt:"):
+                return bool(int(line.partition(":")[2], 16) >> (number - 1) & 1)
+    return False
+
+
+def _name(pid: int) -> str:
+    try:
+        return (_PROC / str(pid) / "comm").read_text(errors="replace").strip()
+    except OSError:
+        return "unknown"
+
+
+def _target(pid: int, fd: int) -> str:
+    try:
+        return str((_PROC / str(pid) / "fd" / str(fd)).readlink())
+    except OSError:
+        return ""
