@@ -336,12 +336,14 @@ class Code(Protocol):
 
 
 def _write_beginning(folder: JobFolder, spec: JobSpec, code: Code) -> None:
+    from distdl_jupyter.core import redact  # readers of jobs write nothing
+
     writer = EventWriter(folder.events)
     try:
         writer.write("state", state=State.QUEUED.value, reason="")
         writer.write("phase", phase="capture", detail=code.heading(), seconds=round(spec.capture_seconds, 3))
         if spec.captured:
-            writer.write("log", rank=None, stream="sys", text=f"Captured {code.summary()}")
+            writer.write("log", rank=None, stream="sys", text=redact.text(f"Captured {code.summary()}"))
         for finding in spec.findings:
             if finding.get("level") in ("warning", "error"):
                 text = f"{finding.get('text', '')} {finding.get('remedy', '')}".strip()

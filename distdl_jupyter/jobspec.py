@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import platform
 import sys
 import time
@@ -11,11 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import preflight, registry, targets
+from distdl_jupyter.core import redact
 from distdl_jupyter.core.data import blob_place, sources
 from distdl_jupyter.core.errors import InvalidSpec, PluginUnavailable
 from distdl_jupyter.core.names import backend_label, resolve
 from distdl_jupyter.core.plan import seated
-from distdl_jupyter.core.spec import JobSpec, check_count, check_name, looks_secret
+from distdl_jupyter.core.redact import Redactor
+from distdl_jupyter.core.spec import JobSpec, check_count, check_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -75,7 +78,7 @@ def build(draft: Draft, options: Mapping[str, Any], *, id_: str) -> tuple[JobSpe
         if reason:
             raise PluginUnavailable(reason)
     variables = _variables(found.get("environment_variables"))
-    secret = {k: v for k, v in variables.items() if looks_secret(k) or k in draft.secret_variables}
+    secret = {k: v for k, v in variables.items() if redact.is_secret(k, v) or k in draft.secret_variables}
     working_directory = str(draft.payload_json.get("working_directory") or Path.cwd())
     vm_size = _vm_size(found.get("vm_size"))
     rate = _rate(found.get("price_per_hour"), vm_size, cluster, cluster_given)
@@ -115,7 +118,7 @@ def build(draft: Draft, options: Mapping[str, Any], *, id_: str) -> tuple[JobSpe
         created=time.time(),
     )
     dry_run(spec, cluster, cluster_options, backend, backend_options)
-    return _with_findings(spec, draft), secret
+    return redact.spec(_with_findings(spec, draft), Redactor.of(os.environ, secret)), secret
 
 
 def dry_run(spec: JobSpec, cluster: Any, cluster_options: Any, backend: Any, backend_options: Any) -> None:

@@ -36,12 +36,22 @@ def supervise(folder: JobFolder, secret_variables: Mapping[str, str]) -> None:
     supervisor = Supervisor(folder, secret_variables, _wake_on_child())
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: supervisor.interrupt())
-    supervisor.run()
+    _run(supervisor)
     if guardian is not None:
         guardian.dismiss()
     from distdl_jupyter import monitoring  # the job has ended; its start need not have waited for this
 
     monitoring.start(folder)
+
+
+def _run(supervisor: Supervisor) -> None:
+    try:
+        supervisor.run()
+    except Exception:  # noqa: BLE001 - printed as Python prints what nobody catches, without secrets
+        import traceback
+
+        sys.stderr.write(supervisor.redactor.text(traceback.format_exc()))
+        raise SystemExit(1) from None
 
 
 def _goes_on_alone(folder: JobFolder) -> bool:

@@ -59,7 +59,7 @@ class Attempt:
         self._backend = backend
         self._inbox = inbox
         self._clock = clock
-        self._pump = Pump(run.streams, nonce, ledger)
+        self._pump = Pump(run.streams, nonce, ledger, safe_end=ledger.redactor.safe_end)
         self._pump.watch(wake)
         ledger.overheard = run.overheard
         self._lookout = Lookout(run, ledger)

@@ -1,6 +1,7 @@
 """The writing hand of a supervisor: turns what ranks say into events and keeps the view that they fold to.
 
-It decides what a report means for the log and the view; it starts, watches and stops nothing.
+It decides what a report means for the log and the view; it starts, watches and stops nothing. Every text passes its
+redactor before it is written or folded.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core import snapshot
 from distdl_jupyter.core.events import Event, EventWriter, number_from_json
+from distdl_jupyter.core.redact import Redactor
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.core.words import size as size_in_words
@@ -30,6 +32,8 @@ _PROGRESS_EVERY = 0.1
 _KEEP_AFTER = ((8_000_000, 0.5), (250_000, 5.0))
 #: The code of the note that the log is full.
 _LIMIT = "log-limit"
+#: Characters from which on an unfinished line may be shown in part only.
+LONGEST_OPEN = 7 * 1024
 #: Keeping it takes at most this part of the time.
 _KEEP_SHARE = 0.02
 
@@ -37,9 +41,10 @@ _KEEP_SHARE = 0.02
 class Ledger:
     """Writes events and folds them at once, so that the supervisor decides on what every reader will see."""
 
-    def __init__(self, folder: JobFolder, spec: JobSpec) -> None:
+    def __init__(self, folder: JobFolder, spec: JobSpec, redactor: Redactor | None = None) -> None:
         self.view = JobView.of(spec)
         self.spec = spec
+        self.redactor = redactor or Redactor()
         self._folder = folder
         self._writer = EventWriter(folder.events)
         self._log_left = spec.max_log_bytes
@@ -73,6 +78,12 @@ class Ledger:
 
     def write(self, type_: str, /, **fields: Any) -> None:
         """Write one event and fold it in. What a kept stream said carries the place behind it (see ``Stream``)."""
+        if type_ == "log":
+            self._put(type_, **{**fields, "text": self.redactor.text(fields["text"])})
+        else:
+            self._put(type_, **self.redactor.event(type_, fields))
+
+    def _put(self, type_: str, /, **fields: Any) -> None:
         event = self._writer.write(type_, **fields, **self._origin)
         self.view.apply(event)
         self._follow(event)
@@ -174,10 +185,11 @@ class Ledger:
             self.overheard(item.text + "\n")
         if self._full:
             return
-        content = item.text.encode() + b"\n"
+        text = self._shown(stream, item)
+        content = text.encode() + b"\n"
         self._log_left -= len(content)
         if self._log_left >= 0:
-            self._log(stream, item, item.text)
+            self._log(stream, item, text)
             return
         # The line that does not fit whole is the first one that is dropped.
         whole, newline, _ = content[: self._log_left].rpartition(b"\n")
@@ -188,12 +200,19 @@ class Ledger:
         self.note("warning", f"The log reached its limit of {limit}; later lines are dropped, metrics are kept. "
                   "Raise max_log_bytes to keep more.", _LIMIT)  # fmt: skip
 
+    def _shown(self, stream: Stream, item: Text) -> str:
+        """Return an item's text without secrets, whole ones and those that an unfinished line has begun with."""
+        if item.redraws and not item.closed:
+            whole = len(item.text) < LONGEST_OPEN
+            return self.redactor.cut(item.text if whole else item.text[: self.redactor.safe_end(item.text)])
+        return self.redactor.lines((stream.rank, stream.name), item.text)
+
     def _log(self, stream: Stream, item: Text, text: str) -> None:
         more: dict[str, Any] = {"redraws": item.redraws} if item.redraws else {}
         if item.closed:
             more["closed"] = True
         name = stream.name if stream.rank is not None else "sys"
-        self.write("log", rank=stream.rank, stream=name, text=text, **more)
+        self._put("log", rank=stream.rank, stream=name, text=text, **more)
 
     def _report(self, stream: Stream, report: dict[str, Any]) -> None:
         rank = stream.rank if stream.rank is not None else report.get("rank")

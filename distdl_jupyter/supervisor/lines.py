@@ -12,7 +12,7 @@ from distdl_jupyter.supervisor.items import Gathered, Report, Text, decoded
 from distdl_jupyter.worker import protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from distdl_jupyter.supervisor.items import Item
 
@@ -26,9 +26,11 @@ class LineSplitter:
     """Cuts one stream of a rank into items. ``nonce`` marks the reports ("" looks for none).
 
     Where a reader may have to go on behind any item, all are ``in_order``; else text with metrics in it stays together.
+    ``safe_end`` says up to where a line that is too long may be cut without cutting a secret in two.
     """
 
-    def __init__(self, nonce: str, *, in_order: bool = True) -> None:
+    def __init__(self, nonce: str, *, in_order: bool = True, safe_end: Callable[[str], int] | None = None) -> None:
+        self._safe_end = safe_end
         self._in_order = in_order
         self._nonce = nonce
         self._marker = protocol.marker(nonce) if nonce else b""
@@ -122,7 +124,11 @@ class LineSplitter:
         if mark >= 0 and len(tail) - mark <= MAX_REPORT:
             return mark
         half = tail.rfind(b"\x1e", len(tail) - len(self._marker)) if self._marker else -1
-        return half if half >= 0 else len(_cut(tail))
+        stop = half if half >= 0 else len(_cut(tail))
+        if self._safe_end is None or not MAX_LINE // 2 < stop < MAX_REPORT:
+            return stop
+        # One character a byte, so that places are those of the bytes.
+        return len(_cut(tail[: self._safe_end(tail[:stop].decode("latin-1"))]))
 
     def _piece(self, text: bytes) -> list[Item]:
         """Return a part of a line that is too long, as a line of its own."""

@@ -16,7 +16,7 @@ from distdl_jupyter.host import flow
 from distdl_jupyter.supervisor.lines import LineSplitter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from distdl_jupyter.clusters.base import Stream
     from distdl_jupyter.supervisor.items import Item
@@ -40,9 +40,11 @@ class Sink(Protocol):
 
 
 class Pump:
-    """Reads the streams of one run without ever blocking on a single one."""
+    """Reads the streams of one run without ever blocking on a single one. ``safe_end``: see ``LineSplitter``."""
 
-    def __init__(self, streams: Iterable[Stream], nonce: str, sink: Sink) -> None:
+    def __init__(
+        self, streams: Iterable[Stream], nonce: str, sink: Sink, *, safe_end: Callable[[str], int] | None = None
+    ) -> None:
         self._selector = selectors.DefaultSelector()
         self._wakes = selectors.DefaultSelector()
         self._sink = sink
@@ -55,7 +57,7 @@ class Pump:
         for stream in streams:
             self._selector.register(stream.fd, selectors.EVENT_READ, stream)
             self._splitters[stream.fd] = LineSplitter(
-                nonce if stream.rank is not None else "", in_order=stream.start is not None
+                nonce if stream.rank is not None else "", in_order=stream.start is not None, safe_end=safe_end
             )
             self._half[stream.fd] = flow.widen(stream.fd, len(streams)) // 2
 

@@ -7,11 +7,13 @@ JSON alone.
 from __future__ import annotations
 
 import contextlib
+import os
 from typing import TYPE_CHECKING
 
 from distdl_jupyter import registry
 from distdl_jupyter.core.errors import DistDLError, LaunchFailed
 from distdl_jupyter.core.events import batches
+from distdl_jupyter.core.redact import Redactor
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.words import plural, size
 from distdl_jupyter.supervisor import data, resume, telling
@@ -33,7 +35,7 @@ class Supervisor:
     def __init__(self, folder: JobFolder, secret_variables: Mapping[str, str], wake: int) -> None:
         self._folder = folder
         self._spec = folder.spec()
-        self._ledger = Ledger(folder, self._spec)
+        self._ledger = Ledger(folder, self._spec, Redactor.of(os.environ, secret_variables))
         self._past = resume.Past()
         for found, _ in batches(folder.events):
             for event in found:
@@ -61,6 +63,11 @@ class Supervisor:
             self._finish("")
             return
         self._finish(self._attempt(run))
+
+    @property
+    def redactor(self) -> Redactor:
+        """What masks secrets in all that is written of the job."""
+        return self._ledger.redactor
 
     def interrupt(self) -> None:
         """Take a signal to the supervisor itself as a request to stop (called from a signal handler)."""

@@ -1,4 +1,4 @@
-"""Keeps secrets out of what a rank reports: by the name of a variable, and by the values in the environment."""
+"""Keeps secrets out of what a rank reports: by a variable's name, by the values in the environment, by their form."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import os
 import re
 from pathlib import Path
 
-MASK = "•••"
+from distdl_jupyter.worker import secretforms
+
+MASK = secretforms.MASK
 
 _WORDS = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z0-9])(?=[A-Z])")
 _SECRET_WORDS = frozenset(
@@ -30,9 +32,9 @@ def looks_secret(name: str) -> bool:
 
 
 def redact(text: str) -> str:
-    """Return the text without the values of environment variables whose name looks secret."""
+    """Return the text without the values of environment variables whose name looks secret, and without known forms."""
     for name, value in os.environ.items():
         # PWD is the working directory, and a variable may name the file that holds a secret: paths are no secrets.
         if len(value) >= _SHORTEST and value in text and looks_secret(name) and not Path(value).exists():
             text = text.replace(value, MASK)
-    return text
+    return secretforms.mask(text)

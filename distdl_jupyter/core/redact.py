@@ -1,0 +1,179 @@
+"""Keeps secrets out of everything that is written about a job: known values, and what is a secret by its form.
+
+A ``Redactor`` knows the values of secret variables, plain, quoted for URLs, as JSON and as base64. Whoever has none at
+hand uses ``text``. What the forms are is said in ``worker.secretforms``; this module knows no files and no processes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.core.spec import JobSpec, looks_secret
+from distdl_jupyter.worker import secretforms
+from distdl_jupyter.worker.secretforms import MASK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+#: Shorter values are words that stand in many texts by chance.
+SHORTEST = 6
+#: What a line that was cut somewhere may hold back at its end, where a secret could have begun.
+LONGEST_HELD = 512
+_KEY, _BEGIN, _END = "PRIVATE KEY-----", "-----BEGIN ", "-----END "
+#: Lines that a private key takes at most; a begin without an end must not swallow a log.
+_KEY_LINES = 200
+#: Events of our own that others read as data: what attaching to a job needs must stay what it is.
+_AS_IT_IS = ("handle",)
+
+
+def text(given: str) -> str:
+    """Return the text without what is a secret by its form."""
+    return secretforms.mask(given)
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Say whether a variable is a secret: by its name, or because its value has the form of one."""
+    return looks_secret(name) or secretforms.mask(value) != value
+
+
+class Redactor:
+    """Masks the given secret values and everything that has the form of a secret. It remembers open private keys."""
+
+    def __init__(self, values: Iterable[str] = ()) -> None:
+        self._values = sorted({one for value in values for one in _variants(value)}, key=len, reverse=True)
+        #: Streams in the middle of a private key, with the lines that it may go on.
+        self._open: dict[Any, int] = {}
+        self._clean: set[str] = set()
+
+    @classmethod
+    def of(cls, *environments: Mapping[str, str]) -> Redactor:
+        """Return one that knows the values of the variables whose name looks secret, and all of the last mapping."""
+        *named, given = environments
+        found = {name: value for each in named for name, value in each.items() if looks_secret(name)}
+        return cls(value for value in (*found.values(), *given.values()) if not _is_plain(value))
+
+    def text(self, given: str) -> str:
+        """Return the text without secrets."""
+        for value in self._values:
+            if value in given:
+                given = given.replace(value, MASK)
+        return secretforms.mask(given)
+
+    def data(self, given: Any) -> Any:
+        """Return JSON data with every text in it without secrets."""
+        if isinstance(given, str):
+            return self.text(given) if len(given) >= SHORTEST else given
+        if isinstance(given, dict):
+            return {self.data(key): self._entry(key, value) for key, value in given.items()}
+        if isinstance(given, list | tuple):
+            return type(given)(map(self.data, given))
+        return given
+
+    def _entry(self, name: Any, value: Any) -> Any:
+        bare = isinstance(name, str) and isinstance(value, str) and looks_secret(name)
+        return MASK if bare and len(value) >= SHORTEST and "•" not in value else self.data(value)
+
+    def name(self, given: str) -> str:
+        """Return a name that comes again and again, as a metric's, without secrets."""
+        if given in self._clean:
+            return given
+        shown = self.text(given)
+        if shown == given and len(self._clean) < 10_000:
+            self._clean.add(given)
+        return shown
+
+    def event(self, type_: str, fields: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields of an event without secrets. Events of logs come through ``lines``."""
+        if type_ == "metric":
+            values = fields["values"]
+            known = self._clean.issuperset(values)
+            return fields if known else {**fields, "values": {self.name(key): value for key, value in values.items()}}
+        return fields if type_ in _AS_IT_IS else {name: self.data(value) for name, value in fields.items()}
+
+    def lines(self, stream: Any, given: str) -> str:
+        """Return lines of one stream without secrets, also where a private key spreads over several calls."""
+        if stream in self._open:
+            given = self._go_on(stream, given)
+        if _KEY in given and given.rfind(_BEGIN) > given.rfind(_END):
+            self._open[stream] = _KEY_LINES
+        return self.text(given)
+
+    def _go_on(self, stream: Any, given: str) -> str:
+        key, end, rest = given.partition(_END)
+        self._open[stream] -= key.count("\n") + 1
+        if end or self._open[stream] <= 0:
+            del self._open[stream]
+        return f"{MASK}\n{end}{rest}" if end else MASK
+
+    def safe_end(self, line: str) -> int:
+        """Return up to where a line that goes on may be passed on: not further than where a secret could begin."""
+        sizes = [len(value) for value in self._values]
+        stop = max(0, len(line) - max([LONGEST_HELD, *sizes]))
+        known = [(at, at + size) for value, size in zip(self._values, sizes, strict=True)
+                 if (at := line.find(value, max(0, stop - size), stop + size)) >= 0]  # fmt: skip
+        return min(
+            (begin for begin, end in (*secretforms.spans(line, whole=True), *known) if begin < stop < end), default=stop
+        )
+
+    def cut(self, line: str) -> str:
+        """Return an unfinished line as it may be shown: without secrets, and without the begin of a known one."""
+        shown = self.text(line)
+        for value in self._values:
+            for size in range(min(len(value) - 1, len(shown)), 3, -1):
+                if shown.endswith(value[:size]):
+                    return shown[:-size] + MASK
+        return shown
+
+
+def _variants(value: str) -> set[str]:
+    """Return the value as logs may write it; each line of one that has several is a secret of its own."""
+    import base64
+    import json
+    from urllib.parse import quote, quote_plus
+
+    lines = [line.strip() for line in value.splitlines()] if "\n" in value else []
+    found = {value, value.strip(), *(line for line in lines if len(line) >= 16)}
+    found |= {json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1], repr(value)[1:-1],
+              ascii(value)[1:-1]}  # fmt: skip
+    found |= {quote(value, safe=""), quote(value), quote_plus(value)}
+    if len(value) >= 8:
+        # In the middle of other bytes the same value has three forms; their first and last letters differ.
+        raw = value.encode("utf-8", "surrogatepass")
+        found |= {base64.b64encode(raw).decode().rstrip("="), base64.urlsafe_b64encode(raw).decode().rstrip("=")}
+    return {one for one in found if len(one) >= SHORTEST}
+
+
+def _is_plain(value: str) -> bool:
+    """Say whether a value is none that could be kept secret: short, or the path of a file that holds one."""
+    return len(value) < SHORTEST or (value.startswith(("/", "~", ".")) and Path(value).expanduser().exists())
+
+
+def spec(of: JobSpec, redactor: Redactor) -> JobSpec:
+    """Return the spec as it is kept: its code, command and arguments are for people, the run has its own."""
+    source = dataclasses.replace(
+        of.source, code=redactor.text(of.source.code), command=redactor.text(of.source.command),
+    )  # fmt: skip
+    captured = tuple(dataclasses.replace(one, detail=redactor.text(one.detail)) for one in of.captured)
+    return dataclasses.replace(
+        of, name=redactor.text(of.name), source=source, captured=captured,
+        findings=redactor.data(of.findings), script_arguments=arguments(of.script_arguments, redactor.text),
+    )  # fmt: skip
+
+
+def arguments(given: Iterable[str], mask: Callable[[str], str] = text) -> tuple[str, ...]:
+    """Return a command line's words without secrets, also where ``--token`` and its value are two of them."""
+    out: list[str] = []
+    secret = False
+    for word in given:
+        flag, equals, value = word.partition("=")
+        names_one = flag.startswith("-") and looks_secret(flag.lstrip("-"))
+        if secret and not word.startswith("-"):
+            out.append(MASK)
+        elif names_one and equals and len(value) >= SHORTEST:
+            out.append(f"{flag}={MASK}")
+        else:
+            out.append(mask(word))
+        secret = names_one and not equals
+    return tuple(out)
