@@ -175,6 +175,19 @@ def ranks(numbers: Sequence[int]) -> str:
     return f"{'rank' if len(numbers) == 1 else 'ranks'} {listing(numbers)}"
 
 
+def rank_spans(numbers: Sequence[int]) -> str:
+    """Return all ranks by name, neighbours as a span: ``rank 3``, ``ranks 0-2, 5``; the numbers ascend."""
+    spans: list[list[int]] = []
+    for rank in numbers:
+        if spans and rank == spans[-1][1] + 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    parts = [f"{first}-{last}" if last > first + 1 else ", ".join(map(str, sorted({first, last})))
+             for first, last in spans]  # fmt: skip
+    return f"{'rank' if len(numbers) == 1 else 'ranks'} {', '.join(parts)}"
+
+
 def processes(node_count: int, process_count_per_node: int) -> str:
     """Return the sum that a job's size is, nodes times processes per node: ``2 x 2 = 4 processes``, ``1 process``."""
     total = plural(node_count * process_count_per_node, "process")

@@ -21,6 +21,7 @@ import ipywidgets
 import traitlets
 
 from distdl_jupyter.core.errors import DistDLError
+from distdl_jupyter.panels import stacks
 from distdl_jupyter.panels.assets import asset
 from distdl_jupyter.panels.curves import Curve
 from distdl_jupyter.panels.feed import Feed, Pace
@@ -30,6 +31,8 @@ from distdl_jupyter.panels.subshell import reachable
 from distdl_jupyter.reading import Reading
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from distdl_jupyter.client import Job
 
 #: Seconds between two updates of each part.
@@ -126,10 +129,21 @@ class JobPanel(ipywidgets.VBox):  # type: ignore[misc]
 
     def _pressed(self, _widget: object, content: dict[str, Any], _buffers: object) -> None:
         """Carry out a press in a thread of its own: a job may be slow to reach, the page must not wait."""
-        threading.Thread(target=self._carry_out, args=(content.get("type"),), daemon=True).start()
+        if content.get("type") == "stacks":
+            threading.Thread(target=self._answer_stacks, args=(content,), daemon=True).start()
+        else:
+            threading.Thread(target=self._carry_out, args=(content.get("type"),), daemon=True).start()
+
+    def _answer_stacks(self, question: dict[str, Any]) -> None:
+        self.head.send({"type": "answer", "id": question.get("id"), **stacks.answer(self.job, question)})
 
     def _carry_out(self, what: str | None) -> None:
-        actions = {"cancel": self.job.cancel, "kill": lambda: self.job.cancel(now=True), "rerun": self._rerun}
+        actions: dict[str, Callable[[], None]] = {
+            "cancel": self.job.cancel,
+            "kill": lambda: self.job.cancel(now=True),
+            "rerun": lambda: self._begin(self.job.rerun),
+            "resume": lambda: self._begin(self.job.resume),
+        }
         action = actions.get(what or "")
         if action is None:
             return
@@ -140,10 +154,12 @@ class JobPanel(ipywidgets.VBox):  # type: ignore[misc]
             self.model.problem = str(error)
             self.head.send({"type": "release"})
 
-    def _rerun(self) -> None:
+    def _begin(self, start: Callable[[], Job]) -> None:
+        """Start another job and show it below; this panel stays with its own."""
         from distdl_jupyter.panels.output import show
 
-        show(self.job.rerun())
+        show(start())
+        self.head.send({"type": "release"})
 
 
 def panel(job: Job) -> JobPanel:

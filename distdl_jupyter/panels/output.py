@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.follow import Onlooker
 from distdl_jupyter.panels import snapshot
+from distdl_jupyter.panels.stacks import newest
 from distdl_jupyter.reading import Reading
 
 if TYPE_CHECKING:
@@ -98,10 +99,11 @@ class Shown:
     def _bundle(self, seen: Reading) -> dict[str, Any]:
         view = seen.view
         result = view.ranks[0].result or ""
+        taken = newest(self._job.folder) if view.stacks else None
         bundle: dict[str, Any] = {
             JOB_MIME: {"id": view.id, "version": 1},
-            "text/html": snapshot.html(view, seen.book, seen.log, seen.spec, result),
-            "text/plain": snapshot.text(view, seen.book, seen.log, seen.spec, result),
+            "text/html": snapshot.html(view, seen.book, seen.log, seen.spec, result, taken),
+            "text/plain": snapshot.text(view, seen.book, seen.log, seen.spec, result, taken),
         }
         if self._panel is not None:
             bundle["application/vnd.jupyter.widget-view+json"] = {

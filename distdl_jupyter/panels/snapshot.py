@@ -46,9 +46,10 @@ from distdl_jupyter.panels.snapshot_parts import (
     result_line,
     took,
 )
+from distdl_jupyter.panels.snapshot_stacks import restarts, restarts_word, stacks_part, stall
 from distdl_jupyter.panels.snapshot_staging import staging
 from distdl_jupyter.presentation.card import foot
-from distdl_jupyter.presentation.schema import FailureCard
+from distdl_jupyter.presentation.schema import FailureCard, Stacks
 from distdl_jupyter.presentation.story import failure_card
 
 #: Bytes of a page, always.
@@ -57,25 +58,29 @@ _DETAILS = (Detail(), Detail(characters=160, frames=6, metrics=8, points=90), De
 _SETTING_UP = (State.QUEUED, State.PREPARING, State.STARTING)
 
 
-def html(view: JobView, book: SeriesBook, log: LogBook, spec: JobSpec, result_repr: str = "") -> str:
+def html(
+    view: JobView, book: SeriesBook, log: LogBook, spec: JobSpec, result_repr: str = "", taken: Stacks | None = None
+) -> str:
     """Return the page of a job in whatever state it is, at most ``LIMIT`` bytes.
 
-    ``result_repr`` is the short text of rank 0's value ("" when there is none).
+    ``result_repr`` is the short text of rank 0's value ("" when there is none), ``taken`` the stacks to show.
     """
     for detail in _DETAILS:
-        page = _page(view, book, log, spec, result_repr, detail)
+        page = _page(view, book, log, spec, result_repr, taken, detail)
         if len(page.encode()) <= LIMIT:
             break
     return page
 
 
-def text(view: JobView, book: SeriesBook, log: LogBook, spec: JobSpec, result_repr: str = "") -> str:
+def text(
+    view: JobView, book: SeriesBook, log: LogBook, spec: JobSpec, result_repr: str = "", taken: Stacks | None = None
+) -> str:
     """Return the job as some lines of plain text, for terminals and for diffs of notebooks."""
     lines = [
         f"{_plain(view.name)} {view.id}: {_ending(view)}",
         ", ".join(_plain(fact) for fact in [*_cell(spec), *facts(view), *took(view)[1:]]),
     ]
-    lines += _why(view)
+    lines += [*_earlier(view), *_why(view), *_standing(view, taken)]
     lines += _metric_lines(view, book)
     if result_repr:
         lines.append(f"Result of rank 0: {_plain(result_repr)}")
@@ -85,13 +90,16 @@ def text(view: JobView, book: SeriesBook, log: LogBook, spec: JobSpec, result_re
     return "\n".join(lines)
 
 
-def _page(view: JobView, book: SeriesBook, log: LogBook, spec: JobSpec, result: str, detail: Detail) -> Html:
+def _page(
+    view: JobView, book: SeriesBook, log: LogBook, spec: JobSpec, result: str, taken: Stacks | None, detail: Detail
+) -> Html:
     card = failure_card(view)
-    parts = [_header(view, spec), _sentence(view)]
+    parts = [_header(view, spec), restarts(view, detail), _sentence(view), stall(view, detail)]
     if card is not None:
         parts.append(failure_part(card, view, detail))
     if view.state in _SETTING_UP:
         parts += [_strip(phases(view)), staging(view)]
+    parts.append(stacks_part(taken, detail))
     parts += [_notice(view, detail), _middle(view, book, result, detail)]
     rows = _tail(log, card, detail)
     if rows:
@@ -120,7 +128,8 @@ def _header(view: JobView, spec: JobSpec) -> Html:
 
 def _cell(spec: JobSpec) -> list[str]:
     number = spec.source.execution_count
-    return [] if number is None else [f"cell [{number}]"]
+    found = [] if number is None else [f"cell [{number}]"]
+    return [*found, f"continues {spec.resumed_from}"] if spec.resumed_from else found
 
 
 def _sentence(view: JobView) -> Html:
@@ -241,6 +250,21 @@ def _why(view: JobView) -> list[str]:
     if card.others:
         found.append(f"{words.plural(len(card.others), 'rank')} ended because of it: {others(card)}.")
     return [_plain(line) for line in found if line]
+
+
+def _earlier(view: JobView) -> list[str]:
+    if not view.restarts:
+        return []
+    reason = view.restarts[-1].reason
+    return [_plain(f"{restarts_word(view)} after {reason}" if reason else restarts_word(view))]
+
+
+def _standing(view: JobView, taken: Stacks | None) -> list[str]:
+    """Return that the job makes no progress, and where its ranks stood."""
+    said = [_plain(view.stall.text)] if view.stall is not None and not view.state.ended else []
+    if taken is not None and taken.says:
+        said.append(_plain(f"Stacks of {words.clock(taken.t)}: {taken.says}."))
+    return said
 
 
 def _metric_lines(view: JobView, book: SeriesBook) -> list[str]:

@@ -6,7 +6,6 @@ Pure. Times are epoch seconds of this machine's clock; ``now`` goes along, becau
 from __future__ import annotations
 
 from collections import Counter
-from typing import get_args
 
 from distdl_jupyter.core.failure import has_failed
 from distdl_jupyter.core.rank import RankView
@@ -24,10 +23,10 @@ from distdl_jupyter.presentation.schema import (
     RankStatus,
     Restart,
     StacksTaken,
-    StacksWhy,
     Stall,
     Stop,
 )
+from distdl_jupyter.presentation.stacks import why
 from distdl_jupyter.presentation.staging import bars
 from distdl_jupyter.presentation.story import failure_card
 
@@ -73,7 +72,7 @@ def card(view: JobView, now: float, *, has_checkpoints: bool = False) -> Card:
         restarts=tuple(Restart(one.t, one.reason, one.rank) for one in view.restarts),
         max_restarts=view.max_restarts,
         stall=_stall(view),
-        stacks=tuple(StacksTaken(one.number, one.t, _why(one.why)) for one in view.stacks),
+        stacks=tuple(StacksTaken(one.number, one.t, why(one.why)) for one in view.stacks),
         can_ask_stacks=can_ask_stacks(view),
         resumed_from=view.resumed_from,
         can_resume=view.state.ended and has_checkpoints,
@@ -127,10 +126,6 @@ def _stall(view: JobView) -> Stall | None:
     if stall is None or view.state.ended:
         return None
     return Stall(stall.since, tuple(stall.ranks), stall.text)
-
-
-def _why(why: str) -> StacksWhy:
-    return why if why in get_args(StacksWhy) else "asked"  # type: ignore[return-value]  # one of them
 
 
 def _step(view: JobView) -> float | None:

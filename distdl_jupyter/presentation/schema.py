@@ -322,11 +322,15 @@ class StackMissing:
 
 @dataclass(frozen=True, slots=True)
 class Stacks:
-    """The stacks of all ranks at one moment, side by side: the groups with the fewest ranks first."""
+    """The stacks of all ranks at one moment, side by side: the groups with the fewest ranks first.
+
+    ``says`` is who stands where, as a clause.
+    """
 
     number: int
     t: float
     why: StacksWhy
+    says: str
     groups: tuple[StackGroup, ...]
     missing: tuple[StackMissing, ...]
 

@@ -47,6 +47,7 @@ STATUS: dict[type[Exception], int] = {
     errors.AzureRefused: 502,
     errors.DataUnavailable: 502,
     errors.LaunchFailed: 502,
+    errors.DiskRefused: 507,
     errors.DistDLError: 500,
 }
 _HINTS = {

@@ -108,6 +108,15 @@ class RerunJob(Handler):
         return await self.apart(lambda: _row(attached(id_).rerun()))
 
 
+class ResumeJob(Handler):
+    """The request to go on with a job that has ended."""
+
+    @answers(JobRow, status=201, refuses=(400, 404, 409, 424, 502))
+    async def post(self, id_: str) -> JobRow:
+        """Start a new job with the same code, which goes on from the checkpoints of this one."""
+        return await self.apart(lambda: _row(attached(id_).resume()))
+
+
 class JobResult(Handler):
     """What came of a job."""
 

@@ -13,12 +13,13 @@ from distdl_jupyter.server.clusters import CheckOfCluster, ClusterByName, Cluste
 from distdl_jupyter.server.compare import Compare
 from distdl_jupyter.server.events import Events
 from distdl_jupyter.server.form import Form
-from distdl_jupyter.server.jobs import CancelJob, JobById, JobResult, Jobs, RerunJob
+from distdl_jupyter.server.jobs import CancelJob, JobById, JobResult, Jobs, RerunJob, ResumeJob
 from distdl_jupyter.server.late import BASE
 from distdl_jupyter.server.log import JobCurve, JobLog, JobMetrics
 from distdl_jupyter.server.machines import Choices, Forecast, Machines
 from distdl_jupyter.server.outputs import OutputFile, Outputs
 from distdl_jupyter.server.plugins import Advise, Plugins, VmSizes
+from distdl_jupyter.server.stacks import JobStacks
 
 ROUTES: tuple[tuple[str, type[Handler]], ...] = (
     ("/clusters", Clusters),
@@ -31,6 +32,8 @@ ROUTES: tuple[tuple[str, type[Handler]], ...] = (
     ("/jobs/{id}", JobById),
     ("/jobs/{id}/cancel", CancelJob),
     ("/jobs/{id}/rerun", RerunJob),
+    ("/jobs/{id}/resume", ResumeJob),
+    ("/jobs/{id}/stacks", JobStacks),
     ("/jobs/{id}/result", JobResult),
     ("/jobs/{id}/log", JobLog),
     ("/jobs/{id}/curve", JobCurve),

@@ -241,6 +241,13 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
+class StacksQuery:
+    """Which of the stacks that are kept."""
+
+    number: int | None = _number(None, "the number of the stacks; the newest without one", 0)
+
+
+@dataclass(frozen=True, slots=True)
 class Result:
     """What came of a job; ``ok`` is None while it lives. ``values`` are short forms of what each rank returned."""
 

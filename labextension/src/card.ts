@@ -14,6 +14,12 @@ export type Frame = Schemas['Frame'];
 /** The first failure; `rank` is null when the job failed as a whole. */
 export type Failure = Schemas['FailureCard'];
 
+/** The stacks of all ranks at one moment, by groups of ranks that stand at the same place. */
+export type Stacks = Schemas['Stacks'];
+export type StackGroup = Schemas['StackGroup'];
+export type StackFrame = Schemas['StackFrame'];
+export type StackThread = Schemas['StackThread'];
+
 /** The kernel's clock as far as it is known here: it stands still when nothing was heard for a while. */
 export class Clock {
   #kernel = 0;

@@ -6,17 +6,24 @@ import type { Card, Failure, Frame } from './card';
 import { findCell, openCell } from './cells';
 import { copy } from './clipboard';
 import { HERE, around, fill, h, onClick, type Child } from './dom';
-import { button } from './header';
+import { button, resumeButton } from './header';
 import { icon } from './icons';
 import { __, _n } from './lab/trans';
+import { folded, quoted } from './prose';
 import { python } from './pycolor';
 import { clock, count, listing, ranks, secondsTaken } from './words';
 
 /** Returns what brings a line of the cell with an execution count into view, null when that cell is out of reach. */
 export type Reach = (root: HTMLElement, cell: number | null) => ((line: number) => void) | null;
 
+/** What can be done with a job that failed. */
+export interface FailureActions {
+  rerun(): void;
+  resume(): void;
+}
+
 export class FailureView {
-  constructor(private readonly root: HTMLElement, private readonly rerun: () => void, private readonly reach: Reach = inNotebook) {
+  constructor(private readonly root: HTMLElement, private readonly actions: FailureActions, private readonly reach: Reach = inNotebook) {
     root.classList.add('dd-failure');
     root.setAttribute('role', 'alert');
   }
@@ -26,7 +33,7 @@ export class FailureView {
     const failure = card.failure;
     this.root.classList.toggle('dd-gone', failure === null);
     const reach = this.reach(this.root, failure ? (ownFrame(failure)?.cell ?? null) : null) !== null;
-    fill(this.root, JSON.stringify([failure, card.can_rerun, reach]), () => (failure ? this.#build(failure, card) : []));
+    fill(this.root, JSON.stringify([failure, card.can_rerun, card.can_resume, reach]), () => (failure ? this.#build(failure, card) : []));
   }
 
   #build(failure: Failure, card: Card): Child[] {
@@ -35,7 +42,7 @@ export class FailureView {
 
   #headline(failure: Failure, card: Card): HTMLElement {
     const where = h('div', { class: 'dd-s12' }, ...this.#where(failure, card));
-    const actions = h('div', { class: 'dd-row dd-actions' }, ...this.#actions(failure, card));
+    const actions = h('div', { class: 'dd-row dd-actions' }, ...this.#buttons(failure, card));
     const text = h('div', { class: 'dd-grow' }, sentence(failure, card), where, actions);
     return h('div', { class: 'dd-banner' }, icon('failed', 18, 'dd-ink-err'), text);
   }
@@ -58,19 +65,20 @@ export class FailureView {
     return onClick(h('button', { type: 'button', class: 'dd-link' }, text), () => open(frame.line));
   }
 
-  #actions(failure: Failure, card: Card): Child[] {
+  #buttons(failure: Failure, card: Card): Child[] {
     const frame = failure.frames.filter(({ cell }) => cell !== null).at(-1);
     const reached = frame ? this.reach(this.root, frame.cell) : null;
     const open = reached && frame ? onClick(button('cell', __('Open cell'), 'dd-primary'), () => reached(frame.line)) : null;
     const text = failure.traceback || failure.what;
     const copyText = button('copy', __('Copy traceback'), '');
-    const rerun = card.can_rerun ? onClick(button('rerun', __('Rerun'), ''), () => this.rerun()) : null;
-    return [open, failure.traceback ? onClick(copyText, () => void copy(text, copyText)) : null, rerun];
+    const rerun = card.can_rerun ? onClick(button('rerun', __('Rerun'), ''), () => this.actions.rerun()) : null;
+    const resume = card.can_resume ? onClick(resumeButton(), () => this.actions.resume()) : null;
+    return [open, failure.traceback ? onClick(copyText, () => void copy(text, copyText)) : null, rerun, resume];
   }
 }
 
 /** The notebook around the view. */
-function inNotebook(root: HTMLElement, number: number | null): ((line: number) => void) | null {
+export function inNotebook(root: HTMLElement, number: number | null): ((line: number) => void) | null {
   const cell = findCell(root, number);
   return cell && ((line) => openCell(cell, line));
 }
@@ -87,11 +95,6 @@ function sentence(failure: Failure, card: Card): HTMLElement {
 function ownFrame(failure: Failure): Frame | undefined {
   const own = failure.frames.filter(({ kind }) => kind === 'cell' || kind === 'user');
   return own.filter(({ kind }) => kind === 'cell').at(-1) ?? own.at(-1);
-}
-
-/** Text of a sentence in which `names` between backticks are set as code. */
-export function quoted(text: string): Child[] {
-  return text.split('`').map((part, at) => (at % 2 ? h('span', { class: 'dd-mono' }, part) : part));
 }
 
 function details(failure: Failure): Child {
@@ -139,15 +142,10 @@ function groupElement(group: Frame[]): HTMLElement {
 }
 
 /** The package that a library's file belongs to: "torch" of ".../site-packages/torch/nn/modules/module.py". */
-function packageOf(file: string): string {
+export function packageOf(file: string): string {
   const parts = file.split('/');
   const at = Math.max(parts.lastIndexOf('site-packages'), parts.lastIndexOf('dist-packages'));
   return (at >= 0 ? parts[at + 1] : parts.at(-1))?.replace(/\.py$/, '') ?? file;
-}
-
-/** A line that opens what lies below it. */
-function folded(label: Node, classes: string, ...inside: Child[]): HTMLElement {
-  return h('details', {}, h('summary', { class: `dd-row ${classes}` }, icon('right', 12, 'dd-turnable'), label), ...inside);
 }
 
 function frameElement(frame: Frame): HTMLElement {

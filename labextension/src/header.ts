@@ -5,15 +5,22 @@
  */
 import { Clock, type Card, type Cost, type Host, type Stop } from './card';
 import { copy } from './clipboard';
-import { assign, fill, h, onClick, setText, show, type Child } from './dom';
+import { HERE, around, assign, fill, h, onClick, setText, show, type Child } from './dom';
 import { icon } from './icons';
 import { __, _n } from './lab/trans';
+import { Restarts } from './restarts';
+import { StallLine } from './stall';
 import { ENDED, ago, clock, count, duration, money, pastDay, percent, processes, rankCount, rankWord, shortId, stateWord, unitWord } from './words';
 
 export interface Actions {
   cancel(): void;
   kill(): void;
   rerun(): void;
+  resume(): void;
+  /** Show where each rank stands, or show it no more. */
+  stacks(): void;
+  /** Show another job; left out where there is nowhere to show it. */
+  openJob?(id: string): void;
   /** Close the view to one line, and open it again; left out where a view has one size only. */
   detach?(): void;
   attach?(): void;
@@ -39,6 +46,7 @@ export class Header {
   #detached = false;
   #asking = false;
   #pressed: string | null = null;
+  #stacksOpen = false;
 
   readonly #pill = h('span', { class: 'dd-pill' });
   readonly #name = h('span', { class: 'dd-title dd-ell' });
@@ -51,6 +59,8 @@ export class Header {
   readonly #attach = button('attach', __('Attach'), 'dd-keep');
   readonly #detach = button('detach', __('Detach'), 'dd-shrink');
   readonly #rerun = button('rerun', __('Rerun'), '');
+  readonly #resume = resumeButton();
+  readonly #stacks = button('stacks', __('Show stacks'), 'dd-shrink');
   readonly #cancel = button('close', __('Cancel'), 'dd-shrink dd-danger');
   readonly #kill = button('stop', __('Kill now'), 'dd-shrink dd-danger');
   readonly #meta = h('div', { class: 'dd-dots dd-sub dd-s12 dd-num dd-grow' });
@@ -66,6 +76,8 @@ export class Header {
   readonly #stopRow = h('div', { class: 'dd-row dd-num dd-s12 dd-stop' }, this.#stopNext, this.#stopPlaces);
   readonly #fill = h('i');
   readonly #bar = h('div', { class: 'dd-bar', role: 'progressbar', 'aria-valuemin': 0, 'aria-valuemax': 100 }, this.#fill);
+  readonly #stall: StallLine;
+  readonly #restarts = new Restarts();
   readonly #live = h('div', { class: 'dd-sr', role: 'status', 'aria-live': 'polite' });
 
   constructor(
@@ -77,10 +89,11 @@ export class Header {
     root.classList.add('dd-head');
     root.setAttribute('role', 'group');
     const { first = [], more = [] } = extras;
-    const buttons = [...first, this.#attach, this.#detach, this.#rerun, ...more, this.#cancel, this.#kill];
+    const buttons = [...first, this.#attach, this.#detach, this.#stacks, this.#rerun, this.#resume, ...more, this.#cancel, this.#kill];
+    this.#stall = new StallLine(clock, button('stacks', __('Show stacks'), 'dd-small dd-primary'), () => this.actions.stacks());
     const identity = [this.#pill, this.#name, this.#id, this.#shortId, this.#copy, this.#inline];
     const top = h('div', { class: 'dd-row dd-top' }, ...identity, h('span', { class: 'dd-grow' }), this.#paused, this.#question, ...buttons);
-    root.append(top, this.#metaRow, this.#workRow, this.#stopRow, this.#bar, this.#live);
+    root.append(top, this.#metaRow, this.#restarts.root, this.#workRow, this.#stopRow, this.#bar, this.#stall.root, this.#live);
     this.#connect();
   }
 
@@ -91,6 +104,8 @@ export class Header {
     onClick(this.#detach, () => this.actions.detach?.());
     onClick(this.#attach, () => this.actions.attach?.());
     onClick(this.#rerun, () => this.#press('rerun'));
+    onClick(this.#resume, () => this.#press('resume'));
+    onClick(this.#stacks, () => this.actions.stacks());
     this.#question.addEventListener('keydown', (event) => {
       if (event.key === 'Escape') this.#answer(false);
     });
@@ -113,6 +128,12 @@ export class Header {
     this.tick();
   }
 
+  /** The stacks are shown, or no more. */
+  stacksShown(open: boolean): void {
+    this.#stacksOpen = open;
+    this.tick();
+  }
+
   /** Redraw what depends on the time; to be called a few times a second. */
   tick(): void {
     const card = this.#card;
@@ -123,6 +144,9 @@ export class Header {
     this.#drawMeta(card);
     this.#drawWork(card);
     this.#drawStop(card);
+    const small = this.#mode(card) === 'detached';
+    this.#restarts.update(card, small);
+    this.#stall.update(card, small || this.#stacksOpen);
     this.#drawPaused(card, paused);
     this.#drawButtons(card, paused);
   }
@@ -162,8 +186,18 @@ export class Header {
     const words = [...places(card), ...more];
     const { origin = [] } = this.extras;
     const cost = card.cost ? costWords(card.cost, card.ended, this.clock.now()) : '';
-    fill(this.#meta, [...words, cost].join('|'), () => [...words.map((word) => h('span', {}, word)), cost && h('span', { title: costSource(card.cost) }, cost), ...origin]);
-    drawHosts(this.#hosts, mode === 'running' ? card.hosts : []);
+    const earlier = card.resumed_from ? this.#continues(card.resumed_from) : null;
+    fill(this.#meta, [...words, cost, card.resumed_from].join('|'), () => [...words.map((word) => h('span', {}, word)), cost && h('span', { title: costSource(card.cost) }, cost), earlier, ...origin]);
+    drawHosts(this.#hosts, mode === 'running' ? card.hosts : [], card.stall?.ranks ?? []);
+  }
+
+  /** From whose checkpoints the job goes on. */
+  #continues(id: string): HTMLElement {
+    const { openJob } = this.actions;
+    const name = openJob
+      ? onClick(h('button', { type: 'button', class: 'dd-link dd-mono', title: id }, shortId(id)), () => openJob(id))
+      : h('span', { class: 'dd-mono', title: id }, shortId(id));
+    return h('span', { class: 'dd-origin' }, ...around(__('continues %1', HERE), name));
   }
 
   #drawWork(card: Card): void {
@@ -234,8 +268,21 @@ export class Header {
     show(this.#cancel, living && !canceling && !this.#detached && !this.#asking);
     show(this.#kill, canceling && !this.#detached);
     show(this.#rerun, !living && card.can_rerun && card.state !== 'failed' && !this.#detached);
+    show(this.#resume, !living && card.can_resume && card.state !== 'failed' && !this.#detached);
+    this.#drawStacks(card);
     const blocked = paused || this.#pressed !== null;
-    for (const each of [this.#cancel, this.#kill, this.#rerun, this.#detach]) each.disabled = blocked;
+    for (const each of [this.#cancel, this.#kill, this.#rerun, this.#resume, this.#detach]) each.disabled = blocked;
+  }
+
+  /** While a job stalls, its own line has the button. */
+  #drawStacks(card: Card): void {
+    const can = card.can_ask_stacks || card.stacks.length > 0;
+    show(this.#stacks, can && !this.#detached && !this.#asking && (card.stall === null || this.#stacksOpen));
+    assign(this.#stacks, { 'aria-expanded': String(this.#stacksOpen) });
+    const word = this.#stacksOpen ? __('Hide stacks') : __('Show stacks');
+    const text = this.#stacks.querySelector('.dd-word');
+    if (text) setText(text, word);
+    if (this.#stacks.title !== word) assign(this.#stacks, { title: word, 'aria-label': word });
   }
 
   #askOrCancel(): void {
@@ -261,7 +308,7 @@ export class Header {
     this.#cancel.focus();
   }
 
-  #press(what: 'cancel' | 'kill' | 'rerun'): void {
+  #press(what: 'cancel' | 'kill' | 'rerun' | 'resume'): void {
     this.#pressed = what;
     this.tick();
     this.actions[what]();
@@ -273,6 +320,13 @@ export function button(name: string, label: string, classes: string): HTMLButton
   const bare = classes.includes('dd-icon');
   const word = bare ? null : h('span', { class: 'dd-word' }, label);
   return h('button', { type: 'button', class: `dd-btn ${classes}`, title: label, 'aria-label': label }, name ? icon(name) : null, word);
+}
+
+/** The button that lets a job go on from its checkpoints. */
+export function resumeButton(): HTMLButtonElement {
+  const press = button('resume', __('Resume'), '');
+  press.title = __('Start a new job that goes on from the checkpoints of this one');
+  return press;
 }
 
 function places(card: Card): string[] {
@@ -336,12 +390,12 @@ function nextSignals(stop: Stop, now: number): string {
 }
 
 /** Draw each rank as a dot beside its node's name; large jobs get one bar a node. */
-function drawHosts(element: HTMLElement, hosts: Host[]): void {
-  const key = JSON.stringify(hosts);
+function drawHosts(element: HTMLElement, hosts: Host[], odd: number[]): void {
+  const key = JSON.stringify([hosts, odd]);
   show(element, hosts.length > 0);
   assign(element, { 'aria-label': hosts.map(hostLabel).join('; ') });
   fill(element, key, () => [
-    h('span', { class: 'dd-hosts-all' }, ...hosts.map(hostElement)),
+    h('span', { class: 'dd-hosts-all' }, ...hosts.map((host) => hostElement(host, odd))),
     h('span', { class: 'dd-hosts-few dd-nw' }, rankCount(hosts.reduce((sum, host) => sum + sizeOf(host), 0))),
   ]);
 }
@@ -353,9 +407,9 @@ function hostLabel(host: Host): string {
   return `${host.name ? `${host.name}: ` : ''}${counts.join(', ')}`;
 }
 
-function hostElement(host: Host): HTMLElement {
+function hostElement(host: Host, odd: number[]): HTMLElement {
   const name = host.name ? h('span', { class: 'dd-sub dd-ell' }, host.name) : null;
-  const dots: Child[] = host.ranks.map(([rank, status]) => h('i', { class: 'dd-dot', 'data-status': status, title: __('rank %1: %2', rank, rankWord(status)) }));
+  const dots: Child[] = host.ranks.map(([rank, status]) => h('i', { class: odd.includes(rank) ? 'dd-dot dd-odd' : 'dd-dot', 'data-status': status, title: __('rank %1: %2', rank, odd.includes(rank) ? __('no progress, differs from the others') : rankWord(status)) }));
   const many = sizeOf(host);
   const bar = h('span', { class: 'dd-hostbar', title: hostLabel(host) }, __('%1 of %2', host.counts.ready ?? 0, many));
   return h('span', { class: 'dd-host' }, name, dots.length ? h('span', { class: 'dd-dotgrid' }, ...dots) : bar);

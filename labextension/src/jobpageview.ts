@@ -79,6 +79,7 @@ export class JobPageView {
       reach: (_root, cell) => this.#reach(cell),
       changed: (message) => this.#changed(message),
       gone: () => this.#isGone(),
+      stacksOpened: () => this.#tabs.choose('overview'),
       chose: (next) => {
         choice = next;
         keep({ tab: this.#tabs.current, choice });
@@ -95,6 +96,11 @@ export class JobPageView {
   /** The page has come into sight. */
   refresh(): void {
     this.#view.refresh();
+  }
+
+  /** Show where each rank stands. */
+  showStacks(): void {
+    this.#view.showStacks();
   }
 
   /** Say at the page's foot what could not be done. */
@@ -124,9 +130,9 @@ export class JobPageView {
     });
   }
 
-  #layout({ head, failure, setup, curve, log, foot }: Parts): void {
+  #layout({ head, failure, setup, stacks, curve, log, foot }: Parts): void {
     const boxed = (...classes: string[]) => (part: HTMLElement): HTMLElement => h('div', { class: ['dd-box', ...classes].join(' ') }, part);
-    this.#overview.append(boxed('dd-failbox')(failure), boxed('dd-setupbox')(setup), boxed('dd-curvebox')(curve), this.#ranksBox, boxed('dd-footbox')(foot));
+    this.#overview.append(boxed('dd-failbox')(failure), boxed('dd-setupbox')(setup), boxed('dd-stackbox')(stacks), boxed('dd-curvebox')(curve), this.#ranksBox, boxed('dd-footbox')(foot));
     this.#logBox.append(log);
     log.querySelector('.dd-part')?.append(this.#download);
     const body = h('div', { class: 'dd-pagebody' }, this.#overview, this.#logBox, this.#spec, this.#captured, this.#outputs);
@@ -135,7 +141,7 @@ export class JobPageView {
 
   #changed(message: JobMessage): void {
     const { card, ranks } = message;
-    this.#ranks.update(ranks, card.state === 'canceling' || card.state === 'canceled');
+    this.#ranks.update(ranks, card.state === 'canceling' || card.state === 'canceled', card.stall?.ranks);
     setText(this.#started, ENDED.has(card.state) ? '' : __('started %1', clock(card.created)));
     show(this.#started, !ENDED.has(card.state));
     this.host.changed(message);

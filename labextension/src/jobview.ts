@@ -4,10 +4,10 @@
  * The same as the kernel's panel shows, without a kernel. It knows no JupyterLab: a `JobHost` brings the messages and
  * carries out what is pressed, and `layout` says where the parts stand.
  */
-import { Clock, type Card } from './card';
+import { Clock, type Card, type Stacks } from './card';
 import { CurveView, type CurveMessage, type CurveWish } from './curveview';
 import { adopt, h } from './dom';
-import { FailureView, type Reach } from './failure';
+import { FailureView, inNotebook, type Reach } from './failure';
 import { firstChoice } from './firstchoice';
 import { Header, type Extras } from './header';
 import { __ } from './lab/trans';
@@ -17,6 +17,7 @@ import { Notice } from './notice';
 import type { Choice, Metric } from './picker';
 import type { components } from './schema';
 import { Setup } from './setup';
+import { StacksView } from './stacks';
 import { ENDED } from './words';
 
 /** One rank in the table of ranks. */
@@ -57,6 +58,11 @@ export interface JobHost {
   connected(): boolean;
   cancel(now: boolean): Promise<unknown>;
   rerun(): Promise<unknown>;
+  resume(): Promise<unknown>;
+  /** Ask the ranks for their stacks; the card says when they are there, under which number they are read. */
+  askStacks(): Promise<unknown>;
+  stacks(number: number): Promise<Stacks>;
+  openJob(id: string): void;
 }
 
 /** The elements of a view; each is filled by the view alone. */
@@ -64,6 +70,7 @@ export interface Parts {
   head: HTMLElement;
   failure: HTMLElement;
   setup: HTMLElement;
+  stacks: HTMLElement;
   curve: HTMLElement;
   log: HTMLElement;
   foot: HTMLElement;
@@ -80,6 +87,8 @@ export interface Options {
   /** Called with every newer state, and when there is no such job (any more). */
   changed?: (message: JobMessage) => void;
   gone?: () => void;
+  /** Called when the stacks are to be seen. */
+  stacksOpened?: () => void;
   /** Called when a user chose another curve. */
   chose?: (choice: Choice) => void;
 }
@@ -93,6 +102,7 @@ export class JobView {
   readonly #header: Header;
   readonly #failure: FailureView;
   readonly #setup: Setup;
+  readonly #stacks: StacksView;
   readonly #curve: CurveView;
   readonly #store = new LogStore();
   readonly #place: Place;
@@ -111,11 +121,13 @@ export class JobView {
     const clock = new Clock(PATIENCE);
     this.#place = options.place ?? newPlace();
     this.#curve = new CurveView(options.choice ?? firstChoice(), (wish) => this.#draw(wish), (on) => this.#zoom(on));
-    this.#parts = { head: h('div'), failure: h('div'), setup: h('div'), curve: this.#curve.root, log: h('div'), foot: h('div') };
-    const { head, failure, setup, log, foot } = this.#parts;
+    this.#parts = { head: h('div'), failure: h('div'), setup: h('div'), stacks: h('div'), curve: this.#curve.root, log: h('div'), foot: h('div') };
+    const { head, failure, setup, stacks, log, foot } = this.#parts;
     this.#header = new Header(head, this.#actions(), clock, { silence: () => __('The server does not answer. The job goes on.'), ...options.extras });
-    this.#failure = new FailureView(failure, () => this.#rerun(), options.reach);
+    this.#failure = new FailureView(failure, { rerun: () => this.#follow(host.rerun()), resume: () => this.#follow(host.resume()) }, options.reach);
     this.#setup = new Setup(setup, clock);
+    const source = { ask: () => host.askStacks(), read: (number: number) => host.stacks(number) };
+    this.#stacks = new StacksView(stacks, source, options.reach ?? inNotebook, (open) => this.#stacksShown(open));
     this.#log = new LogView(log, this.#store, this.#place, () => root.classList.add('dd-unfolded'));
     this.#notice = new Notice(foot);
     (options.layout ?? compact)(this.#parts, root);
@@ -137,6 +149,11 @@ export class JobView {
     this.#log.restore();
   }
 
+  /** Show where each rank stands, as soon as the job is known. */
+  showStacks(): void {
+    this.#stacks.show();
+  }
+
   /** Say in the view's foot what could not be done. */
   say(problem: string): void {
     this.#problem = problem;
@@ -149,6 +166,7 @@ export class JobView {
     this.#steady?.dispose();
     this.#drawing?.dispose();
     this.#curve.dispose();
+    this.#stacks.dispose();
   }
 
   // ---- what comes ----
@@ -181,6 +199,7 @@ export class JobView {
     this.#setup.update(card);
     this.#parts.setup.classList.toggle('dd-gone', !SETUP.has(card.state) || this.#detached);
     this.#failure.update(card);
+    this.#stacks.update(card);
     this.#setParts(card);
     const world = card.node_count * card.process_count_per_node;
     this.#curve.update(metrics, world > 1);
@@ -207,7 +226,7 @@ export class JobView {
   #isGone(): void {
     if (this.#gone) return;
     this.#gone = true;
-    if (this.#message) this.#take({ ...this.#message, card: { ...this.#message.card, can_rerun: false } });
+    if (this.#message) this.#take({ ...this.#message, card: { ...this.#message.card, can_rerun: false, can_resume: false } });
     this.options.gone?.();
   }
 
@@ -230,7 +249,10 @@ export class JobView {
     return {
       cancel: () => this.#carryOut(host.cancel(false)),
       kill: () => this.#carryOut(host.cancel(true)),
-      rerun: () => this.#rerun(),
+      rerun: () => this.#follow(host.rerun()),
+      resume: () => this.#follow(host.resume()),
+      stacks: () => this.#stacks.toggle(),
+      openJob: (id) => host.openJob(id),
       ...(this.options.detachable ? { detach: () => this.#detach(true), attach: () => this.#detach(false) } : {}),
     };
   }
@@ -246,8 +268,14 @@ export class JobView {
     );
   }
 
-  #rerun(): void {
-    this.#carryOut(this.host.rerun().then(() => this.#header.release()));
+  /** Another job begins; this one stays as it is. */
+  #follow(begun: Promise<unknown>): void {
+    this.#carryOut(begun.then(() => this.#header.release()));
+  }
+
+  #stacksShown(open: boolean): void {
+    this.#header.stacksShown(open);
+    if (open) this.options.stacksOpened?.();
   }
 
   #detach(on: boolean): void {
@@ -263,7 +291,7 @@ export class JobView {
 }
 
 /** The parts as one card below a cell, as the kernel's panel has them. */
-function compact({ head, failure, setup, curve, log, foot }: Parts, root: HTMLElement): void {
+function compact({ head, failure, setup, stacks, curve, log, foot }: Parts, root: HTMLElement): void {
   adopt(root, 'dd-card');
-  root.append(h('div', {}, head, failure, setup), h('div', { class: 'dd-body' }, curve, log), foot);
+  root.append(h('div', {}, head, failure, setup, stacks), h('div', { class: 'dd-body' }, curve, log), foot);
 }

@@ -2,7 +2,7 @@
 import type { Card } from './card';
 import { copy } from './clipboard';
 import { HERE, around, fill, h, onClick, type Child } from './dom';
-import { quoted } from './failure';
+import { quoted } from './prose';
 import { icon } from './icons';
 import { __ } from './lab/trans';
 import { ENDED } from './words';

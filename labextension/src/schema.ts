@@ -194,6 +194,45 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/distdl/api/jobs/{id}/resume": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Start a new job with the same code, which goes on from the checkpoints of this one. */
+        post: operations["postJobsIdResume"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/distdl/api/jobs/{id}/stacks": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        /** Return kept stacks, the newest by default. */
+        get: operations["getJobsIdStacks"];
+        put?: never;
+        /** Ask all ranks where they stand. */
+        post: operations["postJobsIdStacks"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/distdl/api/jobs/{id}/result": {
         parameters: {
             query?: never;
@@ -1377,6 +1416,54 @@ export interface components {
             label: string;
             value: string;
         };
+        /** @description One frame of a stack. ``kind`` is cell, user, library or worker; ``source`` its line, "" where nobody has it. */
+        StackFrame: {
+            file: string;
+            line: number;
+            function: string;
+            kind: string;
+            label: string;
+            cell: number | null;
+            source: string;
+        };
+        /** @description Ranks whose main threads stand at the same place; ``frames`` newest first, ``at`` is that place in words. */
+        StackGroup: {
+            ranks: number[];
+            at: string;
+            differs: boolean;
+            frames: components["schemas"]["StackFrame"][];
+            threads: components["schemas"]["StackThread"][];
+            places: components["schemas"]["StackPlace"][];
+        };
+        /** @description A rank that gave no stack, with the reason as a sentence. */
+        StackMissing: {
+            rank: number;
+            why: string;
+        };
+        /** @description One rank when its stack was taken: ``state`` of its process, last ``step``, seconds since its last sign. */
+        StackPlace: {
+            rank: number;
+            host: string;
+            pid: number | null;
+            state: string;
+            step: number | null;
+            silent: number | null;
+        };
+        /** @description A thread that is not the main one; the newest frame comes first. */
+        StackThread: {
+            name: string;
+            frames: components["schemas"]["StackFrame"][];
+        };
+        /** @description The stacks of all ranks at one moment, side by side: the groups with the fewest ranks first. ``says`` is who stands where, as a clause. */
+        Stacks: {
+            number: number;
+            t: number;
+            /** @enum {string} */
+            why: "asked" | "stall" | "hang" | "time";
+            says: string;
+            groups: components["schemas"]["StackGroup"][];
+            missing: components["schemas"]["StackMissing"][];
+        };
         /** @description Stacks that can be asked for by ``number``. */
         StacksTaken: {
             number: number;
@@ -1543,6 +1630,12 @@ export type Restart = components['schemas']['Restart'];
 export type Result = components['schemas']['Result'];
 export type ScaleCluster = components['schemas']['ScaleCluster'];
 export type SpecRow = components['schemas']['SpecRow'];
+export type StackFrame = components['schemas']['StackFrame'];
+export type StackGroup = components['schemas']['StackGroup'];
+export type StackMissing = components['schemas']['StackMissing'];
+export type StackPlace = components['schemas']['StackPlace'];
+export type StackThread = components['schemas']['StackThread'];
+export type Stacks = components['schemas']['Stacks'];
 export type StacksTaken = components['schemas']['StacksTaken'];
 export type StagingBar = components['schemas']['StagingBar'];
 export type Stall = components['schemas']['Stall'];
@@ -2477,6 +2570,181 @@ export interface operations {
             };
             /** @description Bad Gateway */
             502: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApiError"];
+                };
+            };
+        };
+    };
+    postJobsIdResume: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Created */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["JobRow"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApiError"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApiError"];
+                };
+            };
+            /** @description Not Found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApiError"];
+                };
+            };
+            /** @description Conflict */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApiError"];
+                };
+            };
+            /** @description Failed Dependency */
+            424: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApiError"];
+                };
+            };
+            /** @description Bad Gateway */
+            502: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApiError"];
+                };
+            };
+        };
+    };
+    getJobsIdStacks: {
+        parameters: {
+            query?: {
+                /** @description the number of the stacks; the newest without one */
+                number?: number;
+            };
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Stacks"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApiError"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApiError"];
+                };
+            };
+            /** @description Not Found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApiError"];
+                };
+            };
+        };
+    };
+    postJobsIdStacks: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Accepted */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApiError"];
+                };
+            };
+            /** @description Not Found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApiError"];
+                };
+            };
+            /** @description Conflict */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };

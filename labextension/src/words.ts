@@ -174,6 +174,18 @@ export function ranks(numbers: number[]): string {
   return _n('rank %2', 'ranks %2', numbers.length, listing(numbers));
 }
 
+/** Return all ranks by name, neighbours as a span: "rank 3", "ranks 0-2, 5". */
+export function rankSpans(numbers: number[]): string {
+  const spans: [number, number][] = [];
+  for (const rank of numbers) {
+    const last = spans.at(-1);
+    if (last && rank === last[1] + 1) last[1] = rank;
+    else spans.push([rank, rank]);
+  }
+  const words = spans.flatMap(([from, to]) => (to > from + 1 ? [`${from}-${to}`] : to > from ? [String(from), String(to)] : [String(from)]));
+  return _n('rank %2', 'ranks %2', numbers.length, words.join(', '));
+}
+
 /** Return the sum that a job's size is: "2 × 2 = 4 processes", "1 process". */
 export function processes(nodes: number, perNode: number): string {
   const total = processCount(nodes * perNode);

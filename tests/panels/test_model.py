@@ -56,7 +56,7 @@ RANKS = {f"rank {rank}" for rank in range(4)}
 
 def make_model():
     view = JobView.of(JobSpec(id="20261121-024912-k3f9", name="digits"))
-    return JobModel(SimpleNamespace(view=view, book=SeriesBook()))
+    return JobModel(SimpleNamespace(view=view, book=SeriesBook(), has_checkpoints=False))
 
 
 def test_the_loss_is_shown_first():

@@ -3,6 +3,7 @@
  *
  * How a request travels is handed in, so nothing of `@jupyterlab` is imported here.
  */
+import type { Stacks } from '../card';
 import type { Changes } from '../logstore';
 import type { JobDetail, OutputFile } from '../detail';
 import type { CurveMessage } from '../curveview';
@@ -82,6 +83,10 @@ export class Api {
   removeJob = (id: string): Promise<void> => this.send('DELETE', `jobs/${part(id)}`);
   cancelJob = (id: string, now = false): Promise<void> => this.send('POST', `jobs/${part(id)}/cancel`, { now });
   rerunJob = (id: string): Promise<JobRow> => this.send('POST', `jobs/${part(id)}/rerun`);
+  resumeJob = (id: string): Promise<JobRow> => this.send('POST', `jobs/${part(id)}/resume`);
+  askStacks = (id: string): Promise<void> => this.send('POST', `jobs/${part(id)}/stacks`);
+  /** The stacks with a number, the newest without one. */
+  stacks = (id: string, number?: number): Promise<Stacks> => this.get(`jobs/${part(id)}/stacks`, { number });
 
   log = (id: string, query: LogQuery = {}): Promise<Changes> => this.get(`jobs/${part(id)}/log`, { ...query });
   curve = (id: string, query: Query = {}): Promise<CurveMessage> => this.get(`jobs/${part(id)}/curve`, query);

@@ -17,10 +17,13 @@ import { __, _n } from './trans';
 
 type Args = ReadonlyPartialJSONObject;
 
+/** States in which no rank stands anywhere. */
+const SETUP: ReadonlySet<string> = new Set(['queued', 'preparing', 'starting']);
+
 /** Commands that the palette offers, whoever registers them. */
 const PALETTE = [
   'distdl:new-job', 'distdl:run-cell', 'distdl:focus-sidebar', 'distdl:add-cluster', 'distdl:open-chosen', 'distdl:compare-chosen',
-  'distdl:cancel-job', 'distdl:rerun-job', 'distdl:copy-id', 'distdl:insert-code', 'distdl:delete-job',
+  'distdl:cancel-job', 'distdl:rerun-job', 'distdl:resume-job', 'distdl:show-stacks', 'distdl:copy-id', 'distdl:insert-code', 'distdl:delete-job',
 ];
 
 const plugin: JupyterFrontEndPlugin<void> = {
@@ -58,6 +61,8 @@ class JobCommands {
   register(): void {
     this.#add('cancel-job', __('Cancel'), isActive, (row, args) => this.#cancel(row, args));
     this.#add('rerun-job', __('Rerun'), (row) => row.can_rerun, ({ id }) => this.#rerun(id));
+    this.#add('resume-job', __('Resume'), (row) => row.can_resume, ({ id }) => this.#resume(id));
+    this.#add('show-stacks', __('Show stacks'), (row) => isActive(row) && !SETUP.has(row.state), ({ id }) => this.#stacks(id));
     this.#add('delete-job', __('Delete'), (row) => !isActive(row), (row, args) => this.#delete(row, args));
     this.#add('copy-id', __('Copy id'), () => true, ({ id }) => Clipboard.copyToSystem(id));
     this.#add('insert-code', __('Insert code'), () => Boolean(this.notebooks?.currentWidget), ({ id }) => this.#insert(id));
@@ -123,6 +128,16 @@ class JobCommands {
   async #rerun(id: string): Promise<void> {
     const fresh = await this.distdl.api.rerunJob(id);
     await this.app.commands.execute('distdl:open-job', { id: fresh.id });
+  }
+
+  async #resume(id: string): Promise<void> {
+    const fresh = await this.distdl.api.resumeJob(id);
+    await this.app.commands.execute('distdl:open-job', { id: fresh.id });
+  }
+
+  /** Where the ranks stand is shown on the job's page. */
+  async #stacks(id: string): Promise<void> {
+    await this.app.commands.execute('distdl:open-job', { id, stacks: true });
   }
 
   /** Put a cell that attaches to the job below the active one, or into it when it is empty. */

@@ -3,13 +3,17 @@ import type { JobHost } from '../jobview';
 import type { Connection } from '../jobpageview';
 import type { DistDL } from './live';
 
-/** Return the host of a job's view; `rerun` is told of the new job. */
-export function jobHost({ api, live }: DistDL, id: string, rerun: (id: string) => void): JobHost {
+/** Return the host of a job's view; `open` shows another job: a new one, or the one that this one continues. */
+export function jobHost({ api, live }: DistDL, id: string, open: (id: string) => void): JobHost {
   return {
     watch: ({ log, curve }, handlers) => live.watchJob(id, { log, curve }, handlers),
     connected: () => live.state === 'live',
     cancel: (now) => api.cancelJob(id, now),
-    rerun: async () => rerun((await api.rerunJob(id)).id),
+    rerun: async () => open((await api.rerunJob(id)).id),
+    resume: async () => open((await api.resumeJob(id)).id),
+    askStacks: () => api.askStacks(id),
+    stacks: (number) => api.stacks(id, number),
+    openJob: open,
   };
 }
 

@@ -56,6 +56,11 @@ export class JobPage extends Widget {
     return this.#changed;
   }
 
+  /** Show where each rank stands. */
+  showStacks(): void {
+    this.#view.showStacks();
+  }
+
   override dispose(): void {
     if (this.isDisposed) return;
     this.#view.dispose();

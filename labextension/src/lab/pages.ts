@@ -43,11 +43,13 @@ function jobPages(app: JupyterFrontEnd, distdl: DistDL, openCell: OpenCell, rest
   };
   app.commands.addCommand(OPEN_JOB, {
     label: __('Open Job Page'),
-    describedBy: describe({ id: { type: 'string', description: __('The id of the job') } }, ['id']),
+    describedBy: describe({ id: { type: 'string', description: __('The id of the job') }, stacks: { type: 'boolean', description: __('Show where each rank stands') } }, ['id']),
     execute: (args) => {
       const id = args['id'];
       if (!isJobId(id)) return;
-      show(app, tracker.find((one) => one.jobId === id) ?? make(args, id));
+      const page = tracker.find((one) => one.jobId === id) ?? make(args, id);
+      show(app, page);
+      if (args['stacks'] === true) page.showStacks();
     },
   });
   void restorer?.restore(tracker, {

@@ -1,10 +1,12 @@
 /** The head of a job's panel as a widget: header, phases while it sets up, the failure when it failed. */
 import { Bin, put, tell, whenAttached, type Context } from '../anywidget';
-import type { Card } from '../card';
+import type { Card, Stacks } from '../card';
 import { adopt, h } from '../dom';
-import { FailureView } from '../failure';
+import { FailureView, inNotebook } from '../failure';
 import { Header } from '../header';
+import { questions } from '../kernel';
 import { Setup } from '../setup';
+import { StacksView } from '../stacks';
 import { isDark, watchTheme } from '../theme';
 import { ENDED } from '../words';
 
@@ -13,16 +15,22 @@ const SETUP = new Set(['queued', 'preparing', 'starting']);
 function render({ model, el }: Context): () => void {
   const bin = new Bin();
   adopt(el);
-  const [top, failureRoot, setupRoot] = [h('div'), h('div'), h('div')];
-  el.append(top, failureRoot, setupRoot);
+  const [top, failureRoot, setupRoot, stacksRoot] = [h('div'), h('div'), h('div'), h('div')];
+  el.append(top, failureRoot, setupRoot, stacksRoot);
+  const ask = questions(model, bin, 'stacks');
   const header = new Header(top, {
     cancel: () => tell(model, 'cancel'),
     kill: () => tell(model, 'kill'),
     rerun: () => tell(model, 'rerun'),
+    resume: () => tell(model, 'resume'),
+    stacks: () => stacks.toggle(),
     detach: () => put(model, 'detached', true),
     attach: () => put(model, 'detached', false),
   });
-  const failure = new FailureView(failureRoot, () => tell(model, 'rerun'));
+  const failure = new FailureView(failureRoot, { rerun: () => tell(model, 'rerun'), resume: () => tell(model, 'resume') });
+  const source = { ask: () => ask('take'), read: async (number: number) => (await ask('read', { number })) as Stacks };
+  const stacks = new StacksView(stacksRoot, source, inNotebook, (open) => header.stacksShown(open));
+  bin.add(() => stacks.dispose());
   const setup = new Setup(setupRoot, header.clock);
   header.clock.startAt(model.get('beat') as number);
 
@@ -35,6 +43,7 @@ function render({ model, el }: Context): () => void {
     setup.update(card);
     setupRoot.classList.toggle('dd-gone', !SETUP.has(card.state) || detached);
     failure.update(card);
+    stacks.update(card);
     const panel = el.closest('.dd-card');
     if (panel) setParts(panel, card, detached);
   };

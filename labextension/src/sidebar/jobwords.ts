@@ -8,7 +8,7 @@ export interface Line {
   place: string;
   strong: string;
   tell: string;
-  tone: 'plain' | 'failed' | 'lost';
+  tone: 'plain' | 'failed' | 'lost' | 'stalled';
 }
 
 const SETUP: ReadonlySet<State> = new Set(['queued', 'preparing', 'starting']);
@@ -40,6 +40,7 @@ export function secondLine(row: JobRow, now: number, heard: number, stale: boole
 
 function runningLine(row: JobRow, now: number, heard: number, stale: boolean, line: (tell: string, more?: Partial<Line>) => Line): Line {
   const strong = row.total && row.done !== null ? percent(row.done, row.total) : '';
+  if (row.stalled && !stale) return { place: '', strong: '', tell: row.says, tone: 'stalled' };
   if (stale) return line(strong ? __('%1 at %2', strong, clock(heard)) : __('running at %1', clock(heard)));
   const left = row.left === null ? '' : __('%1 left', duration(Math.max(0, row.left - (now - heard))));
   if (strong) return line(left, { strong });
