@@ -2,7 +2,6 @@
 
 import math
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from distdl_jupyter.clusters import emulated_node
 from distdl_jupyter.core.errors import InvalidSpec, JobNotFound, JobNotRunning, JobStillRunning
 from distdl_jupyter.core.state import State
 from tests.conftest import until_gone, wait_for
+from tests.faults import jobs as hurt
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -50,17 +50,6 @@ def train_with_horovod():
         "cross_rank": hvd.cross_rank(), "cross_size": hvd.cross_size(), "gradient": gradient.flatten().tolist(),
         "weights": model.weight.detach().flatten().tolist(),
     }  # fmt: skip
-
-
-def train_with_horovod_for_long():
-    import horovod.torch as hvd
-    import torch
-
-    from distdl_jupyter import log
-
-    hvd.init()
-    for step in range(1_000_000):
-        log(step=step, loss=hvd.allreduce(torch.ones(1)))
 
 
 def train_with_torch():
@@ -177,6 +166,7 @@ def test_ranks_on_emulated_mpi_nodes_have_the_host_name_of_their_node_and_save_b
 
 
 @needs_host_names
+@pytest.mark.fault("rank", "the rank is named; nothing is left on any node")
 def test_a_killed_rank_on_an_emulated_mpi_node_ends_the_ranks_of_all_nodes():
     job = launched_on_nodes(0)
     with pytest.raises(JobFailed, match="Rank 2 of 4 failed first: ended by SIGKILL"):
@@ -231,6 +221,7 @@ def test_logs_keep_rank_stream_and_order():
     assert list(job.logs(follow=True)) == list(job.logs())
 
 
+@pytest.mark.fault("rank", "the earliest cause is raised with its own line; the others ended within 5 s")
 def test_a_failing_rank_ends_the_others_within_seconds_and_is_the_one_raised(tmp_path):
     def fail_on_one():
         import time
@@ -257,6 +248,7 @@ def test_a_failing_rank_ends_the_others_within_seconds_and_is_the_one_raised(tmp
     assert len(view.failure.others) == 3
 
 
+@pytest.mark.fault("rank", "the cause is raised and not what the others say of it")
 @pytest.mark.parametrize("controller", ["gloo", "mpi"])
 def test_the_cause_is_raised_and_not_the_echo_of_a_lost_peer(controller):
     def fail_while_others_reduce():
@@ -272,30 +264,6 @@ def test_the_cause_is_raised_and_not_the_echo_of_a_lost_peer(controller):
     job = submit(fail_while_others_reduce, process_count_per_node=4, distributed_backend=f"horovod-{controller}")
     with pytest.raises(JobFailed, match="Rank 1 of 4 failed first: ValueError: rank one is unhappy"):
         job.result(timeout=120)
-
-
-@pytest.mark.parametrize("controller", ["gloo", "mpi"])
-@pytest.mark.parametrize(
-    ("end", "words", "code", "name"),
-    [("os._exit(7)", "exit code 7", 7, None), ("os.kill(os.getpid(), 9)", "ended by SIGKILL", None, "KILL"),
-     ("os.kill(os.getpid(), 11)", "ended by SIGSEGV", None, "SEGV")],
-)  # fmt: skip
-def test_a_rank_that_dies_without_a_word_is_named(controller, end, words, code, name):
-    def die(how):
-        import os  # noqa: F401 - used by the executed text
-
-        import horovod.torch as hvd
-        import torch
-
-        hvd.init()
-        if hvd.rank() == 1:
-            exec(how)
-        hvd.allreduce(torch.ones(3))
-
-    job = submit(die, (end,), process_count_per_node=2, distributed_backend=f"horovod-{controller}")
-    with pytest.raises(JobFailed, match=f"Rank 1 of 2 failed first: {words}") as caught:
-        job.result(timeout=120)
-    assert (caught.value.exit_code, caught.value.signal) == (code, name)
 
 
 def test_sys_exit_keeps_its_code():
@@ -354,6 +322,7 @@ def test_cancel_ends_a_job_from_anywhere():
         job.cancel()
 
 
+@pytest.mark.fault("stubborn", "gone after a cancel within the grace, the whole tree")
 def test_cancel_ends_code_that_ignores_signals_and_its_runaway_children():
     job = submit(stubborn, process_count_per_node=2, stop_grace_seconds=0.3)
     wait_for(lambda: heard(job) == {0, 1}, what="both ranks")
@@ -377,9 +346,8 @@ def test_cancel_now_does_not_wait():
 
 
 def daemons(job):
-    import psutil
 
-    children = psutil.Process(find_supervisor(job.id)).children(recursive=True)
+    children = hurt.found_supervisor_of(job).children(recursive=True)
     found = [one.pid for one in children if any("SIG_IGN" in word for word in one.cmdline())]
     return [one.pid for one in children] if len(found) == 2 else None
 
@@ -393,33 +361,14 @@ def alive(pid):
         return False
 
 
+@pytest.mark.fault("stubborn", "max_run_duration_seconds ends it and says so")
 def test_a_time_limit_ends_the_job_and_says_so():
     job = submit(forever, max_run_duration_seconds=2, stop_grace_seconds=0.5)
     with pytest.raises(JobFailed, match="stopped after 2 s, its max_run_duration_seconds"):
         job.result(60)
 
 
-def test_a_supervisor_killed_at_any_moment_leaves_a_lost_job_and_no_process():
-    seed = int(os.environ.get("DISTDL_TEST_SEED", random.randrange(2**32)))
-    chance = random.Random(seed)
-    # From the first instants of the supervisor to the training: a job takes about three seconds to meet.
-    moments = [chance.uniform(*span) for span in ((0.0, 0.1), (0.1, 0.4), (0.4, 1.0), (1.0, 2.0), (2.0, 4.0))]
-    for moment in moments:
-        told = f"killed {moment:.4f} s after submit; DISTDL_TEST_SEED={seed} repeats it"
-        job = submit(train_with_horovod_for_long, process_count_per_node=2, distributed_backend="horovod-gloo")
-        time.sleep(moment)
-        os.kill(find_supervisor(job.id), signal.SIGKILL)
-        try:
-            job.wait(30)
-        except TimeoutError as error:
-            raise AssertionError(told) from error
-        assert job.state is State.LOST, told
-        assert not until_gone(job.id, 10.0), told
-        list(job.logs())
-        with pytest.raises(JobFailed, match="is lost"):
-            job.result()
-
-
+@pytest.mark.fault("supervisor", "ranks that are stuck in a library are gone within 10 s")
 def test_ranks_stuck_in_a_library_go_even_when_supervisor_and_guardian_were_both_killed():
     def stuck():
         import ctypes
@@ -429,34 +378,15 @@ def test_ranks_stuck_in_a_library_go_even_when_supervisor_and_guardian_were_both
 
     job = submit(stuck, process_count_per_node=2, distributed_backend="torch")
     wait_for(lambda: [line.text for line in job.logs()].count("stuck") == 2, what="both ranks")
-    supervisor = find_supervisor(job.id)
-    for pid in [*(child.pid for child in guardians_of(supervisor)), supervisor]:
-        os.kill(pid, signal.SIGKILL)
+    supervisor = hurt.found_supervisor_of(job)
+    for process in (*hurt.guardians_of(supervisor), supervisor):
+        process.kill()
     assert not until_gone(job.id, 10.0)
     job.wait(30)
     assert job.state is State.LOST
 
 
-def guardians_of(supervisor):
-    """Return the supervisor's own forks."""
-    import psutil
-
-    process = psutil.Process(supervisor)
-    return [child for child in process.children() if child.cmdline() == process.cmdline()]
-
-
-def find_supervisor(job_id):
-    import psutil
-
-    for process in psutil.process_iter(["cmdline", "ppid"]):
-        line = process.info["cmdline"] or []
-        if "distdl_jupyter.supervisor" in line and any(job_id in word for word in line):
-            parent = psutil.Process(process.info["ppid"]).cmdline()
-            if parent != line:  # the guardian is the supervisor's own fork
-                return process.pid
-    raise AssertionError(f"no supervisor of {job_id} is here")
-
-
+@pytest.mark.fault("viewers", "the job goes on; another process reads and cancels it")
 def test_a_job_outlives_the_process_group_of_its_submitter_and_another_process_reads_and_cancels_it():
     code = textwrap.dedent(
         """
@@ -637,6 +567,7 @@ def test_rerun_of_a_job_without_its_files_says_so():
     assert jobs() == [first]
 
 
+@pytest.mark.fault("rank", "a job whose work is done is completed, with a note")
 def test_a_crash_while_python_shuts_down_spoils_no_finished_job():
     def work():
         import atexit
