@@ -36,6 +36,22 @@ class HorovodOptions:
     cycle_time_ms: float | None = field(
         default=None, metadata={"help": "how long Horovod waits between all-reduce rounds, in ms"}
     )
+    elastic: bool = field(
+        default=False,
+        metadata={"help": "run hvd.elastic.run code: processes that fail are replaced, up to max_restarts times, "
+                  "while the others keep their state"},
+    )  # fmt: skip
+    min_process_count: int | None = field(
+        default=None, metadata={"help": "with how few processes an elastic job goes on; by default with all only"}
+    )
+    host_discovery: str = field(
+        default="",
+        metadata={"help": "a file of lines HOST:SLOTS, or a script that prints them: the hosts that an elastic job has "
+                  "now"},
+    )  # fmt: skip
+    elastic_timeout_seconds: float = field(
+        default=600.0, metadata={"help": "how long the processes of an elastic job may take to meet, in seconds"}
+    )
 
 
 class HorovodBackend(Backend):
@@ -67,6 +83,8 @@ class HorovodBackend(Backend):
 
     def plan(self, spec: JobSpec, placement: Placement, options: HorovodOptions) -> Plan:
         """Return the plan of the chosen controller."""
+        if options.elastic:
+            return _elastic_plan(spec, placement, options)
         return (_gloo_plan if options.controller == "gloo" else _mpi_plan)(spec, placement, options)
 
 
@@ -99,6 +117,29 @@ def _gloo_plan(spec: JobSpec, placement: Placement, options: HorovodOptions) -> 
             for place in placement.ranks
         ),
         services=(Service("Horovod rendezvous", arguments, rendezvous.READY),),
+        started_as="mpi",
+    )
+
+
+def _elastic_plan(spec: JobSpec, placement: Placement, options: HorovodOptions) -> Plan:
+    from distdl_jupyter.backends.elastic import planning
+
+    planning.check(spec, options)
+    shared = {
+        "HOROVOD_ELASTIC": "1",
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+        **_tuning(options),
+    }
+    own = [common_environment(placement, place) for place in placement.ranks]
+    return Plan(
+        environments=tuple(
+            {name: value for name, value in one.items() if name not in planning.FIXED}
+            | shared
+            | {"HOROVOD_GLOO_IFACE": placement.interface_of(place)}
+            for one, place in zip(own, placement.ranks, strict=True)
+        ),
+        launcher=planning.launcher(spec, placement, options),
         started_as="mpi",
     )
 

@@ -53,6 +53,15 @@ class Exit:
 
 
 @dataclass(frozen=True, slots=True)
+class Gone:
+    """The end of a rank's process ``pid`` while the job goes on: in its place comes another one, or for now none."""
+
+    exit: Exit
+    pid: int
+    replaced: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Start:
     """One rank's process was started."""
 
@@ -169,6 +178,9 @@ class Remark:
 class Run(ABC):
     """A started job."""
 
+    #: Whether ranks that fail are replaced (see ``gone``), so that only an exit says that one has failed for good.
+    replaces: ClassVar[bool] = False
+
     @property
     @abstractmethod
     def streams(self) -> tuple[Stream, ...]:
@@ -190,6 +202,10 @@ class Run(ABC):
     def poll(self) -> list[Exit]:
         """Return the exits since the last call. Every rank exits exactly once, also when its launcher dies."""
 
+    def gone(self) -> Sequence[Gone]:
+        """Return the processes that ended since the last call without their ranks having ended for good."""
+        return ()
+
     @abstractmethod
     def alive(self) -> Sequence[object]:
         """Return all processes of the job that live, descendants included; empty when all are gone.
@@ -208,6 +224,9 @@ class Run(ABC):
     def stacks(self) -> Mapping[int, Answer]:
         """Return what ranks have answered since the last call, each once: its stacks, or why it gives none."""
         return {}
+
+    #: Seconds in which the answers of all ranks that can answer are there.
+    stacks_seconds: ClassVar[float] = 6.0
 
     def no_stacks(self) -> str:
         """Return why ranks of this kind of cluster cannot be asked, one sentence; "" when they can."""

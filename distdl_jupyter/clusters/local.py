@@ -156,6 +156,10 @@ def _remote_shell() -> tuple[str, ...]:
 
 
 def _kind_of_run(plan: Plan) -> type[DirectRun] | type[LauncherRun]:
+    if plan.launcher and plan.launcher.tells:
+        from distdl_jupyter.clusters.elastic_run import ElasticRun
+
+        return ElasticRun
     if plan.launcher:
         from distdl_jupyter.clusters.launcher_run import LauncherRun
 

@@ -1,0 +1,61 @@
+"""A program: leads the processes of an elastic Horovod job on this machine.
+
+``python -m distdl_jupyter.backends.elastic ADDRESS PORT LEAST SECONDS DISCOVERY COMMAND...`` starts COMMAND for each
+rank that ``ranks.json`` in the folder ``$DISTDL_PIPES`` describes. LEAST is the smallest number of processes, SECONDS
+how long they may take to meet, DISCOVERY the file or script that says which hosts there are ("" for all of them).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections import Counter
+from pathlib import Path
+
+from distdl_jupyter.backends.elastic.driver import Driver, Terms
+from distdl_jupyter.backends.elastic.hosts import Watch
+from distdl_jupyter.backends.elastic.meeting import Meeting
+from distdl_jupyter.backends.elastic.words import Words
+from distdl_jupyter.backends.elastic.workers import Workers
+from distdl_jupyter.backends.elastic.world import Seat
+
+
+def main() -> int:
+    """Run the job and return an exit code."""
+    address, port, least, patience, discovery, *command = sys.argv[1:]
+    pipes = Path(os.environ["DISTDL_PIPES"])
+    environments = json.loads((pipes / "ranks.json").read_text(encoding="utf-8"))
+    seats = [Seat(number, own["DISTDL_HOST"], int(own["DISTDL_LOCAL_RANK"])) for number, own in enumerate(environments)]
+    terms = Terms(int(least), _resets_left(), float(patience))
+    driver = Driver(seats, terms, Workers(command, environments), Words(pipes))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: driver.cancel())
+    meeting = Meeting(address, int(port), driver.ask)
+    meeting.open()
+    watch = Watch(discovery, Counter(seat.host for seat in seats), driver.wake)
+    watch.start()
+    return driver.run(meeting, watch, _Lifeline(pipes))
+
+
+def _resets_left() -> int:
+    most, used = (int(os.environ.get(name) or 0) for name in ("DISTDL_MAX_RESTARTS", "DISTDL_RESTART_COUNT"))
+    return max(0, most - used)
+
+
+class _Lifeline:
+    """Says whether the job's supervisor still holds the named pipe ``alive``."""
+
+    def __init__(self, pipes: Path) -> None:
+        self._fd = os.open(pipes / "alive", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def __call__(self) -> bool:
+        try:
+            return bool(os.read(self._fd, 1))
+        except BlockingIOError:
+            return True
+
+
+if __name__ == "__main__":
+    sys.exit(main())

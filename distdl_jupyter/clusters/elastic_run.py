@@ -1,0 +1,96 @@
+"""A started job on this machine whose launcher replaces ranks that fail and tells itself how each one ends.
+
+What it tells arrives in the named pipe ``told``, one JSON line each (see ``distdl_jupyter.backends.elastic.words``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+from typing import Any
+
+from distdl_jupyter.clusters import processes
+from distdl_jupyter.clusters.base import Exit, Gone, Remark
+from distdl_jupyter.clusters.launcher_run import LauncherRun
+
+#: The named pipe in which the launcher tells.
+_PIPE = "told"
+
+
+class ElasticRun(LauncherRun):
+    """Ranks come and go; each exits once for good."""
+
+    replaces = True
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._pipe = self._fifo(_PIPE, os.O_RDWR | os.O_NONBLOCK)
+        self._half = b""
+        self._open = {place.rank for place in self._placement.ranks}
+        self._exits: list[Exit] = []
+        self._gone: list[Gone] = []
+        self._remarks: list[Remark] = []
+
+    def _interrupt(self) -> None:
+        # The launcher first: it would take the ends of its ranks for failures.
+        processes.send(self._roots(), signal.SIGINT)
+        super()._interrupt()
+
+    def poll(self) -> list[Exit]:
+        """Return what the launcher told; when it has ended, so have all ranks that it did not speak of."""
+        process = self._launcher
+        ended = process is not None and process.poll() is not None
+        self._listen()
+        if not ended and not self._open:
+            return []  # the last one's end is the job's, and the launcher is about to go
+        found, self._exits = self._exits, []
+        if ended and process is not None:
+            found += [self._unheard_of(rank, process.returncode) for rank in sorted(self._open)]
+            self._open.clear()
+        return found
+
+    def _unheard_of(self, rank: int, returncode: int) -> Exit:
+        evidence = "The program that leads the elastic job ended before it."
+        if returncode < 0:
+            return Exit(rank, None, processes.signal_name(-returncode), evidence)
+        return Exit(rank, returncode or 1, None, evidence)
+
+    def gone(self) -> list[Gone]:
+        """Return the processes that ended since the last call while the job goes on."""
+        found, self._gone = self._gone, []
+        return found
+
+    def remarks(self) -> list[Remark]:
+        """Return what the launcher told the user."""
+        found, self._remarks = self._remarks, []
+        return [*super().remarks(), *found]
+
+    def _listen(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while data := os.read(self._pipe, 65536):
+                self._half += data
+        *lines, self._half = self._half.split(b"\n")
+        for line in lines:
+            self._hear(json.loads(line))
+
+    def _hear(self, said: dict[str, Any]) -> None:
+        kind = said["type"]
+        if kind == "note":
+            self._remarks.append(Remark(said["level"], said["text"], said["code"]))
+            return
+        exit_ = Exit(said["rank"], said["code"], said["signal"], said["evidence"] or self._evidence(said["signal"]))
+        if kind == "ended":
+            self._open.discard(exit_.rank)
+            self._exits.append(exit_)
+        else:
+            self._gone.append(Gone(exit_, said["pid"], replaced=kind == "replaced"))
+
+    def _evidence(self, name: str | None) -> str:
+        return processes.out_of_memory_evidence(self._oom) if name == "KILL" else ""
+
+    def close(self) -> None:
+        """Close the pipe too."""
+        os.close(self._pipe)
+        super().close()
