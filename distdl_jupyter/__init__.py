@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.panels import azure_sign_in, launcher, panel, timeline
     from distdl_jupyter.places import add_cluster, clusters
+    from distdl_jupyter.worker.checkpoints import checkpoint_dir
     from distdl_jupyter.worker.data import data_path
     from distdl_jupyter.worker.report import log, progress
 
@@ -34,6 +35,7 @@ _HOMES = {
     "add_cluster": "places",
     "attach": "client",
     "azure_sign_in": "panels",
+    "checkpoint_dir": "worker.checkpoints",
     "data_path": "worker.data",
     "distributed": "client",
     "jobs": "client",
@@ -57,6 +59,7 @@ __all__ = [
     "add_cluster",
     "attach",
     "azure_sign_in",
+    "checkpoint_dir",
     "clusters",
     "data_path",
     "distributed",

@@ -6,10 +6,12 @@ any job, and killing the one that submitted it changes nothing.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import time
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
+from distdl_jupyter.core import disk
 from distdl_jupyter.core.errors import JobNotRunning, JobStillRunning
 from distdl_jupyter.core.events import EventWriter, JobLock
 from distdl_jupyter.core.names import override
@@ -123,7 +125,10 @@ class Job:
                     yield line
 
     def metrics(self) -> pd.DataFrame:
-        """Return all reported metrics: one row per report with ``rank``, ``step``, ``time`` (UTC) and each metric."""
+        """Return all reported metrics: one row per report with ``rank``, ``step``, ``time`` (UTC) and each metric.
+
+        After a restart there is ``attempt`` too, from 0; steps that a later attempt reports again are there twice.
+        """
         from distdl_jupyter import outcome
 
         return outcome.metrics_frame(self.folder)
@@ -186,6 +191,23 @@ class Job:
         from distdl_jupyter import again
 
         return Job(_begin(*again.again(self.folder, new_id())))
+
+    def resume(self, **options: Any) -> Job:
+        """Go on from the checkpoints of this job, which has ended, as a new job; return its handle.
+
+        It runs the same code with the same values, and finds in its ``checkpoint_dir()`` what this job left there.
+        ``options`` replace those of this job: ``job.resume(process_count_per_node=4, max_run_duration_seconds=3600)``.
+        Secret environment variables are taken from ``options`` or this process's environment, because no job keeps
+        them.
+
+        Raises JobStillRunning, InvalidSpec when this job saved no checkpoint or an option is wrong, PluginUnavailable,
+        JobNotFound when the job's files are gone.
+        """
+        if not self.view().state.ended:
+            raise JobStillRunning(f"Job {self.id} still is {self.state.value}.", hint="Cancel it before resuming it.")
+        from distdl_jupyter import again
+
+        return Job(_begin(*again.resumed(self.folder, new_id(), options)))
 
     def remove(self) -> None:
         """Delete the job's folder with its log and values. Raises JobStillRunning while the job lives."""
@@ -273,7 +295,7 @@ def submit(
     (names and places of what is brought to every node, see ``data_path``), ``outputs`` (a place in Blob), the options
     of the backend and cluster, and every alias of them (core.names).
 
-    Raises InvalidSpec and PluginUnavailable before anything is started.
+    Raises InvalidSpec, PluginUnavailable and DiskRefused before anything is started.
     """
     from distdl_jupyter import capture
 
@@ -293,7 +315,7 @@ def submit(
 
 
 def launch(draft: Draft, **options: Any) -> Job:
-    """Make a job of captured code and start its supervisor. Raises InvalidSpec, PluginUnavailable, OSError."""
+    """Make a job of captured code and start its supervisor. Raises InvalidSpec, PluginUnavailable, DiskRefused."""
     from distdl_jupyter import jobspec  # readers of jobs need neither capture nor checks
 
     spec, secret_values = jobspec.build(draft, options, id_=new_id())
@@ -305,21 +327,38 @@ def _begin(spec: JobSpec, secret_values: Mapping[str, str], code: Code) -> JobFo
     from distdl_jupyter import warm
 
     store = JobStore()
-    store.sweep()
-    folder = store.prepare(spec.id)
-    lock = JobLock.acquire(folder.lock)
-    assert lock is not None, "a folder that nobody else can see is not locked"
+    with disk.writing(store.jobs):
+        store.sweep()
+        spec, folder = _prepared(store, spec)
+    lock = None
     try:
+        lock = JobLock.acquire(folder.lock)
+        assert lock is not None, "a folder that nobody else can see is not locked"
         code.write(folder)
         folder.spec_file.write_text(spec.dumps(), encoding="utf-8")
         _write_beginning(folder, spec, code)
         folder = store.publish(folder)
         warm.begin(folder, lock, secret_values, python=spec.python)
-    except BaseException:
-        lock.release()
-        store.discard(folder)
+    except BaseException as error:
+        if lock is not None:
+            lock.release()
+        store.discard(folder, published=isinstance(error, OSError))
+        if isinstance(error, OSError):
+            raise disk.refusal(error, store.jobs) from error
         raise
     return folder
+
+
+def _prepared(store: JobStore, spec: JobSpec) -> tuple[JobSpec, JobFolder]:
+    """Return the spec with an id that is the job's alone and behind those of all jobs, and its hidden folder."""
+    while True:
+        spec = dataclasses.replace(spec, id=store.later(spec.id))
+        try:
+            return spec, store.prepare(spec.id)
+        except FileExistsError:
+            if not store.jobs.is_dir():
+                raise
+            spec = dataclasses.replace(spec, id=new_id())
 
 
 class Code(Protocol):

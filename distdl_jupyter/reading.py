@@ -32,11 +32,16 @@ class Outline(Onlooker):
         self.book = SeriesBook()
         #: The curves of the bytes that the view began behind: up to where they were read, and their end.
         self._drawn, self._undrawn = 0, self.cursor
+        #: What came meanwhile: a restart makes the order of points matter.
+        self._behind: list[Event] = []
 
     def fold(self, event: Event) -> None:
         """Take one event in."""
         super().fold(event)
-        self.book.apply(event)
+        if self._drawn >= self._undrawn:
+            self.book.apply(event)
+        elif event["type"] in ("metric", "restart"):
+            self._behind.append(event)
 
     def catch_up(self) -> JobView:
         """Read all there is now and return the view."""
@@ -52,6 +57,10 @@ class Outline(Onlooker):
         for event in found:
             self.book.apply(event)
         self._drawn = cursor if cursor > self._drawn else self._undrawn
+        if self._drawn >= self._undrawn:
+            behind, self._behind = self._behind, []
+            for event in behind:
+                self.book.apply(event)
         return True
 
 

@@ -125,6 +125,8 @@ def _add_submit(commands: Any) -> None:
                      help="data for every node: blob://account/container/prefix, shared:/path or a path")  # fmt: skip
     one.add_argument("--outputs", metavar="PLACE", help="where outputs/ goes besides: blob://account/container/prefix")
     one.add_argument("--max-run-duration-seconds", type=float, metavar="S", help="stop the job after S seconds")
+    one.add_argument("--max-restarts", type=int, metavar="N", help="start the ranks anew up to N times after a failure")
+    one.add_argument("--min-node-count", type=int, metavar="N", help="with how few nodes a restart may go on")
     one.add_argument("--vm-size", metavar="SIZE", help="the nodes' VM size, on targets that rent machines")
     one.add_argument("--price-per-hour", metavar="PRICE", help='what one node costs in an hour: 3.5, or "3.5 EUR"')
     one.add_argument("--use-gpu", action=argparse.BooleanOptionalAction, default=None, help="default: where there are")
@@ -238,7 +240,16 @@ def _submit(chosen: argparse.Namespace) -> int:
         return batchai.explain(chosen)
     else:
         draft, options = batchai.draft(chosen, options)
-    job = client.launch(draft, **options)
+    return _started(client.launch(draft, **options), chosen)
+
+
+def _resume(chosen: argparse.Namespace) -> int:
+    names = ("node_count", "process_count_per_node", "max_run_duration_seconds", "max_restarts")
+    options = {name: value for name in names if (value := getattr(chosen, name)) is not None}
+    return _started(_find(chosen.id).resume(**options), chosen)
+
+
+def _started(job: Job, chosen: argparse.Namespace) -> int:
     if not chosen.follow:
         print(job.id)
         print(f"Follow it with: distdl logs -f {short_id(job.id)}", file=sys.stderr)
@@ -250,7 +261,7 @@ def _options(chosen: argparse.Namespace) -> dict[str, Any]:
     """Return the options that were given."""
     names = (
         "node_count", "process_count_per_node", "distributed_backend", "compute_target", "name", "data", "outputs",
-        "max_run_duration_seconds", "vm_size", "price_per_hour", "use_gpu",
+        "max_run_duration_seconds", "max_restarts", "min_node_count", "vm_size", "price_per_hour", "use_gpu",
     )  # fmt: skip
     given = {**{name: getattr(chosen, name) for name in names}, "environment_variables": _pairs(chosen.env)}
     return {name: value for name, value in given.items() if value not in (None, [], {})}

@@ -6,6 +6,8 @@
   own, and grows (widths double) when more buckets than allowed would be needed. It is always the smallest ``k`` that
   fits, so the order in which points come makes no difference.
 * A bucket keeps the lowest and the highest value of each rank exactly, with their steps, and count and sum.
+* After a restart the points of later steps than the first one that is reported again are taken away by whole buckets:
+  of the one bucket in which that step lies the earlier points stay, and with them what else it held.
 * NaN and inf never enter a mean or an extremum; they are remembered with their steps.
 
 It knows steps, values and times only: no event, no figure.
@@ -87,6 +89,16 @@ class Grid:
         """Return the positions in order of steps."""
         return [slot for _, slot in sorted(self.slots.items())]
 
+    def cut(self, step: float) -> list[int]:
+        """Take away the buckets that begin at ``step`` or later; return the positions of those that stay, in order."""
+        kept = [(number, slot) for number, slot in self.slots.items() if self.low_steps[slot] < step]
+        stay = [slot for _, slot in kept]
+        self.slots = {number: new for new, (number, _) in enumerate(kept)}
+        self.low_steps = array("d", [self.low_steps[slot] for slot in stay])
+        self.high_steps = array("d", [min(self.high_steps[slot], step) for slot in stay])
+        self.times = array("d", [self.times[slot] for slot in stay])
+        return stay
+
     def groups(self, limit: int) -> list[list[int]]:
         """Return the positions in order of steps, grouped by the narrowest wider buckets that are at most ``limit``."""
         doublings = self._doublings(limit)
@@ -120,6 +132,11 @@ class Grid:
         while len({number >> doublings for number in self.slots}) > limit:
             doublings += 1
         return doublings
+
+
+#: What a bucket of a series holds before a value came, by column.
+_EMPTY = (("counts", 0), ("sums", 0.0), ("lows", math.inf), ("low_steps", math.inf), ("highs", -math.inf),
+          ("high_steps", math.inf))  # fmt: skip
 
 
 class Series:
@@ -180,6 +197,29 @@ class Series:
         for slot, (bits, step) in bad.items():
             self._mark(moves[slot], bits, step)
 
+    def keep(self, slots: list[int], before: float) -> None:
+        """Keep the buckets at these positions, in this order, and no end at ``before`` or later."""
+        self.bad = {new: self.bad[slot] for new, slot in enumerate(slots) if slot in self.bad}
+        for name, empty in _EMPTY:
+            column = getattr(self, name)
+            here = [column[slot] if slot < len(column) else empty for slot in slots]
+            setattr(self, name, array(column.typecode, here))
+        self._end_before(before)
+
+    def drop(self, slots: list[int], before: float) -> None:
+        """Empty the buckets at these positions, and keep no end at ``before`` or later."""
+        for slot in slots:
+            self.bad.pop(slot, None)
+            for name, empty in _EMPTY:
+                column = getattr(self, name)
+                if slot < len(column):
+                    column[slot] = empty
+        self._end_before(before)
+
+    def _end_before(self, step: float) -> None:
+        self.first = self.first if self.first is not None and self.first.step < step else None
+        self.last = self.last if self.last is not None and self.last.step < step else None
+
     def _merge(
         self, new: int, count: int, total: float, low: float, low_step: float, high: float, high_step: float
     ) -> None:
@@ -212,7 +252,7 @@ class Series:
 class Metric:
     """One metric of a job: the series of its ranks on one grid."""
 
-    __slots__ = ("count", "grid", "limit", "series")
+    __slots__ = ("_again", "_cut", "count", "grid", "limit", "series")
 
     def __init__(self) -> None:
         self.grid = Grid()
@@ -220,9 +260,18 @@ class Metric:
         self.limit = MAX_BUCKETS
         #: Points of all ranks.
         self.count = 0
+        #: The ranks that have reported since the last restart, None without one; and the first step of the first.
+        self._again: set[int] | None = None
+        self._cut = math.inf
+
+    def restart(self) -> None:
+        """Let the points that come from now on replace those of the same and later steps."""
+        self._again = set()
 
     def add(self, rank: int, step: float, value: float, time: float) -> None:
         """Take one point of one rank. ``step`` and ``time`` must be finite."""
+        if self._again is not None and rank not in self._again:
+            self._go_back(rank, step, self._again)
         series = self.series.get(rank)
         if series is None:
             series = self._new(rank)
@@ -231,6 +280,18 @@ class Metric:
         series.add(grid.slot(step, time), step, value, time)
         if len(grid.slots) > self.limit:
             self._coarsen()
+
+    def _go_back(self, rank: int, step: float, again: set[int]) -> None:
+        """Take away what a rank's first report after a restart replaces; the first of all ranks speaks for all."""
+        if not again:
+            self._cut = step
+            slots = self.grid.cut(step)
+            for series in self.series.values():
+                series.keep(slots, step)
+        elif step < self._cut and rank in self.series:
+            later = [slot for slot in self.grid.slots.values() if self.grid.low_steps[slot] >= step]
+            self.series[rank].drop(later, step)
+        again.add(rank)
 
     def ranked(self) -> list[tuple[int, Series]]:
         """Return (rank, series) in order of ranks."""

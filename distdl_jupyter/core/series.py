@@ -26,7 +26,13 @@ class SeriesBook:
         self._metrics: dict[str, Metric] = {}
 
     def apply(self, event: Event) -> None:
-        """Fold one event in; other types than metric and what is malformed are ignored."""
+        """Fold one event in; other types than metric and restart and what is malformed are ignored.
+
+        After a restart, what ranks had reported of the first step that they report again, and of later ones, goes.
+        """
+        if event.get("type") == "restart":
+            for known in self._metrics.values():
+                known.restart()
         if event.get("type") != "metric":
             return
         try:

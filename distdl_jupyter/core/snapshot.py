@@ -97,7 +97,7 @@ def to_json(view: JobView) -> dict[str, Any]:
         "phases": _rows(PhaseView, view.phases),
         "ranks": _rows(RankView, view.ranks),
         "metrics": [
-            (m.name, m.step, list(m.values), list(m.values.values()), m.count, *_row_of(Trail)(m.trail))
+            (m.name, m.step, list(m.values), list(m.values.values()), m.count, m.stale, *_row_of(Trail)(m.trail))
             for m in view.metrics.values()
         ],
         "stop": None if stop is None else dataclasses.asdict(stop),
@@ -129,8 +129,8 @@ def from_json(data: dict[str, Any]) -> JobView:
     return view
 
 
-def _metric(name: str, step: float, ranks: list[int], values: list[float], count: int, *trail: Any) -> MetricView:
-    return MetricView(name, step, dict(zip(ranks, values, strict=True)), count, Trail(*trail))
+def _metric(name: str, step: float, ranks: list[int], values: list[float], count: int, *more: Any) -> MetricView:
+    return MetricView(name, step, dict(zip(ranks, values, strict=True)), count, Trail(*more[1:]), more[0])
 
 
 def _rows(of: type[V], all_: Sequence[V]) -> list[tuple[Any, ...]]:

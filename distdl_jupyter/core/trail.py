@@ -22,13 +22,16 @@ class Trail:
     passed: int = 0
     #: The newest step, which goes on until a later one begins.
     step: float = -math.inf
+    #: The first step of all.
+    first: float = math.inf
 
     def finishes(self, step: float) -> bool:
         """Take notice of a step and say whether the value of the one before it is to be kept (by ``keep``)."""
         if not step > self.step:
             return False
-        first, self.step = self.step == -math.inf, step
-        if first:
+        begins, self.step = self.step == -math.inf, step
+        self.first = min(self.first, step)
+        if begins:
             return False
         self.passed += 1
         return self.passed >= self.every
@@ -41,6 +44,14 @@ class Trail:
             # The last of each pair stays: the next one kept follows it after twice as many steps.
             del self.points[::2]
             self.every *= 2
+
+    def go_back(self, step: float) -> None:
+        """Forget what was kept of ``step`` and later ones, as nearly as can be said: they come once more."""
+        if step <= self.step:
+            span = self.step - self.first
+            share = min(1.0, (self.step - step) / span) if span > 0 else 1.0
+            del self.points[len(self.points) - round(share * len(self.points)) :]
+        self.step, self.passed = -math.inf, 0
 
     def to(self, newest: float, most: int) -> list[float]:
         """Return at most ``most`` points, evenly spread, that end in ``newest``."""

@@ -103,9 +103,14 @@ class MetricView:
     count: int = 0
     #: The means of the steps before the newest one.
     trail: Trail = field(default_factory=Trail)
+    #: Whether the ranks that these values are of have ended, and others were started that have not reported it yet.
+    stale: bool = False
 
     def take(self, rank: int, step: float, value: float) -> None:
         """Fold in what one rank reported."""
+        if self.stale:
+            self.values, self.stale = {}, False
+            self.trail.go_back(step)
         if self.trail.finishes(step):
             self.trail.keep(self.mean)
         self.values[rank] = value
@@ -303,6 +308,8 @@ def _rank(view: JobView, event: Event) -> None:
     rank = view.rank(event.get("rank"))
     if rank is None:
         return
+    if event.get("status") == "waiting":
+        rank = view.ranks[rank.rank] = _anew(rank)
     for name in ("node", "host", "local_rank", "pid", "gpu", "status", "code", "signal", "evidence"):
         if event.get(name) is not None:
             setattr(rank, name, event[name])
@@ -390,11 +397,22 @@ def _staging(view: JobView, event: Event) -> None:
 def _restart(view: JobView, event: Event) -> None:
     """Begin again: what the ranks were is over, what they have reported stays."""
     view.restarts.append(RestartView(event["t"], str(event.get("reason", "")), event.get("rank")))
-    view.ranks = [RankView(one.rank, node=one.node, host=one.host, local_rank=one.local_rank, gpu=one.gpu,
-                           lines=one.lines, error_lines=one.error_lines) for one in view.ranks]  # fmt: skip
-    view.state, view.reason = State.STARTING, ""
-    view.phases = [one for one in view.phases if one.phase in ("capture", "stage")]
+    for metric in view.metrics.values():
+        metric.stale = True
+    if event.get("ranks") is not None:
+        view.ranks = [_anew(one) if one.rank in event["ranks"] else one for one in view.ranks]
+        return
+    view.ranks = [_anew(one) for one in view.ranks]
+    view.state, view.reason = State.QUEUED if event.get("queued") else State.STARTING, ""
+    view.phases = [one for one in view.phases if one.phase == "capture"]
+    view.progress_from = view.progress_at = None
     view.stop = view.stall = None
+
+
+def _anew(rank: RankView) -> RankView:
+    """Return what stays of a rank when another process takes its place."""
+    return RankView(rank.rank, node=rank.node, host=rank.host, local_rank=rank.local_rank, gpu=rank.gpu,
+                    lines=rank.lines, error_lines=rank.error_lines)  # fmt: skip
 
 
 def _stall(view: JobView, event: Event) -> None:

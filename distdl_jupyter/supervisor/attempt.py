@@ -6,6 +6,7 @@ fold to.
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -32,9 +33,15 @@ class Clock:
 
     def __init__(self) -> None:
         self._began = time.monotonic()
+        self._before = 0.0
 
     def restart(self) -> None:
-        """Count from now on."""
+        """Count this attempt from now on."""
+        self._began = time.monotonic()
+
+    def keep(self) -> None:
+        """Begin another attempt; the seconds so far stay counted."""
+        self._before = self.seconds
         self._began = time.monotonic()
 
     def began_at(self, epoch: float) -> None:
@@ -44,7 +51,7 @@ class Clock:
     @property
     def seconds(self) -> float:
         """Seconds until now."""
-        return time.monotonic() - self._began
+        return self._before + time.monotonic() - self._began
 
 
 class Attempt:
@@ -76,6 +83,7 @@ class Attempt:
         while self._living:
             pump.run(_TICK)
             exits = run.poll()
+            self._let_go()
             if exits:
                 pump.drain()
                 for exit_ in exits:
@@ -91,6 +99,16 @@ class Attempt:
             self._notice_failure()
             self._tick_stopper()
             self._ledger.tick()
+
+    def _let_go(self) -> None:
+        """Write down which processes ended while the job goes on; one that is replaced is a restart of its rank."""
+        for gone in self._run.gone():
+            self._pump.drain()
+            rank = self._ledger.view.ranks[gone.exit.rank]
+            if gone.replaced:
+                self._ledger.replace(rank, gone.pid, telling.replaced(rank, gone.exit))
+            else:
+                self._ledger.write("rank", rank=rank.rank, status="waiting", evidence=gone.exit.evidence)
 
     def _ended(self, exit_: Exit) -> None:
         self._living.discard(exit_.rank)
@@ -165,7 +183,9 @@ class Attempt:
             self._stopper = stopping.Stopper(stopping.after_hang(), self._run.signal)
 
     def _notice_failure(self) -> None:
-        if self._stopper is None and any(has_failed(rank) for rank in self._ledger.view.ranks):
+        # One that may still be replaced has not failed for good before its end was told.
+        final = (rank for rank in self._ledger.view.ranks if rank.status == "ended" or not self._run.replaces)
+        if self._stopper is None and any(map(has_failed, final)):
             self._stopper = stopping.Stopper(stopping.after_failure(), self._run.signal)
             self.stopped_by = "failure"
 

@@ -47,7 +47,8 @@ class Beginning:
         ledger, spec = self._ledger, self._spec
         options = self._look_up()
         cluster, backend = self.cluster, self.backend
-        if not cluster.queues:
+        restarted = bool(ledger.view.restarts)
+        if not cluster.queues and not restarted:
             ledger.state(State.PREPARING)
         cluster_options = registry.check_options("clusters", spec.cluster, spec.cluster_options)
         for reason in (cluster.unavailable(cluster_options), "" if cluster.far else backend.unavailable(options)):
@@ -58,7 +59,8 @@ class Beginning:
         context.rank_ports = backend.rank_ports
         if cluster.stages:
             context.staging = data.staging(spec, ledger, self.heed_cancel)
-        context.tell("stage", "" if cluster.far or spec.data else "nothing to copy")
+        if cluster.far or spec.data or not restarted:
+            context.tell("stage", "" if cluster.far or spec.data else "nothing to copy")
         placement = cluster.place(spec, backend.ports, cluster_options, context)
         plan = backend.plan(spec, placement, options)
         self.heed_cancel()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from typing import TYPE_CHECKING
 
 from distdl_jupyter import registry
@@ -16,7 +17,7 @@ from distdl_jupyter.core.events import batches
 from distdl_jupyter.core.redact import Redactor
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.words import plural, size
-from distdl_jupyter.supervisor import data, resume, telling
+from distdl_jupyter.supervisor import data, restarting, resume, telling
 from distdl_jupyter.supervisor.attempt import Attempt, Clock
 from distdl_jupyter.supervisor.beginning import Beginning, Canceled
 from distdl_jupyter.supervisor.control import Inbox, request
@@ -24,9 +25,13 @@ from distdl_jupyter.supervisor.ledger import Ledger
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from distdl_jupyter.clusters.base import Run
     from distdl_jupyter.core.store import JobFolder
+
+#: Seconds between two looks whether the job was canceled.
+_TICK = 0.1
 
 
 class Supervisor:
@@ -45,24 +50,24 @@ class Supervisor:
         self._inbox = Inbox(folder.control)
         self._clock = Clock()
         self._beginning = Beginning(folder, self._ledger, self._inbox, secret_variables)
-        self._stopped_by = ""
+        #: Why the last attempt was stopped (see ``Attempt``), and the sentence for it.
+        self._stopped_by = self._reason = ""
 
     def run(self) -> None:
         """Run the job to its end; whatever happens, an end state is written and nothing is left running."""
         try:
             run = self._begin()
+            while run is not None:
+                self._attempt(run)
+                run = self._begin_again() if self._goes_on else None
         except Canceled:
-            self._stopped_by = "user"
-            run = None
+            self._stopped_by, self._reason = "user", ""
+            self._beginning.forget_data()
         except DistDLError as error:
             self._beginning.forget_data()
             self._refuse(error)
             return
-        if run is None:
-            self._beginning.forget_data()
-            self._finish("")
-            return
-        self._finish(self._attempt(run))
+        self._finish(self._reason)
 
     @property
     def redactor(self) -> Redactor:
@@ -71,7 +76,7 @@ class Supervisor:
 
     def interrupt(self) -> None:
         """Take a signal to the supervisor itself as a request to stop (called from a signal handler)."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(DistDLError):
             request(self._folder.control, "cancel")
 
     def _begin(self) -> Run | None:
@@ -80,21 +85,76 @@ class Supervisor:
             return self._beginning.start()
         if (began := resume.began(self._past.events)) is not None:
             self._clock.began_at(began)
-        return self._beginning.find_again(self._past)
+        run = self._beginning.find_again(self._past)
+        if run is None:
+            self._beginning.forget_data()
+        return run
 
-    def _attempt(self, run: Run) -> str:
-        """See one attempt through and return the sentence that says why it was stopped, "" for none."""
+    def _attempt(self, run: Run) -> None:
+        """See one attempt through, until nothing of it is left, and decide whether another one follows."""
         beginning = self._beginning
         attempt = Attempt(
             run, self._ledger, beginning.backend, self._inbox, self._clock, nonce=beginning.nonce, wake=self._wake
         )
         try:
             attempt.watch()
-            self._stopped_by = attempt.stopped_by
+            self._stopped_by, self._reason = attempt.stopped_by, attempt.reason
             self._clean_up(run, attempt)
         finally:
             run.close()
-        return attempt.reason
+
+    def _begin_again(self) -> Run | None:
+        """Start all ranks anew, as often as it takes and is allowed; a start that fails is a failure as any other.
+
+        Raises Canceled, and the DistDLError of the last start that was allowed.
+        """
+        while True:
+            self._restart()
+            try:
+                return self._beginning.start()
+            except DistDLError as error:
+                if self._left == 0:
+                    raise
+                self._stopped_by, self._reason = "", error.message
+
+    def _restart(self) -> None:
+        """Tell of a restart, clear what the last attempt left, and wait a little. Raises Canceled."""
+        ledger, view = self._ledger, self._ledger.view
+        failure = view.failure
+        reason = self._why_ended()
+        self._stopped_by, self._reason = "", ""
+        self._clock.keep()
+        restarting.clear(self._folder)
+        ledger.settle()
+        ledger.write("restart", reason=reason, rank=None if failure is None else failure.rank,
+                     queued=self._beginning.cluster.queues)  # fmt: skip
+        ledger.say(restarting.heading(view))
+        self._pause(restarting.pause(view.restart_count))
+
+    def _pause(self, seconds: float) -> None:
+        ledger, until = self._ledger, time.monotonic() + seconds
+        ledger.phase("start", restarting.announcement(ledger.view, seconds))
+        while (left := until - time.monotonic()) > 0:
+            self._beginning.heed_cancel()
+            time.sleep(min(_TICK, left))
+
+    @property
+    def _left(self) -> int:
+        """How many restarts are left."""
+        return self._spec.max_restarts - self._ledger.view.restart_count
+
+    @property
+    def _goes_on(self) -> bool:
+        """Whether the attempt that has just ended is followed by another one."""
+        if self._left <= 0 or self._stopped_by in ("user", "time"):
+            return False
+        return self._stopped_by == "hang" or self._ledger.view.failure is not None
+
+    def _why_ended(self) -> str:
+        failure = self._ledger.view.failure
+        if self._reason or failure is None:
+            return self._reason
+        return telling.failed_first(failure, self._ledger.view.process_count)
 
     def _refuse(self, error: DistDLError) -> None:
         if isinstance(error, LaunchFailed) and error.output:
@@ -104,20 +164,21 @@ class Supervisor:
     # end --------------------------------------------------------------------------------------
 
     def _clean_up(self, run: Run, attempt: Attempt) -> None:
-        """Nothing of the job may stay alive, whatever the ranks left behind."""
+        """Nothing of the attempt may stay alive, whatever the ranks left behind."""
         attempt.settle()
         self._collect(run, attempt)
         attempt.end_leftovers()
-        self._deliver()
-        self._note_afterwards()
-        self._ledger.phase("clean", "no process left")
+        if not self._goes_on:
+            self._deliver()
+            self._note_afterwards()
+            self._ledger.phase("clean", "no process left")
         attempt.close()
 
     def _collect(self, run: Run, attempt: Attempt) -> None:
         self._ledger.phase("collect")
         try:
             run.collect()
-        except DistDLError as error:
+        except (DistDLError, OSError) as error:
             self._ledger.note("error", str(error), "not-collected")
         attempt.note_remarks()
         self._ledger.phase("collect", self._collected())
@@ -133,7 +194,7 @@ class Supervisor:
                 self._ledger.note(remark.level, remark.text, remark.code)
 
     def _deliver(self) -> None:
-        failed = self._ledger.view.failure is not None or self._stopped_by == "time"
+        failed = self._ledger.view.failure is not None or self._stopped_by in ("time", "hang")
         data.deliver(self._spec, self._folder, self._ledger, failed=failed, canceled=self._is_canceled)
 
     def _is_canceled(self) -> bool:
@@ -142,7 +203,7 @@ class Supervisor:
     def _collected(self) -> str:
         values = list(self._folder.results.glob("rank-*.pkl"))
         outputs = [path for path in self._folder.outputs.rglob("*") if path.is_file()]
-        total = sum(path.stat().st_size for path in (*values, *outputs))
+        total = sum(map(_size, (*values, *outputs)))
         parts = [plural(len(values), "value")] + ([plural(len(outputs), "file")] if outputs else [])
         return f"{', '.join(parts)}, {size(total)}"
 
@@ -153,10 +214,17 @@ class Supervisor:
             return
         if self._stopped_by == "user" and not failed:
             ledger.state(State.CANCELED, reason)
-        elif self._stopped_by == "time" or failed:
+        elif self._stopped_by in ("time", "hang") or failed:
             ledger.state(State.FAILED, reason)
-        elif (failure := ledger.view.failure) is not None:
-            ledger.state(State.FAILED, telling.failed_first(failure, self._spec.process_count))
+        elif ledger.view.failure is not None:
+            ledger.state(State.FAILED, restarting.used_up(self._why_ended(), ledger.view))
         else:
             ledger.state(State.COMPLETED)
         ledger.close()
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:  # somebody deletes it meanwhile
+        return 0
