@@ -16,8 +16,9 @@ state      ``state``, ``reason`` (a sentence, may be "")
 phase      ``phase`` (one of core.state.PHASES), ``detail``; starting a phase ends the one before it
 handle     ``cluster``, ``data``, ``nonce``: what attaching needs after a supervisor died
 resume     a new supervisor was started because the one before had died
-rank       ``rank``, ``status`` (started, ready, ended), and when known ``node``, ``host``, ``local_rank``, ``pid``,
-           ``gpu``; at the end ``code`` (exit code) or ``signal`` (a name such as "KILL"), ``evidence``
+rank       ``rank``, ``status`` (waiting, started, ready, ended), and when known ``node``, ``host``, ``local_rank``, ``pid``,
+           ``gpu``; at the end ``code`` (exit code) or ``signal`` (a name such as "KILL"), ``evidence``; a rank that is
+           ``waiting`` again has no process now
 log        ``rank`` (None: the system's own line), ``stream`` (out, err, sys), ``text``: whole lines, <= 64 kB; with
            ``redraws`` = n > 0 the text is one line that was redrawn n times with a carriage return and replaces the
            rank's open redrawn line of that stream; ``closed`` true ends that line
@@ -28,7 +29,7 @@ note       ``level`` (info, warning, error), ``text``, ``code`` (a word for prog
 mark       ``rank``, ``stream``, ``cell`` (a number), ``label``, ``ended``: in the output of a rank that stays, where a
            cell begins and ends (see worker.serving.marks); it keeps its place among that stream's log events
 result     ``rank``, ``ok``, ``repr``, ``error`` (see worker.failure)
-restart    ``reason``, ``rank`` (the one that failed first): all ranks begin anew
+restart    ``reason``, ``rank`` (the one that failed first): all ranks begin anew, with ``ranks`` only these
 stall      ``since`` (epoch seconds; None: it goes on again), ``ranks`` (those that differ), ``text``
 stacks     ``number``, ``why`` (asked, stall, hang, time), ``ranks``, ``missing``; their text is a file (core.stacks)
 stop       ``signal`` ("" while nothing was sent), ``by`` (user, failure, time, hang, end), ``next``, ``next_in``,

@@ -6,7 +6,6 @@ fold to.
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -33,15 +32,9 @@ class Clock:
 
     def __init__(self) -> None:
         self._began = time.monotonic()
-        self._before = 0.0
 
     def restart(self) -> None:
-        """Count this attempt from now on."""
-        self._began = time.monotonic()
-
-    def keep(self) -> None:
-        """Begin another attempt; the seconds so far stay counted."""
-        self._before = self.seconds
+        """Count from now on."""
         self._began = time.monotonic()
 
     def began_at(self, epoch: float) -> None:
@@ -51,7 +44,7 @@ class Clock:
     @property
     def seconds(self) -> float:
         """Seconds until now."""
-        return self._before + time.monotonic() - self._began
+        return time.monotonic() - self._began
 
 
 class Attempt:

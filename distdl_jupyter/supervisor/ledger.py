@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from distdl_jupyter.clusters.base import Stream
+    from distdl_jupyter.core.rank import RankView
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.core.store import JobFolder
     from distdl_jupyter.supervisor.items import Item
@@ -93,9 +94,22 @@ class Ledger:
         if event["type"] in ("metric", "progress"):
             self.reported = True
         elif event["type"] == "restart":
-            self.reported = False
-            for seen in (self.greeted, self.ready, self.meeting):
-                seen.clear()
+            self._forget(event.get("ranks"))
+        elif event["type"] == "rank" and event.get("status") == "waiting":
+            self._forget([event["rank"]])
+
+    def replace(self, rank: RankView, pid: int, reason: str) -> None:
+        """Write that another process takes the place of a rank's process ``pid``; it may have greeted already."""
+        self.write("restart", rank=rank.rank, ranks=[rank.rank], reason=reason)
+        self.say(f"{reason} Another process takes its place.")
+        if rank.pid not in (None, pid):
+            _hello(self, rank.rank, {"pid": rank.pid, "host": rank.host})
+
+    def _forget(self, ranks: list[int] | None) -> None:
+        """Expect ranks to greet and to meet again, None for all of them."""
+        self.reported = self.reported and ranks is not None
+        for seen in (self.greeted, self.ready, self.meeting):
+            seen.difference_update(seen.copy() if ranks is None else ranks)
 
     def state(self, state: State, reason: str = "") -> None:
         """Write a change of state; a state that cannot follow is left out."""

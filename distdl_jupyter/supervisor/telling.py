@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
-from distdl_jupyter.core.failure import is_lost
+from distdl_jupyter.core.failure import describe, is_lost
 from distdl_jupyter.core.words import plural, ranks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from distdl_jupyter.clusters.base import Exit
     from distdl_jupyter.core.failure import Failure
     from distdl_jupyter.core.rank import RankView
     from distdl_jupyter.core.spec import JobSpec
@@ -52,6 +54,12 @@ def _ending(rank: RankView) -> str:
     if is_lost(rank):
         return "lost"
     return f"ended by SIG{rank.signal}" if rank.signal else f"ended with code {rank.code}"
+
+
+def replaced(rank: RankView, end: Exit) -> str:
+    """Return how the process of a rank ended that another one replaces."""
+    ended = dataclasses.replace(rank, status="ended", code=end.code, signal=end.signal)
+    return " ".join(filter(None, (f"Rank {rank.rank} failed: {describe(ended)}.", end.evidence)))
 
 
 def waiting_for(ranks: list[int]) -> str:
