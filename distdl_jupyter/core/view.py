@@ -103,9 +103,14 @@ class MetricView:
     count: int = 0
     #: The means of the steps before the newest one.
     trail: Trail = field(default_factory=Trail)
+    #: Whether the ranks that these values are of have ended, and others were started that have not reported it yet.
+    stale: bool = False
 
     def take(self, rank: int, step: float, value: float) -> None:
         """Fold in what one rank reported."""
+        if self.stale:
+            self.values, self.stale = {}, False
+            self.trail.go_back(step)
         if self.trail.finishes(step):
             self.trail.keep(self.mean)
         self.values[rank] = value
@@ -392,12 +397,15 @@ def _staging(view: JobView, event: Event) -> None:
 def _restart(view: JobView, event: Event) -> None:
     """Begin again: what the ranks were is over, what they have reported stays."""
     view.restarts.append(RestartView(event["t"], str(event.get("reason", "")), event.get("rank")))
+    for metric in view.metrics.values():
+        metric.stale = True
     if event.get("ranks") is not None:
         view.ranks = [_anew(one) if one.rank in event["ranks"] else one for one in view.ranks]
         return
     view.ranks = [_anew(one) for one in view.ranks]
-    view.state, view.reason = State.STARTING, ""
-    view.phases = [one for one in view.phases if one.phase in ("capture", "stage")]
+    view.state, view.reason = State.QUEUED if event.get("queued") else State.STARTING, ""
+    view.phases = [one for one in view.phases if one.phase == "capture"]
+    view.progress_from = view.progress_at = None
     view.stop = view.stall = None
 
 

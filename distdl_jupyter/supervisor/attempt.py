@@ -6,6 +6,7 @@ fold to.
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -32,9 +33,15 @@ class Clock:
 
     def __init__(self) -> None:
         self._began = time.monotonic()
+        self._before = 0.0
 
     def restart(self) -> None:
-        """Count from now on."""
+        """Count this attempt from now on."""
+        self._began = time.monotonic()
+
+    def keep(self) -> None:
+        """Begin another attempt; the seconds so far stay counted."""
+        self._before = self.seconds
         self._began = time.monotonic()
 
     def began_at(self, epoch: float) -> None:
@@ -44,7 +51,7 @@ class Clock:
     @property
     def seconds(self) -> float:
         """Seconds until now."""
-        return time.monotonic() - self._began
+        return self._before + time.monotonic() - self._began
 
 
 class Attempt:
