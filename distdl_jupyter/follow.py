@@ -13,8 +13,8 @@ import time
 from typing import TYPE_CHECKING
 
 from distdl_jupyter import registry
-from distdl_jupyter.core import events, logcount, snapshot
-from distdl_jupyter.core.errors import DistDLError
+from distdl_jupyter.core import events, logcount, reserve, snapshot
+from distdl_jupyter.core.errors import DistDLError, JobNotFound
 from distdl_jupyter.core.events import Event, EventWriter, JobLock
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.view import JobView
@@ -61,6 +61,15 @@ class _Reader:
             self._heard = now
         elif not self.view.state.ended and now - self._heard > _SILENCE:
             self._heard = now
+            return self._asked()
+        return False
+
+    def _asked(self) -> bool:
+        if not self.folder.path.exists():
+            raise JobNotFound(f"Job {self.folder.id} is not here any more: its folder was deleted while it ran.",
+                              hint="Its processes were ended.")  # fmt: skip
+        # Where nobody can write, nobody can end it either; it is asked again later.
+        with contextlib.suppress(OSError):
             return settle(self.folder)
         return False
 
@@ -183,6 +192,7 @@ def _still_there(python: str) -> str:
 
 
 def _write(folder: JobFolder, type_: str, **fields: str) -> None:
+    reserve.give(folder.reserve)
     writer = EventWriter(folder.events)
     try:
         writer.write(type_, **fields)

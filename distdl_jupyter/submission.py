@@ -12,7 +12,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.core import errors
+from distdl_jupyter.core import disk, errors, store
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     except DistDLError as error:
         return {"error": error.to_json()}
     except OSError as error:
-        return {"error": errors.LaunchFailed(f"The job's folder cannot be written: {error}.").to_json()}
+        return {"error": disk.refusal(error, store.home()).to_json()}
 
 
 def error_from(told: Mapping[str, str]) -> DistDLError:

@@ -11,6 +11,7 @@
       NotSignedIn          Azure is wanted and nobody is signed in
       AzureRefused         Azure was asked and said no
       DataUnavailable      a data source cannot be read, or outputs cannot be written
+      DiskRefused          the data directory cannot be written: full, read-only, somebody else's
       LaunchFailed         carries the tail of what the launcher printed
       JobFailed            raised by ``job.result()``: rank, exit code or signal, remote traceback, cell line
 
@@ -89,6 +90,10 @@ class AzureRefused(DistDLError):
 
 class DataUnavailable(DistDLError):
     """A data source cannot be read, or the outputs cannot be written where they should go."""
+
+
+class DiskRefused(DistDLError):
+    """What is needed cannot be written, because the disk is full or read-only or the folder is another user's."""
 
 
 class LaunchFailed(DistDLError):

@@ -45,11 +45,11 @@ import fcntl
 import json
 import os
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
+from distdl_jupyter.core.moments import Moments
 from distdl_jupyter.core.packing import number_to_json, pack, unpack
 
 Event = dict[str, Any]
@@ -58,6 +58,8 @@ VERSION = 1
 #: Longest text of one log event, in bytes before JSON escaping.
 MAX_LOG_TEXT = 64 * 1024
 _READ_CHUNK = 8 * 1024 * 1024
+#: Bytes at the end of a log in which its last moment is looked for.
+_LAST_LINE = 4096
 
 _dumps = json.JSONEncoder(separators=(",", ":"), allow_nan=False, ensure_ascii=False).encode
 _dumps_ascii = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
@@ -88,20 +90,19 @@ class EventWriter:
         self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._batch: list[Event] | None = None
         self._moment = 0.0
-        self._heal()
         #: Bytes of the file up to behind the last event.
         self.size = os.fstat(self._fd).st_size
-
-    def _heal(self) -> None:
-        """End a torn last line of a writer that died, so that the next line stands alone."""
-        size = os.fstat(self._fd).st_size
-        if size and os.pread(self._fd, 1, size - 1) != b"\n":
-            os.write(self._fd, b"\n")
+        end = os.pread(self._fd, _LAST_LINE, max(0, self.size - _LAST_LINE)) if self.size else b""
+        #: Bytes of the last call of ``append`` that stand in the file.
+        self.taken = 0
+        #: Whether the last line is that of a writer that died in it: the next one must not be glued to it.
+        self._torn = not end.endswith(b"\n") if end else False
+        self._moments = Moments(_last_moment(end))
 
     def write(self, type_: str, /, **fields: Any) -> Event:
         """Append one event stamped with the current time and return it. Raises OSError when the disk refuses."""
         if self._batch is None:
-            event: Event = {"v": VERSION, "t": round(time.time(), 4), "type": type_, **fields}
+            event: Event = {"v": VERSION, "t": self._moments.now(), "type": type_, **fields}
             self.append(encode(event))
         else:
             event = {"v": VERSION, "t": self._moment, "type": type_, **fields}
@@ -114,7 +115,7 @@ class EventWriter:
 
         Metrics that follow each other take a fraction of the bytes then.
         """
-        self._batch, self._moment = [], round(time.time(), 4)
+        self._batch, self._moment = [], self._moments.now()
         try:
             yield
         finally:
@@ -122,17 +123,54 @@ class EventWriter:
             self.append(b"".join(map(encode, pack(batch))))
 
     def append(self, lines: bytes) -> None:
-        """Append whole encoded lines with as few writes as the kernel needs (normally one)."""
-        view = memoryview(lines)
-        self.size += len(view)
-        while view:
-            view = view[os.write(self._fd, view) :]
+        """Append whole encoded lines with as few writes as the kernel needs (normally one).
+
+        Raises OSError when the disk refuses; ``taken`` of their bytes stand in the file then, whole lines.
+        """
+        self.taken = 0
+        if self._torn:
+            self.size += os.write(self._fd, b"\n")
+            self._torn = False
+        begin, written = self.size, 0
+        try:
+            while written < len(lines):
+                written += os.write(self._fd, memoryview(lines)[written:] if written else lines)
+            self.taken = written
+        except OSError:
+            written = self._without_torn_line(begin, lines, written)
+            raise
+        finally:
+            self.size = begin + written
+
+    def _without_torn_line(self, begin: int, lines: bytes, written: int) -> int:
+        """Take away what stands of a line that did not fit, which no reader has read; return how much is left."""
+        self.taken = lines.rfind(b"\n", 0, written) + 1
+        try:
+            os.ftruncate(self._fd, begin + self.taken)
+        except OSError:
+            self._torn = written > self.taken
+            return written
+        return self.taken
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether the file has no name any more: what is written is read by nobody."""
+        return os.fstat(self._fd).st_nlink == 0
 
     def close(self) -> None:
         """Close the file; calling it twice is harmless."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def _last_moment(end: bytes) -> float:
+    """Return the time of the last line that begins in the end of a log, 0 when none does."""
+    found = list(_BEGIN.finditer(end))
+    return float(found[-1][1]) if found else 0.0
+
+
+_BEGIN = re.compile(rb'^\{"v":\d+,"t":(\d+(?:\.\d+)?),', re.MULTILINE)
 
 
 def read(path: Path, after: int = 0, limit: int = _READ_CHUNK, part: Part = "all") -> tuple[list[Event], int]:

@@ -9,6 +9,7 @@
     results/        rank-<n>.pkl, the values that came back
     outputs/        what the training code wrote for keeping; in checkpoints/ that from which it can go on
     supervisor.log  what the supervisor itself printed, for its own errors
+    reserve         room that is given back when the disk is full, so that the end can be told (see core.reserve)
 
 Reading writes nothing but caches. A folder becomes visible only when it is complete and its lock is held. A hidden one,
 ``.new-<id>`` or ``.old-<id>``, is on its way in or out; one that its process left behind is swept by the next submit.
@@ -25,6 +26,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from distdl_jupyter.core import disk, private
 from distdl_jupyter.core.errors import JobNotFound
 from distdl_jupyter.core.spec import JobSpec
 
@@ -35,6 +37,8 @@ _FRESH = 60.0
 _ID = re.compile(r"\d{8}-\d{6}-[a-z0-9]{4,12}")
 #: In the order of their codes, so that text sorts as the numbers that it stands for.
 _LETTERS = "23456789abcdefghjkmnpqrstuvwxyz"
+#: Where the part of an id begins that no clock gives.
+_RANDOM = len("20261121-024912-k3")
 
 
 def home() -> Path:
@@ -63,6 +67,26 @@ def new_id(now: float | None = None) -> str:
     ordered = _LETTERS[part // len(_LETTERS)] + _LETTERS[part % len(_LETTERS)]
     # The module secrets brings all of OpenSSL, which takes longer than everything else here.
     return f"{stamp}-{ordered}{''.join(_LETTERS[byte % len(_LETTERS)] for byte in os.urandom(3))}"
+
+
+def _behind(newest: str, id_: str) -> str:
+    """Return the id with the first moment behind that of the newest job; as it is when there is none any more."""
+    stamp, ordered = newest[:15], newest[16:_RANDOM]
+    try:
+        part = len(_LETTERS) * _LETTERS.index(ordered[0]) + _LETTERS.index(ordered[1]) + 1
+        if part == len(_LETTERS) ** 2:
+            stamp, part = _next_second(stamp), 0
+    except ValueError:  # nobody's clock wrote this
+        return id_
+    found = f"{stamp}-{_LETTERS[part // len(_LETTERS)]}{_LETTERS[part % len(_LETTERS)]}{id_[_RANDOM:]}"
+    return found if is_id(found) else id_
+
+
+def _next_second(stamp: str) -> str:
+    import calendar
+
+    form = "%Y%m%d-%H%M%S"
+    return time.strftime(form, time.gmtime(calendar.timegm(time.strptime(stamp, form)) + 1))
 
 
 def is_id(text: str) -> bool:
@@ -101,11 +125,14 @@ class JobFolder:
     outputs = _inside("outputs")
     checkpoints = _inside("outputs/checkpoints")
     supervisor_log = _inside("supervisor.log")
+    reserve = _inside("reserve")
 
     def spec(self) -> JobSpec:
         """Read what was asked for. Raises JobNotFound when the folder is gone or not a job."""
         try:
             return JobSpec.from_json(json.loads(self.spec_file.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            raise gone(self.id) from None
         except (OSError, ValueError, TypeError, AttributeError) as error:
             raise JobNotFound(f"No job {self.id} is here: its spec cannot be read ({error}).") from error
 
@@ -123,6 +150,11 @@ class JobFolder:
         return self.results / f"rank-{rank}.pkl"
 
 
+def gone(id_: str) -> JobNotFound:
+    """Return what is told of a job that is not there."""
+    return JobNotFound(f"No job {id_!r} is here.", hint="%dist_jobs or 'distdl ls' lists the jobs.")
+
+
 class JobStore:
     """All jobs of one data directory."""
 
@@ -131,14 +163,28 @@ class JobStore:
         #: Rows of ended jobs, a cache (see ``listing.ended``).
         self.ended = self.jobs.with_name("ended.jsonl")
 
+    def later(self, id_: str) -> str:
+        """Return the id, or one behind those of all jobs where the clock was set back since they were submitted."""
+        newest = next(iter(self.ids()), "")
+        return id_ if id_[:_RANDOM] > newest[:_RANDOM] else _behind(newest, id_)
+
     def prepare(self, id_: str) -> JobFolder:
-        """Create the hidden, private folder of a job that is being made; ``publish`` shows it."""
-        self.jobs.mkdir(parents=True, exist_ok=True, mode=0o700)
+        """Create the hidden, private folder of a job that is being made; ``publish`` shows it.
+
+        Raises FileExistsError when the id is taken.
+        """
+        private.make(self.jobs.parent, self.jobs)
         path = self.jobs / f"{_NEW}{id_}"
         path.mkdir(mode=0o700)
+        if (self.jobs / id_).exists():
+            path.rmdir()
+            raise FileExistsError(path)
         for name in ("code", "results", "outputs"):
             (path / name).mkdir(mode=0o700)
-        return JobFolder(path)
+        folder = JobFolder(path)
+        for file in (folder.spec_file, folder.supervisor_log):
+            file.touch(mode=0o600)  # before those come who write it as their umask says
+        return folder
 
     def publish(self, folder: JobFolder) -> JobFolder:
         """Give a prepared folder its name. Raises FileExistsError when the id is taken."""
@@ -148,10 +194,12 @@ class JobStore:
         folder.path.rename(target)
         return JobFolder(target)
 
-    def discard(self, folder: JobFolder) -> None:
-        """Delete a prepared folder that could not be published."""
+    def discard(self, folder: JobFolder, *, published: bool = False) -> None:
+        """Delete a folder of a job that could not be started; one that was ``published`` only when that is said."""
         if folder.path.name.startswith(_NEW):
             _delete(folder.path)
+        elif published:
+            self.remove(folder)
 
     def sweep(self) -> None:
         """Delete the hidden folders that no living process is making or removing any more.
@@ -166,8 +214,10 @@ class JobStore:
         """Return all ids, newest first."""
         try:
             names = [entry.name for entry in os.scandir(self.jobs)]
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
+        except OSError as error:
+            raise disk.refusal(error, self.jobs, "read") from error
         return sorted(filter(is_id, names), reverse=True)
 
     def folders(self) -> Iterator[JobFolder]:
@@ -191,12 +241,17 @@ class JobStore:
             return JobFolder(self.jobs / matches[0])
         if matches:
             raise JobNotFound(f"{len(matches)} jobs end in {id_!r}: {', '.join(matches)}.", hint="Give the whole id.")
-        raise JobNotFound(f"No job {id_!r} is here.", hint="%dist_jobs or 'distdl ls' lists the jobs.")
+        raise gone(id_)
 
     def remove(self, folder: JobFolder) -> None:
-        """Delete a job's folder; it disappears from listings at once."""
+        """Delete a job's folder; it disappears from listings at once. Raises JobNotFound, DiskRefused."""
         doomed = folder.path.with_name(f"{_OLD}{folder.id}")
-        folder.path.rename(doomed)
+        try:
+            folder.path.rename(doomed)
+        except FileNotFoundError:
+            raise gone(folder.id) from None
+        except OSError as error:
+            raise disk.refusal(error, self.jobs) from error
         _delete(doomed)
 
 

@@ -6,10 +6,12 @@ no length limit on its path. A request is taken up within a tenth of a second.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from typing import TYPE_CHECKING, Any
 
+from distdl_jupyter.core import disk, reserve
 from distdl_jupyter.core.events import read
 
 if TYPE_CHECKING:
@@ -17,11 +19,24 @@ if TYPE_CHECKING:
 
 
 def request(control: Path, action: str, **fields: Any) -> None:
-    """Append a request ("cancel" with ``now``) for the supervisor."""
-    line = json.dumps({"type": action, **fields}).encode() + b"\n"
+    """Append a request ("cancel" with ``now``) for the supervisor. Raises DiskRefused."""
+    # The first byte ends what another request could not write whole: none is ever glued to it.
+    line = b"\n" + json.dumps({"type": action, **fields}).encode() + b"\n"
+    with disk.writing(control):
+        try:
+            _append(control, line)
+        except OSError:
+            # A job must be stopped above all when its disk is full.
+            if not reserve.give_half(control.with_name("reserve")):
+                raise
+            _append(control, line)
+
+
+def _append(control: Path, line: bytes) -> None:
     fd = os.open(control, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        os.write(fd, line)
+        if os.write(fd, line) < len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     finally:
         os.close(fd)
 

@@ -11,15 +11,18 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core import snapshot
-from distdl_jupyter.core.events import Event, EventWriter, number_from_json
+from distdl_jupyter.core.events import Event, number_from_json
 from distdl_jupyter.core.redact import Redactor
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.core.words import size as size_in_words
 from distdl_jupyter.supervisor.items import Text
+from distdl_jupyter.supervisor.patience import PatientWriter
+from distdl_jupyter.supervisor.shortage import Shortage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from distdl_jupyter.clusters.base import Stream
     from distdl_jupyter.core.rank import RankView
@@ -47,7 +50,8 @@ class Ledger:
         self.spec = spec
         self.redactor = redactor or Redactor()
         self._folder = folder
-        self._writer = EventWriter(folder.events)
+        self._writer = PatientWriter(folder)
+        self._shortage = Shortage(self._writer, folder.path, self.view.apply)
         self._log_left = spec.max_log_bytes
         self._full = False
         #: Reports of progress that came too soon after the last one of their rank, with their origin.
@@ -85,6 +89,8 @@ class Ledger:
             self._put(type_, **self.redactor.event(type_, fields))
 
     def _put(self, type_: str, /, **fields: Any) -> None:
+        if self._shortage.leaves_out(type_, fields):
+            return
         event = self._writer.write(type_, **fields, **self._origin)
         self.view.apply(event)
         self._follow(event)
@@ -146,6 +152,7 @@ class Ledger:
 
     def tick(self) -> None:
         """Do what is due from time to time."""
+        self._shortage.look()
         now = time.monotonic()
         for rank in [rank for rank in self._held if now - self._progress_at[rank] >= _PROGRESS_EVERY]:
             self._write_progress(rank)
@@ -153,6 +160,16 @@ class Ledger:
         due = any(grown >= size and waited >= seconds for size, seconds in _KEEP_AFTER)
         if due and waited * _KEEP_SHARE > self._keep_cost:
             self._keep()
+
+    @property
+    def place(self) -> Path:
+        """The job's folder."""
+        return self._folder.path
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether somebody has deleted the job's folder."""
+        return self._writer.is_deleted
 
     def settle(self) -> None:
         """Write what was held back."""
@@ -162,14 +179,18 @@ class Ledger:
     def close(self) -> None:
         """Write what was held back, keep what readers begin with and close the log."""
         self.settle()
-        self._keep()
+        written = self._shortage.end()
+        if written:
+            self._keep()
         self._writer.close()
-        if self.view.state.ended:
+        if self.view.state.ended and written:
             from distdl_jupyter import ended  # what only an end needs is no part of a job's start
 
             ended.leave(self._folder, self.view, self.spec)
 
     def _keep(self) -> None:
+        if self._writer.refused is not None:
+            return  # the view knows more than the file
         begun = time.monotonic()
         self._kept, self._kept_at = self._writer.size, begun
         snapshot.write(self._folder, self.view, self._writer.size)

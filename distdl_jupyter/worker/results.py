@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter.worker import masking
+from distdl_jupyter.worker import masking, owned
 
 #: Longest text of a value, in characters.
 LONGEST = 400
@@ -37,8 +37,13 @@ def _write(target: Path, data: bytes) -> None:
     """Write the file so that it appears whole or not at all."""
     target.parent.mkdir(mode=0o700, exist_ok=True)
     hidden = target.with_name(f".{target.name}.{os.getpid()}")
-    hidden.write_bytes(data)
-    hidden.replace(target)
+    try:
+        with open(hidden, "wb", opener=owned.private) as file:  # noqa: PTH123 - Path.open takes no opener
+            file.write(data)
+        hidden.replace(target)
+    except OSError:
+        hidden.unlink(missing_ok=True)  # on a full disk, what could not be finished takes room from others
+        raise
 
 
 def _pickled(value: Any) -> bytes:

@@ -1,0 +1,39 @@
+"""What a disk's refusal means to a user, as one sentence with its remedy."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from typing import TYPE_CHECKING
+
+from distdl_jupyter.core.errors import DiskRefused
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_ELSEWHERE = "let DISTDL_HOME name a folder on another disk"
+_REMEDIES = {
+    errno.ENOSPC: f"Free some room there, or {_ELSEWHERE}.",
+    errno.EDQUOT: f"Your quota there is used up: delete files, or {_ELSEWHERE}.",
+    errno.EFBIG: "Files may not grow larger here: raise 'ulimit -f'.",
+    errno.EMFILE: "This process has too many files open: close some, or raise 'ulimit -n'.",
+    errno.ENFILE: "This machine has too many files open: close some.",
+    errno.EIO: f"The disk is damaged or gone: {_ELSEWHERE}.",
+}
+_NOT_YOURS = "Let DISTDL_HOME name a folder that you may write."
+
+
+def refusal(error: OSError, place: Path, what: str = "written") -> DiskRefused:
+    """Return what is told when ``place`` could not be written, or read."""
+    reason = error.strerror or str(error)
+    return DiskRefused(f"{place} cannot be {what}: {reason}.", hint=_REMEDIES.get(error.errno or 0, _NOT_YOURS))
+
+
+@contextlib.contextmanager
+def writing(place: Path) -> Iterator[None]:
+    """Raise DiskRefused for any OSError inside."""
+    try:
+        yield
+    except OSError as error:
+        raise refusal(error, place) from error

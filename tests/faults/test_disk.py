@@ -1,0 +1,323 @@
+"""A disk that is full, read-only or gone while a job runs: a clear state, training goes on, nothing is corrupted."""
+
+import contextlib
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import distdl_jupyter
+from distdl_jupyter.core import events
+from distdl_jupyter.core.errors import DiskRefused, JobFailed, JobNotFound
+from distdl_jupyter.core.state import State
+from distdl_jupyter.core.store import JobStore
+from distdl_jupyter.submission import submit_source
+from tests.conftest import until_gone, wait_for
+from tests.faults import disks
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture
+def disk(distdl_home):
+    """The data directory on a disk of 4 MB."""
+    disks.mount(distdl_home, "size=4m", "mode=700")
+    yield distdl_home
+    disks.unmount(distdl_home)
+
+
+#: Reports and prints a step every 20 ms until a file appears; ``SEEN`` tells outside of the log how far it is.
+TRAIN = """
+import os, pathlib, time
+from distdl_jupyter import log
+rank, step = os.environ["DISTDL_RANK"], 0
+while not pathlib.Path(UNTIL).exists():
+    log(step=step, loss=1 / (step + 1))
+    print(f"rank {rank} step {step} " + "x" * SIZE)
+    pathlib.Path(f"{SEEN}-{rank}").write_text(str(step))
+    step += 1
+    time.sleep(0.02)
+step
+"""
+
+
+def cell(code, **options):
+    return submit_source(code, options=options)
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path, monkeypatch):
+    """A folder without modules that would travel with each job."""
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+
+
+class Training:
+    """A real job of two processes, and what it did without asking its log."""
+
+    def __init__(self, tmp_path, size=0):
+        self._stop, self._seen = tmp_path / "stop", tmp_path / "seen"
+        given = f"UNTIL, SEEN, SIZE = {str(self._stop)!r}, {str(self._seen)!r}, {size}"
+        self.job = cell(given + TRAIN, process_count_per_node=2, distributed_backend="torch")
+        wait_for(lambda: self.step > 5, what="training")
+
+    @property
+    def step(self):
+        return min(self._step(rank) for rank in (0, 1))
+
+    def _step(self, rank):
+        with contextlib.suppress(OSError, ValueError):
+            return int(Path(f"{self._seen}-{rank}").read_text())
+        return -1
+
+    def goes_on(self, steps=20):
+        begin = self.step
+        wait_for(lambda: self.step > begin + steps, what="more steps")
+
+    def end(self):
+        self._stop.touch()
+
+
+def notes(job):
+    return {note["code"]: note["text"] for note in job.view().notes}
+
+
+def every_line_is_whole(job):
+    for line in job.folder.events.read_bytes().splitlines():
+        assert isinstance(json.loads(line), dict)
+
+
+@pytest.mark.fault("disk", "training goes on; both the shortage and its end are told; of a short one nothing is lost")
+def test_a_disk_that_is_full_for_a_while(disk, tmp_path, injected):
+    training = Training(tmp_path)
+    job = training.job
+    for _ in range(2):
+        disks.fill(disk)
+        said = wait_for(lambda: notes(job).get("disk-full"), what="the note that the disk is full")
+        assert "No space left on device" in said
+        assert "Free some room" in said
+        training.goes_on()
+        disks.free(disk)
+        wait_for(lambda: notes(job).get("disk-room"), what="the note that there is room")
+        injected()
+    training.end()
+    counts = job.results(120)
+    assert job.view().state is State.COMPLETED
+    every_line_is_whole(job)
+    frame = job.metrics()
+    for rank, count in enumerate(counts):
+        assert list(frame[frame["rank"] == rank]["step"]) == list(range(count))
+        lines = [line.text for line in job.logs(rank)]
+        assert lines == [f"rank {rank} step {step} " for step in range(count)]
+    assert "Nothing was lost" in notes(job)["disk-room"]
+
+
+@pytest.mark.fault("disk", "the end is told in room that was kept for it, with what could not be kept")
+def test_a_disk_that_is_full_to_the_end(disk, tmp_path):
+    training = Training(tmp_path)
+    job = training.job
+    disks.fill(disk)
+    training.goes_on(50)
+    training.end()
+    job.wait(120)
+    assert disks.is_full(disk) or (disk / "somebody-elses-file").exists()
+    view = job.view()
+    assert view.state is State.COMPLETED
+    assert {rank.code for rank in view.ranks} == {0}
+    every_line_is_whole(job)
+    assert "disk-full" in notes(job)
+
+
+@pytest.mark.fault("disk", "lines of the log are left out and counted; no metric is; the log stays readable")
+def test_a_flood_on_a_full_disk(disk, tmp_path):
+    training = Training(tmp_path, size=200_000)
+    job = training.job
+    wait_for(lambda: notes(job).get("disk-full"), what="the note that the disk is full")
+    training.goes_on(60)
+    training.end()
+    job.wait(120)
+    every_line_is_whole(job)
+    assert job.view().state is State.COMPLETED
+    assert "of the log" in notes(job)["disk-room"]
+
+
+@pytest.mark.fault("disk", "a job can be canceled although nothing can be written")
+def test_cancel_on_a_full_disk(disk, tmp_path):
+    training = Training(tmp_path)
+    disks.fill(disk)
+    training.goes_on()
+    training.job.cancel()
+    training.job.wait(120)
+    assert training.job.view().state is State.CANCELED
+    assert until_gone(training.job.id) == []
+
+
+BIG = "bytes(8_000_000)"
+SAVE = "import distdl_jupyter\n(distdl_jupyter.checkpoint_dir() / 'model.pt').write_bytes(bytes(8_000_000))"
+SMALL = "40 + 2"
+
+
+@pytest.mark.fault("disk", "the value is said to be missing, with the reason; no half of it is left")
+def test_a_value_that_does_not_fit(disk):
+    job = cell(BIG)
+    job.wait(120)
+    view = job.view()
+    assert view.state is State.COMPLETED
+    assert any("No space left" in note["text"] for note in view.notes), view.notes
+    assert list(job.folder.results.iterdir()) == []
+
+
+@pytest.mark.fault("disk", "what the training itself cannot save ends it with its own error, and never silently")
+def test_a_checkpoint_that_does_not_fit(disk):
+    job = cell(SAVE)
+    with pytest.raises(JobFailed, match="No space left on device") as failed:
+        job.result(120)
+    assert failed.value.rank == 0
+
+
+@pytest.mark.fault("disk", "a submit is refused with the reason and the remedy, and leaves nothing behind")
+def test_a_submit_on_a_full_disk(disk, tmp_path):
+    first = cell(SMALL)
+    assert first.result(120) == 42
+    disks.fill(disk)
+    with pytest.raises(DiskRefused, match="No space left on device. Free some room there"):
+        cell(SMALL)
+    script = tmp_path / "train.py"
+    script.write_text("print(1)")
+    done = distdl("submit", str(script))
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert "No space left on device. Free some room there" in done.stderr
+    with pytest.raises(DiskRefused):
+        first.rerun()
+    listed = distdl("ls")
+    assert (listed.returncode, listed.stderr) == (0, "")
+    assert JobStore().ids() == [first.id]
+    assert len(list(JobStore().jobs.iterdir())) == 1
+
+
+def distdl(*arguments, first=(), **more):
+    command = [*first, sys.executable, "-m", "distdl_jupyter.cli", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, **more)
+
+
+@pytest.mark.fault("disk", "ended jobs can be read; a submit and a removal are refused with the reason")
+def test_a_read_only_home(disk, tmp_path):
+    first = cell(SMALL)
+    assert first.result(120) == 42
+    until_gone(first.id)
+    wait_for(lambda: subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=False).returncode == 0)
+    with pytest.raises(DiskRefused, match="Read-only file system. Let DISTDL_HOME name a folder"):
+        cell(SMALL)
+    for arguments, code in ((("ls",), 0), (("show", first.id), 0), (("logs", first.id), 0), (("rm", first.id), 2)):
+        done = distdl(*arguments)
+        assert done.returncode == code, done.stderr
+        assert "Traceback" not in done.stderr
+    assert distdl_jupyter.attach(first.id).result() == 42
+
+
+@pytest.mark.fault("disk", "somebody else's folder, a file in its place, no home at all: refused with the reason")
+@pytest.mark.parametrize("kind", ["file", "denied", "nowhere"])
+def test_a_home_that_cannot_be(kind, tmp_path):
+    home, script = tmp_path / "home", tmp_path / "train.py"
+    script.write_text("print(1)")
+    tmp_path.chmod(0o755)
+    environment = {**os.environ, "DISTDL_HOME": str(home)}
+    if kind == "file":
+        home.write_text("")
+    elif kind == "denied":
+        home.mkdir(mode=0o700)
+    else:
+        environment = {k: v for k, v in environment.items() if k != "DISTDL_HOME"} | {"HOME": "/proc/none"}
+    first = ()
+    if kind == "denied" and os.getuid() == 0:  # whom nobody denies anything
+        os.chown(home, 65534, 65534)
+        first = ("setpriv", "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-all")
+    elif kind == "denied":
+        home.chmod(0o000)
+    submitted = distdl("submit", str(script), first=first, env=environment)
+    assert submitted.returncode == 2, submitted
+    assert " cannot be " in submitted.stderr
+    assert "Traceback" not in submitted.stderr
+    listed = distdl("ls", first=first, env=environment)
+    assert listed.returncode == (2 if kind == "denied" else 0), listed
+    assert "Traceback" not in listed.stderr
+
+
+@pytest.mark.fault("disk", "its processes end; whoever waits is told; other jobs and the list go on")
+def test_a_job_folder_deleted_while_it_runs(tmp_path):
+    (tmp_path / "one").mkdir()
+    (tmp_path / "other").mkdir()
+    training, other = Training(tmp_path / "one"), Training(tmp_path / "other")
+    assert training.job.view().state is State.RUNNING
+    shutil.rmtree(training.job.folder.path, ignore_errors=True)
+    with pytest.raises(JobNotFound, match="folder was deleted"):
+        training.job.wait(60)
+    assert until_gone(training.job.id, 60) == []
+    assert distdl_jupyter.jobs() == [other.job]
+    assert not training.job.folder.path.exists()
+    other.goes_on()
+    other.end()
+    other.job.results(60)
+
+
+LIMITED = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
+from distdl_jupyter.submission import submit_source
+print(submit_source(sys.argv[1]).id)
+"""
+FLOOD = """
+import os, time
+for step in range(2000):
+    print("x" * 1000)
+while not os.path.exists(UNTIL):
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.fault("disk", "a limit on the size of files ends the log, not the training; the job gets an end")
+def test_files_that_may_not_grow(tmp_path):
+    script, stop = tmp_path / "limited.py", tmp_path / "stop"
+    script.write_text(LIMITED)
+    command = [sys.executable, str(script), f"UNTIL = {str(stop)!r}{FLOOD}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    job = distdl_jupyter.attach(done.stdout.strip())
+    wait_for(lambda: job.folder.events.stat().st_size > 250_000)
+    time.sleep(1)
+    assert not job.view().state.ended
+    stop.touch()
+    job.wait(120)
+    every_line_is_whole(job)
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
+
+
+@pytest.mark.fault("disk", "a half-written line is never glued to the next one")
+def test_no_line_is_ever_glued_to_a_torn_one(disk):
+    place = disk / "events.jsonl"
+    for size in range(1, 40):
+        place.unlink(missing_ok=True)
+        writer = events.EventWriter(place)
+        (disk / "somebody-elses-file").unlink(missing_ok=True)
+        for number in range(3):
+            writer.write("log", rank=0, stream="out", text=f"before {number}" + "x" * (size * 97))
+        disks.fill(disk)
+        written = writer.size
+        with pytest.raises(OSError, match="No space left"):
+            for number in range(200):
+                writer.write("log", rank=0, stream="out", text=f"full {number} " + "y" * (size * 97))
+        assert place.stat().st_size == writer.size >= written
+        disks.free(disk)
+        writer.write("log", rank=0, stream="out", text="after")
+        writer.close()
+        found, end = events.read_all(place)
+        assert end == place.stat().st_size
+        assert len(found) == len(place.read_bytes().splitlines())
+        assert found[-1]["text"] == "after"
