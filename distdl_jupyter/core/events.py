@@ -16,9 +16,9 @@ state      ``state``, ``reason`` (a sentence, may be "")
 phase      ``phase`` (one of core.state.PHASES), ``detail``; starting a phase ends the one before it
 handle     ``cluster``, ``data``, ``nonce``: what attaching needs after a supervisor died
 resume     a new supervisor was started because the one before had died
-rank       ``rank``, ``status`` (waiting, started, ready, ended), and when known ``node``, ``host``, ``local_rank``, ``pid``,
-           ``gpu``; at the end ``code`` (exit code) or ``signal`` (a name such as "KILL"), ``evidence``; a rank that is
-           ``waiting`` again has no process now
+rank       ``rank``, ``status`` (waiting, started, ready, ended), and when known ``node``, ``host``, ``local_rank``,
+           ``pid``, ``gpu``; at the end ``code`` (exit code) or ``signal`` (a name such as "KILL"), ``evidence``; a rank
+           that is ``waiting`` again has no process now
 log        ``rank`` (None: the system's own line), ``stream`` (out, err, sys), ``text``: whole lines, <= 64 kB; with
            ``redraws`` = n > 0 the text is one line that was redrawn n times with a carriage return and replaces the
            rank's open redrawn line of that stream; ``closed`` true ends that line
