@@ -14,6 +14,7 @@ from distdl_jupyter.core.errors import DistDLError, JobFailed
 from distdl_jupyter.core.logline import last_lines
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.words import plural, ranks
+from distdl_jupyter.worker import owned
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,10 +41,12 @@ def values(folder: JobFolder, view: JobView) -> list[Any]:
 
 def _value(path: Path) -> Any:
     try:
-        with path.open("rb") as file:
+        with owned.open_own(path) as file:
             return pickle.load(file)
     except FileNotFoundError:
         return None
+    except PermissionError as error:
+        raise DistDLError(f"{error}.", hint="Read it with a program of your own if you trust who wrote it.") from None
     except Exception as error:
         raise DistDLError(
             f"The value in {path.name} cannot be opened here ({type(error).__name__}: {error}).",

@@ -63,6 +63,7 @@ class LocalModule:
         """Copy the files below ``target``, keeping their folders."""
         for file in self.files:
             (target / file).parent.mkdir(parents=True, exist_ok=True)
+            (target / file).touch(mode=0o600)
             shutil.copyfile(self.root / file, target / file)
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter.clusters import processes
 from distdl_jupyter.clusters.base import Exit, Start, Stream
 from distdl_jupyter.clusters.local_run import LocalRun
+from distdl_jupyter.worker import owned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -49,7 +50,8 @@ class LauncherRun(LocalRun):
                 fd = self._fifo(f"rank-{place.rank}.{name}", os.O_RDWR | os.O_NONBLOCK)
                 self._streams.append(Stream(fd, place.rank, name))
             environments.append({"TMPDIR": tempfile.gettempdir(), **self._rank_environment(place)})
-        (self._pipes / "ranks.json").write_text(json.dumps(environments), encoding="utf-8")
+        with open(self._pipes / "ranks.json", "w", encoding="utf-8", opener=owned.private) as file:
+            json.dump(environments, file)
         read, write = os.pipe()
         try:
             self._launcher = subprocess.Popen(

@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from distdl_jupyter.worker import owned
+
 FORMAT = 1
 
 
@@ -44,7 +46,8 @@ def read(folder: Path) -> Payload:
     """Read ``payload.json`` of a job's folder. Raises CannotLoad when it is missing or of a later format."""
     path = folder / "payload.json"
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        with owned.open_own(path) as file:
+            data = json.load(file)
     except (OSError, ValueError) as error:
         raise CannotLoad(f"The job's payload {path} cannot be read: {error}.") from error
     if data.get("format") != FORMAT:
@@ -85,7 +88,7 @@ def load(folder: Path, payload: Payload, namespace: dict[str, Any]) -> dict[str,
     if not payload.names:
         return values
     try:
-        file = (folder / "payload.pkl").open("rb")
+        file = owned.open_own(folder / "payload.pkl")
     except OSError as error:
         raise CannotLoad(f"The captured values cannot be read: {error}.") from error
     with file:

@@ -18,6 +18,8 @@ from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 
+from distdl_jupyter.worker import owned
+
 #: Ray's sockets lie below it, and a socket's path has 107 bytes at most; TMPDIR may be longer than that.
 _ROOT, _PREFIX = Path("/tmp"), "distdl-ray-"  # noqa: S108  a folder of the user's own, see _own_folder
 #: What ``ray start`` says when everything that it starts is up.
@@ -85,7 +87,7 @@ class RayNode:
         raise RayNotStarted(f"Ray did not start on {os.uname().nodename}. It said last:\n{_tail(log)}")
 
     def _begin(self, log: Path, arguments: Sequence[str]) -> None:
-        with log.open("wb") as file:
+        with open(log, "wb", opener=owned.private) as file:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "ray.scripts.scripts", "start", *arguments, *self._common],
                 stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=self._environment(), start_new_session=True,

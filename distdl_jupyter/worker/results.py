@@ -38,7 +38,7 @@ def _write(target: Path, data: bytes) -> None:
     target.parent.mkdir(mode=0o700, exist_ok=True)
     hidden = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        with open(hidden, "wb", opener=owned.private) as file:  # noqa: PTH123 - Path.open takes no opener
+        with open(hidden, "wb", opener=owned.private) as file:
             file.write(data)
         hidden.replace(target)
     except OSError:

@@ -19,8 +19,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters.base import Stream
+from distdl_jupyter.core import redact
 from distdl_jupyter.core.errors import AzureRefused
 from distdl_jupyter.host.oneline import Splitter
+from distdl_jupyter.worker import owned
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -86,11 +88,11 @@ class Journal:
 
     def add(self, name: str, to: int, content: bytes) -> None:
         """Keep whole lines of a file that is now known up to ``to``, and pass them on."""
-        text = content.decode(errors="replace")
+        text = redact.text(content.decode(errors="replace"))
         if name != self._last:
             text = f"[{name}]\n{text}"
         self._last, self.positions[name] = name, to
-        with self._path.open("a", encoding="utf-8") as file:
+        with open(self._path, "a", encoding="utf-8", opener=owned.private) as file:
             file.write(json.dumps({"file": name, "to": to, "text": text}) + "\n")
         self._pipe.pass_on(text.encode())
 

@@ -15,6 +15,7 @@ from distdl_jupyter.azure import identity
 from distdl_jupyter.azure.rest import masked
 from distdl_jupyter.core.errors import DistDLError, LaunchFailed
 from distdl_jupyter.host.azureml import RESULTS
+from distdl_jupyter.worker import owned
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -97,9 +98,8 @@ def _fetch(blob: Any, size: int, etag: str, target: Path) -> None:
     """Download a blob by ranges; what is there of it already is not fetched again. Raises AzureError, OSError."""
     part = target.with_name(f".{target.name}.{re.sub(r'[^0-9A-Za-z]', '', etag)}.part")
     target.parent.mkdir(parents=True, exist_ok=True)
-    with part.open("ab") as file:
-        for piece in _pieces(blob, file.tell(), size, etag):
-            file.write(piece)
+    with open(part, "ab", opener=owned.private) as file:
+        file.writelines(_pieces(blob, file.tell(), size, etag))
     part.replace(target)
 
 

@@ -1,0 +1,40 @@
+"""The folders in which jobs lie belong to one user: made so, and refused where somebody else could put files there."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING
+
+from distdl_jupyter.core.errors import DiskRefused
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def make(root: Path, jobs: Path) -> None:
+    """Make the data directory and the folder of jobs in it, for this user alone, whatever the umask.
+
+    Raises DiskRefused where the directory belongs to another user, or others may write there; OSError.
+    """
+    if not jobs.is_dir():
+        root.parent.mkdir(parents=True, exist_ok=True)
+        for folder in (root, jobs):
+            folder.mkdir(mode=0o700, exist_ok=True)
+    check(root)
+    check(jobs)
+
+
+def check(folder: Path) -> None:
+    """Raise DiskRefused where somebody else could put jobs of theirs into the folder, or take away this user's."""
+    seen, me = folder.stat(), os.geteuid()
+    # Root reads what others own, as containers do with volumes; files of theirs are not unpickled (worker.owned).
+    if me != 0 and seen.st_uid not in (me, 0):
+        raise DiskRefused(f"{folder} belongs to the user with number {seen.st_uid} and not to you.", hint=_ELSEWHERE)
+    sticky = seen.st_mode & stat.S_ISVTX
+    if seen.st_mode & 0o002 and not sticky:
+        raise DiskRefused(f"{folder} may be written by everybody, who could put code into your jobs.",
+                          hint=f"Take that back with chmod o-w '{folder}'.")  # fmt: skip
+
+
+_ELSEWHERE = "Let DISTDL_HOME name a folder of your own."

@@ -1,0 +1,51 @@
+"""Opening a file only when nobody but its owner could have written it: what is unpickled runs as the user's own code.
+
+The job's folder keeps others out; this holds where somebody has opened it, or has put a link or a file of theirs there.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import IO
+
+#: A container of Azure ML belongs to one job, and the file systems in it tell no owners.
+_CONTAINER = "AZUREML_RUN_ID"
+
+
+def open_own(path: Path) -> IO[bytes]:
+    """Open a regular file of this user (or of root) that nobody else may write.
+
+    Raises FileNotFoundError, OSError, and PermissionError with a sentence where it is another's.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise PermissionError(f"{path} is a symbolic link, which no job makes there: it is not opened") from None
+        raise
+    reason = refusal(os.fstat(descriptor))
+    if reason:
+        os.close(descriptor)
+        raise PermissionError(f"{path} {reason}: it is not opened")
+    return os.fdopen(descriptor, "rb")
+
+
+def refusal(seen: os.stat_result) -> str:
+    """Return why a file of this kind is not trusted, "" when it is."""
+    if not stat.S_ISREG(seen.st_mode):
+        return "is no regular file"
+    if _CONTAINER in os.environ:
+        return ""
+    if seen.st_uid not in (os.geteuid(), 0):
+        return f"belongs to the user with number {seen.st_uid} and not to you"
+    if seen.st_mode & 0o022:
+        return "may be written by others (take that back with chmod go-w)"
+    return ""
+
+
+def private(path: str, flags: int) -> int:
+    """Open a file for its owner alone, whatever the umask (an ``opener`` for ``open``)."""
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)

@@ -1,0 +1,174 @@
+"""A job's files are its user's alone, whatever the umask; what somebody else could have written is not opened."""
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from distdl_jupyter import client
+from distdl_jupyter.core.errors import DistDLError, JobFailed
+from distdl_jupyter.core.store import JobStore
+from distdl_jupyter.worker import owned
+
+PATIENCE = 240
+#: What the user's own code makes is as open as the user wants; the folder around it is not.
+USERS = ("outputs",)
+
+
+def too_open(root):
+    found = {}
+    for path in [root, *root.rglob("*")]:
+        seen = path.lstat()
+        below = path.relative_to(root).parts
+        if stat.S_ISLNK(seen.st_mode) or any(part in USERS for part in below[:-1]):
+            continue
+        if seen.st_mode & 0o077:
+            found["/".join(below)] = oct(stat.S_IMODE(seen.st_mode))
+    return found
+
+
+@pytest.fixture
+def open_umask():
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+SUBMIT = """
+import os, sys
+os.umask(0)
+import distdl_jupyter
+from distdl_jupyter.core.errors import JobFailed
+
+def train(fails):
+    import distdl_jupyter, os, pathlib
+    print("hello")
+    distdl_jupyter.log(loss=1.0)
+    mask = os.umask(0); os.umask(mask)
+    if fails:
+        raise ValueError("on purpose")
+    return oct(mask)
+
+backend, count, fails = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "fails"
+job = distdl_jupyter.submit(train, (fails,), process_count_per_node=count, distributed_backend=backend)
+try:
+    print(job.results(timeout=240))
+except JobFailed as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("backend", "count", "fails"), [("plain", 1, ""), ("plain", 1, "fails"), ("horovod-mpi", 2, "")]
+)
+def test_no_file_of_a_job_is_open_to_others_whatever_the_umask(distdl_home, backend, count, fails):
+    before = {path.name for path in Path("/tmp").glob("distdl-*")}
+    done = subprocess.run(
+        [sys.executable, "-c", SUBMIT, backend, str(count), fails],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert ("on purpose" if fails else "0o0") in done.stdout, "the user's code keeps the user's umask"
+    assert too_open(distdl_home) == {}
+    left = [
+        path for path in Path("/tmp").glob("distdl-*") if path.name not in before and path.owner() and too_open(path)
+    ]
+    assert left == []
+
+
+def test_a_data_directory_that_everybody_may_write_is_refused(distdl_home):
+    distdl_home.mkdir()
+    distdl_home.chmod(0o777)
+    with pytest.raises(DistDLError, match="may be written by everybody") as caught:
+        client.submit(print, ("never",))
+    assert "chmod o-w" in caught.value.hint
+    assert not (distdl_home / "jobs").exists() or not list((distdl_home / "jobs").iterdir())
+    distdl_home.chmod(0o700)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_a_data_directory_of_another_user_is_refused():
+    home = Path(tempfile.mkdtemp())
+    try:
+        os.chown(home, 4321, 4321)
+        home.chmod(0o777 | stat.S_ISVTX)
+        code = (
+            "import os\nfrom pathlib import Path\nfrom distdl_jupyter.core import private\n"
+            f"home = Path({str(home)!r})\nos.setgid(4322)\nos.setuid(4322)\nprivate.make(home, home / 'jobs')"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+        assert f"{home} belongs to the user with number 4321 and not to you." in done.stderr
+    finally:
+        shutil.rmtree(home)
+
+
+def finished():
+    job = client.submit(_pair, process_count_per_node=1)
+    assert job.wait(PATIENCE).results() == [("a", 1)]
+    return job
+
+
+def _pair():
+    return "a", 1
+
+
+def test_a_value_that_others_may_have_written_is_not_opened(tmp_path):
+    job = finished()
+    value = job.folder.result(0)
+    value.chmod(0o666)
+    with pytest.raises(DistDLError, match="may be written by others"):
+        job.results()
+    value.chmod(0o600)
+    assert job.results() == [("a", 1)]
+    planted = tmp_path / "planted.pkl"
+    planted.write_bytes(value.read_bytes())
+    value.unlink()
+    value.symlink_to(planted)
+    with pytest.raises(DistDLError, match="is a symbolic link"):
+        job.results()
+    value.unlink()
+    os.mkfifo(value, 0o600)
+    with pytest.raises(DistDLError, match="is no regular file"):
+        job.results()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_value_of_another_user_is_not_opened():
+    job = finished()
+    os.chown(job.folder.result(0), 4321, 4321)
+    with pytest.raises(DistDLError, match="belongs to the user with number 4321"):
+        job.results()
+
+
+def test_a_rank_opens_no_payload_that_others_may_have_written():
+    job = finished()
+    job.folder.payload.chmod(0o602)
+    again = job.rerun()  # copies the modes too
+    again.wait(PATIENCE)
+    with pytest.raises(JobFailed, match="may be written by others") as caught:
+        again.result()
+    assert "chmod go-w" in str(caught.value)
+
+
+def test_files_that_are_opened_are_the_user_s_own(tmp_path):
+    path = tmp_path / "file"
+    with open(path, "w", opener=owned.private) as file:
+        file.write("x")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    with owned.open_own(path) as file:
+        assert file.read() == b"x"
+    with pytest.raises(FileNotFoundError):
+        owned.open_own(tmp_path / "none")
+
+
+def test_the_store_makes_private_folders_below_an_open_umask(tmp_path, open_umask):
+    JobStore(tmp_path / "new" / "home").prepare("20260101-000000-aaaaa")
+    assert too_open(tmp_path / "new" / "home") == {}
