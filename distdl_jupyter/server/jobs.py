@@ -34,7 +34,7 @@ class Jobs(Handler):
         """List the jobs, newest first."""
         return chosen(await self.apart(self.app.listing.all), query)
 
-    @answers(JobRow, status=201, body=NewJob, refuses=(424, 502))
+    @answers(JobRow, status=201, body=NewJob, refuses=(424, 502, 507))
     async def post(self, body: NewJob) -> JobRow:
         """Run source text as a cell on every rank."""
         folder = Path(str(getattr(self.contents_manager, "root_dir", "") or "."))
@@ -80,7 +80,7 @@ class JobById(Handler):
         async with self.app.streams.watching.opened(checked_id(id_)) as live:
             return await self.apart(live.use, _detail)
 
-    @answers(status=204, refuses=(404, 409))
+    @answers(status=204, refuses=(404, 409, 507))
     async def delete(self, id_: str) -> None:
         """Delete a job that has ended, with its log, values and outputs."""
         await self.apart(lambda: attached(id_).remove())
@@ -93,7 +93,7 @@ def _detail(reading: Reading) -> JobDetail:
 class CancelJob(Handler):
     """The request to stop a job."""
 
-    @answers(status=202, body=Cancel, refuses=(404, 409))
+    @answers(status=202, body=Cancel, refuses=(404, 409, 507))
     async def post(self, id_: str, body: Cancel) -> None:
         """Stop a job: INT, TERM, KILL with a grace between, or KILL at once."""
         await self.apart(lambda: attached(id_).cancel(now=body.now))
@@ -102,7 +102,7 @@ class CancelJob(Handler):
 class RerunJob(Handler):
     """The request to start a job once more."""
 
-    @answers(JobRow, status=201, refuses=(404, 502))
+    @answers(JobRow, status=201, refuses=(400, 404, 502, 507))
     async def post(self, id_: str) -> JobRow:
         """Start the same job again, with the code and the values that travelled then."""
         return await self.apart(lambda: _row(attached(id_).rerun()))
@@ -111,7 +111,7 @@ class RerunJob(Handler):
 class ResumeJob(Handler):
     """The request to go on with a job that has ended."""
 
-    @answers(JobRow, status=201, refuses=(400, 404, 409, 424, 502))
+    @answers(JobRow, status=201, refuses=(400, 404, 409, 424, 502, 507))
     async def post(self, id_: str) -> JobRow:
         """Start a new job with the same code, which goes on from the checkpoints of this one."""
         return await self.apart(lambda: _row(attached(id_).resume()))

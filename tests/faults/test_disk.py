@@ -20,6 +20,7 @@ from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.submission import submit_source
 from tests.conftest import until_gone, wait_for
 from tests.faults import disks
+from tests.server.running import serve
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -186,7 +187,7 @@ def test_a_submit_on_a_full_disk(disk, tmp_path):
     first = cell(SMALL)
     assert first.result(120) == 42
     disks.fill(disk)
-    with pytest.raises(DiskRefused, match="No space left on device. Free some room there"):
+    with pytest.raises(DiskRefused, match=r"No space left on device\. Free some room there"):
         cell(SMALL)
     script = tmp_path / "train.py"
     script.write_text("print(1)")
@@ -213,7 +214,7 @@ def test_a_read_only_home(disk, tmp_path):
     assert first.result(120) == 42
     until_gone(first.id)
     wait_for(lambda: subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=False).returncode == 0)
-    with pytest.raises(DiskRefused, match="Read-only file system. Let DISTDL_HOME name a folder"):
+    with pytest.raises(DiskRefused, match=r"Read-only file system\. Let DISTDL_HOME name a folder"):
         cell(SMALL)
     for arguments, code in ((("ls",), 0), (("show", first.id), 0), (("logs", first.id), 0), (("rm", first.id), 2)):
         done = distdl(*arguments)
@@ -299,8 +300,13 @@ def test_files_that_may_not_grow(tmp_path):
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
 
 
+def write_many(writer, text):
+    for number in range(200):
+        writer.write("log", rank=0, stream="out", text=f"full {number} {text}")
+
+
 @pytest.mark.fault("disk", "a half-written line is never glued to the next one")
-def test_no_line_is_ever_glued_to_a_torn_one(disk):
+def test_no_line_is_ever_glued_to_a_torn_one(disk, injected):
     place = disk / "events.jsonl"
     for size in range(1, 40):
         place.unlink(missing_ok=True)
@@ -311,8 +317,7 @@ def test_no_line_is_ever_glued_to_a_torn_one(disk):
         disks.fill(disk)
         written = writer.size
         with pytest.raises(OSError, match="No space left"):
-            for number in range(200):
-                writer.write("log", rank=0, stream="out", text=f"full {number} " + "y" * (size * 97))
+            write_many(writer, "y" * (size * 97))
         assert place.stat().st_size == writer.size >= written
         disks.free(disk)
         writer.write("log", rank=0, stream="out", text="after")
@@ -321,3 +326,54 @@ def test_no_line_is_ever_glued_to_a_torn_one(disk):
         assert end == place.stat().st_size
         assert len(found) == len(place.read_bytes().splitlines())
         assert found[-1]["text"] == "after"
+        injected()
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    for kind in ("CONFIG", "DATA", "RUNTIME"):
+        monkeypatch.setenv(f"JUPYTER_{kind}_DIR", str(tmp_path / f"jupyter-{kind.lower()}"))
+    (tmp_path / "notebooks").mkdir()
+    with serve(tmp_path / "notebooks") as running:
+        yield running
+
+
+@pytest.mark.fault("disk", "the server answers what it can, refuses the rest with 507 and its remedy, and lives on")
+def test_a_server_whose_disk_is_full(disk, server, tmp_path, injected):
+    id_ = server.submit(SMALL)
+    server.until_ended(id_)
+    for _ in range(3):
+        until_gone(id_)
+        disks.fill(disk)
+        assert server.get("/jobs")["total"] == 1
+        assert server.get(f"/jobs/{id_}/result")["ok"] is True
+        for path, body in (("/jobs", {"code": SMALL}), (f"/jobs/{id_}/rerun", None)):
+            refused = server.ask("POST", path, json=body)
+            assert refused.status_code == 507, refused.text
+            assert refused.json()["type"] == "DiskRefused"
+            assert "Free some room" in refused.json()["hint"]
+        disks.free(disk)
+        again = server.post(f"/jobs/{id_}/rerun")["id"]
+        server.until_ended(again)
+        server.delete(f"/jobs/{again}")
+        injected()
+    training = Training(tmp_path)
+    disks.fill(disk)
+    server.post(f"/jobs/{training.job.id}/cancel", {}, status=202)
+    assert server.until_ended(training.job.id)["state"] == "canceled"
+
+
+@pytest.mark.fault("disk", "the server says that the job is gone, with 404, and goes on")
+def test_a_server_whose_jobs_are_deleted_under_it(server, tmp_path, injected):
+    for number in range(3):
+        (tmp_path / str(number)).mkdir()
+        training = Training(tmp_path / str(number))
+        id_ = training.job.id
+        server.until(id_, "running")
+        shutil.rmtree(training.job.folder.path, ignore_errors=True)
+        for path in ("", "/result", "/log", "/outputs", "/curve", "/metrics"):
+            assert server.ask("GET", f"/jobs/{id_}{path}").status_code == 404, path
+        assert server.ask("POST", f"/jobs/{id_}/cancel", json={}).status_code == 404
+        assert server.get("/jobs")["total"] == 0
+        assert until_gone(id_, 60) == []
+        injected()
