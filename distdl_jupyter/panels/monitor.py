@@ -31,7 +31,7 @@ from distdl_jupyter.panels.subshell import reachable
 from distdl_jupyter.reading import Reading
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from distdl_jupyter.client import Job
 
@@ -103,6 +103,16 @@ class JobPanel(ipywidgets.VBox):  # type: ignore[misc]
         for widget in (self.lines, self.curve.bar):
             widget.on_msg(lambda *_: self.feed.poke())
 
+    def close(self) -> None:
+        """End the live view, with every widget of it; the job goes on."""
+        if self.comm is not None:
+            self.feed.stop()
+            self.feed.finish()
+            for widget in _all_of(*self.children):
+                widget.close()
+            self.layout.close()
+        super().close()
+
     # ---- what the feed's thread does ----
 
     def _draw(self, *, final: bool) -> None:
@@ -160,6 +170,15 @@ class JobPanel(ipywidgets.VBox):  # type: ignore[misc]
 
         show(start())
         self.head.send({"type": "release"})
+
+
+def _all_of(*widgets: ipywidgets.Widget) -> Iterator[ipywidgets.Widget]:
+    """Yield widgets, those within them, and the models of their layouts: stock widgets close themselves alone."""
+    for widget in widgets:
+        yield from _all_of(*getattr(widget, "children", ()))
+        yield widget
+        if isinstance(layout := widget.layout, ipywidgets.Layout):
+            yield layout
 
 
 def panel(job: Job) -> JobPanel:
