@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from distdl_jupyter import registry
 from distdl_jupyter.core.errors import InvalidSpec, JobNotFound
 from distdl_jupyter.core.words import plural, size
 
@@ -90,6 +91,10 @@ def resumed(folder: JobFolder, id_: str, options: Mapping[str, Any]) -> tuple[Jo
             f"Job {folder.id} saved no checkpoint, so there is nothing to go on from.", field="resume",
             hint="Rerun it from its start; a job goes on from what its ranks save in distdl_jupyter.checkpoint_dir().",
         )  # fmt: skip
+    cluster = registry.get("clusters", earlier.cluster)
+    if not cluster.can_restart:
+        raise InvalidSpec(f"{cluster.title or cluster.name} cannot lay out checkpoints for a job.", field="resume",
+                          hint=f"Rerun it, and let it read {folder.checkpoints} as a data source.")  # fmt: skip
     if options:
         spec, secrets = _changed(folder, earlier, options, id_)
     else:

@@ -102,7 +102,7 @@ def build(draft: Draft, options: Mapping[str, Any], *, id_: str) -> tuple[JobSpe
         secret_variables=tuple(secret),
         max_run_duration_seconds=_positive(found.get("max_run_duration_seconds"), "max_run_duration_seconds"),
         hang_timeout_seconds=_positive(found.get("hang_timeout_seconds"), "hang_timeout_seconds"),
-        max_restarts=_restarts(found.get("max_restarts")),
+        max_restarts=_restarts_there(found.get("max_restarts"), cluster, draft),
         min_node_count=_at_least(found.get("min_node_count"), nodes),
         max_log_bytes=int(_positive(found.get("max_log_bytes"), "max_log_bytes") or 1_000_000_000),
         stop_grace_seconds=_positive(found.get("stop_grace_seconds"), "stop_grace_seconds") or 5.0,
@@ -238,7 +238,19 @@ def _positive(value: Any, field: str) -> float | None:
     return float(value)
 
 
-def _restarts(value: Any) -> int:
+def _restarts_there(value: Any, cluster: Cluster, draft: Draft) -> int:
+    count = restarts(value)
+    if count and not cluster.can_restart:
+        raise InvalidSpec(f"{cluster.title or cluster.name} does not start ranks anew.", field="max_restarts",
+                          hint="Leave max_restarts out and submit the job again when it has failed.")  # fmt: skip
+    if count and draft.kind == "ranks":
+        raise InvalidSpec("Ranks that stay between cells are not started anew: what cells have made there is gone.",
+                          field="max_restarts", hint="Leave max_restarts out.")  # fmt: skip
+    return count
+
+
+def restarts(value: Any) -> int:
+    """Return how often a job may be started anew, 0 for None. Raises InvalidSpec."""
     if value is None:
         return 0
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_RESTARTS:

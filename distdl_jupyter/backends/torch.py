@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from distdl_jupyter.backends.base import Backend, common_environment
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.core.plan import Placement, Plan
+from distdl_jupyter.core.plan import Placement, Plan, RankPlace
 
 if TYPE_CHECKING:
     from distdl_jupyter.core.spec import JobSpec
@@ -63,10 +63,20 @@ class TorchBackend(Backend):
             meeting["DISTDL_TORCH_TRANSPORT"] = options.transport
         return Plan(
             environments=tuple(
-                common_environment(placement, place) | meeting | _interface(placement.interface_of(place))
+                common_environment(placement, place)
+                | _role(placement, place)
+                | meeting
+                | _interface(placement.interface_of(place))
                 for place in placement.ranks
             )
         )
+
+
+def _role(placement: Placement, place: RankPlace) -> dict[str, str]:
+    """Return what torchrun tells besides: all ranks have one role."""
+    size = str(len(placement.ranks))
+    return {"GROUP_WORLD_SIZE": str(placement.node_count), "ROLE_NAME": "default", "ROLE_RANK": str(place.rank),
+            "ROLE_WORLD_SIZE": size}  # fmt: skip
 
 
 def _interface(name: str) -> dict[str, str]:

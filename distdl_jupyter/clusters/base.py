@@ -91,6 +91,11 @@ class Context:
     tell: Tell = _unheard
     #: What has to be brought to every node before its ranks start; None when the job has no data sources.
     staging: Staging | None = None
+    #: How often the job's ranks were started before, and the nodes that were lost when they last ran.
+    restart: int = 0
+    gone: frozenset[int] = frozenset()
+    #: With how few nodes the job may begin when others cannot be had; None: with all of them only.
+    least_node_count: int | None = None
 
     @property
     def environment(self) -> dict[str, str]:
@@ -282,6 +287,8 @@ class Cluster(ABC):
     Wanted: ClassVar[type] = NoOptions
     #: Options, and fields of ``Wanted``, whose possible values ``choices`` knows when it is asked.
     asks: ClassVar[tuple[str, ...]] = ()
+    #: Whether ranks can be started anew there, by a restart or a resume, and find their checkpoints.
+    can_restart: ClassVar[bool] = True
     #: Whether a job goes on without its supervisor, and another one can ``attach`` to it.
     can_attach: ClassVar[bool] = False
 
@@ -375,6 +382,8 @@ class Cluster(ABC):
     @abstractmethod
     def place(self, spec: JobSpec, ports: int, options: Any, context: Context) -> Placement:
         """Return the preview with ``ports`` free ports that stay reserved; nodes are reached and checked here.
+
+        Where nodes cannot be had, it may be a placement on fewer, at least the context's ``least_node_count``.
 
         Every rank's place has as many of its own as the context's ``rank_ports`` says, on an address of its node.
 

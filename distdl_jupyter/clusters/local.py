@@ -85,7 +85,13 @@ class LocalCluster(Cluster):
         return True
 
     def place(self, spec: JobSpec, ports: int, options: Any, context: Context) -> Placement:
-        """Bring the job's data, then reserve ports for the preview's placement."""
+        """Bring the job's data, then reserve ports for the preview's placement.
+
+        Emulated nodes that were lost stay away, so that what a job does without them can be seen here.
+        """
+        if context.least_node_count is not None and context.gone:
+            left = max(context.least_node_count, spec.node_count - len(context.gone))
+            spec = dataclasses.replace(spec, node_count=left)
         placement = self.preview(spec, options)
         if context.staging is not None:
             self._data = _staged(spec, placement, context.staging, context)

@@ -29,6 +29,7 @@ note       ``level`` (info, warning, error), ``text``, ``code`` (a word for prog
 mark       ``rank``, ``stream``, ``cell`` (a number), ``label``, ``ended``: in the output of a rank that stays, where a
            cell begins and ends (see worker.serving.marks); it keeps its place among that stream's log events
 result     ``rank``, ``ok``, ``repr``, ``error`` (see worker.failure)
+world      ``node_count``, ``process_count``: on how many the ranks that begin now run, when it is not as before
 restart    ``reason``, ``rank`` (the one that failed first): all ranks begin anew, with ``ranks`` only these
 stall      ``since`` (epoch seconds; None: it goes on again), ``ranks`` (those that differ), ``text``
 stacks     ``number``, ``why`` (asked, stall, hang, time), ``ranks``, ``missing``; their text is a file (core.stacks)

@@ -394,6 +394,14 @@ def _staging(view: JobView, event: Event) -> None:
         setattr(found, name, int(event.get(name) or 0))
 
 
+def _world(view: JobView, event: Event) -> None:
+    nodes, count = event["node_count"], event["process_count"]
+    per_node = max(1, count // nodes)
+    more = (RankView(r, node=r // per_node, local_rank=r % per_node) for r in range(len(view.ranks), count))
+    view.ranks = [*view.ranks[:count], *more]
+    view.node_count, view.process_count = nodes, count
+
+
 def _restart(view: JobView, event: Event) -> None:
     """Begin again: what the ranks were is over, what they have reported stays."""
     view.restarts.append(RestartView(event["t"], str(event.get("reason", "")), event.get("rank")))
@@ -439,6 +447,7 @@ _FOLDS = {
     "stop": _stop,
     "handle": _handle,
     "staging": _staging,
+    "world": _world,
     "restart": _restart,
     "stall": _stall,
     "stacks": _stacks,

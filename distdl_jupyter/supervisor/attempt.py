@@ -120,7 +120,7 @@ class Attempt:
                               "down. Its work was done and its result is saved.", "crash-at-end")  # fmt: skip
 
     def _follow_phases(self) -> None:
-        ledger, total = self._ledger, self._spec.process_count
+        ledger, total = self._ledger, self._ledger.view.process_count
         if ledger.view.state is State.QUEUED:
             why = self._run.waiting()
             if why:

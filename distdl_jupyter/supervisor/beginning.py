@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
     from distdl_jupyter.backends.base import Backend
     from distdl_jupyter.clusters.base import Cluster, Run
+    from distdl_jupyter.core.plan import Placement
+    from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.core.store import JobFolder
     from distdl_jupyter.storage.staging import JobStaging
     from distdl_jupyter.supervisor.control import Inbox
@@ -39,6 +42,8 @@ class Beginning:
         self._inbox = inbox
         self._secrets = dict(secrets)
         self.nonce = os.urandom(8).hex()
+        #: The nodes that were lost when the ranks last ran.
+        self.gone: frozenset[int] = frozenset()
         self.cluster: Cluster
         self.backend: Backend
 
@@ -47,21 +52,16 @@ class Beginning:
         ledger, spec = self._ledger, self._spec
         options = self._look_up()
         cluster, backend = self.cluster, self.backend
-        restarted = bool(ledger.view.restarts)
+        restarted = bool(ledger.view.restart_count)
         if not cluster.queues and not restarted:
             ledger.state(State.PREPARING)
         cluster_options = registry.check_options("clusters", spec.cluster, spec.cluster_options)
-        for reason in (cluster.unavailable(cluster_options), "" if cluster.far else backend.unavailable(options)):
-            if reason:
-                raise LaunchFailed(reason)
-        context = self._context()
-        context.modules, context.programs = backend.modules(options), backend.programs(options)
-        context.rank_ports = backend.rank_ports
-        if cluster.stages:
-            context.staging = data.staging(spec, ledger, self.heed_cancel)
+        self._check(cluster_options, options)
+        context = self._context_for(options)
         if cluster.far or spec.data or not restarted:
             context.tell("stage", "" if cluster.far or spec.data else "nothing to copy")
         placement = cluster.place(spec, backend.ports, cluster_options, context)
+        spec = self._placed(placement)
         plan = backend.plan(spec, placement, options)
         self.heed_cancel()
         if not cluster.queues:
@@ -79,9 +79,43 @@ class Beginning:
             ledger.note("info", note)
         return run
 
+    def _check(self, cluster_options: Any, options: Any) -> None:
+        far = self.cluster.far
+        for reason in (self.cluster.unavailable(cluster_options), "" if far else self.backend.unavailable(options)):
+            if reason:
+                raise LaunchFailed(reason)
+
+    def _context_for(self, options: Any) -> Context:
+        """Return what a start needs, with what the backend asks for."""
+        context, backend = self._context(), self.backend
+        context.modules, context.programs = backend.modules(options), backend.programs(options)
+        context.rank_ports = backend.rank_ports
+        if self.cluster.stages:
+            context.staging = data.staging(self._spec, self._ledger, self.heed_cancel)
+        if context.restart:
+            context.gone, context.least_node_count = self.gone, self._spec.min_node_count
+        return context
+
+    def _placed(self, placement: Placement) -> JobSpec:
+        """Return the spec of what begins now, which may be on fewer nodes or on more than what ran before."""
+        view, spec = self._ledger.view, self._spec
+        if len(placement.ranks) != view.process_count:
+            self._ledger.write("world", node_count=placement.node_count, process_count=len(placement.ranks))
+            self._ledger.note("warning", telling.world(spec, placement.node_count), "nodes")
+        if placement.node_count == spec.node_count:
+            return spec
+        return dataclasses.replace(spec, node_count=placement.node_count)
+
     def find_again(self, past: resume.Past) -> Run | None:
-        """Find the job of a supervisor that died; where that is impossible, end what is left of it as lost."""
+        """Find the job of a supervisor that died; where that is impossible, end what is left of it as lost.
+
+        Ranks that were to be started anew are started. Raises DistDLError when that fails, Canceled.
+        """
         self._look_up()
+        if self.cluster.can_attach and resume.is_between(past.events):
+            with contextlib.suppress(DistDLError):
+                self.cluster.sweep(self._spec.id, {})
+            return self.start()
         ledger, handle = self._ledger, resume.handle(past.events)
         try:
             if not self.cluster.can_attach or handle is None or not handle.nonce:
@@ -108,7 +142,13 @@ class Beginning:
         return data.staging(self._spec, self._ledger, lambda: None)
 
     def _context(self) -> Context:
-        return Context(self._folder, self._own_environment(), environment.for_ranks_here(os.environ), tell=self._tell)
+        return Context(
+            self._folder,
+            self._own_environment(),
+            environment.for_ranks_here(os.environ),
+            tell=self._tell,
+            restart=self._ledger.view.restart_count,
+        )
 
     def _tell(self, phase: str, detail: str) -> None:
         self._ledger.phase(phase, detail)
@@ -130,6 +170,13 @@ class Beginning:
             "DISTDL_MAX_RESTARTS": str(self._spec.max_restarts),
             "PYTHONUNBUFFERED": "1",
         }
+        if self._spec.distributed_backend.startswith("torch"):
+            # https://docs.pytorch.org/docs/stable/elastic/run.html, "Environment Variables"
+            own |= {
+                "TORCHELASTIC_RUN_ID": self._spec.id,
+                "TORCHELASTIC_RESTART_COUNT": own["DISTDL_RESTART_COUNT"],
+                "TORCHELASTIC_MAX_RESTARTS": own["DISTDL_MAX_RESTARTS"],
+            }
         return own | self._spec.environment_variables | self._secrets
 
     def forget_data(self) -> None:

@@ -50,6 +50,8 @@ class Past:
             self.events[-1] = event
         else:
             self.events.append(event)
+        if is_anew(event):
+            self.positions.clear()  # what ranks say now stands in files of its own
         at, rank = event.get("at"), event.get("rank")
         if isinstance(at, int):
             stream = str(event.get("stream")) if event["type"] == "log" else "out"
@@ -57,8 +59,19 @@ class Past:
             self.positions[key] = max(at, self.positions.get(key, 0))
 
 
+def is_anew(event: Event) -> bool:
+    """Say whether all ranks begin anew with this event."""
+    return event["type"] == "restart" and event.get("ranks") is None
+
+
+def is_between(past: Sequence[Event]) -> bool:
+    """Say whether all ranks were to begin anew and none has been started."""
+    last = next((event for event in reversed(past) if event["type"] == "handle" or is_anew(event)), None)
+    return last is not None and last["type"] == "restart"
+
+
 def handle(past: Sequence[Event]) -> Handle | None:
-    """Return the handle that was written after the start, None when the job was not started."""
+    """Return the handle that was written after the last start, None when the job was not started."""
     for event in reversed(past):
         if event["type"] == "handle":
             return Handle(event.get("data") or {}, str(event.get("nonce") or ""))

@@ -123,6 +123,7 @@ class Supervisor:
         failure = view.failure
         reason = self._why_ended()
         self._stopped_by, self._reason = "", ""
+        self._beginning.gone = restarting.lost_nodes(view)
         self._clock.keep()
         restarting.clear(self._folder)
         ledger.settle()

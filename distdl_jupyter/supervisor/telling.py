@@ -62,6 +62,14 @@ def replaced(rank: RankView, end: Exit) -> str:
     return " ".join(filter(None, (f"Rank {rank.rank} failed: {describe(ended)}.", end.evidence)))
 
 
+def world(spec: JobSpec, node_count: int) -> str:
+    """Return on how many nodes the ranks begin now, which are not as many as before."""
+    if node_count == spec.node_count:
+        return f"All {node_count} nodes are there again, with {plural(spec.process_count, 'process')}."
+    count = node_count * spec.process_count_per_node
+    return f"The job goes on with {node_count} of {spec.node_count} nodes, {plural(count, 'process')}."
+
+
 def waiting_for(ranks: list[int]) -> str:
     """Return for which ranks the others wait, "" for none."""
     if not ranks:

@@ -40,6 +40,7 @@ class AzureMLCluster(Managed):
     mounts = True
     bills = True
     can_attach = True
+    can_restart = False
 
     def unavailable(self, options: AzureMLOptions) -> str:
         """A workspace and nodes must be named, and azure-ai-ml must be here."""

@@ -80,7 +80,7 @@ class SlurmCluster(Cluster):
 
     def place(self, spec: JobSpec, ports: int, options: SlurmOptions, context: Context) -> Placement:
         """Return the preview with words in place of ports: the first node chooses them."""
-        site = script.Site(context.folder, options.directory)
+        site = script.Site(context.folder, options.directory, context.restart)
         _check_path(site)
         return dataclasses.replace(
             seated(self.preview(spec, options), context.rank_ports, late_seat),
@@ -91,7 +91,7 @@ class SlurmCluster(Cluster):
     def start(self, spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> Run:
         """Write the job's files and submit it. Raises LaunchFailed with what sbatch says."""
         options = SlurmOptions(**spec.cluster_options)
-        site = script.Site(context.folder, options.directory)
+        site = script.Site(context.folder, options.directory, context.restart)
         python = script.python_of(spec, options)
         secrets = script.secrets_of(spec, context.own)
         context.tell("stage", "copying the job's files" if site.copied else "nothing to copy")
@@ -123,7 +123,7 @@ class SlurmCluster(Cluster):
         jobs = [str(handle["slurm_job"])] if handle.get("slurm_job") else commands.jobs_named(job_id)
         found: list[object] = []
         for job in jobs:
-            found += _cancel(job, Path(str(handle.get("folder", ""))) / "slurm")
+            found += _cancel(job, Path(str(handle.get("folder", ""))) / str(handle.get("run") or "slurm"))
         return found
 
 
@@ -156,7 +156,7 @@ def _unless_ended(send: Callable[[], None]) -> None:
 
 def _site_of(handle: Mapping[str, Any], context: Context) -> script.Site:
     directory = str(Path(str(handle["folder"])).parent) if handle.get("copied") else ""
-    return script.Site(context.folder, directory)
+    return script.Site(context.folder, directory, context.restart)
 
 
 def _check_path(site: script.Site) -> None:

@@ -5,6 +5,8 @@ Everything here can be taken up again by another supervisor: the job's number an
 
 from __future__ import annotations
 
+import contextlib
+import json
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,11 +18,13 @@ from distdl_jupyter.clusters.slurm import commands, data, told, words
 from distdl_jupyter.clusters.slurm.tail import Tail, Tailer, make_room
 from distdl_jupyter.clusters.slurm.watch import Watch
 from distdl_jupyter.core.errors import LaunchFailed
+from distdl_jupyter.host import asked
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.slurm.script import Site
     from distdl_jupyter.clusters.slurm.told import FirstExit
     from distdl_jupyter.core.spec import JobSpec
+    from distdl_jupyter.host.stacks import Answer
 
 #: Seconds that a rank's last output may take to be seen here, through a network file system.
 _SETTLE = 10.0
@@ -38,6 +42,8 @@ _TASK_ENDED = re.compile(r"srun: error: \S+: tasks? ([\d,-]+): ([A-Z][^\n]*)")
 
 class SlurmRun(Run):
     """One submitted job. ``read`` says how much of each (rank, stream) was heard before."""
+
+    stacks_seconds = 9.0
 
     def __init__(
         self, spec: JobSpec, site: Site, job: str, context: Context, first_exit: FirstExit | None = None,
@@ -63,6 +69,7 @@ class SlurmRun(Run):
         self._lost: set[str] = set()
         self._sent: set[str] = set()
         self._over_at: float | None = None
+        self._question, self._unheard = 0, set[int]()
         self._tailer.start()
         self._watch.start()
         if self._data is not None:
@@ -221,12 +228,38 @@ class SlurmRun(Run):
             self._watch.send(withdraw, partial(commands.send, job, name, everywhere=launched))
         self._sent.add(name)
 
+    def ask_stacks(self) -> None:
+        """Put the question into the job's folder, where the ranks' tasks find it within a second."""
+        self._question = time.time_ns() // 1_000_000
+        self._unheard = set(self._open)
+        hidden = self._site.run / f".{asked.QUESTION}"
+        with contextlib.suppress(OSError):
+            hidden.write_text(json.dumps({"number": self._question}), encoding="utf-8")
+            hidden.replace(self._site.run / asked.QUESTION)
+
+    def stacks(self) -> Mapping[int, Answer]:
+        """Return what tasks have written down since the last call."""
+        from distdl_jupyter.host.stacks import of_json
+
+        found = {}
+        for rank in sorted(self._unheard):
+            word = told.read(self._site.run / f"rank-{rank}.answer")
+            if word.get("number") == self._question:
+                found[rank] = of_json(word)
+        self._unheard -= found.keys()
+        return found
+
+    def no_stacks(self) -> str:
+        """Return why ranks cannot be asked while the job waits for its turn."""
+        return "Slurm has not begun the job." if self.waiting() else ""
+
     def handle(self) -> dict[str, Any]:
         """Return the job's number and folder, and how a launcher's last words are read."""
         reader = self._first_exit
         return {
             "slurm_job": self._watch.job,
             "folder": str(self._site.job),
+            "run": self._site.run.name,
             "copied": self._site.copied,
             "first_exit": None if reader is None else f"{reader.__module__}:{reader.__qualname__}",
         }

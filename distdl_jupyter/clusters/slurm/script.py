@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters import environment, identity, package
 from distdl_jupyter.core.errors import LaunchFailed
+from distdl_jupyter.host import asked
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.base import Context
@@ -36,10 +37,11 @@ _SPARE = 2
 class Site:
     """Where a job's files lie for the nodes: ``job`` is what ranks know as the job's folder, ``run`` Slurm's part."""
 
-    def __init__(self, folder: JobFolder, directory: str) -> None:
+    def __init__(self, folder: JobFolder, directory: str, restart: int = 0) -> None:
         self.copied = bool(directory)
         self.job = Path(directory).expanduser().absolute() / folder.id if directory else folder.path
-        self.run = self.job / "slurm"
+        #: Each attempt has its own: of the one before, tasks may still write their last words.
+        self.run = self.job / (f"slurm-{restart}" if restart else "slurm")
         self.output = self.run / "job.out"
 
     def write(
@@ -54,7 +56,13 @@ class Site:
             zipfile.ZipFile(io.BytesIO(package.built().content)).extractall(self.run / "lib")
             _private(self.run / "plan.json", json.dumps(plan))
             # A network file system shows a change of a known file at once, a new file after up to half a minute.
-            for name in (self.output.name, "meeting.json", "launcher.exit", *_files_of_ranks(spec.process_count)):
+            for name in (
+                self.output.name,
+                "meeting.json",
+                "launcher.exit",
+                asked.QUESTION,
+                *_files_of_ranks(spec.process_count),
+            ):
                 _private(self.run / name, "")
             for name, text in more.items():
                 _private(self.run / name, text)
@@ -75,6 +83,10 @@ class Site:
                 shutil.copy2(source, self.job / name)
         for name in ("results", "outputs"):
             (self.job / name).mkdir(mode=0o700, exist_ok=True)
+        if folder.has_checkpoints:
+            shutil.copytree(
+                folder.checkpoints, self.job / "outputs" / folder.checkpoints.name, dirs_exist_ok=True, symlinks=True
+            )
 
     def collect(self, folder: JobFolder) -> None:
         """Bring results and outputs into the job's own folder. Raises OSError."""
@@ -88,7 +100,9 @@ class Site:
 
 
 def _files_of_ranks(count: int) -> list[str]:
-    return [f"rank-{rank}.{name}" for rank in range(count) for name in ("out", "err", "exit", "alive", "seat")]
+    return [
+        f"rank-{rank}.{name}" for rank in range(count) for name in ("out", "err", "exit", "alive", "seat", "answer")
+    ]
 
 
 def _private(path: Path, text: str, mode: int = 0o600) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -112,6 +113,8 @@ class SshCluster(Cluster):
         chosen = placing.chosen(spec, options)
         try:
             unreachable = self._reach(chosen, spec, options, context)
+            if unreachable and len(self._connections) >= (context.least_node_count or len(chosen)):
+                spec, unreachable = dataclasses.replace(spec, node_count=len(self._connections)), []
             found = self._look(unreachable, spec, options, context)
             placement = self._placed(spec, ports, found, placing.agreed(found))
             placement = seated(placement, context.rank_ports, self._seats(placing.agreed(found)))

@@ -23,9 +23,13 @@ from distdl_jupyter.core.errors import DistDLError, LaunchFailed
 from distdl_jupyter.core.words import plural
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+    from pathlib import Path
+
     from distdl_jupyter.clusters.ssh.channels import PipeEnd
     from distdl_jupyter.clusters.ssh.staging import Site
     from distdl_jupyter.core.plan import Placement, Plan, RankPlace, Service
+    from distdl_jupyter.host.stacks import Answer
 
 #: Numbers of processes that are no ranks, as agents know them.
 SERVICES, LAUNCHER, SHELLS = 1_000_000, 1_100_000, 1_200_000
@@ -60,6 +64,7 @@ class SshRun(Run):
         self._started: list[Start] = []
         self._remarks: list[Remark] = []
         self._uncollected: set[str] = set()
+        self._asked: list[tuple[Site, Future[dict[str, Any]]]] = []
 
     # start ------------------------------------------------------------------------------------
 
@@ -213,6 +218,27 @@ class SshRun(Run):
         for site in self.living:
             site.connection.begin("signal", name=name, to="ranks" if name == "INT" else "all")
 
+    def ask_stacks(self) -> None:
+        """Let every host that answers ask its ranks."""
+        self._asked = [(site, site.connection.begin("stacks", ranks=self.ranks(site))) for site in self._sites]
+
+    def stacks(self) -> Mapping[int, Answer]:
+        """Return what hosts have answered since the last call."""
+        done = [(site, answer.result()) for site, answer in self._asked if answer.done()]
+        self._asked = [(site, answer) for site, answer in self._asked if not answer.done()]
+        return {rank: one for site, told in done for rank, one in self._answers(site, told).items()}
+
+    def _answers(self, site: Site, told: Mapping[str, Any]) -> dict[int, Answer]:
+        from distdl_jupyter.host.stacks import Answer, of_json
+
+        if "error" in told:
+            return {rank: Answer(missing=str(told["error"])) for rank in self.ranks(site)}
+        return {int(rank): of_json(one) for rank, one in told["answers"].items()}
+
+    def no_stacks(self) -> str:
+        """Return "": ranks on other hosts can be asked."""
+        return ""
+
     # end --------------------------------------------------------------------------------------
 
     def handle(self) -> dict[str, Any]:
@@ -227,14 +253,17 @@ class SshRun(Run):
 
     def collect(self) -> None:
         """Bring back what ranks wrote on hosts with folders of their own, one host after the other."""
-        missing = []
+        missing: list[str] = []
+        brought: set[Path] = set()
         for site in self._sites:
             if not site.shared:
                 try:
-                    staging.bring_back(self._job, site)
+                    staging.bring_back(self._job, site, brought)
                 except DistDLError as error:
                     self._uncollected.add(site.host)
                     missing.append(f"{site.host} ({site.folder}): {getattr(error, 'says', error.message)}")
+        if not missing and not any(site.shared for site in self._sites):
+            staging.forget_checkpoints(self._job, brought)
         for site in self._sites:
             for text in site.remarks:
                 self.remark("warning", text, "collected")

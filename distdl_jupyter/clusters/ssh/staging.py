@@ -15,7 +15,7 @@ import os
 import secrets
 import shutil
 import tarfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -36,6 +36,8 @@ _PREPARE_SECONDS = 30.0
 #: Names in a job's folder on a host.
 _WORK, _SCRIPT = "work", "script"
 _RETURNED = ("results", "outputs")
+#: What ranks go on from; it lies on every host when they begin.
+_CHECKPOINTS = "outputs/checkpoints"
 
 
 @dataclass(slots=True)
@@ -122,14 +124,15 @@ def _site(job: Job, connection: Connection, told: dict[str, Any]) -> Site:
 
 
 def copy(job: Job, site: Site) -> None:
-    """Bring the job's files to a host that does not see them. Raises HostFailed."""
-    _put(site, lambda write: files.pack(job.folder.path, ("code", "payload.pkl"), write))
+    """Bring the job's files, and its checkpoints, to a host that does not see them. Raises HostFailed."""
+    _put(site, lambda write: files.pack(job.folder.path, ("code", "payload.pkl", _CHECKPOINTS), write))
     _put(site, lambda write: _pack_rest(job, site, write))
 
 
 def size(job: Job) -> int:
     """Return the bytes that are copied to each host."""
-    paths = [job.folder.payload, *(path for path in job.folder.code.rglob("*") if path.is_file())]
+    folders = (job.folder.code, job.folder.checkpoints)
+    paths = [job.folder.payload, *(path for folder in folders for path in folder.rglob("*") if path.is_file())]
     return sum(path.stat().st_size for path in paths if path.exists())
 
 
@@ -173,10 +176,12 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
 # back ----------------------------------------------------------------------------------------------
 
 
-def bring_back(job: Job, site: Site) -> None:
+def bring_back(job: Job, site: Site, brought: set[Path]) -> None:
     """Put what ranks wrote on a host into the job's folder. Raises HostFailed, LaunchFailed.
 
-    A file that another host brought under the same name is kept beside it in a folder with this host's name.
+    ``brought`` are the files that other hosts have brought, to which this one's are added. One that came under the
+    same name is kept beside it in a folder with this host's name, unless it is a checkpoint: there the first counts.
+    What an earlier attempt has left under the same name is replaced.
     """
     arrived = job.folder.path / f".from-{site.host}"
     shutil.rmtree(arrived, ignore_errors=True)
@@ -185,7 +190,7 @@ def bring_back(job: Job, site: Site) -> None:
         _get(site, arrived)
         for name in _RETURNED:
             for path in sorted(path for path in (arrived / name).rglob("*") if path.is_file()):
-                _keep(path, job.folder.path / name, path.relative_to(arrived / name), site)
+                _keep(path, job.folder.path / name, path.relative_to(arrived / name), site, brought)
     except OSError as error:
         raise LaunchFailed(f"The files of {site.host} cannot be kept in {job.folder.path}: {error}.") from error
     finally:
@@ -209,10 +214,21 @@ def _get(site: Site, target: Path) -> None:
         site.remarks.append(f"{site.host}: {shown} stayed there, because only files of the job's own folder come back.")
 
 
-def _keep(path: Path, folder: Path, name: Path, site: Site) -> None:
+def _keep(path: Path, folder: Path, name: Path, site: Site, brought: set[Path]) -> None:
     target = folder / name
-    if target.exists() and not filecmp.cmp(path, target, shallow=False):
+    same = target.exists() and filecmp.cmp(path, target, shallow=False)
+    if name.parts[0] == "checkpoints" and (same or target in brought):
+        brought.add(target)
+        return  # the first host's, or what was laid out there for all
+    if target in brought and not same:
         target = folder / site.host / name
         site.remarks.append(f"{name} came from several hosts: that of {site.host} is {target.relative_to(folder)}.")
     target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     path.replace(target)
+    brought.add(target)
+
+
+def forget_checkpoints(job: Job, brought: Collection[Path]) -> None:
+    """Remove the checkpoints that were there before and that no host has any more: training keeps only some."""
+    for path in [path for path in job.folder.checkpoints.rglob("*") if path.is_file() and path not in brought]:
+        path.unlink(missing_ok=True)
