@@ -7,6 +7,8 @@ request was refused, 130 interrupted.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import contextlib
 import json
 import sys
 import time
@@ -14,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import registry
 from distdl_jupyter._version import __version__
-from distdl_jupyter.cli import azure, batchai, clusters, stacks, vm_sizes, warm
+from distdl_jupyter.cli import azure, batchai, clusters, stacks, terminal, vm_sizes, warm
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobNotFound, JobNotRunning
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.words import clock, duration, number, plural, processes, short_id
@@ -40,6 +42,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if run is None:
         parser.print_help()
         return 0
+    # What installs draws its progress itself, and prints no words of others.
+    with contextlib.nullcontext() if run is _install or getattr(chosen, "raw", False) else terminal.guarded():
+        return _run(run, chosen)
+
+
+def _run(run: Callable[[argparse.Namespace], int], chosen: argparse.Namespace) -> int:
     try:
         return run(chosen)
     except DistDLError as error:
@@ -71,8 +79,10 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--rank", type=int, help="the lines of one rank only")
     one.add_argument("--tail", type=int, metavar="N", help="only the last N lines; with -f what comes then, too")
     one.add_argument("--time", action="store_true", help="put the time before each line")
+    one.add_argument("--raw", action="store_true", help="every character as it was printed, also those that a terminal "
+                     "obeys (default: text and colours)")  # fmt: skip
 
-    one = _command(commands, "stop", _stop, "stop a job: INT, TERM, KILL with a grace between")
+    one = _command(commands, "stop", _stop, "stop a job: INT, TERM, KILL with a grace between", "cancel")
     one.add_argument("id", help="the job's id, or its last part")
     one.add_argument("--now", action="store_true", help="KILL at once")
     one.add_argument("--no-wait", action="store_true", help="return when the request is placed")
@@ -104,8 +114,12 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _command(commands: Any, name: str, run: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+def _command(
+    commands: Any, name: str, run: Callable[[argparse.Namespace], int], text: str, *aliases: str
+) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name, help=text, description=text[0].upper() + text[1:] + ".", aliases=aliases
+    )
     parser.set_defaults(run=run)
     return parser
 
@@ -127,6 +141,10 @@ def _add_submit(commands: Any) -> None:
     one.add_argument("--max-run-duration-seconds", type=float, metavar="S", help="stop the job after S seconds")
     one.add_argument("--max-restarts", type=int, metavar="N", help="start the ranks anew up to N times after a failure")
     one.add_argument("--min-node-count", type=int, metavar="N", help="with how few nodes a restart may go on")
+    one.add_argument("--hang-timeout-seconds", type=float, metavar="S",
+                     help="end the job, with its stacks, when no rank makes progress for S seconds")  # fmt: skip
+    one.add_argument("-o", "--option", action="append", default=[], metavar="NAME=VALUE",
+                     help="an option of the backend or the cluster: elastic=true")  # fmt: skip
     one.add_argument("--vm-size", metavar="SIZE", help="the nodes' VM size, on targets that rent machines")
     one.add_argument("--price-per-hour", metavar="PRICE", help='what one node costs in an hour: 3.5, or "3.5 EUR"')
     one.add_argument("--use-gpu", action=argparse.BooleanOptionalAction, default=None, help="default: where there are")
@@ -193,6 +211,8 @@ def _show(chosen: argparse.Namespace) -> int:
 
 
 def _logs(chosen: argparse.Namespace) -> int:
+    if chosen.raw:
+        terminal.as_it_is()
     job = _find(chosen.id)
     many = job.spec.process_count > 1 and chosen.rank is None
     for line in job.logs(chosen.rank, follow=chosen.follow, tail=chosen.tail):
@@ -261,9 +281,11 @@ def _options(chosen: argparse.Namespace) -> dict[str, Any]:
     """Return the options that were given."""
     names = (
         "node_count", "process_count_per_node", "distributed_backend", "compute_target", "name", "data", "outputs",
-        "max_run_duration_seconds", "max_restarts", "min_node_count", "vm_size", "price_per_hour", "use_gpu",
+        "max_run_duration_seconds", "max_restarts", "min_node_count", "hang_timeout_seconds", "vm_size",
+        "price_per_hour", "use_gpu",
     )  # fmt: skip
-    given = {**{name: getattr(chosen, name) for name in names}, "environment_variables": _pairs(chosen.env)}
+    own = {name: _value(text) for name, text in _pairs(chosen.option).items()}
+    given = {**own, **{name: getattr(chosen, name) for name in names}, "environment_variables": _pairs(chosen.env)}
     return {name: value for name, value in given.items() if value not in (None, [], {})}
 
 
@@ -277,6 +299,13 @@ def _follow(job: Job) -> int:
 
 def _pairs(words: Sequence[str]) -> dict[str, str]:
     return {name: value for name, _, value in (word.partition("=") for word in words)}
+
+
+def _value(text: str) -> Any:
+    """Return what JSON reads in the text (true, 3, 0.5, "3"), else the text itself."""
+    with contextlib.suppress(ValueError):
+        return json.loads(text)
+    return text
 
 
 def _find(id_: str) -> Job:

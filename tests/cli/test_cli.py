@@ -79,8 +79,17 @@ def test_follow_prints_while_the_job_runs_and_stop_ends_it(tmp_path):
     follower.communicate(timeout=60)
     assert follower.returncode == 0
     assert time.monotonic() - began < 60
-    assert "nothing to cancel" in distdl("stop", id_).stdout
+    assert "nothing to cancel" in distdl("cancel", id_).stdout
     wait_for(lambda: jobs()[0].state is State.CANCELED)
+
+
+def test_options_of_the_job_and_of_the_backend_are_taken(tmp_path):
+    path = tmp_path / "short.py"
+    path.write_text("print('done')\n")
+    distdl("submit", "-f", "-b", "horovod-gloo", "-o", "cycle_time_ms=0.5", "--hang-timeout-seconds", 60, path)
+    spec = jobs()[0].spec
+    assert spec.backend_options == {"cycle_time_ms": 0.5}
+    assert spec.hang_timeout_seconds == 60
 
 
 @pytest.mark.parametrize(
@@ -90,6 +99,8 @@ def test_follow_prints_while_the_job_runs_and_stop_ends_it(tmp_path):
         (["submit", "missing.py"], "missing.py"),
         (["submit", "-b", "horovdo", "-p", "2", __file__], "Did you mean horovod"),
         (["submit", "-p", "0", __file__], "takes a whole number from 1"),
+        (["submit", "-o", "elastic=1", "-b", "horovod-gloo", __file__], "elastic"),
+        (["submit", "-o", "colour=red", __file__], "colour"),
         (["rm", "../../etc"], "No job"),
     ],
 )
