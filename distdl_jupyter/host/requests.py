@@ -24,6 +24,7 @@ feed     process, text                                  (nothing) when its stand
 pipes    ranks: [{rank, out, err}], variables           (nothing) data of ``out`` and ``err``
 signal   name: INT, TERM, KILL; to: ranks, all          sent
 alive                                                   alive, and how many of them are workers
+stacks   ranks                                          answers: {rank: ``stacks.Answer`` as data}
 drain                                                   (nothing) after all that was written until now
 answer   shell, then any of out, err (texts), code      (nothing)
 sweep    job, base                                      found
@@ -210,6 +211,17 @@ def _alive(agent: Agent, _fields: Fields) -> Answer:
     return {"alive": len(living), "workers": len(processes.workers(living))}
 
 
+def _stacks(agent: Agent, fields: Fields) -> None:
+    folder, ranks = _job(agent).pipes.folder, [int(rank) for rank in fields["ranks"]]
+
+    def ask() -> Answer:
+        from distdl_jupyter.host import stacks
+
+        return {"answers": {str(rank): one.to_json() for rank, one in stacks.gather(folder, ranks).items()}}
+
+    agent.later(fields, ask)
+
+
 def _drain(agent: Agent, _fields: Fields) -> Answer:
     agent.channels.drain_all()
     return {}
@@ -253,6 +265,7 @@ HANDLERS: dict[str, Handler] = {
     "pipes": _pipes,
     "signal": _signal,
     "alive": _alive,
+    "stacks": _stacks,
     "drain": _drain,
     "put": _put,
     "get": _get,

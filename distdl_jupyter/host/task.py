@@ -2,8 +2,8 @@
 
 ``python -m distdl_jupyter.host.task FOLDER`` reads ``plan.json`` there, meets the other tasks, runs the worker with its
 output going into files of that folder, and writes down how it ended. ``FOLDER launch`` runs the plan's launcher instead
-(once, on the first node), ``FOLDER signal NAME`` signals the ranks on one node; with a launcher ``FOLDER stage`` brings
-one node's data and ``FOLDER forget`` takes its folders away.
+(once, on the first node), ``FOLDER signal NAME`` signals the ranks on one node, ``FOLDER stacks`` asks them where they
+stand; with a launcher ``FOLDER stage`` brings one node's data and ``FOLDER forget`` takes its folders away.
 
 Nobody need watch: it ends its rank by itself when another one has failed and nobody stops the job.
 """
@@ -24,13 +24,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter.host import memory, node_data, processes
+from distdl_jupyter.host import asked, memory, node_data, processes
 from distdl_jupyter.host.allotment import Place
+from distdl_jupyter.host.asked import Errand
 from distdl_jupyter.host.meeting import NoMeeting
 from distdl_jupyter.host.services import Services, gather
 
 #: Seconds between two looks at the rank's processes.
 _LOOK = 1.0
+#: Seconds between two looks for the answers of ranks that are asked.
+_SOON = 0.1
 #: Seconds that processes which a rank left behind may live on when all ranks have ended.
 _LEFT_PATIENCE = 20.0
 #: Seconds that a rank may go on after another one has failed.
@@ -40,10 +43,14 @@ _DAEMONS_PATIENCE = 5.0
 
 
 class Task:
-    """One started program and everything that descends from it."""
+    """One started program and everything that descends from it.
 
-    def __init__(self, place: Place, name: str, services: Services) -> None:
+    ``heed`` is called now and then, to carry questions; it says whether it wants to be called again soon.
+    """
+
+    def __init__(self, place: Place, name: str, services: Services, heed: Callable[[], bool]) -> None:
         self._place = place
+        self._heed = heed
         self._name = name
         self._services = services
         self._told: list[int] | None = None
@@ -85,7 +92,7 @@ class Task:
                 return found
             self._tell(self._living())
             self._end_after_failure(pid)
-            self._rest(_LOOK)
+            self._rest(_SOON if self._heed() else _LOOK)
 
     def _settle(self) -> None:
         """Give a launcher's daemons the moment in which they end by themselves."""
@@ -189,16 +196,18 @@ def _write(path: Path, content: Any) -> None:
 def run_rank(place: Place, rank: int) -> int:
     """Run one rank; the exit code says only whether that could be done, the file ``rank-N.exit`` how it ended."""
     services = Services(place)
-    task = Task(place, f"rank-{rank}", services)
+    errand = Errand(place.folder, [rank], _write)
+    task = Task(place, f"rank-{rank}", services, lambda: _carry(errand))
     try:
         data = node_data.of_rank(place, rank, task.asked)
         gather(place, services, first=rank == 0, stopped=task.asked)
         place.sit(rank, task.asked)
+        own = {"DISTDL_STACKS": str(place.folder)}
         streams = [
             os.open(place.folder / f"rank-{rank}.{name}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             for name in ("out", "err")
         ]
-        task.run(place.worker(), place.common() | place.of_rank(rank) | data, *streams)
+        task.run(place.worker(), place.common() | place.of_rank(rank) | data | own, *streams)
     except NoMeeting as error:
         task.end(-task.asked() or None, str(error))
     task.linger()
@@ -210,7 +219,8 @@ def run_rank(place: Place, rank: int) -> int:
 def run_launcher(place: Place) -> int:
     """Run the launcher that starts all ranks; each writes into the files of its own (see ``worker.streams``)."""
     services = Services(place)
-    task = Task(place, "launcher", services)
+    errand = Errand(place.folder, (), _write)
+    task = Task(place, "launcher", services, lambda: _spread(place, errand))
     signal.signal(signal.SIGUSR1, lambda *_: threading.Thread(target=_interrupt_everywhere, args=(place,)).start())
     code = 1
     try:
@@ -245,11 +255,39 @@ def _found(program: str, python: str) -> str:
 
 def _interrupt_everywhere(place: Place) -> None:
     """Interrupt the ranks on all nodes: under a launcher they have no task of their own."""
+    _everywhere(place, "signal", "INT")
+
+
+def _everywhere(place: Place, *words: str) -> None:
+    """Run this program with ``words`` once on every node."""
     subprocess.run(
         ["srun", "--overlap", f"--nodes={len(place.nodes)}", "--ntasks-per-node=1", "--mpi=none", "--export=ALL",
-         str(place.folder / "start"), "signal", "INT"],
+         str(place.folder / "start"), *words],
         stdin=subprocess.DEVNULL, check=False,
     )  # fmt: skip
+
+
+def _carry(errand: Errand) -> bool:
+    errand.look()
+    return errand.busy
+
+
+def _spread(place: Place, errand: Errand) -> bool:
+    """Let a question be carried on every node: under a launcher the ranks have no task of their own."""
+    if errand.asked:
+        threading.Thread(target=_everywhere, args=(place, "stacks"), daemon=True).start()
+    return False
+
+
+def ask_ranks(place: Place) -> int:
+    """Carry the question to the ranks on this node and write down their answers."""
+    first = place.nodes.index(place.node) * place.plan["per_node"] if place.node in place.nodes else 0
+    errand = Errand(place.folder, range(first, first + place.plan["per_node"]), _write)
+    errand.ask(asked.number(place.folder))
+    while errand.busy:
+        errand.look()
+        time.sleep(_SOON)
+    return 0
 
 
 def signal_ranks(place: Place, name: str) -> int:
@@ -269,6 +307,8 @@ def main() -> int:
         return node_data.stage_node(place)
     if sys.argv[2:3] == ["forget"]:
         return node_data.forget_node(place)
+    if sys.argv[2:3] == ["stacks"]:
+        return ask_ranks(place)
     if sys.argv[2:3] == ["signal"]:
         return signal_ranks(place, sys.argv[3])
     return run_rank(place, int(os.environ["SLURM_PROCID"]))

@@ -47,7 +47,8 @@ class Lookout:
     def hear(self, event: Event) -> None:
         """Take what a rank has said for a sign that it goes on."""
         if event["type"] in _SIGNS and event.get("rank") is not None and not _is_warning(event):
-            self._progress.sign(time.monotonic(), event["rank"])
+            begins = event["type"] != "rank" or event.get("status") == "ready"
+            self._progress.sign(time.monotonic(), event["rank"], begins=begins)
 
     def ask(self, why: str) -> None:
         """Have stacks taken."""
@@ -122,7 +123,9 @@ class Lookout:
 
     def _notice_hang(self, now: float) -> None:
         timeout = self._spec.hang_timeout_seconds
-        if timeout is None or self.hang or not self._is_expected or self._progress.silence(now) <= timeout:
+        if timeout is None or self.hang or not self._is_expected:
+            return
+        if self._progress.silence(now) <= self._progress.patience(timeout):
             return
         if self.taken_for("hang"):
             last = self._gathering.last if self._gathering is not None else None

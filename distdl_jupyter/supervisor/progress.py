@@ -6,7 +6,7 @@ ranks' stacks.
 
 from __future__ import annotations
 
-#: Seconds of silence that are always fine; and where no two signs were seen yet, from which a pace could be told.
+#: Seconds of silence that are always fine; and as long as a job is still importing, or no pace can be told.
 _SHORT, _UNKNOWN = 60.0, 300.0
 #: How many times the longest silence so far another one may last.
 _TIMES = 5.0
@@ -21,13 +21,15 @@ class Progress:
         self._longest: float | None = None
         self._last: dict[int, float] = {}
         self._signs = 0
+        #: Whether a rank has got behind its imports: it met the others, printed or reported something.
+        self.begun = False
 
-    def sign(self, now: float, rank: int | None = None) -> None:
-        """Hear that a rank goes on (None: all of them)."""
-        if self._signs:
+    def sign(self, now: float, rank: int | None = None, *, begins: bool = True) -> None:
+        """Hear that a rank goes on (None: all of them); ``begins`` unless it may still be importing."""
+        if self._signs and self.begun:
             self._longest = max(self._longest or 0.0, now - self._since)
         self._signs += 1
-        self._since = now
+        self._since, self.begun = now, self.begun or begins
         if rank is not None:
             self._last[rank] = now
 
@@ -43,11 +45,15 @@ class Progress:
         """Return for how many seconds one rank has given none, None when it never has."""
         return max(0.0, now - self._last[rank]) if rank in self._last else None
 
+    def patience(self, seconds: float) -> float:
+        """Return for how long to wait where ``seconds`` are the limit: imports from a slow disk take their time."""
+        return seconds if self.begun else max(seconds, _UNKNOWN)
+
     @property
     def limit(self) -> float | None:
         """The seconds of silence that make a stall, None for never."""
         if self._limit is not None:
-            return self._limit or None
+            return self.patience(self._limit) if self._limit else None
         return _UNKNOWN if self._longest is None else max(_SHORT, _TIMES * self._longest)
 
     def stalled(self, now: float) -> bool:

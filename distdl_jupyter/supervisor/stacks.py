@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from distdl_jupyter.host.stacks import Answer
     from distdl_jupyter.supervisor.ledger import Ledger
 
-#: Seconds after which the answers that are there are all; a run says itself, a little earlier, who has not answered.
-_PATIENCE = 6.0
-
 
 class Gathering:
     """The stacks of one run. ``silent`` says for how many seconds a rank has given no sign, None where it never has."""
@@ -53,7 +50,7 @@ class Gathering:
         if self.busy:
             self._why = why if self._why == "asked" else self._why
             return
-        self._why, self._until = why, time.monotonic() + _PATIENCE
+        self._why, self._until = why, time.monotonic() + self._run.stacks_seconds
         self._answers = {}
         if not self._run.no_stacks():
             self._run.ask_stacks()

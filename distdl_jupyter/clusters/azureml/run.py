@@ -111,6 +111,10 @@ class AzureMLRun(Run):
         self._sent.append(name)
         self._watch.cancel()
 
+    def no_stacks(self) -> str:
+        """Return why: nothing but its end can be told to a job there."""
+        return "Azure ML offers no way to ask a rank that runs there."
+
     def handle(self) -> dict[str, Any]:
         """Return the names by which the job is found again."""
         return {"workspace": self._workspace.address.to_json(), "run": self._name, "studio": self._studio}

@@ -1,0 +1,391 @@
+"""Ranks that are stuck in every way, under every backend: who waits for whom is told, and asking harms nobody."""
+
+import concurrent.futures
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+from distdl_jupyter import client, ranks
+from distdl_jupyter.core.errors import JobNotRunning
+from distdl_jupyter.core.events import read_all
+from distdl_jupyter.core.state import State
+from distdl_jupyter.submission import submit_source
+from tests.conftest import until_gone, wait_for
+from tests.faults.jobs import submit
+
+pytestmark = pytest.mark.timeout(300)
+
+#: What rank 1 does while rank 0 waits, under each backend; half of it in every `make test`.
+WAYS = [
+    pytest.param(how, backend, marks=[] if (how == "loop") == quick else pytest.mark.thorough)
+    for backend, quick in (("torch", True), ("horovod-gloo", False), ("horovod-mpi", True))
+    for how in ("loop", "sleep")
+]
+SHOWN = "who stands where is shown for all ranks side by side, the stuck one first, and no rank is harmed by the asking"
+
+
+def stuck(backend, how):
+    """Train three steps together; then rank 1 does ``how`` while rank 0 waits in a collective operation."""
+    import os
+    import threading
+    import time
+
+    import torch
+
+    from distdl_jupyter import log
+
+    if backend == "torch":
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        meet = lambda: dist.all_reduce(torch.ones(3))  # noqa: E731 - one line travels better
+        rank = dist.get_rank()
+    else:
+        import horovod.torch as hvd
+
+        hvd.init()
+        meet = lambda: hvd.allreduce(torch.ones(3))  # noqa: E731
+        rank = hvd.rank()
+    for step in range(3):
+        meet()
+        log(step=step, loss=1.0)
+    if rank == 1:
+        if how == "loop":
+            while True:
+                pass
+        if how == "sleep":
+            time.sleep(3600)
+        if how == "program":
+            os.execvp("sleep", ["sleep", "3600"])
+        if how == "deadlock":
+            first, second = threading.Lock(), threading.Lock()
+
+            def other():
+                with second:
+                    time.sleep(0.2)
+                    first.acquire()
+
+            threading.Thread(target=other, daemon=True).start()
+            with first:
+                time.sleep(0.2)
+                second.acquire()
+    meet()
+    return "together"
+
+
+def run(how, backend="torch", **options):
+    """Submit a job that gets stuck and return it when it is."""
+    job = submit(stuck, backend, how, process_count_per_node=2, distributed_backend=backend, **options)
+    reported(job, step=2)
+    return job
+
+
+def reported(job, step):
+    def all_ranks():
+        view = job.view()
+        assert not view.state.ended, (view.reason, [line.text for line in job.logs()])
+        return all(rank.last_step == step for rank in view.ranks)
+
+    wait_for(all_ranks, 120, "the last step before the fault")
+
+
+def end(job):
+    job.cancel(now=True)
+    assert job.wait(30).state is State.CANCELED
+    assert not until_gone(job.id)
+
+
+def events(job, type_):
+    return [event for event in read_all(job.folder.events)[0] if event["type"] == type_]
+
+
+def thread_at(taken, rank, function):
+    return next(one for one in taken.ranks[rank].threads if one.own and one.own.function == function)
+
+
+@pytest.mark.parametrize(("how", "backend"), WAYS)
+@pytest.mark.fault("stuck", SHOWN)
+def test_a_rank_that_skips_a_collective_operation(how, backend):
+    job = run(how, backend)
+    try:
+        module = "torch.distributed" if backend == "torch" else "hvd"
+        taken = wait_for(lambda: (found := job.stacks(30)).ranks[0].main.waits_in.startswith(module) and found, 60)
+        assert taken.missing == {}
+        assert taken.differ == (1,)
+        assert [group.ranks for group in taken.groups()] == [(1,), (0,)]
+        line = {"loop": ("while True:", "pass"), "sleep": ("time.sleep(3600)",)}[how]
+        assert taken.ranks[1].main.own.source in line
+        assert taken.ranks[1].state == {"loop": "running", "sleep": "sleeping"}[how]
+        assert taken.ranks[0].step == 2
+        told = repr(taken)
+        assert f"rank 0 waits in {module}." in told
+        assert line[-1] in told or line[0] in told
+        assert "test_stuck.py, line" in told
+    finally:
+        end(job)
+
+
+@pytest.mark.fault("stuck", "all threads of the rank are shown, each with the line at which it waits for the other")
+def test_two_threads_that_wait_for_each_other():
+    job = run("deadlock")
+    try:
+        taken = wait_for(lambda: (found := job.stacks(30)) and len(found.ranks[1].others) == 1 and found, 60)
+        assert taken.ranks[1].main.own.source == "second.acquire()"
+        assert thread_at(taken, 1, "other").own.source == "first.acquire()"
+        assert "first.acquire()" in repr(taken)
+        assert "first.acquire()" in taken._repr_html_()
+    finally:
+        end(job)
+
+
+@pytest.mark.fault("stuck", "it is told as stopped, with the way out; afterwards it goes on and the job completes")
+def test_a_stopped_rank():
+    job = run("sleep")
+    pid = job.view().ranks[0].pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        wait_for(lambda: "T" in state(pid), 10)
+        taken = job.stacks(30)
+        assert "stopped" in taken.missing[0]
+        assert f"kill -CONT {pid}" in taken.missing[0]
+        assert taken.differ == (0,)
+        assert taken.ranks[1].main.own.source == "time.sleep(3600)"
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert job.stacks(30).ranks[0].main.waits_in == "torch.distributed.all_reduce"
+    end(job)
+
+
+@pytest.mark.fault("stuck", "the other program is not signalled: it lives on, and what it is called is told")
+def test_a_rank_that_has_become_another_program():
+    job = run("program")
+    pid = job.view().ranks[1].pid
+    try:
+        wait_for(lambda: name(pid) == "sleep", 30)
+        for _ in range(3):
+            taken = job.stacks(30)
+            assert "another program (sleep)" in taken.missing[1]
+            assert taken.ranks[0].main.own
+            assert name(pid) == "sleep"
+    finally:
+        end(job)
+
+
+def state(pid):
+    return field(pid, "State")
+
+
+def name(pid):
+    return field(pid, "Name")
+
+
+def field(pid, word):
+    with open(f"/proc/{pid}/status") as file:
+        return next(line.partition(":")[2].strip() for line in file if line.startswith(f"{word}:"))
+
+
+@pytest.mark.fault("stuck", "code that takes over faulthandler, the standard streams or signals can still be asked")
+def test_code_that_uses_the_same_means():
+    job = submit_source(textwrap.dedent("""
+        import faulthandler, io, os, signal, sys, time
+        from distdl_jupyter import log
+        sys.stderr = io.StringIO()
+        sys.__stderr__.close()
+        os.close(2)
+        faulthandler.enable(open(os.devnull, "w"))
+        faulthandler.register(signal.SIGUSR1, open(os.devnull, "w"))
+        faulthandler.dump_traceback_later(3600, file=open(os.devnull, "w"))
+        signal.signal(signal.SIGUSR2, lambda *_: None)
+        os.closerange(20, 60)
+        log(step=2, loss=0.0)
+        time.sleep(3600)
+    """).strip(), options={"process_count_per_node": 1})  # fmt: skip
+    try:
+        reported(job, 2)
+        taken = wait_for(lambda: (found := job.stacks(30)).ranks[0].main.own.source == "time.sleep(3600)" and found)
+        own = taken.ranks[0].main.own
+        assert (own.kind, own.line) == ("cell", 12)
+    finally:
+        end(job)
+
+
+@pytest.mark.fault("stuck", "only the rank answers, not the processes that it has forked, and they go on")
+def test_loader_processes_forked_from_a_rank():
+    job = submit_source(textwrap.dedent("""
+        import torch
+        from torch.utils.data import DataLoader, Dataset
+        from distdl_jupyter import log
+        class Slow(Dataset):
+            def __len__(self):
+                return 10_000
+            def __getitem__(self, index):
+                import time
+                time.sleep(0.05)
+                return index
+        for step, batch in enumerate(DataLoader(Slow(), batch_size=2, num_workers=2)):
+            log(step=step, loss=0.0)
+    """).strip(), options={"process_count_per_node": 1})  # fmt: skip
+    try:
+        wait_for(lambda: (job.view().ranks[0].last_step or 0) > 2, 120)
+        taken = [job.stacks(30) for _ in range(3)][-1]
+        assert len([one for one in taken.ranks[0].threads if one.main]) == 1
+        assert taken.ranks[0].text.count("Current thread") == 1
+        before = job.view().ranks[0].last_step
+        wait_for(lambda: job.view().ranks[0].last_step > before + 5, 60, "the next steps")
+    finally:
+        end(job)
+
+
+@pytest.mark.fault("stuck", "a script's own lines are shown")
+def test_a_script_that_is_stuck(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("import time\n\n\ndef wait():\n    time.sleep(3600)\n\n\nprint('here', flush=True)\nwait()\n")
+    job = client.submit(entry_script=str(script), process_count_per_node=2)
+    try:
+        wait_for(lambda: job.view().lines > 3, 60)
+        taken = wait_for(lambda: (found := job.stacks(30)) and found.ranks[1].main.own and found)
+        assert [frame.function for frame in taken.ranks[1].main.frames if frame.own] == ["wait", "<module>"]
+        assert taken.ranks[1].main.own.place == "train.py, line 5"
+        assert taken.ranks[1].main.own.source == "time.sleep(3600)"
+        assert [group.ranks for group in taken.groups()] == [(0, 1)]
+    finally:
+        end(job)
+
+
+@pytest.mark.thorough
+@pytest.mark.fault("stuck", "a cell of ranks that stay is called by its number; between cells nothing is a stall")
+def test_a_stuck_cell_of_ranks_that_stay(monkeypatch):
+    monkeypatch.setenv("DISTDL_STALL_SECONDS", "2")
+    session = ranks.start(process_count_per_node=2, distributed_backend="torch")
+    job = session.job
+    try:
+        time.sleep(4)  # nothing to wait for: that nothing happens is what is tested
+        assert job.view().stall is None
+        assert "no code of the job" in job.stacks(30).groups()[0].says
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            cell = pool.submit(session.run, "import time\nif rank == 1:\n    time.sleep(12)")
+            stall = wait_for(lambda: job.view().stall, 30, "the stall")
+            assert "rank 1 stands in" in stall.text
+            cell.result(60)
+        wait_for(lambda: job.view().stall is None, 30, "the end of the stall")
+    finally:
+        session.stop()
+
+
+@pytest.mark.fault("stuck", "it is told within the time, with the ranks that differ, and ends by itself")
+def test_a_stall_that_passes(monkeypatch):
+    monkeypatch.setenv("DISTDL_STALL_SECONDS", "3")
+    job = submit_source(textwrap.dedent("""
+        import time
+        import torch
+        import torch.distributed as dist
+        from distdl_jupyter import log
+        dist.init_process_group("gloo")
+        for step in range(3):
+            dist.all_reduce(torch.ones(1))
+            log(step=step, loss=0.0)
+        if dist.get_rank() == 1:
+            time.sleep(8)
+        dist.all_reduce(torch.ones(1))
+        for step in range(3, 12):
+            log(step=step, loss=0.0)
+            time.sleep(0.3)
+    """).strip(), options={"process_count_per_node": 2, "distributed_backend": "torch"})  # fmt: skip
+    stall = wait_for(lambda: job.view().stall, 120, "the stall")
+    assert stall.ranks == [1]
+    assert stall.text.startswith("No progress for ")
+    assert "rank 1 stands in" in stall.text
+    assert "while rank 0 waits in torch.distributed.all_reduce" in stall.text
+    assert [one.why for one in job.view().stacks] == ["stall"]
+    job.wait(60)
+    assert job.state is State.COMPLETED
+    told = events(job, "stall")
+    assert len(told) == 2
+    assert told[1]["since"] is None
+    assert job.view().stall is None
+
+
+@pytest.mark.parametrize("backend", ["torch", pytest.param("horovod-gloo", marks=pytest.mark.thorough),
+                                     pytest.param("horovod-mpi", marks=pytest.mark.thorough)])  # fmt: skip
+@pytest.mark.fault(
+    "stuck", "the job ends as failed with a sentence that says who stood where; the stacks stay readable"
+)
+def test_a_hang_that_is_given_a_time(backend):
+    job = run("loop", backend, hang_timeout_seconds=6)
+    job.wait(90)
+    view = job.view()
+    assert view.state is State.FAILED, view.reason
+    assert "no rank made progress for 6 s, its hang_timeout_seconds" in view.reason
+    assert "rank 1 stands in tests/faults/test_stuck.py, line" in view.reason
+    assert "rank 0 waits in" in view.reason
+    assert view.stop.by == "hang"
+    assert view.failure is None
+    assert [one.why for one in view.stacks] == ["hang"]
+    taken = job.stacks()
+    assert (taken.why, taken.differ) == ("hang", (1,))
+    assert job.stacks(number=1) == taken
+    assert not until_gone(job.id)
+
+
+@pytest.mark.thorough
+@pytest.mark.fault("stuck", "stacks are taken before the ranks hear of their end, and kept")
+def test_a_job_whose_time_is_over():
+    job = run("loop", max_run_duration_seconds=15)
+    job.wait(90)
+    assert job.state is State.FAILED
+    assert "max_run_duration_seconds" in job.view().reason
+    assert events(job, "stacks")[0]["t"] < events(job, "stop")[0]["t"]
+    assert job.stacks(kept=True).ranks[1].main.own.function == "stuck"
+    assert not until_gone(job.id)
+
+
+@pytest.mark.fault("stuck", "all get the same answer, and the ranks are asked once")
+def test_ten_that_ask_at_once():
+    job = run("sleep")
+    try:
+        with concurrent.futures.ThreadPoolExecutor(10) as pool:
+            numbers = {taken.number for taken in pool.map(lambda _: job.stacks(60), range(10))}
+        assert len(numbers) <= 2  # one may come while the first answers are on their way
+        assert len(job.view().stacks) == max(numbers)
+    finally:
+        end(job)
+
+
+def nothing():
+    """Do nothing."""
+
+
+@pytest.mark.fault("stuck", "who asks too early or too late is told so in one sentence")
+def test_asking_when_nobody_runs():
+    job = client.submit(nothing)
+    job.wait(60)
+    with pytest.raises(JobNotRunning, match="has ended \\(completed\\), so there are no stacks to take"):
+        job.stacks()
+    with pytest.raises(JobNotRunning, match="no stacks are kept of it"):
+        job.stacks(kept=True)
+
+
+@pytest.mark.fault("stuck", "the command line shows the same, also the kept ones and every thread")
+def test_asking_from_a_terminal():
+    job = run("sleep")
+    try:
+        said = distdl("stacks", job.id)
+        assert "time.sleep(3600)" in said
+        assert "rank 0 waits in torch.distributed.all_reduce" in said
+    finally:
+        end(job)
+    assert "time.sleep(3600)" in distdl("stacks", job.id, "--kept")
+    assert "Current thread" in distdl("stacks", job.id, "--kept", "1", "--whole")
+
+
+def distdl(*words):
+    done = subprocess.run(
+        [sys.executable, "-m", "distdl_jupyter.cli", *words], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
