@@ -1,7 +1,9 @@
 """The processes of a job on this machine, found by the mark they carry, never by name.
 
 Every process that a job starts inherits ``DISTDL_JOB_ID`` in its environment, so daemonised grandchildren are found
-too; descendants of known processes are added in case one of them cleared its environment.
+too; descendants of known processes are added in case one of them cleared its environment. One that also left its
+parents is adopted by the supervisor, and by the guardian when that was killed (Linux). Only when both were killed at
+the same moment does a daemon without mark and parents get away.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import psutil
 
 MARK = "DISTDL_JOB_ID"
 
-#: Children of this process that belong to it and not to the job's ranks: services, the guardian.
+#: Children of this process that belong to it and not to the job's ranks: services.
 spared: set[int] = set()
 _adopts = False
 

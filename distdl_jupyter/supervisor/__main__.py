@@ -5,6 +5,7 @@ Standard input holds one JSON line with the values of secret environment variabl
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -16,7 +17,7 @@ from distdl_jupyter import registry
 from distdl_jupyter.clusters.processes import adopt_orphans
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.store import JobFolder
-from distdl_jupyter.supervisor.guardian import Guardian
+from distdl_jupyter.supervisor.guardian import guard
 from distdl_jupyter.supervisor.run import Supervisor
 
 
@@ -31,27 +32,40 @@ def supervise(folder: JobFolder, secret_variables: Mapping[str, str]) -> None:
 
     The calling process has the job's lock and its standard output goes into the job's supervisor.log.
     """
-    guardian = None if _goes_on_alone(folder) else Guardian(folder.id)
-    adopt_orphans()
-    supervisor = Supervisor(folder, secret_variables, _wake_on_child())
+    try:
+        if not _goes_on_alone(folder):
+            guard(folder.id)
+        adopt_orphans()
+        supervisor = Supervisor(folder, secret_variables, _wake_on_child())
+    except (OSError, RuntimeError) as error:
+        _collapse(folder, error)
+        raise
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: supervisor.interrupt())
-    _run(supervisor)
-    if guardian is not None:
-        guardian.dismiss()
+    _run(supervisor, folder)
     from distdl_jupyter import monitoring  # the job has ended; its start need not have waited for this
 
     monitoring.start(folder)
 
 
-def _run(supervisor: Supervisor) -> None:
+def _run(supervisor: Supervisor, folder: JobFolder) -> None:
     try:
         supervisor.run()
-    except Exception:  # noqa: BLE001 - printed as Python prints what nobody catches, without secrets
+    except Exception as error:  # noqa: BLE001 - printed as Python prints what nobody catches, without secrets
         import traceback
 
         sys.stderr.write(supervisor.redactor.text(traceback.format_exc()))
+        _collapse(folder, error)
         raise SystemExit(1) from None
+
+
+def _collapse(folder: JobFolder, error: Exception) -> None:
+    """Let a job end whose supervisor lacks what it needs; one that goes on alone waits for its next supervisor."""
+    from distdl_jupyter.supervisor import collapse
+
+    if not _goes_on_alone(folder):
+        with contextlib.suppress(OSError):
+            collapse.end(folder, error)
 
 
 def _goes_on_alone(folder: JobFolder) -> bool:

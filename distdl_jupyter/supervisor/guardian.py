@@ -1,50 +1,54 @@
 """The last belt: a tiny process that ends a job's ranks when its supervisor was killed.
 
-It is forked first, holds nothing but the reading end of a pipe, and does nothing until that pipe ends. A supervisor
-that ends in order says goodbye; one that was killed cannot, and then every process with the job's mark is killed.
+It is the supervisor's parent and does nothing but wait for its end. Whatever a killed supervisor leaves behind becomes
+its child on Linux, also a daemon that has left its session and cleared its environment; where there is no such adoption
+the job's mark finds the rest.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+from typing import NoReturn
 
 from distdl_jupyter.clusters import processes
 
-_GOODBYE = b"goodbye"
+_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class Guardian:
-    """The supervisor's end of the pipe."""
+def guard(job_id: str) -> None:
+    """Go on in a child of this process, which stays as its guardian and ends with it. Raises OSError.
 
-    def __init__(self, job_id: str) -> None:
-        read, self._write = os.pipe()
-        self._pid = os.fork()
-        if self._pid == 0:
-            _guard(read, job_id)
-        os.close(read)
-        processes.spared.add(self._pid)
-
-    def dismiss(self) -> None:
-        """Say goodbye and wait until the guardian has gone."""
-        os.write(self._write, _GOODBYE)
-        os.close(self._write)
-        os.waitpid(self._pid, 0)
-
-
-def _guard(read: int, job_id: str) -> None:
-    """Run in the forked child: never returns."""
-    try:
+    To be called before anything is begun: descriptors stay with the child, above all the job's lock.
+    """
+    processes.adopt_orphans()
+    pid = os.fork()
+    if pid == 0:
         os.setsid()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)
-        # Everything inherited goes, above all the job's lock: it must be free when the supervisor is gone.
-        os.dup2(read, 3)
-        os.closerange(4, os.sysconf("SC_OPEN_MAX") if os.sysconf("SC_OPEN_MAX") > 0 else 65_536)
-        said = b""
-        while data := os.read(3, 64):
-            said += data
-        if said != _GOODBYE:
-            processes.kill_all(job_id, patience=10.0)
+        return
+    try:
+        _wait_for(pid, job_id)
     finally:
         os._exit(0)
+
+
+def _wait_for(supervisor: int, job_id: str) -> NoReturn:
+    """Run in the parent: never returns."""
+    for number in _FORWARDED:
+        signal.signal(number, lambda number, _: processes.send([supervisor], number))
+    # The job's lock must be free when the supervisor is gone.
+    os.closerange(3, os.sysconf("SC_OPEN_MAX") if os.sysconf("SC_OPEN_MAX") > 0 else 65_536)
+    _, status = os.waitpid(supervisor, 0)
+    if status != 0:
+        processes.kill_all(job_id, patience=10.0)
+        with contextlib.suppress(OSError):
+            _forget(job_id)
+    os._exit(0)
+
+
+def _forget(job_id: str) -> None:
+    """Remove what lies outside of the job's folder, which the supervisor would have done."""
+    from distdl_jupyter.host import runfolder
+
+    runfolder.sweep(job_id)

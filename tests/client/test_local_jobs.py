@@ -329,7 +329,6 @@ def test_cancel_ends_code_that_ignores_signals_and_its_runaway_children():
     tree = wait_for(lambda: daemons(job), what="both daemons")
     job.cancel()
     assert job.wait(60).state is State.CANCELED
-    # The guardian is among them: it goes once the supervisor, which has told the end, says goodbye.
     wait_for(lambda: not [pid for pid in tree if alive(pid)], patience=10, what="the end of every process")
     signals = [job.view().stop.signal]
     assert signals == ["KILL"]

@@ -63,13 +63,12 @@ def start(backend, function=train, args=None, **options):
 
 def supervisor_of(job):
     """Return the process of a job's supervisor, None where there is none."""
-    for process in psutil.process_iter(["cmdline", "ppid"]):
-        line = process.info["cmdline"] or []
-        if "distdl_jupyter.supervisor" in line and str(job.folder.path) in line:
-            with contextlib.suppress(psutil.Error):
-                if psutil.Process(process.info["ppid"]).cmdline() != line:  # the guardian is the supervisor's own fork
-                    return process
-    return None
+    return max(_named_after(job), key=lambda process: process.pid, default=None)  # its guardian is its parent
+
+
+def _named_after(job):
+    wanted = {"distdl_jupyter.supervisor", str(job.folder.path)}
+    return [one for one in psutil.process_iter(["cmdline"]) if wanted <= set(one.info["cmdline"] or ())]
 
 
 def found_supervisor_of(job):
@@ -80,10 +79,11 @@ def found_supervisor_of(job):
 
 
 def guardians_of(supervisor):
-    """Return the supervisor's own forks."""
+    """Return the parents of a supervisor that do nothing but wait for its end."""
     with contextlib.suppress(psutil.Error):
-        line = supervisor.cmdline()
-        return [child for child in supervisor.children() if child.cmdline() == line]
+        parent = supervisor.parent()
+        if parent is not None and parent.cmdline() == supervisor.cmdline():
+            return [parent]
     return []
 
 

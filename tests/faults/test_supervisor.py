@@ -77,3 +77,14 @@ def test_a_supervisor_killed_in_the_middle_of_training(backend, guardian):
     job = jobs.start(backend)
     wait_for(lambda: all(jobs.numbers(job, rank) for rank in range(job.spec.process_count)), what="the training")
     is_lost(job, kill(job, guardian=guardian), backend)
+
+
+@pytest.mark.fault("supervisor", "a job goes on without its guardian and ends as ever")
+def test_a_guardian_that_is_killed_harms_nobody():
+    job = jobs.start("torch", args=("torch", 300, 0.01))
+    wait_for(lambda: jobs.numbers(job, 0), what="the training")
+    (guardian,) = jobs.guardians_of(jobs.found_supervisor_of(job))
+    guardian.kill()
+    assert job.wait(120).state is State.COMPLETED
+    assert jobs.numbers(job, 0) == jobs.numbers(job, 1) == list(range(300))
+    assert not until_gone(job.id)
