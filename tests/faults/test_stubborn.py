@@ -1,0 +1,178 @@
+"""Code that does not want to end: gone with its whole tree after a cancel, after an ordinary end, after a kill."""
+
+import os
+import signal
+import sys
+import time
+
+import psutil
+import pytest
+
+from distdl_jupyter.core import events
+from distdl_jupyter.core.state import State
+from tests.conftest import until_gone, wait_for
+from tests.faults import jobs
+
+pytestmark = [pytest.mark.timeout(300), pytest.mark.skipif(sys.platform != "linux", reason="Linux")]
+
+GRACE = 0.3
+#: Seconds from the cancel to the end of everything: INT, TERM and KILL with their graces, and a busy machine's share.
+PROMISED = 3 * GRACE + 5.0
+
+#: What a process of a job does to stay. ``PIDS`` is a folder in which it leaves its pid.
+LEAVE = "import os; open('PIDS/' + str(os.getpid()), 'w').close();"
+IGNORES = "import signal, time; [signal.signal(n, signal.SIG_IGN) for n in (1, 2, 15)]; time.sleep(600)"
+#: No parent waits for it, its session and folder are its own, nothing is open, nothing is in its environment.
+DAEMON = (
+    "import os, sys\n"
+    "if os.fork(): os._exit(0)\n"
+    "os.setsid()\n"
+    "if os.fork(): os._exit(0)\n"
+    "os.chdir('/'); os.closerange(0, 4096)\n"
+    "os.execve(sys.executable, [sys.executable, '-c', PROGRAM], {})\n"
+)
+#: Two that watch over each other: whoever sees the other one gone starts it anew.
+PAIR = """
+import os, signal, subprocess, sys, time
+for n in (1, 2, 15): signal.signal(n, signal.SIG_IGN)
+open('PIDS/' + str(os.getpid()), 'w').close()
+source, other = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 0
+while True:
+    if not other or not os.path.exists(f'/proc/{other}') or ' Z ' in open(f'/proc/{other}/stat').read():
+        words = [sys.executable, '-c', source, source, str(os.getpid())]
+        child = subprocess.Popen(words, env={}, start_new_session=True)
+        other = child.pid
+    time.sleep(0.01)
+"""
+
+
+def daemon(program):
+    return DAEMON.replace("PROGRAM", repr(program))
+
+
+def run_then(programs, then):
+    """Start programs beside the training, then do what is asked; all ranks print a line when they are there."""
+    import subprocess
+    import sys
+
+    for program in programs:
+        process = subprocess.Popen([sys.executable, "-c", program, program])
+        if "fork()" in program:
+            process.wait()
+    print("here", flush=True)
+    exec(then, {})
+
+
+def ignores():
+    return "import signal, time\nfor n in (1, 2, 15): signal.signal(n, signal.SIG_IGN)\ntime.sleep(600)"
+
+
+def blocks():
+    """Block signals behind Python's back, in every thread to come."""
+    return (
+        "import ctypes, time\nfull = (ctypes.c_ulong * 16)(*[2**64 - 1] * 16)\n"
+        "ctypes.CDLL(None).pthread_sigmask(0, full, None)\nctypes.PyDLL(None).sleep(600)"
+    )
+
+
+WAIT = "import time; time.sleep(600)"
+STORIES = {
+    "ignored signals": ((), ignores()),
+    "signals blocked in C": ((), blocks()),
+    "a daemon without a mark": ((daemon(LEAVE + IGNORES),), WAIT),
+    "a stopped process": ((daemon(LEAVE + "import signal; os.kill(os.getpid(), signal.SIGSTOP)"),), WAIT),
+    "two that start each other": ((PAIR,), WAIT),
+    "a thread that never ends": ((), "import threading as t, time\nt.Thread(target=time.sleep, args=(600,)).start()"),
+    "an atexit that hangs": ((), "import atexit, time\natexit.register(time.sleep, 600)"),
+    "a swallowed interrupt": (
+        (), "import time\nwhile True:\n  try: time.sleep(600)\n  except BaseException: print('no')"
+    ),
+}  # fmt: skip
+QUICK = (("torch", "signals blocked in C"), ("horovod-mpi", "ignored signals"), ("plain", "a daemon without a mark"),
+         ("plain", "two that start each other"),         ("plain", "an atexit that hangs"))  # fmt: skip
+
+
+@pytest.fixture
+def pids(tmp_path):
+    """A folder of the pids of those who want to stay; whoever is left is ended after the test."""
+    folder = tmp_path / "pids"
+    folder.mkdir()
+    yield folder
+    for pid in living(folder):
+        os.kill(pid, signal.SIGKILL)
+
+
+def living(folder):
+    """Return those of the folder that live."""
+    return [int(name) for name in os.listdir(folder) if is_alive(int(name))]
+
+
+def is_alive(pid):
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def filled(program, pids):
+    return program.replace("PIDS", str(pids))
+
+
+def started(story, backend, pids, **options):
+    programs, then = STORIES[story] if isinstance(story, str) else story
+    programs = [filled(program, pids) for program in programs]
+    job = jobs.start(backend, run_then, (programs, then), stop_grace_seconds=GRACE, **options)
+    wait_for(
+        lambda: all("here" in [x.text for x in job.logs(r)] for r in range(job.spec.process_count)), what="the ranks"
+    )
+    if programs:
+        wait_for(lambda: len(living(pids)) >= len(programs) * job.spec.process_count, what="those who want to stay")
+    return job
+
+
+@pytest.mark.fault("stubborn", "gone after a cancel within the grace, the whole tree")
+@pytest.mark.parametrize(
+    ("backend", "story"),
+    [pytest.param(backend, story, marks=() if (backend, story) in QUICK else pytest.mark.thorough)
+     for backend in ("plain", "torch", "horovod-mpi") for story in STORIES],
+)  # fmt: skip
+def test_code_that_does_not_want_to_end(backend, story, pids):
+    job = started(story, backend, pids)
+    if "thread" in story or "atexit" in story:
+        wait_for(lambda: all(rank.ok for rank in job.view().ranks), what="the results")
+    job.cancel()
+    asked = time.time()
+    assert job.wait(60).state is State.CANCELED
+    assert job.view().ended - asked < PROMISED
+    assert not until_gone(job.id, 1.0)
+    assert not living(pids)
+
+
+@pytest.mark.fault("stubborn", "what ranks leave running is ended when the job ends, and a note says so")
+@pytest.mark.parametrize("story", ["a daemon without a mark", "two that start each other"])
+def test_processes_that_stay_behind_an_ordinary_end(story, pids):
+    job = started((STORIES[story][0], "import time; time.sleep(1)"), "plain", pids)
+    assert job.wait(60).state is State.COMPLETED
+    assert not living(pids)
+    assert any(note.get("code") == "left-behind" for note in job.view().notes)
+
+
+@pytest.mark.fault("stubborn", "a child that keeps the rank's output open does not hold up the end of the job")
+def test_a_child_that_keeps_the_output_open(pids):
+    program = filled(LEAVE, pids) + IGNORES
+    then = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {program!r}], start_new_session=True)"
+    job = jobs.start("plain", run_then, ((), then))
+    assert job.wait(60).state is State.COMPLETED
+    found, _ = events.read_all(job.folder.events)
+    ended = next(event["t"] for event in found if event["type"] == "rank" and event.get("status") == "ended")
+    assert job.view().ended - ended < PROMISED
+    assert not living(pids)
+
+
+@pytest.mark.fault("stubborn", "a daemon without any mark goes too when the supervisor is killed")
+@pytest.mark.parametrize("backend", ["plain", pytest.param("horovod-mpi", marks=pytest.mark.thorough)])
+def test_a_daemon_without_a_mark_whose_supervisor_is_killed(backend, pids):
+    job = started("a daemon without a mark", backend, pids)
+    jobs.found_supervisor_of(job).kill()
+    assert job.wait(60).state is State.LOST
+    wait_for(lambda: not living(pids), 10.0, "the end of the daemon")
