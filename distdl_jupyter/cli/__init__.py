@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import contextlib
 import json
 import sys
 import time
