@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 from distdl_jupyter.core import disk
-from distdl_jupyter.core.errors import JobNotRunning, JobStillRunning
+from distdl_jupyter.core.errors import JobNotRunning, JobStillRunning, LaunchFailed
 from distdl_jupyter.core.events import EventWriter, JobLock
 from distdl_jupyter.core.names import override
 from distdl_jupyter.core.state import State
@@ -315,7 +315,10 @@ def submit(
 
 
 def launch(draft: Draft, **options: Any) -> Job:
-    """Make a job of captured code and start its supervisor. Raises InvalidSpec, PluginUnavailable, DiskRefused."""
+    """Make a job of captured code and start its supervisor.
+
+    Raises InvalidSpec, PluginUnavailable, DiskRefused, LaunchFailed.
+    """
     from distdl_jupyter import jobspec  # readers of jobs need neither capture nor checks
 
     spec, secret_values = jobspec.build(draft, options, id_=new_id())
@@ -342,7 +345,7 @@ def _begin(spec: JobSpec, secret_values: Mapping[str, str], code: Code) -> JobFo
     except BaseException as error:
         if lock is not None:
             lock.release()
-        store.discard(folder, published=isinstance(error, OSError))
+        store.discard(folder, published=isinstance(error, OSError | LaunchFailed))
         if isinstance(error, OSError):
             raise disk.refusal(error, store.jobs) from error
         raise

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from distdl_jupyter import registry
 from distdl_jupyter.core import events, logcount, reserve, snapshot
-from distdl_jupyter.core.errors import DistDLError, JobNotFound
+from distdl_jupyter.core.errors import DistDLError, JobNotFound, LaunchFailed
 from distdl_jupyter.core.events import Event, EventWriter, JobLock
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.view import JobView
@@ -177,7 +177,7 @@ def settle(folder: JobFolder) -> bool:
         if _far(spec.cluster) and not resume.hopeless(found):
             # Other machines take seconds to ask; a new supervisor does it, and finds the job again where it can.
             _write(folder, "resume")
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, LaunchFailed):
                 detach.start(folder, lock, {}, python=_still_there(spec.python))
                 return False
         _write(folder, "state", state=State.LOST.value, reason=resume.lost(folder, last, spec.cluster))

@@ -138,7 +138,7 @@ class LocalCluster(Cluster):
             run.launch()
         except OSError as error:
             run.abandon()
-            raise LaunchFailed(f"The ranks could not be started: {error}.") from error
+            raise _refused("The ranks could not be started", error) from error
         except BaseException:
             run.abandon()
             raise
@@ -153,6 +153,13 @@ class LocalCluster(Cluster):
         runfolder.sweep(job_id)
         stagers.forget(job_id)
         return found
+
+
+def _refused(what: str, error: OSError) -> LaunchFailed:
+    from distdl_jupyter.core import limits
+
+    named = f" ({error.filename})" if error.filename else ""
+    return LaunchFailed(f"{what}: {error.strerror or error}{named}.", hint=limits.remedy(error))
 
 
 def _remote_shell() -> tuple[str, ...]:
@@ -189,7 +196,7 @@ def _staged(spec: JobSpec, placement: Placement, staging: Staging, context: Cont
     except OSError as error:
         for one in begun:
             one.end()
-        raise LaunchFailed(f"The program that brings the data cannot be started: {error}.") from error
+        raise _refused("The program that brings the data cannot be started", error) from error
     return stagers.run(begun, staging, context.tell)
 
 

@@ -6,12 +6,16 @@ handed the open descriptor of the job's lock: between submitter and supervisor t
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import threading
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
+
+from distdl_jupyter.core import limits
+from distdl_jupyter.core.errors import LaunchFailed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,25 +27,35 @@ if TYPE_CHECKING:
 def start(folder: JobFolder, lock: JobLock, secret_variables: Mapping[str, str], *, python: str = "") -> None:
     """Start the supervisor of a published job, under the interpreter ``python``, and give it the lock.
 
-    Raises OSError when it cannot be started.
+    Raises LaunchFailed when it cannot be started, and OSError when the job's folder cannot be written.
     """
     with folder.supervisor_log.open("ab") as log:
-        process = subprocess.Popen(
-            [python or sys.executable, "-P", "-m", "distdl_jupyter.supervisor", str(folder.path), str(lock.fd)],
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=log,
-            cwd=folder.path,
-            env=_without_mark(),
-            pass_fds=(lock.fd,),
-            start_new_session=True,
-        )
-    assert process.stdin is not None
-    with process.stdin as pipe:
-        pipe.write(json.dumps(dict(secret_variables)).encode() + b"\n")
+        try:
+            process = _begun(folder, lock.fd, log, python or sys.executable)
+            assert process.stdin is not None
+            with process.stdin as pipe:
+                pipe.write(json.dumps(dict(secret_variables)).encode() + b"\n")
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise LaunchFailed(f"The job cannot be started: {reason}.", hint=limits.remedy(error)) from error
     lock.release()
-    # A child that ended stays a zombie until somebody waits for it; nobody else here would.
-    threading.Thread(target=process.wait, name=f"reap-{folder.id}", daemon=True).start()
+    # A child that ended stays a zombie until somebody waits for it; nobody else here would. Where no thread can be had
+    # it stays one until this process ends, which is no reason to refuse a job that has begun.
+    with contextlib.suppress(RuntimeError):
+        threading.Thread(target=process.wait, name=f"reap-{folder.id}", daemon=True).start()
+
+
+def _begun(folder: JobFolder, lock: int, log: IO[bytes], python: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [python, "-P", "-m", "distdl_jupyter.supervisor", str(folder.path), str(lock)],
+        stdin=subprocess.PIPE,
+        stdout=log,
+        stderr=log,
+        cwd=folder.path,
+        env=_without_mark(),
+        pass_fds=(lock,),
+        start_new_session=True,
+    )
 
 
 def _without_mark() -> dict[str, str]:
