@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import nbformat
+import psutil
 import pytest
 from playwright.sync_api import Browser, Locator, Page, sync_playwright
 
@@ -82,6 +83,26 @@ class Lab:
             server.wait()
         for left in self._listening():
             left.unlink()
+
+    def kill(self) -> None:
+        """Kill the server as it is, without a word to its kernels."""
+        server, self._server = self._server, None
+        assert server is not None
+        server.kill()
+        server.wait()
+        for left in self._listening():
+            left.unlink()
+
+    def start_again(self) -> None:
+        """Start the server if a test has left it dead."""
+        if self._server is None:
+            self.start()
+
+    @property
+    def process(self) -> psutil.Process:
+        """The server's process."""
+        assert self._server is not None
+        return psutil.Process(self._server.pid)
 
     @property
     def log(self) -> Path:

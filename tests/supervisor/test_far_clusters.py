@@ -222,6 +222,7 @@ def test_a_cluster_that_cannot_look_for_a_lost_job_says_so():
 
 
 @pytest.mark.parametrize("fails", ["attach", "watch"])
+@pytest.mark.fault("supervisor", "a job whose supervisors all die is lost")
 def test_supervisors_that_die_one_after_another_end_in_a_lost_job(fails, monkeypatch):
     monkeypatch.setenv("FAKE_CAN_ATTACH", "1")
     job = on("failing", trains, fails=fails)
@@ -234,6 +235,7 @@ def test_supervisors_that_die_one_after_another_end_in_a_lost_job(fails, monkeyp
 
 
 @pytest.mark.parametrize("target", ["local", "failing", "never"])
+@pytest.mark.fault("supervisor", "several who look at the same time write one end")
 def test_readers_that_find_a_lost_job_at_the_same_time_settle_it_once(target):
     job = on(target, trains)
     wait_for(lambda: job.view().handle, what="a started job")

@@ -76,6 +76,7 @@ def test_a_killed_supervisor_leaves_nothing(distdl_home):
     wait_for(lambda: not any(psutil.pid_exists(pid) for pid in pids), what="the end of all processes")
 
 
+@pytest.mark.fault("supervisor", "a template that is killed harms no job")
 def test_a_killed_template_harms_no_job_and_the_next_one_starts_cold(distdl_home):
     job = started()
     old = asking.status(place.of())["pid"]

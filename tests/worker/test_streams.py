@@ -133,6 +133,7 @@ def test_a_print_is_one_write_whatever_it_is_made_of(folder):
 
 
 @pytest.mark.parametrize("end", ["os._exit(3)", "os.kill(os.getpid(), 11)", "os.abort()"])
+@pytest.mark.fault("rank", "no line that was printed before is lost")
 def test_no_line_that_was_printed_before_a_crash_is_lost(folder, end):
     code = f"import os, sys\nfor n in range(1000): print('line', n)\nprint('to err', file=sys.stderr)\n{end}"
     ended = ranks.run(folder.cell(code))

@@ -313,6 +313,7 @@ def _supervises(pid, job_id):
     return b"distdl_jupyter.supervisor" in words and any(word.endswith(job_id.encode()) for word in words)
 
 
+@pytest.mark.fault("supervisor", "on Slurm it is found again and goes on; no line is lost")
 def test_a_job_whose_supervisor_was_killed_goes_on_and_nothing_of_it_is_lost(slurm):  # noqa: F811
     job = submit(COUNT.format(lines=120, pause=0.1), nodes=2)
     wait_for(lambda: len(lines(job, 0)) > 10 and len(lines(job, 1)) > 10)

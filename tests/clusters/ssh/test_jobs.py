@@ -114,6 +114,7 @@ def test_a_job_is_canceled_while_a_host_is_cut_off(lab_of):
     lab.until_nothing_is_left()
 
 
+@pytest.mark.fault("supervisor", "nothing is left on any host")
 def test_nothing_is_left_on_any_host_when_the_supervisor_is_killed(lab_of):
     lab = lab_of(2)
     lab.submit(wait_alone, distributed_backend="torch", process_count_per_node=2)
@@ -124,6 +125,7 @@ def test_nothing_is_left_on_any_host_when_the_supervisor_is_killed(lab_of):
     lab.until_state("lost")
 
 
+@pytest.mark.fault("supervisor", "nothing is left, on no host that was cut off either")
 def test_nothing_is_left_on_a_host_that_was_cut_off_when_the_supervisor_was_killed(lab_of):
     lab = lab_of(2, patience_seconds=8.0)
     lab.submit(wait_alone, distributed_backend="torch")
@@ -205,6 +207,7 @@ def test_python_lies_elsewhere_on_the_hosts(lab_of, tmp_path):
 
 
 @pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.fault("rank", "the rank is named whatever host it is on")
 def test_a_rank_under_mpirun_that_is_killed_is_named(lab_of, victim):
     lab = lab_of(2)
     lab.submit(kill_one, (victim,), distributed_backend="horovod-mpi")

@@ -1,0 +1,177 @@
+"""Kernel, server and page are killed in the middle of a job: it goes on, and every view of it is whole again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+import psutil
+import pytest
+from playwright.sync_api import Locator, expect
+
+from distdl_jupyter import client
+from distdl_jupyter.clusters import processes
+from distdl_jupyter.core.store import JobStore
+from tests.browser.conftest import PATIENCE, Book, Lab
+from tests.conftest import until_gone, wait_for
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
+
+#: Two ranks that print and report a number each step, until a file is there.
+TRAIN = """%%distributed -p 2 -b torch --name {name}
+import os, time
+from distdl_jupyter import log
+rank, step = os.environ["RANK"], 0
+while not os.path.exists({end!r}):
+    print(f"step {{step}} of rank {{rank}}", flush=True)
+    log(step=step, loss=1 / (step + 1))
+    step += 1
+    time.sleep(0.1)
+print(f"end of rank {{rank}} after {{step}} steps", flush=True)
+"""
+PROMISE = "the job goes on; log, cell, page and command line are whole again, no line and no point is missing"
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(lab: Lab) -> Iterator[None]:
+    store = JobStore(lab.home / "distdl")
+    before = set(store.ids())
+    yield
+    lab.start_again()
+    for job_id in set(store.ids()) - before:
+        processes.kill_all(job_id)
+        until_gone(job_id, 10.0)
+
+
+class Story:
+    """A job that trains until it is told to end, in an open notebook."""
+
+    def __init__(self, desk: Callable[..., Book], lab: Lab, name: str, cell: str = TRAIN) -> None:
+        self.lab = lab
+        self.end = lab.root / f"{name}.end"
+        self.book = desk(["%load_ext distdl_jupyter", cell.format(name=name, end=str(self.end))])
+        self.book.run_all()
+        self.says("Running")
+        store = JobStore(lab.home / "distdl")
+        self.folder = wait_for(lambda: next((one for one in store.folders() if one.spec().name == name), None))
+        self.moves()
+        self.book.save()
+
+    @property
+    def output(self) -> Locator:
+        return self.book.cell(1).locator(".jp-OutputArea")
+
+    @property
+    def job(self) -> client.Job:
+        return client.Job(self.folder)
+
+    def says(self, state: str) -> None:
+        expect(self.output.locator(".dd-pill").first).to_have_text(state, timeout=PATIENCE * 1000)
+
+    def moves(self) -> None:
+        """Wait until the cell shows a line that is not yet printed now."""
+        now = sum(1 for _ in self.job.logs(0))
+        shown = self.output.locator(".dd-log .dd-text")
+        wait_for(
+            lambda: max(map(step_of, shown.all_inner_texts()), default=0) > now, PATIENCE, "another line in the cell"
+        )
+
+    def kernels(self) -> list[psutil.Process]:
+        """The kernel processes of the server."""
+        return [one for one in self.lab.process.children() if "ipykernel_launcher" in " ".join(one.cmdline())]
+
+    def finish(self) -> None:
+        """End the job and look at everything that shows it."""
+        self.end.touch()
+        wait_for(lambda: self.job.state.ended, what="the end of the job")
+        self.says("Completed")
+        told = {rank: printed(self.job, rank) for rank in range(2)}
+        for rank, texts in told.items():
+            steps = int(re.fullmatch(rf"end of rank {rank} after (\d+) steps", texts[-1])[1])
+            assert texts[:-1] == [f"step {step} of rank {rank}" for step in range(steps)], "the log"
+            frame = self.job.metrics()
+            assert list(frame[frame["rank"] == rank]["step"]) == list(range(steps)), "the metrics"
+        whole = sorted(told[0] + told[1])
+        assert all_lines(self.output) == whole, "the cell"
+        assert points(self.output) == set(range(max(map(len, told.values())) - 1)), "the cell's curve"
+        page = self.book.open_job(self.folder.id)
+        assert all_lines(page) == whole, "the page"
+        shown = self.lab.installed.run("distdl", "logs", self.folder.id, DISTDL_HOME=str(self.lab.home / "distdl"))
+        assert sorted(re.findall(r"(?:step \d+|end) of rank \d(?: after \d+ steps)?", shown)) == whole, (
+            "the command line"
+        )
+        assert not self.book.errors
+
+
+def printed(job: client.Job, rank: int) -> list[str]:
+    return [line.text for line in job.logs(rank) if line.stream == "out"]
+
+
+def step_of(text: str) -> int:
+    found = re.match(r"step (\d+) of", text)
+    return int(found[1]) if found else 0
+
+
+def all_lines(where: Locator) -> list[str]:
+    """Scroll through a log from its beginning and return what ranks have printed, sorted."""
+    body = where.locator(".dd-log-body")
+    body.evaluate("(body) => { body.scrollTop = 0; }")
+    expect(where.locator(".dd-log .dd-text", has_text="step 0 of rank").first).to_be_visible()
+    found: dict[str, None] = {}
+    at = -1
+    while at != (now := body.evaluate("(body) => body.scrollTop")):
+        at = now
+        found.update(dict.fromkeys(where.locator(".dd-log .dd-text").all_inner_texts()))
+        body.evaluate("(body) => { body.scrollTop += body.clientHeight / 2; }")
+        where.page.wait_for_timeout(60)
+    return sorted(text for text in found if " of rank " in text)
+
+
+def points(where: Locator) -> set[int]:
+    """The steps of the curve's mean."""
+    return set(
+        where.locator(".js-plotly-plot").first.evaluate(
+            "(plot) => Array.from(plot.data.find((t) => t.name.startsWith('mean')).x)"
+        )
+    )
+
+
+def kill_kernel(story: Story) -> None:
+    (kernel,) = story.kernels()
+    kernel.kill()
+    wait_for(lambda: story.kernels() and story.kernels() != [kernel], what="the server's new kernel")
+
+
+def kill_server(story: Story) -> None:
+    story.lab.kill()
+    story.lab.start()
+
+
+def reload(story: Story) -> None:
+    story.book.page.reload()
+    story.book.page.wait_for_selector(".jp-Notebook .jp-Cell")
+
+
+def all_at_once(story: Story) -> None:
+    kernels = story.kernels()
+    story.lab.kill()
+    for kernel in kernels:
+        kernel.kill()
+    story.book.page.goto("about:blank")
+    story.lab.start()
+    story.book.open_desk(story.book.name, reset=False)
+
+
+@pytest.mark.fault("viewers", PROMISE)
+@pytest.mark.parametrize(
+    "happens",
+    [pytest.param(kill_kernel, marks=pytest.mark.thorough), pytest.param(kill_server, marks=pytest.mark.thorough),
+     pytest.param(reload, marks=pytest.mark.thorough), all_at_once],
+)  # fmt: skip
+def test_what_happens_to_those_who_look_does_not_happen_to_the_job(
+    desk: Callable[..., Book], lab: Lab, happens: Callable[[Story], None]
+) -> None:
+    story = Story(desk, lab, f"watched-{happens.__name__}")
+    happens(story)
+    story.moves()
+    story.finish()

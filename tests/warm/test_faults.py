@@ -1,0 +1,66 @@
+"""A warm job's supervisor, killed at any moment, also together with its guardian and the template that forked them."""
+
+import contextlib
+import os
+import random
+import time
+
+import psutil
+import pytest
+
+from distdl_jupyter.clusters import processes
+from distdl_jupyter.core.state import State
+from distdl_jupyter.warm import asking, place
+from tests.conftest import until_gone, wait_for
+from tests.faults import jobs
+from tests.faults.frame import few_or_all
+from tests.warm.conftest import assert_warm, revive
+
+pytestmark = [pytest.mark.timeout(900), pytest.mark.skipif(not os.path.exists("/proc/self/maps"), reason="Linux")]
+
+#: Seconds after the submit; a warm job trains after half a second.
+SPANS = ((0.0, 0.05), (0.05, 0.3), (0.3, 1.0), (1.0, 3.0))
+#: Seconds from the next look at the job to its end.
+PROMISED = 10.0
+
+
+@pytest.mark.fault("supervisor", "lost within 10 s of the next look, ranks and their files gone, log whole")
+@pytest.mark.parametrize("also", ["alone", "with its guardian", "with guardian and template"])
+def test_a_supervisor_killed_at_random_moments(distdl_home, also, injected):
+    seed = int(os.environ.get("DISTDL_TEST_SEED", random.randrange(2**32)))
+    print(f"DISTDL_TEST_SEED={seed} repeats these moments")
+    chance = random.Random(seed)
+    backends = list(jobs.BACKENDS)
+    for turn in range(few_or_all(2, 8)):
+        backend, moment = backends[turn % len(backends)], chance.uniform(*SPANS[turn % len(SPANS)])
+        revive()
+        job = jobs.start(backend)
+        time.sleep(moment)
+        held = kill(job, also)
+        told = f"{backend}, {moment:.4f} s after submit, {also}"
+        looked = time.monotonic()
+        wait_for(lambda: job.state.ended, 60, f"the end, {told}")  # noqa: B023 - called here and now
+        assert time.monotonic() - looked < PROMISED, told
+        assert job.state is State.LOST, told
+        assert not until_gone(job.id, PROMISED), told
+        assert_warm(job)
+        for rank in range(job.spec.process_count):
+            seen = jobs.numbers(job, rank)
+            assert seen == list(range(len(seen))), f"rank {rank}: lines are missing, {told}"
+        assert not [path for path in held if os.path.exists(path)], told
+        injected()
+
+
+def kill(job, also):
+    """Kill the supervisor and whom else; return the files that the job held outside of its folder."""
+    supervisor = jobs.found_supervisor_of(job)
+    victims = [supervisor]
+    if also != "alone":
+        victims = [*jobs.guardians_of(supervisor), supervisor]
+    if "template" in also:
+        victims.append(psutil.Process(asking.status(place.of())["pid"]))
+    held = jobs.shared_files([supervisor.pid, *processes.marked(job.id)])
+    for process in victims:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    return held
