@@ -51,11 +51,14 @@ class ElasticRun(LauncherRun):
             self._open.clear()
         return found
 
-    def _unheard_of(self, rank: int, returncode: int) -> Exit:
-        evidence = "The program that leads the elastic job ended before it."
-        if returncode < 0:
-            return Exit(rank, None, processes.signal_name(-returncode), evidence)
-        return Exit(rank, returncode or 1, None, evidence)
+    @staticmethod
+    def _unheard_of(rank: int, returncode: int) -> Exit:
+        how = (
+            f"was ended by SIG{processes.signal_name(-returncode)}"
+            if returncode < 0
+            else f"ended with code {returncode}"
+        )
+        return Exit(rank, None, None, f"The program that leads the elastic job {how}.")
 
     def gone(self) -> list[Gone]:
         """Return the processes that ended since the last call while the job goes on."""

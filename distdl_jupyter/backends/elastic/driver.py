@@ -255,7 +255,7 @@ class Driver:
 
     def _tell_world(self, size: int) -> None:
         if self._round > 1:
-            text = f"{plural(size, 'process')} {'train' if size > 1 else 'trains'} on together."
+            text = f"{plural(size, 'process')} train on together." if size > 1 else "One process trains on alone."
         elif size < len(self._seats):
             text = f"The job begins with {plural(size, 'process')} of {len(self._seats)}."
         else:
