@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
-from distdl_jupyter.core import events
+from distdl_jupyter.core import events, keptcurves
 from distdl_jupyter.core.log import TAIL, LogBook
 from distdl_jupyter.core.logwindow import LogWindow
 from distdl_jupyter.core.series import SeriesBook
@@ -28,10 +28,12 @@ class Outline(Onlooker):
     """A reader with the view, and the curves in ``book``; it leaves the log unread."""
 
     def __init__(self, folder: JobFolder) -> None:
+        known = keptcurves.read(folder)  # before the view, so that they are not the newer ones
         super().__init__(folder)
-        self.book = SeriesBook()
+        self._has_curves = known is not None and known[1] <= self.cursor
+        self.book, drawn = known if known is not None and self._has_curves else (SeriesBook(), 0)
         #: The curves of the bytes that the view began behind: up to where they were read, and their end.
-        self._drawn, self._undrawn = 0, self.cursor
+        self._drawn, self._undrawn = drawn, self.cursor
         #: What came meanwhile: a restart makes the order of points matter.
         self._behind: list[Event] = []
 
@@ -52,6 +54,7 @@ class Outline(Onlooker):
     def draw(self) -> bool:
         """Read some of the curves from before the place where the view began; False when there is nothing more."""
         if self._drawn >= self._undrawn:
+            self._keep()
             return False
         found, cursor = events.read(self.folder.events, self._drawn, min(_LOOK, self._undrawn - self._drawn), "others")
         for event in found:
@@ -62,6 +65,12 @@ class Outline(Onlooker):
             for event in behind:
                 self.book.apply(event)
         return True
+
+    def _keep(self) -> None:
+        """Keep the curves of an ended job where nobody has."""
+        if self.view.state.ended and not self._has_curves:
+            self._has_curves = True
+            keptcurves.write(self.folder, self.book, self.cursor)
 
 
 class Reading(Outline):

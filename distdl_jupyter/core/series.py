@@ -8,6 +8,7 @@ read ``core.curves``'s, how a curve looks ``core.figure``'s.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from distdl_jupyter.core.buckets import Metric, Series
 from distdl_jupyter.core.curves import MAX_POINTS, Band, Line, band_of, lines_of
@@ -22,8 +23,18 @@ MAX_STEP = 1e21
 class SeriesBook:
     """All curves of a job, by the name of the metric."""
 
-    def __init__(self) -> None:
-        self._metrics: dict[str, Metric] = {}
+    def __init__(self, metrics: dict[str, Metric] | None = None) -> None:
+        self._metrics: dict[str, Metric] = {} if metrics is None else metrics
+
+    @property
+    def metrics(self) -> Mapping[str, Metric]:
+        """The metrics in the order of their first report."""
+        return self._metrics
+
+    @property
+    def size(self) -> int:
+        """How many buckets all series of all metrics have."""
+        return sum(len(metric.grid.slots) * len(metric.series) for metric in self._metrics.values())
 
     def apply(self, event: Event) -> None:
         """Fold one event in; other types than metric and restart and what is malformed are ignored.

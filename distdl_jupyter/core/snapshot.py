@@ -72,14 +72,14 @@ def read(folder: JobFolder) -> tuple[JobView, int] | None:
     """Return a view and the cursor up to which it was folded; None where none fits to the log that stands there."""
     try:
         known = json.loads(folder.snapshot.read_bytes())
-        if known["v"] != VERSION or not _fits(folder.events, known["identity"], known["cursor"]):
+        if known["v"] != VERSION or not fits(folder.events, known["identity"], known["cursor"]):
             return None
         return from_json(known["view"]), known["cursor"]
     except (OSError, ValueError, TypeError, LookupError, AttributeError):
         return None
 
 
-def _fits(events: Path, identity: int, cursor: int) -> bool:
+def fits(events: Path, identity: int, cursor: int) -> bool:
     """Say whether the file is the one that was folded, and not shorter than what was folded of it."""
     now = events.stat()
     return identity == now.st_ino and 0 <= cursor <= now.st_size

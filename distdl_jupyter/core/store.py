@@ -5,6 +5,7 @@
     code/           modules that stood beside the notebook
     events.jsonl    the truth (see core.events)
     view.json       what the truth folds to up to some byte, a cache (see core.snapshot)
+    curves.json     the curves of the truth up to some byte, a cache (see core.keptcurves)
     lock            held by the one writer
     results/        rank-<n>.pkl, the values that came back
     outputs/        what the training code wrote for keeping; in checkpoints/ that from which it can go on
@@ -119,6 +120,7 @@ class JobFolder:
     code = _inside("code")
     events = _inside("events.jsonl")
     snapshot = _inside("view.json")
+    curves = _inside("curves.json")
     lock = _inside("lock")
     control = _inside("control")
     results = _inside("results")
