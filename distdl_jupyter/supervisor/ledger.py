@@ -16,6 +16,7 @@ from distdl_jupyter.core.redact import Redactor
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.core.words import size as size_in_words
+from distdl_jupyter.supervisor.drawing import Drawing
 from distdl_jupyter.supervisor.items import Text
 from distdl_jupyter.supervisor.patience import PatientWriter
 from distdl_jupyter.supervisor.shortage import Shortage
@@ -51,6 +52,7 @@ class Ledger:
         self.redactor = redactor or Redactor()
         self._folder = folder
         self._writer = PatientWriter(folder)
+        self._drawing = Drawing(folder)
         self._shortage = Shortage(self._writer, folder.path, self.view.apply)
         self._log_left = spec.max_log_bytes
         self._full = False
@@ -72,6 +74,7 @@ class Ledger:
     def fold(self, event: Event) -> None:
         """Take in what the submitter wrote before, or a supervisor that died."""
         self.view.apply(event)
+        self._drawing.apply(event)
         self._follow(event)
         if event["type"] == "rank" and event.get("pid") is not None:
             self.greeted.add(event["rank"])
@@ -93,6 +96,7 @@ class Ledger:
             return
         event = self._writer.write(type_, **fields, **self._origin)
         self.view.apply(event)
+        self._drawing.apply(event)
         self._follow(event)
         self.heard(event)
 
@@ -194,6 +198,7 @@ class Ledger:
         begun = time.monotonic()
         self._kept, self._kept_at = self._writer.size, begun
         snapshot.write(self._folder, self.view, self._writer.size)
+        self._drawing.keep(self._writer.size)
         self._keep_cost = time.monotonic() - begun
 
     # what streams say -------------------------------------------------------------------------
