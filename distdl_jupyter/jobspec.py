@@ -118,7 +118,8 @@ def build(draft: Draft, options: Mapping[str, Any], *, id_: str) -> tuple[JobSpe
         created=time.time(),
     )
     dry_run(spec, cluster, cluster_options, backend, backend_options)
-    return redact.spec(_with_findings(spec, draft), Redactor.of(os.environ, secret)), secret
+    known = Redactor.of(os.environ, {**secret, **redact.hidden(spec.script_arguments, draft.true_arguments)})
+    return redact.spec(_with_findings(spec, draft), known), secret
 
 
 def dry_run(spec: JobSpec, cluster: Any, cluster_options: Any, backend: Any, backend_options: Any) -> None:

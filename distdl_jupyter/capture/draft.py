@@ -73,6 +73,11 @@ class Draft:
             module.copy(folder.code)
 
     @property
+    def true_arguments(self) -> tuple[str, ...]:
+        """The script's arguments as it gets them."""
+        return tuple(self.payload_json.get("arguments") or ())
+
+    @property
     def script_arguments(self) -> tuple[str, ...]:
         """The script's arguments with secret ones masked."""
         arguments = self.payload_json.get("arguments") or ()

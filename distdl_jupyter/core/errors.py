@@ -22,17 +22,20 @@ from __future__ import annotations
 
 from typing import Any
 
+from distdl_jupyter.worker.secretforms import mask
+
 
 class DistDLError(Exception):
     """Base of all errors of this package.
 
-    ``hint`` is the remedy as its own sentence ("" when the message already holds it).
+    ``hint`` is the remedy as its own sentence ("" when the message already holds it). What has the form of a secret is
+    masked in both, since errors quote what was given.
     """
 
     def __init__(self, message: str, *, hint: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
+        super().__init__(mask(message))
+        self.message = mask(message)
+        self.hint = mask(hint)
 
     def __str__(self) -> str:
         return f"{self.message} {self.hint}".strip()
@@ -48,7 +51,7 @@ class InvalidSpec(DistDLError):
 
     def __init__(self, message: str, *, field: str = "", hint: str = "") -> None:
         super().__init__(message, hint=hint)
-        self.field = field
+        self.field = mask(field)
 
 
 class JobNotFound(DistDLError):
@@ -101,7 +104,7 @@ class LaunchFailed(DistDLError):
 
     def __init__(self, message: str, *, hint: str = "", output: str = "") -> None:
         super().__init__(message, hint=hint)
-        self.output = output
+        self.output = mask(output)
 
     def __str__(self) -> str:
         return "\n".join(part for part in (super().__str__(), self.output) if part)

@@ -162,6 +162,15 @@ def spec(of: JobSpec, redactor: Redactor) -> JobSpec:
     )  # fmt: skip
 
 
+def hidden(shown: Iterable[str], true: Iterable[Any]) -> dict[str, str]:
+    """Return the arguments of a command line that are shown masked; of ``--flag=value`` it is the value."""
+    found = {}
+    for number, (mask, word) in enumerate(zip(shown, map(str, true), strict=False)):
+        if mask != word and MASK in mask:
+            found[f"argument {number}"] = word.partition("=")[2] if word.startswith("-") and "=" in word else word
+    return found
+
+
 def arguments(given: Iterable[str], mask: Callable[[str], str] = text) -> tuple[str, ...]:
     """Return a command line's words without secrets, also where ``--token`` and its value are two of them."""
     out: list[str] = []

@@ -7,17 +7,15 @@ JSON alone.
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from typing import TYPE_CHECKING
 
 from distdl_jupyter import registry
 from distdl_jupyter.core.errors import DistDLError, LaunchFailed
 from distdl_jupyter.core.events import batches
-from distdl_jupyter.core.redact import Redactor
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.words import plural, size
-from distdl_jupyter.supervisor import data, restarting, resume, telling
+from distdl_jupyter.supervisor import data, known, restarting, resume, telling
 from distdl_jupyter.supervisor.attempt import Attempt, Clock
 from distdl_jupyter.supervisor.beginning import Beginning, Canceled
 from distdl_jupyter.supervisor.control import Inbox, request
@@ -28,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from distdl_jupyter.clusters.base import Run
+    from distdl_jupyter.core.redact import Redactor
     from distdl_jupyter.core.store import JobFolder
 
 #: Seconds between two looks whether the job was canceled.
@@ -40,7 +39,7 @@ class Supervisor:
     def __init__(self, folder: JobFolder, secret_variables: Mapping[str, str], wake: int) -> None:
         self._folder = folder
         self._spec = folder.spec()
-        self._ledger = Ledger(folder, self._spec, Redactor.of(os.environ, secret_variables))
+        self._ledger = Ledger(folder, self._spec, known.redactor(folder, self._spec, secret_variables))
         self._past = resume.Past()
         for found, _ in batches(folder.events):
             for event in found:
