@@ -29,6 +29,7 @@ ALIASES: dict[str, str] = {
     "useGpu": "use_gpu",
     "env": "environment_variables",
     "timeout": "max_run_duration_seconds",
+    "hang_timeout": "hang_timeout_seconds",
     "packages_to_install": "pip_packages",
 }
 

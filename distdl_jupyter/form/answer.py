@@ -21,6 +21,7 @@ from distdl_jupyter.form.celltext import MAGICS, CellText, split
 from distdl_jupyter.form.defaults import Defaults
 from distdl_jupyter.form.model import CHOSEN, FormModel
 from distdl_jupyter.form.subject import CellSubject, Look, Remembered, Subject
+from distdl_jupyter.jobspec import MOST_RESTARTS
 from distdl_jupyter.presentation.plain import plain
 
 
@@ -94,6 +95,8 @@ class PageForm(FormModel):
 
 
 def _allowed(name: str) -> str:
+    if name == "max_restarts":
+        return f"It takes a whole number from 0 to {MOST_RESTARTS:,}."
     count = name in ("node_count", "process_count_per_node")
     return "It takes a whole number from 1 to 10,000." if count else "This value is not allowed here."
 

@@ -186,6 +186,12 @@ def _add_job_flags(parser: Parser) -> argparse.Action:
     add("--outputs", metavar="PLACE",
         help="Where outputs/ goes at the end, besides the job's folder: blob://account/container/prefix.")  # fmt: skip
     add("--max-run-duration-seconds", type=float, metavar="S", help="Stop the job after S seconds.")
+    add("--hang-timeout-seconds", type=float, metavar="S",
+        help="End the job, with the stacks of all ranks kept, when no rank makes progress for S seconds.")  # fmt: skip
+    add("--max-restarts", type=int, metavar="N",
+        help="Start all ranks anew after a failure, up to N times; checkpoint_dir() stays (default 0).")  # fmt: skip
+    add("--min-node-count", type=int, metavar="N",
+        help="A restart may go on with the nodes that are left, at least N (default: all).")  # fmt: skip
     add("--max-log-bytes", type=int, metavar="N", help="Drop log text beyond this, with a note (default 1 GB).")
     add(
         "--stop-grace-seconds",

@@ -15,7 +15,7 @@ from distdl_jupyter.form.choices import split_label
 from distdl_jupyter.form.datarows import Row
 
 #: Options of every job but those that the form has no place for.
-_NAMES = {*jobspec.COMMON} - {"max_log_bytes", "stop_grace_seconds"}
+_NAMES = {*jobspec.COMMON} - {"max_log_bytes", "stop_grace_seconds", "min_node_count"}
 GpuWord = Literal["", "yes", "no"]
 _GPU_WORDS: dict[bool | None, GpuWord] = {None: "", True: "yes", False: "no"}
 
@@ -32,6 +32,8 @@ class Defaults:
     name: str = ""
     environment_variables: dict[str, str] = field(default_factory=dict)
     stop_after: float = 0.0
+    hang_after: float = 0.0
+    max_restarts: int = 0
     vm_size: str = ""
     use_gpu: GpuWord = ""
     data: tuple[Row, ...] = ()
@@ -54,7 +56,9 @@ def read(given: Mapping[str, Any]) -> Defaults:
         compute_target=target,
         name=str(found.get("name") or ""),
         environment_variables=_variables(found.get("environment_variables")),
-        stop_after=_seconds(found.get("max_run_duration_seconds")),
+        stop_after=_seconds(found.get("max_run_duration_seconds"), "max_run_duration_seconds"),
+        hang_after=_seconds(found.get("hang_timeout_seconds"), "hang_timeout_seconds"),
+        max_restarts=jobspec.restarts(found.get("max_restarts")),
         vm_size=azure.find(str(found["vm_size"])).name if found.get("vm_size") else "",
         use_gpu=_gpu(found.get("use_gpu")),
         data=tuple(datarows.begun(found.get("data"))),
@@ -90,14 +94,11 @@ def _variables(value: Any) -> dict[str, str]:
     return {str(name): str(text) for name, text in (value or {}).items()}
 
 
-def _seconds(value: Any) -> float:
+def _seconds(value: Any, field: str) -> float:
     if value is None:
         return 0.0
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise InvalidSpec(
-            f"max_run_duration_seconds is {value!r}, but it takes a number above zero.",
-            field="max_run_duration_seconds",
-        )
+        raise InvalidSpec(f"{field} is {value!r}, but it takes a number above zero.", field=field)
     return float(value)
 
 

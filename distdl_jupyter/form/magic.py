@@ -31,8 +31,9 @@ def line(
             words += [flag, shlex.quote(str(options[name]))]
     if options.get("use_gpu") is not None:
         words.append("--use-gpu" if options["use_gpu"] else "--no-use-gpu")
-    if options.get("max_run_duration_seconds"):
-        words += ["--max-run-duration-seconds", f"{options['max_run_duration_seconds']:g}"]
+    for name in ("max_run_duration_seconds", "hang_timeout_seconds", "max_restarts"):
+        if options.get(name):
+            words += flag_words(name, f"{options[name]:g}")
     words += _variables(options.get("environment_variables") or {})
     for place in options.get("data") or ():
         words += ["--data", shlex.quote(str(place))]

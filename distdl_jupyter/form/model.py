@@ -30,15 +30,22 @@ from distdl_jupyter.form.costfields import CostFields, rented
 from distdl_jupyter.form.datafields import DataFields
 from distdl_jupyter.form.defaults import Defaults
 from distdl_jupyter.form.subject import FunctionSubject, Subject
+from distdl_jupyter.jobspec import MOST_RESTARTS
 
 #: Fields of a request under the names that they have here.
-_FIELDS = {"max_run_duration_seconds": "stop_after"}
+_FIELDS = {"max_run_duration_seconds": "stop_after", "hang_timeout_seconds": "hang_after"}
 _USE_GPU = {"": None, "yes": True, "no": False}
 MAX_COUNT = 10_000
+#: Fields that begin as they were given.
+_AS_GIVEN = (
+    "node_count", "compute_target", "vm_size", "use_gpu", "stop_after", "hang_after", "max_restarts", "outputs",
+    "price_per_hour",
+)  # fmt: skip
 #: What the page sets.
 CHOSEN = [
     "vm_size", "node_count", "process_count_per_node", "automatic", "distributed_backend", "backend_options",
-    "compute_target", "name", "stop_after", "use_gpu", *datafields.CHOSEN, *costfields.CHOSEN,
+    "compute_target", "name", "stop_after", "hang_after", "max_restarts", "use_gpu", *datafields.CHOSEN,
+    *costfields.CHOSEN,
 ]  # fmt: skip
 
 
@@ -55,6 +62,8 @@ class FormModel(DataFields, CostFields):
     compute_target = traitlets.Unicode("local").tag(sync=True)
     name = traitlets.Unicode("").tag(sync=True)
     stop_after = traitlets.Float(0.0, min=0.0).tag(sync=True)
+    hang_after = traitlets.Float(0.0, min=0.0).tag(sync=True)
+    max_restarts = traitlets.Int(0, min=0, max=MOST_RESTARTS).tag(sync=True)
     use_gpu = traitlets.Enum(list(_USE_GPU), "").tag(sync=True)
 
     # What the page shows.
@@ -102,7 +111,7 @@ class FormModel(DataFields, CostFields):
             "clusters": offered.clusters(),
             "durations": offered.durations(),
         }
-        for name in ("node_count", "compute_target", "vm_size", "use_gpu", "stop_after", "outputs", "price_per_hour"):
+        for name in _AS_GIVEN:
             setattr(self, name, getattr(given, name))
         self.data = list(given.data)
         self.name = given.name or self._look.name
@@ -166,6 +175,8 @@ class FormModel(DataFields, CostFields):
             "name": self.name.strip() or self._look.name,
             "environment_variables": dict(self._variables) or None,
             "max_run_duration_seconds": self.stop_after or None,
+            "hang_timeout_seconds": self.hang_after or None,
+            "max_restarts": self.max_restarts or None,
             "vm_size": self.vm_size or None,
             "price_per_hour": self.price_per_hour or None,
             "use_gpu": _USE_GPU[self.use_gpu],

@@ -438,6 +438,8 @@ class FormAnswer:
     compute_target: str
     name: str
     stop_after: float
+    hang_after: float
+    max_restarts: int
     use_gpu: Literal["", "yes", "no"]
     data: tuple[dict[str, Any], ...]
     outputs: str

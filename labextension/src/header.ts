@@ -230,7 +230,8 @@ export class Header {
   }
 
   #leftText(card: Card): string {
-    if (card.left === null || card.state !== 'running') return '';
+    // A pace of before says nothing of a job that stands still.
+    if (card.left === null || card.state !== 'running' || card.stall) return '';
     return __('about %1 left', duration(Math.max(0, card.left - (this.clock.now() - card.now))));
   }
 

@@ -959,6 +959,8 @@ export interface components {
             compute_target: string;
             name: string;
             stop_after: number;
+            hang_after: number;
+            max_restarts: number;
             /** @enum {string} */
             use_gpu: "" | "yes" | "no";
             data: {

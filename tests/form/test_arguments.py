@@ -28,6 +28,8 @@ def options(line, defaults=None):
         ("--no-use-gpu", {"use_gpu": False}),
         ("--env A=1 --env B=x=y", {"environment_variables": {"A": "1", "B": "x=y"}}),
         ("--max-run-duration-seconds 90", {"max_run_duration_seconds": 90.0}),
+        ("--max-restarts 2 --hang-timeout-seconds 300", {"max_restarts": 2, "hang_timeout_seconds": 300.0}),
+        ("--hang-timeout 300 --min-node-count 1", {"hang_timeout_seconds": 300, "min_node_count": 1}),
         ("--controller mpi --transport gloo", {"controller": "mpi", "transport": "gloo"}),
         ("--fusion-threshold-mb 64", {"fusion_threshold_mb": 64}),
         ("-o job --wait --no-panel", {}),

@@ -43,6 +43,7 @@ def row(**given):
         "backend": "horovod-gloo", "node_count": 2, "process_count_per_node": 2, "created": NOW - 52, "ended": None,
         "last_sign": NOW, "done": None, "total": None, "left": None, "metric": "", "value": None, "spark": [],
         "failed_rank": None, "notebook": "quickstart.ipynb", "can_rerun": False,
+        "can_resume": False, "restarts": 0, "stalled": False,
     }  # fmt: skip
     return fields | given
 
@@ -69,6 +70,12 @@ def test_a_running_job_of_a_server_that_is_silent_says_as_of_when(node):
     told = line(node, row(done=62, total=100, left=28), stale=True)
     assert told.startswith("lab-3, 2 × 2, 62 % at ")
     assert "left" not in told
+
+
+def test_a_job_without_progress_says_which_rank_differs(node):
+    stalled = row(done=62, total=100, stalled=True, says="No progress for 1 min: rank 2 stands in In [7], line 3.")
+    assert line(node, stalled) == "No progress for 1 min: rank 2 stands in In [7], line 3."
+    assert line(node, stalled, stale=True).startswith("lab-3, 2 × 2, 62 % at ")
 
 
 def test_each_other_state_says_what_is_most_worth_knowing(node):

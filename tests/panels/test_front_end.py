@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from distdl_jupyter.core import words
 from distdl_jupyter.core.log import LogBook
+from distdl_jupyter.core.spec import looks_secret
 from distdl_jupyter.core.state import PHASES, State
 from distdl_jupyter.presentation.rows import row as _row
 
@@ -20,21 +21,21 @@ HERE = Path(__file__).parents[2] / "labextension"
 
 
 class Node:
-    """A Node process that evaluates JavaScript in which `words`, `log` and `LogSearch` are of the bundled modules."""
+    """A Node process that evaluates JavaScript in which `words`, `log`, `LogSearch`, `looksSecret` are of the bundled modules."""
 
     def __init__(self, folder):
-        for name in ("words", "logstore", "logsearch"):
+        for name in ("words", "logstore", "logsearch", "secretnames"):
             source, target = HERE / "src" / f"{name}.ts", folder / f"{name}.mjs"
             command = [HERE / "node_modules/.bin/esbuild", source, "--bundle", "--format=esm", f"--outfile={target}"]
             subprocess.run(command, check=True, capture_output=True)
         (folder / "loop.mjs").write_text(
             "import * as words from './words.mjs';\nimport * as log from './logstore.mjs';\n"
-            "import { LogSearch } from './logsearch.mjs';\n"
+            "import { LogSearch } from './logsearch.mjs';\nimport { looksSecret } from './secretnames.mjs';\n"
             "import { createInterface } from 'node:readline';\n"
             "for await (const line of createInterface({ input: process.stdin })) {\n"
             "  const [code, given] = JSON.parse(line);\n"
-            "  const f = new Function('words', 'log', 'LogSearch', 'given', code);\n"
-            "  process.stdout.write(JSON.stringify(await f(words, log, LogSearch, given)) + '\\n');\n}\n"
+            "  const f = new Function('words', 'log', 'LogSearch', 'looksSecret', 'given', code);\n"
+            "  process.stdout.write(JSON.stringify(await f(words, log, LogSearch, looksSecret, given)) + '\\n');\n}\n"
         )
         node = shutil.which("node")
         assert node, "These tests need Node.js, as the build of the panels does."
@@ -68,6 +69,21 @@ def is_tie(value):
 def test_a_number_is_written_as_python_writes_it(node, value):
     if not is_tie(abs(value)):
         assert node("words.number(given)", value) == words.number(value)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.sets(st.integers(0, 40), min_size=1).map(sorted))
+def test_spans_of_ranks_are_written_as_python_writes_them(node, ranks):
+    assert node("words.rankSpans(given)", ranks) == words.rank_spans(ranks)
+
+
+PARTS = ["MY", "token", "Key", "KEY", "Tokenizers", "TOKEN", "sas", "Connection", "String", "_", "-", "db", "PassWord"]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.sampled_from(PARTS), max_size=4).map("".join))
+def test_a_name_looks_secret_before_it_is_sent_as_it_does_afterwards(node, name):
+    assert node("looksSecret(given)", name) == looks_secret(name)
 
 
 @settings(max_examples=200, deadline=None)

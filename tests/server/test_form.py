@@ -101,7 +101,7 @@ def test_an_advice_can_be_followed(server):
 def form_fields(form):
     names = (
         "vm_size node_count process_count_per_node automatic distributed_backend backend_options compute_target name "
-        "stop_after use_gpu"
+        "stop_after hang_after max_restarts use_gpu"
     )
     return {name: form[name] for name in names.split()}
 

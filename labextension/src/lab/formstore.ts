@@ -13,7 +13,7 @@ export interface Text {
 }
 
 const CHOSEN = [
-  'vm_size', 'node_count', 'process_count_per_node', 'automatic', 'distributed_backend', 'backend_options', 'compute_target', 'name', 'stop_after', 'use_gpu', 'data', 'outputs', 'price_per_hour',
+  'vm_size', 'node_count', 'process_count_per_node', 'automatic', 'distributed_backend', 'backend_options', 'compute_target', 'name', 'stop_after', 'hang_after', 'max_restarts', 'use_gpu', 'data', 'outputs', 'price_per_hour',
 ] as const satisfies readonly (keyof Chosen)[];
 /** Clicks in quick succession are one question. */
 const PAUSE = 120;

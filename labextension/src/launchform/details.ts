@@ -35,6 +35,11 @@ export class Details implements Part {
   }
 }
 
+/** As `jobspec.MOST_RESTARTS`. */
+const MOST_RESTARTS = 1000;
+/** Seconds that are offered for a hang; 0 is never. */
+const HANGS = [0, 120, 300, 600, 1800, 3600];
+
 export class MoreOptions implements Part {
   readonly element: HTMLElement;
   readonly #button: HTMLButtonElement;
@@ -42,14 +47,18 @@ export class MoreOptions implements Part {
   readonly #gpu: Segments;
   readonly #environment: Environment;
   readonly #settings = h('div', { class: 'dd-settings' });
-  readonly #problems: [Problem, Problem];
+  readonly #problems: [Problem, Problem, Problem, Problem];
+  readonly #restarts: TextField;
+  readonly #hang: Select;
 
   constructor(private readonly store: Store) {
-    this.#problems = [new Problem(store, ['environment']), new Problem(store, ['use_gpu'])];
-    const [body, gpu] = [freshId('more'), freshId('gpu')];
+    this.#problems = [new Problem(store, ['environment']), new Problem(store, ['use_gpu']), new Problem(store, ['max_restarts']), new Problem(store, ['hang_after'])];
+    const [body, gpu, restarts, hang] = [freshId('more'), freshId('gpu'), freshId('restarts'), freshId('hang')];
+    this.#restarts = new TextField({ 'aria-labelledby': restarts, inputmode: 'numeric', placeholder: '0' }, (text) => this.#setRestarts(text));
+    this.#hang = new Select(hang, (value) => store.set({ hang_after: Number(value) }));
     this.#button = onClick(
       h('button', { type: 'button', class: 'dd-more', 'aria-expanded': 'false', 'aria-controls': body },
-        icon('right', 12, 'dd-sub'), h('span', { class: 'dd-nw' }, __('More options')), h('span', { class: 'dd-sub dd-s12 dd-ell' }, __('environment variables, backend settings, GPU use'))),
+        icon('right', 12, 'dd-sub'), h('span', { class: 'dd-nw' }, __('More options')), h('span', { class: 'dd-sub dd-s12 dd-ell' }, __('environment variables, restarts, backend settings, GPU use'))),
       () => this.#toggle(),
     );
     const choices = [['', __('Automatic')], ['yes', __('Yes')], ['no', __('No')]].map(([value = '', text = '']) => ({ value, text, reason: '' }));
@@ -58,6 +67,9 @@ export class MoreOptions implements Part {
     this.#body = h('div', { class: 'dd-more-body', id: body, hidden: true },
       this.#environment.element,
       this.#problems[0].element,
+      h('div', { class: 'dd-more-row' },
+        labelled(__('Restarts after a failure'), restarts, this.#restarts.element, note(__('All ranks start anew, up to so many times. What a rank keeps in checkpoint_dir() is there again.')), this.#problems[2].element),
+        labelled(__('End when no rank makes progress for'), hang, this.#hang.element, note(__('The stacks of all ranks are kept.')), this.#problems[3].element)),
       h('div', { class: 'dd-more-row' }, this.#settings, labelled(__('Use GPU'), gpu, this.#gpu.element, this.#problems[1].element)),
     );
     this.element = h('section', { class: 'dd-form-part dd-more-part' }, this.#button, this.#body);
@@ -67,10 +79,25 @@ export class MoreOptions implements Part {
     const wrong = this.#problems.map((problem) => problem.update());
     if (wrong.includes(true) && this.#body.hidden) this.#toggle();
     this.#gpu.show(this.store.get('use_gpu'));
+    this.#restarts.show(String(this.store.get('max_restarts') || ''));
+    this.#drawHang(this.store.get('hang_after'));
     this.#environment.update();
     const label = this.store.get('distributed_backend');
     const options = this.store.get('choices').backends.find((one) => one.label === label)?.options ?? [];
     fill(this.#settings, JSON.stringify([label, this.store.get('backend_options')]), () => options.map((option) => this.#setting(option)));
+  }
+
+  #setRestarts(text: string): void {
+    const count = Number(text);
+    const kept = Number.isInteger(count) ? Math.min(MOST_RESTARTS, Math.max(0, count)) : this.store.get('max_restarts');
+    this.#restarts.input.value = String(kept || '');
+    this.store.set({ max_restarts: kept });
+  }
+
+  #drawHang(seconds: number): void {
+    const offered = [...HANGS, ...(HANGS.includes(seconds) ? [] : [seconds])];
+    this.#hang.offer(offered.map((one) => ({ value: String(one), text: one ? duration(one) : __('Never'), reason: '' })));
+    this.#hang.show(String(seconds));
   }
 
   #toggle(): void {
@@ -85,6 +112,10 @@ export class MoreOptions implements Part {
     const value = this.store.get('backend_options')[option.name] ?? option.default;
     return h('div', { class: 'dd-labelled', title: option.help }, heading(spoken(option.name), id), control(option, id, value, set), h('div', { class: 'dd-form-note' }, option.help && `${capital(option.help)}.`));
   }
+}
+
+function note(text: string): HTMLElement {
+  return h('div', { class: 'dd-form-note' }, text);
 }
 
 /** Return an option's name as words, its unit in brackets: "Cycle time (ms)". */

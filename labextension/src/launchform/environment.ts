@@ -2,6 +2,7 @@
 import { h, onClick } from '../dom';
 import { icon } from '../icons';
 import { __ } from '../lab/trans';
+import { looksSecret } from '../secretnames';
 import { freshId, heading } from './controls';
 import type { Part, Store, Variable } from './state';
 
@@ -70,6 +71,8 @@ class Row {
     this.#name.value = variable.name;
     this.#value.value = variable.value ?? '';
     this.#value.addEventListener('input', () => (this.#kept = false));
+    // At once, so that a secret that is typed next is never to be read.
+    this.#name.addEventListener('input', () => this.mark([]));
     for (const input of [this.#name, this.#value]) input.addEventListener('change', changed);
     const button = h('button', { type: 'button', class: 'dd-btn dd-quiet dd-icon', title: __('Remove this variable'), 'aria-label': __('Remove this variable') }, icon('close', 14));
     this.element = h('div', { class: 'dd-variable' },
@@ -91,7 +94,7 @@ class Row {
 
   /** Hide what is typed when the kernel says that the name is a secret's. */
   mark(variables: Variable[]): void {
-    const secret = variables.find(({ name }) => name === this.name)?.secret ?? false;
+    const secret = variables.find(({ name }) => name === this.name)?.secret ?? looksSecret(this.name);
     this.#value.type = secret ? 'password' : 'text';
     this.#value.placeholder = this.#kept ? __('kept secret') : __('value');
   }

@@ -149,6 +149,9 @@ export interface Chosen {
   compute_target: string;
   name: string;
   stop_after: number;
+  /** Seconds without progress after which the job is ended, 0 for never. */
+  hang_after: number;
+  max_restarts: number;
   use_gpu: '' | 'yes' | 'no';
   data: DataRow[];
   /** Where outputs go besides, '' for nowhere. */
