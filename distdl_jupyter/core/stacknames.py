@@ -12,6 +12,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from distdl_jupyter.core import redact
 from distdl_jupyter.core.threads import Frame, Thread, parse
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class Names:
         compiled = frame.file == self._compiled
         lines = str(cell.get("text", "")).split("\n")
         at = frame.line - 1 - (shift if compiled else 0)
-        source = lines[at].strip() if frame.line and 0 <= at < len(lines) else ""
+        source = redact.text(lines[at].strip()[:_LONGEST_LINE]) if frame.line and 0 <= at < len(lines) else ""
         asked = _ASKED_CELL.fullmatch(frame.file)
         label = str(cell.get("label") or (f"{asked[1][:1].upper()}{asked[1][1:]}" if asked else frame.file))
         line = frame.line + shift if frame.line and not compiled else frame.line

@@ -26,7 +26,7 @@ VARIABLE = "DISTDL_STALL_SECONDS"
 _SIGNS = frozenset(("metric", "progress", "log", "mark", "rank", "result", "restart"))
 #: What libraries print while they wait in vain, which is no sign of progress.
 _WARNINGS = ("waiting for remainder of ranks", "Missing ranks:", "Stalled ranks:", "[missing ranks:",
-             "Watchdog caught collective operation timeout")  # fmt: skip
+             '(marked by "!") is stalled', "Watchdog caught collective operation timeout")  # fmt: skip
 
 
 class Lookout:

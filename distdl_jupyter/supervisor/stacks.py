@@ -85,7 +85,8 @@ class Gathering:
         missing = {str(one.rank): self._reason(one) for one in self._ledger.view.ranks if one.rank not in answered}
         texts = [(one["text"], one["about"]) for one in found.values()]
         lines = stacks.sources(self._folder, stacks.payload(self._folder), texts)
-        return {"t": round(time.time(), 3), "why": why, "ranks": found, "missing": missing, "sources": lines}
+        clean = self._ledger.redactor.data(lines)
+        return {"t": round(time.time(), 3), "why": why, "ranks": found, "missing": missing, "sources": clean}
 
     def _of(self, rank: int, answer: Answer) -> dict[str, Any]:
         view, silent = self._ledger.view.ranks[rank], self._silent(rank)

@@ -1,0 +1,165 @@
+"""Stacks: what faulthandler really writes is read, named as tracebacks name code, and compared between ranks."""
+
+import faulthandler
+import json
+import os
+import threading
+
+from distdl_jupyter.core import stacks
+from distdl_jupyter.core.stacknames import Names
+from distdl_jupyter.core.store import JobFolder
+
+ABOUT = {"worker": "/env/distdl_jupyter/worker", "code": "/far/code", "stdlib": "/py/lib", "main": "0x0000000000000001"}
+CELL = "/tmp/ipykernel_1/77.py"
+PAYLOAD = {"kind": "cell", "filename": CELL, "sources": {
+    CELL: {"text": "import x\nhvd.init()\nhvd.allreduce(x)", "label": "In [7]", "cell": 7, "first_line": 2},
+    "/tmp/ipykernel_1/5.py": {"text": "def helper():\n    wait()", "label": "In [5]", "cell": 5, "first_line": 3},
+}}  # fmt: skip
+BELOW = """  File "/env/distdl_jupyter/worker/execute.py", line 53 in _run
+  File "/env/distdl_jupyter/worker/rank.py", line 48 in main
+  File "/env/distdl_jupyter/worker/__main__.py", line 7 in <module>
+  File "<frozen runpy>", line 88 in _run_code
+"""
+ALLREDUCE = f"""Thread 0x0000000000000002 (most recent call first):
+  File "/env/distdl_jupyter/worker/streams.py", line 126 in _keep_up
+  File "/py/lib/threading.py", line 982 in run
+
+Current thread 0x0000000000000001 (most recent call first):
+  File "/env/site-packages/horovod/torch/mpi_ops.py", line 999 in synchronize
+  File "/env/site-packages/horovod/torch/mpi_ops.py", line 254 in allreduce
+  File "{CELL}", line 4 in <module>
+{BELOW}"""
+HELPER = f"""Current thread 0x0000000000000001 (most recent call first):
+  File "/tmp/ipykernel_1/5.py", line 2 in helper
+  File "{CELL}", line 3 in <module>
+{BELOW}"""
+
+
+def file_of(texts, missing=(), **more):
+    ranks = {str(rank): {"text": text, "about": ABOUT, **more} for rank, text in enumerate(texts)}
+    return {"t": 1763.0, "why": "asked", "ranks": ranks, "missing": dict(missing), "sources": {}}
+
+
+def taken(*texts, **more):
+    return stacks.taken(1, file_of(texts, **more), PAYLOAD)
+
+
+def test_what_faulthandler_writes_of_this_process_is_read(tmp_path):
+    lock = threading.Lock()
+    lock.acquire()
+
+    def wartet_auf_ärger():
+        lock.acquire()
+
+    thread = threading.Thread(target=wartet_auf_ärger)
+    thread.start()
+    try:
+        with (tmp_path / "é.txt").open("w+b") as file:
+            faulthandler.dump_traceback(file, all_threads=True)
+            file.seek(0)
+            threads = stacks.parse(file.read().decode())
+    finally:
+        lock.release()
+        thread.join()
+    mine = next(one for one in threads if one.current)
+    assert mine.frames[0].function == "test_what_faulthandler_writes_of_this_process_is_read"
+    assert (mine.frames[0].file, mine.ident) == (__file__, f"{threading.get_ident():#018x}")
+    assert any(one.frames[0].function == "wartet_auf_ärger" for one in threads if one.frames and not one.current)
+
+
+def test_other_versions_and_broken_texts():
+    (named,) = stacks.parse(
+        'Thread 0x01 [Main Thread] (most recent call first):\n  File "a b", line ??? in f\nC stack:\n?'
+    )
+    assert (named.name, named.frames[0].line, named.frames[0].file) == ("Main Thread", 0, "a b")
+    assert stacks.parse("") == ()
+    assert stacks.parse('  File "x", line 3 in y\n...\n\0') == ()
+    twice = stacks.parse(f"{HELPER}\n{HELPER}")
+    assert len(twice) == 1
+    assert len(twice[0].frames) == 6
+
+
+def test_cells_are_called_as_in_tracebacks():
+    one = taken(HELPER, ALLREDUCE)
+    helper, waits = one.ranks[0].main, one.ranks[1].main
+    assert [frame.kind for frame in helper.frames] == ["cell", "cell", "worker", "worker", "worker", "worker"]
+    assert (helper.own.place, helper.own.source) == ("In [5], line 4", "wait()")
+    assert (helper.frames[1].place, helper.frames[1].source) == ("In [7], line 3", "hvd.init()")
+    assert (waits.own.place, waits.own.source, waits.waits_in) == (
+        "In [7], line 4",
+        "hvd.allreduce(x)",
+        "hvd.allreduce",
+    )
+    assert one.ranks[1].others == (), "the worker's own thread is nobody's concern"
+
+
+def test_ranks_at_the_same_place_are_one_group_and_those_that_wait_are_the_others():
+    one = taken(ALLREDUCE, HELPER, ALLREDUCE, ALLREDUCE)
+    assert [group.ranks for group in one.groups()] == [(1,), (0, 2, 3)]
+    assert one.differ == (1,)
+    assert one.sentence == (
+        "rank 1 stands in In [5], line 4, while ranks 0, 2 and 3 wait in hvd.allreduce (In [7], line 4)"
+    )
+    assert taken(ALLREDUCE, HELPER).differ == taken(HELPER, ALLREDUCE).groups()[1].ranks == (1,)
+    assert taken(ALLREDUCE, ALLREDUCE).differ == ()
+
+
+def test_a_rank_that_gave_none_differs():
+    one = stacks.taken(1, file_of([ALLREDUCE], missing={"1": "Its process is stopped."}), PAYLOAD)
+    assert one.differ == (1,)
+    assert one.sentence == "rank 1 gave no stacks, while rank 0 waits in hvd.allreduce (In [7], line 4)"
+    assert stacks.taken(1, file_of([], missing={"0": "x"}), {}).groups() == ()
+
+
+def test_code_that_stands_on_other_hosts_is_the_users_with_a_short_name():
+    names = Names(PAYLOAD, ABOUT, {"/far/code/model.py": {"9": "x = f(x)"}})
+    text = f'Thread 0x1 (most recent call first):\n  File "/far/code/model.py", line 9 in step\n{BELOW}'
+    frame = names.thread(stacks.parse(text)[0], main=True).own
+    assert (frame.kind, frame.label, frame.source) == ("user", "model.py", "x = f(x)")
+
+
+def test_frames_of_a_warm_start_below_the_worker_are_not_the_users():
+    warm = '  File "/env/distdl_jupyter/warm/template.py", line 1 in _start\n  File "<frozen runpy>", line 1 in _run\n'
+    names = Names(PAYLOAD, ABOUT, {})
+    thread = names.thread(stacks.parse(HELPER + warm)[0], main=True)
+    assert [frame.kind for frame in thread.frames if frame.kind != "worker"] == ["cell", "cell"]
+
+
+def folder_with(tmp_path, **files):
+    folder = JobFolder(tmp_path)
+    (tmp_path / "payload.json").write_text(json.dumps(PAYLOAD))
+    stacks.path(folder, 1).parent.mkdir()
+    for name, content in files.items():
+        (stacks.path(folder, 1).parent / f"{name}.json").write_text(content)
+    return folder
+
+
+def test_the_newest_that_is_kept_is_read(tmp_path):
+    whole = json.dumps(file_of([HELPER], host="node-a", pid=7, step=3, silent=1.5, state="running"))
+    folder = folder_with(tmp_path, **{"1": whole, "2": whole, "10": whole, ".11": whole, "x": whole, "²": whole})
+    assert stacks.numbers(folder) == [1, 2, 10]
+    assert stacks.read(folder).number == 10
+    rank = stacks.read(folder, 2).ranks[0]
+    assert (rank.host, rank.pid, rank.step, rank.silent, rank.state) == ("node-a", 7, 3, 1.5, "running")
+    assert stacks.read(folder, 3) is None
+
+
+def test_what_cannot_be_read_is_none(tmp_path):
+    folder = folder_with(
+        tmp_path, **{"1": "{", "2": "[]", "3": '{"t": 1, "ranks": {"a": 1}}', "4": '{"t": 1, "ranks": []}'}
+    )
+    assert [stacks.read(folder, number) for number in (1, 2, 3, 4)] == [None] * 4
+    assert stacks.read(JobFolder(tmp_path / "nothing")) is None
+
+
+def test_lines_of_the_users_files_are_found_here_also_those_that_travelled(tmp_path):
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "model.py").write_text("a\n  b = 1\n")
+    script = tmp_path / "train.py"
+    script.write_text("c\n")
+    secret = tmp_path / "notes.txt"
+    secret.write_text("d\n")
+    frames = [("/far/code/model.py", 2), (script, 1), (secret, 1), ("/nowhere.py", 1), (script, 99)]
+    text = "Thread 0x1 (most recent call first):\n" + "".join(f'  File "{f}", line {n} in g\n' for f, n in frames)
+    found = stacks.sources(JobFolder(tmp_path), PAYLOAD, [(text, ABOUT)])
+    assert found == {"/far/code/model.py": {"2": "b = 1"}, os.fspath(script): {"1": "c"}}
