@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distdl_jupyter.preflight import files, machine, names, reading, sources, training
+from distdl_jupyter.preflight import elastic, files, machine, names, reading, sources, training
 from distdl_jupyter.preflight.model import Check, Draft, Finding, Report, Request
 
 
@@ -13,6 +13,7 @@ def report(draft: Draft, request: Request) -> Report:
         names.names(draft),
         names.captured_values(draft),
         training.backend(code, draft, request),
+        elastic.elastic(code, request),
         training.gradients(code, request),
         training.data(code, draft, request),
         sources.sources(code, request),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from distdl_jupyter.core.spec import Captured, Kind
 from distdl_jupyter.core.words import plural
@@ -71,6 +71,16 @@ class Request(Protocol):
     @property
     def process_count(self) -> int:
         """World size."""
+        ...
+
+    @property
+    def backend_options(self) -> Mapping[str, Any]:
+        """Options of the backend."""
+        ...
+
+    @property
+    def max_restarts(self) -> int:
+        """How often failures are made good."""
         ...
 
 

@@ -28,7 +28,8 @@ _TORCH_AVERAGES = (
 )  # fmt: skip
 _SAME_START = ("broadcast_parameters", "broadcast_variables", "broadcast_", "broadcast", "broadcast_object",
                "BroadcastGlobalVariablesCallback", "BroadcastGlobalVariablesHook", "manual_seed", "set_seed",
-               "set_random_seed", "load_state_dict")  # fmt: skip
+               "set_random_seed", "load_state_dict", "TorchState", "TensorFlowState",
+               "TensorFlowKerasState", "KerasState")  # fmt: skip
 _KNOWS_RANK = ("DistributedSampler", "num_replicas", "rank", "local_rank", "get_rank", "RANK", "shard",
                "ElasticSampler", "DistributedDataset", "cross_rank")  # fmt: skip
 _NOT_READ = "the code is not at hand, so it was not read"

@@ -7,6 +7,7 @@ says what it has read there.
 from __future__ import annotations
 
 import ast
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -146,6 +147,18 @@ def _not_initialised(error: BaseException, _views: Sequence[View]) -> str:
     return ""
 
 
+def _elastic(error: BaseException, _views: Sequence[View]) -> str:
+    """Horovod's two signals that others have gone or come, where nobody takes them up."""
+    name = type(error).__name__
+    if name == "HostsUpdatedInterrupt":
+        return (
+            "Hosts have come or gone: call commit() only inside the function with @hvd.elastic.run, which meets anew."
+        )
+    if name == "HorovodInternalError" and os.environ.get("HOROVOD_ELASTIC"):
+        return "In an elastic job only code inside a function with @hvd.elastic.run goes on when a process is lost."
+    return ""
+
+
 def _missing_module(error: BaseException, _views: Sequence[View]) -> str:
     if not isinstance(error, ModuleNotFoundError) or not error.name:
         return ""
@@ -204,6 +217,7 @@ RULES: tuple[Rule, ...] = (
     _missing_key,
     _index,
     _not_initialised,
+    _elastic,
     _missing_module,
     _missing_name,
     _missing_file,

@@ -179,6 +179,32 @@ def test_code_that_raises_in_an_elastic_job():
     assert [one.reason for one in job.view().restarts] == ["Rank 1 failed: KeyError: 'label'."]
 
 
+def never_right(steps):
+    """Make the same mistake in every attempt: the shapes that are averaged differ."""
+    import horovod.torch as hvd
+    import torch
+
+    hvd.init()
+
+    @hvd.elastic.run
+    def loop(state):
+        hvd.allreduce(torch.ones(2 + hvd.rank()), name="uneven")
+
+    loop(hvd.elastic.TorchState(batch=0))
+
+
+@pytest.mark.fault(
+    "restarts", "an error of Horovod that comes back each time is ended with a sentence, not tried for ever"
+)
+@pytest.mark.thorough
+def test_an_error_that_comes_back_in_an_elastic_job():
+    job = start(2, 1, function=never_right, max_restarts=1)
+    with pytest.raises(JobFailed):
+        job.result(timeout=200)
+    assert "The processes met anew although none had failed" in job.view().reason
+    assert not until_gone(job.id, 5.0)
+
+
 def not_elastic(die):
     """Train without ``hvd.elastic.run``: whoever loses a peer ends."""
     import os

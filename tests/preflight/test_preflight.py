@@ -37,6 +37,18 @@ for epoch in range(3):
     for batch in loader:
         model(batch).sum().backward()
 """
+ELASTIC = """
+import horovod.torch as hvd, torch
+hvd.init()
+model = torch.nn.Linear(2, 2)
+optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+@hvd.elastic.run
+def train(state):
+    model(torch.ones(8, 2)).sum().backward()
+    optimizer.step()
+    state.commit()
+train(hvd.elastic.TorchState(model, optimizer))
+"""
 STRATEGY = "import tensorflow as tf\nstrategy = tf.distribute.MultiWorkerMirroredStrategy()"
 
 
@@ -319,3 +331,18 @@ def test_findings_are_whole_sentences():
     for finding in findings:
         assert finding.text.endswith(".")
         assert finding.remedy.endswith(".")
+
+
+def elastic_findings(code, **options):
+    draft = capture_cell(code, {}, execution_count=7, first_line=1)
+    spec = JobSpec(id="", name="", distributed_backend="horovod-gloo", process_count_per_node=2,
+                   max_restarts=options.pop("max_restarts", 0), backend_options=options)  # fmt: skip
+    return {finding.code: finding for finding in preflight.check(draft, spec)}
+
+
+def test_elastic_code_and_elastic_options_belong_together():
+    assert not elastic_findings(ELASTIC, elastic=True, max_restarts=1)
+    assert elastic_findings(ELASTIC)["not-elastic-job"].level == "info"
+    assert elastic_findings(ELASTIC, elastic=True)["elastic-without-restarts"].level == "warning"
+    assert elastic_findings(GOOD_HOROVOD, elastic=True, max_restarts=1)["not-elastic-code"].level == "warning"
+    assert not {"not-elastic-job", "not-elastic-code"} & set(elastic_findings(GOOD_HOROVOD))

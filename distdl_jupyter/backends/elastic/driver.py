@@ -66,6 +66,8 @@ class Driver:
         self._failures: list[Failure] = []
         self._told: set[int] = set()
         self._called = self._waiting = 0.0
+        #: Whether rank 0 was told of hosts since the last meeting.
+        self._summoned = False
         #: A process has finished its work; the job gives up, or somebody else ends it.
         self._finishing = self._giving_up = self._canceled = False
 
@@ -229,8 +231,18 @@ class Driver:
         elif self._round and not any(seat.offered and seat.rank is not None for seat in self._seats):
             self._give_up("The hosts that had trained have all gone at once, and what they had learnt with them.",
                           [seat for seat in self._seats if not seat.offered])  # fmt: skip
+        elif self._for_nothing() and self._resets > self._terms.resets:
+            self._give_up("The processes met anew although none had failed, more often than max_restarts allows: "
+                          "the same error of Horovod comes back, and the log shows it.", self._seats[:1])  # fmt: skip
         else:
             self._answer(meeting)
+
+    def _for_nothing(self) -> bool:
+        """Count, as a failure, a meeting of the same processes that nobody's end and no host has called for."""
+        same = {seat.number for seat in self._seats if seat.alive and seat.offered} == set(self._numbers)
+        for_nothing = same and not self._broken and not self._summoned
+        self._resets += for_nothing
+        return for_nothing
 
     def _turn_away(self) -> None:
         """End those that would wait for ever: the job is about to end."""
@@ -249,6 +261,7 @@ class Driver:
             seat.asks = False
             seat.rank = self._numbers[seat.number].rank if seat.number in self._numbers else None
         self._round += 1
+        self._summoned = False
         self._broken.clear()
         self._tell_world(len(coming))
         self._changed.notify_all()
@@ -269,7 +282,7 @@ class Driver:
         wanted = any(not seat.offered for seat in members) or (bool(fresh) and all(seat.asks for seat in fresh))
         due = time.monotonic() - self._called > _CALL_AGAIN
         if wanted and due and not any(seat.asks for seat in members):
-            self._called = time.monotonic()
+            self._called, self._summoned = time.monotonic(), True
             for seat in members:
                 if seat.rank == 0:
                     meeting.tell_of_hosts(seat.key)

@@ -64,6 +64,11 @@ class Meeting:
         """Serve from now on, in threads of its own."""
         threading.Thread(target=self._server.serve_forever, name="rendezvous", daemon=True).start()
 
+    def close(self) -> None:
+        """Serve nobody any more."""
+        self._server.shutdown()
+        self._server.server_close()
+
     def clear(self) -> None:
         """Forget what processes have told each other: they are about to meet anew."""
         self._server.init([])
