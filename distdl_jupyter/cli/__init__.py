@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import registry
 from distdl_jupyter._version import __version__
-from distdl_jupyter.cli import azure, batchai, clusters, stacks, terminal, vm_sizes, warm
+from distdl_jupyter.cli import azure, batchai, clusters, show, stacks, terminal, vm_sizes, warm
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobNotFound, JobNotRunning
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.words import clock, duration, number, plural, processes, short_id
-from distdl_jupyter.presentation import jobtable, staging, table
-from distdl_jupyter.presentation.cost import cost_words
+from distdl_jupyter.presentation import jobtable, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -188,24 +187,7 @@ def _show(chosen: argparse.Namespace) -> int:
     if chosen.json:
         print(json.dumps(_plain(view), indent=1))
         return 0
-    print(f"{view.name}  {view.id}  {view.state.value}")
-    if view.reason:
-        print(view.reason)
-    if view.stall is not None and not view.state.ended:
-        print(f"{view.stall.text} distdl stacks {short_id(view.id)} shows where the ranks stand.")
-    print(f"{view.compute_target}, {processes(view.node_count, view.process_count_per_node)}, "
-          f"{view.distributed_backend}, {duration(view.elapsed(time.time()))}")  # fmt: skip
-    if view.price_per_hour is not None:
-        print(f"{cost_words(view, time.time())} ({view.price_source})")
-    for bar in staging.bars(view):
-        print(f"{bar.source} on {staging.where(bar)}: {staging.says(bar)}")
-    for metric in view.metrics.values():
-        print(f"{metric.name} {number(metric.mean)} at step {number(metric.step)}")
-    for rank in view.ranks:
-        process = "" if rank.pid is None else f", pid {rank.pid}"
-        print(f"rank {rank.rank} on {rank.host or 'this machine'}{process}: {rank.status}")
-    for note in view.notes:
-        print(f"{note['level']}: {note['text']}")
+    print("\n".join(show.lines(view)))
     return 0
 
 

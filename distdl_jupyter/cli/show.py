@@ -1,0 +1,48 @@
+"""What ``distdl show`` says of one job, line by line."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from distdl_jupyter.core.words import duration, number, processes, short_id
+from distdl_jupyter.presentation import staging
+from distdl_jupyter.presentation.cost import cost_words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from distdl_jupyter.core.view import JobView
+
+
+def lines(view: JobView) -> Iterator[str]:
+    """Yield what is known of a job now."""
+    now = time.time()
+    yield f"{view.name}  {view.id}  {view.state.value}"
+    if view.reason:
+        yield view.reason
+    yield from _troubles(view)
+    yield (
+        f"{view.compute_target}, {processes(view.node_count, view.process_count_per_node)}, "
+        f"{view.distributed_backend}, {duration(view.elapsed(now))}"
+    )
+    if view.price_per_hour is not None:
+        yield f"{cost_words(view, now)} ({view.price_source})"
+    for bar in staging.bars(view):
+        yield f"{bar.source} on {staging.where(bar)}: {staging.says(bar)}"
+    for metric in view.metrics.values():
+        yield f"{metric.name} {number(metric.mean)} at step {number(metric.step)}"
+    for rank in view.ranks:
+        process = "" if rank.pid is None else f", pid {rank.pid}"
+        yield f"rank {rank.rank} on {rank.host or 'this machine'}{process}: {rank.status}"
+    for note in view.notes:
+        yield f"{note['level']}: {note['text']}"
+
+
+def _troubles(view: JobView) -> Iterator[str]:
+    if view.resumed_from:
+        yield f"goes on from the checkpoints of job {view.resumed_from}"
+    for number_, one in enumerate(view.restarts, 1):
+        yield f"restart {number_} of {view.max_restarts}: {one.reason}"
+    if view.stall is not None and not view.state.ended:
+        yield f"{view.stall.text} distdl stacks {short_id(view.id)} shows where the ranks stand."
