@@ -24,7 +24,7 @@ _ESCAPES = re.compile(
 #: What would break a line, hide or turn text around: C0 and C1 controls but tab, line separators, direction marks,
 #: zero-width characters but the joiners (letters and emoji need them), lone surrogates, non-characters.
 _UNSAFE = re.compile(
-    "[\\x00-\\x08\\x0a-\\x1f\\x7f-\\x9f\\u200b\\u200e\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff\\ufff9-\\uffff\\ud800-\\udfff]"
+    "[\\x00-\\x08\\x0a-\\x1f\\x7f-\\x9f\\u200b\\u200e\\u200f\\u2028-\\u202e\\u2060-\\u206f\\u061c\\u180e\\ufeff\\ufff9-\\uffff\\ud800-\\udfff]"
 )
 
 

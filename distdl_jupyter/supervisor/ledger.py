@@ -39,6 +39,8 @@ _KEEP_AFTER = ((8_000_000, 0.5), (250_000, 5.0))
 _LIMIT = "log-limit"
 #: Characters from which on an unfinished line may be shown in part only.
 LONGEST_OPEN = 7 * 1024
+#: Notes of one job, beyond which those of its ranks are left out: they all stand on one page.
+_MOST_NOTES = 300
 #: Keeping it takes at most this part of the time.
 _KEEP_SHARE = 0.02
 
@@ -304,7 +306,8 @@ def _progress(ledger: Ledger, rank: int, report: dict[str, Any]) -> None:
 def _note(ledger: Ledger, rank: int, report: dict[str, Any]) -> None:
     text = str(report.get("text", ""))
     code = str(report.get("code", ""))
-    if not any(note["text"] == text for note in ledger.view.notes):
+    notes = ledger.view.notes
+    if len(notes) < _MOST_NOTES and not any(note["text"] == text for note in notes):
         ledger.write("note", level=report.get("level", "info"), text=text, code=code, rank=rank)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from distdl_jupyter.supervisor import shapes
 from distdl_jupyter.supervisor.items import Gathered, Report, Text, decoded
 from distdl_jupyter.worker import protocol
 
@@ -193,7 +194,7 @@ class LineSplitter:
         if not self._marker or self._marker not in raw:
             return None, raw
         text, report = protocol.split(raw, self._nonce)
-        return (None, raw) if report is None else (report, text or None)
+        return (None, raw) if report is None or not shapes.is_proper(report) else (report, text or None)
 
     def _redrawn(self, line: bytes, end: int) -> Text:
         redraws = max(1, self._before_redraws + line.count(b"\r"), self._open)

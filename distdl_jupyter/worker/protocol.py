@@ -49,6 +49,8 @@ def _decode(text: bytes) -> Report | None:
         return None
     try:
         report = _loads(text.decode())
+        if rb"\ud" in text.lower():  # half a character, which JSON can name and no file holds, becomes a question mark
+            report = _loads(json.dumps(report, ensure_ascii=False).encode(errors="replace").decode())
     except (ValueError, RecursionError):
         return None
     return report if isinstance(report, dict) and isinstance(report.get("type"), str) else None
