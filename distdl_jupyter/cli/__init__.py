@@ -18,7 +18,7 @@ from distdl_jupyter._version import __version__
 from distdl_jupyter.cli import azure, batchai, clusters, show, stacks, terminal, vm_sizes, warm
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobNotFound, JobNotRunning
 from distdl_jupyter.core.state import State
-from distdl_jupyter.core.words import clock, duration, number, plural, processes, short_id
+from distdl_jupyter.core.words import clock, plural, short_id
 from distdl_jupyter.presentation import jobtable, table
 
 if TYPE_CHECKING:
