@@ -1,0 +1,226 @@
+"""A hundred readers of one job: some that never read, some that go away in the middle, some that come back."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import shutil
+import time
+
+import pytest
+
+from distdl_jupyter import client
+from distdl_jupyter.core.machine import cores
+from distdl_jupyter.core.store import JobStore
+from distdl_jupyter.server.app import DistDLApp
+from tests import finished
+from tests.conftest import wait_for
+from tests.faults import census, server
+from tests.faults.frame import few_or_all
+from tests.faults.jobs import submit
+
+pytestmark = pytest.mark.timeout(900)
+
+LINES = 200
+
+
+def reports(lines):
+    import time
+
+    from distdl_jupyter import log
+
+    for number in range(lines):
+        print(f"line {number}", flush=True)
+        log(step=number, loss=1 / (number + 1))
+        time.sleep(0.03)
+
+
+def floods():
+    import time
+
+    until = time.monotonic() + 600
+    number = 0
+    while time.monotonic() < until:
+        for _ in range(200):
+            print(f"flood {number} " + "x" * 80)
+            number += 1
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def served(tmp_path):
+    with server.running(tmp_path) as (process, url), server.asking(url) as http:
+        yield process.pid, url, http
+
+
+async def to_the_end(reader):
+    await reader.open()
+    await reader.read(lambda one: one.state == "completed" and f"line {LINES - 1}" in one.came)
+    reader.close()
+
+
+async def leaves(reader, after, *, rudely):
+    await reader.open()
+    await reader.read(lambda one: len(one.rows) >= after)
+    reader.close(rudely=rudely)
+
+
+async def comes_back(reader, often):
+    for turn in range(1, often):
+        await reader.open()
+        await reader.read(lambda one, many=turn * LINES // often: len(one.rows) >= many)
+        reader.close()
+    await to_the_end(reader)
+
+
+async def crowd(url, job, flood, many):
+    """Let so many readers look at once; return those that read to the end, and those that come back."""
+    readers = [server.Reader(url, job, curves=[{"metric": "", "mode": "band"}]) for _ in range(many)]
+    part = many * 15 // 100
+    stuck = [server.Reader(url, flood) for _ in range(part)]
+    for number, one in enumerate(stuck):
+        await one.open(room=4096 if number % 2 else 65536)
+    back, gone, rest = readers[:part], readers[part : 2 * part], readers[2 * part : many - part]
+    others = [server.Reader(url, flood) for _ in range(max(1, part // 3))]
+    looking = [asyncio.create_task(_look(one)) for one in others]
+    await asyncio.wait_for(
+        asyncio.gather(
+            *(to_the_end(one) for one in rest),
+            *(comes_back(one, 4) for one in back),
+            *(leaves(one, 5 + number, rudely=number % 2 == 0) for number, one in enumerate(gone)),
+        ),
+        400,
+    )
+    for task in looking:
+        task.cancel()
+    await asyncio.gather(*looking, return_exceptions=True)
+    for one in (*stuck, *others):
+        one.close(rudely=True)
+    return rest, back
+
+
+async def _look(reader):
+    await reader.open()
+    await reader.read(lambda _: False)
+
+
+def behind(reader):
+    """Return by how many seconds the latest of the metrics came after the log's line of the same step."""
+    steps = sorted((step, at) for (name, step), at in reader.steps.items() if name == "loss")
+    late = []
+    for number in range(LINES):
+        known = [at for step, at in steps if step >= number]
+        assert known, f"the metric of step {number} never came"
+        late.append(min(known) - reader.came[f"line {number}"])
+    return max(late)
+
+
+def patience():
+    """Return one second, on a machine that has less time than its processes want so much longer."""
+    return max(1.0, os.getloadavg()[0] / cores())
+
+
+@pytest.mark.fault("many", "each reads the whole log in order, metrics within 1 s of their line, while others flood, "
+                   "hang or go; the server holds no more than before")  # fmt: skip
+def test_a_hundred_readers_of_one_job(served, injected):
+    pid, url, http = served
+    many = few_or_all(40, 100)
+    flood = submit(floods, distributed_backend="plain")
+    try:
+        wait_for(lambda: any(line.text.startswith("flood") for line in flood.logs(tail=5)), 60, "the flood")
+        held = None
+        for _ in range(few_or_all(2, 4)):
+            job = submit(reports, LINES, distributed_backend="plain")
+            rest, back = asyncio.run(crowd(url, job.id, flood.id, many))
+            for reader in (*rest, *back):
+                printed = [reader.rows[number] for number in sorted(reader.rows)]
+                assert [text for text in printed if text.startswith("line ")] == lines_of(job)
+            assert max(behind(reader) for reader in rest) < patience()
+            for reader in back:
+                assert reader.wholes == 1, "what a reader knows is not told again"
+            injected(many)
+            alive = http.get(f"{server.API}/jobs").status_code
+            assert alive == 200
+            held = held or with_pool(census.of(pid))
+    finally:
+        flood.cancel(now=True)
+        flood.wait(60)
+    # Pages that went away are let go at once, what they looked at half a minute later.
+    census.settled(pid, held, memory=15)
+
+
+def with_pool(held):
+    """Return what a server may hold that has all the threads in which it reads."""
+    return dataclasses.replace(held, threads=max(held.threads, 3 + DistDLApp.thread_count.default_value))
+
+
+def lines_of(job):
+    return [line.text for line in job.logs() if line.rank == 0]
+
+
+@pytest.mark.fault("many", "all are listed to each reader; the server holds no more than before")
+def test_a_thousand_jobs_in_the_folder(served, injected):
+    pid, url, http = served
+    many = few_or_all(300, 1000)
+    ids = {finished.job(number).id for number in range(many)}
+    assert len(ids) == many
+
+    def total():
+        return http.get(f"{server.API}/jobs").json()["total"]
+
+    wait_for(lambda: total() == many, 60, "all jobs listed")
+    listing(url, many)
+    held = with_pool(census.of(pid))
+    for _ in range(few_or_all(10, 100)):
+        assert total() == many
+        listing(url, many)
+        injected()
+    census.settled(pid, held, memory=15)
+    assert {row.id for row in client.rows()} == ids
+    shutil.rmtree(JobStore().jobs)  # there is no process of any of them to look for
+
+
+def listing(url, many):
+    """Look as a page that has just been opened does."""
+    with server.asking(url) as page:
+        found = page.post(f"{server.API}/events", json={"jobs": True, "wait": 5}).json()["messages"]
+    [message] = [one for one in found if one["type"] == "jobs"]
+    assert (message["total"], len(message["rows"]), message["whole"]) == (many, many, True)
+
+
+@pytest.mark.fault("many", "one reader that never reads costs the server some megabytes at most, however long it stays")
+def test_a_reader_that_never_reads(served, injected):
+    pid, url, _http = served
+    flood = submit(floods, distributed_backend="plain")
+
+    async def watch():
+        reading = server.Reader(url, flood.id)
+        await reading.open()
+        looking = asyncio.create_task(reading.read(lambda _: False))
+        stuck = server.Reader(url, flood.id)
+        await stuck.open(room=4096)
+        begun = await until_lines(reading, 20_000)
+        await until_lines(reading, begun[0] + few_or_all(60_000, 600_000))
+        grown = census.of(pid).memory - begun[1]
+        looking.cancel()
+        await asyncio.gather(looking, return_exceptions=True)
+        reading.close()
+        stuck.close(rudely=True)
+        return grown
+
+    async def until_lines(reader, number):
+        until = time.monotonic() + 300
+        while not reader.rows or max(reader.rows) < number:
+            assert time.monotonic() < until
+            await asyncio.sleep(0.1)
+        return max(reader.rows), census.of(pid).memory
+
+    try:
+        grown = asyncio.run(watch())
+    finally:
+        flood.cancel(now=True)
+        flood.wait(60)
+    # The server keeps the newest 100,000 rows of a job that somebody looks at.
+    assert grown < 60
+    injected()
