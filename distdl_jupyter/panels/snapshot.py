@@ -256,15 +256,16 @@ def _earlier(view: JobView) -> list[str]:
     if not view.restarts:
         return []
     reason = view.restarts[-1].reason
-    return [_plain(f"{restarts_word(view)} after {reason}" if reason else restarts_word(view))]
+    return [_plain(f"{restarts_word(view)}. {reason}" if reason else restarts_word(view))]
 
 
 def _standing(view: JobView, taken: Stacks | None) -> list[str]:
     """Return that the job makes no progress, and where its ranks stood."""
-    said = [_plain(view.stall.text)] if view.stall is not None and not view.state.ended else []
+    if view.stall is not None and not view.state.ended:
+        return [_plain(view.stall.text)]
     if taken is not None and taken.says:
-        said.append(_plain(f"Stacks of {words.clock(taken.t)}: {taken.says}."))
-    return said
+        return [_plain(f"Stacks of {words.clock(taken.t)}: {taken.says}.")]
+    return []
 
 
 def _metric_lines(view: JobView, book: SeriesBook) -> list[str]:

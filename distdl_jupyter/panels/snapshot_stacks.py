@@ -50,7 +50,7 @@ def restarts(view: JobView, detail: Detail) -> Html:
     if not view.restarts:
         return Html("")
     shown = list(reversed(view.restarts))[:_RESTARTS]
-    last = span(f"color:{INK_2}", Html(" after "), text(shown[0].reason, detail.characters)) if shown[0].reason else ""
+    last = span(f"color:{INK_2}", Html(" "), text(shown[0].reason, detail.characters)) if shown[0].reason else ""
     head = join([span("font-weight:600", Html(restarts_word(view))), Html(last)])
     style = f"padding:0 12px 8px;font-size:12px;line-height:18px;background:{SURFACE}"
     if len(view.restarts) == 1:

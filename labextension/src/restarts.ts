@@ -15,7 +15,7 @@ export class Restarts {
       const last = restarts.at(-1);
       if (!last) return [];
       const word = h('b', { class: 'dd-nw' }, restarts.length <= most ? __('Restart %1 of %2', restarts.length, most) : __('Restart %1', restarts.length));
-      const why = h('span', { class: 'dd-sub dd-ell' }, last.reason ? __('after %1', last.reason) : '');
+      const why = h('span', { class: 'dd-sub dd-ell' }, last.reason);
       const rows = restarts.map(({ t, reason }, at) => h('li', {}, h('span', { class: 'dd-num dd-sub' }, clock(t)), h('b', { class: 'dd-num' }, String(at + 1)), h('span', {}, reason)));
       return [folded(h('span', { class: 'dd-row' }, word, why), '', h('ol', {}, ...rows))];
     });

@@ -49,7 +49,9 @@ export class StacksView {
     assign(root, { role: 'region', 'aria-label': __('Stacks of all ranks') });
     const title = h('h3', { class: 'dd-h3 dd-nw' }, __('Stacks'));
     root.append(h('div', { class: 'dd-part' }, title, this.#said, h('span', { class: 'dd-grow' }), this.#earlier, this.#again, this.#close), this.#body);
-    onClick(this.#again, () => this.#ask());
+    onClick(this.#again, () => {
+      if (!this.#asked) this.#ask();
+    });
     onClick(this.#close, () => this.close());
     this.#earlier.addEventListener('change', () => void this.#read(Number(this.#earlier.value)));
     root.addEventListener('keydown', (event) => {
@@ -135,7 +137,8 @@ export class StacksView {
     const shown = this.#shown;
     setText(this.#said, this.#asked ? __('Asking the ranks where they stand') : this.#problem || (shown ? taken(shown) : ''));
     this.#said.classList.toggle('dd-ink-err', !this.#asked && this.#problem !== '');
-    this.#again.disabled = this.#asked !== null;
+    // Not disabled, which would take the focus away.
+    assign(this.#again, { 'aria-disabled': this.#asked !== null && 'true' });
     show(this.#again, card.can_ask_stacks);
     this.#drawEarlier(card);
     fill(this.#body, JSON.stringify([shown?.number, shown?.t]), () => (shown ? this.#columns(shown) : []));

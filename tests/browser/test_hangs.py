@@ -1,0 +1,130 @@
+"""Training that hangs, fails and goes on, as a user sees it in JupyterLab: stalls, stacks, restarts, resumed jobs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Locator, expect
+
+from distdl_jupyter import client
+from distdl_jupyter.core.store import JobStore
+from tests.browser.conftest import PATIENCE, Book, Lab
+from tests.conftest import until_gone, wait_for
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+
+LOAD = """%load_ext distdl_jupyter
+import os
+os.environ["DISTDL_STALL_SECONDS"] = "5"
+"""
+#: Rank 1 leaves one all-reduce out and waits for something that never comes.
+STUCK = """%%distributed -p 2 -b torch --name stuck -o job
+import time, torch, torch.distributed as dist
+from distdl_jupyter import log
+dist.init_process_group("gloo")
+for step in range(1000):
+    log(step=step, loss=1 / (step + 1))
+    while dist.get_rank() == 1 and step == 20:
+        time.sleep(0.2)
+    dist.all_reduce(torch.ones(1))
+"""
+#: Writes down how far it is, fails once in the middle, and goes on from there the next time.
+STEPS = """
+import os, time
+from distdl_jupyter import checkpoint_dir, log
+kept = checkpoint_dir() / "step.txt"
+first = int(kept.read_text()) if kept.exists() else 0
+print("begins at step", first, flush=True)
+for step in range(first, 30):
+    log(step=step, loss=1 / (step + 1))
+    kept.write_text(str(step))
+    time.sleep(0.1)
+    if step == 12 and first == 0:
+        raise RuntimeError("the shard of step 12 is damaged")
+"""
+
+
+def output(book: Book, number: int) -> Locator:
+    return book.cell(number).locator(".jp-OutputArea")
+
+
+def both_groups(where: Locator) -> None:
+    """See the rank that differs first, with its line, and beside it the one that waits."""
+    columns = where.locator(".dd-stackcol")
+    expect(columns).to_have_count(2, timeout=PATIENCE * 1000)
+    expect(columns.nth(0)).to_contain_text("rank 1")
+    expect(columns.nth(0)).to_contain_text("differs")
+    expect(columns.nth(0)).to_contain_text("time.sleep(0.2)")
+    expect(columns.nth(1)).to_contain_text("rank 0")
+    expect(columns.nth(1)).to_contain_text("all_reduce")
+    expect(columns.nth(1)).to_contain_text("dist.all_reduce(torch.ones(1))")
+
+
+def test_a_stalled_job_says_who_differs_and_shows_both_stacks(desk: Callable[..., Book], lab: Lab) -> None:
+    book = desk([LOAD, STUCK, "from distdl_jupyter import panel\npanel(job)"], height=1300)
+    book.run_all()
+    cell = output(book, 1)
+    expect(cell.locator(".dd-stall")).to_contain_text("rank 1 stands in", timeout=PATIENCE * 1000)
+    cell.get_by_role("button", name="Show stacks").click()
+    both_groups(cell)
+    book.picture("stacks-cell")
+    cell.get_by_role("button", name="Take again").click()
+    expect(cell.locator(".dd-stacks select option")).to_have_count(2, timeout=PATIENCE * 1000)
+    book.page.keyboard.press("Escape")
+    expect(cell.locator(".dd-stackcol").first).to_be_hidden()
+
+    widget = output(book, 2)
+    widget.get_by_role("button", name="Show stacks").click(timeout=PATIENCE * 1000)
+    both_groups(widget)
+    book.picture("stacks-widget")
+
+    id_ = next(iter(JobStore(lab.home / "distdl").folders())).id
+    page = book.open_job(id_)
+    expect(page.locator("tr.dd-oddrow")).to_contain_text("differs from the others")
+    page.get_by_role("button", name="Show stacks").click()
+    both_groups(page)
+    line = page.locator(".dd-stackcol").nth(0).get_by_role("button", name=re.compile("line 7|line 8"))
+    expect(line.first).to_be_visible()
+    book.picture("stacks-page")
+    client.Job(JobStore(lab.home / "distdl").folder(id_)).cancel()
+    expect(page.locator(".dd-pill").first).to_have_text("Canceled", timeout=PATIENCE * 1000)
+    # What was taken is still to be read.
+    expect(page.locator(".dd-stackcol")).to_have_count(2)
+    assert not until_gone(id_)
+    assert not book.errors
+
+
+def test_a_failed_job_goes_on_from_its_checkpoint_with_a_button(desk: Callable[..., Book], lab: Lab) -> None:
+    book = desk([LOAD, f"%%distributed -p 1 --name shards{STEPS}"])
+    book.run_all()
+    cell = output(book, 1)
+    expect(cell.get_by_role("alert")).to_contain_text("RuntimeError", timeout=PATIENCE * 1000)
+    first = next(iter(JobStore(lab.home / "distdl").folders())).id
+    cell.get_by_role("button", name="Resume").click()
+    fresh = wait_for(
+        lambda: next((one for one in JobStore(lab.home / "distdl").folders() if one.id > first), None), what="a job"
+    )
+    page = book.page.locator(f"#distdl-job-{fresh.id}")
+    expect(page.locator(".dd-pill").first).to_have_text("Completed", timeout=PATIENCE * 1000)
+    expect(page.locator(".dd-log")).to_contain_text("begins at step 12")
+    book.picture("resumed")
+    page.get_by_role("button", name=first.rsplit("-", 1)[1]).click()
+    expect(book.page.locator(f"#distdl-job-{first}").locator(".dd-pill").first).to_have_text("Failed")
+    assert not book.errors
+
+
+def test_a_restart_is_shown_with_the_failure_before_it(desk: Callable[..., Book]) -> None:
+    book = desk([LOAD, f"%%distributed -p 1 --max-restarts 3 --name again{STEPS}"])
+    book.run_all()
+    cell = output(book, 1)
+    told = cell.locator(".dd-restarts")
+    expect(told).to_contain_text("Restart 1 of 3", timeout=PATIENCE * 1000)
+    expect(told).to_contain_text("the shard of step 12 is damaged")
+    expect(cell.locator(".dd-pill").first).to_have_text("Completed", timeout=PATIENCE * 1000)
+    expect(told).to_contain_text("Restart 1 of 3")
+    told.locator("summary").click()
+    expect(told.get_by_role("listitem")).to_have_count(1)
+    book.picture("restarted")
+    assert not book.errors
