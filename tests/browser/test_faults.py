@@ -77,8 +77,8 @@ class Story:
         )
 
     def kernels(self) -> list[psutil.Process]:
-        """The kernel processes of the server."""
-        return [one for one in self.lab.process.children() if "ipykernel_launcher" in " ".join(one.cmdline())]
+        """The living kernel processes of the server."""
+        return [one for one in self.lab.process.children() if "ipykernel_launcher" in " ".join(words_of(one))]
 
     def finish(self) -> None:
         """End the job and look at everything that shows it."""
@@ -101,6 +101,13 @@ class Story:
             "the command line"
         )
         assert not self.book.errors
+
+
+def words_of(process: psutil.Process) -> list[str]:
+    try:
+        return list(process.cmdline())
+    except psutil.Error:  # a zombie that its parent has not looked after yet
+        return []
 
 
 def printed(job: client.Job, rank: int) -> list[str]:

@@ -5,15 +5,20 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import time
 import types
 from pathlib import Path
 
 import psutil
 
 from distdl_jupyter import client
+from distdl_jupyter.clusters import processes
+from distdl_jupyter.core import locks
 
 #: Where a job can leave something outside of its folder.
 SHARED = ("/dev/shm/", "/tmp/")
+#: What else lies there: locks of ports that live on, folders of tests, maybe this checkout.
+_OTHERS = ("/distdl-ports-", "/pytest-", str(Path(__file__).parents[2]))
 #: Every backend of the package that needs neither TensorFlow nor Ray, with its number of ranks.
 BACKENDS = {"plain": 1, "torch": 2, "horovod-gloo": 2, "horovod-mpi": 2}
 
@@ -87,6 +92,26 @@ def guardians_of(supervisor):
     return []
 
 
+def kill_supervisor(job, *, guardian=False, also=()):
+    """Kill a job's supervisor, with its guardian and others at the same moment; return what files the job held.
+
+    In its first moments a process is about to become the guardian of a supervisor that is not there yet; so it is done
+    again until nobody holds the job's lock.
+    """
+    held = set()
+    until = time.monotonic() + 10.0
+    while True:
+        supervisor = found_supervisor_of(job)
+        held |= shared_files([supervisor.pid, *processes.marked(job.id)])
+        for process in (*(guardians_of(supervisor) if guardian else ()), supervisor, *also):
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        psutil.wait_procs([supervisor], 5.0)
+        if not locks.is_held(job.folder.lock):
+            return held
+        assert time.monotonic() < until, f"{job} has a supervisor that cannot be killed"
+
+
 def shared_files(pids):
     """Return the files outside of job folders that these processes have open or mapped."""
     found = set()
@@ -97,7 +122,7 @@ def shared_files(pids):
             for entry in Path(f"/proc/{pid}/fd").iterdir():
                 with contextlib.suppress(OSError):
                     found.add(os.readlink(entry))
-    return {path for path in found if path.startswith(SHARED) and "distdl-ports" not in path and "pytest-" not in path}
+    return {path for path in found if path.startswith(SHARED) and not any(one in path for one in _OTHERS)}
 
 
 def numbers(job, rank):

@@ -1,16 +1,13 @@
 """A supervisor that is killed at any moment, alone or with its guardian: the job is lost and nothing else is."""
 
-import contextlib
 import os
 import random
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from distdl_jupyter import JobFailed
-from distdl_jupyter.clusters import processes
 from distdl_jupyter.core.state import State
 from tests.conftest import until_gone, wait_for
 from tests.faults import jobs
@@ -29,17 +26,6 @@ def chance():
     seed = int(os.environ.get("DISTDL_TEST_SEED", random.randrange(2**32)))
     print(f"DISTDL_TEST_SEED={seed} repeats these moments")
     return random.Random(seed)
-
-
-def kill(job, *, guardian):
-    """Kill a job's supervisor, with its guardian at the same moment; return what files the job held."""
-    supervisor = jobs.found_supervisor_of(job)
-    guardians = jobs.guardians_of(supervisor) if guardian else []
-    held = jobs.shared_files([supervisor.pid, *processes.marked(job.id)])
-    for process in (*guardians, supervisor):
-        with contextlib.suppress(psutil.Error):
-            process.kill()
-    return held
 
 
 def is_lost(job, held, told):
@@ -66,7 +52,11 @@ def test_a_supervisor_killed_at_random_moments(chance, injected):
         moment = chance.uniform(*SPANS[turn % len(SPANS)])
         job = jobs.start(backend)
         time.sleep(moment)
-        is_lost(job, kill(job, guardian=guardian), f"{backend}, {moment:.4f} s after submit, guardian too: {guardian}")
+        is_lost(
+            job,
+            jobs.kill_supervisor(job, guardian=guardian),
+            f"{backend}, {moment:.4f} s after submit, guardian too: {guardian}",
+        )
         injected()
 
 
@@ -76,7 +66,7 @@ def test_a_supervisor_killed_at_random_moments(chance, injected):
 def test_a_supervisor_killed_in_the_middle_of_training(backend, guardian):
     job = jobs.start(backend)
     wait_for(lambda: all(jobs.numbers(job, rank) for rank in range(job.spec.process_count)), what="the training")
-    is_lost(job, kill(job, guardian=guardian), backend)
+    is_lost(job, jobs.kill_supervisor(job, guardian=guardian), backend)
 
 
 @pytest.mark.fault("supervisor", "a job goes on without its guardian and ends as ever")

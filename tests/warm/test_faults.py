@@ -1,6 +1,5 @@
 """A warm job's supervisor, killed at any moment, also together with its guardian and the template that forked them."""
 
-import contextlib
 import os
 import random
 import time
@@ -8,7 +7,6 @@ import time
 import psutil
 import pytest
 
-from distdl_jupyter.clusters import processes
 from distdl_jupyter.core.state import State
 from distdl_jupyter.warm import asking, place
 from tests.conftest import until_gone, wait_for
@@ -52,15 +50,5 @@ def test_a_supervisor_killed_at_random_moments(distdl_home, also, injected):
 
 
 def kill(job, also):
-    """Kill the supervisor and whom else; return the files that the job held outside of its folder."""
-    supervisor = jobs.found_supervisor_of(job)
-    victims = [supervisor]
-    if also != "alone":
-        victims = [*jobs.guardians_of(supervisor), supervisor]
-    if "template" in also:
-        victims.append(psutil.Process(asking.status(place.of())["pid"]))
-    held = jobs.shared_files([supervisor.pid, *processes.marked(job.id)])
-    for process in victims:
-        with contextlib.suppress(psutil.Error):
-            process.kill()
-    return held
+    template = psutil.Process(asking.status(place.of())["pid"])
+    return jobs.kill_supervisor(job, guardian="guardian" in also, also=(template,) if "template" in also else ())
