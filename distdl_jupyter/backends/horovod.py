@@ -166,7 +166,7 @@ def _mpi_plan(spec: JobSpec, placement: Placement, options: HorovodOptions) -> P
 
 
 def _mpirun_here(_spec: JobSpec, placement: Placement) -> Launcher:
-    return Launcher(mpirun.command(len(placement.ranks)), mpirun.first_exit)
+    return Launcher(mpirun.command(len(placement.ranks)), mpirun.first_exit, mpirun.HERE)
 
 
 def _mpirun_over_nodes(spec: JobSpec, placement: Placement) -> Launcher:

@@ -35,6 +35,8 @@ def _start(ranks: int) -> tuple[str, ...]:
     return ("mpirun", "--allow-run-as-root", "-np", str(ranks), "--bind-to", "none")
 
 
+#: Ranks of one machine share memory. Without this each of them listens on every interface besides (Open MPI 5.0).
+HERE = {"OMPI_MCA_btl": "^tcp"}
 #: Seconds. A rank that lost a peer on another node aborts at once and is then named as the first that ended; the
 #: delay lets the daemon report the one that really was.
 _ABORT_DELAY = 2

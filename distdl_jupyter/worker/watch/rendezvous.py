@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from distdl_jupyter.worker import channel
-from distdl_jupyter.worker.watch import store
+from distdl_jupyter.worker.watch import nearstore, store
 from distdl_jupyter.worker.watch.hooks import PostImport, guarded
 
 #: Set where the ranks of an elastic job run.
@@ -144,6 +144,7 @@ def _when_there_is_a_store(initialise: Callable[..., Any]) -> Callable[..., Any]
     @functools.wraps(initialise)
     def later(*args: Any, **kwargs: Any) -> Any:
         arguments = {**dict(zip(names, args, strict=False)), **kwargs}
+        guarded("before the ranks met", nearstore.stay_here)
         guarded("before the ranks met", store.await_listener, arguments)
         return initialise(*args, **kwargs)
 

@@ -1,0 +1,89 @@
+"""A job on this machine listens on the loopback interface only, and what is ours asks for the job's secret."""
+
+import contextlib
+import os
+import socket
+import sys
+import time
+
+import pytest
+
+from distdl_jupyter import client
+from distdl_jupyter.clusters import processes
+from distdl_jupyter.host import gathering
+from tests.conftest import wait_for
+from tests.security import listening
+
+pytestmark = [pytest.mark.timeout(600), pytest.mark.skipif(sys.platform != "linux", reason="/proc lists sockets")]
+PATIENCE = 300
+
+
+def _meet(backend, go):
+    if backend.startswith("horovod"):
+        import horovod.torch as hvd
+        import torch
+
+        hvd.init()
+        hvd.allreduce(torch.ones(1))
+    elif backend == "torch":
+        import torch
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        dist.all_reduce(torch.ones(1))
+    elif backend == "tensorflow":
+        import tensorflow as tf
+
+        tf.distribute.MultiWorkerMirroredStrategy()
+    elif backend == "ray":
+        import ray
+
+        ray.init()
+        assert ray.get(ray.remote(lambda: 1).remote()) == 1
+    print("met", flush=True)
+    while not os.path.exists(go):
+        time.sleep(0.05)
+    if backend == "torch":
+        dist.destroy_process_group()
+    return True
+
+
+#: Open MPI's own programs wait for their daemons on every interface, also where there are none (SECURITY.md).
+LAUNCHERS = ("mpirun", "prterun", "orterun")
+BACKENDS = [("plain", 1), ("torch", 2), ("horovod-gloo", 2), ("horovod-mpi", 2), ("tensorflow", 2), ("ray", 1)]
+
+
+@pytest.mark.parametrize(("backend", "count"), BACKENDS, ids=[name for name, _ in BACKENDS])
+def test_a_job_here_listens_on_the_loopback_only(distdl_home, tmp_path, backend, count):
+    go = tmp_path / "go"
+    job = client.submit(_meet, (backend, str(go)), process_count_per_node=count, distributed_backend=backend)
+    wait_for(
+        lambda: job.view().state.ended or sum("met" in str(line) for line in job.logs()) >= count,
+        PATIENCE, f"all ranks of {backend}",
+    )  # fmt: skip
+    pids = processes.marked(job.id)
+    found = listening.of_processes(pids)
+    launchers = listening.of_processes([pid for pid in pids if listening.program(pid) in LAUNCHERS])
+    go.touch()
+    assert all(job.results(PATIENCE)), "\n".join(map(str, job.logs()))
+    assert (backend == "plain") == (not found), "a backend of several processes meets over TCP"
+    away = {where for where in found if not where[0].startswith("127.") and where[0] not in ("::1", "::ffff:127.0.0.1")}
+    if backend == "tensorflow":
+        assert len(away) == count, "its workers' servers, which cannot be bound to an address (SECURITY.md)"
+    else:
+        assert away <= launchers, f"{backend} listens on {sorted(found)}"
+
+
+def test_the_meeting_of_nodes_tells_nothing_to_who_does_not_know_the_nonce():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    host = gathering.Host(port, "the-nonce", 1)
+    host.tell(gathering.Meeting("127.0.0.1", "127.0.0.0/8", (1, 2)))
+    for said in (b"guessed\n", b"\n", b"GET / HTTP/1.1\n", b"the-nonc\n", b"x" * 500):
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as stranger:
+            stranger.sendall(said)
+            stranger.shutdown(socket.SHUT_WR)
+            with contextlib.suppress(ConnectionResetError):
+                assert stranger.recv(1000) == b""
+    assert gathering.join("127.0.0.1", port, "the-nonce", bool, 10.0).ports == (1, 2)
