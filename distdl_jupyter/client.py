@@ -90,8 +90,12 @@ class Job:
         return self
 
     def result(self, timeout: float | None = None) -> Any:
-        """Wait for the end and return rank 0's value. Raises JobFailed, TimeoutError."""
-        return self.results(timeout)[0]
+        """Wait for the end and return rank 0's value. Raises JobFailed, TimeoutError.
+
+        Of an elastic job whose rank 0 had no process at the end it is that of the first rank that had one.
+        """
+        values = self.results(timeout)
+        return values[next((rank.rank for rank in self.view().ranks if rank.ok), 0)]
 
     def results(self, timeout: float | None = None) -> list[Any]:
         """Wait for the end and return every rank's value in order of rank. Raises JobFailed, TimeoutError."""
