@@ -295,9 +295,11 @@ def submit(
 
     ``options`` are ``node_count`` (1), ``process_count_per_node`` (1, or "auto": one per GPU), ``distributed_backend``
     (None: torch for several processes, else plain), ``compute_target`` ("local"), ``name``, ``environment_variables``,
-    ``max_run_duration_seconds``, ``vm_size``, ``use_gpu``, ``max_log_bytes``, ``stop_grace_seconds``, ``data``
-    (names and places of what is brought to every node, see ``data_path``), ``outputs`` (a place in Blob), the options
-    of the backend and cluster, and every alias of them (core.names).
+    ``max_run_duration_seconds``, ``hang_timeout_seconds``, ``max_restarts`` (0) and ``min_node_count`` (how often ranks
+    that failed begin again, see ``checkpoint_dir``, and with how few nodes), ``vm_size``, ``use_gpu``,
+    ``max_log_bytes``, ``stop_grace_seconds``, ``data`` (names and places of what is brought to every node, see
+    ``data_path``), ``outputs`` (a place in Blob), the options of the backend and cluster, and every alias of them
+    (core.names).
 
     Raises InvalidSpec, PluginUnavailable and DiskRefused before anything is started.
     """

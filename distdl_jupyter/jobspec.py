@@ -117,9 +117,19 @@ def build(draft: Draft, options: Mapping[str, Any], *, id_: str) -> tuple[JobSpe
         versions=_versions(),
         created=time.time(),
     )
+    _refuse_missing_shards(spec)
     dry_run(spec, cluster, cluster_options, backend, backend_options)
     known = Redactor.of(os.environ, {**secret, **redact.hidden(spec.script_arguments, draft.true_arguments)})
     return redact.spec(_with_findings(spec, draft), known), secret
+
+
+def _refuse_missing_shards(spec: JobSpec) -> None:
+    sharded = next((one for one in spec.data if one.shard), None)
+    if sharded is not None and (spec.min_node_count or spec.node_count) < spec.node_count:
+        raise InvalidSpec(
+            f"{sharded.name} is dealt out to {spec.node_count} nodes, so without one of them a part of it is missing.",
+            field="min_node_count", hint="Leave min_node_count out, or ?shard.",
+        )  # fmt: skip
 
 
 def dry_run(spec: JobSpec, cluster: Any, cluster_options: Any, backend: Any, backend_options: Any) -> None:

@@ -167,6 +167,7 @@ class LocalRun(Run):
                 service.stdin.close()
             service.kill()  # it has nothing to save, and nobody waits for its end gladly
             service.wait()
+            processes.spared.discard(service.pid)  # the next process of this number may be a rank's
         for stream in self._streams:
             with contextlib.suppress(OSError):
                 os.close(stream.fd)

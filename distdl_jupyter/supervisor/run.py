@@ -119,7 +119,7 @@ class Supervisor:
     def _restart(self) -> None:
         """Tell of a restart, clear what the last attempt left, and wait a little. Raises Canceled."""
         ledger, view = self._ledger, self._ledger.view
-        failure = view.failure
+        failure = None if self._reason else view.failure
         reason = self._why_ended()
         self._stopped_by, self._reason = "", ""
         self._beginning.gone = restarting.lost_nodes(view)
