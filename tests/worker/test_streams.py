@@ -152,6 +152,71 @@ def test_text_without_a_line_s_end_arrives_while_the_code_goes_on(folder, pipes)
     ranks.end(process)
 
 
+RESTS = """
+import os, sys, time
+from distdl_jupyter.worker import streams
+streams.LOOKS, streams.REST = 2, 600
+
+def rest():
+    while "write" not in vars(streams._own[0]):
+        time.sleep(0.05)
+"""
+
+
+def test_text_without_a_line_s_end_wakes_the_resting_thread(folder, pipes):
+    path, opened = pipes
+    code = RESTS + "for n in range(3):\n    rest()\n    print(f'part {n}', end='')\ntime.sleep(600)"
+    process = ranks.start(folder.cell(code), DISTDL_PIPES=str(path))
+    for number in range(3):
+        until_said(opened["rank-0.out"], f"part {number}".encode())
+    os.close(opened.pop("alive"))
+    assert process.wait(timeout=60) == -signal.SIGTERM, "the lifeline wakes it too"
+    ranks.end(process)
+
+
+def test_what_code_puts_in_the_place_of_write_stays_there(folder):
+    code = (
+        RESTS
+        + """
+stream, heard = streams._own[0], []
+rest()
+before = stream.write
+def mine(text):
+    heard.append(text)
+    return before(text)
+stream.write = mine
+print("one", file=stream)
+time.sleep(1)
+print("two", file=stream)
+assert stream.write is mine and heard == ["one", "\\n", "two", "\\n"], heard
+"""
+    )
+    ended = ranks.run(folder.cell(code))
+    assert (ended.code, ended.out) == (0, "one\ntwo\n")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads are counted in /proc")
+def test_an_idle_rank_wakes_no_more_than_it_must(folder):
+    code = """
+import os, time
+from pathlib import Path
+
+def wakes():
+    found = 0
+    for task in Path("/proc/self/task").iterdir():
+        if int(task.name) != os.getpid():
+            lines = (task / "status").read_text().splitlines()
+            found += sum(int(line.split()[1]) for line in lines if line.startswith("voluntary"))
+    return found
+
+time.sleep(4)
+before = wakes()
+time.sleep(6)
+print(wakes() - before)
+"""
+    assert int(ranks.run(folder.cell(code)).out) < 25
+
+
 def test_a_forked_child_does_not_repeat_what_was_not_flushed(folder):
     code = """
 import os
