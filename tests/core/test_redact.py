@@ -1,6 +1,7 @@
 """Secrets by value and by form become •••; what only looks alike stays."""
 
 import base64
+import re
 import time
 import urllib.parse
 
@@ -201,3 +202,34 @@ def test_no_text_takes_long(pile):
     begun = time.process_time()
     text(pile * (200_000 // len(pile)))
     assert time.process_time() - begun < 20.0
+
+
+def test_a_flood_of_lines_that_repeat_hides_no_secret():
+    """What was seen clean is not searched again; a line is known by itself with each digit as zero."""
+    value = "qu1te-long-s3cret"
+    redactor = Redactor([value, "two lines\nof mine"])
+    for turn in range(60):
+        lines = [f"epoch {turn} step {n} loss=0.{n:05d} token=5" for n in range(100)]
+        assert redactor.text("\n".join(lines)) == "\n".join(lines)
+        for planted in (value, "token=abc1defg2hij", "qu9te", "hf_abcdefghijABCDEFGHIJ1234", "two lines\nof mine"):
+            changed = [*lines[:50], f"epoch {turn} {planted} here", *lines[50:]]
+            shown = redactor.text("\n".join(changed))
+            if planted == "qu9te":
+                assert shown == "\n".join(changed)
+            else:
+                assert planted.removeprefix("token=") not in shown
+                assert MASK in shown
+    key = "\n".join([*lines, "-----BEGIN PRIVATE KEY-----", "abcdefgh", "-----END PRIVATE KEY-----"])
+    assert "abcdefgh" not in redactor.text(key)
+    assert redactor.text("\n".join([*lines, "-----BEGIN PRIVATE KEY-----"])).startswith("epoch")
+    assert "abcdefgh" not in redactor.text(key), "a begin alone was seen before"
+
+
+def test_forms_name_no_digit():
+    """Else a line could not be known clean from another one with other digits."""
+    from distdl_jupyter.worker import secretforms
+
+    for forms in secretforms._FORMS.values():
+        for word, form, _ in forms:
+            bare = re.sub(r"\{\d+,?\d*\}|0-9|\\d", "", form)
+            assert not re.search(r"\d", word + bare), form
