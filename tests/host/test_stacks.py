@@ -51,7 +51,7 @@ def test_a_process_answers_as_often_as_it_is_asked(rank, tmp_path):
 
 
 def test_the_whole_answer_of_many_threads_is_awaited(rank, tmp_path):
-    rank("import threading; [threading.Thread(target=time.sleep, args=(600,), daemon=True).start() for _ in range(60)]; "
+    rank("import threading as t; [t.Thread(target=time.sleep, args=(600,), daemon=True).start() for _ in range(60)]; "
          "(folder / 'ready').touch(); time.sleep(600)")  # fmt: skip
     wait_for((tmp_path / "ready").exists, 30)
     answer = stacks.gather(tmp_path, [3])[3]

@@ -137,6 +137,18 @@ def test_clusters_are_listed_and_checked(kernel):
     assert wrong.startswith("ClusterNotFound: No cluster is named 'nowhere'.")
 
 
+def test_where_ranks_stand_is_shown_also_when_the_job_has_ended(kernel):
+    kernel.ok(f"%%distributed -p 2 -b torch --no-panel -o job\n{SLOW}time.sleep(300)")
+    wait_for(running)
+    shown = wait_for(lambda: (found := kernel.ok("%dist_stacks").value) and "300" in found["text/plain"] and found)
+    assert "stand in In [2], line 4" in shown["text/plain"] or "Cell [2] in quickstart.ipynb, line 4" in shown["text/plain"]
+    assert "time.sleep(300)" in shown["text/html"]
+    kernel.ok("%dist_cancel --now")
+    wait_for(lambda: jobs()[0].state.ended)
+    assert "time.sleep(300)" in kernel.ok("%dist_stacks --kept").value["text/plain"]
+    assert "no stacks 99 are kept" in kernel.run("%dist_stacks --kept 99").error
+
+
 def test_line_magics(kernel):
     assert "No jobs yet" in kernel.ok("%dist_jobs").value["text/plain"]
     assert kernel.run("%dist_logs").error.startswith("JobNotFound: There are no jobs yet.")
