@@ -274,3 +274,17 @@ def test_ports_of_an_elastic_job():
     files = [path for path in Path(job.folder.path).rglob("*") if path.is_file()]
     assert files
     assert not any(secret.encode() in path.read_bytes() for path in files)
+
+
+@pytest.mark.fault("rank", "hvd.elastic.run in an ordinary job: named with its signal, the others ended within 5 s")
+def test_a_rank_of_elastic_code_in_an_ordinary_job_that_is_killed():
+    job = jobs.start("horovod-gloo", train, (10_000,), process_count_per_node=2)
+    until_step(job, 3)
+    os.kill(job.view().ranks[1].pid, signal.SIGKILL)
+    with pytest.raises(JobFailed) as caught:
+        job.result(timeout=60)
+    assert "Rank 1 of 2 failed first: ended by SIGKILL" in str(caught.value)
+    view = job.view()
+    assert max(rank.ended for rank in view.ranks) - view.failure.when < 5.0
+    assert any(finding["code"] == "not-elastic-job" for finding in job.spec.findings)
+    assert not until_gone(job.id, 2.0)
