@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import registry
 from distdl_jupyter.core.errors import InvalidSpec, JobNotFound
+from distdl_jupyter.core.names import ALIASES, override
 from distdl_jupyter.core.words import plural, size
 
 if TYPE_CHECKING:
@@ -136,7 +137,8 @@ def _changed(
     if "node_count" in new and isinstance(new["node_count"], int) and earlier.min_node_count is not None:
         kept["min_node_count"] = min(earlier.min_node_count, new["node_count"])
     secrets = _secrets(earlier, variables)
-    wanted = {**kept, **new, "environment_variables": {**variables, **secrets}}
+    later = {name: value for name, value in options.items() if ALIASES.get(name, name) != "environment_variables"}
+    wanted = override(kept, later) | {"environment_variables": {**variables, **secrets}}
     spec, secrets = jobspec.build(_draft(folder, earlier), wanted, id_=id_)
     if not {"vm_size", "price_per_hour", "compute_target"} & new.keys():
         spec = dataclasses.replace(

@@ -1,0 +1,101 @@
+"""What a resumed job takes over from the earlier one, what the caller may change, and what is refused."""
+
+import pytest
+
+from distdl_jupyter import submit
+from distdl_jupyter.core.errors import InvalidSpec, JobStillRunning
+from distdl_jupyter.core.state import State
+from tests.conftest import wait_for
+from tests.faults.jobs import as_of_a_notebook
+
+pytestmark = pytest.mark.timeout(200)
+
+
+def counts(word):
+    import os
+
+    import distdl_jupyter
+
+    path = distdl_jupyter.checkpoint_dir() / f"{os.environ['DISTDL_RANK']}.txt"
+    path.write_text((path.read_text() if path.exists() else "") + word)
+    names = ("API_TOKEN", "PLAIN", "DISTDL_WORLD_SIZE")
+    return path.read_text(), [os.environ.get(name) for name in names]
+
+
+@pytest.fixture
+def job():
+    variables = {"API_TOKEN": "s3cret-word", "PLAIN": "first"}
+    job = submit(as_of_a_notebook(counts), ["x"], environment_variables=variables, stop_grace_seconds=1.5,
+                 distributed_backend="plain", name="earlier").wait(60)  # fmt: skip
+    assert job.result() == ("x", ["s3cret-word", "first", "1"])
+    return job
+
+
+def test_secrets_are_asked_for_again(job, monkeypatch):
+    with pytest.raises(InvalidSpec, match="API_TOKEN was given to job"):
+        job.resume()
+    given = job.resume(env={"API_TOKEN": "other-word"}).wait(60)
+    assert given.result() == ("xx", ["other-word", "first", "1"])
+    assert "other-word" not in given.folder.spec_file.read_text()
+    monkeypatch.setenv("API_TOKEN", "third-word")
+    assert job.resume().result(60) == ("xx", ["third-word", "first", "1"])
+
+
+def test_options_replace_those_of_before_and_all_others_stay(job, monkeypatch):
+    monkeypatch.setenv("API_TOKEN", "s3cret-word")
+    new = job.resume(np=2, backend="torch-gloo", environment_variables={"PLAIN": "second"}, max_restarts=3).wait(120)
+    assert [value[1] for value in new.results()] == [["s3cret-word", "second", "2"]] * 2
+    assert [value[0] for value in new.results()] == ["xx", "x"]
+    spec = new.spec
+    assert (spec.name, spec.stop_grace_seconds, spec.max_restarts, spec.resumed_from) == ("earlier", 1.5, 3, job.id)
+    assert spec.secret_variables == ("API_TOKEN",)
+    # A chain of jobs, each from the last one's checkpoints.
+    last = new.resume().wait(120)
+    assert [value[0] for value in last.results()] == ["xxx", "xx"]
+    assert last.spec.resumed_from == new.id
+    again = last.rerun().wait(120)
+    assert [value[0] for value in again.results()] == ["x", "x"]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"node_count": 0}, "whole number from 1"),
+        ({"max_restarts": -1}, "max_restarts"),
+        ({"nodes": 2}, "is no option"),
+        ({"compute_target": "nowhere"}, "nowhere"),
+        ({"process_count_per_node": 2}, "runs one process"),
+    ],
+)
+def test_options_that_are_wrong_are_refused_before_anything_is_made(job, monkeypatch, distdl_home, options, says):
+    monkeypatch.setenv("API_TOKEN", "s3cret-word")
+    with pytest.raises(InvalidSpec, match=says):
+        job.resume(**options)
+    assert len(list((distdl_home / "jobs").iterdir())) == 1
+
+
+def test_a_job_that_lives_is_not_resumed():
+    job = submit(_sleeps, [600], distributed_backend="plain")
+    wait_for(lambda: job.state is State.RUNNING)
+    with pytest.raises(JobStillRunning):
+        job.resume()
+    job.cancel(now=True)
+    job.wait(60)
+
+
+def test_outside_of_a_job_checkpoints_are_beside_the_notebook(tmp_path, monkeypatch):
+    from distdl_jupyter import checkpoint_dir
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DISTDL_JOB_DIR", raising=False)
+    assert checkpoint_dir() == tmp_path / "checkpoints"
+    assert checkpoint_dir().is_dir()
+
+
+def _sleeps(seconds):
+    import time
+
+    time.sleep(seconds)
+
+
+_sleeps = as_of_a_notebook(_sleeps)
