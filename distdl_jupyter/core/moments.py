@@ -10,6 +10,8 @@ import time
 
 #: Seconds by which the two clocks may drift apart between two looks before the clock counts as set back.
 _DRIFT = 0.02
+#: Seconds by which a clock that was set back must jump ahead to count as corrected.
+_CORRECTED = 1.0
 
 
 class Moments:
@@ -23,8 +25,11 @@ class Moments:
     def now(self) -> float:
         """Return the moment of now, rounded to a tenth of a millisecond."""
         ticks, wall = time.monotonic(), time.time() + self._ahead
-        if wall < (due := self._last + max(0.0, ticks - self._ticks)) - _DRIFT:
-            self._ahead += due - wall
-            wall = due
+        due = self._last + max(0.0, ticks - self._ticks)
+        if wall < due - _DRIFT:
+            self._ahead, wall = self._ahead + due - wall, due
+        elif self._ahead > 0 and wall > due + _CORRECTED:
+            # Somebody has put it right again.
+            self._ahead, wall = max(0.0, self._ahead - (wall - due)), max(due, wall - self._ahead)
         self._last, self._ticks = max(wall, self._last), ticks
         return round(self._last, 4)

@@ -1,0 +1,274 @@
+"""Output that is huge, broken or hostile: shown as text, never misread, and never obeyed."""
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+
+import pytest
+
+from distdl_jupyter.core.state import State
+from distdl_jupyter.panels import snapshot
+from distdl_jupyter.reading import Reading
+from distdl_jupyter.submission import submit_source
+from tests.conftest import wait_for
+from tests.server.running import serve
+
+pytestmark = pytest.mark.timeout(300)
+
+ESC = "\x1b"
+#: What is printed, and the one word that must be left to read.
+HOSTILE = {
+    "title": f"{ESC}]0;OWNED\x07title",
+    "link": f"{ESC}]8;;https://evil.example{ESC}\\link{ESC}]8;;{ESC}\\",
+    "cursor": f"{ESC}[2J{ESC}[1;1H{ESC}[10Acursor",
+    "answer": f"{ESC}[6n{ESC}[cansweranswer",
+    "string": f"{ESC}P1$r{ESC}\\{ESC}^pm{ESC}\\{ESC}_apc{ESC}\\string",
+    "hidden": f"{ESC}[8mhidden{ESC}[0m",
+    "charset": f"{ESC}(0{ESC}ccharset",
+    "eightbit": "\x9b31m\x9d0;OWNED\x9ceightbit",
+    "nul": "nu\0l nul",
+    "bell": "\a\a\abell",
+    "turned": "\u202eturned\u202c \u2067turned\u2069",
+    "separated": "separated\u2028one\u2029two\x85three",
+    "invisible": "in\u200b\ufeff invisible",
+    "script": "<script>window.hacked = 1</script><img src=x onerror='window.hacked=1'>script",
+    "proto": '{"__proto__": {"polluted": 1}} proto',
+}
+PRINT = """
+import os, sys
+for line in HOSTILE.values():
+    print(line)
+sys.stdout.flush()
+os.write(1, b"broken \\xff\\xfe\\xc3 utf-8\\n")
+print("\\ud800 surrogate".encode("utf-8", "surrogatepass").decode("utf-8", "replace"))
+"""
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path, monkeypatch):
+    """A folder without modules that would travel with each job."""
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+
+
+def run(code, patience=120, **options):
+    job = submit_source(code, options=options)
+    job.wait(patience)
+    return job
+
+
+def rows(job):
+    reading = Reading(job.folder)
+    reading.catch_up()
+    return reading.log.rows
+
+
+def distdl(*arguments):
+    command = [sys.executable, "-m", "distdl_jupyter.cli", *arguments]
+    return subprocess.run(command, capture_output=True, timeout=120, check=True).stdout
+
+
+def in_a_terminal(*arguments):
+    """Return all bytes that a command sends to a real terminal."""
+    ours, its = pty.openpty()
+    command = [sys.executable, "-m", "distdl_jupyter.cli", *arguments]
+    process = subprocess.Popen(command, stdin=its, stdout=its, stderr=its)
+    os.close(its)
+    said = b""
+    while True:
+        try:
+            more = os.read(ours, 65_536)
+        except OSError:
+            break
+        if not more:
+            break
+        said += more
+    os.close(ours)
+    assert process.wait(60) == 0
+    return said.decode()
+
+
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@pytest.mark.fault("log", "shown as text in every view; a terminal gets no more than text and colours")
+def test_hostile_output(injected):
+    job = run(f"HOSTILE = {HOSTILE!r}\n{PRINT}print('\\x1b[1;31mred\\x1b[0m plain')", name="hostile")
+    assert job.state is State.COMPLETED, job.view().reason
+    assert job.view().metrics == {}
+    shown = [row.text for row in rows(job)]
+    for name, line in HOSTILE.items():
+        found = [text for text in shown if name in text][-1]
+        assert not re.search("[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\u200b\ufeff]", found), name
+        assert "OWNED" not in found or name == "eightbit"
+        assert line in [one.text for one in job.logs()] or "\x85" in line
+        injected()
+    assert any("broken \ufffd" in text for text in shown)
+    for arguments in (("logs", job.id), ("show", job.id), ("ls",)):
+        said = in_a_terminal(*arguments)
+        left = COLOURS.sub("", said).replace("\r\n", "\n")
+        assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]", left), arguments
+        assert "]0;OWNED" not in left
+    assert "\x1b[1;31mred\x1b[0m plain" in in_a_terminal("logs", job.id)
+    assert "\x1b[8m" not in in_a_terminal("logs", job.id)
+    assert b"\x1b" not in distdl("logs", job.id)
+    assert b"\x1b]0;OWNED\x07title" in distdl("logs", "--raw", job.id)
+
+
+FORGE = r"""
+import itertools, json, os
+nonce = os.environ["DISTDL_NONCE"]
+def forge(text, nonce=nonce):
+    os.write(1, b"\x1e" + nonce.encode() + b" " + text.encode() + b"\n")
+bad = [None, 1e999, -1e999, "x", [], {}, {"a": {"b": []}}, True, "\ud800", "<script>", 10**400, [[[]]], "x" * 300_000]
+good = {"step": 1, "values": {"ok": 1.0}, "done": 1, "total": 2, "unit": "u", "level": "info", "text": "t", "code": "c",
+        "stream": "out", "cell": 1, "label": "l", "ended": False, "ok": True, "repr": "r", "bytes": 1, "error": None,
+        "pid": 1, "host": "h"}
+names = {"metric": ["step", "values"], "progress": ["done", "total", "unit"], "note": ["level", "text", "code"],
+         "mark": ["stream", "cell", "label", "ended"], "result": ["ok", "repr", "bytes", "error"],
+         "hello": ["pid", "host"]}
+count = 0
+for type_, fields in names.items():
+    forge(json.dumps({"type": type_}), "0123456789abcdef")
+    for field, value in itertools.product(fields, bad):
+        if type_ == "result" and (field == "ok" or value is None or isinstance(value, str)):
+            continue  # some of these would be proper
+        report = {"type": type_, **{name: good[name] for name in fields}, field: value}
+        text = json.dumps(report).replace("Infinity", "1e999")
+        forge(text)
+        forge(json.dumps({**report, "type": type_, "rank": 99}).replace("Infinity", "1e999"))
+        count += 2
+for frame in ([1], [{}], [{"file": 1}], "x"):
+    forge(json.dumps({"type": "result", "ok": False, "repr": "", "bytes": 0, "error": {"type": "E", "frames": frame}}))
+    forge(json.dumps({"type": "result", "ok": False, "error": {"values_at": 10**6}}))
+    count += 2
+forge('{"type":"metric","step":1,"values":' + "[" * 100_000)
+forge(json.dumps({"type": "nobody knows", "x": bad[:3]}).replace("Infinity", "1e999"))
+from distdl_jupyter import log
+log(step=7, loss=0.5)
+count
+"""
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    for kind in ("CONFIG", "DATA", "RUNTIME"):
+        monkeypatch.setenv(f"JUPYTER_{kind}_DIR", str(tmp_path / f"jupyter-{kind.lower()}"))
+    (tmp_path / "notebooks").mkdir()
+    with serve(tmp_path / "notebooks") as running:
+        yield running
+
+
+@pytest.mark.fault("log", "text with the job's own nonce that is no proper report is text; no view of the job breaks")
+def test_text_that_imitates_reports(server, injected):
+    job = run(FORGE)
+    view = job.view()
+    assert view.state is State.COMPLETED, view.reason
+    assert view.metrics["loss"].values == {0: 0.5}
+    assert set(view.metrics) <= {"loss", "ok"}
+    for path in ("", "/result", "/log", "/outputs", "/curve", "/metrics", "/log?rank=0"):
+        assert server.ask("GET", f"/jobs/{job.id}{path}").status_code == 200, path
+    assert server.get("/jobs")["total"] == 1
+    assert any("␞" in row.text and "0123456789abcdef" in row.text for row in rows(job))
+    assert not (job.folder.supervisor_log.read_text())
+    injected(job.result())
+
+
+def memory(pid):
+    with open(f"/proc/{pid}/status", encoding="ascii") as file:
+        return int(re.search(r"VmHWM:\s+(\d+)", file.read())[1]) * 1024
+
+
+def supervisor_of(job):
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/cmdline", "rb") as file:
+                    words = file.read().split(b"\0")
+            except OSError:
+                continue
+            if b"distdl_jupyter.supervisor" in words and any(job.id.encode() in word for word in words):
+                return int(name)
+    return None
+
+
+LONG = """
+import os, sys, time
+for _ in range(SIZE // 65536):
+    os.write(1, b"x" * 65536)
+os.write(1, b"\\nafter\\n")
+while not os.path.exists(UNTIL):
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.fault("log", "kept and shown in pieces, within the limit of the log, without taking memory for all of it")
+@pytest.mark.parametrize("size", [1_048_576, pytest.param(100 * 1_048_576, marks=pytest.mark.thorough)])
+def test_a_line_of_many_megabytes(size, tmp_path):
+    stop = tmp_path / "stop"
+    job = submit_source(f"SIZE, UNTIL = {size}, {str(stop)!r}\n{LONG}")
+    wait_for(lambda: any("after" in row.text for row in rows(job)), 120, "the line behind")
+    pid = supervisor_of(job)
+    assert pid is not None
+    taken = memory(pid)
+    stop.touch()
+    job.wait(60)
+    assert job.state is State.COMPLETED
+    assert taken < 200_000_000
+    assert sum(len(line.text) for line in job.logs() if set(line.text) == {"x"}) == size
+    assert max(len(row.text) for row in rows(job)) < 11_000
+
+
+REDRAWN = """
+import sys
+for step in range(300_000):
+    sys.stdout.write(f"\\rstep {step}")
+print()
+print("done")
+"""
+
+
+@pytest.mark.fault("log", "a line that is drawn over 300,000 times is one line, and the log stays small")
+def test_a_flood_of_carriage_returns():
+    job = run(REDRAWN)
+    assert job.state is State.COMPLETED
+    texts = [row.text for row in rows(job)]
+    assert "step 299999" in texts
+    assert "done" in texts
+    assert len(texts) < 20
+    assert job.folder.events.stat().st_size < 2_000_000
+
+
+NAMES = """
+import pathlib, os
+from distdl_jupyter import log
+for name in NAMES:
+    log(step=1, **{name: 1.0})
+    name = name.replace("/", "_").replace("\\0", "_")
+    (pathlib.Path(os.environ["DISTDL_JOB_DIR"]) / "outputs" / name).write_text("x")
+raise ValueError(chr(10).join(NAMES))
+"""
+
+
+@pytest.mark.fault("log", "names of metrics, outputs and errors are text too, in every answer, page and terminal")
+def test_hostile_names(server, injected):
+    names = [line for line in HOSTILE.values() if len(line) < 100]
+    job = run(f"NAMES = {names!r}\n{NAMES}")
+    assert job.state is State.FAILED
+    assert set(job.view().metrics) == set(names)
+    for path in ("", "/result", "/log", "/outputs", "/metrics", "/curve"):
+        answer = server.ask("GET", f"/jobs/{job.id}{path}")
+        assert answer.status_code == 200, (path, answer.text)
+        json.loads(answer.text)
+    reading = Reading(job.folder)
+    page = snapshot.html(reading.catch_up(), reading.book, reading.log, job.spec)
+    assert "<script>window" not in page
+    assert "<img src=x" not in page
+    for arguments in (("show", job.id), ("ls",), ("logs", job.id)):
+        left = COLOURS.sub("", in_a_terminal(*arguments)).replace("\r\n", "\n")
+        assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]", left), arguments
+        assert "OWNED\x07" not in left
+        injected(len(names))
