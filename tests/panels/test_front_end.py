@@ -21,7 +21,7 @@ HERE = Path(__file__).parents[2] / "labextension"
 
 
 class Node:
-    """A Node process that evaluates JavaScript with `words`, `log`, `LogSearch`, `looksSecret` of the bundled modules."""
+    """A Node process that evaluates JavaScript with `words`, `log`, `LogSearch` and `looksSecret` of the page."""
 
     def __init__(self, folder):
         for name in ("words", "logstore", "logsearch", "secretnames"):
