@@ -211,6 +211,10 @@ class Run(ABC):
         """Return the processes that ended since the last call without their ranks having ended for good."""
         return ()
 
+    def gave_up(self) -> str:
+        """Return why the run itself has ended the job for good, one sentence; "" when it has not."""
+        return ""
+
     @abstractmethod
     def alive(self) -> Sequence[object]:
         """Return all processes of the job that live, descendants included; empty when all are gone.

@@ -32,6 +32,7 @@ class ElasticRun(LauncherRun):
         self._exits: list[Exit] = []
         self._gone: list[Gone] = []
         self._remarks: list[Remark] = []
+        self._gave_up = ""
 
     def _interrupt(self) -> None:
         # The launcher first: it would take the ends of its ranks for failures.
@@ -65,6 +66,10 @@ class ElasticRun(LauncherRun):
         found, self._gone = self._gone, []
         return found
 
+    def gave_up(self) -> str:
+        """Return why the launcher has ended the job although no rank had failed."""
+        return self._gave_up
+
     def remarks(self) -> list[Remark]:
         """Return what the launcher told the user."""
         found, self._remarks = self._remarks, []
@@ -82,6 +87,9 @@ class ElasticRun(LauncherRun):
         kind = said["type"]
         if kind == "note":
             self._remarks.append(Remark(said["level"], said["text"], said["code"]))
+            return
+        if kind == "gave-up":
+            self._gave_up = said["text"]
             return
         exit_ = Exit(said["rank"], said["code"], said["signal"], said["evidence"] or self._evidence(said["signal"]))
         if kind == "ended":

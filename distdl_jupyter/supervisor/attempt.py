@@ -73,7 +73,8 @@ class Attempt:
         self._living = {rank.rank for rank in ledger.view.ranks if rank.status != "ended"}
         self._all_greeted_at: float | None = None
         self._stopper: stopping.Stopper | None = None
-        #: Why it was stopped: user, time, hang, failure, or "" while it was not; and a sentence for it.
+        #: Why it was stopped: user, time (and whatever else ends a job for good), hang, failure, or "" while it was
+        #: not; and a sentence for it.
         self.stopped_by = ""
         self.reason = ""
 
@@ -99,6 +100,8 @@ class Attempt:
             self._notice_failure()
             self._tick_stopper()
             self._ledger.tick()
+        if (why := run.gave_up()) and self.stopped_by in ("", "failure"):
+            self.stopped_by, self.reason = "time", why
 
     def _let_go(self) -> None:
         """Write down which processes ended while the job goes on; one that is replaced is a restart of its rank."""

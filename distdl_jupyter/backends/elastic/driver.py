@@ -162,7 +162,7 @@ class Driver:
         """End the job as failed. With a sentence: it is lost for want of the ``missing`` ranks."""
         self._giving_up = True
         if text:
-            self._words.note("error", text, "elastic-ended")
+            self._words.gave_up(text)
         for seat in missing:
             self._say_ended(seat, None, text)
         for failure in self._failures:

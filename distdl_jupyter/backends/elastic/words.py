@@ -2,7 +2,8 @@
 
 ``{"type": "ended", "rank", "code", "signal", "evidence"}`` is the last word on a rank. ``replaced`` (with the same
 fields and ``pid``) says that its process failed and another one takes its place, ``left`` that the others go on
-without it; ``note`` carries ``level``, ``text`` and ``code`` for the user.
+without it; ``note`` carries ``level``, ``text`` and ``code`` for the user, ``gave-up`` the ``text`` that
+says why the job ends although no process has failed.
 """
 
 from __future__ import annotations
@@ -33,6 +34,10 @@ class Words:
     def left(self, rank: int, pid: int, evidence: str) -> None:
         """Say that a rank's process has gone and the others go on without it."""
         self._say("left", rank=rank, pid=pid, code=None, signal=None, evidence=evidence)
+
+    def gave_up(self, text: str) -> None:
+        """Say why the job ends although no process has failed."""
+        self._say("gave-up", text=text)
 
     def note(self, level: str, text: str, code: str) -> None:
         """Tell the user something."""
