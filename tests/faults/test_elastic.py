@@ -144,6 +144,7 @@ def test_hosts_that_come_and_go(tmp_path):
 
 
 @pytest.mark.fault("restarts", "failed with a sentence after the time that processes may take to meet")
+@pytest.mark.thorough
 def test_too_few_hosts_for_too_long(tmp_path):
     script = tmp_path / "discover"
     script.write_text("#!/bin/sh\necho node-0:1\n")
@@ -278,6 +279,7 @@ def test_ports_of_an_elastic_job():
 
 
 @pytest.mark.fault("rank", "hvd.elastic.run in an ordinary job: named with its signal, the others ended within 5 s")
+@pytest.mark.thorough
 def test_a_rank_of_elastic_code_in_an_ordinary_job_that_is_killed():
     job = jobs.start("horovod-gloo", train, (10_000,), process_count_per_node=2)
     until_step(job, 3)
