@@ -1,7 +1,7 @@
 """The names of the field: ours are the primary ones, every alias of the neighbours is accepted.
 
-Sources of the aliases: Azure ML's PyTorch estimator and v2 distributions, Batch AI, torchrun, accelerate, SageMaker,
-TorchDistributor and HorovodRunner. An alias means what it means there.
+Sources of the aliases: Azure ML's PyTorch estimator and v2 distributions, Batch AI, torchrun, horovodrun, accelerate,
+SageMaker, TorchDistributor and HorovodRunner. An alias means what it means there.
 """
 
 from __future__ import annotations
@@ -31,6 +31,11 @@ ALIASES: dict[str, str] = {
     "timeout": "max_run_duration_seconds",
     "hang_timeout": "hang_timeout_seconds",
     "packages_to_install": "pip_packages",
+    "min_np": "min_process_count",
+    "min_num_proc": "min_process_count",
+    "reset_limit": "max_restarts",
+    "host_discovery_script": "host_discovery",
+    "elastic_timeout": "elastic_timeout_seconds",
 }
 
 #: Words that mean the total number of processes; divided by the nodes.
