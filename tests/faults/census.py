@@ -66,6 +66,6 @@ def shared_memory() -> set[str]:
 
 def nothing_left(folder: Path, shared: set[str]) -> None:
     """Assert that the temporary folder holds no run's pipes, and shared memory nothing new of this user's jobs."""
-    wait_for(lambda: not list(folder.glob("distdl-*-*")), 30, "the pipes of all runs gone")
+    wait_for(lambda: not list(folder.glob("distdl-????????-????????")), 30, "the pipes of all runs gone")
     new = shared_memory() - shared
     wait_for(lambda: not (shared_memory() & new), 60, f"{new} gone from shared memory")
