@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from distdl_jupyter.core.spec import looks_secret
+from distdl_jupyter.core.redact import is_secret
 
 #: Longer arguments than this would make the cell unreadable; a name stands for them.
 _LONGEST = 60
@@ -47,7 +47,7 @@ def line(
 def _variables(variables: Mapping[str, Any]) -> list[str]:
     words: list[str] = []
     for name, value in variables.items():
-        if looks_secret(name):
+        if is_secret(name, str(value)):
             words += ["--env", shlex.quote(name)]
         elif len(str(value).splitlines()) < 2:
             words += ["--env", shlex.quote(f"{name}={value}")]
