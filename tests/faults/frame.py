@@ -48,6 +48,9 @@ HEAD = """# Faults and promises
 
 Made by `make test-faults`. Every fault is injected for real: signals sent to real processes, real browsers, real disks.
 One line is one test; an injection has held when all of its promise was seen to be true.
+
+What is not promised: a process that has left its session, its parents and its environment gets away when supervisor and
+guardian are killed in the same moment.
 """
 
 
