@@ -59,7 +59,7 @@ def test_mpirun_reaches_emulated_nodes_through_the_remote_shell_of_their_placeme
     assert made.launcher.environment["OMPI_MCA_btl_tcp_if_include"] == "lo"
     assert "PRTE_MCA_prte_if_include" not in made.launcher.environment, "daemons do not meet over the loopback"
     assert not any("=" in word for word in words)
-    assert dict(plan("horovod-mpi").launcher.environment) == {}
+    assert dict(plan("horovod-mpi").launcher.environment) == {"OMPI_MCA_btl": "^tcp"}, "one machine: shared memory"
 
 
 def test_ranks_and_daemons_of_mpirun_talk_on_the_network_that_the_hosts_share():
