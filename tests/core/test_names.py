@@ -7,7 +7,8 @@ from distdl_jupyter.core.names import ALIASES, backend_label, resolve
 
 ALLOWED = {
     "node_count", "process_count_per_node", "distributed_backend", "compute_target", "vm_size", "use_gpu", "name",
-    "environment_variables", "max_run_duration_seconds", "pip_packages",
+    "environment_variables", "max_run_duration_seconds", "pip_packages", "hang_timeout_seconds", "max_restarts",
+    "min_process_count", "host_discovery", "elastic_timeout_seconds",
 }  # fmt: skip
 
 
