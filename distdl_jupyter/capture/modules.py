@@ -20,6 +20,7 @@ from pathlib import Path
 
 from distdl_jupyter.capture.free_names import imported, parse
 from distdl_jupyter.capture.notebook import Place, shell
+from distdl_jupyter.core.errors import InvalidSpec
 
 _CODE = (".py", ".pyi", ".so", ".pyd")
 _SKIPPED_FOLDERS = ("__pycache__", "node_modules")
@@ -139,6 +140,11 @@ def _find(name: str, folders: dict[Path, str]) -> LocalModule | None:
     root = top.parent
     if root not in folders:
         return None
+    if not top.exists():
+        raise InvalidSpec(
+            f"The module {name} was imported from {top}, which is gone, so no rank could import it.", field=name,
+            hint="Put the file back, or import what the code needs from elsewhere.",
+        )  # fmt: skip
     files, left_out = _package_files(top) if is_package else ([top], [])
     return LocalModule(
         name=name,

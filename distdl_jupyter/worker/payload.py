@@ -50,6 +50,8 @@ def read(folder: Path) -> Payload:
             data = json.load(file)
     except (OSError, ValueError) as error:
         raise CannotLoad(f"The job's payload {path} cannot be read: {error}.") from error
+    if not isinstance(data, dict):
+        raise CannotLoad(f"The job's payload {path} is damaged: it holds no object.")
     if data.get("format") != FORMAT:
         raise CannotLoad(
             f"The job's payload has the format {data.get('format')}, but this version of distdl-jupyter reads "
