@@ -77,6 +77,8 @@ class Thread:
     @property
     def waits_in(self) -> str:
         """The collective operation in which it waits for other ranks ("hvd.allreduce"), "" for none."""
+        if any(frame.file.startswith("<frozen importlib") for frame in self.inside):
+            return ""  # such a module is being imported, which waits for nobody
         for frame in reversed(self.inside):
             for folder, module in _MEETING:
                 if f"/{folder}" in frame.file and not frame.function.startswith(("_", "<")) and (
