@@ -141,7 +141,10 @@ def test_where_ranks_stand_is_shown_also_when_the_job_has_ended(kernel):
     kernel.ok(f"%%distributed -p 2 -b torch --no-panel -o job\n{SLOW}time.sleep(300)")
     wait_for(running)
     shown = wait_for(lambda: (found := kernel.ok("%dist_stacks").value) and "300" in found["text/plain"] and found)
-    assert "stand in In [2], line 4" in shown["text/plain"] or "Cell [2] in quickstart.ipynb, line 4" in shown["text/plain"]
+    assert (
+        "stand in In [2], line 4" in shown["text/plain"]
+        or "Cell [2] in quickstart.ipynb, line 4" in shown["text/plain"]
+    )
     assert "time.sleep(300)" in shown["text/html"]
     kernel.ok("%dist_cancel --now")
     wait_for(lambda: jobs()[0].state.ended)
