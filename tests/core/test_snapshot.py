@@ -184,7 +184,7 @@ def test_no_half_file_is_left_by_two_writers_in_turn(job):
     keep(job)
     keep(job)
     assert sorted(path.name for path in job.path.iterdir() if path.is_file()) == [
-        "events.jsonl", "spec.json", "view.json",
+        "events.jsonl", "spec.json", "supervisor.log", "view.json",
     ]  # fmt: skip
 
 
