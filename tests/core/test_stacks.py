@@ -163,3 +163,13 @@ def test_lines_of_the_users_files_are_found_here_also_those_that_travelled(tmp_p
     text = "Thread 0x1 (most recent call first):\n" + "".join(f'  File "{f}", line {n} in g\n' for f, n in frames)
     found = stacks.sources(JobFolder(tmp_path), PAYLOAD, [(text, ABOUT)])
     assert found == {"/far/code/model.py": {"2": "b = 1"}, os.fspath(script): {"1": "c"}}
+
+
+def test_a_module_that_is_imported_waits_for_nobody():
+    text = f"""Current thread 0x0000000000000001 (most recent call first):
+  File "/env/site-packages/torch/distributed/tensor/ops.py", line 395 in register
+  File "/env/site-packages/torch/distributed/tensor/ops.py", line 1 in <module>
+  File "<frozen importlib._bootstrap>", line 241 in _call_with_frames_removed
+  File "{CELL}", line 2 in <module>
+"""
+    assert stacks.taken(1, file_of([text]), PAYLOAD).ranks[0].main.waits_in == ""

@@ -40,7 +40,7 @@ def test_the_rank_that_left_the_all_reduce_out_is_named_and_its_stack_is_kept(ex
 def test_the_second_attempt_goes_on_from_the_checkpoint_and_the_curve_with_it(executed, monkeypatch):
     monkeypatch.setenv("DISTDL_HOME", str(executed[1]))
     (job,) = jobs()
-    assert told(executed[0], "begins") == "['begins at step 0', 'begins at step 30']"
+    assert told(executed[0], "job.logs") == "['begins at step 0', 'begins at step 30']"
     steps = job.metrics().query("rank == 0")["step"].tolist()
     assert steps == sorted(steps)
     assert steps[-1] == 59
