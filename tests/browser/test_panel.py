@@ -144,6 +144,7 @@ def test_an_old_job_asks_before_it_is_canceled(notebook, tell):
     assert json.loads(story.folder.control.read_text())["type"] == "cancel"
 
 
+@pytest.mark.fault("log", "in a real browser no script of a log runs and its text is shown")
 def test_what_a_job_prints_stays_text(notebook):
     hostile = "<img src=x onerror='window.hacked=1'><script>window.hacked=1</script>"
     cell = f"""
