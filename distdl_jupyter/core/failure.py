@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 #: Signals by which a process ends itself.
 _CRASHES = ("ABRT", "SEGV", "BUS", "FPE", "ILL")
+#: The evidence of a rank that a launcher ended because of another one.
+_STOPPED = "stopped"
 
 
 @dataclass(slots=True)
@@ -56,6 +58,9 @@ def first_failure(ranks: Sequence[RankView]) -> Failure | None:
     failed = [rank for rank in ranks if has_failed(rank)]
     if not failed:
         return None
+    if all(rank.evidence == _STOPPED for rank in failed):
+        # A launcher ended them before their work was done, because another one crashed after its own.
+        failed += [rank for rank in ranks if crashed_at_the_end(rank)]
     first = min(failed, key=lambda rank: (_secondary(rank), _when(rank), rank.rank))
     when = _when(first)
     others = sorted((r for r in ranks if r is not first and (has_failed(r) or r.ended)), key=_when)
@@ -74,11 +79,11 @@ def has_failed(rank: RankView) -> bool:
     """Say whether the rank raised, ended with another code than 0, was killed or is lost with its node.
 
     A process that crashes while it shuts down, after its result was saved, has not failed: libraries with threads of
-    their own (torch's Gloo among them) sometimes abort then, by chance.
+    their own (torch's Gloo among them) sometimes abort then, by chance. Nor has one that a launcher stopped after that.
     """
     if rank.ok is False:
         return True
-    if crashed_at_the_end(rank):
+    if crashed_at_the_end(rank) or (rank.ok is True and rank.evidence == _STOPPED):
         return False
     return rank.status == "ended" and (bool(rank.code) or rank.signal is not None or is_lost(rank))
 
@@ -96,7 +101,7 @@ def crashed_at_the_end(rank: RankView) -> bool:
 def _secondary(rank: RankView) -> bool:
     if is_lost(rank):
         return False  # whatever the others say, they say it because this one is gone
-    return is_echo(rank.error) or rank.signal in ("INT", "TERM") or rank.evidence == "stopped"
+    return is_echo(rank.error) or rank.signal in ("INT", "TERM") or rank.evidence == _STOPPED
 
 
 def _when(rank: RankView) -> float:
