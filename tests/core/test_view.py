@@ -172,3 +172,11 @@ def test_a_canceled_job_has_no_failure():
     view = fold(state("running"), {"type": "stop", "signal": "INT", "by": "user"},
                 {"type": "rank", "rank": 0, "status": "ended", "signal": "INT"}, state("canceled"))  # fmt: skip
     assert view.failure is None
+
+
+def test_what_a_launcher_stops_because_another_rank_crashed_after_its_work():
+    crashed = RankView(1, status="ended", ok=True, signal="ABRT", ended=2.0)
+    done = RankView(0, status="ended", ok=True, signal="TERM", evidence="stopped", ended=2.0)
+    assert first_failure([done, crashed]) is None
+    working = RankView(0, status="ended", signal="TERM", evidence="stopped", ended=2.0)
+    assert first_failure([working, crashed]).rank == 1
