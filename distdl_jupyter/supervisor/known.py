@@ -6,7 +6,8 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.core.redact import MASK, Redactor, hidden
+from distdl_jupyter.core.redact import Redactor, hidden
+from distdl_jupyter.worker.secretforms import MASK
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

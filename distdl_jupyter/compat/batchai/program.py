@@ -83,8 +83,8 @@ def _tensorflow(settings: Mapping[str, Any], nodes: int) -> Program:
     many = settings.get("workerCount", 1) > 1 or "parameterServerCommandLineArgs" in settings
     if many or (nodes > 1 and "workerCommandLineArgs" in settings):
         raise InvalidSpec("TensorFlow with parameter servers is not run here.", field="tensorFlowSettings",
-                          hint="Let the script use MultiWorkerMirroredStrategy and submit it with "
-                          "distributed_backend='tensorflow', or horovod.tensorflow and name it in horovodSettings.")  # fmt: skip
+                          hint="Let the script use MultiWorkerMirroredStrategy and submit it with distributed_backend="
+                          "'tensorflow', or horovod.tensorflow and name it in horovodSettings.")  # fmt: skip
     alone = {**settings, "commandLineArgs": settings.get("masterCommandLineArgs", "")}
     return _script(alone, 1, backend=_PLAIN, processes=1)
 
