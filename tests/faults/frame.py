@@ -12,7 +12,8 @@ What takes more than about 20 s is marked ``thorough`` too (a whole test, or one
 is left out unless ``DISTDL_FAULTS=all`` is set. A test that can do more or fewer injections asks ``few_or_all(6, 50)``.
 
 ``make test`` runs the quick selection among all other tests. ``make test-faults`` runs every test that is marked and
-writes ``RESULTS.md`` beside this file. A fault that is tested elsewhere is marked there and not written a second time.
+writes ``RESULTS.md`` beside this file; its head says which of the two it is of. A fault that is tested elsewhere is
+marked there and not written a second time.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ ROWS = {
 PAGE = Path(__file__).with_name("RESULTS.md")
 HEAD = """# Faults and promises
 
-Made by `make test-faults`. Every fault is injected for real: signals sent to real processes, real browsers, real disks.
+Every fault is injected for real: signals sent to real processes, real browsers, real disks.
 One line is one test; an injection has held when all of its promise was seen to be true.
 
 What is not promised: a process that has left its session, its parents and its environment gets away when supervisor and
@@ -149,7 +150,8 @@ def page(lines: dict[str, Line]) -> str:
     """Return the page: a section for every row, a line for every test."""
     total = sum(line.made for line in lines.values())
     held = sum(line.held for line in lines.values())
-    parts = [HEAD, f"{held} of {total} injections held. {machine()}\n"]
+    of = "All of it, by `make test-faults`" if thorough() else "The quick selection, which runs within `make test`"
+    parts = [HEAD, f"{of}: {held} of {total} injections held. {machine()}\n"]
     for row, words in ROWS.items():
         found = {test: line for test, line in lines.items() if line.row == row}
         if found:
