@@ -2,15 +2,17 @@
 
 ``python -m distdl_jupyter.backends.rendezvous ADDRESS PORT NODES PER_NODE`` serves until its standard input ends.
 Ranks under the Gloo controller find each other here; ``horovodrun`` would run the same server in its own process.
-It listens on the job's address only, where Horovod's own start listens on every interface.
+It listens on the job's address only, where Horovod's own start listens on every interface, and answers only those who
+know the job's secret.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 
-from distdl_jupyter.worker import learning
+from distdl_jupyter.worker import learning, watchword
 
 READY = "rendezvous ready"
 
@@ -23,14 +25,13 @@ def host_name(node: int) -> str:
 def serve(address: str, port: int, nodes: int, per_node: int) -> None:
     """Serve the rendezvous of ``nodes`` x ``per_node`` ranks until standard input ends."""
     from horovod.runner.common.util.hosts import SlotInfo
-    from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
+    from horovod.runner.http.http_server import RendezvousHTTPServer
 
-    class QuietHandler(RendezvousHandler):  # type: ignore[misc]
-        def log_message(self, *_args: object) -> None:
-            """Requests are no news for the user's log."""
+    from distdl_jupyter.backends.doorkeeper import Doorkeeper, prefix
 
     size = nodes * per_node
-    server = RendezvousHTTPServer((address, port), QuietHandler, 0)
+    own = {"prefix": prefix(watchword.of(os.environ.get("DISTDL_NONCE", "")), port)}
+    server = RendezvousHTTPServer((address, port), type("Handler", (Doorkeeper,), own), 0)
     server.daemon_threads = True
     server.init(
         [

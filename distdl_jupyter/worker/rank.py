@@ -10,7 +10,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter.worker import channel, execute, learning, parting, payload, report, results, stacks, streams, watch
+from distdl_jupyter.worker import (
+    channel,
+    execute,
+    learning,
+    parting,
+    payload,
+    report,
+    results,
+    stacks,
+    streams,
+    watch,
+    watchword,
+)
 from distdl_jupyter.worker.identity import Identity, identify
 from distdl_jupyter.worker.sources import Sources
 from distdl_jupyter.worker.watch import autolog
@@ -36,6 +48,7 @@ def main() -> int:
     # A shell that starts a program in the background lets it ignore SIGINT; a cancelled job must still end.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     channel.opened(identity.nonce, identity.rank)
+    watchword.put(os.environ)
     _tell("hello", pid=os.getpid(), host=identity.host, python=sys.version.split()[0], versions=versions())
     watch.start()
     code = _run(identity, Sources())

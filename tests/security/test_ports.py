@@ -1,16 +1,19 @@
 """A job on this machine listens on the loopback interface only, and what is ours asks for the job's secret."""
 
 import contextlib
+import http.client
 import os
 import socket
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from distdl_jupyter import client
 from distdl_jupyter.clusters import processes
 from distdl_jupyter.host import gathering
+from distdl_jupyter.worker import watchword
 from tests.conftest import wait_for
 from tests.security import listening
 
@@ -72,6 +75,34 @@ def test_a_job_here_listens_on_the_loopback_only(distdl_home, tmp_path, backend,
         assert len(away) == count, "its workers' servers, which cannot be bound to an address (SECURITY.md)"
     else:
         assert away <= launchers, f"{backend} listens on {sorted(found)}"
+
+
+def _asked(port, path, method="GET", value=None):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    with contextlib.closing(connection):
+        connection.request(method, path, value)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+
+
+def test_where_horovods_ranks_meet_a_stranger_is_turned_away(distdl_home, tmp_path):
+    go = tmp_path / "go"
+    job = client.submit(_meet, ("horovod-gloo", str(go)), process_count_per_node=2, distributed_backend="horovod-gloo")
+    wait_for(lambda: job.view().state.ended or "met" in "".join(map(str, job.logs())), PATIENCE, "the ranks")
+    pid = job.view().ranks[1].pid
+    start = dict(line.split("=", 1) for line in Path(f"/proc/{pid}/environ").read_text().split("\0") if "=" in line)
+    port, secret = int(start[watchword.PORT]), watchword.of(start["DISTDL_NONCE"])
+    known = f"/{secret}:{port}/a/b"
+    assert _asked(port, known, "PUT", b"true")[0] == 200
+    for wrong in ("/a/b", f"/{secret[:-1]}:{port}/a/b", f"/:{port}/a/b", "/", f"/a{known}"):
+        for method in ("GET", "PUT", "DELETE"):
+            assert _asked(port, wrong, method, b"false" if method == "PUT" else None)[0] == 403, (method, wrong)
+    assert _asked(port, known) == (200, b"true")
+    for one in processes.marked(job.id):
+        with contextlib.suppress(OSError):
+            assert secret.encode() not in Path(f"/proc/{one}/cmdline").read_bytes()
+    go.touch()
+    job.result(PATIENCE)
 
 
 def test_the_meeting_of_nodes_tells_nothing_to_who_does_not_know_the_nonce():

@@ -7,7 +7,6 @@ is turned away. The server listens on the job's address only.
 
 from __future__ import annotations
 
-import hmac
 import io
 import pickle
 import secrets
@@ -17,7 +16,9 @@ from base64 import b64decode
 from collections.abc import Callable
 from typing import Any
 
-from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
+from horovod.runner.http.http_server import RendezvousHTTPServer
+
+from distdl_jupyter.backends.doorkeeper import Doorkeeper, prefix
 
 #: Horovod's scopes: a process asks for its numbers, and tells where it hears of new hosts (horovod/runner/elastic).
 _NUMBERS, _LISTENERS = "rank_and_size", "worker_addresses"
@@ -49,7 +50,7 @@ class Meeting:
 
     def __init__(self, address: str, port: int, ask: Callable[[str], bytes]) -> None:
         self._secret = secrets.token_hex(16)
-        own = {"prefix": f"/{self._secret}:{port}/", "meeting": self}
+        own = {"prefix": prefix(self._secret, port), "meeting": self}
         self._server = RendezvousHTTPServer((address, port), type("Handler", (_Handler,), own), 0)
         self._server.daemon_threads = True
         self.ask = ask
@@ -93,38 +94,16 @@ def _notify(addresses: dict[str, list[tuple[str, int]]], key: bytes) -> None:
         return
 
 
-class _Handler(RendezvousHandler):  # type: ignore[misc]
+class _Handler(Doorkeeper):
     """Answers those who know the secret."""
 
-    #: Where every path begins, and whom to ask; set for each server.
-    prefix: str
+    #: Whom to ask; set for each server.
     meeting: Meeting
-    path: str
-
-    def do_GET(self) -> None:  # noqa: N802
-        if self._let_in():
-            super().do_GET()
-
-    def do_PUT(self) -> None:  # noqa: N802
-        if self._let_in():
-            super().do_PUT()
 
     def do_DELETE(self) -> None:  # noqa: N802
         """What was told is forgotten when all meet again."""
         if self._let_in():
             self.send_status_code(200)
-
-    def do_HEAD(self) -> None:  # noqa: N802
-        """Show no files, as the class above would."""
-        self.send_status_code(404)
-
-    def _let_in(self) -> bool:
-        known, prefix = self.path[: len(self.prefix)].encode(errors="replace"), self.prefix.encode()
-        if not hmac.compare_digest(known, prefix):
-            self.send_status_code(403)
-            return False
-        self.path = "/" + self.path[len(self.prefix) :]
-        return True
 
     def _get_value(self, scope: str, key: str) -> bytes | None:
         if scope == _NUMBERS:
