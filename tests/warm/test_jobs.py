@@ -5,9 +5,7 @@ import pytest
 from tests.client.test_local_jobs import (  # noqa: F401 - collected here too
     test_a_crash_while_python_shuts_down_spoils_no_finished_job,
     test_a_failing_rank_ends_the_others_within_seconds_and_is_the_one_raised,
-    test_a_rank_that_dies_without_a_word_is_named,
     test_a_script_runs_with_its_arguments,
-    test_a_supervisor_killed_at_any_moment_leaves_a_lost_job_and_no_process,
     test_a_time_limit_ends_the_job_and_says_so,
     test_cancel_ends_a_job_from_anywhere,
     test_cancel_ends_code_that_ignores_signals_and_its_runaway_children,
