@@ -24,7 +24,6 @@ from distdl_jupyter.core.words import plural
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
-    from pathlib import Path
 
     from distdl_jupyter.clusters.ssh.channels import PipeEnd
     from distdl_jupyter.clusters.ssh.staging import Site
@@ -254,7 +253,7 @@ class SshRun(Run):
     def collect(self) -> None:
         """Bring back what ranks wrote on hosts with folders of their own, one host after the other."""
         missing: list[str] = []
-        brought: set[Path] = set()
+        brought = staging.written_here(self._job) if any(site.shared for site in self._sites) else set()
         for site in self._sites:
             if not site.shared:
                 try:

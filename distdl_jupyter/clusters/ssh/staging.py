@@ -179,8 +179,8 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
 def bring_back(job: Job, site: Site, brought: set[Path]) -> None:
     """Put what ranks wrote on a host into the job's folder. Raises HostFailed, LaunchFailed.
 
-    ``brought`` are the files that other hosts have brought, to which this one's are added. One that came under the
-    same name is kept beside it in a folder with this host's name, unless it is a checkpoint: there the first counts.
+    ``brought`` are the files that other hosts have brought, or have written here themselves, to which this one's are
+    added. One that came under the same name is kept beside it in a folder with this host's name, unless it is a checkpoint: there the first counts.
     What an earlier attempt has left under the same name is replaced.
     """
     arrived = job.folder.path / f".from-{site.host}"
@@ -195,6 +195,11 @@ def bring_back(job: Job, site: Site, brought: set[Path]) -> None:
         raise LaunchFailed(f"The files of {site.host} cannot be kept in {job.folder.path}: {error}.") from error
     finally:
         shutil.rmtree(arrived, ignore_errors=True)
+
+
+def written_here(job: Job) -> set[Path]:
+    """Return the files that hosts which see the job's folder have written there; earlier attempts' are among them."""
+    return {path for name in _RETURNED for path in (job.folder.path / name).rglob("*") if path.is_file()}
 
 
 def _get(site: Site, target: Path) -> None:
