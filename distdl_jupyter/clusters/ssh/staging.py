@@ -180,8 +180,8 @@ def bring_back(job: Job, site: Site, brought: set[Path]) -> None:
     """Put what ranks wrote on a host into the job's folder. Raises HostFailed, LaunchFailed.
 
     ``brought`` are the files that other hosts have brought, or have written here themselves, to which this one's are
-    added. One that came under the same name is kept beside it in a folder with this host's name, unless it is a checkpoint: there the first counts.
-    What an earlier attempt has left under the same name is replaced.
+    added. One that came under the same name is kept beside it in a folder with this host's name, unless it is a
+    checkpoint: there the first counts. What an earlier attempt has left under the same name is replaced.
     """
     arrived = job.folder.path / f".from-{site.host}"
     shutil.rmtree(arrived, ignore_errors=True)
