@@ -1,5 +1,6 @@
 """Real jobs on this machine, with the real Horovod and the real torch.distributed."""
 
+import errno
 import math
 import os
 import signal
@@ -12,7 +13,7 @@ import pytest
 
 from distdl_jupyter import JobFailed, attach, distributed, jobs, submit
 from distdl_jupyter.clusters import emulated_node
-from distdl_jupyter.core.errors import InvalidSpec, JobNotFound, JobNotRunning, JobStillRunning
+from distdl_jupyter.core.errors import DiskRefused, InvalidSpec, JobNotFound, JobNotRunning, JobStillRunning
 from distdl_jupyter.core.state import State
 from tests.conftest import until_gone, wait_for
 from tests.faults import jobs as hurt
@@ -522,10 +523,10 @@ def test_bad_requests_are_refused_before_anything_starts(options, words):
 
 def test_a_launch_that_fails_before_it_is_shown_leaves_no_folder(monkeypatch, distdl_home):
     def fail(*_args, **_kwargs):
-        raise OSError("No space left on device")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("distdl_jupyter.client._write_beginning", fail)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(DiskRefused, match="No space left on device. ."):
         submit(lambda: 1)
     assert list((distdl_home / "jobs").iterdir()) == []
 
