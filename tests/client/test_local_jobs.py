@@ -526,7 +526,7 @@ def test_a_launch_that_fails_before_it_is_shown_leaves_no_folder(monkeypatch, di
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("distdl_jupyter.client._write_beginning", fail)
-    with pytest.raises(DiskRefused, match="No space left on device. ."):
+    with pytest.raises(DiskRefused, match=r"No space left on device\. Free some room"):
         submit(lambda: 1)
     assert list((distdl_home / "jobs").iterdir()) == []
 
