@@ -7,6 +7,7 @@ import dataclasses
 import os
 import shutil
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -52,6 +53,12 @@ def floods():
 def served(tmp_path):
     with server.running(tmp_path) as (process, url), server.asking(url) as http:
         yield process.pid, url, http
+
+
+def alone(work):
+    """Run a coroutine in a thread of its own: a browser's tests leave a running loop in this one."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, work).result()
 
 
 async def to_the_end(reader):
@@ -132,7 +139,7 @@ def test_a_hundred_readers_of_one_job(served, injected):
         held: list[census.Census] = []
         for _ in range(few_or_all(2, 6)):
             job = submit(reports, LINES, distributed_backend="plain")
-            rest, back = asyncio.run(crowd(url, job.id, flood.id, many))
+            rest, back = alone(crowd(url, job.id, flood.id, many))
             for reader in (*rest, *back):
                 printed = [reader.rows[number] for number in sorted(reader.rows)]
                 assert [text for text in printed if text.startswith("line ")] == lines_of(job)
@@ -220,7 +227,7 @@ def test_a_reader_that_never_reads(served, injected):
         return max(reader.rows), census.of(pid).memory
 
     try:
-        grown = asyncio.run(watch())
+        grown = alone(watch())
     finally:
         flood.cancel(now=True)
         flood.wait(60)

@@ -130,12 +130,15 @@ def test_a_rank_that_skips_a_collective_operation(how, backend):
         end(job)
 
 
+def waits_for_second(rank):
+    return len(rank.others) == 1 and rank.main.own is not None and rank.main.own.source == "second.acquire()"
+
+
 @pytest.mark.fault("stuck", "all threads of the rank are shown, each with the line at which it waits for the other")
 def test_two_threads_that_wait_for_each_other():
     job = run("deadlock")
     try:
-        taken = wait_for(lambda: (found := job.stacks(30)) and len(found.ranks[1].others) == 1 and found, 60)
-        assert taken.ranks[1].main.own.source == "second.acquire()"
+        taken = wait_for(lambda: (found := job.stacks(30)) and waits_for_second(found.ranks[1]) and found, 60)
         assert thread_at(taken, 1, "other").own.source == "first.acquire()"
         assert "first.acquire()" in repr(taken)
         assert "first.acquire()" in taken._repr_html_()
