@@ -193,7 +193,7 @@ def explained(text: str) -> NotSignedIn:
                 return NotSignedIn(message, hint=hint)
         if _NO_NETWORK.search(text):
             return NotSignedIn(_SILENT[0], hint=_SILENT[1])
-    return NotSignedIn(f"Azure gave no token: {_shortened(text)}", hint=_AGAIN)
+    return NotSignedIn(f"Azure gave no token. {_shortened(text)}", hint=_AGAIN)
 
 
 def no_keyring(error: BaseException) -> bool:

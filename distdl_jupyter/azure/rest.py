@@ -95,7 +95,7 @@ class Rest:
             response = self._client.send_request(request)
             response.read()
         except ClientAuthenticationError as error:
-            raise NotSignedIn(f"Azure gave no token: {_first_line(error)}", hint="Sign in to Azure again.") from None
+            raise NotSignedIn(f"Azure gave no token. {_first_line(error)}", hint="Sign in to Azure again.") from None
         except AzureError as error:
             raise AzureRefused(f"{_host(url)} could not be asked: {_first_line(error)}", hint=_SILENT) from None
         if response.status_code >= 400:

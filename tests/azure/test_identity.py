@@ -60,7 +60,7 @@ def test_the_environment_lacks_a_variable(signed_in, monkeypatch):
         ("50076", "Azure asks for a second factor"),
         ("53003", "The organisation's policy refuses this way to sign in (AADSTS53003)."),
         ("65001", "Nobody agreed yet that this app may use Azure"),
-        ("999999", "Azure gave no token: AADSTS999999: It is refused. Sign in again."),
+        ("999999", "Azure gave no token. AADSTS999999: It is refused. Sign in again."),
     ],
 )
 def test_what_entra_id_refuses_is_one_sentence_with_its_remedy(signed_in, number, sentence):
