@@ -133,7 +133,7 @@ def unknown(name: str, allowed: Iterable[str], what: str = "option") -> str:
     """
     names = sorted(allowed)
     near = difflib.get_close_matches(name, [*names, *ALIASES], n=1)
-    guess = f" Did you mean {near[0]}?" if near else ""
+    guess = f" Did you mean {ALIASES.get(near[0], near[0])}?" if near else ""
     listed = "" if guess and len(names) > _LONG else f" Allowed: {', '.join(names)}."
     return f"{name!r} is no {what}.{guess}{listed}"
 
