@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import threading
 import time
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
@@ -39,7 +40,7 @@ R = TypeVar("R")
 
 
 class Job:
-    """A handle of one job. Cheap to make; equal handles name the same job."""
+    """A handle of one job. Cheap to make; equal handles name the same job; any number of threads may use one."""
 
     def __init__(self, folder: JobFolder, end: JobRow | None = None) -> None:
         self.folder = folder
@@ -47,6 +48,10 @@ class Job:
         #: The row of a job that is known to have ended: a list of many is told without opening any.
         self._end = end
         self._callbacks: list[Callable[[], None]] = []
+        self._reading = threading.Lock()
+
+    def __reduce__(self) -> tuple[type[Job], tuple[JobFolder, JobRow | None]]:
+        return Job, (self.folder, self._end)
 
     @functools.cached_property
     def _follower(self) -> Onlooker:
@@ -69,7 +74,8 @@ class Job:
 
     def view(self) -> JobView:
         """Return everything small that is known now (see core.view)."""
-        return self._follower.catch_up()
+        with self._reading:
+            return self._follower.catch_up()
 
     def on_settled(self, callback: Callable[[], None]) -> None:
         """Call ``callback`` once in ``wait`` or ``result`` of this handle after the job ended, before they return."""

@@ -45,6 +45,7 @@ export class Header {
   #card: Card | null = null;
   #detached = false;
   #asking = false;
+  #returning = false;
   #pressed: string | null = null;
   #stacksOpen = false;
 
@@ -273,6 +274,7 @@ export class Header {
     this.#drawStacks(card);
     const blocked = paused || this.#pressed !== null;
     for (const each of [this.#cancel, this.#kill, this.#rerun, this.#resume, this.#detach]) each.disabled = blocked;
+    this.#giveFocusBack();
   }
 
   /** While a job stalls, its own line has the button. */
@@ -304,9 +306,18 @@ export class Header {
 
   #answer(yes: boolean): void {
     this.#asking = false;
+    this.#returning = true;
     if (yes) this.#press('cancel');
     this.tick();
-    this.#cancel.focus();
+  }
+
+  /** After an answer the focus goes back to the button, as soon as that can take it and unless it went elsewhere. */
+  #giveFocusBack(): void {
+    if (!this.#returning || this.#cancel.disabled) return;
+    this.#returning = false;
+    const { activeElement, body } = document;
+    const nowhere = activeElement === null || activeElement === body || this.#question.contains(activeElement);
+    if (!this.#cancel.hidden && nowhere) this.#cancel.focus();
   }
 
   #press(what: 'cancel' | 'kill' | 'rerun' | 'resume'): void {

@@ -504,7 +504,7 @@ def test_a_living_job_cannot_be_removed():
     ("options", "words"),
     [
         ({"distributed_backend": "horovdo"}, "Allowed: horovod-gloo, horovod-mpi, plain, ray, tensorflow, torch"),
-        ({"nodes": 2}, "Did you mean nnodes"),
+        ({"nodes": 2}, "Did you mean node_count"),
         ({"process_count_per_node": 0}, "takes a whole number from 1"),
         ({"process_count_per_node": 2, "distributed_backend": "plain"}, "runs one process"),
         ({"max_run_duration_seconds": -1}, "above zero"),

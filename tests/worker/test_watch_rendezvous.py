@@ -1,5 +1,6 @@
 """When real ranks meet, what they tell of it, and how they part."""
 
+import os
 import socket
 import subprocess
 import sys
@@ -124,7 +125,8 @@ def horovod_environment():
     """Horovod's rendezvous server for two ranks; yields each rank's variables."""
     port = free_port()
     argv = [sys.executable, "-P", "-m", rendezvous.__name__, "127.0.0.1", str(port), "1", "2"]
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+    knows = {**os.environ, "DISTDL_NONCE": ranks.NONCE}
+    with subprocess.Popen(argv, env=knows, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
         said = server.stdout.readline()
         while rendezvous.READY not in said:
             assert said, "the rendezvous server ended"
