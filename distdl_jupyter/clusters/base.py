@@ -189,7 +189,7 @@ class Run(ABC):
     @property
     @abstractmethod
     def streams(self) -> tuple[Stream, ...]:
-        """The descriptors to read, until each ends."""
+        """The descriptors to read, until each ends; one that ``replaces`` ranks may have more later."""
 
     @abstractmethod
     def started(self) -> list[Start]:

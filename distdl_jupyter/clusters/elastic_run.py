@@ -13,6 +13,7 @@ from typing import Any
 
 from distdl_jupyter.clusters import processes
 from distdl_jupyter.clusters.base import Exit, Gone, Remark
+from distdl_jupyter.clusters.elastic_words import Told
 from distdl_jupyter.clusters.launcher_run import LauncherRun
 
 #: The named pipe in which the launcher tells.
@@ -28,11 +29,7 @@ class ElasticRun(LauncherRun):
         super().__init__(*args)
         self._pipe = self._fifo(_PIPE, os.O_RDWR | os.O_NONBLOCK)
         self._half = b""
-        self._open = {place.rank for place in self._placement.ranks}
-        self._exits: list[Exit] = []
-        self._gone: list[Gone] = []
-        self._remarks: list[Remark] = []
-        self._gave_up = ""
+        self._heard = Told((place.rank for place in self._placement.ranks), self._evidence)
 
     def _interrupt(self) -> None:
         # The launcher first: it would take the ends of its ranks for failures.
@@ -44,36 +41,23 @@ class ElasticRun(LauncherRun):
         process = self._launcher
         ended = process is not None and process.poll() is not None
         self._listen()
-        if not ended and not self._open:
-            return []  # the last one's end is the job's, and the launcher is about to go
-        found, self._exits = self._exits, []
         if ended and process is not None:
-            found += [self._unheard_of(rank, process.returncode) for rank in sorted(self._open)]
-            self._open.clear()
-        return found
-
-    @staticmethod
-    def _unheard_of(rank: int, returncode: int) -> Exit:
-        how = (
-            f"was ended by SIG{processes.signal_name(-returncode)}"
-            if returncode < 0
-            else f"ended with code {returncode}"
-        )
-        return Exit(rank, None, None, f"The program that leads the elastic job {how}.")
+            self._heard.over(process.returncode)
+        elif not self._heard.open:
+            return []  # the last one's end is the job's, and the launcher is about to go
+        return self._heard.exits()
 
     def gone(self) -> list[Gone]:
         """Return the processes that ended since the last call while the job goes on."""
-        found, self._gone = self._gone, []
-        return found
+        return self._heard.gone()
 
     def gave_up(self) -> str:
         """Return why the launcher has ended the job although no rank had failed."""
-        return self._gave_up
+        return self._heard.gave_up
 
     def remarks(self) -> list[Remark]:
         """Return what the launcher told the user."""
-        found, self._remarks = self._remarks, []
-        return [*super().remarks(), *found]
+        return [*super().remarks(), *self._heard.remarks()]
 
     def _listen(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -81,24 +65,9 @@ class ElasticRun(LauncherRun):
                 self._half += data
         *lines, self._half = self._half.split(b"\n")
         for line in lines:
-            self._hear(json.loads(line))
+            self._heard.hear(json.loads(line))
 
-    def _hear(self, said: dict[str, Any]) -> None:
-        kind = said["type"]
-        if kind == "note":
-            self._remarks.append(Remark(said["level"], said["text"], said["code"]))
-            return
-        if kind == "gave-up":
-            self._gave_up = said["text"]
-            return
-        exit_ = Exit(said["rank"], said["code"], said["signal"], said["evidence"] or self._evidence(said["signal"]))
-        if kind == "ended":
-            self._open.discard(exit_.rank)
-            self._exits.append(exit_)
-        else:
-            self._gone.append(Gone(exit_, said["pid"], replaced=kind == "replaced"))
-
-    def _evidence(self, name: str | None) -> str:
+    def _evidence(self, _rank: int, name: str | None) -> str:
         return processes.out_of_memory_evidence(self._oom) if name == "KILL" else ""
 
     def close(self) -> None:

@@ -102,6 +102,12 @@ def signal_name(number: int) -> str:
         return str(number)
 
 
+def signal_number(name: str) -> int:
+    """Return 9 for ``"KILL"``, what ``signal_name`` gave; 0 for what is no signal."""
+    number: int | None = getattr(signal, f"SIG{name}", None)
+    return number or (int(name) if name.isdigit() else 0)
+
+
 def out_of_memory_evidence(before: dict[str, int]) -> str:
     """Return one sentence when the kernel's counters of killed processes have grown since ``before``, else ""."""
     now = oom_counters()

@@ -122,6 +122,14 @@ class Children:
                     child.popen.stdin.write(content)
                     child.popen.stdin.flush()
 
+    def signal(self, numbers: Sequence[int], signal: int) -> int:
+        """Signal the sessions of the processes that were started last under these numbers; return how many."""
+        last = {child.number: child.popen.pid for child in self._children if child.number in numbers}
+        for pid in last.values():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal)
+        return len(last)
+
     def _undo(self, begun: Sequence[Child]) -> None:
         for child in begun:
             with contextlib.suppress(ProcessLookupError):

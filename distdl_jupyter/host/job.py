@@ -116,12 +116,15 @@ class Job:
 
     # signal and end ---------------------------------------------------------------------------
 
-    def signal(self, name: str, to: str) -> int:
+    def signal(self, name: str, to: str | Sequence[int]) -> int:
         """Signal the ``"ranks"`` with their children, or ``"all"`` but the services; return how many were meant.
 
+        Numbers of processes mean each of these with what it has started in its session, also when it has ended itself.
         Raises KeyError for an unknown signal, ValueError for an unknown addressee.
         """
         number = _SIGNALS[name]
+        if not isinstance(to, str):
+            return self._children.signal(to, number)
         if to == "ranks":
             return self._signal_ranks(number)
         if to != "all":

@@ -22,7 +22,8 @@ start    processes: [{process, argv, environment,       pids: {process: pid}; da
          directory, out, err, open_input}]              a message ``exit`` {process, code, signal, evidence}
 feed     process, text                                  (nothing) when its standard input has taken it
 pipes    ranks: [{rank, out, err}], variables           (nothing) data of ``out`` and ``err``
-signal   name: INT, TERM, KILL; to: ranks, all          sent
+signal   name: INT, TERM, KILL; to: ranks, all, or      sent
+         numbers of processes
 alive                                                   alive, and how many of them are workers
 stacks   ranks                                          answers: {rank: ``stacks.Answer`` as data}
 drain                                                   (nothing) after all that was written until now
@@ -203,7 +204,8 @@ def _pipes(agent: Agent, fields: Fields) -> Answer:
 
 
 def _signal(agent: Agent, fields: Fields) -> Answer:
-    return {"sent": _job(agent).signal(str(fields["name"]), str(fields["to"]))}
+    to = fields["to"]
+    return {"sent": _job(agent).signal(str(fields["name"]), to if isinstance(to, str) else [int(one) for one in to])}
 
 
 def _alive(agent: Agent, _fields: Fields) -> Answer:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 
+from distdl_jupyter.core.words import plural
 from distdl_jupyter.preflight.model import Check, Finding, Request
 from distdl_jupyter.preflight.reading import Call, Code, speaks_of_rank
 
@@ -13,6 +15,8 @@ _WRITERS = {
     "joblib.dump": 1, ".to_csv": 0, ".to_parquet": 0, ".to_json": 0, ".to_pickle": 0, ".to_feather": 0,
     ".save_pretrained": 0, ".save_weights": 0, ".save_model": 0, ".savefig": 0, "horovod.save": 1,
 }  # fmt: skip
+#: So many are told one by one.
+_FEW = 3
 _PATH_METHODS = ("write_text", "write_bytes")
 
 
@@ -21,8 +25,24 @@ def files(code: Code, request: Request) -> Check:
     name = "Files"
     if request.process_count == 1:
         return Check(name, "one process writes")
-    found = tuple(_finding(call, path) for call in code.calls if (path := _fixed_path(call, code)) is not None)
-    return Check(name, "several ranks write the same file" if found else "no file is written by several ranks", found)
+    writes = [(call, path) for call in code.calls if (path := _fixed_path(call, code)) is not None]
+    found = [_finding(call, path) for call, path in writes[:_FEW]]
+    if len(writes) > _FEW:
+        found.append(_more([call for call, _ in writes[_FEW:]]))
+    return Check(
+        name, "several ranks write the same file" if found else "no file is written by several ranks", tuple(found)
+    )
+
+
+def _more(calls: Sequence[Call]) -> Finding:
+    """Return one finding for the many that modules of a large project have."""
+    rest = f", {calls[0].place} for one" if len(calls) > 1 else f", {calls[0].place}"
+    return Finding(
+        "warning",
+        "shared-file",
+        f"{plural(len(calls), 'more place')} would write the same file on every rank{rest}.",
+        "What is never called in the job does no harm.",
+    )
 
 
 def _finding(call: Call, path: str) -> Finding:

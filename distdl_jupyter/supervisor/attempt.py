@@ -84,6 +84,8 @@ class Attempt:
         while self._living:
             pump.run(_TICK)
             exits = run.poll()
+            if run.replaces:
+                pump.add(run.streams)
             self._let_go()
             if exits:
                 pump.drain()

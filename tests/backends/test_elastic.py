@@ -12,13 +12,13 @@ import cloudpickle
 import pytest
 
 from distdl_jupyter import registry
-from distdl_jupyter.backends.elastic.hosts import look, parse
 from distdl_jupyter.backends.elastic.meeting import Meeting, listener
 from distdl_jupyter.backends.elastic.words import NAME, Words
 from distdl_jupyter.backends.elastic.world import Numbers, Seat, has_state, may_meet, numbered, offer
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.plan import Placement, RankPlace
 from distdl_jupyter.core.spec import JobSpec
+from distdl_jupyter.host.discovery import look, parse
 
 
 def seats(*hosts, alive=True):
@@ -180,7 +180,7 @@ def test_a_pickle_that_would_run_something_is_no_listener(meeting, tmp_path):
 def test_what_the_leader_tells_is_one_line_each(tmp_path):
     os.mkfifo(tmp_path / NAME)
     read = os.open(tmp_path / NAME, os.O_RDONLY | os.O_NONBLOCK)
-    words = Words(tmp_path)
+    words = Words(os.open(tmp_path / NAME, os.O_WRONLY | os.O_NONBLOCK))
     words.ended(0, 0)
     words.replaced(1, 4711, -9)
     words.left(2, 4712, "Its host went.")

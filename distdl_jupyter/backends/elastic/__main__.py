@@ -15,11 +15,11 @@ from collections import Counter
 from pathlib import Path
 
 from distdl_jupyter.backends.elastic.driver import Driver, Terms
-from distdl_jupyter.backends.elastic.hosts import Watch
 from distdl_jupyter.backends.elastic.meeting import Meeting
-from distdl_jupyter.backends.elastic.words import Words
+from distdl_jupyter.backends.elastic.words import NAME, Words
 from distdl_jupyter.backends.elastic.workers import Workers
 from distdl_jupyter.backends.elastic.world import Seat
+from distdl_jupyter.host.discovery import Watch
 
 
 def main() -> int:
@@ -28,20 +28,29 @@ def main() -> int:
     pipes = Path(os.environ["DISTDL_PIPES"])
     environments = json.loads((pipes / "ranks.json").read_text(encoding="utf-8"))
     seats = [Seat(number, own["DISTDL_HOST"], int(own["DISTDL_LOCAL_RANK"])) for number, own in enumerate(environments)]
-    terms = Terms(int(least), _resets_left(), float(patience))
-    driver = Driver(seats, terms, Workers(command, environments), Words(pipes))
+    terms = Terms(int(least), resets_left(), float(patience))
+    driver = Driver(seats, terms, Workers(command, environments), Words(_told(pipes)))
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: driver.cancel())
     meeting = Meeting(address, int(port), driver.ask)
     meeting.open()
-    watch = Watch(discovery, Counter(seat.host for seat in seats), driver.wake)
+    watch = Watch(discovery, Counter(seat.host for seat in seats), driver.wake, _complain)
     watch.start()
     return driver.run(meeting, watch, _Lifeline(pipes))
 
 
-def _resets_left() -> int:
+def resets_left() -> int:
+    """Return how many failures may still be made good, as the variables of the job say."""
     most, used = (int(os.environ.get(name) or 0) for name in ("DISTDL_MAX_RESTARTS", "DISTDL_RESTART_COUNT"))
     return max(0, most - used)
+
+
+def _told(pipes: Path) -> int:
+    return os.open(pipes / NAME, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
+def _complain(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
 
 
 class _Lifeline:

@@ -11,11 +11,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
-from distdl_jupyter.backends.elastic.hosts import Watch
 from distdl_jupyter.backends.elastic.meeting import Meeting
 from distdl_jupyter.backends.elastic.words import Words
-from distdl_jupyter.backends.elastic.workers import Workers
+from distdl_jupyter.backends.elastic.workers import Staff
 from distdl_jupyter.backends.elastic.world import Numbers, Seat, has_state, may_meet, numbered, offer
 from distdl_jupyter.core.words import duration, plural, ranks
 
@@ -28,6 +28,18 @@ _REACTION = 5.0
 _CALL_AGAIN = 5.0
 #: What Horovod's processes take for "not part of the world".
 _NOBODY = Numbers(-1, -1, -1, -1, -1, -1).answer()
+
+
+class Hosts(Protocol):
+    """Who is there now."""
+
+    @property
+    def hosts(self) -> Mapping[str, int]:
+        """How many processes each host offers to run."""
+
+    @property
+    def lost(self) -> Mapping[str, str]:
+        """Why hosts have gone that nobody had taken away, each one sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +64,7 @@ class Failure:
 class Driver:
     """One elastic job. ``run`` returns when all of it has ended."""
 
-    def __init__(self, seats: Sequence[Seat], terms: Terms, workers: Workers, words: Words) -> None:
+    def __init__(self, seats: Sequence[Seat], terms: Terms, workers: Staff, words: Words) -> None:
         self._seats = seats
         self._terms = terms
         self._workers = workers
@@ -70,6 +82,7 @@ class Driver:
         self._summoned = False
         #: A process has finished its work; the job gives up, or somebody else ends it.
         self._finishing = self._giving_up = self._canceled = False
+        self._lost: Mapping[str, str] = {}
 
     def cancel(self) -> None:
         """Replace nobody any more (called from a signal handler): somebody ends the processes."""
@@ -96,15 +109,16 @@ class Driver:
             numbers = self._numbers.get(seat.number)
             return _NOBODY if numbers is None else numbers.answer()
 
-    def run(self, meeting: Meeting, watch: Watch, alive: Callable[[], bool]) -> int:
+    def run(self, meeting: Meeting, hosts: Hosts, alive: Callable[[], bool]) -> int:
         """Lead the job to its end and return an exit code. ``alive`` says whether anybody still wants it."""
         with self._changed:
             while True:
                 if not alive():
                     self._workers.kill()
                     return 1
+                # Hosts first: the end of a process on one that has gone is no failure.
+                self._follow(hosts)
                 self._reap()
-                self._follow(watch.hosts)
                 self._tell_failures()
                 self._fill(meeting.variables)
                 self._meet(meeting)
@@ -124,7 +138,7 @@ class Driver:
             if self._ending or code == 0:
                 self._end(seat, code, met=met)
             elif not seat.offered:
-                self._words.left(number, pid, f"Its host {seat.host} is no longer offered.")
+                self._words.left(number, pid, self._lost.get(seat.host, f"Its host {seat.host} is no longer offered."))
             else:
                 self._failed(Failure(seat, pid, code, time.monotonic()))
 
@@ -184,10 +198,10 @@ class Driver:
 
     # hosts ------------------------------------------------------------------------------------
 
-    def _follow(self, hosts: Mapping[str, int]) -> None:
+    def _follow(self, hosts: Hosts) -> None:
         if self._ending:
             return
-        changed = offer(self._seats, hosts)
+        changed, self._lost = offer(self._seats, hosts.hosts), hosts.lost
         for host in dict.fromkeys(seat.host for seat in changed):
             self._tell_host(host, [seat for seat in changed if seat.host == host])
         for seat in changed:
@@ -198,7 +212,10 @@ class Driver:
     def _tell_host(self, host: str, seats: Sequence[Seat]) -> None:
         if self._round == 0:
             return
-        came = seats[0].offered
+        came, lost = seats[0].offered, self._lost.get(host)
+        if lost and not came:
+            self._words.note("warning", lost, "host-lost")
+            return
         text = (
             f"{plural(len(seats), 'process')} more can run on {host}: {ranks([seat.number for seat in seats])} "
             "will join at the next commit."

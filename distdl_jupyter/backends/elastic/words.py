@@ -1,4 +1,4 @@
-"""What the program tells the job of its processes: one JSON line each in the named pipe ``told``.
+"""What the program tells the job of its processes: one JSON line each, on this machine in the named pipe ``told``.
 
 ``{"type": "ended", "rank", "code", "signal", "evidence"}`` is the last word on a rank. ``replaced`` (with the same
 fields and ``pid``) says that its process failed and another one takes its place, ``left`` that the others go on
@@ -11,17 +11,16 @@ from __future__ import annotations
 import json
 import os
 import signal
-from pathlib import Path
 from typing import Any
 
 NAME = "told"
 
 
 class Words:
-    """The writing end. A job that does not read any more is about to end."""
+    """The writing end ``fd``. A job that does not read any more is about to end."""
 
-    def __init__(self, pipes: Path) -> None:
-        self._fd = os.open(pipes / NAME, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
 
     def ended(self, rank: int, code: int | None, evidence: str = "") -> None:
         """Say how a rank's last process ended; None when nobody knows, a negative number is a signal."""
@@ -42,6 +41,10 @@ class Words:
     def note(self, level: str, text: str, code: str) -> None:
         """Tell the user something."""
         self._say("note", level=level, text=text, code=code)
+
+    def order(self, type_: str, **fields: Any) -> None:
+        """Say what is to be done with a process that runs on another host (see ``far``)."""
+        self._say(type_, **fields)
 
     def _say(self, type_: str, **fields: Any) -> None:
         os.write(self._fd, json.dumps({"type": type_, **fields}).encode() + b"\n")

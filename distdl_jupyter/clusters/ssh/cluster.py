@@ -27,6 +27,7 @@ from distdl_jupyter.core.words import listing, plural, size
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.ssh.checkup import Checkup
     from distdl_jupyter.clusters.ssh.network import Common
+    from distdl_jupyter.clusters.ssh.run import SshRun
     from distdl_jupyter.clusters.ssh.staging import Site
     from distdl_jupyter.core.spec import JobSpec
 
@@ -213,7 +214,7 @@ class SshCluster(Cluster):
     def start(self, spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> Run:
         """Start services, then ranks (or the launcher that starts them)."""
         job = Job(spec, context.folder, SshOptions(**spec.cluster_options))
-        run = (LauncherRun if plan.launcher else DirectRun)(job, placement, plan, context, self._sites)
+        run = _kind_of_run(plan)(job, placement, plan, context, self._sites)
         try:
             run.launch()
         except OSError as error:
@@ -255,6 +256,14 @@ class SshCluster(Cluster):
                 hint=f"Ranks there end by themselves. {silent[0].remedy}".strip(),
             )
         return [host for one in found if isinstance(one, list) for host in one]
+
+
+def _kind_of_run(plan: Plan) -> type[SshRun]:
+    if plan.launcher and plan.launcher.tells:
+        from distdl_jupyter.clusters.ssh.elastic import ElasticRun
+
+        return ElasticRun
+    return LauncherRun if plan.launcher else DirectRun
 
 
 def _reached(host: Host, options: SshOptions, python: str) -> Connection | Unreachable:

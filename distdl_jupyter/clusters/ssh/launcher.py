@@ -6,14 +6,13 @@ connects its output to named pipes of its own host. Which rank ended first is re
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters.base import Exit
 from distdl_jupyter.clusters.launcher_run import RankWatch
-from distdl_jupyter.clusters.processes import signal_name
+from distdl_jupyter.clusters.processes import signal_name, signal_number
 from distdl_jupyter.clusters.ssh.relay import Relay
 from distdl_jupyter.clusters.ssh.run import LAUNCHER, SHELLS, START_SECONDS, SshRun
 
@@ -145,5 +144,4 @@ def _code(told: Mapping[str, Any]) -> int:
     """Return a process's exit code as a shell gives it."""
     if told["code"] is not None:
         return int(told["code"])
-    name = str(told["signal"])
-    return 128 + (getattr(signal, f"SIG{name}", None) or (int(name) if name.isdigit() else 0))
+    return 128 + signal_number(str(told["signal"]))

@@ -49,8 +49,17 @@ def _take_place() -> None:
 
 
 def listen_here_only(network: ModuleType) -> None:
-    """Let what Horovod opens to hear of new hosts listen on the job's address, where it takes every interface."""
-    address = os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"].partition(":")[0]
+    """Let what Horovod opens to hear of new hosts listen on the job's network, where it takes every interface."""
+    address = _own_address(os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"].partition(":")[0])
     own = network.__dict__
     find = own["find_port"]
     own["find_port"] = lambda factory: find(lambda place: factory((address, place[1])))
+
+
+def _own_address(leader: str) -> str:
+    """Return the address of this host on the way to the one that leads the job; nothing is sent."""
+    import socket
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
+        way.connect((leader, 9))
+        return str(way.getsockname()[0])

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -57,20 +56,32 @@ def _printed(script: Path) -> str:
 class Watch:
     """Looks again and again in a thread, so that a slow script holds up nobody."""
 
-    def __init__(self, discovery: str, capacity: Mapping[str, int], changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        discovery: str,
+        capacity: Mapping[str, int],
+        changed: Callable[[], None],
+        complain: Callable[[str], object],
+    ) -> None:
         self._discovery = discovery
         self._capacity = capacity
         self._changed = changed
+        self._complain = complain
         self._problem = ""
         self._stop = threading.Event()
-        #: The hosts as they were seen last; a look that failed changes nothing.
+        #: The hosts as they were seen last; a look that failed changes nothing. None of them can be lost here.
         self.hosts: dict[str, int] = {}
+        self.lost: dict[str, str] = {}
 
     def start(self) -> None:
         """Look once, then again and again where that can change anything."""
         self._look()
         if self._discovery:
             threading.Thread(target=self._go_on, name="host-discovery", daemon=True).start()
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._stop.set()
 
     def _go_on(self) -> None:
         while not self._stop.wait(EVERY):
@@ -83,7 +94,7 @@ class Watch:
         except (OSError, ValueError) as error:
             problem = str(error)
         if problem and problem != self._problem:
-            sys.stderr.write(f"The hosts of {self._discovery} cannot be read: {problem}. They stay as they were.\n")
+            self._complain(f"The hosts of {self._discovery} cannot be read: {problem}. They stay as they were.")
         self._problem = problem
         if self.hosts != before:
             self._changed()
