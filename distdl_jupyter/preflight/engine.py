@@ -19,6 +19,7 @@ def report(draft: Draft, request: Request) -> Report:
         sources.sources(code, request),
         files.files(code, request),
         machine.kernel_memory(),
+        machine.cuda(code, request),
         machine.keras(code, request),
         machine.keras_fit(code, draft, request),
     ]

@@ -1,20 +1,28 @@
-"""Checks of this kernel and this environment: GPU memory that the kernel holds, Keras 3 under Horovod."""
+"""Checks of this kernel and machine: GPU memory that the kernel holds, CUDA without a GPU, Keras 3 under Horovod."""
 
 from __future__ import annotations
 
+import ast
 import os
+import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
-from distdl_jupyter.core.words import size
+from distdl_jupyter.clusters import gpus
+from distdl_jupyter.core.words import plural, size
 from distdl_jupyter.preflight.model import Check, Draft, Finding, Request
-from distdl_jupyter.preflight.reading import Code
+from distdl_jupyter.preflight.reading import Call, Code
 from distdl_jupyter.preflight.training import TENSORFLOW_INIT, family
 
 #: Below this a kernel only holds its CUDA context.
 _WORTH_TELLING = 50_000_000
+#: Names in code that finds out itself whether there is a GPU.
+_ASKS_FOR_GPU = ("is_available", "device_count", "is_initialized", "accelerator")
+#: What torch.cuda does without one.
+_HARMLESS = ("manual_seed", "manual_seed_all", "empty_cache", "reset_peak_memory_stats")
+_DEVICE = re.compile(r"cuda(:\d+)?")
 #: Lets ``tf.keras`` be Keras 2, from the package tf_keras.
 _LEGACY = "TF_USE_LEGACY_KERAS"
 
@@ -38,6 +46,38 @@ def _held(cuda: Any) -> Iterator[Finding]:
                 f"This kernel holds {size(held)} on GPU {device}, which the ranks cannot use.",
                 "Delete the tensors and call torch.cuda.empty_cache(), or restart the kernel.",
             )
+
+
+def cuda(code: Code, request: Request, devices: Sequence[int] | None = None) -> Check | None:
+    """Code that uses CUDA finds a GPU on this machine; None for code that does not, or that asks whether there is one.
+
+    ``devices`` are the GPUs here, found out when they are not given. What another machine has its own checks say.
+    """
+    if getattr(request, "cluster", "") != "local" or code.uses(*_ASKS_FOR_GPU):
+        return None
+    calls = [call for call in code.calls if _uses_cuda(call)]
+    if not calls:
+        return None
+    found = gpus.visible() if devices is None else devices
+    if found:
+        return Check("CUDA", f"{plural(len(found), 'GPU')} here")
+    first = next((call for call in calls if call.label in code.own), calls[0])
+    finding = Finding(
+        "warning",
+        "no-gpu",
+        f"{ast.unparse(first.node)[:60]} in {first.place} needs a GPU, and this machine has none: every rank would end "
+        "there.",
+        'Take device = "cuda" if torch.cuda.is_available() else "cpu", or a compute_target with GPUs.',
+    )
+    return Check("CUDA", "no GPU here", (finding,))
+
+
+def _uses_cuda(call: Call) -> bool:
+    if call.name.startswith("torch.cuda.") or (call.last == "cuda" and isinstance(call.node.func, ast.Attribute)):
+        return call.last not in _HARMLESS
+    given = [*call.node.args, *(keyword.value for keyword in call.node.keywords)]
+    words = [one.value for one in given if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+    return call.last != "print" and any(_DEVICE.fullmatch(word) for word in words)
 
 
 def keras(code: Code, request: Request, environment: Mapping[str, str] = os.environ) -> Check | None:

@@ -9,7 +9,7 @@ import pytest
 from distdl_jupyter import preflight
 from distdl_jupyter.capture import capture_cell, capture_function, capture_script
 from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter.preflight.machine import keras, keras_fit
+from distdl_jupyter.preflight.machine import cuda, keras, keras_fit
 from distdl_jupyter.preflight.reading import read
 
 GOOD_HOROVOD = """
@@ -346,3 +346,49 @@ def test_elastic_code_and_elastic_options_belong_together():
     assert elastic_findings(ELASTIC, elastic=True)["elastic-without-restarts"].level == "warning"
     assert elastic_findings(GOOD_HOROVOD, elastic=True, max_restarts=1)["not-elastic-code"].level == "warning"
     assert not {"not-elastic-job", "not-elastic-code"} & set(elastic_findings(GOOD_HOROVOD))
+
+
+USES_CUDA = (
+    "x = torch.ones(3).cuda()",
+    "x = torch.ones(3).to('cuda')",
+    "device = torch.device('cuda:1')",
+    "x = torch.ones(3, device='cuda')",
+    "torch.cuda.set_device(0)",
+    "def train():\n    return torch.ones(3).cuda()\ntrain()",
+)
+NEEDS_NO_GPU = (
+    "torch.ones(3).cpu()",
+    "print('cuda')",
+    "torch.cuda.manual_seed(1)",
+    "device = 'cuda' if torch.cuda.is_available() else 'cpu'\ntorch.ones(3).to(device)",
+    "if torch.cuda.device_count():\n    torch.ones(3).cuda()",
+)
+
+
+@pytest.mark.fault("payload", "code that uses CUDA where no GPU is: the line and the remedy are told before the start")
+@pytest.mark.parametrize("line", USES_CUDA)
+def test_cuda_without_a_gpu(line):
+    code = read(capture_cell(f"import torch\n{line}", {}, execution_count=7, first_line=1))
+    (finding,) = cuda(code, asked(), devices=()).findings
+    assert (finding.level, finding.code) == ("warning", "no-gpu")
+    assert "of Cell [7] needs a GPU, and this machine has none" in finding.text
+    assert "is_available()" in finding.remedy
+    assert cuda(code, asked(), devices=(0,)).findings == ()
+    elsewhere = JobSpec(id="", name="", compute_target="lab", cluster="ssh")
+    assert cuda(code, elsewhere, devices=()) is None
+
+
+@pytest.mark.parametrize("line", NEEDS_NO_GPU)
+def test_code_that_needs_no_gpu(line):
+    code = read(capture_cell(f"import torch\n{line}", {}, execution_count=7, first_line=1))
+    assert cuda(code, asked(), devices=()) is None
+
+
+@pytest.mark.fault("payload", "a module that travels and uses CUDA on import: the line and the remedy are told too")
+def test_a_module_that_uses_cuda(tmp_path, monkeypatch):
+    (tmp_path / "net_of_mine.py").write_text("import torch\nSTATE = torch.zeros(3).cuda()\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    code = read(capture_cell("import net_of_mine\nnet_of_mine.STATE", {}, execution_count=7, first_line=1))
+    (finding,) = cuda(code, asked(), devices=()).findings
+    assert "torch.zeros(3).cuda() in line 2 of net_of_mine.py" in finding.text
