@@ -8,6 +8,7 @@ the lock to a new supervisor where the job runs on other machines.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import time
 from typing import TYPE_CHECKING
@@ -68,9 +69,12 @@ class _Reader:
         if not self.folder.path.exists():
             raise JobNotFound(f"Job {self.folder.id} is not here any more: its folder was deleted while it ran.",
                               hint="Its processes were ended.")  # fmt: skip
-        # Where nobody can write, nobody can end it either; it is asked again later.
-        with contextlib.suppress(OSError):
+        try:
             return settle(self.folder)
+        except OSError as error:
+            # Where nobody can write, nobody can end it either; it is asked again later.
+            if error.errno == errno.EROFS and not JobLock.is_held(self.folder.lock):
+                self.fold(_unwritten(error))
         return False
 
     def _next(self) -> list[Event]:
@@ -184,6 +188,15 @@ def settle(folder: JobFolder) -> bool:
         return True
     finally:
         lock.release()
+
+
+def _unwritten(error: OSError) -> Event:
+    """Return the end, which stands nowhere, of a job without a writer on a file system that is read-only by now."""
+    reason = (
+        f"The job's supervisor has gone, and how the job ended could not be written ({error.strerror}: "
+        f"{error.filename}). What stands in its log before that is kept."
+    )
+    return {"v": events.VERSION, "t": time.time(), "type": "state", "state": State.LOST.value, "reason": reason}
 
 
 def _still_there(python: str) -> str:

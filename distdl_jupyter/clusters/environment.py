@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Mapping
 
-from distdl_jupyter.core.spec import looks_secret
+from distdl_jupyter.core.redact import is_secret
 
 #: Settings of the libraries that ranks train with.
 _LIBRARIES = (
@@ -34,12 +34,12 @@ def for_ranks_here(submitters: Mapping[str, str]) -> dict[str, str]:
 
 def for_ranks(inherited: Mapping[str, str]) -> dict[str, str]:
     """Return what of the submitter's environment makes sense on another machine; nothing that looks secret."""
-    return {name: value for name, value in inherited.items() if _travels(name)}
+    return {name: value for name, value in inherited.items() if _travels(name, value)}
 
 
-def _travels(name: str) -> bool:
+def _travels(name: str, value: str) -> bool:
     known = name in _NAMES or name.startswith(_LIBRARIES)
-    return known and not looks_secret(name) and _NAME.fullmatch(name) is not None
+    return known and not is_secret(name, value) and _NAME.fullmatch(name) is not None
 
 
 def for_ssh(environ: Mapping[str, str] | None = None) -> dict[str, str]:

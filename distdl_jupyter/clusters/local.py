@@ -22,7 +22,7 @@ from distdl_jupyter.clusters.base import Cluster, Context, NodeInfo, Run
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.machine import cores
 from distdl_jupyter.core.plan import Placement, Plan, RankPlace, Seat, seated
-from distdl_jupyter.core.spec import looks_secret
+from distdl_jupyter.core.redact import is_secret
 from distdl_jupyter.core.words import plural
 from distdl_jupyter.host.ports import Ports
 
@@ -187,7 +187,7 @@ def _staged(spec: JobSpec, placement: Placement, staging: Staging, context: Cont
     from distdl_jupyter.clusters import stagers
 
     hosts = {place.node: place.host for place in placement.ranks}
-    shown = {name: value for name, value in context.inherited.items() if not looks_secret(name)}
+    shown = {name: value for name, value in context.inherited.items() if not is_secret(name, value)}
     environment = {**shown, "DISTDL_JOB_ID": spec.id}
     begun: list[stagers.Stager] = []
     try:

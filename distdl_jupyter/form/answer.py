@@ -14,7 +14,7 @@ from typing import Any
 import traitlets
 
 from distdl_jupyter.core.errors import DistDLError
-from distdl_jupyter.core.spec import looks_secret
+from distdl_jupyter.core.redact import is_secret
 from distdl_jupyter.form import arguments, magic
 from distdl_jupyter.form import defaults as presets
 from distdl_jupyter.form.celltext import MAGICS, CellText, split
@@ -174,5 +174,5 @@ def _options(form: FormModel) -> dict[str, Any]:
     """Return what a submit of this text takes; the values of secrets are added by who knows them."""
     options = {name: value for name, value in form.options().items() if value is not None}
     variables = options.pop("environment_variables", {})
-    shown = {name: value for name, value in variables.items() if not looks_secret(name)}
+    shown = {name: value for name, value in variables.items() if not is_secret(name, value)}
     return {**options, **({"environment_variables": shown} if shown else {})}

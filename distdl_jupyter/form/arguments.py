@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 from distdl_jupyter import jobspec, registry
 from distdl_jupyter.core.errors import InvalidSpec, PluginUnavailable
 from distdl_jupyter.core.names import ALIASES, TOTALS, unknown
-from distdl_jupyter.core.spec import looks_secret
+from distdl_jupyter.core.redact import is_secret
 
 _MASK = "•••"
 #: Flags that say what the magic does rather than what the job is.
@@ -312,5 +312,5 @@ def without_secrets(line: str) -> str:
 
 def _masked(word: str) -> str:
     flag = "--env=" if word.startswith("--env=") else ""
-    name, equals, _ = word.removeprefix(flag).partition("=")
-    return f"{flag}{name}={_MASK}" if equals and looks_secret(name) else word
+    name, equals, value = word.removeprefix(flag).partition("=")
+    return f"{flag}{name}={_MASK}" if equals and is_secret(name, value) else word

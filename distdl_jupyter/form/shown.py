@@ -7,7 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.core.spec import Captured, Source, looks_secret
+from distdl_jupyter.core.redact import is_secret
+from distdl_jupyter.core.spec import Captured, Source
 from distdl_jupyter.core.words import size
 
 if TYPE_CHECKING:
@@ -26,11 +27,12 @@ def captured(items: Sequence[Captured], *, known: bool = True) -> dict[str, Any]
 
 
 def environment(variables: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return the variables; a value is None where the name looks secret."""
-    return [
-        {"name": name, "value": None if looks_secret(name) else value, "secret": looks_secret(name)}
-        for name, value in variables.items()
-    ]
+    """Return the variables; a value is None where it is a secret, by its name or its form."""
+    return [_variable(name, value, secret=is_secret(name, value)) for name, value in variables.items()]
+
+
+def _variable(name: str, value: str, *, secret: bool) -> dict[str, Any]:
+    return {"name": name, "value": None if secret else value, "secret": secret}
 
 
 def advice(one: Advice) -> dict[str, Any]:

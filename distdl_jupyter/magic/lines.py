@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter import jobspec, registry, targets
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.names import resolve
-from distdl_jupyter.core.spec import check_count, looks_secret
+from distdl_jupyter.core.redact import is_secret
+from distdl_jupyter.core.spec import check_count
 from distdl_jupyter.core.words import plural, short_id
 from distdl_jupyter.form.arguments import Parser, allowed, pairs_of, value_of
 from distdl_jupyter.magic.session import Session, told_shortly
@@ -212,7 +213,7 @@ def _settings(defaults: dict[str, Any]) -> str:
 
 def _shown(value: Any) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{k}={'•••' if looks_secret(k) else v}" for k, v in value.items())
+        return ", ".join(f"{k}={'•••' if is_secret(k, str(v)) else v}" for k, v in value.items())
     return str(value)
 
 

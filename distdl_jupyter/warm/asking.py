@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter.clusters.environment import for_ranks_here
 from distdl_jupyter.core import locks, sockets
 from distdl_jupyter.core.errors import DistDLError
-from distdl_jupyter.core.spec import looks_secret
+from distdl_jupyter.core.redact import is_secret
 from distdl_jupyter.warm import circumstances, mark, wire
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def make(where: Place, folder: JobFolder | None = None) -> None:
 
 def _shown(environment: Mapping[str, str]) -> dict[str, str]:
     """Return what may stand in a process's own environment for everybody of the user to see."""
-    return {name: value for name, value in environment.items() if not looks_secret(name)}
+    return {name: value for name, value in environment.items() if not is_secret(name, value)}
 
 
 def wait_until_ready(where: Place, patience: float = 120.0) -> dict[str, Any] | None:

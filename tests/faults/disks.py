@@ -3,6 +3,7 @@
 import errno
 import os
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -38,3 +39,22 @@ def free(place):
 
 def is_full(place):
     return os.statvfs(place).f_bavail == 0
+
+
+def mount_image(place, image):
+    """Mount a file system there that becomes read-only when it meets an error, as those of real machines do."""
+    place.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["truncate", "--size=32M", str(image)], check=True)
+    made = subprocess.run(["mkfs.ext4", "-q", str(image)], check=False, capture_output=True)
+    command = ["mount", "-o", "loop,errors=remount-ro", str(image), str(place)]
+    if made.returncode or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("only root of a real machine may mount an image with ext4")
+    place.chmod(0o700)
+
+
+def break_down(place):
+    """Let the file system meet an error (https://docs.kernel.org/admin-guide/ext4.html): it is read-only then."""
+    found = subprocess.run(["findmnt", "-n", "-o", "SOURCE", str(place)], check=True, capture_output=True, text=True)
+    Path(f"/sys/fs/ext4/{Path(found.stdout.strip()).name}/trigger_fs_error").write_text("1")
+    with pytest.raises(OSError, match="Read-only file system"):
+        (place / "nobody-can-write").write_text("")

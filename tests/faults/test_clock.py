@@ -17,7 +17,6 @@ from distdl_jupyter.core.store import JobStore, is_id
 from distdl_jupyter.submission import submit_source
 from tests.conftest import until_gone, wait_for
 from tests.faults.frame import few_or_all
-from tests.server.running import serve
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -195,15 +194,6 @@ except Exception as error:
 def ends(job):
     found = [event["state"] for event in read_all(job.folder.events)[0] if event["type"] == "state"]
     return [state for state in found if State(state).ended], found
-
-
-@pytest.fixture
-def server(tmp_path, monkeypatch):
-    for kind in ("CONFIG", "DATA", "RUNTIME"):
-        monkeypatch.setenv(f"JUPYTER_{kind}_DIR", str(tmp_path / f"jupyter-{kind.lower()}"))
-    (tmp_path / "notebooks").mkdir()
-    with serve(tmp_path / "notebooks") as running:
-        yield running
 
 
 @pytest.mark.fault("clock", "20 that cancel in one instant, by kernel, command line and server: one end, canceled")

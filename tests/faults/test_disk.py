@@ -19,8 +19,7 @@ from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.submission import submit_source
 from tests.conftest import until_gone, wait_for
-from tests.faults import disks
-from tests.server.running import serve
+from tests.faults import disks, jobs
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -92,6 +91,34 @@ def notes(job):
 def every_line_is_whole(job):
     for line in job.folder.events.read_bytes().splitlines():
         assert isinstance(json.loads(line), dict)
+
+
+@pytest.fixture
+def failing_disk(distdl_home, tmp_path):
+    """The data directory on a file system that can break down."""
+    disks.mount_image(distdl_home, tmp_path / "disk.img")
+    yield distdl_home
+    disks.unmount(distdl_home)
+
+
+@pytest.mark.fault("disk", "a file system that breaks down and is read-only: training goes on, nobody waits for ever")
+def test_a_disk_that_becomes_read_only_while_a_job_writes(failing_disk, tmp_path):
+    training = Training(tmp_path)
+    job = training.job
+    disks.break_down(failing_disk)
+    training.goes_on()
+    assert job.state is State.RUNNING
+    with pytest.raises(DiskRefused, match="[Rr]ead-only"):
+        cell("1")
+    with pytest.raises(DiskRefused, match="[Rr]ead-only"):
+        job.cancel()
+    training.goes_on()
+    # Its supervisor would wait ten minutes for the disk; without it nobody can write an end any more.
+    jobs.found_supervisor_of(job).kill()
+    assert job.wait(30).state is State.LOST
+    assert "could not be written (Read-only file system" in job.view().reason
+    assert distdl_jupyter.attach(job.id).view().metrics["loss"].step > 5
+    assert not until_gone(job.id)
 
 
 @pytest.mark.fault("disk", "training goes on; both the shortage and its end are told; of a short one nothing is lost")
@@ -327,15 +354,6 @@ def test_no_line_is_ever_glued_to_a_torn_one(disk, injected):
         assert len(found) == len(place.read_bytes().splitlines())
         assert found[-1]["text"] == "after"
         injected()
-
-
-@pytest.fixture
-def server(tmp_path, monkeypatch):
-    for kind in ("CONFIG", "DATA", "RUNTIME"):
-        monkeypatch.setenv(f"JUPYTER_{kind}_DIR", str(tmp_path / f"jupyter-{kind.lower()}"))
-    (tmp_path / "notebooks").mkdir()
-    with serve(tmp_path / "notebooks") as running:
-        yield running
 
 
 @pytest.mark.fault("disk", "the server answers what it can, refuses the rest with 507 and its remedy, and lives on")

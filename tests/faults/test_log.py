@@ -14,7 +14,6 @@ from distdl_jupyter.panels import snapshot
 from distdl_jupyter.reading import Reading
 from distdl_jupyter.submission import submit_source
 from tests.conftest import wait_for
-from tests.server.running import serve
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -151,15 +150,6 @@ from distdl_jupyter import log
 log(step=7, loss=0.5)
 count
 """
-
-
-@pytest.fixture
-def server(tmp_path, monkeypatch):
-    for kind in ("CONFIG", "DATA", "RUNTIME"):
-        monkeypatch.setenv(f"JUPYTER_{kind}_DIR", str(tmp_path / f"jupyter-{kind.lower()}"))
-    (tmp_path / "notebooks").mkdir()
-    with serve(tmp_path / "notebooks") as running:
-        yield running
 
 
 @pytest.mark.fault("log", "text with the job's own nonce that is no proper report is text; no view of the job breaks")

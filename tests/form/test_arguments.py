@@ -90,6 +90,7 @@ def test_flags_go_before_defaults():
     [
         ("-p 2 --env MY_TOKEN=abc --env A=1", "-p 2 --env 'MY_TOKEN=•••' --env A=1"),
         ("--env=API_KEY=abc", "'--env=API_KEY=•••'"),
+        ("--env DATABASE=postgres://ada:abc123@db/train", "--env 'DATABASE=•••'"),
         ("--name 'a b'", "--name 'a b'"),
     ],
 )

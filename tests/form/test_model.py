@@ -234,9 +234,11 @@ def test_advice_that_is_not_there_changes_nothing() -> None:
 
 
 def test_secrets_stay_in_the_kernel() -> None:
-    form = LaunchModel(alone, environment_variables={"HF_TOKEN": "hf_abc", "A": "1"})
+    given = {"HF_TOKEN": "hf_abc", "DATABASE": "postgres://ada:hf_l0velace@db/train", "A": "1"}
+    form = LaunchModel(alone, environment_variables=given)
     assert form.environment == [
         {"name": "HF_TOKEN", "value": None, "secret": True},
+        {"name": "DATABASE", "value": None, "secret": True},
         {"name": "A", "value": "1", "secret": False},
     ]
     form.set_environment([{"name": "HF_TOKEN", "value": None}, {"name": "A", "value": "2"}, {"name": "", "value": "x"}])

@@ -14,7 +14,7 @@ from distdl_jupyter.compat.batchai.folders import Folders
 from distdl_jupyter.compat.batchai.program import BY_SCRIPT, Program, program
 from distdl_jupyter.compat.batchai.record import HIDDEN, Imported, masked, short
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.core.spec import looks_secret
+from distdl_jupyter.core.redact import is_secret
 from distdl_jupyter.core.words import plural
 
 
@@ -130,7 +130,7 @@ def _directory(path: str, folder: Path, folders: Folders, found: Imported) -> No
 
 
 def _variable(field: str, name: str, value: str, folders: Folders, found: Imported) -> None:
-    shown = HIDDEN if looks_secret(name) else value
+    shown = HIDDEN if is_secret(name, value) else value
     if name.startswith("AZ_BATCHAI_") or "$AZ_BATCHAI" in value or "${AZ_BATCHAI" in value:
         folders.variables[name] = value
         found.say(f"{field}: {name}", shown, "variable of every rank, which fills it in")

@@ -9,6 +9,7 @@ from typing import Any
 from distdl_jupyter.compat.batchai.explained import How, Row
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.spec import looks_secret
+from distdl_jupyter.worker import secretforms
 
 HIDDEN = "•••"
 
@@ -49,11 +50,11 @@ def short(path: Path, folder: Path) -> str:
 
 
 def masked(arguments: tuple[str, ...]) -> str:
-    """Return the arguments; what follows a flag of a secret's name is hidden."""
+    """Return the arguments; what follows a flag of a secret's name, or has a secret's form, is hidden."""
     told, hide = [], False
     for text in arguments:
         flag, equals, _ = text.partition("=")
         secret = text.startswith("-") and looks_secret(flag.lstrip("-").replace("-", "_"))
-        told.append(HIDDEN if hide else f"{flag}={HIDDEN}" if secret and equals else text)
+        told.append(HIDDEN if hide else f"{flag}={HIDDEN}" if secret and equals else secretforms.mask(text))
         hide = secret and not equals
     return " ".join(told)

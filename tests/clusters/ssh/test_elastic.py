@@ -35,9 +35,12 @@ def environment(pid):
 @pytest.mark.fault("restarts", "on other hosts too the others keep process and state, and the dead one is replaced")
 def test_a_rank_on_another_host_is_killed(lab_of):
     lab = lab_of(2)
-    job = start(lab, 2, 60)
+    job = start(lab, 2, 60, 0.1)
     here.until_step(job, 12)
     os.kill(where(lab, 1), signal.SIGKILL)
+    wait_for(lambda: job.view().restarts, what="the replacement")
+    here.until_step(job, 20, size=2, rank=1)
+    assert sorted(job.stacks(30).ranks) == [0, 1], "a replaced rank can be asked too"
     assert job.results(timeout=200) == [(60, 2)] * 2
     view = job.view()
     assert [(one.rank, one.reason) for one in view.restarts] == [(1, "Rank 1 failed: ended by SIGKILL.")]
