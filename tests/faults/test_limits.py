@@ -95,7 +95,7 @@ def test_submits_when_a_limit_is_reached(tmp_path, injected, kind, more, sentenc
         assert state in ("completed", "failed")
         if state == "completed":
             assert lines == 3
-        elif not reason.startswith("Rank 0 of 1 failed first"):
+        elif not reason.startswith("The process failed"):
             assert reason.endswith(sentence)
         injected()
     assert told["known"] == 1 + len(told["ended"]), "a refused job leaves no folder"
