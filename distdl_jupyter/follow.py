@@ -14,7 +14,7 @@ import time
 from typing import TYPE_CHECKING
 
 from distdl_jupyter import registry
-from distdl_jupyter.core import events, logcount, reserve, snapshot
+from distdl_jupyter.core import events, locks, logcount, reserve, snapshot
 from distdl_jupyter.core.errors import DistDLError, JobNotFound, LaunchFailed
 from distdl_jupyter.core.events import Event, EventWriter, JobLock
 from distdl_jupyter.core.state import State
@@ -73,7 +73,7 @@ class _Reader:
             return settle(self.folder)
         except OSError as error:
             # Where nobody can write, nobody can end it either; it is asked again later.
-            if error.errno == errno.EROFS and not JobLock.is_held(self.folder.lock):
+            if error.errno == errno.EROFS and not locks.is_held(self.folder.lock):
                 self.fold(_unwritten(error))
         return False
 

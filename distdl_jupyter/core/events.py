@@ -289,18 +289,6 @@ class JobLock:
             return None
         return cls(fd)
 
-    @staticmethod
-    def is_held(path: Path) -> bool:
-        """Say whether a process holds the lock, also where nothing can be written. Raises OSError."""
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(fd)
-        return False
-
     def release(self) -> None:
         """Give this process's descriptor back; the lock is free when no other process has inherited it."""
         if self.fd >= 0:
