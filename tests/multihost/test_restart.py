@@ -78,6 +78,24 @@ def test_a_host_that_dies(lab_of, dies):
 
 
 @pytest.mark.fault(
+    "restarts", "a host that dies and one to spare: a restart goes on with all nodes, from the checkpoint"
+)
+@pytest.mark.thorough
+def test_a_host_to_spare(lab_of):
+    hosts = lab_of(3, options={"patience_seconds": 6, "shared": False})
+    job = launch(node_count=2, max_restarts=1)
+    trains_to(job, 12)
+    hosts.kill("node-b")
+    job.wait(200)
+    view = job.view()
+    assert view.state is State.COMPLETED, (view.reason, text(job))
+    assert [rank.host for rank in view.ranks] == ["node-a", "node-c"]
+    assert [size for size, _ in job.results()] == [2, 2]
+    assert min(first for _, first in job.results()) >= 10
+    assert "node-b is not reached any more: node-c takes its place." in {note["text"] for note in view.notes}
+
+
+@pytest.mark.fault(
     "restarts", "a canceled job on hosts that share no folder: every host finds the checkpoint when it is resumed"
 )
 @pytest.mark.thorough

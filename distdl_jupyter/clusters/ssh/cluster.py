@@ -52,6 +52,7 @@ class SshCluster(Cluster):
         self._connections: list[Connection] = []
         self._sites: list[Site] = []
         self._remarks: list[Remark] = []
+        self._spares: list[str] = []
 
     # what is known without asking -----------------------------------------------------------------
 
@@ -114,6 +115,8 @@ class SshCluster(Cluster):
         chosen = placing.chosen(spec, options)
         try:
             unreachable = self._reach(chosen, spec, options, context)
+            if unreachable and context.restart:
+                unreachable = self._replaced(unreachable, spec, options, context)
             if unreachable and len(self._connections) >= (context.least_node_count or len(chosen)):
                 spec, unreachable = dataclasses.replace(spec, node_count=len(self._connections)), []
             found = self._look(unreachable, spec, options, context)
@@ -143,6 +146,18 @@ class SshCluster(Cluster):
         self._connections = [one for one in found if isinstance(one, Connection)]
         return [one for one in found if isinstance(one, Unreachable)]
 
+    def _replaced(
+        self, unreachable: Sequence[Unreachable], spec: JobSpec, options: SshOptions, context: Context
+    ) -> list[Unreachable]:
+        """Let other hosts of the cluster take the places of those that are gone; return for whom there is none."""
+        known, spare = self._connections, placing.spare(spec, options)[: len(unreachable)]
+        if spare:
+            self._reach(spare, spec, options, context)
+            found, self._connections = self._connections, [*known, *self._connections]
+            replaced = zip(found, unreachable, strict=False)
+            self._spares = [placing.replacement(one.host, gone.host) for one, gone in replaced]
+        return list(unreachable[len(self._spares) :])
+
     def _look(
         self, unreachable: Sequence[Unreachable], spec: JobSpec, options: SshOptions, context: Context
     ) -> Checkup:
@@ -162,6 +177,7 @@ class SshCluster(Cluster):
             for check in found.checks
             if check.level == "warning"
         ]
+        self._remarks += [Remark("warning", text, "spare-host") for text in self._spares]
         return found
 
     def _placed(self, spec: JobSpec, ports: int, found: Checkup, common: Common) -> Placement:

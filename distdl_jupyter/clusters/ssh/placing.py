@@ -31,6 +31,16 @@ def chosen(spec: JobSpec, options: SshOptions) -> tuple[Host, ...]:
     return hosts[: spec.node_count]
 
 
+def spare(spec: JobSpec, options: SshOptions) -> tuple[Host, ...]:
+    """Return the hosts of the cluster that a job does not use."""
+    return hostlist.listed(options)[spec.node_count :]
+
+
+def replacement(host: str, gone: str) -> str:
+    """Return that another host takes the place of one that cannot be reached any more."""
+    return f"{gone} is not reached any more: {host} takes its place."
+
+
 def places(
     spec: JobSpec, names: Sequence[str], found: Checkup | None = None, common: Common | None = None
 ) -> tuple[RankPlace, ...]:
