@@ -7,6 +7,7 @@ says what it has read there.
 from __future__ import annotations
 
 import ast
+import errno
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -182,6 +183,25 @@ def _missing_file(error: BaseException, _views: Sequence[View]) -> str:
     return f"The path is relative to the job's working directory, {Path.cwd()}."
 
 
+def _limits(error: BaseException, _views: Sequence[View]) -> str:
+    """Name the limit of the system that was reached; torch says it in words only."""
+    number, text = getattr(error, "errno", None), str(error)
+    if number == errno.EMFILE or "Too many open files" in text:
+        return (
+            f"A process may have {_files_limit()} files open: close what is read, raise it by 'ulimit -n' where the "
+            'job is submitted, or call torch.multiprocessing.set_sharing_strategy("file_system").'
+        )
+    if "shared memory" in text.lower() and ("No space left" in text or "insufficient" in text):
+        return "/dev/shm is full: use fewer worker processes of the DataLoader, or make it larger."
+    return ""
+
+
+def _files_limit() -> str:
+    import resource
+
+    return f"{resource.getrlimit(resource.RLIMIT_NOFILE)[0]:,}"
+
+
 def _gpu_memory(error: BaseException, _views: Sequence[View]) -> str:
     if "out of memory" not in str(error).lower() or not isinstance(error, RuntimeError | MemoryError):
         return ""
@@ -222,6 +242,7 @@ RULES: tuple[Rule, ...] = (
     _missing_name,
     _missing_file,
     _gpu_memory,
+    _limits,
     _layer,
     _operands,
 )

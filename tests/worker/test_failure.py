@@ -261,6 +261,16 @@ HINTS = {
         """),
         "It was raised in a worker process of the DataLoader: KeyError: 'label'",
     ),
+    "a limit of open files, which the report itself meets": (
+        "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\n"
+        "files = [open('/dev/null') for _ in range(100)]",
+        "A process may have 64 files open: close what is read, raise it by 'ulimit -n' where the job is submitted, or "
+        'call torch.multiprocessing.set_sharing_strategy("file_system").',
+    ),
+    "shared memory": (
+        "raise RuntimeError('unable to allocate shared memory(shm) for file: No space left on device (28)')",
+        "/dev/shm is full: use fewer worker processes of the DataLoader, or make it larger.",
+    ),
     "nothing known": ("raise ValueError('x')", ""),
     "another key error": ("d = {'a': 1}\ndef f(): raise KeyError('zz')\nd['a'], f()", ""),
 }
