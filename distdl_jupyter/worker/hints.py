@@ -192,7 +192,7 @@ def _limits(error: BaseException, _views: Sequence[View]) -> str:
             'job is submitted, or call torch.multiprocessing.set_sharing_strategy("file_system").'
         )
     if "shared memory" in text.lower() and ("No space left" in text or "insufficient" in text):
-        return "The host has no shared memory left (/dev/shm): use fewer worker processes of the DataLoader, or make it larger."
+        return "The host has no shared memory left (/dev/shm): use fewer workers in the DataLoader, or make it larger."
     return ""
 
 

@@ -269,7 +269,7 @@ HINTS = {
     ),
     "shared memory": (
         "raise RuntimeError('unable to allocate shared memory(shm) for file: No space left on device (28)')",
-        "The host has no shared memory left (/dev/shm): use fewer worker processes of the DataLoader, or make it larger.",
+        "The host has no shared memory left (/dev/shm): use fewer workers in the DataLoader, or make it larger.",
     ),
     "nothing known": ("raise ValueError('x')", ""),
     "another key error": ("d = {'a': 1}\ndef f(): raise KeyError('zz')\nd['a'], f()", ""),
