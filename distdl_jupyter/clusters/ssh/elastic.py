@@ -7,8 +7,10 @@ lost: with it goes whoever knows the others.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
+import queue
 import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -16,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter.clusters import processes
 from distdl_jupyter.clusters.base import Exit, Gone, Remark
 from distdl_jupyter.clusters.elastic_words import Told
+from distdl_jupyter.clusters.ssh.connection import end_all
 from distdl_jupyter.clusters.ssh.returning import Returning
 from distdl_jupyter.clusters.ssh.run import LAUNCHER, SERVICES, START_SECONDS, News, SshRun
 from distdl_jupyter.host.discovery import Watch
@@ -227,7 +230,18 @@ class ElasticRun(SshRun):
         """Look for no host any more, and end the agents."""
         self._watch.stop()
         self._returning.close()
+        end_all(self._too_late())
         super().close()
+
+    def _too_late(self) -> list[Connection]:
+        """Return the connections to hosts that came back when nobody needed them any more."""
+        found = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                news = self._news.get_nowait()
+                if news.data["type"] == "back":
+                    found.append(news.site.connection)
+        return found
 
 
 class _Lines:

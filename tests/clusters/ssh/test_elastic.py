@@ -70,8 +70,10 @@ def test_hosts_that_come_and_go(lab_of, tmp_path):
 
 
 @pytest.mark.fault("restarts", "a host that is unplugged is left, and takes part again when it is back")
-def test_a_host_that_is_unplugged_and_plugged_in_again(lab_of):
-    lab = lab_of(2)
+@pytest.mark.thorough
+@pytest.mark.parametrize("shared", [None, False])
+def test_a_host_that_is_unplugged_and_plugged_in_again(lab_of, shared):
+    lab = lab_of(2, shared=shared)
     job = start(lab, 2, 10_000, 0.1)
     here.until_step(job, 10, size=2)
     lab.hosts.cut("node-b")
