@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters import gpus
 from distdl_jupyter.clusters.base import Cluster, Context, NodeInfo, Run
+from distdl_jupyter.core import limits
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.machine import cores
 from distdl_jupyter.core.plan import Placement, Plan, RankPlace, Seat, seated
@@ -138,7 +139,7 @@ class LocalCluster(Cluster):
             run.launch()
         except OSError as error:
             run.abandon()
-            raise _refused("The ranks could not be started", error) from error
+            raise limits.launch_failed("The ranks could not be started", error) from error
         except BaseException:
             run.abandon()
             raise
@@ -153,13 +154,6 @@ class LocalCluster(Cluster):
         runfolder.sweep(job_id)
         stagers.forget(job_id)
         return found
-
-
-def _refused(what: str, error: OSError) -> LaunchFailed:
-    from distdl_jupyter.core import limits
-
-    named = f" ({error.filename})" if error.filename else ""
-    return LaunchFailed(f"{what}: {error.strerror or error}{named}.", hint=limits.remedy(error))
 
 
 def _remote_shell() -> tuple[str, ...]:
@@ -196,7 +190,7 @@ def _staged(spec: JobSpec, placement: Placement, staging: Staging, context: Cont
     except OSError as error:
         for one in begun:
             one.end()
-        raise _refused("The program that brings the data cannot be started", error) from error
+        raise limits.launch_failed("The program that brings the data cannot be started", error) from error
     return stagers.run(begun, staging, context.tell)
 
 

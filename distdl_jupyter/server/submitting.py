@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import client, submission
+from distdl_jupyter.core import limits
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed, PluginUnavailable
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def ask(python: Interpreter, module: str, request: Any, folder: Path, seconds: f
     except subprocess.TimeoutExpired:
         raise LaunchFailed(f"The Python of {python.name} did not answer within {seconds:g} s.") from None
     except OSError as error:
-        raise LaunchFailed(f"The Python of {python.name} cannot be started: {error}.") from None
+        raise limits.launch_failed(f"The Python of {python.name} cannot be started", error) from None
     except ValueError:
         raise _silent(python, process.stderr) from None
     assert isinstance(found, dict)

@@ -20,6 +20,7 @@ from distdl_jupyter.clusters.ssh.hosts import Host
 from distdl_jupyter.clusters.ssh.launcher import LauncherRun
 from distdl_jupyter.clusters.ssh.options import SshOptions
 from distdl_jupyter.clusters.ssh.staging import Job
+from distdl_jupyter.core import limits
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.plan import Placement, Plan, RankPlace, Seat, seated
 from distdl_jupyter.core.words import listing, plural, size
@@ -235,7 +236,7 @@ class SshCluster(Cluster):
             run.launch()
         except OSError as error:
             run.close()
-            raise LaunchFailed(f"The ranks could not be started: {error}.") from error
+            raise limits.launch_failed("The ranks could not be started", error) from error
         except BaseException:
             run.close()
             raise
