@@ -66,7 +66,9 @@ for step, (epoch, x, y) in enumerate(batches(hvd.rank(), hvd.size(), epochs=60))
 """
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize(
+    "dark", [pytest.param(False, id="light"), pytest.param(True, id="dark", marks=pytest.mark.thorough)]
+)
 def test_four_ranks_on_two_emulated_nodes_while_they_train(notebook, dark):
     book = notebook(
         [PREPARE, TRAIN, "# the kernel is free: the job runs in processes of its own"], height=1250, dark=dark
