@@ -24,6 +24,7 @@ export class FormStore implements Store {
   #round = 0;
   #timer: ReturnType<typeof setTimeout> | undefined;
   #over = false;
+  #submitting = false;
 
   constructor(private readonly text: Text, first: Answer, private readonly changed: () => void) {
     this.#form = { ...first, answered: 1 };
@@ -66,8 +67,11 @@ export class FormStore implements Store {
     return Object.fromEntries(CHOSEN.map((name) => [name, this.#form[name]])) as unknown as Chosen;
   }
 
-  /** Ask again because the text or what it may use has changed; `fresh` begins with the text's own line. */
-  async ask(more: { apply?: string; again?: boolean; fresh?: boolean } = {}): Promise<void> {
+  /**
+   * Ask again because the text or what it may use has changed; `fresh` begins with the text's own line. False when
+   * somebody asked once more meanwhile, so that this answer was passed over.
+   */
+  async ask(more: { apply?: string; again?: boolean; fresh?: boolean } = {}): Promise<boolean> {
     clearTimeout(this.#timer);
     this.#timer = undefined;
     const round = (this.#round += 1);
@@ -85,6 +89,7 @@ export class FormStore implements Store {
     } catch (error) {
       if (round === this.#round && !this.#over) this.#refused(error);
     }
+    return round === this.#round;
   }
 
   /** Answers that come later change nothing any more. */
@@ -123,9 +128,19 @@ export class FormStore implements Store {
   }
 
   async #submit(): Promise<void> {
-    if (this.#form.status.level === 'busy') return;
-    await this.ask();
-    if (this.#form.status.level === 'error' || this.#form.checks.level === 'error') return;
+    if (this.#submitting || this.#form.status.level === 'busy') return;
+    this.#submitting = true;
+    try {
+      await this.#submitShown();
+    } finally {
+      this.#submitting = false;
+    }
+  }
+
+  /** What starts is what stands in the form: an answer to anything earlier is never taken for it. */
+  async #submitShown(): Promise<void> {
+    while (!(await this.ask())) if (this.#over) return;
+    if (this.#over || this.#form.status.level === 'error' || this.#form.checks.level === 'error') return;
     this.#show({ status: { level: 'busy' } });
     try {
       this.#show({ status: await this.text.submit(this.#form, this.#secretValues()) });

@@ -1,0 +1,82 @@
+"""The form's state on a page, run by Node: what is submitted is what stands in the form, and only once."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parents[2] / "labextension"
+#: Answers come when they are let go; each says what it was asked.
+PAGE = """
+const waiting = [], submitted = [];
+const answer = (question) => ({
+  status: {}, checks: {}, environment: [], problems: {}, answered: 0, ...(question.fields ?? {}),
+  options: { processes: question.fields?.process_count_per_node ?? 2 } });
+const text = {
+  about: () => ({ code: 'x', notebook: '', cell_id: '', execution_count: null, own: false }),
+  ask: (question) => new Promise((resolve) => waiting.push(() => resolve(answer(question)))),
+  submit: async (form) => { submitted.push(form.options.processes); return { level: 'info' }; },
+};
+const rest = () => new Promise((resolve) => setTimeout(resolve, 5));
+const answered = async () => { waiting.shift()(); await rest(); };
+const store = new ui.FormStore(text, answer({}), () => undefined);
+"""
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    """Return ``run(code)``: what a program prints as JSON in which ``store`` is a form of two processes."""
+    folder = tmp_path_factory.mktemp("node")
+    (folder / "server.js").write_text("export const ServerConnection = {}, URLExt = {};")
+    bundled = folder / "store.mjs"
+    aliases = [f"--alias:@jupyterlab/{name}={folder / 'server.js'}" for name in ("services", "coreutils")]
+    command = [
+        HERE / "node_modules/.bin/esbuild", HERE / "src/lab/formstore.ts", "--bundle", "--format=esm",
+        f"--outfile={bundled}", *aliases,
+    ]  # fmt: skip
+    subprocess.run(command, check=True, capture_output=True)
+    node = shutil.which("node")
+    assert node, "These tests need Node.js, as the build of the front end does."
+
+    def run(code):
+        text = f"import * as ui from {json.dumps(str(bundled))};{PAGE}{code}"
+        done = subprocess.run([node, "--input-type=module", "-e", text], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    return run
+
+
+def test_a_question_that_crosses_a_submit_does_not_let_an_older_form_start(page):
+    assert page("""
+        store.set({ process_count_per_node: 1 });
+        store.send({ type: 'submit' });
+        store.send({ type: 'refresh' });   // as a page does by itself
+        await answered();                  // that of the submit, which is passed over
+        const early = [...submitted];
+        while (waiting.length) await answered();
+        console.log(JSON.stringify([early, submitted]));
+    """) == [[], [1]]
+
+
+def test_two_clicks_on_submit_start_one_job(page):
+    assert page("""
+        store.send({ type: 'submit' });
+        store.send({ type: 'submit' });
+        while (waiting.length) await answered();
+        console.log(JSON.stringify(submitted));
+    """) == [2]
+
+
+def test_a_form_that_is_closed_meanwhile_starts_nothing(page):
+    assert (
+        page("""
+        store.send({ type: 'submit' });
+        store.dispose();
+        while (waiting.length) await answered();
+        console.log(JSON.stringify(submitted));
+    """)
+        == []
+    )
