@@ -160,13 +160,15 @@ def page(lines: dict[str, Line]) -> str:
 
 
 def _table(lines: dict[str, Line]) -> str:
-    rows = ["| fault | promise | held |", "|---|---|---|", *(_cells(test, line) for test, line in lines.items())]
+    rows = ["| fault | promise | held | in `tests` |", "|---|---|---|---|", *(_cells(test, line) for test, line in lines.items())]
     return "\n".join(rows)
 
 
 def _cells(test: str, line: Line) -> str:
     how = f"{line.held} of {line.made}" if line.made else f"not run: {'; '.join(sorted(line.skipped))}"
-    cells = (test.rsplit("::", 1)[-1].removeprefix("test_").replace("_", " "), line.promise, how)
+    file, name = test.split("::", 1)
+    where = file.removeprefix("tests/").removesuffix(".py")
+    cells = (name.rsplit("::", 1)[-1].removeprefix("test_").replace("_", " "), line.promise, how, where)
     return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
 
 
