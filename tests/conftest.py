@@ -6,6 +6,7 @@ import time
 import pytest
 
 from distdl_jupyter.clusters import processes
+from distdl_jupyter.core.machine import cores
 from tests import side_by_side
 from tests.hosts import hosts_of, three_hosts  # noqa: F401 - fixtures
 from tests.installation import installed, wheel  # noqa: F401 - fixtures
@@ -60,3 +61,8 @@ def wait_for(condition, patience=60.0, what="the condition"):
         assert time.monotonic() < until, f"{what} did not come true in {patience:g} s"
         time.sleep(0.05)
     return value
+
+
+def crowded():
+    """Return how many processes want each core lately, at least 1: what takes a second alone takes so many here."""
+    return max(1.0, os.getloadavg()[0] / cores())

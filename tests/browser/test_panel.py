@@ -11,7 +11,7 @@ from playwright.sync_api import expect
 
 from distdl_jupyter.core.store import JobStore
 from tests.browser.conftest import PATIENCE
-from tests.conftest import wait_for
+from tests.conftest import crowded, wait_for
 from tests.panels import recorded
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
@@ -103,8 +103,8 @@ def test_curve_log_and_progress_move_while_the_kernel_is_busy(notebook):
         seen["percent"].add(page.locator(".dd-work").inner_text())
         time.sleep(0.25)
     assert works(book)
-    # Twice a second would be 24 changes; a machine that others use too gets a third of that.
-    assert {name: len(values) > 7 for name, values in seen.items()} == dict.fromkeys(seen, True), seen
+    # Twice a second would be 24 changes; a machine that others use too gets a third of that, or less.
+    assert {name: len(values) > 7 / crowded() for name, values in seen.items()} == dict.fromkeys(seen, True), seen
     book.picture("panel-running")
     assert not book.errors
     page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.interrupt()")

@@ -20,7 +20,7 @@ from distdl_jupyter.core.events import EventWriter, JobLock, read_all
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobFolder, JobStore, new_id
 from tests.browser.conftest import PATIENCE, Book, Lab
-from tests.conftest import until_gone, wait_for
+from tests.conftest import crowded, until_gone, wait_for
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
@@ -97,8 +97,9 @@ def test_1_the_quickstart_moves_soon_after_its_first_log(desk: Callable[..., Boo
     seen = book.page.evaluate("() => window.seen")
     delays = {name: round(moment - first, 2) for name, moment in seen.items()}
     (book.artifacts / "story-1-seconds.json").write_text(json.dumps(delays))
-    assert delays["value"] < 2, delays
-    assert delays["curve"] < 2, delays
+    limit = 2 * crowded()
+    assert delays["value"] < limit, delays
+    assert delays["curve"] < limit, delays
     book.picture("story-1-quickstart")
     assert not book.errors
 

@@ -160,7 +160,11 @@ def page(lines: dict[str, Line]) -> str:
 
 
 def _table(lines: dict[str, Line]) -> str:
-    rows = ["| fault | promise | held | in `tests` |", "|---|---|---|---|", *(_cells(test, line) for test, line in lines.items())]
+    rows = [
+        "| fault | promise | held | in `tests` |",
+        "|---|---|---|---|",
+        *(_cells(test, line) for test, line in lines.items()),
+    ]
     return "\n".join(rows)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import os
 import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -12,11 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from distdl_jupyter import client
-from distdl_jupyter.core.machine import cores
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.server.app import DistDLApp
 from tests import finished
-from tests.conftest import wait_for
+from tests.conftest import crowded, wait_for
 from tests.faults import census, server
 from tests.faults.frame import few_or_all
 from tests.faults.jobs import submit
@@ -123,11 +121,6 @@ def behind(reader):
     return max(late)
 
 
-def patience():
-    """Return one second, on a machine that has less time than its processes want so much longer."""
-    return max(1.0, os.getloadavg()[0] / cores())
-
-
 @pytest.mark.fault("many", "each reads the whole log in order, metrics within 1 s of their line, while others flood, "
                    "hang or go; the server holds no more than before")  # fmt: skip
 def test_a_hundred_readers_of_one_job(served, injected):
@@ -143,7 +136,7 @@ def test_a_hundred_readers_of_one_job(served, injected):
             for reader in (*rest, *back):
                 printed = [reader.rows[number] for number in sorted(reader.rows)]
                 assert [text for text in printed if text.startswith("line ")] == lines_of(job)
-            assert max(behind(reader) for reader in rest) < patience()
+            assert max(behind(reader) for reader in rest) < crowded()
             for reader in back:
                 assert reader.wholes == 1, "what a reader knows is not told again"
             injected(many)
