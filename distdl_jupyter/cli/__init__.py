@@ -18,7 +18,7 @@ from distdl_jupyter._version import __version__
 from distdl_jupyter.cli import azure, batchai, clusters, show, stacks, terminal, vm_sizes, warm
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobNotFound, JobNotRunning
 from distdl_jupyter.core.state import State
-from distdl_jupyter.core.words import clock, plural, short_id
+from distdl_jupyter.core.words import clock, listing, plural, short_id
 from distdl_jupyter.presentation import jobtable, table
 
 if TYPE_CHECKING:
@@ -237,11 +237,25 @@ def _submit(chosen: argparse.Namespace) -> int:
     options = _options(chosen)
     if chosen.script is not None:
         draft = capture.capture_script(chosen.script, None, chosen.arguments)
+        _tell_of_arguments(chosen)
     elif chosen.explain:
         return batchai.explain(chosen)
     else:
         draft, options = batchai.draft(chosen, options)
     return _started(client.launch(draft, **options), chosen)
+
+
+#: What hardly any script takes itself.
+_OURS = ("-N", "--node-count", "-p", "--process-count-per-node", "--distributed-backend", "--compute-target",
+         "--max-restarts", "--min-node-count")  # fmt: skip
+
+
+def _tell_of_arguments(chosen: argparse.Namespace) -> None:
+    """Say that words behind the script are its own, where they look like what was meant for this command."""
+    meant = [word for word in chosen.arguments if word.partition("=")[0] in _OURS]
+    if meant:
+        print(f"{listing(meant)} behind {chosen.script} {'is its own argument' if len(meant) == 1 else 'are its own'}: "
+              "options of distdl submit stand before the script.", file=sys.stderr)  # fmt: skip
 
 
 def _resume(chosen: argparse.Namespace) -> int:

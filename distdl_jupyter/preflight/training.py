@@ -46,7 +46,7 @@ def backend(code: Code, draft: Draft, request: Request) -> Check:
     horovod = next((c for c in code.calls if c.last == "init" and c.name.startswith("horovod")), None)
     met = {"horovod": horovod, "torch": code.called(*_TORCH_INIT), "tensorflow": code.called(*TENSORFLOW_INIT)}
     if request.process_count == 1:
-        return Check(name, "one process needs no meeting", tuple(_alone(chosen, horovod)))
+        return Check(name, "one process needs no meeting", tuple(_alone(chosen, horovod, met["torch"])))
     if not code.read:
         return Check(name, _NOT_READ)
     helper = next((library for library in _SELF_STARTING if library in code.imports), None)
@@ -64,7 +64,14 @@ def _written(call: Call) -> str:
     return "hvd.init()" if call.name.startswith("horovod") else f"{call.last}()"
 
 
-def _alone(chosen: str, horovod: Call | None) -> Iterator[Finding]:
+def _alone(chosen: str, horovod: Call | None, torch: Call | None) -> Iterator[Finding]:
+    if torch is not None and chosen == "plain" and not _says_where(torch):
+        yield Finding(
+            "warning",
+            "torch-alone",
+            f"{torch.beginning} calls {torch.last}(), which the backend plain does not tell where to meet.",
+            "Choose distributed_backend='torch', and as many processes as you want.",
+        )
     if horovod is not None and chosen != "horovod":
         yield Finding(
             "info",
@@ -72,6 +79,11 @@ def _alone(chosen: str, horovod: Call | None) -> Iterator[Finding]:
             f"{horovod.beginning} calls hvd.init(), which does nothing on one process of the backend {chosen}.",
             "Choose distributed_backend='horovod-gloo' and more processes.",
         )
+
+
+def _says_where(call: Call) -> bool:
+    """Say whether a process group is made without the variables of the environment."""
+    return bool({"init_method", "store", "rank"} & {keyword.arg for keyword in call.node.keywords})
 
 
 def _mismatch(request: Request, met: Mapping[str, Call | None]) -> Finding | None:

@@ -40,6 +40,7 @@ def script(tmp_path):
 
 def test_a_script_is_submitted_followed_listed_read_and_removed(script):
     done = distdl("submit", "-p", 2, "-f", "--env", "MODE=fast", script, "--epochs", "3", "-f")
+    assert "argument" not in done.stderr
     assert "[0] arguments --epochs 3 -f" in done.stdout
     assert "[1] rank 1 of 2 fast" in done.stdout
     assert "completed" in done.stderr
@@ -57,6 +58,14 @@ def test_a_script_is_submitted_followed_listed_read_and_removed(script):
     assert "removed" in distdl("rm", job.id).stdout
     assert jobs() == []
     assert "No jobs yet" in distdl("ls").stdout
+
+
+def test_options_behind_the_script_are_said_to_be_its_own(tmp_path):
+    path = tmp_path / "quick.py"
+    path.write_text("import sys\nprint(sys.argv[1:])\n")
+    done = distdl("submit", "-f", path, "-p", "2")
+    assert f"-p behind {path} is its own argument: options of distdl submit stand before the script." in done.stderr
+    assert "['-p', '2']" in done.stdout
 
 
 def test_a_failing_script_is_a_failing_command(tmp_path):

@@ -392,3 +392,12 @@ def test_a_module_that_uses_cuda(tmp_path, monkeypatch):
     code = read(capture_cell("import net_of_mine\nnet_of_mine.STATE", {}, execution_count=7, first_line=1))
     (finding,) = cuda(code, asked(), devices=()).findings
     assert "torch.zeros(3).cuda() in line 2 of net_of_mine.py" in finding.text
+
+
+def test_a_process_group_without_a_backend_that_makes_one():
+    code = "import torch.distributed as dist\ndist.init_process_group({})"
+    alone = problems(code.format(""), "plain", 1)["torch-alone"]
+    assert alone.level == "warning"
+    assert "Line 2 of Cell [7] calls init_process_group()" in alone.text
+    assert problems(code.format("init_method='tcp://127.0.0.1:1234', rank=0, world_size=1"), "plain", 1) == {}
+    assert problems(code.format(""), "torch", 1) == {}
