@@ -59,11 +59,18 @@ class _Reader:
         """
         now = time.monotonic()
         if heard:
-            self._heard = now
+            self._heard = now - self._age()
         elif not self.view.state.ended and now - self._heard > _SILENCE:
             self._heard = now
             return self._asked()
         return False
+
+    def _age(self) -> float:
+        """Return how many seconds ago the log was written last: who looks once only hears what was said long ago."""
+        try:
+            return max(0.0, time.time() - self.folder.events.stat().st_mtime)
+        except OSError:
+            return 0.0
 
     def _asked(self) -> bool:
         if not self.folder.path.exists():

@@ -2,12 +2,14 @@
 
 import os
 import random
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from distdl_jupyter import JobFailed
+from distdl_jupyter import JobFailed, attach
 from distdl_jupyter.core.state import State
 from tests.conftest import until_gone, wait_for
 from tests.faults import jobs
@@ -67,6 +69,29 @@ def test_a_supervisor_killed_in_the_middle_of_training(backend, guardian):
     job = jobs.start(backend)
     wait_for(lambda: all(jobs.numbers(job, rank) for rank in range(job.spec.process_count)), what="the training")
     is_lost(job, jobs.kill_supervisor(job, guardian=guardian), backend)
+
+
+@pytest.mark.fault("supervisor", "who looks only once, as a command does, sees it too: job, list and show say lost")
+def test_one_look_is_enough():
+    job = jobs.start("plain")
+    wait_for(lambda: jobs.numbers(job, 0), what="the first line")
+    jobs.kill_supervisor(job, guardian=False)
+    assert not until_gone(job.id, PROMISED)
+    time.sleep(2)
+    assert "lost" in distdl("ls")
+    job = jobs.start("plain")
+    wait_for(lambda: jobs.numbers(job, 0), what="the first line")
+    jobs.kill_supervisor(job, guardian=False)
+    time.sleep(2)
+    assert attach(job.id).state is State.LOST
+    assert f"{job.id}  lost" in distdl("show", job.id)
+    assert "running" not in distdl("ls")
+
+
+def distdl(*words):
+    """Run the command in a process of its own, which looks at the jobs once."""
+    command = [sys.executable, "-m", "distdl_jupyter.cli", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
 
 
 @pytest.mark.fault("supervisor", "a job goes on without its guardian and ends as ever")
