@@ -217,7 +217,7 @@ def test_an_elastic_plan_has_a_leader_and_no_fixed_world():
     ("options", "field"),
     [
         ({"label": "horovod-mpi"}, "distributed_backend"),
-        ({"cluster": "ssh"}, "elastic"),
+        ({"cluster": "slurm"}, "elastic"),
         ({"min_process_count": 0}, "min_process_count"),
         ({"min_process_count": 3}, "min_process_count"),
         ({"elastic_timeout_seconds": 0}, "elastic_timeout_seconds"),
@@ -228,3 +228,9 @@ def test_what_an_elastic_job_cannot_be_is_refused_with_a_remedy(options, field):
     with pytest.raises(InvalidSpec) as caught:
         plan(**options)
     assert caught.value.field == field
+
+
+def test_on_hosts_the_leader_starts_nothing_itself():
+    made = plan(nodes=2, cluster="ssh", host_discovery=__file__)
+    assert made.launcher.argv[3:] == ("distdl_jupyter.backends.elastic.far", "127.0.0.1", "20001", "4", "600")
+    assert made.launcher.discovery == __file__
