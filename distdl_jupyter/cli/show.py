@@ -12,6 +12,7 @@ from distdl_jupyter.presentation.cost import cost_words
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from distdl_jupyter.core.rank import RankView
     from distdl_jupyter.core.view import JobView
 
 
@@ -34,9 +35,17 @@ def lines(view: JobView) -> Iterator[str]:
         yield f"{metric.name} {number(metric.mean)} at step {number(metric.step)}"
     for rank in view.ranks:
         process = "" if rank.pid is None else f", pid {rank.pid}"
-        yield f"rank {rank.rank} on {rank.host or 'this machine'}{process}: {rank.status}"
+        yield f"rank {rank.rank} on {rank.host or 'this machine'}{process}: {_status(rank, view)}"
     for note in view.notes:
         yield f"{note['level']}: {note['text']}"
+
+
+def _status(rank: RankView, view: JobView) -> str:
+    if rank.status != "ended":
+        return "its end was not seen" if view.state.ended else rank.status
+    if rank.signal:
+        return f"ended by SIG{rank.signal}"
+    return "ended" if rank.code is None else f"ended with code {rank.code}"
 
 
 def _troubles(view: JobView) -> Iterator[str]:

@@ -84,7 +84,9 @@ def test_one_look_is_enough():
     jobs.kill_supervisor(job, guardian=False)
     time.sleep(2)
     assert attach(job.id).state is State.LOST
-    assert f"{job.id}  lost" in distdl("show", job.id)
+    shown = distdl("show", job.id)
+    assert f"{job.id}  lost" in shown
+    assert ": its end was not seen" in shown
     assert "running" not in distdl("ls")
 
 
