@@ -11,9 +11,11 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from distdl_jupyter.preflight.model import Draft
+from distdl_jupyter.preflight.model import Draft, Text
 
 _RANK = re.compile(r"rank|main_process|is_master|is_chief|is_root", re.IGNORECASE)
+#: Characters of modules beside the code that are read.
+_MOST_BESIDE = 400_000
 #: What a name is taken for when nothing in the code says where it comes from.
 _USUAL = {"hvd": "horovod", "dist": "torch.distributed", "torch": "torch", "np": "numpy", "plt": "matplotlib.pyplot"}
 
@@ -74,10 +76,61 @@ class Code:
         return not self.imports.isdisjoint(modules)
 
 
+#: The draft that was read last, with its facts: a form asks again after each change, of the same draft.
+_latest: tuple[Draft, Code] | None = None
+
+
 def read(draft: Draft) -> Code:
-    """Return the facts of all source texts of a draft; those that cannot be parsed are passed over."""
+    """Return the facts of the source texts of a draft; those that cannot be parsed are passed over.
+
+    Of the modules that travel beside the code those are read that it imports, ``_MOST_BESIDE`` characters at most: all
+    of a project's hundreds of modules would keep a form and a submit waiting for seconds, and say much that is not
+    about this code.
+    """
+    global _latest
+    if _latest is None or _latest[0] is not draft:
+        _latest = draft, _read(draft)
+    return _latest[1]
+
+
+def _chosen(draft: Draft) -> Iterator[Text]:
+    """Yield the pieces that are read: the code itself, the modules that it imports, and what those import."""
+    own = [piece for piece in draft.texts if not piece.beside]
+    yield from own
+    beside = {_module(piece.label): piece for piece in draft.texts if piece.beside}
+    names = [*draft.aliases.values(), *draft.imports, *(name for piece in own for name in _imported(piece.text, ""))]
+    left = _MOST_BESIDE
+    while names:
+        parts = names.pop().split(".")
+        for module in (".".join(parts[:count]) for count in range(1, len(parts) + 1)):
+            piece = beside.pop(module, None)
+            if piece is not None and len(piece.text) <= left:
+                left -= len(piece.text)
+                names += _imported(piece.text, module)
+                yield piece
+
+
+def _module(label: str) -> str:
+    """Return the name of the module in a file: ``shards.loader`` for ``shards/loader.py``."""
+    return label.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def _imported(text: str, module: str) -> list[str]:
+    """Return the full names that a module imports, those within its package too."""
+    tree = _parsed(text)
+    found = []
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.Import):
+            found += [one.name for one in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            package = module.split(".")[: -node.level] if node.level else []
+            found += [".".join([*package, *filter(None, [node.module]), one.name]) for one in node.names]
+    return found
+
+
+def _read(draft: Draft) -> Code:
     code = Code(imports=set(draft.imports))
-    for piece in draft.texts:
+    for piece in _chosen(draft):
         tree = _parsed(piece.text)
         if tree is None:
             continue

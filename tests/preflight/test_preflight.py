@@ -401,3 +401,21 @@ def test_a_process_group_without_a_backend_that_makes_one():
     assert "Line 2 of Cell [7] calls init_process_group()" in alone.text
     assert problems(code.format("init_method='tcp://127.0.0.1:1234', rank=0, world_size=1"), "plain", 1) == {}
     assert problems(code.format(""), "torch", 1) == {}
+
+
+def test_of_a_package_that_travels_the_modules_are_read_that_the_code_imports(tmp_path, monkeypatch):
+    package = tmp_path / "package_of_mine"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "used.py").write_text("from . import deep\nfrom .deeper import save\n")
+    (package / "deep.py").write_text("import torch\nSTATE = torch.zeros(3).cuda()\n")
+    (package / "deeper.py").write_text("def save(model):\n    open('model.txt', 'w').write(model)\n")
+    (package / "unused.py").write_text("import accelerate\nopen('other.txt', 'w').write('x')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    code = read(capture_cell("from package_of_mine import used\nused.save('x')", {}, execution_count=7, first_line=1))
+    assert (
+        "torch.zeros(3).cuda() in line 2 of package_of_mine/deep.py" in cuda(code, asked(), devices=()).findings[0].text
+    )
+    assert [call.label for call in code.calls if call.name == "open"] == ["package_of_mine/deeper.py"]
+    assert "accelerate" not in code.imports
