@@ -30,8 +30,12 @@ def nothing_left(hosts, patience=60):
     )
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("cut", ["node-b", "node-a"])
+@pytest.mark.parametrize(
+    ("cut", "backend"),
+    [("node-b", "torch"), ("node-a", "horovod-gloo"), ("node-b", "horovod-mpi")]
+    + [pytest.param(*one, marks=pytest.mark.thorough)
+       for one in (("node-a", "torch"), ("node-b", "horovod-gloo"), ("node-a", "horovod-mpi"))],
+)  # fmt: skip
 def test_a_host_that_is_cut_off_is_named_within_30_seconds_and_the_job_ends(lab_of, backend, cut):
     hosts = lab_of(2, options={"patience_seconds": 8})
     job = launch(for_ever_with_torch if backend == "torch" else for_ever, backend=backend)
