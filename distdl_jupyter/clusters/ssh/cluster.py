@@ -113,7 +113,7 @@ class SshCluster(Cluster):
 
     def place(self, spec: JobSpec, ports: int, options: SshOptions, context: Context) -> Placement:
         """Reach the hosts, look at them, and choose the network on which ranks meet."""
-        chosen = placing.chosen(spec, options)
+        chosen, self._spares = placing.chosen(spec, options), []
         try:
             unreachable = self._reach(chosen, spec, options, context)
             if unreachable and context.restart:
