@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import re
 import warnings
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -76,8 +77,9 @@ class Code:
         return not self.imports.isdisjoint(modules)
 
 
-#: The draft that was read last, with its facts: a form asks again after each change, of the same draft.
-_latest: tuple[Draft, Code] | None = None
+#: The draft that was read last, with its facts: a form asks again after each change, of the same draft. Neither is kept
+#: longer than somebody else keeps the draft, which holds the user's values.
+_latest: tuple[weakref.ref[Draft], Code] | None = None
 
 
 def read(draft: Draft) -> Code:
@@ -88,26 +90,35 @@ def read(draft: Draft) -> Code:
     about this code.
     """
     global _latest
-    if _latest is None or _latest[0] is not draft:
-        _latest = draft, _read(draft)
+    if _latest is None or _latest[0]() is not draft:
+        _latest = weakref.ref(draft, _forget), _read(draft)
     return _latest[1]
 
 
-def _chosen(draft: Draft) -> Iterator[Text]:
-    """Yield the pieces that are read: the code itself, the modules that it imports, and what those import."""
-    own = [piece for piece in draft.texts if not piece.beside]
-    yield from own
+def _forget(gone: weakref.ref[Draft]) -> None:
+    global _latest
+    if _latest is not None and _latest[0] is gone:
+        _latest = None
+
+
+def _chosen(draft: Draft) -> Iterator[tuple[Text, ast.Module]]:
+    """Yield the pieces that are read, parsed: the code itself, the modules that it imports, and what those import."""
+    names = [*draft.aliases.values(), *draft.imports]
+    for piece in draft.texts:
+        if not piece.beside and (tree := _parsed(piece.text)) is not None:
+            names += _imported(tree, [])
+            yield piece, tree
     beside = {_module(piece.label): piece for piece in draft.texts if piece.beside}
-    names = [*draft.aliases.values(), *draft.imports, *(name for piece in own for name in _imported(piece.text, ""))]
     left = _MOST_BESIDE
     while names:
         parts = names.pop().split(".")
-        for module in (".".join(parts[:count]) for count in range(1, len(parts) + 1)):
-            piece = beside.pop(module, None)
-            if piece is not None and len(piece.text) <= left:
-                left -= len(piece.text)
-                names += _imported(piece.text, module)
-                yield piece
+        for module in (parts[:count] for count in range(1, len(parts) + 1)):
+            found = beside.pop(".".join(module), None)
+            if found is None or len(found.text) > left or (tree := _parsed(found.text)) is None:
+                continue
+            left -= len(found.text)
+            names += _imported(tree, module if found.label.endswith("__init__.py") else module[:-1])
+            yield found, tree
 
 
 def _module(label: str) -> str:
@@ -115,25 +126,21 @@ def _module(label: str) -> str:
     return label.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
-def _imported(text: str, module: str) -> list[str]:
-    """Return the full names that a module imports, those within its package too."""
-    tree = _parsed(text)
+def _imported(tree: ast.Module, package: list[str]) -> list[str]:
+    """Return the full names that a module of ``package`` imports, those within the package too."""
     found = []
-    for node in ast.walk(tree) if tree is not None else ():
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found += [one.name for one in node.names]
         elif isinstance(node, ast.ImportFrom):
-            package = module.split(".")[: -node.level] if node.level else []
-            found += [".".join([*package, *filter(None, [node.module]), one.name]) for one in node.names]
+            above = package[: len(package) - node.level + 1] if node.level else []
+            found += [".".join([*above, *filter(None, [node.module]), one.name]) for one in node.names]
     return found
 
 
 def _read(draft: Draft) -> Code:
     code = Code(imports=set(draft.imports))
-    for piece in _chosen(draft):
-        tree = _parsed(piece.text)
-        if tree is None:
-            continue
+    for piece, tree in _chosen(draft):
         code.read += 1
         if not piece.beside:
             code.own.add(piece.label)

@@ -104,7 +104,9 @@ def test_curve_log_and_progress_move_while_the_kernel_is_busy(notebook):
         time.sleep(0.25)
     assert works(book)
     # Twice a second would be 24 changes; a machine that others use too gets a third of that, or less.
-    assert {name: len(values) > 7 / crowded() for name, values in seen.items()} == dict.fromkeys(seen, True), seen
+    assert {name: len(values) > max(2, 7 / crowded()) for name, values in seen.items()} == dict.fromkeys(seen, True), (
+        seen
+    )
     book.picture("panel-running")
     assert not book.errors
     page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.interrupt()")

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
+from distdl_jupyter import submit
 from distdl_jupyter.core.errors import JobFailed
-from tests.clusters.slurm import test_slurm
 from tests.clusters.ssh.conftest import lab_of  # noqa: F401 - fixture
 from tests.conftest import wait_for
 from tests.hosts import needs_hosts
@@ -17,22 +17,10 @@ from tests.slurm import needs_slurm, slurm, two_nodes  # noqa: F401 - fixtures
 
 pytestmark = pytest.mark.timeout(400)
 PATIENCE = 240
-#: Ranks tell their secrets, wait until they are let go, and fail with them.
-CODE = f"""
-    import os, sys, time
-    values = [os.environ[name] for name in ("HF_TOKEN", "MY_PASSWORD", "DATABASE_URL")]
-    for value in values:
-        print("plain", value, repr(value))
-        print("plain", value, file=sys.stderr)
-    print("got {planted.JWT} from login")
-    print("here", flush=True)
-    while not os.path.exists({{go!r}}):
-        time.sleep(0.05)
-    raise ValueError(f"refused: {{{{values}}}}")
-"""
 
 
 def _tells(go):
+    """Tell the secrets, wait until they are let go, and fail with them."""
     values = [os.environ[name] for name in ("HF_TOKEN", "MY_PASSWORD", "DATABASE_URL")]
     for value in values:
         print("plain", value, repr(value))
@@ -83,6 +71,6 @@ def test_on_ssh_hosts(lab_of, distdl_home, tmp_path, backend):  # noqa: F811
     "entry", "in Slurm no command line shows a secret, and no file but Slurm's own, which only its administrator reads"
 )
 def test_in_slurm(slurm, distdl_home, tmp_path, backend):  # noqa: F811
-    go = tmp_path / "go"
-    job = test_slurm.submit(CODE.format(go=str(go)), nodes=2, backend=backend, environment_variables=planted.VARIABLES)
-    look(job, go, distdl_home, slurm.folder)
+    job = submit(_tells, (str(tmp_path / "go"),), compute_target="slurm", node_count=2, distributed_backend=backend,
+                 environment_variables=planted.VARIABLES)  # fmt: skip
+    look(job, tmp_path / "go", distdl_home, slurm.folder)

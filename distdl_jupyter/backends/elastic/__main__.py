@@ -28,8 +28,7 @@ def main() -> int:
     pipes = Path(os.environ["DISTDL_PIPES"])
     environments = json.loads((pipes / "ranks.json").read_text(encoding="utf-8"))
     seats = [Seat(number, own["DISTDL_HOST"], int(own["DISTDL_LOCAL_RANK"])) for number, own in enumerate(environments)]
-    terms = Terms(int(least), resets_left(), float(patience))
-    driver = Driver(seats, terms, Workers(command, environments), Words(_told(pipes)))
+    driver = Driver(seats, Terms.of(least, patience), Workers(command, environments), Words(_told(pipes)))
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: driver.cancel())
     meeting = Meeting(address, int(port), driver.ask)
@@ -37,12 +36,6 @@ def main() -> int:
     watch = Watch(discovery, Counter(seat.host for seat in seats), driver.wake, _complain)
     watch.start()
     return driver.run(meeting, watch, _Lifeline(pipes))
-
-
-def resets_left() -> int:
-    """Return how many failures may still be made good, as the variables of the job say."""
-    most, used = (int(os.environ.get(name) or 0) for name in ("DISTDL_MAX_RESTARTS", "DISTDL_RESTART_COUNT"))
-    return max(0, most - used)
 
 
 def _told(pipes: Path) -> int:

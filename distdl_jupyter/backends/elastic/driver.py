@@ -7,6 +7,7 @@ that hosts come or go, at the next ``commit``.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -49,6 +50,12 @@ class Terms:
     least: int
     resets: int
     patience: float
+
+    @classmethod
+    def of(cls, least: str, patience: str) -> Terms:
+        """Return the terms of a command line, with the failures that the job's variables still let be made good."""
+        most, used = (int(os.environ.get(name) or 0) for name in ("DISTDL_MAX_RESTARTS", "DISTDL_RESTART_COUNT"))
+        return cls(int(least), max(0, most - used), float(patience))
 
 
 @dataclass(slots=True)

@@ -23,7 +23,6 @@ import threading
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from distdl_jupyter.backends.elastic.__main__ import resets_left
 from distdl_jupyter.backends.elastic.driver import Driver, Terms
 from distdl_jupyter.backends.elastic.meeting import Meeting
 from distdl_jupyter.backends.elastic.words import Words
@@ -35,10 +34,13 @@ def main() -> int:
     """Run the job and return an exit code."""
     address, port, least, patience = sys.argv[1:]
     words = Words(_own_output())
-    seats = [Seat(number, str(host), int(local)) for number, (host, local) in enumerate(_heard()["seats"])]
+    seats = [
+        Seat(number, str(host), int(local))
+        for number, (host, local) in enumerate(json.loads(sys.stdin.readline())["seats"])
+    ]
     report = Report()
     staff = FarStaff(words, report)
-    driver = Driver(seats, Terms(int(least), resets_left(), float(patience)), staff, words)
+    driver = Driver(seats, Terms.of(least, patience), staff, words)
     meeting = Meeting(address, int(port), driver.ask)
     meeting.open()
     threading.Thread(target=report.listen, args=(driver,), name="orders", daemon=True).start()
@@ -50,11 +52,6 @@ def _own_output() -> int:
     found = os.dup(1)
     os.dup2(2, 1)
     return found
-
-
-def _heard() -> dict[str, Any]:
-    said: dict[str, Any] = json.loads(sys.stdin.readline() or "{}")
-    return said
 
 
 class Report:

@@ -160,14 +160,13 @@ class ElasticRun(SshRun):
     # hosts that go and come -----------------------------------------------------------------------
 
     def _lost(self, site: Site, says: str) -> None:
-        living = [rank for rank in self.ranks(site) if rank in self._pids]
         if site is self._sites[0]:
             self._lose_leader(says)
             return
         if site not in self._sites:  # it is back already
             return
         self._orders.send(type="lost", host=site.host, says=says)
-        for rank in living:
+        for rank in [rank for rank in self.ranks(site) if rank in self._pids]:
             self._tell_end(rank, _NOT_STARTED)
         if self._context.staging is None:  # a host that comes back has none of the data any more
             self._returning.look_for(site.connection.target)
