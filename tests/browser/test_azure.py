@@ -17,7 +17,7 @@ from tests.installation import Installation
 from tests.standin.login import TENANT, USER
 
 expect.set_options(timeout=PATIENCE * 1000)
-pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 
 PANEL = "from distdl_jupyter import azure_sign_in\nazure_sign_in()"
 WHO = "from distdl_jupyter.azure import identity\nprint('here', identity.account())"

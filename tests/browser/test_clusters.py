@@ -16,7 +16,7 @@ from tests.browser.conftest import ARTIFACTS, PATIENCE, Book, Lab
 from tests.hosts import Hosts, needs_hosts
 from tests.installation import Installation
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(900), needs_hosts]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(900), needs_hosts]
 
 CELL = """
 %%distributed -N 2 -p 1 -b torch --compute-target lab --name across -o job

@@ -172,8 +172,8 @@ def all_at_once(story: Story) -> None:
 @pytest.mark.fault("viewers", PROMISE)
 @pytest.mark.parametrize(
     "happens",
-    [pytest.param(kill_kernel, marks=pytest.mark.thorough), pytest.param(kill_server, marks=pytest.mark.thorough),
-     pytest.param(reload, marks=pytest.mark.thorough), all_at_once],
+    [pytest.param(kill_kernel, marks=pytest.mark.full), pytest.param(kill_server, marks=pytest.mark.full),
+     pytest.param(reload, marks=pytest.mark.full), all_at_once],
 )  # fmt: skip
 def test_what_happens_to_those_who_look_does_not_happen_to_the_job(
     desk: Callable[..., Book], lab: Lab, happens: Callable[[Story], None]

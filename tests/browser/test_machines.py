@@ -15,7 +15,7 @@ from tests.browser.test_clusters import cluster, desk_of, own_lab, picture, side
 from tests.standin.computes import Computes
 from tests.standin.prices import Prices
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 
 
 @pytest.fixture

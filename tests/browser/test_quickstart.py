@@ -67,7 +67,7 @@ for step, (epoch, x, y) in enumerate(batches(hvd.rank(), hvd.size(), epochs=60))
 
 
 @pytest.mark.parametrize(
-    "dark", [pytest.param(False, id="light"), pytest.param(True, id="dark", marks=pytest.mark.thorough)]
+    "dark", [pytest.param(False, id="light"), pytest.param(True, id="dark", marks=pytest.mark.full)]
 )
 def test_four_ranks_on_two_emulated_nodes_while_they_train(notebook, dark):
     book = notebook(

@@ -17,7 +17,7 @@ from tests.installation import Installation
 from tests.standin.prices import Prices
 from tests.standin.skus import Skus
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
 RENTED = """%load_ext distdl_jupyter
 from distdl_jupyter import add_cluster

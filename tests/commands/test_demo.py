@@ -86,7 +86,6 @@ def test_a_missing_notebook_is_named(tmp_path: Path, distdl_home: Path) -> None:
     assert done.stderr.startswith("There is no notebook ")
 
 
-@pytest.mark.slow
 def test_the_quickstart_trains_with_horovod(distdl_home: Path) -> None:
     done = demo(REPOSITORY / "notebooks" / "quickstart.ipynb", distdl_home)
     assert done.returncode == 0, done.stdout + done.stderr

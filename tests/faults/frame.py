@@ -8,17 +8,13 @@ fault several times takes the fixture ``injected`` and calls it after each one t
 ``injected(6)`` for six); a test that never calls it counts as one injection. Parameters of a test are one line of the
 table together.
 
-What takes more than about 20 s is marked ``thorough`` too (a whole test, or one ``pytest.param(..., marks=...)``): it
-is left out unless ``DISTDL_FAULTS=all`` is set. A test that can do more or fewer injections asks ``few_or_all(6, 50)``.
-
-``make test`` runs the quick selection among all other tests. ``make test-faults`` runs every test that is marked and
-writes ``RESULTS.md`` beside this file; its head says which of the two it is of. A fault that is tested elsewhere is
-marked there and not written a second time.
+``make test`` runs a quick selection among all other tests (``tests.selection``). ``make test-faults`` runs every test
+that is marked and writes ``RESULTS.md`` beside this file; its head says which of the two it is of. A fault that is
+tested elsewhere is marked there and not written a second time.
 """
 
 from __future__ import annotations
 
-import os
 import platform
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -27,6 +23,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.selection import everything
 
 #: The kinds of faults, in the order of the table.
 ROWS = {
@@ -55,42 +53,25 @@ guardian are killed in the same moment.
 """
 
 
-def thorough() -> bool:
-    """Say whether everything is to run, not the quick selection alone."""
-    return os.environ.get("DISTDL_FAULTS") == "all"
-
-
-def few_or_all(few: int, everything: int) -> int:
-    """Return the number of injections that this run asks for."""
-    return everything if thorough() else few
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--faults-page", default="", help="write the table of faults and promises into this file")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "fault(row, promise): injects a fault; row is a key of tests.faults.frame.ROWS")
-    config.addinivalue_line("markers", "thorough: too long for the quick selection; DISTDL_FAULTS=all runs it")
     page = config.getoption("--faults-page")
     if page and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Table(Path(page)), "faults-table")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Check the marks, note them for the table, and leave out what is too long for the quick selection."""
+    """Check the marks and note them for the table."""
     for item in items:
         mark = item.get_closest_marker("fault")
         if mark is not None:
             if len(mark.args) != 2 or mark.args[0] not in ROWS:
                 raise pytest.UsageError(f"{item.nodeid}: fault(row, promise) takes a row of {', '.join(ROWS)}.")
             item.user_properties.append(("fault", list(mark.args)))
-    if thorough():
-        return
-    left_out = [item for item in items if item.get_closest_marker("thorough")]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not item.get_closest_marker("thorough")]
 
 
 @pytest.fixture
@@ -150,7 +131,7 @@ def page(lines: dict[str, Line]) -> str:
     """Return the page: a section for every row, a line for every test."""
     total = sum(line.made for line in lines.values())
     held = sum(line.held for line in lines.values())
-    of = "All of it, by `make test-faults`" if thorough() else "The quick selection, which runs within `make test`"
+    of = "All of it, by `make test-faults`" if everything() else "The quick selection, which runs within `make test`"
     parts = [HEAD, f"{of}: {held} of {total} injections held. {machine()}\n"]
     for row, words in ROWS.items():
         found = {test: line for test, line in lines.items() if line.row == row}

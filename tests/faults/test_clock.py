@@ -16,7 +16,7 @@ from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore, is_id
 from distdl_jupyter.submission import submit_source
 from tests.conftest import until_gone, wait_for
-from tests.faults.frame import few_or_all
+from tests.selection import few_or_all
 
 pytestmark = pytest.mark.timeout(300)
 

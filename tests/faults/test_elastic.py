@@ -97,8 +97,8 @@ def leader_of(job):
 
 @pytest.mark.fault("restarts", "the others keep process and state, the dead one is replaced, no step is done from 0")
 @pytest.mark.parametrize(
-    ("count", "victim"), [(2, 0), pytest.param(2, 1, marks=pytest.mark.thorough),
-                          pytest.param(3, 0, marks=pytest.mark.thorough)],
+    ("count", "victim"), [(2, 0), pytest.param(2, 1, marks=pytest.mark.full),
+                          pytest.param(3, 0, marks=pytest.mark.full)],
 )  # fmt: skip
 def test_a_rank_of_an_elastic_job_that_is_killed(count, victim):
     job = start(count, 60)
@@ -121,7 +121,7 @@ def test_a_rank_of_an_elastic_job_that_is_killed(count, victim):
 
 
 @pytest.mark.fault("restarts", "new hosts take part from the next commit on, those that went are not waited for")
-@pytest.mark.thorough
+@pytest.mark.full
 def test_hosts_that_come_and_go(tmp_path):
     hosts = tmp_path / "hosts"
     hosts.write_text("node-0:1\n")
@@ -144,7 +144,7 @@ def test_hosts_that_come_and_go(tmp_path):
 
 
 @pytest.mark.fault("restarts", "failed with a sentence after the time that processes may take to meet")
-@pytest.mark.thorough
+@pytest.mark.full
 def test_too_few_hosts_for_too_long(tmp_path):
     script = tmp_path / "discover"
     script.write_text("#!/bin/sh\necho node-0:1\n")
@@ -172,7 +172,7 @@ def test_more_failures_than_an_elastic_job_makes_good():
 
 
 @pytest.mark.fault("restarts", "an exception is made good like any failure, then the job fails with that exception")
-@pytest.mark.thorough
+@pytest.mark.full
 def test_code_that_raises_in_an_elastic_job():
     job = start(2, 100, 0.05, 12, max_restarts=1)
     with pytest.raises(JobFailed) as caught:
@@ -198,7 +198,7 @@ def never_right(steps):
 @pytest.mark.fault(
     "restarts", "an error of Horovod that comes back each time is ended with a sentence, not tried for ever"
 )
-@pytest.mark.thorough
+@pytest.mark.full
 def test_an_error_that_comes_back_in_an_elastic_job():
     job = start(2, 1, function=never_right, max_restarts=2)
     with pytest.raises(JobFailed):
@@ -224,7 +224,7 @@ def not_elastic(die):
 
 
 @pytest.mark.fault("restarts", "code without hvd.elastic.run fails with the first cause, not with its echo")
-@pytest.mark.thorough
+@pytest.mark.full
 def test_code_that_cannot_go_on_in_an_elastic_job():
     job = start(2, True, function=not_elastic, max_restarts=1)
     with pytest.raises(JobFailed) as caught:
@@ -236,7 +236,7 @@ def test_code_that_cannot_go_on_in_an_elastic_job():
 
 
 @pytest.mark.fault("supervisor", "nothing of an elastic job is left, whichever of its leaders is killed")
-@pytest.mark.parametrize("who", ["supervisor", pytest.param("leader", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("who", ["supervisor", pytest.param("leader", marks=pytest.mark.full)])
 def test_leaders_of_an_elastic_job_that_are_killed(who):
     job = start(2, 10_000, max_restarts=0)
     until_step(job, 3)
@@ -279,7 +279,7 @@ def test_ports_of_an_elastic_job():
 
 
 @pytest.mark.fault("rank", "hvd.elastic.run in an ordinary job: named with its signal, the others ended within 5 s")
-@pytest.mark.thorough
+@pytest.mark.full
 def test_a_rank_of_elastic_code_in_an_ordinary_job_that_is_killed():
     job = jobs.start("horovod-gloo", train, (10_000,), process_count_per_node=2)
     until_step(job, 3)

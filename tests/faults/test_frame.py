@@ -16,7 +16,7 @@ def test_a_rank_that_dies(at, injected):
     assert at == 1
 
 @pytest.mark.fault("log", "shown as text")
-@pytest.mark.thorough
+@pytest.mark.full
 def test_a_long_line():
     pass
 
@@ -28,7 +28,7 @@ def test_a_full_disk():
 
 def run(folder, story, *arguments, **environment):
     (folder / "test_story.py").write_text(story)
-    options = ("-q", "-p", "tests.faults.frame", "-p", "no:cacheprovider", "--rootdir", str(folder), "-c", "/dev/null")
+    options = ("-q", "-p", "tests.faults.frame", "-p", "tests.selection", "-p", "no:cacheprovider", "--rootdir", str(folder), "-c", "/dev/null")
     command = [sys.executable, "-m", "pytest", *options, "--strict-markers", *arguments, "test_story.py"]
     root = str(Path(__file__).parents[2])
     return subprocess.run(
@@ -40,7 +40,7 @@ def run(folder, story, *arguments, **environment):
 @pytest.mark.parametrize("side_by_side", [(), ("-n", "2")])
 def test_the_table_tells_what_held_what_not_and_what_did_not_run(tmp_path, side_by_side):
     page = tmp_path / "page.md"
-    done = run(tmp_path, STORY, "--faults-page", str(page), *side_by_side, DISTDL_FAULTS="all")
+    done = run(tmp_path, STORY, "--faults-page", str(page), *side_by_side, DISTDL_TESTS="all")
     assert done.returncode == 1, done.stdout + done.stderr
     text = page.read_text()
     assert "| a rank that dies | it is named | 6 of 7 |" in text
@@ -51,7 +51,7 @@ def test_the_table_tells_what_held_what_not_and_what_did_not_run(tmp_path, side_
 
 def test_what_is_long_runs_only_when_everything_is_asked_for(tmp_path):
     assert "1 deselected" in run(tmp_path, STORY).stdout
-    assert "deselected" not in run(tmp_path, STORY, DISTDL_FAULTS="all").stdout
+    assert "deselected" not in run(tmp_path, STORY, DISTDL_TESTS="all").stdout
 
 
 def test_an_unknown_row_is_refused(tmp_path):

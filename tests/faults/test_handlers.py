@@ -11,7 +11,7 @@ import pytest
 
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.server.routes import ROUTES
-from tests.faults.frame import few_or_all
+from tests.selection import few_or_all
 from tests.panels import recorded
 from tests.server.running import TOKEN, serve
 

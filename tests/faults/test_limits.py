@@ -76,9 +76,9 @@ def run(tmp_path, kind, more):
         ("RLIMIT_NOFILE", 4, _FILES),
         ("RLIMIT_NPROC", 1, _PROCESSES),
         ("RLIMIT_NPROC", 6, _PROCESSES),
-        pytest.param("RLIMIT_NOFILE", 8, _FILES, marks=pytest.mark.thorough),
-        pytest.param("RLIMIT_NPROC", 10, _PROCESSES, marks=pytest.mark.thorough),
-        pytest.param("RLIMIT_NPROC", 15, _PROCESSES, marks=pytest.mark.thorough),
+        pytest.param("RLIMIT_NOFILE", 8, _FILES, marks=pytest.mark.full),
+        pytest.param("RLIMIT_NPROC", 10, _PROCESSES, marks=pytest.mark.full),
+        pytest.param("RLIMIT_NPROC", 15, _PROCESSES, marks=pytest.mark.full),
     ],
 )
 def test_submits_when_a_limit_is_reached(tmp_path, injected, kind, more, sentence):

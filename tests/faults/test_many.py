@@ -11,7 +11,7 @@ import pytest
 from distdl_jupyter import client
 from tests.conftest import wait_for
 from tests.faults import census
-from tests.faults.frame import few_or_all
+from tests.selection import few_or_all
 from tests.magic.conftest import Kernel, environment
 
 pytestmark = pytest.mark.timeout(1800)
@@ -81,7 +81,7 @@ def ended(ids, patience):
 )
 @pytest.mark.parametrize(
     ("backend", "few", "everything"),
-    [pytest.param("plain", 12, 50), pytest.param("torch", 0, 12, marks=pytest.mark.thorough)],
+    [pytest.param("plain", 12, 50), pytest.param("torch", 0, 12, marks=pytest.mark.full)],
 )
 def test_many_jobs_at_once_from_one_kernel(kernel, short, injected, backend, few, everything):
     count, shared = few_or_all(few, everything), census.shared_memory()

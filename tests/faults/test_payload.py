@@ -108,7 +108,7 @@ print(max(0, most() - before))
 
 
 @pytest.mark.fault("payload", "values of 2 GB travel, without a second copy of them in the notebook's memory")
-@pytest.mark.parametrize("size", [200_000_000, pytest.param(2_000_000_000, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("size", [200_000_000, pytest.param(2_000_000_000, marks=pytest.mark.full)])
 def test_large_values(size):
     done = as_a_notebook(LARGE.replace("SIZE", str(size)))
     assert done.returncode == 0, done.stderr

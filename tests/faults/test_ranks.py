@@ -12,7 +12,7 @@ from distdl_jupyter.clusters import emulated_node
 from distdl_jupyter.core.state import State
 from tests.conftest import until_gone
 from tests.faults import jobs
-from tests.faults.frame import thorough
+from tests.selection import everything
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -81,7 +81,7 @@ def combinations():
     for backend, death, moment in itertools.product(jobs.BACKENDS, DEATHS, MOMENTS):
         if moment == "after the result" and death in ("exception", "exit", "memory"):
             continue  # Python prints what goes wrong in atexit; the process ends with 0
-        marks = () if (backend, death, moment) in QUICK else pytest.mark.thorough
+        marks = () if (backend, death, moment) in QUICK else pytest.mark.full
         yield pytest.param(backend, death, moment, marks=marks, id=f"{backend}-{death}-{moment.replace(' ', '_')}")
 
 
@@ -122,10 +122,10 @@ needs_host_names = pytest.mark.skipif(
 @pytest.mark.fault("rank", "the rank is named whatever node it is on; the others ended within 5 s")
 @pytest.mark.parametrize(
     "backend",
-    ["torch", pytest.param("horovod-gloo", marks=pytest.mark.thorough),
-     pytest.param("horovod-mpi", marks=[pytest.mark.thorough, needs_host_names])],
+    ["torch", pytest.param("horovod-gloo", marks=pytest.mark.full),
+     pytest.param("horovod-mpi", marks=[pytest.mark.full, needs_host_names])],
 )  # fmt: skip
-@pytest.mark.parametrize("death", ["at-once", pytest.param("segmentation-fault", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("death", ["at-once", pytest.param("segmentation-fault", marks=pytest.mark.full)])
 def test_a_rank_on_another_node_that_dies(backend, death):
     how, words, *_ = DEATHS[death]
     job = jobs.start(backend, dies, (backend, 3, how, "in a step"), node_count=2, process_count_per_node=2)
@@ -152,7 +152,7 @@ def fail_at(moments, how):
 @pytest.mark.parametrize("death", ["exception", "at-once", "killed"])
 def test_two_ranks_that_die_at_almost_the_same_time(death, injected):
     how, words, *_ = DEATHS[death]
-    for first, second in ((2, 1), (1, 2)) if thorough() else ((2, 1),):
+    for first, second in ((2, 1), (1, 2)) if everything() else ((2, 1),):
         at = time.time() + 4.0
         moments = {first: at, second: at + 0.02}
         job = jobs.start("torch", fail_at, (moments, how), process_count_per_node=3)

@@ -103,10 +103,10 @@ def needs(backend):
 
 
 BACKENDS = [
-    pytest.param("plain", marks=pytest.mark.thorough),
+    pytest.param("plain", marks=pytest.mark.full),
     "torch-gloo",
-    pytest.param("horovod-gloo", marks=[needs("horovod"), pytest.mark.thorough]),
-    pytest.param("horovod-mpi", marks=[needs("horovod"), pytest.mark.thorough]),
+    pytest.param("horovod-gloo", marks=[needs("horovod"), pytest.mark.full]),
+    pytest.param("horovod-mpi", marks=[needs("horovod"), pytest.mark.full]),
 ]
 
 
@@ -136,7 +136,7 @@ def test_a_rank_killed_between_checkpoints(backend, tmp_path, monkeypatch):
 @pytest.mark.fault(
     "restarts", "restarts that are used up: failed, with every failure told and the exception of the last"
 )
-@pytest.mark.thorough
+@pytest.mark.full
 def test_restarts_that_are_used_up():
     fail = [(0, 0, 5, "raise KeyError('first')"), (1, 1, 6, "os._exit(3)"), (2, 0, 7, "raise ValueError('third')")]
     job = started("torch-gloo", fail, max_restarts=2).wait(240)
@@ -190,8 +190,8 @@ def supervisor_of(job):
 @pytest.mark.fault(
     "restarts", "a failed, canceled or lost job is resumed, twice too, with other counts: from its checkpoint"
 )
-@pytest.mark.parametrize("how", ["lost", pytest.param("failed", marks=pytest.mark.thorough),
-                                 pytest.param("canceled", marks=pytest.mark.thorough)])  # fmt: skip
+@pytest.mark.parametrize("how", ["lost", pytest.param("failed", marks=pytest.mark.full),
+                                 pytest.param("canceled", marks=pytest.mark.full)])  # fmt: skip
 def test_resume(how):
     job = ended(how)
     before = (job.folder.checkpoints / "last.pt").read_bytes()
@@ -245,7 +245,7 @@ def test_what_cannot_be_resumed(capsys):
 
 
 @pytest.mark.fault("restarts", "a rank killed while it writes its checkpoint: the half file is never taken for one")
-@pytest.mark.thorough
+@pytest.mark.full
 def test_a_half_written_checkpoint():
     half = "path.with_suffix('.new').write_bytes(bytes(1000)); os.kill(os.getpid(), 9)"
     job = started("plain", [(0, 0, 6, half)], max_restarts=1).wait(120)
@@ -270,7 +270,7 @@ def test_a_copy_is_never_a_link(tmp_path):
 @pytest.mark.fault(
     "restarts", "a node that is lost: the job goes on with the nodes that are left, the world is smaller"
 )
-@pytest.mark.thorough
+@pytest.mark.full
 def test_a_lost_node():
     fail = [(0, 2, KILLED_AT, "kill"), (0, 3, KILLED_AT, "kill")]
     job = started("torch-gloo", fail, node_count=2, process_count_per_node=2, min_node_count=1, max_restarts=1).wait(
@@ -312,7 +312,7 @@ dist.destroy_process_group()
 @pytest.mark.fault(
     "restarts", "a script for torchrun with snapshots, unchanged: goes on from its snapshot after a restart"
 )
-@pytest.mark.thorough
+@pytest.mark.full
 def test_a_script_for_torchrun(tmp_path):
     (tmp_path / "train.py").write_text(TORCHRUN)
     job = submit(entry_script="train.py", source_directory=str(tmp_path), process_count_per_node=2,
@@ -337,7 +337,7 @@ def test_a_start_that_fails(tmp_path):
 @pytest.mark.fault(
     "restarts", "a cell with --max-restarts: its variables, its results and its curve are those of the last attempt"
 )
-@pytest.mark.thorough
+@pytest.mark.full
 def test_a_cell(tmp_path):
     from IPython.core.interactiveshell import InteractiveShell
 

@@ -16,7 +16,7 @@ from distdl_jupyter.server.app import DistDLApp
 from tests import finished
 from tests.conftest import crowded, wait_for
 from tests.faults import census, server
-from tests.faults.frame import few_or_all
+from tests.selection import few_or_all
 from tests.faults.jobs import submit
 
 pytestmark = pytest.mark.timeout(900)

@@ -133,7 +133,7 @@ def started(story, backend, pids, **options):
 @pytest.mark.fault("stubborn", "gone after a cancel within the grace, the whole tree")
 @pytest.mark.parametrize(
     ("backend", "story"),
-    [pytest.param(backend, story, marks=() if (backend, story) in QUICK else pytest.mark.thorough)
+    [pytest.param(backend, story, marks=() if (backend, story) in QUICK else pytest.mark.full)
      for backend in ("plain", "torch", "horovod-mpi") for story in STORIES],
 )  # fmt: skip
 def test_code_that_does_not_want_to_end(backend, story, pids):
@@ -170,7 +170,7 @@ def test_a_child_that_keeps_the_output_open(pids):
 
 
 @pytest.mark.fault("stubborn", "a daemon without any mark goes too when the supervisor is killed")
-@pytest.mark.parametrize("backend", ["plain", pytest.param("horovod-mpi", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("backend", ["plain", pytest.param("horovod-mpi", marks=pytest.mark.full)])
 def test_a_daemon_without_a_mark_whose_supervisor_is_killed(backend, pids):
     job = started("a daemon without a mark", backend, pids)
     jobs.found_supervisor_of(job).kill()

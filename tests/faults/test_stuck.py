@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(300)
 
 #: What rank 1 does while rank 0 waits, under each backend; half of it in every `make test`.
 WAYS = [
-    pytest.param(how, backend, marks=[] if (how == "loop") == quick else pytest.mark.thorough)
+    pytest.param(how, backend, marks=[] if (how == "loop") == quick else pytest.mark.full)
     for backend, quick in (("torch", True), ("horovod-gloo", False), ("horovod-mpi", True))
     for how in ("loop", "sleep")
 ]
@@ -260,7 +260,7 @@ def test_a_script_that_is_stuck(tmp_path):
         end(job)
 
 
-@pytest.mark.thorough
+@pytest.mark.full
 @pytest.mark.fault("stuck", "a cell of ranks that stay is called by its number; between cells nothing is a stall")
 def test_a_stuck_cell_of_ranks_that_stay(monkeypatch):
     monkeypatch.setenv("DISTDL_STALL_SECONDS", "2")
@@ -313,8 +313,8 @@ def test_a_stall_that_passes(monkeypatch):
     assert job.view().stall is None
 
 
-@pytest.mark.parametrize("backend", ["torch", pytest.param("horovod-gloo", marks=pytest.mark.thorough),
-                                     pytest.param("horovod-mpi", marks=pytest.mark.thorough)])  # fmt: skip
+@pytest.mark.parametrize("backend", ["torch", pytest.param("horovod-gloo", marks=pytest.mark.full),
+                                     pytest.param("horovod-mpi", marks=pytest.mark.full)])  # fmt: skip
 @pytest.mark.fault(
     "stuck", "the job ends as failed with a sentence that says who stood where; the stacks stay readable"
 )
@@ -335,7 +335,7 @@ def test_a_hang_that_is_given_a_time(backend):
     assert not until_gone(job.id)
 
 
-@pytest.mark.thorough
+@pytest.mark.full
 @pytest.mark.fault("stuck", "stacks are taken before the ranks hear of their end, and kept")
 def test_a_job_whose_time_is_over():
     job = run("loop", max_run_duration_seconds=15)

@@ -13,7 +13,7 @@ from distdl_jupyter import JobFailed, attach
 from distdl_jupyter.core.state import State
 from tests.conftest import until_gone, wait_for
 from tests.faults import jobs
-from tests.faults.frame import few_or_all
+from tests.selection import few_or_all
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="Linux")]
 
@@ -64,7 +64,7 @@ def test_a_supervisor_killed_at_random_moments(chance, injected):
 
 @pytest.mark.fault("supervisor", "lost within 10 s of the next look, ranks and their files gone, log whole")
 @pytest.mark.parametrize("backend", ["plain", "torch", "horovod-gloo", "horovod-mpi"])
-@pytest.mark.parametrize("guardian", [False, pytest.param(True, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("guardian", [False, pytest.param(True, marks=pytest.mark.full)])
 def test_a_supervisor_killed_in_the_middle_of_training(backend, guardian):
     job = jobs.start(backend)
     wait_for(lambda: all(jobs.numbers(job, rank) for rank in range(job.spec.process_count)), what="the training")

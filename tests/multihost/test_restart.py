@@ -55,7 +55,7 @@ def trains_to(job, step):
 
 
 @pytest.mark.fault("restarts", "a host that dies: the job goes on with the hosts that are left, from the checkpoint")
-@pytest.mark.thorough
+@pytest.mark.full
 @pytest.mark.parametrize("dies", ["node-c", "node-b"])
 def test_a_host_that_dies(lab_of, dies):
     hosts = lab_of(3, options={"patience_seconds": 6, "shared": False})
@@ -80,7 +80,7 @@ def test_a_host_that_dies(lab_of, dies):
 @pytest.mark.fault(
     "restarts", "a host that dies and one to spare: a restart goes on with all nodes, from the checkpoint"
 )
-@pytest.mark.thorough
+@pytest.mark.full
 def test_a_host_to_spare(lab_of):
     hosts = lab_of(3, options={"patience_seconds": 6, "shared": False})
     job = launch(node_count=2, max_restarts=1)
@@ -98,7 +98,7 @@ def test_a_host_to_spare(lab_of):
 @pytest.mark.fault(
     "restarts", "a canceled job on hosts that share no folder: every host finds the checkpoint when it is resumed"
 )
-@pytest.mark.thorough
+@pytest.mark.full
 def test_resume_on_hosts_without_a_shared_folder(lab_of):
     lab_of(2, options={"shared": False})
     job = launch(node_count=2)

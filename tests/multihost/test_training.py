@@ -16,7 +16,7 @@ WHO = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
 
 @pytest.mark.parametrize(
     ("nodes", "per_node"),
-    [pytest.param(2, 1, marks=pytest.mark.thorough), (2, 2), (3, 1), pytest.param(3, 2, marks=pytest.mark.thorough)],
+    [pytest.param(2, 1, marks=pytest.mark.full), (2, 2), (3, 1), pytest.param(3, 2, marks=pytest.mark.full)],
 )
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_ranks_on_several_hosts_train_one_model(lab, backend, nodes, per_node):
@@ -38,7 +38,7 @@ def test_ranks_on_several_hosts_train_one_model(lab, backend, nodes, per_node):
     assert not [name for name in lab.names if lab.running(name, "distdl_jupyter")]
 
 
-@pytest.mark.parametrize("backend", ["torch", "horovod-gloo", pytest.param("horovod-mpi", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("backend", ["torch", "horovod-gloo", pytest.param("horovod-mpi", marks=pytest.mark.full)])
 def test_emulated_nodes_and_real_hosts_give_the_same_ranks_and_the_same_values(lab, backend):
     jobs = [launch(trainer(backend), backend=backend, per_node=2, target=target) for target in ("local", "lab")]
     emulated, real = (job.results(timeout=240) for job in jobs)

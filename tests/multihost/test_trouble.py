@@ -33,7 +33,7 @@ def nothing_left(hosts, patience=60):
 @pytest.mark.parametrize(
     ("cut", "backend"),
     [("node-b", "torch"), ("node-a", "horovod-gloo"), ("node-b", "horovod-mpi")]
-    + [pytest.param(*one, marks=pytest.mark.thorough)
+    + [pytest.param(*one, marks=pytest.mark.full)
        for one in (("node-a", "torch"), ("node-b", "horovod-gloo"), ("node-a", "horovod-mpi"))],
 )  # fmt: skip
 def test_a_host_that_is_cut_off_is_named_within_30_seconds_and_the_job_ends(lab_of, backend, cut):

@@ -12,7 +12,7 @@ from distdl_jupyter.core.state import State
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "quickstart.ipynb"
 EPOCHS, STEPS, RANKS = 30, 22, 2
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
+pytestmark = [pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")

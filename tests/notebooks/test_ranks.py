@@ -12,7 +12,7 @@ from distdl_jupyter.core.state import State
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "ranks.ipynb"
 RANKS = 4
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
+pytestmark = [pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

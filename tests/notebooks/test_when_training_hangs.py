@@ -10,7 +10,7 @@ from distdl_jupyter import jobs
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "when_training_hangs.ipynb"
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
+pytestmark = [pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

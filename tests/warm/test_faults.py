@@ -11,7 +11,7 @@ from distdl_jupyter.core.state import State
 from distdl_jupyter.warm import asking, place
 from tests.conftest import until_gone, wait_for
 from tests.faults import jobs
-from tests.faults.frame import few_or_all
+from tests.selection import few_or_all
 from tests.warm.conftest import assert_warm, revive
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.skipif(not os.path.exists("/proc/self/maps"), reason="Linux")]

@@ -21,4 +21,4 @@ from tests.client.test_local_jobs import (  # noqa: F401 - collected here too
     test_two_jobs_at_once_do_not_meet_each_other,
 )
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
+pytestmark = [pytest.mark.timeout(600)]

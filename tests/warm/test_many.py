@@ -5,7 +5,7 @@ import pytest
 from distdl_jupyter.warm import asking, place
 from tests.conftest import until_gone, wait_for
 from tests.faults import census
-from tests.faults.frame import few_or_all
+from tests.selection import few_or_all
 from tests.warm.conftest import is_warm, submit
 
 pytestmark = pytest.mark.timeout(900)

@@ -41,7 +41,7 @@ def printed(restart, steps):
 
 
 @pytest.mark.parametrize("copied", [False, True])
-@pytest.mark.thorough
+@pytest.mark.full
 @pytest.mark.fault("restarts", "a killed rank under Slurm: a new Slurm job goes on from the checkpoint")
 def test_a_killed_rank(slurm, distdl_home, copied, tmp_path_factory):  # noqa: F811
     more = {"directory": str(tmp_path_factory.mktemp("shared"))} if copied else {}
@@ -56,7 +56,7 @@ def test_a_killed_rank(slurm, distdl_home, copied, tmp_path_factory):  # noqa: F
 
 
 @pytest.mark.parametrize("when", ["between", "after"])
-@pytest.mark.thorough
+@pytest.mark.full
 @pytest.mark.fault(
     "restarts", "a supervisor killed while a restart is waited for, or after it: found again, nothing lost or twice"
 )

@@ -279,8 +279,7 @@ def test_a_node_that_is_lost_is_named(slurm_of):  # noqa: F811
     assert "node-b" in failure.evidence
 
 
-@pytest.mark.slow
-@pytest.mark.thorough
+@pytest.mark.full
 def test_the_time_limit_is_named(slurm):  # noqa: F811
     job = submit(SAVES, time_limit="1")
     assert job.wait(240).state is State.FAILED

@@ -51,7 +51,7 @@ def test_a_rank_on_another_host_is_killed(lab_of):
 
 
 @pytest.mark.fault("restarts", "hosts that a list takes away and gives are left and joined at the next commit")
-@pytest.mark.thorough
+@pytest.mark.full
 def test_hosts_that_come_and_go(lab_of, tmp_path):
     lab, hosts = lab_of(2), tmp_path / "hosts"
     hosts.write_text("node-a:1\n")
@@ -70,7 +70,7 @@ def test_hosts_that_come_and_go(lab_of, tmp_path):
 
 
 @pytest.mark.fault("restarts", "a host that is unplugged is left, and takes part again when it is back")
-@pytest.mark.thorough
+@pytest.mark.full
 @pytest.mark.parametrize("shared", [None, False])
 def test_a_host_that_is_unplugged_and_plugged_in_again(lab_of, shared):
     lab = lab_of(2, shared=shared)
@@ -91,7 +91,7 @@ def test_a_host_that_is_unplugged_and_plugged_in_again(lab_of, shared):
 
 
 @pytest.mark.fault("restarts", "without the host that leads it the job is restarted on the hosts that are left")
-@pytest.mark.thorough
+@pytest.mark.full
 def test_the_host_that_leads_is_unplugged(lab_of):
     lab = lab_of(2)
     job = start(lab, 2, 60, 0.2, max_restarts=1)
@@ -108,7 +108,7 @@ def test_the_host_that_leads_is_unplugged(lab_of):
 
 
 @pytest.mark.fault("restarts", "more failures than max_restarts on other hosts fail the job with their own cause")
-@pytest.mark.thorough
+@pytest.mark.full
 def test_more_failures_than_are_made_good(lab_of):
     lab = lab_of(2)
     job = start(lab, 2, 10_000, 0.1, max_restarts=0)

@@ -1,0 +1,34 @@
+"""Which tests run: the quick selection of ``make test``, or all of them (``make test-all``, ``make test-faults``); a pytest plug-in.
+
+A test, or one ``pytest.param(..., marks=pytest.mark.full)``, that is marked ``full`` is left out of the quick selection.
+A test that can do more or less of the same asks ``few_or_all(6, 50)``.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+
+def everything() -> bool:
+    """Say whether all tests are to run, not the quick selection alone."""
+    return os.environ.get("DISTDL_TESTS") == "all"
+
+
+def few_or_all(few: int, all_: int) -> int:
+    """Return how often a test repeats what it does in this run."""
+    return all_ if everything() else few
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "full: left out of the quick selection; DISTDL_TESTS=all runs it")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is marked ``full``, unless everything is to run."""
+    left_out = [] if everything() else [item for item in items if item.get_closest_marker("full")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("full")]
