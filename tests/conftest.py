@@ -12,7 +12,7 @@ from tests.hosts import hosts_of, three_hosts  # noqa: F401 - fixtures
 from tests.installation import installed, wheel  # noqa: F401 - fixtures
 from tests.standin.fixtures import azure, azure_server, azure_settings, certificates, signed_in, trusted  # noqa: F401
 
-pytest_plugins = ("tests.faults.frame", "tests.selection")
+pytest_plugins = ("tests.selection", "tests.faults.frame")
 
 
 def pytest_configure():
