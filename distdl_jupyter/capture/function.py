@@ -49,7 +49,7 @@ def capture_function(
     notes = dump([*values.items(), (f"{name}()", call)], CountingSink())
     listing.refuse(notes, {**values, f"{name}()": call}, unit="function")
     _, file = pickled(call.items())
-    shipped = modules.local_modules([*notes.modules, *_module_of(function)], modules.roots(place))
+    shipped = modules.local_modules(notes.modules, modules.roots(place))
     text = code_text(inner.__code__.co_filename, place) if inner is not None else None
     return keep(
         Draft(
@@ -69,7 +69,7 @@ def capture_function(
             seconds=time.perf_counter() - begin,
             texts=(*listing.texts_of(notes, place), *listing.module_texts(shipped)),
             aliases=listing.aliases_of(values.items()),
-            imports=listing.imports_of(notes, _module_of(function)),
+            imports=listing.imports_of(notes),
             on_gpu=tuple(notes.on_gpu),
             numbers=listing.numbers_of(values.items()),
         )
@@ -143,11 +143,6 @@ def _used(
 ) -> dict[str, Any]:
     ordered = in_order(names_used((function, args, kwargs), namespace), namespace)
     return {name: namespace[name] for name in ordered if namespace[name] is not function}
-
-
-def _module_of(function: Callable[..., Any]) -> list[str]:
-    module = getattr(function, "__module__", None)
-    return [module] if isinstance(module, str) else []
 
 
 def _source(inner: types.FunctionType | None, text: CodeText | None, place: Place, command: str) -> Source:

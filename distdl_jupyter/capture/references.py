@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from cloudpickle.cloudpickle import list_registry_pickle_by_value
+
 #: Containers larger than this are data, not places where functions are kept.
 _LARGEST_CONTAINER = 1000
 #: The search stops after this many parts; what it misses still travels, only its size counts with its owner.
@@ -42,9 +44,14 @@ def _inner(code: types.CodeType) -> list[types.CodeType]:
 
 
 def travels_by_value(value: types.FunctionType | type) -> bool:
-    """Say whether a function or class is shipped whole, because no module that a rank can import holds it."""
+    """Say whether a function or class is shipped whole: no module that a rank can import holds it, or its user said so.
+
+    The user says so with ``cloudpickle.register_pickle_by_value``, of a module or of a package with all its modules.
+    """
     module = getattr(value, "__module__", None)
-    return module in ("__main__", None) or "<locals>" in value.__qualname__ or value.__name__ == "<lambda>"
+    if module in ("__main__", None) or "<locals>" in value.__qualname__ or value.__name__ == "<lambda>":
+        return True
+    return any(module == name or module.startswith(f"{name}.") for name in list_registry_pickle_by_value())
 
 
 def names_used(value: object, namespace: Mapping[str, Any]) -> list[str]:

@@ -3,8 +3,10 @@
 import sys
 from pathlib import Path
 
+import cloudpickle
 import pytest
 
+from distdl_jupyter.capture import capture_function
 from distdl_jupyter.capture.modules import local_modules, roots
 from distdl_jupyter.capture.notebook import Place
 
@@ -120,3 +122,15 @@ def test_a_file_that_is_hidden_by_an_installed_module_stays(notebook):
 def test_packages_installed_in_editable_form_stay():
     assert not any((folder / "distdl_jupyter").is_dir() for folder in roots(Place()) if folder != Path.cwd())
     assert Path(sys.prefix) not in roots(Place())
+
+
+def test_a_module_that_is_registered_to_travel_by_value_is_not_copied(notebook, rank, monkeypatch):
+    write("mylib/__init__.py")
+    write("mylib/shards.py", "BASE = 2\ndef helper(): return BASE\nclass Net:\n    def go(self): return helper() + 1\n")
+    notebook.run("import mylib\nfrom mylib.shards import Net, helper\nnet = Net()")
+    monkeypatch.setattr(cloudpickle.cloudpickle, "_PICKLE_BY_VALUE_MODULES", {"mylib"})
+    draft = notebook.capture("(net.go(), helper())")
+    assert {one.name for one in draft.captured} == {"Net", "net", "helper"}
+    assert (labels(draft), rank(draft).value) == ({}, (3, 2))
+    draft = capture_function(notebook["net"].go)
+    assert (labels(draft), rank(draft).value) == ({}, 3)
