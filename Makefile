@@ -8,10 +8,13 @@ PYTHON ?=
 # More arguments for pytest (`make test PYTEST="-k horovod"`) and for `jupyter lab`.
 PYTEST ?=
 LAB ?=
-# Which benchmarks (all when empty), how many turns (their own number), and whether their results page is to be written.
+# Which benchmarks (all when empty), and how many turns (their own number).
 ONLY ?=
 TURNS ?=
+# Keep what was measured: the results page of the benchmarks, the durations of the tests.
 WRITE ?=
+# From which commit on `make test-all` looks for changed folders (all tests when empty).
+SINCE ?=
 
 VENV := .venv
 STAMPS := $(VENV)/.stamps
@@ -33,7 +36,7 @@ export HATCH_JUPYTER_BUILDER_SKIP_NPM := 1
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-faults lab bench lint schema build wheel clean
+.PHONY: help demo test test-all test-faults lab bench lint schema build wheel clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -45,8 +48,12 @@ lab: $(STAMPS)/horovod ## Open the same notebook in JupyterLab
 	@$(VENV)/bin/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) \
 		--notebook-dir=$(dir $(NOTEBOOK)) --LabApp.default_url=/lab/tree/$(notdir $(NOTEBOOK)) $(LAB)
 
-test: $(STAMPS)/horovod $(STAMPS)/test $(WHEEL) ## Run every check and every test
+test: $(STAMPS)/horovod $(STAMPS)/test $(WHEEL) ## Run every check and the quick selection of the tests (20 minutes on two cores)
 	@.ci/test $(PYTEST)
+	@$(if $(WRITE),cp tests/artifacts/durations.json tests/durations.json)
+
+test-all: $(STAMPS)/horovod $(STAMPS)/test $(WHEEL) ## Run all tests, warm and cold (SINCE=COMMIT those of the folders that changed)
+	@SINCE="$(SINCE)" .ci/test-all $(PYTEST)
 
 test-faults: $(STAMPS)/horovod $(STAMPS)/test $(WHEEL) ## Inject every fault, also the long ones, and write tests/faults/RESULTS.md
 	@.ci/test-faults $(PYTEST)

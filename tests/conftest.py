@@ -7,28 +7,16 @@ import pytest
 
 from distdl_jupyter.clusters import processes
 from distdl_jupyter.core.machine import cores
-from tests import side_by_side
 from tests.hosts import hosts_of, three_hosts  # noqa: F401 - fixtures
 from tests.installation import installed, wheel  # noqa: F401 - fixtures
 from tests.standin.fixtures import azure, azure_server, azure_settings, certificates, signed_in, trusted  # noqa: F401
 
-pytest_plugins = ("tests.selection", "tests.faults.frame")
+pytest_plugins = ("tests.selection", "tests.scheduling", "tests.faults.frame")
 
 
 def pytest_configure():
     """Start jobs cold, also those of servers that live as long as all tests: a template would outlive them."""
     os.environ["DISTDL_WARM"] = "off"
-
-
-def pytest_collection_modifyitems(config, items):
-    """Let the longest begin first when tests run side by side; alone they keep their order."""
-    if config.getoption("numprocesses", None) or hasattr(config, "workerinput"):
-        items.sort(key=lambda item: side_by_side.rank(item.nodeid))
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config, log):
-    return side_by_side.make_scheduler(config, log)
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,6 @@
-"""Which tests run: the quick selection of ``make test``, or all of them (``make test-all``, ``make test-faults``); a pytest plug-in.
+"""Which tests run: the quick selection of ``make test``, or all of them (``make test-all``, ``make test-faults``).
 
-A test, or one ``pytest.param(..., marks=pytest.mark.full)``, that is marked ``full`` is left out of the quick selection.
+What is marked ``full``, a test or one ``pytest.param(..., marks=pytest.mark.full)``, is not in the quick selection.
 A test that can do more or less of the same asks ``few_or_all(6, 50)``.
 """
 
@@ -9,6 +9,11 @@ from __future__ import annotations
 import os
 
 import pytest
+from hypothesis import settings
+
+# The quick selection draws the same few examples at every run; all tests together look for new ones.
+settings.register_profile("quick", max_examples=30, deadline=None, derandomize=True, database=None)
+settings.register_profile("all", max_examples=300, deadline=None)
 
 
 def everything() -> bool:
@@ -22,6 +27,7 @@ def few_or_all(few: int, all_: int) -> int:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("all" if everything() else "quick")
     config.addinivalue_line("markers", "full: left out of the quick selection; DISTDL_TESTS=all runs it")
 
 
