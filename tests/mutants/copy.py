@@ -1,0 +1,90 @@
+"""A copy of the repository in which mutants live, and pytest run there: everything imports the copy's code."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import psutil
+
+ROOT = Path(__file__).parents[2]
+_BUILT = ("distdl_jupyter/panels/static", "distdl_jupyter/labextension")
+_MODULES = ("labextension/node_modules", "tests/azurite/node_modules")
+#: A test that takes longer hangs, with time to spare for a busy machine.
+_A_TEST = 240
+_MARK = "DISTDL_MUTANTS"
+
+
+class Copy:
+    """A clone of the last commit in a temporary folder; ``with`` removes it, and what was left running there."""
+
+    def __init__(self) -> None:
+        self._home = tempfile.TemporaryDirectory(prefix="distdl-mutants-", ignore_cleanup_errors=True)
+        self.root = Path(self._home.name, "copy")
+        self.commit = _output("git", "rev-parse", "--short", "HEAD")
+        _output("git", "clone", "--quiet", "--shared", ".", str(self.root))
+        for name in _BUILT:
+            shutil.copytree(ROOT / name, self.root / name)
+        for name in _MODULES:
+            if (ROOT / name).exists():
+                (self.root / name).symlink_to(ROOT / name)
+        self._environment = {**os.environ, "PYTHONPATH": str(self.root), _MARK: self._home.name}
+        code = "import distdl_jupyter; print(distdl_jupyter.__file__)"
+        found = subprocess.check_output([sys.executable, "-P", "-c", code], env=self._environment, cwd="/", text=True)
+        if self.root not in Path(found).parents:
+            raise RuntimeError(f"The code under test would be {found.strip()}, not the copy.")
+
+    def __enter__(self) -> Copy:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end_all()
+        self._home.cleanup()
+
+    def build(self) -> bool:
+        """Build the front end; say whether that went well."""
+        command = ["npm", "--prefix", "labextension", "run", "--silent", "build"]
+        return subprocess.run(command, cwd=self.root, env=self._environment, capture_output=True).returncode == 0
+
+    def killer(self, tests: list[str], *, everything: bool) -> str:
+        """Run tests until one fails; return its name, or "" when none fails. It must fail twice to count."""
+        passed: list[str] = []
+        while failed := self._first_failed([*tests, *passed], everything=everything):
+            if "::" not in failed or self._first_failed([failed], everything=everything):
+                return failed
+            passed.append(f"--deselect={failed}")
+        return ""
+
+    def _first_failed(self, arguments: list[str], *, everything: bool) -> str:
+        cache = Path(self._home.name, "cache")
+        shutil.rmtree(cache, ignore_errors=True)
+        environment = {**self._environment, **({"DISTDL_TESTS": "all"} if everything else {})}
+        command = [sys.executable, "-m", "pytest", "-q", "-x", f"--timeout={_A_TEST}", "-o", f"cache_dir={cache}"]
+        run = subprocess.run([*command, *arguments], cwd=self.root, env=environment, capture_output=True, text=True)
+        self._end_all()
+        if run.returncode in {0, 5}:  # all passed; nothing to run
+            return ""
+        failed = cache / "v/cache/lastfailed"
+        names = list(json.loads(failed.read_text())) if failed.exists() else []
+        if not names and "rootdir" in run.stdout + run.stderr or "unrecognized arguments" in run.stderr:
+            raise RuntimeError(run.stdout[-2000:] + run.stderr[-2000:])
+        return names[-1] if names else "tests/conftest.py"
+
+    def _end_all(self) -> None:
+        """End what a mutant has left running."""
+        for process in psutil.process_iter():
+            try:
+                if process.pid != os.getpid() and process.environ().get(_MARK) == self._home.name:
+                    process.send_signal(signal.SIGKILL)
+            except psutil.Error:
+                continue
+
+
+def _output(*command: str) -> str:
+    return subprocess.check_output(command, cwd=ROOT, text=True).strip()
