@@ -2,8 +2,8 @@
 
 Tests of one file stay on one worker and in their order, because they share fixtures; so do those of the one Slurm that
 this machine can have. Files begin in the order of their recorded durations, the longest first, so that no worker is
-left with a long one at the end. ``durations.json`` beside this file holds the seconds of each file; every whole run
-writes its own into ``tests/artifacts/durations.json``, and ``make test WRITE=1`` keeps them.
+left with a long one at the end. ``durations.json`` beside this file holds the seconds of each file; ``make test
+WRITE=1`` records them anew.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 RECORDED = Path(__file__).with_name("durations.json")
-ARTIFACTS = Path(__file__).with_name("artifacts")
 #: Folders of which one worker runs everything.
 TOGETHER = ("tests/clusters/slurm",)
 #: Seconds that a file without a recorded duration is taken to need.
@@ -46,6 +45,7 @@ def _side_by_side(config: pytest.Config) -> bool:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--progress", action="store_true", help="show progress with the time left instead of dots")
+    parser.addoption("--keep-durations", default="", help="with --progress: the file for the seconds of each scope")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -139,10 +139,10 @@ class Progress:
         return left * pace / self._workers
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        if self._took and self._outcomes["done"] == sum(self._total.values()):
-            ARTIFACTS.mkdir(exist_ok=True)
+        file = self._config.getoption("--keep-durations")
+        if file and self._outcomes["done"] == sum(self._total.values()):
             took = {name: round(seconds, 1) for name, seconds in sorted(self._took.items())}
-            (ARTIFACTS / "durations.json").write_text(json.dumps(took, indent=0) + "\n", encoding="utf-8")
+            Path(file).write_text(json.dumps(took, indent=0) + "\n", encoding="utf-8")
 
     def pytest_terminal_summary(self) -> None:
         minutes = sum(self._took.values()) / 60
