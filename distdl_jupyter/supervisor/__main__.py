@@ -15,6 +15,7 @@ from pathlib import Path
 
 from distdl_jupyter import registry
 from distdl_jupyter.clusters.processes import adopt_orphans
+from distdl_jupyter.core import signals
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.supervisor.guardian import guard
@@ -23,6 +24,7 @@ from distdl_jupyter.supervisor.run import Supervisor
 
 def main() -> None:
     """Read what the submitter has sent and run the job."""
+    signals.reset()
     os.set_inheritable(int(sys.argv[2]), False)  # noqa: FBT003 - the lock stays here, ranks must not hold it
     supervise(JobFolder(Path(sys.argv[1])), json.loads(sys.stdin.readline() or "{}"))
 

@@ -9,22 +9,16 @@ from __future__ import annotations
 import importlib
 import io
 import os
-import signal
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
-#: What Python sets at its start; everything else has the operating system's default.
-_PYTHONS: dict[int, Any] = {signal.SIGPIPE: signal.SIG_IGN, signal.SIGINT: signal.default_int_handler}
-if hasattr(signal, "SIGXFSZ"):
-    _PYTHONS[signal.SIGXFSZ] = signal.SIG_IGN
-_UNSET = (signal.SIGKILL, signal.SIGSTOP)
+from distdl_jupyter.core import signals
 
 
 def settle(streams: Sequence[int], keep: Iterable[int] = ()) -> None:
     """Begin a session, with ``streams`` as descriptors 0, 1, 2 and of the others only ``keep``."""
     os.setsid()
-    _reset_signals()
+    signals.reset()
     kept = [os.dup(fd) if fd < len(streams) else fd for fd in streams]
     for number, fd in enumerate(kept):
         os.dup2(fd, number)
@@ -43,15 +37,6 @@ def _open_streams() -> None:
         stream.mode = "w"  # type: ignore[misc]  # Python sets it too, where it opens them
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
-
-
-def _reset_signals() -> None:
-    signal.set_wakeup_fd(-1)
-    for number in signal.valid_signals() - set(_UNSET):
-        wanted = _PYTHONS.get(number, signal.SIG_DFL)
-        if signal.getsignal(number) is not wanted:
-            signal.signal(number, wanted)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def _let_go(keep: set[int]) -> None:
