@@ -11,12 +11,7 @@ from tests.hosts import hosts_of, three_hosts  # noqa: F401 - fixtures
 from tests.installation import installed, wheel  # noqa: F401 - fixtures
 from tests.standin.fixtures import azure, azure_server, azure_settings, certificates, signed_in, trusted  # noqa: F401
 
-pytest_plugins = ("tests.selection", "tests.scheduling", "tests.faults.frame")
-
-
-def pytest_configure():
-    """Start jobs cold, also those of servers that live as long as all tests: a template would outlive them."""
-    os.environ["DISTDL_WARM"] = "off"
+pytest_plugins = ("tests.selection", "tests.scheduling", "tests.starting", "tests.faults.frame")
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +19,6 @@ def distdl_home(tmp_path, monkeypatch):
     """An own data directory for every test; afterwards nothing of its jobs may be alive."""
     home = tmp_path / "distdl-home"
     monkeypatch.setenv("DISTDL_HOME", str(home))
-    monkeypatch.setenv("DISTDL_WARM", "off")  # whatever a test before has done; tests/warm switches them on
     yield home
     folders = list((home / "jobs").glob("*-*-*")) if (home / "jobs").exists() else []
     for folder in folders:

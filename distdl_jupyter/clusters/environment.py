@@ -25,7 +25,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 def for_ranks_here(submitters: Mapping[str, str]) -> dict[str, str]:
     """Return the submitter's environment as far as it means something in a rank, on whichever machine."""
-    kept = ("DISTDL_HOME", "DISTDL_CACHE")
+    kept = ("DISTDL_HOME", "DISTDL_CACHE", "DISTDL_WARM_DIR")
     environment = {n: value for n, value in submitters.items() if n in kept or not n.startswith("DISTDL_")}
     if environment.get("MPLBACKEND", "").startswith("module://"):
         environment["MPLBACKEND"] = "Agg"  # the notebook's inline backend has no notebook in a rank

@@ -48,12 +48,13 @@ class Place(NamedTuple):
 
 
 def folder() -> Path:
-    """Return the folder of all templates of this data directory."""
-    return store.home() / "warm"
+    """Return the folder of all templates of this data directory, ``$DISTDL_WARM_DIR`` where several share them."""
+    chosen = os.environ.get("DISTDL_WARM_DIR")
+    return Path(chosen).expanduser() if chosen else store.home() / "warm"
 
 
 def of(python: str = "") -> Place:
-    """Return the place of the template of an interpreter (this one by default) for this data directory.
+    """Return the place of the template of an interpreter (this one by default) in that folder.
 
     A virtual environment's interpreter is often a link to a common one, so its path is kept as it is.
     """

@@ -1,9 +1,5 @@
 """Sessions of real ranks: one that the tests of a module share, and one that a test may end as it likes."""
 
-import shutil
-import tempfile
-from pathlib import Path
-
 import pytest
 
 from distdl_jupyter import ranks
@@ -28,16 +24,6 @@ class Told(list):
 @pytest.fixture
 def told():
     return Told()
-
-
-@pytest.fixture(scope="session", autouse=True)
-def runtime():
-    """An own place for sockets, whose paths must be short."""
-    folder = Path(tempfile.mkdtemp(prefix="dj-"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JUPYTER_RUNTIME_DIR", str(folder))
-        yield folder
-    shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,112 @@
+"""How the jobs of tests start: from one template a worker, or each as a new process; a pytest plug-in.
+
+They start warm, as they do for users; ``@pytest.mark.cold`` starts those of one test cold, and DISTDL_TEST_START=cold
+those of all tests but the ones whose subject is the warm start. A function of a test travels as one of a notebook does,
+by value: as one of the package ``tests`` it would take all its files along.
+"""
+
+import json
+import os
+import shutil
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import cloudpickle
+import psutil
+import pytest
+
+import tests
+from distdl_jupyter.warm import asking, learned, place
+from distdl_jupyter.warm.beginning import COLD
+from distdl_jupyter.warm.supervisor import WARM
+
+#: What the template imports before the first job has said what it needs.
+AHEAD = ("numpy", "torch", "torch.distributed", "torch._dynamo", "horovod.torch")
+#: Bytes of a job's events in which its start is told.
+_BEGINNING = 64 * 1024
+
+cloudpickle.register_pickle_by_value(tests)
+
+
+def pytest_configure(config):
+    """Let cold be what lives longer than one test; each test has its own way."""
+    os.environ["DISTDL_WARM"] = "off"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def runtime():
+    """An own place for sockets, whose paths must be short."""
+    folder = Path(tempfile.mkdtemp(prefix="dj-"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JUPYTER_RUNTIME_DIR", str(folder))
+        yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def template(runtime, tmp_path_factory):
+    """The place of the one template of this worker, whatever data directories its tests have; it may not be ready."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DISTDL_WARM_DIR", str(tmp_path_factory.mktemp("template")))
+        where = place.of()
+        learned.Learned(where.learned).add(AHEAD)
+        if not _all_cold():
+            asking.make(where)
+        yield where
+        end_templates(tmp_path_factory.getbasetemp())
+
+
+@pytest.fixture(autouse=True)
+def start(request, monkeypatch):
+    """Whether the jobs of a test start warm or cold."""
+    if _all_cold() or request.node.get_closest_marker("cold"):
+        monkeypatch.setenv("DISTDL_WARM", "off")
+    else:
+        monkeypatch.delenv("DISTDL_WARM", raising=False)
+
+
+def _all_cold():
+    return os.environ.get("DISTDL_TEST_START") == "cold"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item):
+    """Note how each job of the test was started, for the last lines."""
+    home = getattr(item, "funcargs", {}).get("distdl_home")
+    for events in Path(home, "jobs").glob("*/events.jsonl") if home else ():
+        with events.open("rb") as file:
+            item.user_properties.append(("start", _start_of(file.read(_BEGINNING))))
+
+
+def _start_of(events):
+    if WARM.encode() in events:
+        return "warm"
+    notes = [json.loads(line) for line in events.splitlines() if line.endswith(b"}") and COLD.encode() in line]
+    return next((note["text"] for note in notes if note.get("code") == COLD), "cold, as the test wants")
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Tell how many jobs started warm, and why the others did not: a reason that comes often costs much time."""
+    reports = [one for kind in ("", "error") for one in terminalreporter.stats.get(kind, ()) if one.when == "teardown"]
+    found = Counter(value for one in reports for name, value in one.user_properties if name == "start")
+    if found:
+        terminalreporter.section("how jobs started")
+    for value, count in found.most_common():
+        terminalreporter.line(f"{count:5} {value}")
+
+
+def end_templates(folder):
+    """End the templates below a folder, those of other environments too."""
+    found = [process for process in psutil.process_iter(["cmdline"]) if _is_template(process, folder)]
+    for process in found:
+        process.terminate()
+    left = psutil.wait_procs(found, 10)[1]
+    assert not left, f"templates {left} outlived the tests"
+
+
+def _is_template(process, folder):
+    try:
+        return "distdl_jupyter.warm" in process.info["cmdline"] and Path(process.cwd()).is_relative_to(folder)
+    except (psutil.Error, TypeError):
+        return False
