@@ -49,6 +49,8 @@ def template(runtime, tmp_path_factory):
     """The place of the one template of this worker, whatever data directories its tests have; it may not be ready."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DISTDL_WARM_DIR", str(tmp_path_factory.mktemp("template")))
+        # A machine that does much else is slow to answer; that is another test's affair.
+        patch.setattr(asking, "_PATIENCE", 30.0)
         where = place.of()
         learned.Learned(where.learned).add(AHEAD)
         if not _all_cold():

@@ -7,9 +7,10 @@ import textwrap
 
 import pytest
 
+from distdl_jupyter import submit
 from distdl_jupyter.warm import asking, learned, place
 from tests.conftest import wait_for
-from tests.warm.conftest import assert_warm, cold_reason, revive, submit
+from tests.warm.conftest import assert_warm, cold_reason, revive
 
 pytestmark = pytest.mark.timeout(300)
 

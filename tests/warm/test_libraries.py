@@ -4,8 +4,9 @@ import os
 
 import pytest
 
+from distdl_jupyter import submit
 from distdl_jupyter.clusters import processes
-from tests.warm.conftest import assert_warm, submit
+from tests.warm.conftest import assert_warm
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -10,11 +10,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from distdl_jupyter import submit
 from distdl_jupyter.clusters import processes
 from distdl_jupyter.core.state import State
-from distdl_jupyter.warm import asking, mark, place, settings, wire
+from distdl_jupyter.warm import asking, learned, mark, place, settings, wire
 from tests.conftest import until_gone, wait_for
-from tests.warm.conftest import assert_warm, cold_reason, is_warm, revive, submit
+from tests.warm.conftest import assert_warm, cold_reason, is_warm, revive
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="Linux")]
 
@@ -187,6 +188,32 @@ def test_a_connection_of_another_user_is_not_answered(distdl_home):
     connection.close()
     place.of().socket.chmod(0o600)
     assert asking.status(place.of())["pid"] == pid
+
+
+def needs_everything():
+    import horovod.torch as hvd
+    import numpy as np
+    import torch
+    import torch.distributed
+
+    hvd.init()
+    model = torch.nn.Linear(2, 1)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+    model(torch.randn(2, 2)).sum().backward()
+    optimizer.step()
+    return np.zeros(1)
+
+
+def test_a_template_learns_from_the_first_job_what_the_next_one_needs(own_home):
+    first = submit(needs_everything, distributed_backend="horovod-gloo", process_count_per_node=2)
+    first.result(timeout=120)
+    assert "no warm template ran" in cold_reason(first)
+    wanted = {"horovod.torch", "torch._dynamo", "numpy"}
+    wait_for(lambda: wanted <= set(learned.Learned(place.of().learned).names()), what="the learning")
+    wait_for(lambda: "horovod.torch" in (asking.status(place.of()) or {"loads": ()})["loads"], what="the imports")
+    second = submit(needs_everything, distributed_backend="horovod-gloo", process_count_per_node=2)
+    second.result(timeout=120)
+    assert_warm(second)
 
 
 def test_an_unused_template_ends(own_home):

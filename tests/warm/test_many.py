@@ -2,11 +2,12 @@
 
 import pytest
 
+from distdl_jupyter import submit
 from distdl_jupyter.warm import asking, place
 from tests.conftest import until_gone, wait_for
 from tests.faults import census
 from tests.selection import few_or_all
-from tests.warm.conftest import is_warm, submit
+from tests.warm.conftest import is_warm
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -4,14 +4,16 @@ import contextlib
 import os
 import re
 import signal
+import subprocess
+import sys
 import textwrap
 
 import pytest
 
-from distdl_jupyter import JobFailed
+from distdl_jupyter import JobFailed, attach, submit
 from distdl_jupyter.core.events import read_all
 from distdl_jupyter.warm.supervisor import WARM
-from tests.warm.conftest import assert_warm, is_warm, submit
+from tests.warm.conftest import assert_warm, is_warm
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -128,7 +130,7 @@ def test_a_function(code, given, backend, count, distdl_home, monkeypatch):
     monkeypatch.setenv("DISTDL_WARM", "off")
     cold = finished(submit(code, **options))
     assert not is_warm(cold)
-    assert told(warm) == told(cold)
+    assert unlike(warm, cold) == {}
 
 
 def test_a_script(tmp_path, distdl_home, monkeypatch):
@@ -147,14 +149,46 @@ def test_a_script(tmp_path, distdl_home, monkeypatch):
     assert_warm(warm)
     monkeypatch.setenv("DISTDL_WARM", "off")
     cold = finished(submit(**options))
-    assert told(warm) == told(cold)
+    assert unlike(warm, cold) == {}
     assert "at the exit" in [str(line) for line in warm.logs()]
+
+
+@pytest.mark.parametrize("start", ["warm", "cold"])
+def test_a_rank_heeds_every_signal_although_a_script_ignores_some_in_the_background(start, distdl_home):
+    code = """
+        import signal
+        from distdl_jupyter import submit
+        from distdl_jupyter.warm import asking
+
+        def heeds():
+            import signal
+            given = {number.name: signal.getsignal(number) for number in signal.valid_signals() if number < 32}
+            ignored = [name for name, handler in given.items() if handler is signal.SIG_IGN]
+            return given["SIGINT"] is signal.default_int_handler, sorted(ignored), signal.pthread_sigmask(0, ())
+
+        asking._PATIENCE = 30.0
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2, signal.SIGTERM])
+        job = submit(heeds, distributed_backend="plain")
+        assert job.result(timeout=120) == (True, ["SIGPIPE", "SIGXFSZ"], set()), job.result()
+        print(job.id)
+    """
+    command = ["sh", "-c", 'trap "" HUP INT QUIT CHLD; exec "$@"', "sh", sys.executable, "-c", textwrap.dedent(code)]
+    environment = {**os.environ, "DISTDL_WARM": "on" if start == "warm" else "off"}
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
+    assert ran.returncode == 0, ran.stderr
+    assert is_warm(attach(ran.stdout.strip())) is (start == "warm")
 
 
 def finished(job):
     with contextlib.suppress(JobFailed):
         job.result(timeout=120)
     return job
+
+
+def unlike(warm, cold):
+    """Return in what two jobs differ, by name."""
+    warm, cold = told(warm), told(cold)
+    return {name: (warm.get(name), cold.get(name)) for name in warm | cold if warm.get(name) != cold.get(name)}
 
 
 def told(job):
@@ -178,7 +212,9 @@ def told(job):
             kept[where] = "a dump"
     view = job.view()
     kept["end"] = [view.state, plainly(view.reason, job)]
-    kept["values"] = [plainly(repr(v), job) for v in job.results()] if view.state.value == "completed" else []
+    for rank, value in enumerate(job.results() if view.state.value == "completed" else ()):
+        for name, fact in (value if isinstance(value, dict) else {"value": value}).items():
+            kept[rank, name] = plainly(repr(fact), job)
     kept["files"] = sorted(p.name + p.read_text() for p in job.folder.outputs.iterdir())
     return kept
 

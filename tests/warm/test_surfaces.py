@@ -2,11 +2,10 @@
 
 import pytest
 
-from distdl_jupyter import cli
+from distdl_jupyter import cli, submit
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.magic import topics
 from distdl_jupyter.warm import asking, place, report, settings
-from tests.warm.conftest import submit
 
 pytestmark = pytest.mark.timeout(300)
 
