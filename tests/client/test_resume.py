@@ -6,7 +6,6 @@ from distdl_jupyter import submit
 from distdl_jupyter.core.errors import InvalidSpec, JobStillRunning
 from distdl_jupyter.core.state import State
 from tests.conftest import wait_for
-from tests.faults.jobs import as_of_a_notebook
 
 pytestmark = pytest.mark.timeout(200)
 
@@ -25,7 +24,7 @@ def counts(word):
 @pytest.fixture
 def job():
     variables = {"API_TOKEN": "s3cret-word", "PLAIN": "first"}
-    job = submit(as_of_a_notebook(counts), ["x"], environment_variables=variables, stop_grace_seconds=1.5,
+    job = submit(counts, ["x"], environment_variables=variables, stop_grace_seconds=1.5,
                  distributed_backend="plain", name="earlier").wait(60)  # fmt: skip
     assert job.result() == ("x", ["s3cret-word", "first", "1"])
     return job
@@ -96,6 +95,3 @@ def _sleeps(seconds):
     import time
 
     time.sleep(seconds)
-
-
-_sleeps = as_of_a_notebook(_sleeps)

@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 import time
-import types
 from pathlib import Path
 
 import psutil
@@ -48,15 +47,8 @@ def train(backend, steps=100_000, pause=0.0):
 
 
 def submit(function, *args, **options):
-    """Submit a function as a notebook's own: as one of this package it would take all tests along."""
-    return client.submit(as_of_a_notebook(function), args, **options)
-
-
-def as_of_a_notebook(function):
-    own = types.FunctionType(function.__code__, {"__name__": "__main__"}, function.__name__)
-    own.__module__, own.__qualname__ = "__main__", function.__name__
-    own.__defaults__ = function.__defaults__
-    return own
+    """Submit a call of a function."""
+    return client.submit(function, args, **options)
 
 
 def start(backend, function=train, args=None, **options):
