@@ -13,11 +13,12 @@ from distdl_jupyter.testing import ClusterContract
 
 class TestLocal(ClusterContract):
     name = "local"
-
-
-class TestLocalNodes(ClusterContract):
-    name = "local"
     node_count = 2
+
+
+@pytest.mark.full
+class TestLocalOnOneNode(ClusterContract):
+    name = "local"
 
 
 def test_without_a_free_port_it_says_so(monkeypatch):

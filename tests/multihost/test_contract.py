@@ -1,12 +1,11 @@
-"""Hosts over ssh and Slurm hold the contract of all clusters: two ranks on one host, and one on each of two."""
+"""Hosts over ssh hold the contract of all clusters: one rank on each of two hosts, and two on one."""
 
 import pytest
 
-from distdl_jupyter.testing import ClusterContract, WaitingContract
+from distdl_jupyter.testing import ClusterContract
 from tests.hosts import needs_hosts
-from tests.slurm import needs_slurm, slurm, two_nodes  # noqa: F401 - fixtures
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [needs_hosts, pytest.mark.timeout(300)]
 
 
 class OnHosts(ClusterContract):
@@ -17,34 +16,11 @@ class OnHosts(ClusterContract):
         self.options = three_hosts.options()
 
 
-@needs_hosts
-class TestSsh(OnHosts):
+class TestOnTwoHosts(OnHosts):
+    node_count = 2
+    process_count_per_node = 1
+
+
+@pytest.mark.full
+class TestOnOneHost(OnHosts):
     pass
-
-
-@needs_hosts
-class TestSshOnTwoHosts(OnHosts):
-    node_count = 2
-    process_count_per_node = 1
-
-
-@needs_slurm
-@pytest.mark.usefixtures("slurm")
-class TestSlurmOnTwoNodes(ClusterContract):
-    name = "slurm"
-    node_count = 2
-    process_count_per_node = 1
-
-
-@needs_slurm
-@pytest.mark.usefixtures("slurm")
-class TestSlurmWaits(WaitingContract):
-    name = "slurm"
-    options = {"extra": "--begin=now+1hour"}  # noqa: RUF012
-
-
-@needs_slurm
-@pytest.mark.usefixtures("slurm")
-class TestSlurmHolds(WaitingContract):
-    name = "slurm"
-    options = {"extra": "--hold"}  # noqa: RUF012

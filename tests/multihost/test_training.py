@@ -7,18 +7,22 @@ import pytest
 from distdl_jupyter import JobFailed, submit
 from distdl_jupyter.core.state import State
 from tests.multihost.launching import BACKENDS, launch, said, trainer
-from tests.multihost.training import keeps_files, raises_on_one
+from tests.multihost.training import keeps_files, machine, raises_on_one
 
 pytestmark = pytest.mark.timeout(300)
 
 WHO = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
 
 
-@pytest.mark.parametrize(
-    ("nodes", "per_node"),
-    [pytest.param(2, 1, marks=pytest.mark.full), (2, 2), (3, 1), pytest.param(3, 2, marks=pytest.mark.full)],
-)
-@pytest.mark.parametrize("backend", BACKENDS)
+#: Of each framework one shape is tried by ``make test``.
+FEW = {("horovod-gloo", 2, 2), ("torch", 3, 1)}
+SHAPES = [
+    pytest.param(*one, marks=() if one in FEW else pytest.mark.full)
+    for one in ((backend, *shape) for backend in BACKENDS for shape in ((2, 1), (2, 2), (3, 1), (3, 2)))
+]
+
+
+@pytest.mark.parametrize(("backend", "nodes", "per_node"), SHAPES)
 def test_ranks_on_several_hosts_train_one_model(lab, backend, nodes, per_node):
     job = launch(trainer(backend), backend=backend, nodes=nodes, per_node=per_node)
     values = job.results(timeout=240)
@@ -38,7 +42,8 @@ def test_ranks_on_several_hosts_train_one_model(lab, backend, nodes, per_node):
     assert not [name for name in lab.names if lab.running(name, "distdl_jupyter")]
 
 
-@pytest.mark.parametrize("backend", ["torch", "horovod-gloo", pytest.param("horovod-mpi", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("backend", ["torch", "horovod-gloo", "horovod-mpi"])
 def test_emulated_nodes_and_real_hosts_give_the_same_ranks_and_the_same_values(lab, backend):
     jobs = [launch(trainer(backend), backend=backend, per_node=2, target=target) for target in ("local", "lab")]
     emulated, real = (job.results(timeout=240) for job in jobs)
@@ -49,6 +54,7 @@ def test_emulated_nodes_and_real_hosts_give_the_same_ranks_and_the_same_values(l
     assert [value["host"] for value in real] == ["node-a", "node-a", "node-b", "node-b"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("backend", ["horovod-gloo", "horovod-mpi"])
 def test_the_rank_that_fails_first_is_named_with_its_line_and_the_others_end(lab, backend):
     job = launch(raises_on_one, 1, backend=backend)
@@ -58,6 +64,7 @@ def test_the_rank_that_fails_first_is_named_with_its_line_and_the_others_end(lab
     assert not [name for name in lab.names if lab.running(name, "distdl_jupyter")]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("apart", [["node-b"], ["node-a", "node-b"]])
 def test_without_a_shared_folder_code_travels_and_values_and_files_come_back(lab_of, distdl_home, tmp_path, apart):
     distdl_home.mkdir(mode=0o700)
@@ -75,6 +82,7 @@ def test_without_a_shared_folder_code_travels_and_values_and_files_come_back(lab
     assert not [name for name in hosts.names if hosts.running(name, "distdl_jupyter")]
 
 
+@pytest.mark.full
 def test_a_script_and_the_modules_beside_it_run_on_hosts_that_have_neither(lab_of, distdl_home, tmp_path):
     distdl_home.mkdir(mode=0o700)
     project = tmp_path / "project"
@@ -102,5 +110,4 @@ def test_a_host_with_a_home_of_its_own_needs_no_installation_of_this_package(lab
     distdl_home.mkdir(mode=0o700)
     package = os.path.dirname(distdl_jupyter.__file__)
     lab_of(2, private={name: [distdl_home, package] for name in ("node-a", "node-b")})
-    values = launch(trainer("horovod-gloo")).results(timeout=240)
-    assert [value["machine"] for value in values] == ["node-a", "node-b"]
+    assert launch(machine).results(timeout=240) == ["node-a", "node-b"]

@@ -30,12 +30,9 @@ def nothing_left(hosts, patience=60):
     )
 
 
-@pytest.mark.parametrize(
-    ("cut", "backend"),
-    [("node-b", "torch"), ("node-a", "horovod-gloo"), ("node-b", "horovod-mpi")]
-    + [pytest.param(*one, marks=pytest.mark.full)
-       for one in (("node-a", "torch"), ("node-b", "horovod-gloo"), ("node-a", "horovod-mpi"))],
-)  # fmt: skip
+@pytest.mark.full
+@pytest.mark.parametrize("cut", ["node-a", "node-b"])
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_a_host_that_is_cut_off_is_named_within_30_seconds_and_the_job_ends(lab_of, backend, cut):
     hosts = lab_of(2, options={"patience_seconds": 8})
     job = launch(for_ever_with_torch if backend == "torch" else for_ever, backend=backend)
@@ -53,6 +50,7 @@ def test_a_host_that_is_cut_off_is_named_within_30_seconds_and_the_job_ends(lab_
     nothing_left(hosts)
 
 
+@pytest.mark.full
 def test_a_cancel_ends_everything_though_a_host_cannot_be_reached(lab_of):
     hosts = lab_of(2)
     job = launch(for_ever)
@@ -72,6 +70,7 @@ def test_a_cancel_lets_training_code_on_every_host_save(lab):
     nothing_left(lab)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_when_the_supervisor_is_killed_nothing_is_left_on_any_host(lab_of, backend):
     hosts = lab_of(2)
@@ -84,6 +83,7 @@ def test_when_the_supervisor_is_killed_nothing_is_left_on_any_host(lab_of, backe
     nothing_left(hosts)
 
 
+@pytest.mark.full
 def test_when_supervisor_and_connection_are_gone_the_host_ends_its_ranks_itself(lab_of):
     hosts = lab_of(2, options={"patience_seconds": 5})
     job = launch(for_ever)
@@ -115,6 +115,7 @@ def refused(job, *words):
     assert not job.metrics().size
 
 
+@pytest.mark.full
 def test_a_host_with_another_key_is_refused_and_said_what_to_do(lab_of):
     hosts = lab_of(3)
     hosts.change_host_key("node-b")
@@ -126,6 +127,7 @@ def test_a_host_with_another_key_is_refused_and_said_what_to_do(lab_of):
     nothing_left(hosts)
 
 
+@pytest.mark.full
 def test_a_host_that_does_not_answer_is_named_and_one_that_is_not_needed_costs_nothing(lab_of):
     hosts = lab_of(3)
     hosts.cut("node-c")

@@ -111,6 +111,12 @@ def for_ever_with_torch():
         log(step=step, loss=one)
 
 
+def machine():
+    import socket
+
+    return socket.gethostname()
+
+
 def waits():
     import time
 

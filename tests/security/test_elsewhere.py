@@ -15,7 +15,7 @@ from tests.hosts import needs_hosts
 from tests.security import planted
 from tests.slurm import needs_slurm, slurm, two_nodes  # noqa: F401 - fixtures
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.timeout(400), pytest.mark.full]
 PATIENCE = 240
 
 
@@ -55,7 +55,7 @@ def written_below(place):
 
 
 @needs_hosts
-@pytest.mark.parametrize("backend", ["torch", pytest.param("horovod-mpi", marks=pytest.mark.full)])
+@pytest.mark.parametrize("backend", ["torch", "horovod-mpi"])
 @pytest.mark.fault("entry", "on SSH hosts no file and no command line shows a secret")
 def test_on_ssh_hosts(lab_of, distdl_home, tmp_path, backend):  # noqa: F811
     there = tmp_path / "there"
@@ -66,7 +66,7 @@ def test_on_ssh_hosts(lab_of, distdl_home, tmp_path, backend):  # noqa: F811
 
 
 @needs_slurm
-@pytest.mark.parametrize("backend", ["torch", pytest.param("horovod-mpi", marks=pytest.mark.full)])
+@pytest.mark.parametrize("backend", ["torch", "horovod-mpi"])
 @pytest.mark.fault(
     "entry", "in Slurm no command line shows a secret, and no file but Slurm's own, which only its administrator reads"
 )

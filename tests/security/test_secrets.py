@@ -141,7 +141,9 @@ def test_a_server_answers_and_logs_no_secret(server, distdl_home, caplog):
     assert planted.written_below(distdl_home) == {}
 
 
-@pytest.mark.parametrize("backend", ["torch", "horovod-gloo", "horovod-mpi"])
+@pytest.mark.parametrize(
+    "backend", [*(pytest.param(name, marks=pytest.mark.full) for name in ("torch", "horovod-gloo")), "horovod-mpi"]
+)
 def test_no_command_line_shows_a_secret(distdl_home, backend, tmp_path):
     job = client.submit(
         _stay, (str(tmp_path / "go"),), process_count_per_node=2, distributed_backend=backend,

@@ -1,10 +1,9 @@
-"""Every cluster that brings data to its nodes holds the contract of doing so."""
+"""This machine and SSH hosts hold the contract of bringing data to nodes; Slurm does so in its own folder."""
 
 import pytest
 
 from distdl_jupyter.testing import DataContract
 from tests.hosts import needs_hosts
-from tests.slurm import needs_slurm, slurm, two_nodes  # noqa: F401
 
 
 @pytest.fixture(autouse=True)
@@ -13,6 +12,7 @@ def home(tmp_path, monkeypatch):
     monkeypatch.setenv("DISTDL_CACHE", str(tmp_path / "cache"))
 
 
+@pytest.mark.full
 class TestLocal(DataContract):
     name = "local"
 
@@ -31,13 +31,3 @@ class TestHosts(DataContract):
     @pytest.fixture(autouse=True)
     def _hosts(self, three_hosts, tmp_path):
         self.options = three_hosts.options(directory=str(tmp_path / "hosts"))
-
-
-@needs_slurm
-class TestSlurm(DataContract):
-    name = "slurm"
-    node_count = 2
-
-    @pytest.fixture(autouse=True)
-    def _slurm(self, slurm, tmp_path):  # noqa: F811
-        self.options = slurm.options(data_directory=str(tmp_path / "nodes"))

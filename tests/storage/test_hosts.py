@@ -76,6 +76,7 @@ def deep():
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
+@pytest.mark.full
 def test_a_shared_path_that_a_host_does_not_see_is_named_with_the_host(lab, tmp_path):
     (tmp_path / "shared").mkdir()
     (tmp_path / "shared" / "x").write_text("x")
@@ -93,6 +94,7 @@ def test_hosts_that_see_different_files_at_a_path_are_named(lab):
         lab.submit(deep, data={"train": f"shared:{DISK}/shared"}).result(200)
 
 
+@pytest.mark.full
 def test_cancel_on_the_way_leaves_no_process_and_no_folder(lab, blob):
     place = containing(blob).place("cifar")
     lab.proxy.add("part-", rate=5_000, times=999)

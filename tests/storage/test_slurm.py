@@ -46,7 +46,7 @@ def no_signature_in(folder, *, but=""):
             assert b"skoid=" not in content, path
 
 
-@pytest.mark.parametrize("backend", ["horovod-gloo", "horovod-mpi"])
+@pytest.mark.parametrize("backend", [pytest.param("horovod-gloo", marks=pytest.mark.full), "horovod-mpi"])
 def test_each_node_takes_its_shard_before_any_rank(lab, blob, backend):
     place = containing(blob).place("cifar")
     job = run(seen, data={"train": f"{place}?shard"}, distributed_backend=backend, process_count_per_node=2)

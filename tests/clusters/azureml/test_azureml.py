@@ -108,6 +108,7 @@ def test_horovod_trains_under_azures_own_mpirun_and_everything_comes_back(ml):
     assert "mpirun" not in asked["command"]
 
 
+@pytest.mark.full
 def test_torch_trains_as_azures_pytorch_distribution(ml):
     job = submit(ml, TORCH).wait(240)
     assert [one["total"] for one in job.results()] == [3.0, 3.0]
@@ -130,6 +131,7 @@ def test_a_job_goes_on_without_its_supervisor_and_no_line_is_lost_or_twice(ml):
     assert found.results() == ["counted", "counted"]
 
 
+@pytest.mark.full
 def test_a_cell_that_is_canceled_may_save_its_work(ml):
     code = """
         import time
@@ -157,7 +159,7 @@ def test_secrets_and_paths_of_this_machine_are_refused_before_anything_is_sent(m
 
 
 def test_data_and_outputs_in_blob_are_azures_own_inputs_and_outputs(ml, azurite, signed_in, distdl_home):
-    ml.finalizing = 3.0
+    ml.finalizing = 1.0
     container = azurite.container()
     container.put("train/a.txt", b"1")
     code = """

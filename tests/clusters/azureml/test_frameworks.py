@@ -19,6 +19,7 @@ def asked(ml):
     return next(iter(ml.jobs.values())).properties["distribution"]
 
 
+@pytest.mark.full
 def test_tensorflow_trains_as_azures_own_workers(ml):
     results = submit(ml, TENSORFLOW, backend="tensorflow").wait(240).results()
     assert asked(ml) == {"distributionType": "TensorFlow", "parameterServerCount": 0, "workerCount": 2}
@@ -33,6 +34,7 @@ def test_an_image_that_is_known_to_lack_the_framework_is_not_sent_for(ml):
     assert ml.jobs == {}
 
 
+@pytest.mark.full
 def test_ray_runs_the_code_on_the_head_and_the_other_nodes_lend(ml):
     job = submit(ml, RAY, backend="ray").wait(400)
     assert asked(ml)["distributionType"] == "Ray"

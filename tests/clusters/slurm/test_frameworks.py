@@ -6,7 +6,7 @@ from tests.clusters.slurm.test_slurm import nothing_stays, submit  # noqa: F401 
 from tests.frameworks import RAY, TENSORFLOW
 from tests.slurm import needs_slurm, slurm, slurm_of, two_nodes  # noqa: F401 - fixtures
 
-pytestmark = [needs_slurm, pytest.mark.timeout(600)]
+pytestmark = [needs_slurm, pytest.mark.timeout(600), pytest.mark.full]
 
 
 def test_tensorflows_workers_meet(slurm):  # noqa: F811

@@ -77,8 +77,10 @@ class TestOnHosts:
         assert len(set(placement.ports)) == 2
         assert ("stage", "reaching 2 hosts") in said
 
-    def test_one_host_keeps_to_itself(self, hosts_of):
-        placement = self.place(hosts_of(2), asked(1, 2))
+    def test_one_host_keeps_to_itself_and_asks_none_that_it_does_not_need(self, hosts_of):
+        lab = hosts_of(2)
+        lab.cut("node-b")
+        placement = self.place(lab, asked(1, 2))
         assert (placement.address, placement.interface) == ("127.0.0.1", "lo")
 
     def test_every_host_that_is_out_of_reach_is_named_and_no_agent_stays(self, hosts_of):

@@ -8,7 +8,7 @@ from distdl_jupyter.submission import submit_source
 from tests.frameworks import RAY, TENSORFLOW
 from tests.hosts import needs_hosts
 
-pytestmark = [needs_hosts, pytest.mark.timeout(600)]
+pytestmark = [needs_hosts, pytest.mark.timeout(600), pytest.mark.full]
 
 
 def submit(lab, code, backend):

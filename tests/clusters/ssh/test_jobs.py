@@ -12,6 +12,7 @@ from distdl_jupyter.core.store import JobStore
 from tests.clusters.ssh.lab import environment
 from tests.conftest import wait_for
 from tests.hosts import needs_hosts
+from tests.selection import few_or_all
 
 pytestmark = [needs_hosts, pytest.mark.timeout(280)]
 
@@ -55,6 +56,12 @@ def tell_all():
     }
 
 
+def interpreter():
+    import sys
+
+    return sys.executable
+
+
 def talk(lines):
     import os
 
@@ -76,7 +83,7 @@ def kill_one(victim):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-@pytest.mark.parametrize("backend", ["horovod-gloo", "horovod-mpi"])
+@pytest.mark.parametrize("backend", [pytest.param("horovod-gloo", marks=pytest.mark.full), "horovod-mpi"])
 def test_a_host_that_is_cut_off_is_named_and_the_job_ends(lab_of, backend):
     lab = lab_of(2)
     lab.submit(train, (100_000,), distributed_backend=backend)
@@ -92,6 +99,7 @@ def test_a_host_that_is_cut_off_is_named_and_the_job_ends(lab_of, backend):
     lab.until_nothing_is_left()
 
 
+@pytest.mark.full
 def test_the_host_of_the_launcher_is_cut_off(lab_of):
     lab = lab_of(2)
     lab.submit(train, (100_000,), distributed_backend="horovod-mpi")
@@ -125,6 +133,7 @@ def test_nothing_is_left_on_any_host_when_the_supervisor_is_killed(lab_of):
     lab.until_state("lost")
 
 
+@pytest.mark.full
 @pytest.mark.fault("supervisor", "nothing is left, on no host that was cut off either")
 def test_nothing_is_left_on_a_host_that_was_cut_off_when_the_supervisor_was_killed(lab_of):
     lab = lab_of(2, patience_seconds=8.0)
@@ -185,7 +194,8 @@ def test_a_secret_is_in_no_file_and_on_no_command_line(lab_of, distdl_home, tmp_
 
 def test_no_line_is_lost_when_every_rank_prints_megabytes(lab_of):
     lab = lab_of(2)
-    job = lab.submit(talk, (100_000,), distributed_backend="torch", process_count_per_node=2)
+    count = few_or_all(10_000, 100_000)
+    job = lab.submit(talk, (count,), distributed_backend="torch", process_count_per_node=2)
     lab.until_state("completed")
     said = {rank: [] for rank in range(4)}
     for event in lab.events("log"):
@@ -195,7 +205,7 @@ def test_no_line_is_lost_when_every_rank_prints_megabytes(lab_of):
     assert job.state == "completed"
     for rank, lines in said.items():
         own = [line.split(" ")[:2] for line in lines if line.endswith("xxx")]
-        assert own == [[str(rank), str(number)] for number in range(100_000)]
+        assert own == [[str(rank), str(number)] for number in range(count)]
 
 
 def test_python_lies_elsewhere_on_the_hosts(lab_of, tmp_path):
@@ -203,10 +213,10 @@ def test_python_lies_elsewhere_on_the_hosts(lab_of, tmp_path):
     elsewhere.parent.mkdir()
     elsewhere.symlink_to(Path(sys.prefix))
     lab = lab_of(2, python=str(elsewhere / "bin" / "python"))
-    assert lab.submit(train, (3,)).results() == [0, 1]
+    assert lab.submit(interpreter, distributed_backend="torch").results() == [str(elsewhere / "bin" / "python")] * 2
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.full), 1])
 @pytest.mark.fault("rank", "the rank is named whatever host it is on")
 def test_a_rank_under_mpirun_that_is_killed_is_named(lab_of, victim):
     lab = lab_of(2)

@@ -1,0 +1,50 @@
+"""A real Slurm holds the contracts of clusters, of those that queue, and of those that bring data to their nodes."""
+
+import pytest
+
+from distdl_jupyter.clusters.slurm import run, watch
+from distdl_jupyter.testing import ClusterContract, DataContract, WaitingContract
+from tests.clusters.slurm.test_slurm import nothing_stays  # noqa: F401 - a fixture
+from tests.slurm import needs_slurm, slurm, two_nodes  # noqa: F401 - fixtures
+
+pytestmark = [needs_slurm, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch):
+    """Ask Slurm often, and wait less for files of nodes that share this machine's disk."""
+    monkeypatch.setattr(watch, "_FIRST", 0.3)
+    monkeypatch.setattr(watch, "_SOON", 0.1)
+    monkeypatch.setattr(run, "_GRACE", 1.0)
+
+
+class TestTwoNodes(ClusterContract):
+    name = "slurm"
+    node_count = 2
+    process_count_per_node = 1
+
+
+@pytest.mark.full
+class TestOneNode(ClusterContract):
+    name = "slurm"
+
+
+@pytest.mark.full
+class TestBeginsLater(WaitingContract):
+    name = "slurm"
+    options = {"extra": "--begin=now+1hour"}  # noqa: RUF012
+
+
+class TestHeld(WaitingContract):
+    name = "slurm"
+    options = {"extra": "--hold"}  # noqa: RUF012
+
+
+class TestData(DataContract):
+    name = "slurm"
+    node_count = 2
+
+    @pytest.fixture(autouse=True)
+    def _data(self, slurm, tmp_path, monkeypatch):  # noqa: F811
+        monkeypatch.setenv("DISTDL_CACHE", str(tmp_path / "cache"))
+        self.options = slurm.options(data_directory=str(tmp_path / "nodes"))
