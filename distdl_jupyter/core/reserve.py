@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 SIZE = 64 * 1024
 
 
-def hold(path: Path) -> None:
-    """Make the file, with blocks of its own."""
+def hold(path: Path) -> bool:
+    """Make the file, with blocks of its own; False when the disk has no room for all of it."""
     with contextlib.suppress(OSError):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -28,6 +28,8 @@ def hold(path: Path) -> None:
                 os.write(descriptor, bytes(SIZE))
         finally:
             os.close(descriptor)
+        return True
+    return False
 
 
 def give_half(path: Path) -> bool:
@@ -37,6 +39,13 @@ def give_half(path: Path) -> bool:
             os.truncate(path, size // 2 if size > SIZE // 8 else 0)
             return True
     return False
+
+
+def left(path: Path) -> int:
+    """Return how many bytes are held still."""
+    with contextlib.suppress(OSError):
+        return path.stat().st_size
+    return 0
 
 
 def give(path: Path) -> None:

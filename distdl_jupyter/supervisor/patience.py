@@ -6,7 +6,11 @@ here, up to a limit; beyond it lines of the log are left out first, metrics only
 
 from __future__ import annotations
 
+import errno
+import math
+import os
 import re
+import resource
 import time
 from collections import deque
 from typing import TYPE_CHECKING
@@ -31,6 +35,10 @@ class PatientWriter(EventWriter):
         super().__init__(folder.events)
         self._reserve = folder.reserve
         reserve.hold(self._reserve)
+        #: Bytes that the file may have, and how many of them are kept for the end as the reserve's are.
+        limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+        self._limit = math.inf if limit == resource.RLIM_INFINITY else limit
+        self._kept = min(reserve.SIZE, self._limit / 2)
         self._held: deque[bytes] = deque()
         self._bytes = 0
         self._next = 0.0
@@ -47,12 +55,21 @@ class PatientWriter(EventWriter):
         """Append whole encoded lines, or hold them behind those that wait already."""
         if self.refused is None:
             try:
-                super().append(lines)
+                self._append(lines)
             except OSError as error:
                 self.refused, self.since, lines = error, time.time(), lines[self.taken :]
             else:
                 return
         self._hold(lines)
+
+    def _append(self, lines: bytes) -> None:
+        """Append as many of the lines as leave free what is kept of the size that the file may have."""
+        room = self._limit - self._kept - self.size
+        if len(lines) <= room:
+            super().append(lines)
+            return
+        super().append(lines[: lines.rfind(b"\n", 0, max(0, int(room))) + 1])
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
 
     def _hold(self, lines: bytes) -> None:
         if lines:
@@ -60,38 +77,55 @@ class PatientWriter(EventWriter):
             self._bytes += len(lines)
 
     def first(self, lines: bytes) -> None:
-        """Put lines before those that wait, into room that was kept for this."""
+        """Write lines before those that wait, into room that was kept for this."""
         reserve.give_half(self._reserve)
-        self._held.appendleft(lines)
-        self._bytes += len(lines)
-        self._next = 0.0
+        try:
+            super().append(lines)
+        except OSError:
+            self._held.appendleft(lines[self.taken :])
+            self._bytes += len(lines) - self.taken
 
     def retry(self) -> bool:
-        """Try from time to time to write what waits; True when the disk takes everything again."""
+        """Try from time to time to write what waits; True when the disk takes everything again.
+
+        What is kept for the end is never used up by this: it has to be there in full before anything else is written.
+        """
         if self.refused is None or time.monotonic() < self._next:
             return False
         self._next = time.monotonic() + _AGAIN
+        return reserve.hold(self._reserve) and self._write_held()
+
+    def _write_held(self) -> bool:
         while self._held:
             try:
-                super().append(self._held[0])
+                self._append(self._held[0])
             except OSError as error:
                 self.refused = error
                 self._held[0], self._bytes = self._held[0][self.taken :], self._bytes - self.taken
                 return False
             self._bytes -= len(self._held.popleft())
         self.refused = None
-        reserve.hold(self._reserve)
         return True
 
-    def wait(self, seconds: float) -> bool:
-        """Wait for the disk, with all of the room that was held for the end; True when nothing waits any more."""
+    @property
+    def fits(self) -> bool:
+        """Whether all that waits goes into the room that is kept for the end."""
+        return self._bytes <= min(reserve.left(self._reserve) // 2, self._limit - self.size)
+
+    def give(self) -> None:
+        """Give all of the room that was kept for the end."""
         reserve.give(self._reserve)
-        until = time.monotonic() + seconds
-        while self.refused is not None and time.monotonic() < until:
-            self._next = 0.0
-            if not self.retry():
-                time.sleep(min(_AGAIN, max(0.0, until - time.monotonic())))
-        return self.refused is None
+        self._kept = 0.0
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for the disk; True when nothing waits any more. Nobody can give room to a file at its limit."""
+        at_its_limit = self.refused is not None and self.refused.errno == errno.EFBIG
+        until = time.monotonic() + (0.0 if at_its_limit else seconds)
+        while self.refused is not None and not self._write_held():
+            if (left := until - time.monotonic()) <= 0:
+                return False
+            time.sleep(min(_AGAIN, left))
+        return True
 
     def leave_out_many(self) -> tuple[int, int]:
         """Keep of what waits only how it went; return how many events of the log and of metrics are left out."""

@@ -63,12 +63,15 @@ class Shortage:
         if self._writer.refused is None:
             return True
         self.look()
+        if self._writer.fits:
+            self._writer.give()
         if self._writer.wait(_ALL):
             self.look_back()
             return True
         lines, metrics = self._writer.leave_out_many()
         self._lines, self._metrics = self._lines + lines, self._metrics + metrics
         self._note("warning", f"The job's folder could not be written to the end. {self._losses()}", ROOM)
+        self._writer.give()
         if not self._writer.wait(_END):
             reason = self._writer.refused
             print(f"The end of the job cannot be written: {reason}.", file=sys.stderr)  # noqa: T201 - supervisor.log

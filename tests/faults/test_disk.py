@@ -7,17 +7,21 @@ import resource
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 import distdl_jupyter
+from distdl_jupyter.clusters.base import Stream
 from distdl_jupyter.core import events
 from distdl_jupyter.core.errors import DiskRefused, JobFailed, JobNotFound
+from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State
-from distdl_jupyter.core.store import JobStore
+from distdl_jupyter.core.store import JobFolder, JobStore
 from distdl_jupyter.submission import submit_source
+from distdl_jupyter.supervisor import shortage
+from distdl_jupyter.supervisor.items import Text
+from distdl_jupyter.supervisor.ledger import Ledger
 from tests.conftest import until_gone, wait_for
 from tests.faults import disks, jobs
 
@@ -318,13 +322,49 @@ def test_files_that_may_not_grow(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     job = distdl_jupyter.attach(done.stdout.strip())
-    wait_for(lambda: job.folder.events.stat().st_size > 250_000)
-    time.sleep(1)
+    wait_for(lambda: "disk-full" in notes(job), what="the note that nothing more can be written")
     assert not job.view().state.ended
     stop.touch()
-    job.wait(120)
+    job.wait(60)
+    assert job.view().state is State.COMPLETED
+    assert "lines of the log were not kept" in notes(job)["disk-room"]
     every_line_is_whole(job)
+    assert job.folder.events.stat().st_size <= 300_000
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
+
+
+@pytest.fixture
+def limit():
+    """Files of this process may have 150,000 bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.fault("disk", "far more waits than there is room for: lines of the log are left out, the end is told")
+@pytest.mark.parametrize("size", [10, 100, 3000])
+@pytest.mark.parametrize("short_of", ["disk", "limit"])
+def test_an_end_that_is_told_in_the_room_that_is_kept(short_of, size, request, distdl_home, monkeypatch):
+    request.getfixturevalue(short_of)
+    monkeypatch.setattr(shortage, "_ALL", 0.1)
+    monkeypatch.setattr(shortage, "_END", 1.0)
+    folder = JobFolder(distdl_home / "job")
+    folder.path.mkdir(parents=True)
+    ledger = Ledger(folder, JobSpec(id="20261121-024912-k3f9x", name="x", kind="function", created=1.0))
+    if short_of == "disk":
+        disks.fill(distdl_home)
+    for number in range(200_000 // size):
+        ledger.take(Stream(-1, 0, "out"), [Text(f"line {number} " + "x" * size)])
+        ledger.tick()
+    for state in ("starting", "running", "failed"):
+        ledger.state(State(state), "Its own reason.")
+    ledger.close()
+    found, end = events.read_all(folder.events)
+    assert end == folder.events.stat().st_size
+    assert [event["state"] for event in found if event["type"] == "state"] == ["starting", "running", "failed"]
+    (told,) = [event["text"] for event in found if event.get("code") == "disk-room"]
+    assert "lines of the log were not kept" in told
 
 
 def write_many(writer, text):
