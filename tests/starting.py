@@ -29,11 +29,6 @@ _BEGINNING = 64 * 1024
 cloudpickle.register_pickle_by_value(tests)
 
 
-def pytest_configure(config):
-    """Let cold be what lives longer than one test; each test has its own way."""
-    os.environ["DISTDL_WARM"] = "off"
-
-
 @pytest.fixture(scope="session", autouse=True)
 def runtime():
     """An own place for sockets, whose paths must be short."""
@@ -49,6 +44,7 @@ def template(runtime, tmp_path_factory):
     """The place of the one template of this worker, whatever data directories its tests have; it may not be ready."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DISTDL_WARM_DIR", str(tmp_path_factory.mktemp("template")))
+        patch.setenv("DISTDL_WARM", "off" if _all_cold() else "on")
         # A machine that does much else is slow to answer; that is another test's affair.
         patch.setattr(asking, "_PATIENCE", 30.0)
         where = place.of()
@@ -61,11 +57,9 @@ def template(runtime, tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def start(request, monkeypatch):
-    """Whether the jobs of a test start warm or cold."""
-    if _all_cold() or request.node.get_closest_marker("cold"):
+    """Start the jobs of a test cold that is marked so."""
+    if request.node.get_closest_marker("cold"):
         monkeypatch.setenv("DISTDL_WARM", "off")
-    else:
-        monkeypatch.delenv("DISTDL_WARM", raising=False)
 
 
 def _all_cold():

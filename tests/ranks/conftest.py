@@ -30,7 +30,6 @@ def told():
 def of_the_module(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DISTDL_HOME", str(tmp_path_factory.mktemp("shared-home")))
-        patch.setenv("DISTDL_WARM", "off")
         session = ranks.start(process_count_per_node=2, distributed_backend="torch")
         yield session
         session.stop()

@@ -1,4 +1,4 @@
-"""What every cluster must do, done by this machine's cluster when it forks its ranks; and real jobs, warm."""
+"""What every cluster must do, done by this machine's cluster when it forks its ranks."""
 
 import os
 import re
@@ -18,7 +18,7 @@ def test_the_contract_of_a_cluster_holds_for_forked_ranks(tmp_path):
     given = ["-q", "-p", "no:cacheprovider", "--timeout=300", f"--basetemp={tmp_path / 'inner'}"]
     tests = ["tests/clusters/test_local.py::TestLocal", mark.argument()]
     command = [sys.executable, "-u", "-m", "tests.warm.forked", *given, *tests]
-    environment = {**os.environ, "DISTDL_WARM": "off", **mark.variables()}
+    environment = {**os.environ, "DISTDL_TEST_START": "cold", **mark.variables()}
     ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500)
     assert ran.returncode == 0, ran.stdout[-5000:] + ran.stderr[-2000:]
     assert int(re.search(r"(\d+) programs were forked", ran.stdout)[1]) > 10
