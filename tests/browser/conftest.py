@@ -1,8 +1,9 @@
 """A real JupyterLab and a real Chromium for stories that a user would tell.
 
-``lab`` is the server of the installed wheel, with its own home, settings and data directory; ``notebook(cells, ...)``
-opens a notebook of it in a page of its own; ``run_all`` runs the cells as the menu would. Pictures go to
-``tests/artifacts`` (not kept by git).
+``lab`` is the server of the installed wheel, with its own home, settings and data directory, one for all tests of a
+worker; a file that needs another one overrides ``lab`` by ``own_lab``. ``notebook(cells, ...)`` opens a notebook in a
+page of its own, ``desk(cells, ...)`` in the whole of JupyterLab; ``shared_page`` is one page of JupyterLab without a
+kernel for all tests of a file. Pictures go to ``tests/artifacts`` (not kept by git).
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,10 +22,12 @@ from urllib.parse import urlsplit
 import nbformat
 import psutil
 import pytest
-from playwright.sync_api import Browser, Locator, Page, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 
 from distdl_jupyter.clusters import processes
 from distdl_jupyter.core.store import JobStore
+from tests.browser.pages import Sidebar
+from tests.conftest import wait_for
 from tests.installation import Installation
 
 ARTIFACTS = Path(__file__).parent.parent / "artifacts"
@@ -40,6 +44,7 @@ _FLAGS = [
     "--disable-dev-shm-usage",
     "--force-color-profile=srgb",
 ]
+expect.set_options(timeout=PATIENCE * 1000)
 
 
 class Lab:
@@ -54,6 +59,8 @@ class Lab:
         self.home = home
         self.root = home / "notebooks"
         self.root.mkdir()
+        self.settings("@jupyterlab/apputils-extension:notification", {"fetchNews": "false", "checkForUpdates": False})
+        self.settings("@jupyterlab/docmanager-extension:plugin", {"autosave": False})
         self.url = ""
         self._server: subprocess.Popen[bytes] | None = None
 
@@ -97,6 +104,12 @@ class Lab:
         """Start the server if a test has left it dead."""
         if self._server is None:
             self.start()
+
+    def forget_jobs(self) -> None:
+        """End and remove all jobs."""
+        for folder in JobStore(self.home / "distdl").folders():
+            processes.kill_all(folder.id)
+            shutil.rmtree(folder.path)
 
     @property
     def process(self) -> psutil.Process:
@@ -151,23 +164,33 @@ class Lab:
                     return str(json.loads(file.read_text())["url"])
                 except (ValueError, KeyError):
                     break
-            time.sleep(0.2)
+            time.sleep(0.05)
         raise RuntimeError(f"JupyterLab did not start:\n{self.log.read_text()[-3000:]}")
+
+
+@contextmanager
+def _lab(installed: Installation, home: Path) -> Iterator[Lab]:
+    lab = Lab(installed, home)
+    try:
+        yield lab
+    finally:
+        lab.forget_jobs()
+        lab.stop()
 
 
 @pytest.fixture(scope="session")
 def lab(installed: Installation, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """JupyterLab from the installed wheel, without Node.js and without the source tree."""
-    lab = Lab(installed, tmp_path_factory.mktemp("lab"))
-    lab.settings("@jupyterlab/apputils-extension:notification", {"fetchNews": "false", "checkForUpdates": False})
-    lab.settings("@jupyterlab/docmanager-extension:plugin", {"autosave": False})
-    try:
+    with _lab(installed, tmp_path_factory.mktemp("lab")) as lab:
         lab.start()
         yield lab
-    finally:
-        for folder in JobStore(lab.home / "distdl").folders():
-            processes.kill_all(folder.id)
-        lab.stop()
+
+
+@pytest.fixture
+def own_lab(installed: Installation, tmp_path: Path) -> Iterator[Lab]:
+    """A JupyterLab for one test, not started yet: for what its environment or its user's configuration must hold."""
+    with _lab(installed, tmp_path) as lab:
+        yield lab
 
 
 @pytest.fixture(scope="session")
@@ -182,7 +205,7 @@ def chromium() -> Iterator[Browser]:
 
 
 class Book:
-    """An open notebook."""
+    """A page of JupyterLab, mostly with an open notebook."""
 
     artifacts = ARTIFACTS
 
@@ -207,16 +230,56 @@ class Book:
         self.page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=PATIENCE * 1000)
         self.kernel_idle()
 
+    def open_lab(self, *, reset: bool = True) -> None:
+        """Load JupyterLab as a whole, in a workspace named like ``name``, without a notebook and without a kernel."""
+        where = f"{self.lab.url}lab/workspaces/{Path(self.name).stem}?token={self.lab.token}"
+        self.page.goto(where + ("&reset" if reset else ""), timeout=PATIENCE * 1000)
+        self.page.wait_for_function("() => window.jupyterapp?.restored.then(() => true)")
+        if reset:  # The launcher comes a little later than the rest, and takes the focus.
+            self.page.wait_for_function("() => document.activeElement.closest('.jp-Launcher') !== null")
+
+    def command(self, name: str, **args: Any) -> None:
+        """Execute a command and wait for it; what it returns stays in the page, it may be a widget of any size."""
+        self.page.evaluate(
+            "([name, args]) => window.jupyterapp.commands.execute(name, args).then(() => null)", [name, args]
+        )
+
+    def open_another(self, name: str) -> None:
+        """Open one more notebook in this page and wait for its kernel."""
+        self.command("docmanager:open", path=name)
+        self.kernel_idle()
+
     def open_job(self, id_: str) -> Locator:
         """Open the page of a job and return it."""
-        self.page.evaluate("(id) => window.jupyterapp.commands.execute('distdl:open-job', { id })", id_)
+        self.command("distdl:open-job", id=id_)
         page = self.page.locator(f"#distdl-job-{id_}")
         page.wait_for()
         return page
 
+    def sidebar(self) -> Sidebar:
+        """Open the sidebar of distributed training, which takes the focus."""
+        self.command("distdl:focus-sidebar")
+        bar = Sidebar(self.page)
+        expect(bar.root).to_be_visible()
+        return bar
+
+    def theme(self, *, dark: bool) -> None:
+        """Change the theme of this page."""
+        name = "JupyterLab Dark" if dark else "JupyterLab Light"
+        self.command("apputils:change-theme", theme=name)
+        expect(self.page.locator("body")).to_have_attribute("data-jp-theme-name", name)
+
+    def close_all(self) -> None:
+        """Close everything in the main area."""
+        self.command("application:close-all")
+
     def save(self) -> None:
         """Save the notebook."""
-        self.page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
+        self.command("docmanager:save")
+
+    def choose(self, number: int) -> None:
+        """Make a cell the active one."""
+        self.page.evaluate("(n) => { window.jupyterapp.shell.currentWidget.content.activeCellIndex = n; }", number)
 
     def kernel_idle(self, timeout: float = PATIENCE) -> None:
         """Wait until the kernel is there and free."""
@@ -246,7 +309,15 @@ class Book:
 
     def cell(self, number: int) -> Locator:
         """The cell at a place, from 0."""
-        return self.page.locator(".jp-Notebook .jp-Cell").nth(number)
+        return self.page.locator(".jp-Notebook:visible .jp-Cell").nth(number)
+
+    def output(self, number: int) -> Locator:
+        """What a cell has put out."""
+        return self.cell(number).locator(".jp-OutputArea")
+
+    def copied(self) -> str:
+        """Wait for text in the clipboard and return it."""
+        return str(wait_for(lambda: self.page.evaluate("() => navigator.clipboard.readText()"), what="copied text"))
 
     def picture(self, name: str, of: Locator | None = None) -> Path:
         """Take a picture of the page or of one element and return where it lies."""
@@ -254,6 +325,28 @@ class Book:
         path = ARTIFACTS / f"{name}.png"
         (of or self.page).screenshot(path=path)
         return path
+
+
+_FAILED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Remember whether the test failed: then its pages are worth a last picture."""
+    report = yield
+    if report.failed:
+        item.stash[_FAILED] = True
+    return report
+
+
+def new_book(chromium: Browser, lab: Lab, width: int, height: int, scale: float = 1.5) -> Book:
+    """Return an empty page."""
+    context = chromium.new_context(
+        viewport={"width": width, "height": height}, device_scale_factor=scale, reduced_motion="no-preference"
+    )
+    context.grant_permissions(["clipboard-read", "clipboard-write"])
+    context.set_default_timeout(PATIENCE * 1000)
+    return Book(context.new_page(), lab)
 
 
 @pytest.fixture
@@ -264,12 +357,7 @@ def books(lab: Lab, chromium: Browser, request: pytest.FixtureRequest) -> Iterat
 
     def make(cells: list[str], width: int, height: int, *, dark: bool, scale: float) -> Book:
         lab.set_theme("JupyterLab Dark" if dark else "JupyterLab Light")
-        context = chromium.new_context(
-            viewport={"width": width, "height": height}, device_scale_factor=scale, reduced_motion="no-preference"
-        )
-        context.grant_permissions(["clipboard-read", "clipboard-write"])
-        context.set_default_timeout(PATIENCE * 1000)
-        book = Book(context.new_page(), lab)
+        book = new_book(chromium, lab, width, height, scale)
         book.name = f"{title}-{len(made)}.ipynb"
         lab.write(book.name, cells)
         made.append(book)
@@ -277,9 +365,30 @@ def books(lab: Lab, chromium: Browser, request: pytest.FixtureRequest) -> Iterat
 
     yield make
     for number, book in enumerate(made):
-        book.picture(f"last-{title}-{number}")
+        if request.node.stash.get(_FAILED, False):
+            book.picture(f"last-{title}-{number}")
         _shut_kernel(book)
         book.page.context.close()
+
+
+@pytest.fixture(scope="module")
+def _module_page(lab: Lab, chromium: Browser, request: pytest.FixtureRequest) -> Iterator[Book]:
+    lab.set_theme("JupyterLab Light")
+    book = new_book(chromium, lab, 1440, 980)
+    book.name = Path(request.node.name).stem
+    book.open_lab()
+    yield book
+    book.page.context.close()
+
+
+@pytest.fixture
+def shared_page(_module_page: Book, request: pytest.FixtureRequest) -> Iterator[Book]:
+    """JupyterLab as a whole, without a kernel, loaded once for all tests of a file; its main area is empty."""
+    _module_page.errors.clear()
+    yield _module_page
+    if request.node.stash.get(_FAILED, False):
+        _module_page.picture(f"last-{request.node.name}")
+    _module_page.close_all()
 
 
 def _opener(books: Callable[..., Book], way: Callable[[Book, str], None], size: tuple[int, int]) -> Callable[..., Book]:

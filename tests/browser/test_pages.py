@@ -13,7 +13,8 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from distdl_jupyter.core.store import JobStore
-from tests.browser.conftest import PATIENCE, Book, Lab
+from tests.browser import pages
+from tests.browser.conftest import Book, Lab
 from tests.conftest import wait_for
 from tests.panels.recorded import Recording, tell
 
@@ -43,10 +44,6 @@ def tab(page: Page, name: str) -> Locator:
     return page.locator("#jp-main-dock-panel .lm-TabBar-tab").filter(has_text=name)
 
 
-def curve(page: Locator) -> Locator:
-    return page.locator(".js-plotly-plot .scatterlayer path.js-line")
-
-
 def layout_saved(book: Book, text: str) -> None:
     """Wait until the workspace that JupyterLab keeps on the server holds a text; it is written some time later."""
     url = f"{book.lab.url}lab/api/workspaces/{book.name.removesuffix('.ipynb')}"
@@ -60,101 +57,94 @@ def layout_saved(book: Book, text: str) -> None:
 
 
 def test_a_running_job_s_page_moves_and_is_restored_as_it_was_left(
-    desk: Callable[..., Book], told: Callable[[str], Recording]
+    shared_page: Book, told: Callable[[str], Recording]
 ) -> None:
-    story = told("running")
-    book = desk(["1"])
+    story, book = told("running"), shared_page
     page = book.open_job(story.id)
-    expect(page.locator(".dd-pill").first).to_have_text("Running")
+    pages.says(page, "Running")
     expect(page.get_by_role("table").locator("tbody tr")).to_have_count(4)
-    expect(curve(page).first).to_be_attached()
+    expect(pages.curves(page).first).to_be_attached()
     story.train(800, 0.0)
     expect(page.locator(".dd-work")).to_contain_text("792 of 1,200")
     page.get_by_role("radio", name="Each rank").click()
-    expect(curve(page)).to_have_count(4)
+    expect(pages.curves(page)).to_have_count(4)
     page.get_by_role("tab", name="Spec").click()
     expect(page.get_by_role("definition").filter(has_text="2 × 2 = 4 processes")).to_be_visible()
     book.picture("page-running")
     layout_saved(book, '"tab":"spec"')
-    book.open_desk(book.name, reset=False)
+    book.open_lab(reset=False)
     tab(book.page, "digits").click()
     again = book.page.locator(f"#distdl-job-{story.id}")
     expect(again.get_by_role("tab", name="Spec")).to_have_attribute("aria-selected", "true")
     again.get_by_role("tab", name="Overview").click()
     expect(again.get_by_role("radio", name="Each rank")).to_have_attribute("aria-checked", "true")
-    expect(curve(again)).to_have_count(4)
+    expect(pages.curves(again)).to_have_count(4)
     assert not book.errors
 
 
-def test_the_tabs_are_reached_with_the_arrow_keys(desk: Callable[..., Book], told: Callable[[str], Recording]) -> None:
-    book = desk(["1"])
-    page = book.open_job(told("completed").id)
+def test_the_tabs_are_reached_with_the_arrow_keys(shared_page: Book, told: Callable[[str], Recording]) -> None:
+    page = shared_page.open_job(told("completed").id)
     page.get_by_role("tab", name="Overview").focus()
     for name in ("Log", "Spec", "Captured names"):
-        book.page.keyboard.press("ArrowRight")
+        shared_page.page.keyboard.press("ArrowRight")
         expect(page.get_by_role("tab", name=name, exact=True)).to_be_focused()
     expect(page.get_by_role("cell", name="ndarray 1797 × 64")).to_be_visible()
-    book.page.keyboard.press("End")
+    shared_page.page.keyboard.press("End")
     expect(page.get_by_role("tabpanel")).to_contain_text("No files yet")
 
 
-def test_log_and_files_are_downloaded(desk: Callable[..., Book], told: Callable[[str], Recording]) -> None:
+def test_log_and_files_are_downloaded(shared_page: Book, told: Callable[[str], Recording]) -> None:
     story = told("completed")
     (story.folder.outputs / "final").mkdir(parents=True)
     (story.folder.outputs / "final" / "model.pt").write_bytes(b"weights")
-    book = desk(["1"])
-    page = book.open_job(story.id)
+    page = shared_page.open_job(story.id)
     page.get_by_role("tab", name="Outputs").click()
-    with book.page.expect_download() as file:
+    with shared_page.page.expect_download() as file:
         page.get_by_role("link", name="final/model.pt").click()
     assert file.value.suggested_filename == "model.pt"
     assert file.value.path().read_bytes() == b"weights"
     page.get_by_role("tab", name="Log", exact=True).click()
-    with book.page.expect_download() as log:
+    with shared_page.page.expect_download() as log:
         page.get_by_role("link", name="Download the log").click()
     assert "epoch 100" in re.sub(" +", " ", log.value.path().read_text())
 
 
 def test_a_failed_job_s_page_begins_with_the_rank_that_failed_first(
-    desk: Callable[..., Book], told: Callable[[str], Recording]
+    shared_page: Book, told: Callable[[str], Recording]
 ) -> None:
-    book = desk(["1"])
-    page = book.open_job(told("failed").id)
+    page = shared_page.open_job(told("failed").id)
     expect(page.get_by_role("alert")).to_contain_text("Rank 2 of 4 failed first")
-    expect(page.locator(".dd-line-hit").first).to_contain_text('batch["label"]')
+    expect(pages.hit_lines(page).first).to_contain_text('batch["label"]')
     assert page.get_by_role("alert").bounding_box()["y"] < page.locator(".dd-plot").bounding_box()["y"]  # type: ignore[index]
-    expect(curve(page).first).to_be_attached()
-    book.picture("page-failed")
+    expect(pages.curves(page).first).to_be_attached()
+    shared_page.picture("page-failed")
 
 
 def test_a_deleted_job_keeps_its_last_state_and_offers_nothing_more(
-    desk: Callable[..., Book], told: Callable[[str], Recording]
+    shared_page: Book, told: Callable[[str], Recording]
 ) -> None:
-    story = told("completed")
-    book = desk(["1"])
-    page = book.open_job(story.id)
-    expect(curve(page).first).to_be_attached()
+    story, lab = told("completed"), shared_page.lab
+    page = shared_page.open_job(story.id)
+    expect(pages.curves(page).first).to_be_attached()
     story.close()
-    url = f"{book.lab.url}distdl/api/jobs/{story.id}"
-    headers = {"Authorization": f"token {book.lab.token}"}
+    url = f"{lab.url}distdl/api/jobs/{story.id}"
+    headers = {"Authorization": f"token {lab.token}"}
     urllib.request.urlopen(urllib.request.Request(url, method="DELETE", headers=headers)).close()
     expect(page.get_by_text("This job was deleted. Its last state is shown.")).to_be_visible()
-    expect(curve(page).first).to_be_attached()
+    expect(pages.curves(page).first).to_be_attached()
     expect(page.get_by_role("button", name="Rerun")).to_be_hidden()
 
 
-def test_jobs_are_compared_and_the_page_is_restored(
-    desk: Callable[..., Book], told: Callable[[str], Recording]
-) -> None:
+def test_jobs_are_compared_and_the_page_is_restored(shared_page: Book, told: Callable[[str], Recording]) -> None:
     first, second, third = told("completed"), told("failed"), told("running")
-    book = desk(["1"])
-    book.page.evaluate("(ids) => window.jupyterapp.commands.execute('distdl:compare', { ids })", [first.id, second.id])
+    book = shared_page
+    book.command("distdl:compare", ids=[first.id, second.id])
     page = book.page.locator(".dd-comparing")
-    expect(curve(page)).to_have_count(2)
+    expect(pages.curves(page)).to_have_count(2)
     expect(page.get_by_role("row").filter(has_text="State")).to_contain_text("Failed")
     page.get_by_role("button", name="Add job").click()
     page.get_by_role("option").filter(has_text=third.id.rsplit("-", 1)[1]).click()
-    expect(curve(page)).to_have_count(3)
+    expect(pages.curves(page)).to_have_count(3)
     expect(page.get_by_role("heading", name="Compare 3 jobs")).to_be_visible()
     expect(page.get_by_role("rowheader", name="Cluster")).to_be_visible()
     page.get_by_role("checkbox", name="Only what differs").check()
@@ -163,13 +153,12 @@ def test_jobs_are_compared_and_the_page_is_restored(
     third.complete()
     expect(page.get_by_role("row").filter(has_text="State").get_by_text("Completed")).to_have_count(2)
     page.get_by_role("button", name="Copy as table").click()
-    table = wait_for(lambda: book.page.evaluate("() => navigator.clipboard.readText()"), what="the table")
-    assert table.splitlines()[0].count("digits") == 3
+    assert book.copied().splitlines()[0].count("digits") == 3
     book.picture("page-compare")
     layout_saved(book, third.id)
-    book.open_desk(book.name, reset=False)
+    book.open_lab(reset=False)
     tab(book.page, "Compare 3 jobs").click()
-    expect(curve(book.page.locator(".dd-comparing"))).to_have_count(3)
+    expect(pages.curves(book.page.locator(".dd-comparing"))).to_have_count(3)
     assert not book.errors
 
 
@@ -181,25 +170,21 @@ def keep(lab: Lab, name: str, job: object, html: str) -> None:
     nbformat.write(v4.new_notebook(cells=[v4.new_code_cell("1", outputs=[output])], metadata=kernel), lab.root / name)
 
 
-@pytest.mark.parametrize(
-    ("job", "why"),
-    [
+def test_an_output_of_a_job_that_is_not_here_shows_what_the_notebook_kept(shared_page: Book) -> None:
+    script = "<script>window.pwned = 1</script><img src=x onerror='window.pwned = 2'>"
+    asked: list[str] = []
+    shared_page.page.on("request", lambda request: asked.append(request.url))
+    for number, (job, why) in enumerate((
         ({"id": NOBODY, "version": 1}, "This job is not on this server."),
         ({"id": NOBODY, "version": 99}, "written by a newer version"),
         ({"id": "../../api/contents", "version": 1}, "written by a newer version"),
-    ],
-)
-def test_an_output_of_a_job_that_is_not_here_shows_what_the_notebook_kept(
-    desk: Callable[..., Book], job: dict[str, object], why: str
-) -> None:
-    book = desk(["1"])
-    script = "<script>window.pwned = 1</script><img src=x onerror='window.pwned = 2'>"
-    keep(book.lab, "kept.ipynb", job, f"<b>kept page</b>{script}")
-    asked: list[str] = []
-    book.page.on("request", lambda request: asked.append(request.url))
-    book.open_desk("kept.ipynb")
-    shown = book.page.locator(".dd-output")
-    expect(shown.get_by_role("note")).to_contain_text(why, timeout=PATIENCE * 1000)
-    expect(shown.get_by_text("kept page")).to_be_visible()
-    assert book.page.evaluate("() => window.pwned") is None, "the notebook is not trusted"
-    assert not [url for url in asked if "distdl/api/jobs/" in url]
+    )):  # fmt: skip
+        asked.clear()
+        keep(shared_page.lab, f"kept-{number}.ipynb", job, f"<b>kept page</b>{script}")
+        shared_page.command("docmanager:open", path=f"kept-{number}.ipynb", kernel={"shouldStart": False})
+        shown = shared_page.page.locator(".jp-NotebookPanel:visible .dd-output")
+        expect(shown.get_by_role("note")).to_contain_text(why)
+        expect(shown.get_by_text("kept page")).to_be_visible()
+        assert shared_page.page.evaluate("() => window.pwned") is None, "the notebook is not trusted"
+        assert not [url for url in asked if "distdl/api/jobs/" in url]
+        shared_page.close_all()

@@ -1,0 +1,109 @@
+"""The selectors of the product's pages, each written once: of a job, of a form, of the sidebar."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from playwright.sync_api import Locator, Page, expect
+
+from tests.conftest import wait_for
+
+# ---- a job: in a cell, on its page, in a panel ----
+
+
+def says(where: Locator, state: str) -> None:
+    """Wait until a job is in a state."""
+    expect(where.locator(".dd-pill").first).to_have_text(state)
+
+
+def card(where: Locator | Page) -> Locator:
+    return where.locator(".dd-card")
+
+
+def curves(where: Locator) -> Locator:
+    return where.locator(".js-plotly-plot .scatterlayer path.js-line")
+
+
+def lines(where: Locator) -> Locator:
+    """The lines of the log that are drawn."""
+    return where.locator(".dd-log .dd-text")
+
+
+def log_body(where: Locator) -> Locator:
+    """What scrolls of a log."""
+    return where.locator(".dd-log-body")
+
+
+def to_the_top(where: Locator) -> None:
+    """Scroll a log to its beginning."""
+    log_body(where).evaluate("(body) => { body.scrollTop = 0; }")
+
+
+def hit_lines(where: Locator) -> Locator:
+    """The lines of the user's code at which a rank failed."""
+    return where.locator(".dd-line-hit")
+
+
+# ---- the launch form ----
+
+
+def form(where: Locator | Page) -> Locator:
+    return where.locator(".dd-form")
+
+
+def total(of: Locator) -> Locator:
+    """How many processes a form asks for."""
+    return of.locator(".dd-form-total")
+
+
+def captured(of: Locator) -> Locator:
+    """The names that travel with a form's job."""
+    return of.locator(".dd-captured")
+
+
+def backends(of: Locator) -> Locator:
+    return of.locator(".dd-seg-form")
+
+
+# ---- the sidebar ----
+
+
+class Sidebar:
+    """Clusters, jobs and the sign-in beside the main area."""
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+        self.root = page.locator("#distdl-sidebar")
+
+    @property
+    def jobs(self) -> Locator:
+        """The rows of the jobs."""
+        return self.root.get_by_role("option")
+
+    def job(self, name: Any) -> Locator:
+        return self.root.get_by_role("option", name=name)
+
+    def cluster(self, name: str) -> Locator:
+        return self.root.locator(f'.dd-cluster[data-name="{name}"]')
+
+    def node(self, cluster: str, name: str) -> Locator:
+        return self.cluster(cluster).locator(f'.dd-node[data-name="{name}"]')
+
+    def summary(self, cluster: str) -> Locator:
+        """How a cluster is, in a few words."""
+        return self.cluster(cluster).locator(".dd-cluster-summary")
+
+    def widen(self, width: int) -> None:
+        """Drag the edge until the sidebar is so wide."""
+        box = self.root.bounding_box()
+        assert box is not None
+        mouse, y = self.page.mouse, box["y"] + box["height"] / 2
+        mouse.move(box["x"] + box["width"] + 1, y)
+        mouse.down()
+        mouse.move(box["x"] + width + 1, y, steps=5)
+        mouse.up()
+        wait_for(lambda: (self.root.bounding_box() or {}).get("width") == width, what=f"a sidebar of {width} px")
+
+    def cut_off(self) -> int:
+        """Return by how many pixels the content is wider than the sidebar; 0 or less when it fits."""
+        return int(self.root.evaluate("(bar) => bar.scrollWidth - bar.clientWidth"))
