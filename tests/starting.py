@@ -41,17 +41,24 @@ def runtime():
 
 @pytest.fixture(scope="session", autouse=True)
 def template(runtime, tmp_path_factory):
-    """The place of the one template of this worker, whatever data directories its tests have; it may not be ready."""
+    """One template for all data directories of this worker's tests; the first job here waits until it is ready."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DISTDL_WARM_DIR", str(tmp_path_factory.mktemp("template")))
-        patch.setenv("DISTDL_WARM", "off" if _all_cold() else "on")
+        patch.setenv("DISTDL_WARM", "off" if os.environ.get("DISTDL_TEST_START") == "cold" else "on")
         # A machine that does much else is slow to answer; that is another test's affair.
         patch.setattr(asking, "_PATIENCE", 30.0)
-        where = place.of()
+        where, ask = place.of(), asking.start
         learned.Learned(where.learned).add(AHEAD)
-        if not _all_cold():
-            asking.make(where)
-        yield where
+
+        def ask_a_ready_one(wanted, *request):
+            if wanted == where:
+                patch.setattr(asking, "start", ask)
+                asking.make(where)
+                asking.wait_until_ready(where)
+            return ask(wanted, *request)
+
+        patch.setattr(asking, "start", ask_a_ready_one)
+        yield
         end_templates(tmp_path_factory.getbasetemp())
 
 
@@ -60,10 +67,6 @@ def start(request, monkeypatch):
     """Start the jobs of a test cold that is marked so."""
     if request.node.get_closest_marker("cold"):
         monkeypatch.setenv("DISTDL_WARM", "off")
-
-
-def _all_cold():
-    return os.environ.get("DISTDL_TEST_START") == "cold"
 
 
 @pytest.hookimpl(tryfirst=True)
