@@ -42,6 +42,9 @@ class DistDLApp(ExtensionApp):
     keep_alive_seconds = Float(
         8.0, min=0.1, help="A stream of events that has nothing to say says so every so many seconds."
     ).tag(config=True)
+    linger_seconds = Float(
+        30.0, min=0.1, help="What pages looked at is kept for so many seconds after the last one has gone."
+    ).tag(config=True)
     list_seconds = Float(0.5, min=0.05, help="Seconds between two looks at the folders of all jobs.").tag(config=True)
     clusters_seconds = Float(3.0, min=0.05, help="Seconds between two looks at the clusters.").tag(config=True)
     _warm_up: asyncio.TimerHandle | None = None

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 W = TypeVar("W", bound="Watched")
 
-#: Seconds for which something is kept after the last one looked away.
-LINGER = 30.0
 #: Seconds between two looks at a file that grew a moment ago, at a quiet one, and whether an ended job is still there.
 _POLL, _QUIET_POLL, _ENDED_POLL = 0.03, 0.1, 1.0
 
@@ -82,8 +80,8 @@ class Watched(ABC):
 
     async def _run(self) -> None:
         try:
-            while self._pokes or time.monotonic() - self._left < LINGER:
-                pause = await self._looked() if self._pokes else LINGER / 10
+            while self._pokes or time.monotonic() - self._left < self._app.linger_seconds:
+                pause = await self._looked() if self._pokes else self._app.linger_seconds / 10
                 if pause is None:
                     return
                 self._wake.clear()

@@ -31,7 +31,7 @@ def running(folder):
     command = [
         sys.executable, "-m", "jupyter_server", "--allow-root", "--no-browser", "--port=0", "--ServerApp.ip=127.0.0.1",
         f"--ServerApp.root_dir={folder}", f"--IdentityProvider.token={TOKEN}",
-        "--ServerApp.jpserver_extensions=distdl_jupyter=True",
+        "--ServerApp.jpserver_extensions=distdl_jupyter=True", "--DistDLApp.linger_seconds=1",
     ]  # fmt: skip
     with open(folder / "server.log", "wb") as log:
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=folder)

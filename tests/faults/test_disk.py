@@ -24,6 +24,7 @@ from distdl_jupyter.supervisor.items import Text
 from distdl_jupyter.supervisor.ledger import Ledger
 from tests.conftest import until_gone, wait_for
 from tests.faults import disks, jobs
+from tests.selection import few_or_all
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -166,6 +167,7 @@ def test_a_disk_that_is_full_to_the_end(disk, tmp_path):
     assert "disk-full" in notes(job)
 
 
+@pytest.mark.full
 @pytest.mark.fault("disk", "lines of the log are left out and counted; no metric is; the log stays readable")
 def test_a_flood_on_a_full_disk(disk, tmp_path):
     training = Training(tmp_path, size=200_000)
@@ -400,7 +402,7 @@ def test_no_line_is_ever_glued_to_a_torn_one(disk, injected):
 def test_a_server_whose_disk_is_full(disk, server, tmp_path, injected):
     id_ = server.submit(SMALL)
     server.until_ended(id_)
-    for _ in range(3):
+    for _ in range(few_or_all(1, 3)):
         until_gone(id_)
         disks.fill(disk)
         assert server.get("/jobs")["total"] == 1
@@ -423,7 +425,7 @@ def test_a_server_whose_disk_is_full(disk, server, tmp_path, injected):
 
 @pytest.mark.fault("disk", "the server says that the job is gone, with 404, and goes on")
 def test_a_server_whose_jobs_are_deleted_under_it(server, tmp_path, injected):
-    for number in range(3):
+    for number in range(few_or_all(1, 3)):
         (tmp_path / str(number)).mkdir()
         training = Training(tmp_path / str(number))
         id_ = training.job.id

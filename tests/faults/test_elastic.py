@@ -236,7 +236,8 @@ def test_code_that_cannot_go_on_in_an_elastic_job():
 
 
 @pytest.mark.fault("supervisor", "nothing of an elastic job is left, whichever of its leaders is killed")
-@pytest.mark.parametrize("who", ["supervisor", pytest.param("leader", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("who", ["supervisor", "leader"])
 def test_leaders_of_an_elastic_job_that_are_killed(who):
     job = start(2, 10_000, max_restarts=0)
     until_step(job, 3)

@@ -28,7 +28,19 @@ def test_a_full_disk():
 
 def run(folder, story, *arguments, **environment):
     (folder / "test_story.py").write_text(story)
-    options = ("-q", "-p", "tests.faults.frame", "-p", "tests.selection", "-p", "no:cacheprovider", "--rootdir", str(folder), "-c", "/dev/null")
+    options = (
+        "-q",
+        "-p",
+        "tests.faults.frame",
+        "-p",
+        "tests.selection",
+        "-p",
+        "no:cacheprovider",
+        "--rootdir",
+        str(folder),
+        "-c",
+        "/dev/null",
+    )
     command = [sys.executable, "-m", "pytest", *options, "--strict-markers", *arguments, "test_story.py"]
     root = str(Path(__file__).parents[2])
     return subprocess.run(

@@ -11,8 +11,8 @@ import pytest
 
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.server.routes import ROUTES
-from tests.selection import few_or_all
 from tests.panels import recorded
+from tests.selection import few_or_all
 from tests.server.running import TOKEN, serve
 
 pytestmark = pytest.mark.timeout(300)

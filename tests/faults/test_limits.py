@@ -72,9 +72,9 @@ def run(tmp_path, kind, more):
 @pytest.mark.parametrize(
     ("kind", "more", "sentence"),
     [
-        ("RLIMIT_NOFILE", 1, _FILES),
+        pytest.param("RLIMIT_NOFILE", 1, _FILES, marks=pytest.mark.full),
         ("RLIMIT_NOFILE", 4, _FILES),
-        ("RLIMIT_NPROC", 1, _PROCESSES),
+        pytest.param("RLIMIT_NPROC", 1, _PROCESSES, marks=pytest.mark.full),
         ("RLIMIT_NPROC", 6, _PROCESSES),
         pytest.param("RLIMIT_NOFILE", 8, _FILES, marks=pytest.mark.full),
         pytest.param("RLIMIT_NPROC", 10, _PROCESSES, marks=pytest.mark.full),

@@ -11,8 +11,8 @@ import pytest
 from distdl_jupyter import client
 from tests.conftest import wait_for
 from tests.faults import census
-from tests.selection import few_or_all
 from tests.magic.conftest import Kernel, environment
+from tests.selection import few_or_all
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -106,7 +106,7 @@ def test_many_jobs_at_once_from_one_kernel(kernel, short, injected, backend, few
 
 @pytest.mark.fault("many", "a kernel that attaches to jobs a thousand times holds no more than before")
 def test_attaching_again_and_again(kernel, injected):
-    cycles = few_or_all(300, 1000)
+    cycles = few_or_all(100, 1000)
     job = told(kernel, "start(0, 'plain').wait(100).id")
     kernel.ok(f"""
 def cycle(many):
@@ -131,7 +131,7 @@ def cycle(many):
     "a panel that was closed leaves no thread, no descriptor and no widget in the kernel, also while its job runs",
 )
 def test_panels_opened_and_closed_again_and_again(kernel, injected):
-    cycles = few_or_all(40, 100)
+    cycles = few_or_all(20, 100)
     kernel.ok("""
 def forever():
     import time

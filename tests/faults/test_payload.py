@@ -46,7 +46,9 @@ REFUSED = {
 
 
 @pytest.mark.fault("payload", "refused before the start, with the name of the value and the remedy; no job is made")
-@pytest.mark.parametrize("kind", list(REFUSED))
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=() if kind in ("lock", "deep") else pytest.mark.full) for kind in REFUSED]
+)
 def test_what_cannot_be_pickled(kind):
     make, remedy = REFUSED[kind]
     done = as_a_notebook(f"{make}\ndef train():\n    return thing\nfrom distdl_jupyter import submit\nsubmit(train)\n")
@@ -154,7 +156,9 @@ SPOILED = {
 @pytest.mark.fault(
     "payload", "a payload that is damaged or another version's ends the job with the reason, not a crash"
 )
-@pytest.mark.parametrize("how", list(SPOILED))
+@pytest.mark.parametrize(
+    "how", [pytest.param(how, marks=() if how in ("truncated", "newer") else pytest.mark.full) for how in SPOILED]
+)
 def test_a_payload_that_lies(how):
     done = as_a_notebook(
         "table = list(range(1000))\ndef train(): return sum(table)\nfrom distdl_jupyter import submit\n"

@@ -149,7 +149,9 @@ def test_code_that_does_not_want_to_end(backend, story, pids):
 
 
 @pytest.mark.fault("stubborn", "what ranks leave running is ended when the job ends, and a note says so")
-@pytest.mark.parametrize("story", ["a daemon without a mark", "two that start each other"])
+@pytest.mark.parametrize(
+    "story", [pytest.param("a daemon without a mark", marks=pytest.mark.full), "two that start each other"]
+)
 def test_processes_that_stay_behind_an_ordinary_end(story, pids):
     job = started((STORIES[story][0], "import time; time.sleep(1)"), "plain", pids)
     assert job.wait(60).state is State.COMPLETED

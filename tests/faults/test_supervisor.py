@@ -49,7 +49,7 @@ def is_lost(job, held, told):
 @pytest.mark.fault("supervisor", "lost within 10 s of the next look, ranks and their files gone, log whole")
 def test_a_supervisor_killed_at_random_moments(chance, injected):
     backends = list(jobs.BACKENDS)
-    for turn in range(few_or_all(6, 50)):
+    for turn in range(few_or_all(4, 50)):
         backend, guardian = backends[turn % len(backends)], chance.random() < 0.4
         moment = chance.uniform(*SPANS[turn % len(SPANS)])
         job = jobs.start(backend)
@@ -63,7 +63,8 @@ def test_a_supervisor_killed_at_random_moments(chance, injected):
 
 
 @pytest.mark.fault("supervisor", "lost within 10 s of the next look, ranks and their files gone, log whole")
-@pytest.mark.parametrize("backend", ["plain", "torch", "horovod-gloo", "horovod-mpi"])
+@pytest.mark.parametrize("backend", [pytest.param("plain", marks=pytest.mark.full), "torch",
+                                     pytest.param("horovod-gloo", marks=pytest.mark.full), "horovod-mpi"])  # fmt: skip
 @pytest.mark.parametrize("guardian", [False, pytest.param(True, marks=pytest.mark.full)])
 def test_a_supervisor_killed_in_the_middle_of_training(backend, guardian):
     job = jobs.start(backend)

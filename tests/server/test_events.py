@@ -490,9 +490,8 @@ def test_the_server_stops_with_a_stream_that_nobody_reads(root, story):
     slow.close()
 
 
-def test_what_nobody_watches_is_read_no_more_and_forgotten_later(root, story, monkeypatch):
-    monkeypatch.setattr("distdl_jupyter.server.watching.LINGER", 1.0)
-    with serve(root, traits=QUICK) as server:
+def test_what_nobody_watches_is_read_no_more_and_forgotten_later(root, story):
+    with serve(root, traits={**QUICK, "linger_seconds": 1.0}) as server:
         kept_now = server.extension.streams.watching._all
         with listening(server, jobs=True, clusters=True, job=everything(story.id)) as page:
             page.until_told("log")
