@@ -24,7 +24,7 @@ def threads():
     return torch.get_num_threads(), blas, os.environ["OMP_NUM_THREADS"]
 
 
-@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("count", [1, pytest.param(2, marks=pytest.mark.full)])
 def test_each_rank_has_its_own_number_of_threads(count, distdl_home, monkeypatch):
     options = {"distributed_backend": "torch", "process_count_per_node": count}
     job = submit(threads, **options)

@@ -23,7 +23,14 @@ PROMISED = 10.0
 
 
 @pytest.mark.fault("supervisor", "lost within 10 s of the next look, ranks and their files gone, log whole")
-@pytest.mark.parametrize("also", ["alone", "with its guardian", "with guardian and template"])
+@pytest.mark.parametrize(
+    "also",
+    [
+        pytest.param("alone", marks=pytest.mark.full),
+        pytest.param("with its guardian", marks=pytest.mark.full),
+        "with guardian and template",
+    ],
+)
 def test_a_supervisor_killed_at_random_moments(distdl_home, also, injected):
     seed = int(os.environ.get("DISTDL_TEST_SEED", random.randrange(2**32)))
     print(f"DISTDL_TEST_SEED={seed} repeats these moments")
