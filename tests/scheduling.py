@@ -46,6 +46,7 @@ def _side_by_side(config: pytest.Config) -> bool:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--progress", action="store_true", help="show progress with the time left instead of dots")
     parser.addoption("--keep-durations", default="", help="with --progress: the file for the seconds of each scope")
+    parser.addoption("--keep-started", default="", help="with --progress: the file for the tests that started jobs")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -81,6 +82,7 @@ class Progress:
         self._outcomes: Counter[str] = Counter()
         self._took: defaultdict[str, float] = defaultdict(float)
         self._left: Counter[str] = Counter()
+        self._started: set[str] = set()
         self._total: dict[str, int] = {}
         self._began = self._shown = time.monotonic()
 
@@ -113,6 +115,8 @@ class Progress:
         if report.when == "teardown":
             self._outcomes["done"] += 1
             self._left[scope(report.nodeid)] -= 1
+            if any(name == "start" for name, _ in report.user_properties):
+                self._started.add(report.nodeid)
             if time.monotonic() - self._shown >= _PERIOD:
                 self._shown = time.monotonic()
                 self._print(self._line())
@@ -139,10 +143,13 @@ class Progress:
         return left * pace / self._workers
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        file = self._config.getoption("--keep-durations")
-        if file and self._outcomes["done"] == sum(self._total.values()):
+        if self._outcomes["done"] != sum(self._total.values()):
+            return
+        if file := self._config.getoption("--keep-durations"):
             took = {name: round(seconds, 1) for name, seconds in sorted(self._took.items())}
             Path(file).write_text(json.dumps(took, indent=0) + "\n", encoding="utf-8")
+        if file := self._config.getoption("--keep-started"):
+            Path(file).write_text("\n".join(sorted(self._started)), encoding="utf-8")
 
     def pytest_terminal_summary(self) -> None:
         minutes = sum(self._took.values()) / 60
