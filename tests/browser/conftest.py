@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import time
+import urllib.request
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -104,6 +105,13 @@ class Lab:
         """Start the server if a test has left it dead."""
         if self._server is None:
             self.start()
+
+    def run(self, *arguments: str) -> str:
+        """Run the command line as the user of this server; return what it printed."""
+        mine = {
+            name: value for name, value in self._environment().items() if name.startswith(("HOME", "JUPYTER", "DISTDL"))
+        }
+        return self.installed.run("distdl", *arguments, **mine)
 
     def forget_jobs(self) -> None:
         """End and remove all jobs."""
@@ -247,6 +255,7 @@ class Book:
     def open_another(self, name: str) -> None:
         """Open one more notebook in this page and wait for its kernel."""
         self.command("docmanager:open", path=name)
+        self.page.wait_for_function("(name) => window.jupyterapp.shell.currentWidget?.context?.path === name", arg=name)
         self.kernel_idle()
 
     def open_job(self, id_: str) -> Locator:
@@ -270,8 +279,25 @@ class Book:
         expect(self.page.locator("body")).to_have_attribute("data-jp-theme-name", name)
 
     def close_all(self) -> None:
-        """Close everything in the main area."""
-        self.command("application:close-all")
+        """Close everything in the main area, without a question, and end its kernels."""
+        self.page.evaluate(
+            """async () => {
+                const { shell, serviceManager } = window.jupyterapp;
+                for (const widget of [...shell.widgets('main')]) widget.dispose();
+                await serviceManager.sessions.shutdownAll();
+            }"""
+        )
+
+    def layout_saved(self, text: str) -> None:
+        """Wait until the workspace that JupyterLab keeps on the server holds a text; it is written some time later."""
+        url = f"{self.lab.url}lab/api/workspaces/{Path(self.name).stem}"
+        request = urllib.request.Request(url, headers={"Authorization": f"token {self.lab.token}"})
+
+        def there() -> bool:
+            with urllib.request.urlopen(request) as answer:
+                return text in json.dumps(json.load(answer), separators=(",", ":"))
+
+        wait_for(there, what=f"{text} in the saved layout")
 
     def save(self) -> None:
         """Save the notebook."""

@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import Locator, expect
 
 from tests.azurite import fixtures
+from tests.browser import pages
 from tests.standin.login import CLIENT, SECRET, TENANT
 
 if TYPE_CHECKING:
@@ -50,8 +51,8 @@ def test_rows_of_data_are_answered_beside_them_and_read_by_the_job(notebook: Cal
     (folder / "b.txt").write_text("eight")
     book = notebook([READ], width=1250, height=2000)
     book.run_all()
-    form = book.page.locator(".dd-form")
-    expect(form).to_be_visible(timeout=90_000)
+    form = pages.form(book.page)
+    expect(form).to_be_visible()
     book.kernel_idle()
     add = form.get_by_role("button", name="Add data")
     add.click()
@@ -75,8 +76,8 @@ def test_rows_of_data_are_answered_beside_them_and_read_by_the_job(notebook: Cal
     expect(form.locator(".dd-data-row")).to_have_count(1)
     expect(submit(form)).to_be_enabled()
     submit(form).click()
-    card = book.page.locator(".dd-card")
-    expect(card).to_contain_text("Completed", timeout=120_000)
+    card = pages.card(book.page)
+    expect(card).to_contain_text("Completed")
     expect(card).to_contain_text("rank reads seven")
     book.picture("launch-data-submitted")
     book.save()
@@ -101,6 +102,7 @@ WIDE = """root => [...root.querySelectorAll('.dd-data, .dd-data *')]
     .map((e) => `${e.tagName}.${e.className}: ${e.scrollWidth} > ${e.clientWidth}`)"""
 
 
+@pytest.mark.full
 def test_data_in_blob_wants_a_sign_in_which_the_form_has(
     notebook: Callable[..., Book],
     azure: Any,
@@ -118,8 +120,8 @@ def test_data_in_blob_wants_a_sign_in_which_the_form_has(
     cell = BLOB.format(environment=environment, place=container.place("cifar"))
     book = notebook([cell], width=1250, height=2000, dark=True)
     book.run_all()
-    form = book.page.locator(".dd-form")
-    expect(form).to_be_visible(timeout=90_000)
+    form = pages.form(book.page)
+    expect(form).to_be_visible()
     expect(row(form, 0)).to_contain_text("Nobody is signed in to Azure.")
     expect(submit(form)).to_be_disabled()
     row(form, 0).get_by_role("button", name="Sign in to Azure").click()
@@ -133,12 +135,13 @@ def test_data_in_blob_wants_a_sign_in_which_the_form_has(
     expect(row(form, 0)).to_contain_text("4 files, 4.0 kB")
     expect(panel).to_be_hidden()
     submit(form).click()
-    card = book.page.locator(".dd-card")
-    expect(card).to_contain_text("Completed", timeout=120_000)
+    card = pages.card(book.page)
+    expect(card).to_contain_text("Completed")
     expect(card).to_contain_text("rank finds ['part-0', 'part-1', 'part-2', 'part-3']")
     assert book.errors == []
 
 
+@pytest.mark.full
 def test_a_cells_line_and_its_rows_of_data_are_one(notebook: Callable[..., Book], lab: Lab) -> None:
     folder = lab.root / "digits"
     folder.mkdir()
@@ -146,12 +149,12 @@ def test_a_cells_line_and_its_rows_of_data_are_one(notebook: Callable[..., Book]
     line = "%%distributed -p 1 -b plain --name cellular --data digits=./digits --data bad=blob://A/b"
     book = notebook([f"{line}\nfrom distdl_jupyter import data_path\n(data_path('digits') / 'a.txt').read_text()"])
     book.page.locator("jp-button, button").filter(has_text="Run distributed").first.click()
-    form = book.page.locator(".dd-form")
+    form = pages.form(book.page)
     expect(row(form, 0)).to_contain_text("1 file, 4 B")
     expect(row(form, 1)).to_contain_text("'A' is no name of a storage account.")
     typed(row(form, 1), "more", "shared:/etc/hostname")
     expect(row(form, 1)).to_contain_text("1 file")
     submit(form).click()
     expect(book.cell(0)).to_contain_text("--data digits=./digits --data more=shared:/etc/hostname")
-    expect(book.page.locator(".dd-card")).to_contain_text("Completed", timeout=120_000)
+    expect(pages.card(book.page)).to_contain_text("Completed")
     assert book.errors == []

@@ -12,6 +12,7 @@ from playwright.sync_api import Locator, expect
 from distdl_jupyter import client
 from distdl_jupyter.clusters import processes
 from distdl_jupyter.core.store import JobStore
+from tests.browser import pages
 from tests.browser.conftest import PATIENCE, Book, Lab
 from tests.conftest import until_gone, wait_for
 
@@ -59,19 +60,19 @@ class Story:
 
     @property
     def output(self) -> Locator:
-        return self.book.cell(1).locator(".jp-OutputArea")
+        return self.book.output(1)
 
     @property
     def job(self) -> client.Job:
         return client.Job(self.folder)
 
     def says(self, state: str) -> None:
-        expect(self.output.locator(".dd-pill").first).to_have_text(state, timeout=PATIENCE * 1000)
+        pages.says(self.output, state)
 
     def moves(self) -> None:
         """Wait until the cell shows a line that is not yet printed now."""
         now = sum(1 for _ in self.job.logs(0))
-        shown = self.output.locator(".dd-log .dd-text")
+        shown = pages.lines(self.output)
         wait_for(
             lambda: max(map(step_of, shown.all_inner_texts()), default=0) > now, PATIENCE, "another line in the cell"
         )
@@ -121,14 +122,14 @@ def step_of(text: str) -> int:
 
 def all_lines(where: Locator) -> list[str]:
     """Scroll through a log from its beginning and return what ranks have printed, sorted."""
-    body = where.locator(".dd-log-body")
-    body.evaluate("(body) => { body.scrollTop = 0; }")
-    expect(where.locator(".dd-log .dd-text", has_text="step 0 of rank").first).to_be_visible()
+    body = pages.log_body(where)
+    pages.to_the_top(where)
+    expect(pages.lines(where).filter(has_text="step 0 of rank").first).to_be_visible()
     found: dict[str, None] = {}
     at = -1
     while at != (now := body.evaluate("(body) => body.scrollTop")):
         at = now
-        found.update(dict.fromkeys(where.locator(".dd-log .dd-text").all_inner_texts()))
+        found.update(dict.fromkeys(pages.lines(where).all_inner_texts()))
         body.evaluate("(body) => { body.scrollTop += body.clientHeight / 2; }")
         where.page.wait_for_timeout(60)
     return sorted(text for text in found if " of rank " in text)

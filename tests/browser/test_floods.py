@@ -13,6 +13,7 @@ from playwright.sync_api import Locator, expect
 from distdl_jupyter.core import snapshot
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.follow import Onlooker
+from tests.browser import pages
 from tests.browser.conftest import Book, Lab
 from tests.conftest import wait_for
 from tests.panels import recorded
@@ -74,7 +75,7 @@ def flooding(story: Recording) -> Iterator[None]:
 
 def texts(page: Locator) -> list[str]:
     """Return the lines that are drawn, from top to bottom."""
-    found: list[str] = page.locator(".dd-log-body").evaluate(
+    found: list[str] = pages.log_body(page).evaluate(
         """(body) => [...body.querySelectorAll('.dd-ll')]
             .sort((a, b) => parseFloat(a.style.top) - parseFloat(b.style.top))
             .map((row) => row.querySelector('.dd-text').textContent)"""
@@ -93,20 +94,16 @@ def moves(page: Locator, before: int) -> None:
 
 
 def height(page: Locator) -> int:
-    return int(page.locator(".dd-log-body").evaluate("(body) => body.scrollHeight"))
-
-
-def to_the_top(page: Locator) -> None:
-    page.locator(".dd-log-body").evaluate("(body) => { body.scrollTop = 0; }")
+    return int(pages.log_body(page).evaluate("(body) => body.scrollHeight"))
 
 
 def grows(page: Locator, before: int) -> None:
-    to_the_top(page)
+    pages.to_the_top(page)
     wait_for(lambda: height(page) > before, what="earlier lines")
 
 
 def test_a_log_of_100_mb_opens_at_its_end_and_earlier_lines_come_when_one_scrolls_there(
-    desk: Callable[..., Book], begin: Callable[[], Recording]
+    shared_page: Book, begin: Callable[[], Recording]
 ) -> None:
     story = begin()
     flood(story, LINES // BATCH // 2)
@@ -114,20 +111,20 @@ def test_a_log_of_100_mb_opens_at_its_end_and_earlier_lines_come_when_one_scroll
     assert story.folder.events.stat().st_size > 100e6
     seen = Onlooker(story.folder)
     snapshot.write(story.folder, seen.catch_up(), seen.cursor)
-    book = desk(["1"])
+    book = shared_page
     page = book.open_job(story.id)
     wait_for(lambda: "4 ranks ended with code 0" in texts(page), what="the last line")
-    expect(page.locator(".dd-pill").first).to_have_text("Completed")
+    pages.says(page, "Completed")
     expect(page.get_by_role("table").first).to_contain_text("500,0")
-    expect(page.locator(".js-plotly-plot .scatterlayer path.js-line").first).to_be_attached()
+    expect(pages.curves(page).first).to_be_attached()
     first = texts(page)[0]
     gap = page.locator(".dd-ll-gap")
     for _ in range(2):  # what is at hand on the server, then what is in the file alone
         grows(page, height(page))
         assert texts(page)[0] != first
-    to_the_top(page)
+    pages.to_the_top(page)
     wait_for(lambda: gap.count() or texts(page), what="the top")
-    expect(page.locator(".dd-log-body")).to_be_visible()
+    expect(pages.log_body(page)).to_be_visible()
     book.picture("flood-earlier", page)
     page.get_by_role("tab", name="Rank 1").click()
     wait_for(lambda: all("rank 1" in line for line in texts(page) if "line" in line), what="one rank")
@@ -137,16 +134,16 @@ def test_a_log_of_100_mb_opens_at_its_end_and_earlier_lines_come_when_one_scroll
 
 
 def test_a_page_stays_live_in_a_flood_and_what_one_looks_at_stays(
-    desk: Callable[..., Book], begin: Callable[[], Recording]
+    shared_page: Book, begin: Callable[[], Recording]
 ) -> None:
     story = begin()
-    book = desk(["1"])
+    book = shared_page
     page = book.open_job(story.id)
-    expect(page.locator(".dd-pill").first).to_have_text("Running")
+    pages.says(page, "Running")
     with flooding(story):
         for _ in range(3):
             moves(page, newest(page))
-        page.locator(".dd-log-body").hover()
+        pages.log_body(page).hover()
         book.page.mouse.wheel(0, -200)
         expect(page.locator(".dd-follow")).to_have_attribute("aria-pressed", "false")
         held, size = texts(page), story.folder.events.stat().st_size
@@ -157,7 +154,7 @@ def test_a_page_stays_live_in_a_flood_and_what_one_looks_at_stays(
         moves(page, newest(page))
         book.picture("flood-live", page)
     story.complete()
-    expect(page.locator(".dd-pill").first).to_have_text("Completed")
+    pages.says(page, "Completed")
     wait_for(lambda: "4 ranks ended with code 0" in texts(page), what="the last line")
     rows = book.page.evaluate("() => document.querySelectorAll('.dd-ll').length")
     assert rows < 100, "only what is in sight is in the page"

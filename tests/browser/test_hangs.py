@@ -10,7 +10,8 @@ from playwright.sync_api import Locator, expect
 
 from distdl_jupyter import client
 from distdl_jupyter.core.store import JobStore
-from tests.browser.conftest import PATIENCE, Book, Lab
+from tests.browser import pages
+from tests.browser.conftest import Book, Lab
 from tests.conftest import until_gone, wait_for
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
@@ -46,14 +47,10 @@ for step in range(first, 30):
 """
 
 
-def output(book: Book, number: int) -> Locator:
-    return book.cell(number).locator(".jp-OutputArea")
-
-
 def both_groups(where: Locator) -> None:
     """See the rank that differs first, with its line, and beside it the one that waits."""
     columns = where.locator(".dd-stackcol")
-    expect(columns).to_have_count(2, timeout=PATIENCE * 1000)
+    expect(columns).to_have_count(2)
     expect(columns.nth(0)).to_contain_text("rank 1")
     expect(columns.nth(0)).to_contain_text("differs")
     expect(columns.nth(0)).to_contain_text("time.sleep(0.2)")
@@ -65,18 +62,18 @@ def both_groups(where: Locator) -> None:
 def test_a_stalled_job_says_who_differs_and_shows_both_stacks(desk: Callable[..., Book], lab: Lab) -> None:
     book = desk([LOAD, STUCK, "from distdl_jupyter import panel\npanel(job)"], height=1300)
     book.run_all()
-    cell = output(book, 1)
-    expect(cell.locator(".dd-stall")).to_contain_text("rank 1 stands in", timeout=PATIENCE * 1000)
+    cell = book.output(1)
+    expect(cell.locator(".dd-stall")).to_contain_text("rank 1 stands in")
     cell.get_by_role("button", name="Show stacks").click()
     both_groups(cell)
     book.picture("stacks-cell")
     cell.get_by_role("button", name="Take again").click()
-    expect(cell.locator(".dd-stacks select option")).to_have_count(2, timeout=PATIENCE * 1000)
+    expect(cell.locator(".dd-stacks select option")).to_have_count(2)
     book.page.keyboard.press("Escape")
     expect(cell.locator(".dd-stackcol").first).to_be_hidden()
 
-    widget = output(book, 2)
-    widget.get_by_role("button", name="Show stacks").click(timeout=PATIENCE * 1000)
+    widget = book.output(2)
+    widget.get_by_role("button", name="Show stacks").click()
     both_groups(widget)
     book.picture("stacks-widget")
 
@@ -89,7 +86,7 @@ def test_a_stalled_job_says_who_differs_and_shows_both_stacks(desk: Callable[...
     expect(line.first).to_be_visible()
     book.picture("stacks-page")
     client.Job(JobStore(lab.home / "distdl").folder(id_)).cancel()
-    expect(page.locator(".dd-pill").first).to_have_text("Canceled", timeout=PATIENCE * 1000)
+    pages.says(page, "Canceled")
     # What was taken is still to be read.
     expect(page.locator(".dd-stackcol")).to_have_count(2)
     assert not until_gone(id_)
@@ -99,30 +96,31 @@ def test_a_stalled_job_says_who_differs_and_shows_both_stacks(desk: Callable[...
 def test_a_failed_job_goes_on_from_its_checkpoint_with_a_button(desk: Callable[..., Book], lab: Lab) -> None:
     book = desk([LOAD, f"%%distributed -p 1 --name shards{STEPS}"])
     book.run_all()
-    cell = output(book, 1)
-    expect(cell.get_by_role("alert")).to_contain_text("RuntimeError", timeout=PATIENCE * 1000)
+    cell = book.output(1)
+    expect(cell.get_by_role("alert")).to_contain_text("RuntimeError")
     first = next(iter(JobStore(lab.home / "distdl").folders())).id
     cell.get_by_role("button", name="Resume").click()
     fresh = wait_for(
         lambda: next((one for one in JobStore(lab.home / "distdl").folders() if one.id > first), None), what="a job"
     )
     page = book.page.locator(f"#distdl-job-{fresh.id}")
-    expect(page.locator(".dd-pill").first).to_have_text("Completed", timeout=PATIENCE * 1000)
+    pages.says(page, "Completed")
     expect(page.locator(".dd-log")).to_contain_text("begins at step 12")
     book.picture("resumed")
     page.get_by_role("button", name=first.rsplit("-", 1)[1]).click()
-    expect(book.page.locator(f"#distdl-job-{first}").locator(".dd-pill").first).to_have_text("Failed")
+    pages.says(book.page.locator(f"#distdl-job-{first}"), "Failed")
     assert not book.errors
 
 
+@pytest.mark.full
 def test_a_restart_is_shown_with_the_failure_before_it(desk: Callable[..., Book]) -> None:
     book = desk([LOAD, f"%%distributed -p 1 --max-restarts 3 --name again{STEPS}"])
     book.run_all()
-    cell = output(book, 1)
+    cell = book.output(1)
     told = cell.locator(".dd-restarts")
-    expect(told).to_contain_text("Restart 1 of 3", timeout=PATIENCE * 1000)
+    expect(told).to_contain_text("Restart 1 of 3")
     expect(told).to_contain_text("the shard of step 12 is damaged")
-    expect(cell.locator(".dd-pill").first).to_have_text("Completed", timeout=PATIENCE * 1000)
+    pages.says(cell, "Completed")
     expect(told).to_contain_text("Restart 1 of 3")
     told.locator("summary").click()
     expect(told.get_by_role("listitem")).to_have_count(1)

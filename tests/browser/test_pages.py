@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -15,7 +14,6 @@ from playwright.sync_api import Locator, Page, expect
 from distdl_jupyter.core.store import JobStore
 from tests.browser import pages
 from tests.browser.conftest import Book, Lab
-from tests.conftest import wait_for
 from tests.panels.recorded import Recording, tell
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
@@ -44,18 +42,6 @@ def tab(page: Page, name: str) -> Locator:
     return page.locator("#jp-main-dock-panel .lm-TabBar-tab").filter(has_text=name)
 
 
-def layout_saved(book: Book, text: str) -> None:
-    """Wait until the workspace that JupyterLab keeps on the server holds a text; it is written some time later."""
-    url = f"{book.lab.url}lab/api/workspaces/{book.name.removesuffix('.ipynb')}"
-    request = urllib.request.Request(url, headers={"Authorization": f"token {book.lab.token}"})
-
-    def there() -> bool:
-        with urllib.request.urlopen(request) as answer:
-            return text in json.dumps(json.load(answer), separators=(",", ":"))
-
-    wait_for(there, what=f"{text} in the saved layout")
-
-
 def test_a_running_job_s_page_moves_and_is_restored_as_it_was_left(
     shared_page: Book, told: Callable[[str], Recording]
 ) -> None:
@@ -71,7 +57,7 @@ def test_a_running_job_s_page_moves_and_is_restored_as_it_was_left(
     page.get_by_role("tab", name="Spec").click()
     expect(page.get_by_role("definition").filter(has_text="2 × 2 = 4 processes")).to_be_visible()
     book.picture("page-running")
-    layout_saved(book, '"tab":"spec"')
+    book.layout_saved('"tab":"spec"')
     book.open_lab(reset=False)
     tab(book.page, "digits").click()
     again = book.page.locator(f"#distdl-job-{story.id}")
@@ -155,7 +141,7 @@ def test_jobs_are_compared_and_the_page_is_restored(shared_page: Book, told: Cal
     page.get_by_role("button", name="Copy as table").click()
     assert book.copied().splitlines()[0].count("digits") == 3
     book.picture("page-compare")
-    layout_saved(book, third.id)
+    book.layout_saved(third.id)
     book.open_lab(reset=False)
     tab(book.page, "Compare 3 jobs").click()
     expect(pages.curves(book.page.locator(".dd-comparing"))).to_have_count(3)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, expect
 
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobStore
-from tests.browser.conftest import PATIENCE, Book, Lab
+from tests.browser import pages
+from tests.browser.conftest import Book, Lab
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
@@ -35,11 +36,6 @@ def source(book: Book, number: int) -> str:
     )
 
 
-def choose(book: Book, number: int) -> None:
-    """Make a cell the active one."""
-    book.page.evaluate("(n) => { window.jupyterapp.shell.currentWidget.content.activeCellIndex = n; }", number)
-
-
 def newest(lab: Lab) -> JobSpec:
     return next(iter(JobStore(lab.home / "distdl").folders())).spec()
 
@@ -48,11 +44,11 @@ def test_the_button_opens_the_form_and_submit_runs_the_cell_on_two_processes(not
     book = notebook([DATA, TRAIN, "job.results()"], height=1200, scale=1)
     page = book.page
     book.run(0)
-    choose(book, 1)
+    book.choose(1)
     page.locator(".jp-NotebookPanel-toolbar").get_by_text("Run distributed").click()
-    form = book.cell(1).locator(".dd-form")
-    expect(form.locator(".dd-captured")).to_contain_text("data")
-    expect(form.locator(".dd-seg-form .dd-on").first).to_have_text("horovod-gloo")
+    form = pages.form(book.cell(1))
+    expect(pages.captured(form)).to_contain_text("data")
+    expect(pages.backends(form).locator(".dd-on").first).to_have_text("horovod-gloo")
     expect(form).to_contain_text("2 processes")
     form.get_by_label("Name", exact=True).fill("arange")
     form.get_by_label("Name", exact=True).press("Enter")
@@ -61,7 +57,7 @@ def test_the_button_opens_the_form_and_submit_runs_the_cell_on_two_processes(not
     form.get_by_role("button", name="Submit").click()
     expect(form).to_have_count(0)
     assert source(book, 1) == f"%%distributed -N 1 -p 2 -b horovod-gloo --name arange -o job\n{TRAIN}"
-    expect(book.cell(1).locator(".jp-OutputArea")).to_contain_text("Completed", timeout=PATIENCE * 1000)
+    expect(book.output(1)).to_contain_text("Completed")
     book.run(2)
     expect(book.cell(2)).to_contain_text("[(45.0, 0, 2), (45.0, 1, 2)]")
     spec = newest(lab)
@@ -79,7 +75,7 @@ def test_the_cells_own_line_is_read_and_written_and_what_is_wrong_stands_beside_
     page = book.page
     book.cell(0).locator(".cm-content").click()
     page.keyboard.press("Alt+Shift+Enter")
-    form = book.cell(0).locator(".dd-form")
+    form = pages.form(book.cell(0))
     expect(form.get_by_label("Name", exact=True)).to_have_value("mine")
     submit = form.get_by_role("button", name="Submit")
     expect(submit).to_be_disabled()
@@ -112,7 +108,7 @@ def test_the_cells_own_line_is_read_and_written_and_what_is_wrong_stands_beside_
     assert source(book, 0).partition("\n")[0] == (
         "%%distributed -N 1 -p 1 -b plain --name 'xx dd aa' --env MY_TOKEN --max-log-bytes 5000"
     )
-    expect(book.cell(0).locator(".jp-OutputArea")).to_contain_text("Completed", timeout=PATIENCE * 1000)
+    expect(book.output(0)).to_contain_text("Completed")
     spec = newest(lab)
     assert (spec.name, spec.secret_variables, spec.max_log_bytes) == ("xx dd aa", ("MY_TOKEN",), 5000)
     assert "s3cret" not in page.evaluate(
@@ -120,65 +116,74 @@ def test_the_cells_own_line_is_read_and_written_and_what_is_wrong_stands_beside_
     )
 
 
-def test_a_busy_kernel_is_not_waited_for_and_escape_closes(notebook: Open) -> None:
-    book = notebook(["import time\nx = 1\ntime.sleep(8)", "x"], height=1200, scale=1)
+#: Holds the kernel until a file is there.
+BUSY = """import pathlib, time
+x = 1
+while not pathlib.Path({free!r}).exists():
+    time.sleep(0.02)"""
+
+
+def test_a_busy_kernel_is_not_waited_for_and_escape_closes(notebook: Open, tmp_path: Path) -> None:
+    free = tmp_path / "free"
+    book = notebook([BUSY.format(free=str(free)), "x"], height=1200, scale=1)
     page = book.page
     page.evaluate("() => { void window.jupyterapp.commands.execute('notebook:run-cell'); }")
     page.wait_for_function(
         "() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.status === 'busy'"
     )
-    choose(book, 1)
-    page.evaluate("() => window.jupyterapp.commands.execute('distdl:run-cell')")
-    form = book.cell(1).locator(".dd-form")
+    book.choose(1)
+    book.command("distdl:run-cell")
+    form = pages.form(book.cell(1))
     expect(form).to_contain_text("known when the kernel is free")
-    expect(form.locator(".dd-captured")).to_contain_text("int = 1", timeout=PATIENCE * 1000)
+    free.touch()
+    expect(pages.captured(form)).to_contain_text("int = 1")
     form.get_by_role("button", name="Submit").focus()
     page.keyboard.press("Escape")
     expect(form).to_have_count(0)
     assert source(book, 1) == "x"
 
 
-def new_job(page: Page, lab: Lab) -> Any:
-    page.goto(f"{lab.url}lab?token={lab.token}&reset", timeout=PATIENCE * 1000)
-    page.wait_for_selector(".jp-Launcher", timeout=PATIENCE * 1000)
+def new_job(book: Book) -> Locator:
+    page = book.page
     page.evaluate("() => { void window.jupyterapp.commands.execute('distdl:new-job'); }")
     return page.locator(".dd-newjob")
 
 
-def test_a_new_job_runs_a_script_with_the_modules_beside_it(notebook: Open, lab: Lab) -> None:
+def test_a_new_job_runs_a_script_with_the_modules_beside_it(shared_page: Book, lab: Lab) -> None:
     folder = lab.root / "proj"
-    folder.mkdir(exist_ok=True)
+    folder.mkdir()
     (folder / "net.py").write_text("NAME = 'net'\n")
     (folder / "train.py").write_text("import net\nfrom distdl_jupyter import log\nlog(step=1, loss=0.5)\nnet.NAME\n")
-    page = notebook(["1"], height=1200, scale=1).page
-    view = new_job(page, lab)
+    page = shared_page.page
+    view = new_job(shared_page)
     view.get_by_label("Script").fill("proj/none.py")
     view.get_by_label("Script").press("Enter")
     expect(view.locator(".dd-newjob-code [role=alert]")).to_contain_text("proj/none.py cannot be opened as text")
     view.get_by_label("Script").fill("proj/train.py")
     view.get_by_label("Script").press("Enter")
     expect(view.locator(".cm-content")).to_contain_text("net.NAME")
-    expect(view.get_by_label("Name", exact=True)).to_have_value("train", timeout=PATIENCE * 1000)
-    expect(view.locator(".dd-captured")).to_contain_text("net.py")
+    expect(view.get_by_label("Name", exact=True)).to_have_value("train")
+    expect(pages.captured(view)).to_contain_text("net.py")
     view.get_by_label("Processes per node").fill("1")
     view.get_by_label("Processes per node").press("Enter")
-    view.locator(".dd-seg-form").get_by_text("plain", exact=True).click()
-    expect(view.locator(".dd-form-total")).to_have_text("1 process")
+    pages.backends(view).get_by_text("plain", exact=True).click()
+    expect(pages.total(view)).to_have_text("1 process")
     view.get_by_role("button", name="Submit").click()
-    expect(page.locator(".lm-TabBar-tab.jp-mod-current")).to_contain_text("train", timeout=PATIENCE * 1000)
+    expect(page.locator(".lm-TabBar-tab.jp-mod-current")).to_contain_text("train")
     spec = newest(lab)
     assert spec.name == "train"
     assert spec.working_directory == str(folder)
     assert (spec.distributed_backend, spec.process_count) == ("plain", 1)
     # The text is still there after a reload.
-    page.wait_for_timeout(2000)
-    page.goto(f"{lab.url}lab?token={lab.token}", timeout=PATIENCE * 1000)
+    shared_page.layout_saved("net.NAME")
+    shared_page.open_lab(reset=False)
     page.locator(".lm-TabBar-tab", has_text="New job").click()
-    expect(page.locator(".dd-newjob .cm-content")).to_contain_text("net.NAME", timeout=PATIENCE * 1000)
+    expect(page.locator(".dd-newjob .cm-content")).to_contain_text("net.NAME")
 
 
 @pytest.mark.parametrize(
-    ("language", "submit", "total"), [("ja_JP", "送信", "2 プロセス"), ("zh_TW", "提交", "2 個處理程序")]
+    ("language", "submit", "total"),
+    [pytest.param("ja_JP", "送信", "2 プロセス", marks=pytest.mark.full), ("zh_TW", "提交", "2 個處理程序")],
 )
 def test_the_form_speaks_the_language_of_the_settings(
     notebook: Open, lab: Lab, language: str, submit: str, total: str
@@ -186,8 +191,8 @@ def test_the_form_speaks_the_language_of_the_settings(
     lab.settings(LANGUAGE, {"language": language})
     try:
         book = notebook(["x = 1"], height=1200, scale=1)
-        book.page.evaluate("() => window.jupyterapp.commands.execute('distdl:run-cell')")
-        form = book.cell(0).locator(".dd-form")
+        book.command("distdl:run-cell")
+        form = pages.form(book.cell(0))
         expect(form.get_by_role("button", name=submit)).to_be_enabled()
         expect(form).to_contain_text(total)
         assert form.evaluate("(form) => form.scrollWidth <= form.clientWidth")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
+import shutil
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
@@ -14,33 +14,30 @@ from distdl_jupyter.clusters import processes
 from distdl_jupyter.core.events import EventWriter, JobLock
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobFolder, JobStore, new_id
-from tests.browser.conftest import ARTIFACTS, PATIENCE, Lab
+from tests.browser.conftest import Book, Lab, new_book
+from tests.browser.pages import Sidebar
 from tests.conftest import until_gone, wait_for
-from tests.installation import Installation
+from tests.selection import few_or_all
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
 SETTINGS = "distdl-jupyter:plugin"
 
 
-@pytest.fixture
-def own_lab(installed: Installation, tmp_path: Path) -> Iterator[Lab]:
-    """A JupyterLab that no other test has left anything in."""
-    lab = Lab(installed, tmp_path)
-    lab.settings("@jupyterlab/apputils-extension:notification", {"fetchNews": "false", "checkForUpdates": False})
-    try:
-        yield lab
-    finally:
-        for folder in JobStore(lab.home / "distdl").folders():
-            processes.kill_all(folder.id)
-        lab.stop()
+@pytest.fixture(autouse=True)
+def no_jobs(lab: Lab) -> Iterator[None]:
+    """What other tests have left is not in the list."""
+    lab.forget_jobs()
+    yield
+    lab.forget_jobs()
 
 
 @pytest.fixture
-def write(own_lab: Lab) -> Iterator[Callable[..., EventWriter]]:
+def write(lab: Lab) -> Iterator[Callable[..., EventWriter]]:
     """Return a function that makes a job whose events the test writes itself, with the real writer."""
     held: list[tuple[EventWriter, JobLock]] = []
-    jobs = JobStore(own_lab.home / "distdl")
+    made: list[JobFolder] = []
+    jobs = JobStore(lab.home / "distdl")
 
     def make(name: str, *, ended: bool = False) -> EventWriter:
         folder = jobs.prepare(new_id())
@@ -52,7 +49,7 @@ def write(own_lab: Lab) -> Iterator[Callable[..., EventWriter]]:
         writer.write("state", state="running", reason="")
         if ended:
             writer.write("state", state="completed", reason="")
-        jobs.publish(folder)
+        made.append(jobs.publish(folder))
         if ended:
             writer.close()
             lock.release()
@@ -64,99 +61,70 @@ def write(own_lab: Lab) -> Iterator[Callable[..., EventWriter]]:
     for writer, lock in held:
         writer.close()
         lock.release()
+    for folder in made:
+        shutil.rmtree(folder.path)
+
+
+@pytest.fixture(scope="module")
+def asking(lab: Lab) -> Iterator[None]:
+    """A page that opens now asks before it cancels a job."""
+    lab.settings(SETTINGS, {"confirmCancel": "always"})
+    yield
+    lab.settings(SETTINGS, {})
 
 
 @pytest.fixture
-def bar(own_lab: Lab, chromium: Browser, request: pytest.FixtureRequest) -> Iterator[Callable[..., Locator]]:
-    """Return ``open() -> the sidebar`` of a new page of JupyterLab; the server is started with the first."""
-    pages: list[Page] = []
-
-    def open_(*, dark: bool = False) -> Locator:
-        if not own_lab.url:
-            own_lab.start()
-        own_lab.set_theme("JupyterLab Dark" if dark else "JupyterLab Light")
-        context = chromium.new_context(viewport={"width": 1280, "height": 900}, device_scale_factor=1.5)
-        context.grant_permissions(["clipboard-read", "clipboard-write"])
-        context.set_default_timeout(PATIENCE * 1000)
-        page = context.new_page()
-        pages.append(page)
-        page.goto(f"{own_lab.url}lab?token={own_lab.token}&reset")
-        page.wait_for_function("() => window.jupyterapp?.restored")
-        # The launcher comes a little later than the rest, and takes the focus.
-        page.wait_for_function("() => document.activeElement.closest('.jp-Launcher')")
-        page.evaluate("() => window.jupyterapp.commands.execute('distdl:focus-sidebar')")
-        found = page.locator("#distdl-sidebar")
-        expect(found).to_be_visible()
-        return found
-
-    yield open_
-    for number, page in enumerate(pages):
-        page.screenshot(path=ARTIFACTS / f"last-{re.sub(r'[^a-z0-9]+', '-', request.node.name)}-{number}.png")
-        page.context.close()
+def bar(asking: None, shared_page: Book, no_jobs: None) -> Sidebar:
+    """The sidebar, which has the focus."""
+    return shared_page.sidebar()
 
 
-def picture(element: Locator, name: str) -> None:
-    ARTIFACTS.mkdir(exist_ok=True)
-    element.screenshot(path=ARTIFACTS / f"{name}.png")
+def count(bar: Sidebar, number: int) -> None:
+    """Wait until so many jobs are listed."""
+    expect(bar.root.locator(".dd-fold-jobs .dd-fold-count")).to_have_text(str(number))
 
 
-def widen(bar: Locator, width: int) -> None:
-    """Drag the edge of the sidebar."""
-    box = bar.bounding_box()
-    assert box is not None
-    mouse, y = bar.page.mouse, box["y"] + box["height"] / 2
-    mouse.move(box["x"] + box["width"] + 1, y)
-    mouse.down()
-    mouse.move(box["x"] + width + 1, y, steps=5)
-    mouse.up()
-    wait_for(lambda: (bar.bounding_box() or {}).get("width") == width, what=f"a sidebar of {width} px")
+def active(bar: Sidebar) -> Locator:
+    return bar.root.locator(".dd-job.dd-active")
 
 
-def rows(bar: Locator) -> Locator:
-    return bar.get_by_role("option")
+def test_before_the_first_job_it_says_how_to_begin(bar: Sidebar, shared_page: Book) -> None:
+    expect(bar.root.get_by_text("No jobs yet")).to_be_visible()
+    expect(bar.root.locator("code")).to_have_text("%%distributed -p 2")
+    expect(bar.root.get_by_role("button", name="New job").last).to_be_focused()
+    expect(bar.root.get_by_role("listbox")).to_be_hidden()
+    bar.widen(380)
+    shared_page.picture("sidebar-empty", bar.root)
+    bar.root.get_by_role("button", name="Open quickstart").click()
+    expect(bar.page.locator(".jp-Notebook .jp-Cell").first).to_be_visible()
+    expect(bar.page.locator(".jp-Notebook")).to_contain_text("%%distributed")
+    assert bar.page.locator(".jp-Notebook .jp-OutputArea-output").count() == 0
 
 
-def focused(page: Page, selector: str) -> bool:
-    return bool(page.evaluate("(selector) => document.activeElement.matches(selector)", selector))
-
-
-def test_before_the_first_job_it_says_how_to_begin(bar: Callable[..., Locator]) -> None:
-    shown = bar()
-    expect(shown.get_by_text("No jobs yet")).to_be_visible()
-    expect(shown.locator("code")).to_have_text("%%distributed -p 2")
-    expect(shown.get_by_role("button", name="New job").last).to_be_focused()
-    expect(shown.get_by_role("listbox")).to_be_hidden()
-    widen(shown, 380)
-    picture(shown, "sidebar-empty")
-    shown.get_by_role("button", name="Open quickstart").click()
-    expect(shown.page.locator(".jp-Notebook .jp-Cell").first).to_be_visible()
-    expect(shown.page.locator(".jp-Notebook")).to_contain_text("%%distributed")
-    assert shown.page.locator(".jp-Notebook .jp-OutputArea-output").count() == 0
-
-
-def test_of_a_thousand_jobs_only_those_that_are_seen_are_drawn(
-    bar: Callable[..., Locator], write: Callable[..., EventWriter]
-) -> None:
-    for number in range(1000):
+def test_of_a_thousand_jobs_only_those_that_are_seen_are_drawn(bar: Sidebar, write: Callable[..., EventWriter]) -> None:
+    many = few_or_all(200, 1000)
+    for number in range(many):
         write(f"job-{number}", ended=True)
-    shown = bar()
-    expect(shown.locator(".dd-fold-jobs .dd-fold-count")).to_have_text("1000", timeout=PATIENCE * 1000)
-    assert rows(shown).count() < 60
-    first = rows(shown).first.get_attribute("data-id")
-    page = shown.page
+    count(bar, many)
+    assert bar.jobs.count() < 60
+    first = bar.jobs.first.get_attribute("data-id")
+    page = bar.page
+    bar.page.get_by_role("listbox", name="Jobs").focus()
     page.keyboard.press("End")
-    expect(shown.locator(".dd-job.dd-active")).to_have_attribute("aria-posinset", "1000")
-    expect(shown.locator(".dd-job.dd-active")).to_be_in_viewport()
-    assert rows(shown).count() < 60
+    expect(active(bar)).to_have_attribute("aria-posinset", str(many))
+    expect(active(bar)).to_be_in_viewport()
+    assert bar.jobs.count() < 60
     page.keyboard.press("Home")
-    expect(shown.locator(".dd-job.dd-active")).to_have_attribute("data-id", str(first))
+    expect(active(bar)).to_have_attribute("data-id", str(first))
     page.keyboard.press("/")
-    page.keyboard.type("job-77")
-    expect(rows(shown).first).to_have_attribute("aria-setsize", "11")
+    page.keyboard.type("job-17")
+    found = sum(f"job-{number}".startswith("job-17") for number in range(many))
+    expect(bar.jobs.first).to_have_attribute("aria-setsize", str(found))
     page.keyboard.press("Escape")
-    expect(rows(shown).first).to_have_attribute("aria-setsize", "1000")
+    expect(bar.jobs.first).to_have_attribute("aria-setsize", str(many))
     page.keyboard.type("nothing of the kind")
-    expect(shown.get_by_text("No job matches")).to_be_visible()
+    expect(bar.root.get_by_text("No job matches")).to_be_visible()
+    page.keyboard.press("Escape")
 
 
 def place_in(listed: Locator, row: Locator) -> float:
@@ -167,39 +135,36 @@ def place_in(listed: Locator, row: Locator) -> float:
     return inner["y"] - outer["y"]
 
 
-def test_news_take_neither_focus_nor_scroll_nor_an_open_menu(
-    bar: Callable[..., Locator], write: Callable[..., EventWriter]
-) -> None:
+def test_news_take_neither_focus_nor_scroll_nor_an_open_menu(bar: Sidebar, write: Callable[..., EventWriter]) -> None:
     for number in range(40):
         write(f"old-{number}", ended=True)
     writer = write("digits")
-    shown = bar()
-    page = shown.page
-    expect(shown.locator(".dd-fold-jobs .dd-fold-count")).to_have_text("41", timeout=PATIENCE * 1000)
-    shown.locator(".dd-jobs").evaluate("(list) => { list.scrollTop = 600; }")
-    row = rows(shown).filter(has_text="old-20 ")
+    count(bar, 41)
+    page, listed = bar.page, bar.root.locator(".dd-jobs")
+    listed.evaluate("(list) => { list.scrollTop = 600; }")
+    row = bar.jobs.filter(has_text="old-20 ")
     row.click(button="right")
     menu = page.locator(".lm-Menu")
     expect(menu.get_by_text("Copy id")).to_be_visible()
-    before = place_in(shown.locator(".dd-jobs"), row)
+    before = place_in(listed, row)
     for step in range(30):
         writer.write("metric", rank=0, step=step, values={"loss": 2 / (step + 1)})
     write("newer")
-    expect(shown.locator(".dd-fold-jobs .dd-fold-count")).to_have_text("42", timeout=PATIENCE * 1000)
+    count(bar, 42)
     expect(menu.get_by_text("Copy id")).to_be_visible()
-    assert abs(before - place_in(shown.locator(".dd-jobs"), row)) < 2
+    assert abs(before - place_in(listed, row)) < 2
     page.keyboard.press("Escape")
-    expect(shown.get_by_role("listbox")).to_be_focused()
+    expect(bar.root.get_by_role("listbox")).to_be_focused()
     write("newest")
-    expect(shown.locator(".dd-fold-jobs .dd-fold-count")).to_have_text("43", timeout=PATIENCE * 1000)
-    expect(shown.get_by_role("listbox")).to_be_focused()
-    expect(shown.locator(".dd-job.dd-active")).to_contain_text("old-20")
+    count(bar, 43)
+    expect(bar.root.get_by_role("listbox")).to_be_focused()
+    expect(active(bar)).to_contain_text("old-20")
 
 
 SLEEP = "import time\nprint('up', flush=True)\ntime.sleep(600)"
 
 
-def submitted(own_lab: Lab, page: Page) -> JobFolder:
+def submitted(lab: Lab, page: Page) -> JobFolder:
     """Submit a job over HTTP, from the page, and wait until it runs."""
     page.evaluate(
         """async (code) => {
@@ -213,69 +178,66 @@ def submitted(own_lab: Lab, page: Page) -> JobFolder:
         }""",
         SLEEP,
     )
-    jobs = JobStore(own_lab.home / "distdl")
+    jobs = JobStore(lab.home / "distdl")
     folder: JobFolder = wait_for(lambda: next(iter(jobs.folders()), None), what="the job")
     wait_for(lambda: processes.marked(folder.id), what="a process of the job")
     return folder
 
 
-def test_a_job_is_handled_with_the_keys_alone(bar: Callable[..., Locator], own_lab: Lab) -> None:
-    own_lab.settings(SETTINGS, {"confirmCancel": "always"})
-    shown = bar()
-    page = shown.page
-    folder = submitted(own_lab, page)
-    expect(rows(shown)).to_have_attribute("aria-label", re.compile(r"^sleeper \w+, Running"), timeout=PATIENCE * 1000)
+def test_a_job_is_handled_with_the_keys_alone(bar: Sidebar, shared_page: Book) -> None:
+    page, root = bar.page, bar.root
+    folder = submitted(shared_page.lab, page)
+    expect(bar.jobs).to_have_attribute("aria-label", re.compile(r"^sleeper \w+, Running"))
     expect(page.get_by_role("button", name="1 job active")).to_be_visible()
-    page.evaluate("() => window.jupyterapp.commands.execute('distdl:focus-sidebar')")
+    shared_page.sidebar()
     page.keyboard.press("Control+c")
-    wait_for(lambda: page.evaluate("() => navigator.clipboard.readText()") == folder.id, what="the id to be copied")
+    wait_for(lambda: shared_page.copied() == folder.id, what="the id to be copied")
     page.keyboard.press("Delete")
-    question = shown.get_by_role("group", name="Cancel sleeper?")
+    question = root.get_by_role("group", name="Cancel sleeper?")
     expect(question.get_by_role("button", name="No")).to_be_focused()
     page.keyboard.press("Escape")
-    expect(shown.get_by_role("listbox")).to_be_focused()
+    expect(root.get_by_role("listbox")).to_be_focused()
     assert processes.marked(folder.id)
     page.keyboard.press("Delete")
     page.keyboard.press("Shift+Tab")
     page.keyboard.press("Enter")
-    expect(rows(shown)).to_have_attribute("aria-label", re.compile("Canceled"), timeout=PATIENCE * 1000)
-    expect(shown.get_by_role("status")).to_have_text(re.compile(r"^sleeper \w+: Canceled$"))
+    expect(bar.jobs).to_have_attribute("aria-label", re.compile("Canceled"))
+    expect(root.get_by_role("status")).to_have_text(re.compile(r"^sleeper \w+: Canceled$"))
     assert not until_gone(folder.id)
-    expect(shown.get_by_role("listbox")).to_be_focused()
+    expect(root.get_by_role("listbox")).to_be_focused()
     page.keyboard.press("Enter")
     expect(page.locator(f"#distdl-job-{folder.id}")).to_be_visible()
-    page.evaluate("() => window.jupyterapp.commands.execute('distdl:focus-sidebar')")
+    shared_page.sidebar()
     page.keyboard.press("Delete")
-    expect(shown.get_by_role("group", name=re.compile("^Delete 1 job, sleeper"))).to_be_visible()
+    expect(root.get_by_role("group", name=re.compile("^Delete 1 job, sleeper"))).to_be_visible()
     page.keyboard.press("Shift+Tab")
     page.keyboard.press("Enter")
-    expect(shown.get_by_text("No jobs yet")).to_be_visible(timeout=PATIENCE * 1000)
+    expect(root.get_by_text("No jobs yet")).to_be_visible()
     assert not folder.path.exists()
 
 
 def test_the_menu_of_a_row_puts_a_cell_into_the_notebook(
-    bar: Callable[..., Locator], write: Callable[..., EventWriter], own_lab: Lab
+    bar: Sidebar, write: Callable[..., EventWriter], shared_page: Book
 ) -> None:
     write("digits", ended=True)
-    own_lab.write("book.ipynb", ["x = 1"])
-    shown = bar()
-    page = shown.page
-    page.evaluate("() => window.jupyterapp.commands.execute('docmanager:open', { path: 'book.ipynb' })")
-    expect(page.locator(".jp-Notebook .jp-Cell")).to_have_count(1)
-    page.evaluate("() => window.jupyterapp.commands.execute('distdl:focus-sidebar')")
-    page.keyboard.press("ContextMenu")
-    page.locator(".lm-Menu").get_by_text("Insert code").click()
-    expect(page.locator(".jp-Notebook .jp-Cell")).to_have_count(2)
-    (folder,) = JobStore(own_lab.home / "distdl").folders()
-    expect(page.locator(".jp-Notebook .jp-Cell").last).to_contain_text(f'job = attach("{folder.id}")')
+    count(bar, 1)
+    shared_page.lab.write("book.ipynb", ["x = 1"])
+    cells = shared_page.page.locator(".jp-Notebook .jp-Cell")
+    shared_page.command("docmanager:open", path="book.ipynb", kernel={"shouldStart": False})
+    expect(cells).to_have_count(1)
+    shared_page.sidebar()
+    bar.page.keyboard.press("ContextMenu")
+    bar.page.locator(".lm-Menu").get_by_text("Insert code").click()
+    expect(cells).to_have_count(2)
+    (folder,) = JobStore(shared_page.lab.home / "distdl").folders()
+    expect(cells.last).to_contain_text(f'job = attach("{folder.id}")')
 
 
-def test_a_cluster_gets_a_name_and_loses_it(bar: Callable[..., Locator]) -> None:
-    shown = bar()
-    clusters = shown.get_by_role("list", name="Clusters").get_by_role("listitem")
-    expect(clusters).to_have_count(1, timeout=PATIENCE * 1000)
-    shown.get_by_role("button", name="Add cluster").click()
-    form = shown.get_by_role("form", name="Add cluster")
+def test_a_cluster_gets_a_name_and_loses_it(bar: Sidebar, shared_page: Book) -> None:
+    clusters = bar.root.get_by_role("list", name="Clusters").get_by_role("listitem")
+    expect(clusters).to_have_count(1)
+    bar.root.get_by_role("button", name="Add cluster").click()
+    form = bar.root.get_by_role("form", name="Add cluster")
     name = form.get_by_role("textbox", name="Name")
     expect(name).to_be_focused()
     form.get_by_role("combobox", name="Kind").select_option("local")
@@ -285,64 +247,62 @@ def test_a_cluster_gets_a_name_and_loses_it(bar: Callable[..., Locator]) -> None
     form.get_by_role("button", name="Add").click()
     expect(name).to_have_attribute("aria-invalid", "true")
     expect(form.locator(".dd-schema-field").first).to_contain_text("local is a kind of cluster")
-    picture(shown, "sidebar-add-cluster")
+    shared_page.picture("sidebar-add-cluster", bar.root)
     name.fill("mini")
-    page = shown.page
-    page.keyboard.press("Enter")
+    bar.page.keyboard.press("Enter")
     expect(form).to_be_hidden()
     mini = clusters.filter(has_text="mini")
-    expect(mini).to_be_visible(timeout=PATIENCE * 1000)
+    expect(mini).to_be_visible()
     mini.hover()
     mini.get_by_role("button", name="Remove").click()
     question = mini.get_by_role("group", name="Remove mini with 1 node from the list?")
     expect(question.get_by_role("button", name="Keep")).to_be_focused()
     question.get_by_role("button", name="Remove").click()
-    expect(mini).to_have_count(0, timeout=PATIENCE * 1000)
+    expect(mini).to_have_count(0)
     expect(clusters).to_have_count(1)
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_narrow_sidebars_keep_what_is_most_worth_knowing(
-    bar: Callable[..., Locator],
-    write: Callable[..., EventWriter],
-    dark: bool,
+    bar: Sidebar, write: Callable[..., EventWriter], shared_page: Book
 ) -> None:
     write("digits", ended=True)
     writer = write("resnet50-synth")
     writer.write("progress", rank=0, done=62, total=100, unit="epoch")
     for step in range(30):
         writer.write("metric", rank=0, step=step, values={"loss": 2 / (step + 1)})
-    shown = bar(dark=dark)
-    row = rows(shown).filter(has_text="resnet50-synth")
-    expect(row).to_contain_text("62 %", timeout=PATIENCE * 1000)
+    row = bar.jobs.filter(has_text="resnet50-synth")
+    expect(row).to_contain_text("62 %")
     line = row.locator(".dd-job-line")
     for width, curve, value, begins in (
         (380, True, True, "local"),
         (300, False, True, "local"),
         (250, False, False, "62 %"),
     ):
-        widen(shown, width)
-        expect(row.locator(".dd-spark")).to_be_visible(visible=curve)
-        expect(row.locator(".dd-job-value")).to_be_visible(visible=value)
-        strong, place = line.locator(".dd-job-strong").bounding_box(), line.locator(".dd-job-place").bounding_box()
-        assert strong is not None
-        assert place is not None
-        assert (place["x"] < strong["x"]) is (begins == "local")
-        overflow = shown.evaluate("(bar) => bar.scrollWidth - bar.clientWidth")
-        assert overflow <= 0
-        picture(shown, f"sidebar-{width}-{'dark' if dark else 'light'}")
+        bar.widen(width)
+        for dark in (True, False):
+            shared_page.theme(dark=dark)
+            expect(row.locator(".dd-spark")).to_be_visible(visible=curve)
+            expect(row.locator(".dd-job-value")).to_be_visible(visible=value)
+            strong, place = line.locator(".dd-job-strong").bounding_box(), line.locator(".dd-job-place").bounding_box()
+            assert strong is not None
+            assert place is not None
+            assert (place["x"] < strong["x"]) is (begins == "local")
+            assert bar.cut_off() <= 0
+            shared_page.picture(f"sidebar-{width}-{'dark' if dark else 'light'}", bar.root)
 
 
-def test_what_runs_is_listed_with_what_else_runs_and_canceled_there(bar: Callable[..., Locator], own_lab: Lab) -> None:
-    own_lab.settings(SETTINGS, {"confirmCancel": "never"})
-    shown = bar()
-    page = shown.page
-    folder = submitted(own_lab, page)
-    page.evaluate("() => window.jupyterapp.shell.activateById('jp-running-sessions')")
-    item = page.locator(".jp-RunningSessions-item", has_text="sleeper").last
-    expect(item).to_be_visible(timeout=PATIENCE * 1000)
+def test_what_runs_is_listed_with_what_else_runs_and_canceled_there(lab: Lab, chromium: Browser) -> None:
+    lab.settings(SETTINGS, {"confirmCancel": "never"})
+    book = new_book(chromium, lab, 1280, 900)
+    book.name = "running"
+    book.open_lab()
+    folder = submitted(lab, book.page)
+    book.page.evaluate("() => window.jupyterapp.shell.activateById('jp-running-sessions')")
+    item = book.page.locator(".jp-RunningSessions-item", has_text="sleeper").last
+    expect(item).to_be_visible()
     item.hover()
     item.locator(".jp-RunningSessions-itemShutdown").click()
     assert not until_gone(folder.id)
-    expect(item).to_have_count(0, timeout=PATIENCE * 1000)
-    expect(page.get_by_role("button", name="1 job active")).to_have_count(0)
+    expect(item).to_have_count(0)
+    expect(book.page.get_by_role("button", name="1 job active")).to_have_count(0)
+    book.page.context.close()

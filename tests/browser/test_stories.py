@@ -13,26 +13,30 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import expect
 
 from distdl_jupyter.clusters import processes
 from distdl_jupyter.core.events import EventWriter, JobLock, read_all
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobFolder, JobStore, new_id
-from tests.browser.conftest import PATIENCE, Book, Lab
+from tests.browser import pages
+from tests.browser.conftest import Book, Lab
+from tests.browser.pages import Sidebar
 from tests.conftest import crowded, until_gone, wait_for
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
 QUICKSTART = Path(__file__).parents[2] / "notebooks" / "quickstart.ipynb"
-#: Long enough to restart things in the middle; one line and one loss a step.
 TRAIN = """%load_ext distdl_jupyter"""
+#: One line and one loss a step, until a file is there.
 STEPS = """%%distributed -p 2 -b torch --name {name}
-import math, time
+import math, os, time
 from distdl_jupyter import log, progress
-for step in range({steps}):
-    log(step=step, loss=0.07 + 2.2 * math.exp(-step / 60)); progress(step + 1, {steps})
-    print(f"step {{step}} of rank {{__import__('os').environ['RANK']}}", flush=True)
+step = 0
+while not os.path.exists({end!r}):
+    log(step=step, loss=0.07 + 2.2 * math.exp(-step / 60)); progress(step + 1)
+    print(f"step {{step}} of rank {{os.environ['RANK']}}", flush=True)
+    step += 1
     time.sleep(0.1)
 """
 
@@ -46,35 +50,29 @@ def newest(lab: Lab) -> JobFolder:
     return wait_for(lambda: next(iter(store(lab).folders()), None), what="a job")
 
 
+def steps(lab: Lab, name: str) -> str:
+    """Return the cell that trains until ``ends(lab, name)``."""
+    return STEPS.format(name=name, end=str(lab.root / f"{name}.end"))
+
+
+def ends(lab: Lab, name: str) -> None:
+    (lab.root / f"{name}.end").touch()
+
+
+def steps_of(folder: JobFolder) -> int:
+    """Return how many steps rank 0 has told."""
+    return sum(event["type"] == "metric" and event["rank"] == 0 for event in read_all(folder.events)[0])
+
+
 def state_of(folder: JobFolder) -> str:
     states = [event["state"] for event in read_all(folder.events)[0] if event["type"] == "state"]
     return states[-1] if states else ""
 
 
-def sidebar(page: Page) -> Locator:
-    """Open the left sidebar and return it."""
-    page.evaluate("() => window.jupyterapp.commands.execute('distdl:focus-sidebar')")
-    bar = page.locator("#distdl-sidebar")
-    expect(bar).to_be_visible()
-    return bar
-
-
-def output(book: Book, number: int) -> Locator:
-    return book.cell(number).locator(".jp-OutputArea")
-
-
-def says(where: Locator, state: str) -> None:
-    expect(where.locator(".dd-pill").first).to_have_text(state, timeout=PATIENCE * 1000)
-
-
-def lines_shown(where: Locator) -> list[str]:
-    return where.locator(".dd-log .dd-text").all_inner_texts()
-
-
 def test_1_the_quickstart_moves_soon_after_its_first_log(desk: Callable[..., Book]) -> None:
     cells = [cell.source for cell in nbformat.read(QUICKSTART, as_version=4).cells if cell.cell_type == "code"]
     training = next(number for number, source in enumerate(cells) if source.startswith("%%distributed"))
-    book = desk(cells[: training + 1])
+    book = desk(cells[: training + 1], height=1400)
     # When the page first draws a line of the curve, and a line of the log, by the same clock as the events'.
     book.page.evaluate(
         """() => {
@@ -89,10 +87,12 @@ def test_1_the_quickstart_moves_soon_after_its_first_log(desk: Callable[..., Boo
         }"""
     )
     book.run_all()
-    shown = output(book, training)
-    expect(shown.locator(".js-plotly-plot .scatterlayer path.js-line").first).to_be_attached(timeout=PATIENCE * 1000)
-    expect(shown.get_by_text(re.compile(r"^epoch +3 ")).first).to_be_visible(timeout=PATIENCE * 1000)
-    says(shown, "Completed")
+    shown = book.output(training)
+    expect(pages.curves(shown).first).to_be_attached()
+    expect(shown.get_by_text(re.compile(r"trains on 7\d\d images")).first).to_be_visible()
+    expect(shown.get_by_text(re.compile(r"^epoch +3 ")).first).to_be_visible()
+    pages.says(shown, "Completed")
+    expect(shown.get_by_text("test_accuracy").first).to_be_visible()
     first = next(event["t"] for event in read_all(newest(book.lab).events)[0] if event["type"] == "metric")
     seen = book.page.evaluate("() => window.seen")
     delays = {name: round(moment - first, 2) for name, moment in seen.items()}
@@ -104,88 +104,93 @@ def test_1_the_quickstart_moves_soon_after_its_first_log(desk: Callable[..., Boo
     assert not book.errors
 
 
+@pytest.mark.full
 def test_2_the_form_submits_two_processes(desk: Callable[..., Book]) -> None:
     book = desk([TRAIN, "import os\nprint('hello from', os.environ['RANK'])\nint(os.environ['WORLD_SIZE'])"])
     book.run(0)
     book.cell(1).click()
     book.page.get_by_role("button", name="Run distributed").first.click()
-    form = book.page.locator(".dd-form")
+    form = pages.form(book.page)
     form.get_by_role("spinbutton", name="Processes per node").fill("2")
     form.get_by_role("spinbutton", name="Processes per node").press("Enter")
-    expect(form.locator(".dd-form-total")).to_have_text("2 processes")
+    expect(pages.total(form)).to_have_text("2 processes")
     book.picture("story-2-form")
     form.get_by_role("button", name="Submit").click()
-    says(output(book, 1), "Completed")
+    pages.says(book.output(1), "Completed")
     assert book.cell(1).locator(".cm-content").inner_text().startswith("%%distributed")
     assert newest(book.lab).spec().process_count == 2
-    assert sorted(line for line in lines_shown(output(book, 1)) if line.startswith("hello")) == [
+    assert sorted(line for line in pages.lines(book.output(1)).all_inner_texts() if line.startswith("hello")) == [
         "hello from 0", "hello from 1"]  # fmt: skip
 
 
+@pytest.mark.full
 @pytest.mark.fault("viewers", "the output is live again")
-def test_3_after_a_kernel_restart_and_a_reload_the_output_is_live_again(desk: Callable[..., Book]) -> None:
-    book = desk([TRAIN, STEPS.format(name="patient", steps=300)])
+def test_3_after_a_kernel_restart_and_a_reload_the_output_is_live_again(desk: Callable[..., Book], lab: Lab) -> None:
+    book = desk([TRAIN, steps(lab, "patient")])
     book.run_all()
-    says(output(book, 1), "Running")
-    expect(output(book, 1).locator(".js-plotly-plot path.js-line").first).to_be_attached()
+    pages.says(book.output(1), "Running")
+    expect(pages.curves(book.output(1)).first).to_be_attached()
     book.save()
     book.page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()")
     book.kernel_idle()
     book.page.reload()
     book.page.wait_for_selector(".jp-Notebook .jp-Cell")
-    shown = output(book, 1)
-    says(shown, "Running")
-    expect(shown.locator(".js-plotly-plot path.js-line").first).to_be_attached()
-    first, then = lines_shown(shown)[-1], None
-    wait_for(lambda: lines_shown(shown)[-1] != first, what="another line of the log")
+    shown = book.output(1)
+    pages.says(shown, "Running")
+    expect(pages.curves(shown).first).to_be_attached()
+    first = pages.lines(shown).all_inner_texts()[-1]
+    wait_for(lambda: pages.lines(shown).all_inner_texts()[-1] != first, what="another line of the log")
     book.picture("story-3-live-again")
-    says(shown, "Completed")
+    ends(lab, "patient")
+    pages.says(shown, "Completed")
     points = book.page.evaluate(
         "() => document.querySelector('.js-plotly-plot').data.find((t) => t.name.startsWith('mean')).x.length"
     )
-    assert points >= 250, then
-    shown.locator(".dd-log-body").evaluate("(body) => { body.scrollTop = 0; }")
-    expect(shown.locator(".dd-log .dd-text", has_text="step 0 of rank").first).to_be_visible()
+    assert points >= 0.8 * steps_of(newest(lab))
+    pages.to_the_top(shown)
+    expect(pages.lines(shown).filter(has_text="step 0 of rank").first).to_be_visible()
     assert not book.errors
 
 
+@pytest.mark.full
 @pytest.mark.fault("viewers", "a job that ended meanwhile is shown whole")
 def test_4_a_job_that_ended_while_the_server_was_away_is_shown_whole(desk: Callable[..., Book], lab: Lab) -> None:
-    book = desk([TRAIN, STEPS.format(name="alone", steps=80)])
+    book = desk([TRAIN, steps(lab, "alone")])
     book.run_all()
-    says(output(book, 1), "Running")
+    pages.says(book.output(1), "Running")
     folder = newest(lab)
     book.save()
     lab.stop()
-    banner = book.page.locator("#distdl-sidebar").get_by_text("Server does not answer")
+    ends(lab, "alone")
+    banner = Sidebar(book.page).root.get_by_text("Server does not answer")
     wait_for(lambda: state_of(folder) == "completed", what="the end of the job")
     lab.start()
     book.open_desk(book.name, reset=False)
-    shown = output(book, 1)
-    says(shown, "Completed")
-    expect(shown.locator(".js-plotly-plot path.js-line").first).to_be_attached()
-    row = sidebar(book.page).get_by_role("option", name=re.compile("alone"))
+    shown = book.output(1)
+    pages.says(shown, "Completed")
+    expect(pages.curves(shown).first).to_be_attached()
+    row = book.sidebar().job(re.compile("alone"))
     expect(row).to_contain_text("0.")
     row.dblclick()
     page = book.page.locator(".dd-page:visible")
-    says(page, "Completed")
-    expect(page.locator(".dd-log .dd-text", has_text="step 79 of rank").first).to_be_visible()
+    pages.says(page, "Completed")
+    expect(pages.lines(page).filter(has_text=f"step {steps_of(folder) - 1} of rank").first).to_be_visible()
     expect(banner).to_have_count(0)
     book.picture("story-4-job-page")
 
 
-def test_5_cancel_from_the_sidebar_leaves_no_process(desk: Callable[..., Book]) -> None:
-    book = desk([TRAIN, STEPS.format(name="doomed", steps=3000)])
+def test_5_cancel_from_the_sidebar_leaves_no_process(desk: Callable[..., Book], lab: Lab) -> None:
+    book = desk([TRAIN, steps(lab, "doomed")])
     book.run_all()
-    says(output(book, 1), "Running")
+    pages.says(book.output(1), "Running")
     folder = newest(book.lab)
     assert processes.marked(folder.id)
-    row = sidebar(book.page).get_by_role("option", name=re.compile("doomed"))
+    row = book.sidebar().job(re.compile("doomed"))
     book.picture("story-5-sidebar")
     row.hover()
     row.get_by_title("Cancel").click()
-    expect(row).to_contain_text(re.compile("canceled", re.IGNORECASE), timeout=PATIENCE * 1000)
-    says(output(book, 1), "Canceled")
+    expect(row).to_contain_text(re.compile("canceled", re.IGNORECASE))
+    pages.says(book.output(1), "Canceled")
     assert not until_gone(folder.id)
 
 
@@ -196,14 +201,14 @@ def test_6_a_failing_rank_shows_its_traceback_and_the_line_of_the_cell(desk: Cal
     )
     book = desk([TRAIN, cell])
     book.run_all()
-    shown = output(book, 1)
-    says(shown, "Failed")
+    shown = book.output(1)
+    pages.says(shown, "Failed")
     expect(shown.get_by_role("alert")).to_contain_text("Rank 1 of 2 failed first")
     expect(shown.get_by_role("alert")).to_contain_text("KeyError: 'label'")
-    expect(shown.locator(".dd-line-hit").last).to_contain_text("batch['label']")
-    expect(shown.locator(".dd-line-hit").last).to_contain_text("5")
+    expect(pages.hit_lines(shown).last).to_contain_text("batch['label']")
+    expect(pages.hit_lines(shown).last).to_contain_text("5")
     book.picture("story-6-failure")
-    row = sidebar(book.page).get_by_role("option", name=re.compile("broken"))
+    row = book.sidebar().job(re.compile("broken"))
     expect(row).to_contain_text("KeyError on rank 1")
 
 
@@ -232,7 +237,7 @@ def written(lab: Lab) -> Iterator[Callable[..., tuple[JobFolder, EventWriter]]]:
 
 
 def test_7_two_hundred_thousand_lines_scroll_smoothly_and_are_searched(
-    desk: Callable[..., Book], written: Callable[..., tuple[JobFolder, EventWriter]]
+    shared_page: Book, written: Callable[..., tuple[JobFolder, EventWriter]]
 ) -> None:
     folder, writer = written("flood", 2)
     for start in range(0, 100_000, 500):
@@ -241,12 +246,12 @@ def test_7_two_hundred_thousand_lines_scroll_smoothly_and_are_searched(
             writer.write("log", rank=rank, stream="out", text=text)
         if start in (500, 90_000):
             writer.write("log", rank=1, stream="err", text=f"warning after {start}")
-    book = desk([TRAIN])
+    book = shared_page
     page = book.open_job(folder.id)
     page.get_by_role("tab", name="Log").first.click()
-    expect(page.get_by_text("line 099999 of rank 1")).to_be_visible(timeout=PATIENCE * 1000)
+    expect(page.get_by_text("line 099999 of rank 1")).to_be_visible()
     page.get_by_role("textbox", name="Search the log").fill("line 000007 of")
-    expect(page.locator(".dd-found-count")).to_have_text(re.compile(r"/ 2$"), timeout=PATIENCE * 1000)
+    expect(page.locator(".dd-found-count")).to_have_text(re.compile(r"/ 2$"))
     page.get_by_role("textbox", name="Search the log").fill("")
     page.get_by_role("button", name="stderr 2").click()
     expect(page.locator(".dd-log:visible .dd-text")).to_have_text(["warning after 500", "warning after 90000"])
@@ -280,9 +285,7 @@ HOSTILE = "<script>window.pwned = 1</script><img src=x onerror='window.pwned = 2
 
 
 @pytest.mark.fault("log", "in a real browser no script of a log runs and its text is shown")
-def test_8_hostile_text_stays_text(
-    desk: Callable[..., Book], written: Callable[..., tuple[JobFolder, EventWriter]]
-) -> None:
+def test_8_hostile_text_stays_text(shared_page: Book, written: Callable[..., tuple[JobFolder, EventWriter]]) -> None:
     folder, writer = written(HOSTILE, 1)
     writer.write(
         "log", rank=0, stream="out", text=f"{HOSTILE}\n\x1b[31mred\x1b[0m \x1b]0;title\x07 bell\n" + "x" * 1_000_000
@@ -298,22 +301,22 @@ def test_8_hostile_text_stays_text(
         "frames": [],
         "values": [[HOSTILE, HOSTILE]],
     }
-    book = desk([TRAIN])
+    book = shared_page
     page = book.open_job(folder.id)
     expect(page.get_by_text("window.pwned").first).to_be_visible()
     expect(page.get_by_text("red", exact=False).first).to_be_visible()
     writer.write("result", rank=0, ok=False, repr=None, bytes=0, error=error)
     writer.write("state", state="failed", reason=HOSTILE)
-    says(page, "Failed")
-    sidebar(book.page)
+    pages.says(page, "Failed")
+    book.sidebar()
     book.picture("story-8-hostile")
     assert book.page.evaluate("() => window.pwned") is None
     assert book.page.locator("img[src=x]").count() == 0
     assert not book.errors
 
 
-def test_9_notebook_7_shows_the_job_live_and_again_after_a_reload(books: Callable[..., Book]) -> None:
-    book = books([TRAIN, STEPS.format(name="seven", steps=150)], 1200, 1000, dark=False, scale=1.5)
+def test_9_notebook_7_shows_the_job_live_and_again_after_a_reload(books: Callable[..., Book], lab: Lab) -> None:
+    book = books([TRAIN, steps(lab, "seven")], 1200, 1000, dark=False, scale=1.5)
     page = book.page
     page.goto(f"{book.lab.url}notebooks/{book.name}?token={book.lab.token}")
     page.wait_for_selector(".jp-Notebook .jp-Cell")
@@ -326,19 +329,20 @@ def test_9_notebook_7_shows_the_job_live_and_again_after_a_reload(books: Callabl
         # Notebook 7 takes a press on Run that comes before its kernel for nothing.
         book.cell(0).click()
         run.click()
-        page.wait_for_timeout(1000)
+        page.wait_for_timeout(200)
         return has_run(0)
 
     wait_for(begins, what="the first cell's run")
     book.cell(1).click()
     run.click()
-    says(output(book, 1), "Running")
-    expect(output(book, 1).locator(".js-plotly-plot path.js-line").first).to_be_attached()
+    pages.says(book.output(1), "Running")
+    expect(pages.curves(book.output(1)).first).to_be_attached()
     with page.expect_response(lambda answer: answer.request.method == "PUT" and "/api/contents/" in answer.url):
         page.get_by_role("button", name="Save and create checkpoint").click()
     page.reload()
     page.wait_for_selector(".jp-Notebook .jp-Cell")
-    says(output(book, 1), "Running")
+    pages.says(book.output(1), "Running")
     book.picture("story-9-notebook-7")
-    says(output(book, 1), "Completed")
+    ends(lab, "seven")
+    pages.says(book.output(1), "Completed")
     assert not [error for error in book.errors if not any(known in error for known in OF_NOTEBOOK_7)]

@@ -1,31 +1,11 @@
-"""The first thing a user does: open the quickstart in JupyterLab and run it."""
+"""Four ranks on two emulated nodes in JupyterLab, while they train and when they have ended."""
 
-import re
-from pathlib import Path
-
-import nbformat
 import pytest
 from playwright.sync_api import expect
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(400)]
+from tests.browser import pages
 
-QUICKSTART = Path(__file__).parents[2] / "notebooks" / "quickstart.ipynb"
-
-
-def test_the_quickstart_trains_live_in_its_cell(notebook):
-    cells = [cell.source for cell in nbformat.read(QUICKSTART, as_version=4).cells if cell.cell_type == "code"]
-    training = next(number for number, source in enumerate(cells) if source.startswith("%%distributed"))
-    book = notebook(cells[: training + 1], height=2050)
-    book.run_all()
-    output = book.cell(training).locator(".jp-OutputArea")
-    expect(output.get_by_text(re.compile(r"trains on 7\d\d images")).first).to_be_visible(timeout=60_000)
-    expect(output.locator(".js-plotly-plot .scatterlayer path.js-line").first).to_be_attached(timeout=60_000)
-    expect(output.get_by_text(re.compile(r"^epoch +3 ")).first).to_be_visible(timeout=60_000)
-    expect(output.get_by_text("Completed", exact=True)).to_be_visible(timeout=120_000)
-    book.page.wait_for_timeout(1500)
-    book.picture("quickstart-completed")
-    expect(output.get_by_text("test_accuracy").first).to_be_visible()
-
+pytestmark = [pytest.mark.browser, pytest.mark.full, pytest.mark.timeout(400)]
 
 PREPARE = """%load_ext distdl_jupyter
 import numpy as np
@@ -66,19 +46,17 @@ for step, (epoch, x, y) in enumerate(batches(hvd.rank(), hvd.size(), epochs=60))
 """
 
 
-@pytest.mark.parametrize(
-    "dark", [pytest.param(False, id="light"), pytest.param(True, id="dark", marks=pytest.mark.full)]
-)
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_four_ranks_on_two_emulated_nodes_while_they_train(notebook, dark):
     book = notebook(
         [PREPARE, TRAIN, "# the kernel is free: the job runs in processes of its own"], height=1250, dark=dark
     )
     book.run_all()
-    output = book.cell(1).locator(".jp-OutputArea")
+    output = book.output(1)
     bar = output.get_by_role("progressbar").first
     expect(output.get_by_text("Running", exact=True)).to_be_visible(timeout=120_000)
     expect(output.get_by_text("node-1")).to_be_visible()
-    expect(output.locator(".js-plotly-plot .scatterlayer path.js-line").first).to_be_attached(timeout=60_000)
+    expect(pages.curves(output).first).to_be_attached(timeout=60_000)
     book.page.wait_for_function(
         "bar => Number(bar.getAttribute('aria-valuenow')) >= 45", arg=bar.element_handle(), timeout=120_000
     )
