@@ -73,7 +73,7 @@ def train_with_torch():
 
 
 @pytest.mark.parametrize("controller", ["gloo", "mpi"])
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.full)])
 def test_horovod_averages_gradients_over_all_ranks(controller, ranks):
     job = submit(train_with_horovod, process_count_per_node=ranks, distributed_backend=f"horovod-{controller}")
     values = job.results(timeout=300)
@@ -88,7 +88,7 @@ def test_horovod_averages_gradients_over_all_ranks(controller, ranks):
     assert metrics.groupby("step")["loss"].nunique().max() == ranks, "each rank trains on data of its own"
 
 
-@pytest.mark.parametrize(("nodes", "per_node"), [(1, 2), (2, 2)])
+@pytest.mark.parametrize(("nodes", "per_node"), [pytest.param(1, 2, marks=pytest.mark.full), (2, 2)])
 def test_torch_averages_gradients_over_all_ranks(nodes, per_node):
     job = submit(train_with_torch, node_count=nodes, process_count_per_node=per_node)
     assert job.spec.distributed_backend == "torch"
@@ -111,7 +111,7 @@ def test_the_transport_of_the_label_is_taken_when_the_code_names_none():
     assert submit(which, np=2, distributed_backend="gloo").results(200) == ["gloo", "gloo"]
 
 
-@pytest.mark.parametrize("controller", ["gloo", pytest.param("mpi", marks=needs_host_names)])
+@pytest.mark.parametrize("controller", ["gloo", pytest.param("mpi", marks=[needs_host_names, pytest.mark.full])])
 def test_two_emulated_nodes_look_like_two_nodes_to_horovod(controller):
     job = submit(train_with_horovod, node_count=2, process_count_per_node=2,
                  distributed_backend=f"horovod-{controller}")  # fmt: skip
@@ -167,6 +167,7 @@ def test_ranks_on_emulated_mpi_nodes_have_the_host_name_of_their_node_and_save_b
 
 
 @needs_host_names
+@pytest.mark.full
 @pytest.mark.fault("rank", "the rank is named; nothing is left on any node")
 def test_a_killed_rank_on_an_emulated_mpi_node_ends_the_ranks_of_all_nodes():
     job = launched_on_nodes(0)
@@ -250,7 +251,7 @@ def test_a_failing_rank_ends_the_others_within_seconds_and_is_the_one_raised(tmp
 
 
 @pytest.mark.fault("rank", "the cause is raised and not what the others say of it")
-@pytest.mark.parametrize("controller", ["gloo", "mpi"])
+@pytest.mark.parametrize("controller", ["gloo", pytest.param("mpi", marks=pytest.mark.full)])
 def test_the_cause_is_raised_and_not_the_echo_of_a_lost_peer(controller):
     def fail_while_others_reduce():
         import horovod.torch as hvd
@@ -323,6 +324,7 @@ def test_cancel_ends_a_job_from_anywhere():
         job.cancel()
 
 
+@pytest.mark.full
 @pytest.mark.fault("stubborn", "gone after a cancel within the grace, the whole tree")
 def test_cancel_ends_code_that_ignores_signals_and_its_runaway_children():
     job = submit(stubborn, process_count_per_node=2, stop_grace_seconds=0.3)
@@ -386,6 +388,7 @@ def test_ranks_stuck_in_a_library_go_even_when_supervisor_and_guardian_were_both
     assert job.state is State.LOST
 
 
+@pytest.mark.full
 @pytest.mark.fault("viewers", "the job goes on; another process reads and cancels it")
 def test_a_job_outlives_the_process_group_of_its_submitter_and_another_process_reads_and_cancels_it():
     code = textwrap.dedent(

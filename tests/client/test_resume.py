@@ -56,20 +56,17 @@ def test_options_replace_those_of_before_and_all_others_stay(job, monkeypatch):
     assert [value[0] for value in again.results()] == ["x", "x"]
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
+def test_options_that_are_wrong_are_refused_before_anything_is_made(job, monkeypatch, distdl_home):
+    monkeypatch.setenv("API_TOKEN", "s3cret-word")
+    for options, says in (
         ({"node_count": 0}, "whole number from 1"),
         ({"max_restarts": -1}, "max_restarts"),
         ({"nodes": 2}, "is no option"),
         ({"compute_target": "nowhere"}, "nowhere"),
         ({"process_count_per_node": 2}, "runs one process"),
-    ],
-)
-def test_options_that_are_wrong_are_refused_before_anything_is_made(job, monkeypatch, distdl_home, options, says):
-    monkeypatch.setenv("API_TOKEN", "s3cret-word")
-    with pytest.raises(InvalidSpec, match=says):
-        job.resume(**options)
+    ):
+        with pytest.raises(InvalidSpec, match=says):
+            job.resume(**options)
     assert len(list((distdl_home / "jobs").iterdir())) == 1
 
 

@@ -58,7 +58,7 @@ def test_a_good_job_is_shown_and_praised(tmp_path: Path, distdl_home: Path) -> N
     assert copy.cells[0].execution_count == 1
 
 
-@pytest.mark.parametrize("reached", ["0.949", "float('nan')"])
+@pytest.mark.parametrize("reached", ["0.949", pytest.param("float('nan')", marks=pytest.mark.full)])
 def test_a_poor_accuracy_fails(reached: str, tmp_path: Path, distdl_home: Path) -> None:
     done = demo(write(tmp_path / "poor.ipynb", TRAIN.format(reached=reached)), distdl_home)
     assert done.returncode == 1
@@ -86,6 +86,7 @@ def test_a_missing_notebook_is_named(tmp_path: Path, distdl_home: Path) -> None:
     assert done.stderr.startswith("There is no notebook ")
 
 
+@pytest.mark.full
 def test_the_quickstart_trains_with_horovod(distdl_home: Path) -> None:
     done = demo(REPOSITORY / "notebooks" / "quickstart.ipynb", distdl_home)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -274,6 +274,7 @@ def test_loading_twice_is_quiet_and_loads_no_framework(plain_kernel):
     assert plain_kernel.ok(f"import sys\n{heavy}").value == {"text/plain": "[]"}
 
 
+@pytest.mark.full
 def test_a_job_outlives_its_kernel(plain_kernel):
     plain_kernel.ok("%load_ext distdl_jupyter")
     plain_kernel.ok(f"%%distributed --no-panel\n{SLOW}time.sleep(300)")

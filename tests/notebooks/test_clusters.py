@@ -13,9 +13,12 @@ from distdl_jupyter.core.state import State
 from tests.azurite.fixtures import azurite  # noqa: F401 - fixture
 from tests.clusters.azureml.conftest import ml  # noqa: F401 - fixture
 from tests.hosts import needs_hosts
+from tests.selection import few_or_all
 from tests.slurm import needs_slurm, slurm, two_nodes  # noqa: F401 - fixtures
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+#: How long the training takes; less than 30 reach a lower accuracy.
+EPOCHS = few_or_all(4, 30)
 TARGETS = {"ssh": "lab", "slurm": "farm", "azureml": "cloud"}
 
 pytestmark = pytest.mark.timeout(600)
@@ -83,19 +86,22 @@ def trained(notebook, names, epochs=30):
 
 @needs_hosts
 def test_the_notebook_of_ssh_trains_on_real_hosts(three_hosts):
-    notebook = executed("ssh", 'hosts="gpu1, gpu2"', {**three_hosts.options(), "hosts": "node-a, node-b"})
+    options = {**three_hosts.options(), "hosts": "node-a, node-b"}
+    notebook = executed("ssh", 'hosts="gpu1, gpu2"', options, EPOCHS)
     assert "node-b" in shown(notebook, ".check(")
     assert "error" not in shown(notebook, ".check(").lower()
-    trained(notebook, ["node-a", "node-b"])
+    trained(notebook, ["node-a", "node-b"], EPOCHS)
 
 
 @needs_slurm
+@pytest.mark.full
 def test_the_notebook_of_slurm_trains_on_a_real_slurm(slurm):  # noqa: F811
     notebook = executed("slurm", 'partition="gpu"', slurm.options())
     assert shown(notebook, ".check(")
     trained(notebook, ["node-a", "node-b"])
 
 
+@pytest.mark.full
 def test_the_notebook_of_azure_ml_trains_on_a_stand_in(ml):  # noqa: F811
     notebook = executed("azureml", 'resource_group="vision", workspace="ws1", compute="gpu"', ml.options, epochs=4)
     assert "error" not in shown(notebook, ".check(").lower()

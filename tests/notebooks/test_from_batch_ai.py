@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import nbformat
@@ -10,20 +11,26 @@ from nbclient import NotebookClient
 
 from distdl_jupyter import jobs
 from distdl_jupyter.core.state import State
+from tests.selection import everything, few_or_all
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+EPOCHS = few_or_all(3, 12)
 
 pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")
 def executed(tmp_path_factory):
-    home = tmp_path_factory.mktemp("home")
+    home, folder = tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("notebooks")
+    shutil.copytree(NOTEBOOKS / "batch-ai", folder / "batch-ai")
+    job = folder / "batch-ai" / "job.json"
+    assert job.read_text().count("--epochs 12") == 1
+    job.write_text(job.read_text().replace("--epochs 12", f"--epochs {EPOCHS}"))
     notebook = nbformat.read(NOTEBOOKS / "from-batch-ai.ipynb", as_version=4)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DISTDL_HOME", str(home))
         patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("server")))
-        NotebookClient(notebook, timeout=400, kernel_name="python3").execute(cwd=str(NOTEBOOKS))
+        NotebookClient(notebook, timeout=400, kernel_name="python3").execute(cwd=str(folder))
     return notebook, home
 
 
@@ -40,7 +47,7 @@ def test_the_job_trained_as_its_file_says(executed, monkeypatch):
     assert (job.spec.process_count, job.spec.distributed_backend) == (2, "horovod-gloo")
     assert job.spec.environment_variables == {"NCCL_DEBUG": "WARN", "OMP_NUM_THREADS": "1"}
     (accuracy,) = re.findall(r"test accuracy ([\d.]+)", "\n".join(str(line) for line in job.logs(rank=0)))
-    assert float(accuracy) >= 0.95
+    assert float(accuracy) >= (0.95 if everything() else 0.5)
     assert (job.folder.outputs / "Models" / "digits.pt").stat().st_size > 100_000
 
 

@@ -113,6 +113,7 @@ def test_a_job_outlives_its_kernels_process_group_and_another_process_reads_and_
     assert not until_gone(job.id, 1.0)
 
 
+@pytest.mark.full
 def test_an_interrupt_of_the_kernel_leaves_the_job_alone(kernel):
     kernel.run(TRAIN)
     job = job_of(kernel)
@@ -139,6 +140,7 @@ def test_a_failing_rank_is_raised_with_its_cell_line_within_five_seconds(kernel)
     assert not until_gone(job.id, 0.5)
 
 
+@pytest.mark.full
 def test_a_waiting_cell_is_canceled_by_an_interrupt(kernel):
     message = kernel.client.execute(TRAIN.replace("-o job", "-o job --wait"))
     jobs_home = os.environ["DISTDL_HOME"]
@@ -161,6 +163,7 @@ def wait_for_reply(kernel, message, patience=60):
     raise AssertionError("the kernel did not answer")
 
 
+@pytest.mark.full
 def test_run_all_stops_at_a_failed_waiting_cell(kernel):
     _, failed = kernel.run(FAIL.replace("-o job", "-o job --wait"))
     assert "Rank 1 of 4 failed first" in failed

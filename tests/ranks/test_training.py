@@ -17,7 +17,7 @@ SUM = {
 }
 
 
-@pytest.fixture(params=["torch", "horovod-gloo", "horovod-mpi"])
+@pytest.fixture(params=["torch", pytest.param("horovod-gloo", marks=pytest.mark.full), "horovod-mpi"])
 def backend(request):
     return request.param
 
@@ -55,7 +55,7 @@ hvd.shutdown()
 }
 
 
-@pytest.mark.parametrize("backend", ["torch", "horovod-gloo"])
+@pytest.mark.parametrize("backend", [pytest.param("torch", marks=pytest.mark.full), "horovod-gloo"])
 def test_a_jobs_code_runs_on_them_again_and_again(started, backend):
     session = started(2, backend)
     session.run("kept = rank")
