@@ -1,60 +1,101 @@
-"""Run mutants: ``python -m tests.mutants run [--all] [--near] [NAME ...]``; write what came out: ``... table``.
+"""Put mutants into a copy of the code and see whether tests fail: ``python -m tests.mutants quick [NAME ...]``.
 
-Without names those run that have no result yet. ``--all`` runs those that the quick selection did not kill with all
-tests; ``--near`` runs the tests of the mutated folder alone, and keeps the result of those alone that were killed.
+near: only the tests of the mutated folder, to find early which mutants survive these;
+quick: the tests that ``make test`` would run, of those that touch the file, until one fails;
+all: those that the quick selection did not kill, with every test that touches the file;
+check: whether the killers pass without a mutant and are still in the quick selection; what they said is void else;
+table: what is known so far, for tests/MUTANTS.md. Without names those run that have no result yet.
 """
 
 from __future__ import annotations
 
 import argparse
+import signal
+import sys
 import time
-from collections.abc import Iterator
+from collections import Counter, defaultdict
 
-from tests.mutants import list as kept
+from tests.mutants import record
 from tests.mutants.copy import Copy
-from tests.mutants.page import write_page
 from tests.mutants.touching import stages
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
-    parser.add_argument("command", choices=("run", "table"))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=("near", "quick", "all", "check", "table"))
     parser.add_argument("names", nargs="*", metavar="NAME")
-    parser.add_argument("--all", action="store_true")
-    parser.add_argument("--near", action="store_true")
     given = parser.parse_args()
-    if given.command == "run":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the copy goes away
+    if given.command == "table":
+        print("\n".join(table()))
+    elif given.command == "check":
         with Copy() as copy:
-            for mutant in _chosen(given.names, everything=given.all):
-                _run(copy, mutant, everything=given.all, near=given.near)
-    write_page()
+            check(copy)
+    else:
+        with Copy() as copy:
+            for name in given.names or waiting(given.command):
+                try:
+                    run(copy, record.mutants()[name], given.command)
+                except record.NotFound as error:  # the code is another by now
+                    print(error)
 
 
-def _chosen(names: list[str], *, everything: bool) -> Iterator[kept.Mutant]:
-    known, so_far, equal = kept.mutants(), kept.results(), kept.equivalent()
-    if names:
-        yield from (known[name] for name in names)
-        return
-    for name, mutant in known.items():
-        escaped = name in so_far["quick"] and not so_far["quick"][name].killer
-        if (escaped if everything else name not in so_far["quick"]) and name not in {*so_far["all"], *equal}:
-            yield mutant
+def waiting(selection: str) -> list[str]:
+    """Return the mutants to run: of all areas in turn, so that the first ones tell something of each."""
+    quick = record.killers("quick")
+    survived = {name for name, killer in quick.items() if not killer}
+    wanted = survived if selection == "all" else record.mutants().keys() - quick.keys()
+    names = wanted - record.killers(selection).keys() - record.equivalent().keys()
+    return sorted(names, key=lambda name: (name.rpartition("-")[2], name))
 
 
-def _run(copy: Copy, mutant: kept.Mutant, *, everything: bool, near: bool) -> None:
-    selection, begun = "all" if everything else "quick", time.monotonic()
-    last = kept.results()[selection].get(mutant.name)
-    killer = ""
+def run(copy: Copy, mutant: record.Mutant, selection: str) -> None:
+    """Run the tests that touch a mutant until one fails, the one that failed last time first, and keep which it was."""
+    begun = time.monotonic()
+    last = record.killers(selection).get(mutant.name, "")
+    lists = [[last]] if "::" in last else []
     with mutant.inside(copy.root):
         built = not mutant.file.endswith(".ts") or copy.build()
-        for tests in stages(copy.root, mutant.file, last.killer if last else "", near=near) if built else ():
-            if killer := copy.killer(tests, everything=everything):
-                break
-    killer = killer if built else "npm run build"
+        lists += stages(copy.root, mutant.file, near=selection == "near")
+        found = (copy.killer(tests, everything=selection == "all") for tests in lists)
+        killer = next(filter(None, found), "") if built else "npm run build"
     seconds = round(time.monotonic() - begun)
     print(f"{mutant.name} {seconds:4} s  {killer or 'survived'}", flush=True)
-    if killer or not near:
-        kept.keep(kept.Result(mutant.name, selection, killer, seconds, copy.commit))
+    record.keep(mutant.name, "quick" if killer and selection == "near" else selection, killer, seconds, copy.commit)
+
+
+def check(copy: Copy) -> None:
+    """Forget what tests said that fail without a mutant, too, or that the quick selection has no more."""
+    found = {name: killer for name, killer in record.killers("quick").items() if "::" in killer}
+    there = set(found.values()) & copy.selected()
+    sound = there - copy.failed(sorted(there))
+    void = sorted(name for name, killer in found.items() if killer not in sound)
+    for name in void:
+        print(
+            f"{name}: {found[name]} {'fails without it' if found[name] in there else 'is not in the quick selection'}"
+        )
+    record.forget(void)
+
+
+def table() -> list[str]:
+    """Return how many mutants of each area were killed by what."""
+    quick, all_, equivalent = record.killers("quick"), record.killers("all"), record.equivalent()
+    areas: dict[str, Counter[str]] = defaultdict(Counter)
+    for name in record.mutants():
+        state = "quick" if quick.get(name) else "equivalent" if name in equivalent else "open"
+        if state == "open" and name in all_ and name in quick:
+            state = "all" if all_[name] else "none"
+        areas[name.rpartition("-")[0]][state] += 1
+        areas["**all**"][state] += 1
+    areas["**all**"] = areas.pop("**all**")
+    lines = [
+        "| area | mutants | `make test` | `make test-all` only | none | equivalent | not known yet |",
+        "|---|" + "---|" * 6,
+    ]
+    for area, states in areas.items():
+        counts = [states[state] for state in ("quick", "all", "none", "equivalent", "open")]
+        lines.append(f"| {area} | {sum(counts)} | {' | '.join(map(str, counts))} |")
+    return lines
 
 
 if __name__ == "__main__":

@@ -55,26 +55,36 @@ class Copy:
     def killer(self, tests: list[str], *, everything: bool) -> str:
         """Run tests until one fails; return its name, or "" when none fails. It must fail twice to count."""
         passed: list[str] = []
-        while failed := self._first_failed([*tests, *passed], everything=everything):
-            if "::" not in failed or self._first_failed([failed], everything=everything):
+        while failed := next(iter(self.failed(["-x", *tests, *passed], everything=everything)), ""):
+            if "::" not in failed or self.failed([failed], everything=everything):
                 return failed
             passed.append(f"--deselect={failed}")
         return ""
 
-    def _first_failed(self, arguments: list[str], *, everything: bool) -> str:
+    def failed(self, arguments: list[str], *, everything: bool = False) -> set[str]:
+        """Run pytest; return the names of the tests, or of their files, that failed."""
         cache = Path(self._home.name, "cache")
         shutil.rmtree(cache, ignore_errors=True)
-        environment = {**self._environment, **({"DISTDL_TESTS": "all"} if everything else {})}
-        command = [sys.executable, "-m", "pytest", "-q", "-x", f"--timeout={_A_TEST}", "-o", f"cache_dir={cache}"]
-        run = subprocess.run([*command, *arguments], cwd=self.root, env=environment, capture_output=True, text=True)
+        run = self._pytest(f"--timeout={_A_TEST}", "-o", f"cache_dir={cache}", *arguments, everything=everything)
         self._end_all()
         if run.returncode in {0, 5}:  # all passed; nothing to run
-            return ""
-        failed = cache / "v/cache/lastfailed"
-        names = list(json.loads(failed.read_text())) if failed.exists() else []
-        if not names and "rootdir" in run.stdout + run.stderr or "unrecognized arguments" in run.stderr:
+            return set()
+        told = cache / "v/cache/lastfailed"
+        names = set(json.loads(told.read_text())) if told.exists() else set()
+        if not names and "conftest" in run.stderr:  # it could not be imported
+            return {"tests/conftest.py"}
+        if not names and "not found" not in run.stderr:  # the killer of last time may be gone
             raise RuntimeError(run.stdout[-2000:] + run.stderr[-2000:])
-        return names[-1] if names else "tests/conftest.py"
+        return names
+
+    def selected(self) -> set[str]:
+        """Return the names of all tests of the quick selection."""
+        return set(self._pytest("--collect-only", "tests").stdout.splitlines())
+
+    def _pytest(self, *arguments: str, everything: bool = False) -> subprocess.CompletedProcess[str]:
+        environment = {**self._environment, **({"DISTDL_TESTS": "all"} if everything else {})}
+        command = [sys.executable, "-m", "pytest", "-q", *arguments]
+        return subprocess.run(command, cwd=self.root, env=environment, capture_output=True, text=True)
 
     def _end_all(self) -> None:
         """End what a mutant has left running."""

@@ -1,4 +1,6 @@
-"""Draw the Python mutants of ``python.toml`` with the operators of cosmic-ray (``pip install cosmic-ray``), which no test needs.
+"""Draw the mutants of ``python.toml`` with the operators of cosmic-ray (``pip install cosmic-ray``).
+
+The tests need no cosmic-ray.
 
 ``python -m tests.mutants.draw >tests/mutants/python.toml`` gives the same list for the same code. Left out is what no
 test can or need tell: annotations, docstrings, types, what is logged, numbers that only say how long or how much.
@@ -98,7 +100,7 @@ def snippets(source: str, mutated: str) -> tuple[str, str]:
 def drawn(area: str) -> Iterator[str]:
     """Yield the drawn mutants of an area, as they stand in the list."""
     number, pattern = AREAS[area]
-    chance = random.Random(f"{SEED} {area}")  # noqa: S311
+    chance = random.Random(f"{SEED} {area}")
     files = sorted((ROOT / "distdl_jupyter").glob(pattern))
     choices = [(path, *mutant) for path in files for mutant in mutants(path)]
     weights = [weight(choice[2]) / sum(other[1:3] == choice[1:3] for other in choices) for choice in choices]
