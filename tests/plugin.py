@@ -170,6 +170,7 @@ def install(tmp_path, monkeypatch, code, points):
     (info / "entry_points.txt").write_text("\n".join(lines))
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")])))
+    monkeypatch.setenv("DISTDL_WARM", "off")  # the worker's template looks for modules elsewhere
     registry._every.cache_clear()
 
 
