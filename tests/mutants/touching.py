@@ -1,4 +1,4 @@
-"""Which tests touch a file, the nearest first: of its own name, of its own folder, of the folders in the table."""
+"""Which tests touch a file, the nearest first: those of its own folder, then of the folders in the table."""
 
 from __future__ import annotations
 
@@ -17,26 +17,35 @@ FURTHER = {
     "distdl_jupyter/clusters/ssh": "multihost storage security server form cli faults",
     "distdl_jupyter/clusters/slurm": "storage multihost server form faults security",
     "distdl_jupyter/clusters/azureml": "azure server form cli storage faults browser",
-    "distdl_jupyter/clusters": "client backends supervisor environment ranks faults warm preflight server security",
-    "labextension/src": "panels browser",
+    "distdl_jupyter/clusters": "client backends supervisor environment ranks faults warm preflight server security clusters/ssh"
+    " clusters/slurm clusters/azureml multihost",
+    "labextension/src": "panels server/test_live_client.py browser",
 }
 
 
 def stages(root: Path, file: str, *, near: bool = False) -> list[list[str]]:
-    """Return the files of tests for a file as lists to be run one after the other, the shortest files first."""
+    """Return the files of tests for a file as lists to be run one after the other."""
     top = next(folder for folder in FURTHER if file.startswith(f"{folder}/"))
-    own = Path(top).relative_to("distdl_jupyter") if top.startswith("distdl_jupyter") else "labextension"
-    stem = Path(file).stem
-    tests = _tests(root, root / "tests" / own)
-    named = [test for test in tests if Path(test).stem.startswith(f"test_{stem}")]
-    found = [named, [test for test in tests if test not in named]]
-    if not near:
-        found += [_tests(root, root / "tests" / name) for name in FURTHER[top].split()]
-    return [tests for tests in found if tests]
+    own = Path(top).relative_to("distdl_jupyter") if top.startswith("distdl_jupyter") else Path("labextension")
+    words = Path(file).relative_to(top).with_suffix("").parts
+    folders = [str(own), *([] if near else FURTHER[top].split())]
+    found = [_tests(root / "tests" / folder, words) for folder in folders]
+    named, others = found[0]
+    return [
+        [str(test.relative_to(root)) for test in tests]
+        for tests in (named, others, *(a + b for a, b in found[1:]))
+        if tests
+    ]
 
 
-def _tests(root: Path, folder: Path) -> list[str]:
+def _tests(folder: Path, words: tuple[str, ...]) -> tuple[list[Path], list[Path]]:
+    """Return the files of tests in a folder that have the name of what is tested, and the others; short ones first."""
+    pattern = "test_*.py" if folder.name == "clusters" else "**/test_*.py"
+    tests = [folder] if folder.is_file() else sorted(folder.glob(pattern))
     seconds = recorded()
-    pattern = "test_*.py" if folder == root / "tests/clusters" else "**/test_*.py"
-    names = sorted(str(path.relative_to(root)) for path in folder.glob(pattern))
-    return sorted(names, key=lambda name: seconds.get(scope(name), 0.0))
+    tests.sort(key=lambda test: seconds.get(scope(str(test)[str(test).rindex("tests/") :]), 0.0))
+    names = {test: test.stem.removeprefix("test_") for test in tests}
+    named = [
+        test for test in tests if any(word.startswith(names[test]) or names[test].startswith(word) for word in words)
+    ]
+    return named, [test for test in tests if test not in named]
