@@ -50,23 +50,33 @@ def waiting(selection: str) -> list[str]:
 
 
 def run(copy: Copy, mutant: record.Mutant, selection: str) -> None:
-    """Run the tests that touch a mutant until one fails, the one that failed last time first, and keep which it was."""
+    """Run the tests that touch a mutant until one fails, and keep which one it was."""
     begun = time.monotonic()
-    last = record.killers(selection).get(mutant.name, "")
-    lists = [[last]] if "::" in last else []
-    with mutant.inside(copy.root):
-        built = not mutant.file.endswith(".ts") or copy.build()
-        lists += stages(copy.root, mutant.file, near=selection == "near")
-        found = (copy.killer(tests, everything=selection == "all") for tests in lists)
-        killer = next(filter(None, found), "") if built else "npm run build"
+    while (killer := find(copy, mutant, selection)) and not copy.trusts(killer):
+        print(f"{killer} fails without a mutant, too", flush=True)
     seconds = round(time.monotonic() - begun)
     print(f"{mutant.name} {seconds:4} s  {killer or 'survived'}", flush=True)
     record.keep(mutant.name, "quick" if killer and selection == "near" else selection, killer, seconds, copy.commit)
 
 
+def find(copy: Copy, mutant: record.Mutant, selection: str) -> str:
+    """Return the first test that fails with a mutant, "" when none does; the one of last time is tried first."""
+    last = record.killers(selection).get(mutant.name, "")
+    lists = [*([[last]] if last else []), *stages(copy.root, mutant.file, near=selection == "near")]
+    paged = mutant.file.endswith(".ts")
+    try:
+        with mutant.inside(copy.root):
+            if paged and not copy.build():
+                raise record.NotFound(f"{mutant.name}: the front end cannot be built with it")
+            return next(filter(None, (copy.killer(tests, everything=selection == "all") for tests in lists)), "")
+    finally:
+        if paged:
+            copy.take_built()
+
+
 def check(copy: Copy) -> None:
     """Forget what tests said that fail without a mutant, too, or that the quick selection has no more."""
-    found = {name: killer for name, killer in record.killers("quick").items() if "::" in killer}
+    found = {name: killer for name, killer in record.killers("quick").items() if killer}
     there = set(found.values()) & copy.selected()
     sound = there - copy.failed(sorted(there))
     void = sorted(name for name, killer in found.items() if killer not in sound)

@@ -29,11 +29,13 @@ class Copy:
         self.root = Path(self._home.name, "copy")
         self.commit = _output("git", "rev-parse", "--short", "HEAD")
         _output("git", "clone", "--quiet", "--shared", ".", str(self.root))
-        for name in _BUILT:
-            shutil.copytree(ROOT / name, self.root / name)
+        self.take_built()
         for name in _MODULES:
             if (ROOT / name).exists():
                 (self.root / name).symlink_to(ROOT / name)
+        #: Tests that fail without a mutant, which tell nothing, and some that do not.
+        self._broken: set[str] = set()
+        self._sound: set[str] = set()
         self._environment = {**os.environ, "PYTHONPATH": str(self.root), _MARK: self._home.name}
         code = "import distdl_jupyter; print(distdl_jupyter.__file__)"
         found = subprocess.check_output([sys.executable, "-P", "-c", code], env=self._environment, cwd="/", text=True)
@@ -48,18 +50,29 @@ class Copy:
         self._home.cleanup()
 
     def build(self) -> bool:
-        """Build the front end; say whether that went well."""
+        """Build the front end; say whether that went well. ``take_built`` takes back the one of the repository."""
         command = ["npm", "--prefix", "labextension", "run", "--silent", "build"]
         return subprocess.run(command, cwd=self.root, env=self._environment, capture_output=True).returncode == 0
 
+    def take_built(self) -> None:
+        for name in _BUILT:
+            shutil.rmtree(self.root / name, ignore_errors=True)
+            shutil.copytree(ROOT / name, self.root / name)
+
     def killer(self, tests: list[str], *, everything: bool) -> str:
         """Run tests until one fails; return its name, or "" when none fails. It must fail twice to count."""
-        passed: list[str] = []
-        while failed := next(iter(self.failed(["-x", *tests, *passed], everything=everything)), ""):
+        passed = set(self._broken)
+        while failed := next(iter(self.failed(["-x", *tests, *_without(passed)], everything=everything)), ""):
             if "::" not in failed or self.failed([failed], everything=everything):
                 return failed
-            passed.append(f"--deselect={failed}")
+            passed.add(failed)
         return ""
+
+    def trusts(self, test: str) -> bool:
+        """Say whether a test passes without a mutant; one that does not is left out from now on."""
+        if test not in self._sound:
+            (self._broken if self.failed([test], everything=True) else self._sound).add(test)
+        return test in self._sound
 
     def failed(self, arguments: list[str], *, everything: bool = False) -> set[str]:
         """Run pytest; return the names of the tests, or of their files, that failed."""
@@ -94,6 +107,10 @@ class Copy:
                     process.send_signal(signal.SIGKILL)
             except psutil.Error:
                 continue
+
+
+def _without(tests: set[str]) -> list[str]:
+    return [f"--deselect={test}" for test in tests]
 
 
 def _output(*command: str) -> str:
