@@ -3,7 +3,7 @@
 near: only the tests of the mutated folder, to find early which mutants survive these;
 quick: the tests that ``make test`` would run, of those that touch the file, until one fails;
 all: those that the quick selection did not kill, with every test that touches the file;
-check: whether the killers pass without a mutant and are still in the quick selection; what they said is void else;
+check: whether the killers are still in the quick selection; their mutants are to be run again else;
 table: what is known so far, for tests/MUTANTS.md. Without names those run that have no result yet.
 """
 
@@ -75,16 +75,11 @@ def find(copy: Copy, mutant: record.Mutant, selection: str) -> str:
 
 
 def check(copy: Copy) -> None:
-    """Forget what tests said that fail without a mutant, too, or that the quick selection has no more."""
-    found = {name: killer for name, killer in record.killers("quick").items() if killer}
-    there = set(found.values()) & copy.selected()
-    sound = there - copy.failed(sorted(there))
-    void = sorted(name for name, killer in found.items() if killer not in sound)
-    for name in void:
-        print(
-            f"{name}: {found[name]} {'fails without it' if found[name] in there else 'is not in the quick selection'}"
-        )
-    record.forget(void)
+    """Forget what tests said that the quick selection has no more."""
+    selected = copy.selected()
+    gone = {name: killer for name, killer in record.killers("quick").items() if killer and killer not in selected}
+    print("\n".join(f"{name}: {killer} is not in the quick selection" for name, killer in gone.items()))
+    record.forget(gone)
 
 
 def table() -> list[str]:

@@ -91,8 +91,9 @@ class Copy:
         return names
 
     def selected(self) -> set[str]:
-        """Return the names of all tests of the quick selection."""
-        return set(self._pytest("--collect-only", "tests").stdout.splitlines())
+        """Return the names of all tests of the quick selection, and of their files."""
+        names = self._pytest("--collect-only", "tests").stdout.splitlines()
+        return {*names, *(name.partition("::")[0] for name in names)}
 
     def _pytest(self, *arguments: str, everything: bool = False) -> subprocess.CompletedProcess[str]:
         environment = {**self._environment, **({"DISTDL_TESTS": "all"} if everything else {})}
