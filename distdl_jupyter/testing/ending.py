@@ -40,7 +40,7 @@ os._exit(0)
 """
 _COUNTS = """
 import os, sys, time
-for number in range(150):
+for number in range(80):
     print("line", number)
     print("error", number, file=sys.stderr)
     time.sleep(0.05)
@@ -133,7 +133,7 @@ class EndingContract(Subject):
             for rank, name, lines in before:
                 word = "line" if name == "out" else "error"
                 said = [line for line in lines + heard.said(rank, name) if line.startswith(word)]
-                assert said == [f"{word} {number}" for number in range(150)], f"rank {rank}, {name}"
+                assert said == [f"{word} {number}" for number in range(80)], f"rank {rank}, {name}"
         finally:
             heard.close()
 

@@ -120,6 +120,28 @@ def test_a_folder_that_nobody_holds_any_more_is_removed(tmp_path, monkeypatch):
     os.close(locks[2])
 
 
+def test_a_node_is_started_at_its_own_address_and_ports_and_ended_with_the_rank(tmp_path, monkeypatch):
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho $$ \"$@\"; echo 'Ray runtime started.'; exec sleep 600\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(raynode, "_ROOT", tmp_path)
+    monkeypatch.setattr(raynode.sys, "executable", str(python))
+    monkeypatch.setenv("DISTDL_JOB_ID", "20260101-000000-aaaaa")
+    with raynode.RayNode("127.0.0.7", 3, (11, 12, 13, 14)) as node:
+        node.start("--head")
+        (log,) = node.folder.glob("start-*.log")
+        pid, *words = log.read_text().splitlines()[0].split()
+        assert psutil.pid_exists(int(pid))
+        assert log.stat().st_mode & 0o077 == 0
+    assert words[words.index("start") :] == [
+        "start", "--head", "--node-ip-address=127.0.0.7", "--num-cpus=3", "--dashboard-agent-listen-port=11",
+        "--dashboard-agent-grpc-port=12", "--runtime-env-agent-port=13", "--metrics-export-port=14",
+        "--disable-usage-stats", "--block",
+    ]  # fmt: skip
+    assert not psutil.pid_exists(int(pid))
+    assert not node.folder.exists()
+
+
 def test_somebody_elses_folder_is_not_used(tmp_path):
     folder = tmp_path / "distdl-ray-x"
     folder.mkdir()

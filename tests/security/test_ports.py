@@ -54,8 +54,9 @@ def _meet(backend, go):
 #: Open MPI's own programs wait for their daemons on every interface, also where there are none (SECURITY.md).
 LAUNCHERS = ("mpirun", "prterun", "orterun")
 BACKENDS = [
-    ("torch", 2), ("horovod-gloo", 2), ("ray", 1),
-    *(pytest.param(*one, marks=pytest.mark.full) for one in (("plain", 1), ("horovod-mpi", 2), ("tensorflow", 2))),
+    ("torch", 2), ("horovod-gloo", 2),
+    *(pytest.param(*one, marks=pytest.mark.full)
+      for one in (("plain", 1), ("horovod-mpi", 2), ("tensorflow", 2), ("ray", 1))),
 ]  # fmt: skip
 
 

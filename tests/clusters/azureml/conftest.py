@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from distdl_jupyter.clusters.azureml import managed
+from distdl_jupyter.clusters.azureml import managed, watch
 from tests.azurite.fixtures import azurite, blob_proxy  # noqa: F401
 from tests.standin.computes import Compute, Computes
 from tests.standin.ml import COMPUTE, GROUP, WORKSPACE, MachineLearning
@@ -23,8 +23,10 @@ _BODY = {
 
 
 @pytest.fixture
-def ml(signed_in, azurite, tmp_path):  # noqa: F811
-    """A workspace whose jobs run here."""
+def ml(signed_in, azurite, tmp_path, monkeypatch):  # noqa: F811
+    """A workspace whose jobs run here; who watches them in this process asks often."""
+    monkeypatch.setattr(watch, "_SOON", 0.2)
+    monkeypatch.setattr(watch, "_SHORT", 1.0)
     signed_in.blob_at(azurite.template)
     managed.forget()
     Prices(signed_in.server)

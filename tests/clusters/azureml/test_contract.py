@@ -16,6 +16,7 @@ class TestTwoNodes(ClusterContract):
     @pytest.fixture(autouse=True)
     def _workspace(self, ml):
         type(self).options = ml.options
+        ml.grace = 4.0
         self.ml = ml
 
     def test_a_module_that_a_far_node_lacks_is_an_error_that_says_how_to_install_it(self):

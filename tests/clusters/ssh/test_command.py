@@ -137,7 +137,8 @@ class TestForReal:
         (tmp_path / "c").write_text("Port 23\n" + lab.ssh_config.read_text())
         assert self.trouble(lab, ssh_config=str(tmp_path / "c")).says == "Nothing answers on its port 23."
 
-    def test_a_host_that_is_cut_off(self, lab):
+    def test_a_host_that_is_cut_off(self, lab, monkeypatch):
+        monkeypatch.setitem(command._SETTINGS, "ConnectTimeout", "2")
         lab.cut("node-a")
         assert self.trouble(lab).kind in ("timeout", "route")
 

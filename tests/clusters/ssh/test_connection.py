@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from distdl_jupyter.clusters.ssh import connection, hosts
+from distdl_jupyter.clusters.ssh import connection, hosts, wire
 from distdl_jupyter.clusters.ssh.failures import HostFailed, Unreachable
 from distdl_jupyter.clusters.ssh.options import SshOptions
 from tests.conftest import wait_for
@@ -71,12 +71,18 @@ def test_the_package_is_unpacked_once(reach, tmp_path):
     assert (lib / "distdl_jupyter" / "__init__.py").stat().st_ctime_ns == before
 
 
-def test_who_reads_slowly_loses_nothing_and_keeps_nothing_waiting(reach):
+@pytest.fixture
+def short_silence(monkeypatch):
+    """A host is lost after few seconds of silence, of which a test waits for all."""
+    monkeypatch.setattr(wire, "SILENCE_SECONDS", 4.0)
+
+
+def test_who_reads_slowly_loses_nothing_and_keeps_nothing_waiting(reach, short_silence):
     link, size = reach(), 64 * 1024 * 1024
     end = start(link, f"import os\nos.write(1, b'begins')\nfor _ in range({size} // 65536): os.write(1, bytes(65536))")
     wait_for(lambda: end.pending > 8 * 1024 * 1024, 60, "that much waits")
     began = time.monotonic()
-    while time.monotonic() - began < 12:  # longer than the silence after which a host is lost
+    while time.monotonic() - began < 1.5 * wire.SILENCE_SECONDS:
         assert end.pending < 24 * 1024 * 1024
         time.sleep(0.2)
     assert link.lost == ""
@@ -96,7 +102,7 @@ def test_an_answer_comes_through_what_nobody_reads(reach):
     os.close(end.reader)
 
 
-def test_a_host_that_is_cut_off_is_lost_and_said_so(lab, reach):
+def test_a_host_that_is_cut_off_is_lost_and_said_so(lab, reach, short_silence):
     link, news = reach(), queue.SimpleQueue()
     link.news = news.put
     end = start(link, "import time\ntime.sleep(600)")

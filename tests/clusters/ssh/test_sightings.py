@@ -1,11 +1,12 @@
 """Real hosts as a list sees them."""
 
 import sys
+import threading
 import time
 
 import pytest
 
-from distdl_jupyter.clusters.ssh import checkup, sightings
+from distdl_jupyter.clusters.ssh import checkup, command, sightings
 from distdl_jupyter.clusters.ssh.failures import HostFailed, Unreachable
 from distdl_jupyter.clusters.ssh.options import SshOptions
 from distdl_jupyter.core import words
@@ -18,6 +19,20 @@ from tests.hosts import needs_hosts
 def seen():
     yield
     sightings.leave()
+
+
+@pytest.fixture
+def hosts_of(hosts_of):
+    yield hosts_of
+    sightings.leave()  # while the hosts answer
+
+
+@pytest.fixture
+def soon(monkeypatch):
+    """Who is silent is told after few seconds, of which a test waits for all."""
+    monkeypatch.setattr(sightings, "ASK_SECONDS", 0.5)
+    monkeypatch.setattr(sightings, "ANSWER_SECONDS", 4.0)
+    monkeypatch.setitem(command._SETTINGS, "ConnectTimeout", "3")
 
 
 def states(options, patience=0.0):
@@ -46,7 +61,7 @@ def test_hosts_show_what_they_have(three_hosts):
 
 
 @needs_hosts
-def test_a_host_that_is_cut_off_turns_red_with_its_reason_and_back_while_the_others_stay(three_hosts):
+def test_a_host_that_is_cut_off_turns_red_with_its_reason_and_back_while_the_others_stay(three_hosts, soon):
     options = options_of(three_hosts)
     wait_for(lambda: all_up(options), what="three hosts")
     three_hosts.cut("node-c")
@@ -63,25 +78,38 @@ def test_a_host_that_is_cut_off_turns_red_with_its_reason_and_back_while_the_oth
 
 
 @needs_hosts
-def test_a_host_that_never_answered_delays_nobody(hosts_of):
+def test_a_host_that_never_answered_delays_nobody(hosts_of, soon):
     lab = hosts_of(2)
     lab.cut("node-a")
     options = options_of(lab)
-    wait_for(lambda: states(options)["node-b"] == "up", what="the other host")
     begin = time.monotonic()
     silent, _ = sightings.nodes(options, 0.0)
     assert time.monotonic() - begin < 1
     assert (silent.state, silent.detail) == ("unknown", "has not answered yet")
+    wait_for(lambda: states(options)["node-b"] == "up", what="the other host")
     wait_for(lambda: states(options)["node-a"] == "down", what="a red host")
     assert sightings.nodes(options)[0].detail.startswith("no answer since ")
 
 
-@needs_hosts
-def test_the_first_look_waits_for_all_at_once(hosts_of):
-    """ssh gives up on the first host after 10 s, so the other must have been asked meanwhile."""
-    lab = hosts_of(2)
-    lab.cut("node-a")
-    assert states(options_of(lab), patience=9.0) == {"node-a": "unknown", "node-b": "up"}
+class Answers:
+    """A connection to a host that answers."""
+
+    def ask(self, _type, **_):
+        return {}
+
+    def close(self):
+        pass
+
+
+def test_the_first_look_waits_for_all_at_once(monkeypatch):
+    both = threading.Barrier(2)
+
+    def opened(*_):
+        both.wait(30)
+        return Answers()
+
+    monkeypatch.setattr(sightings, "_opened", opened)
+    assert states(SshOptions(hosts="a,b"), patience=30.0) == {"a": "up", "b": "up"}
 
 
 @needs_hosts
