@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from hypothesis import given, reject, settings
+from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from distdl_jupyter.capture.free_names import imported, parse, uses
@@ -162,7 +162,6 @@ def outcome(code, names):
     return printed
 
 
-@settings(max_examples=300, deadline=None)
 @given(BLOCKS)
 def test_a_cell_runs_alike_with_only_the_names_it_takes(code):
     notebook = {"a": 11, "b": 22, "c": 33, "d": 44}

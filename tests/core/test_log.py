@@ -2,7 +2,7 @@
 
 import re
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distdl_jupyter.core.log import LogBook, fold
@@ -51,7 +51,6 @@ def shown(book):
 
 
 @given(EVENTS)
-@settings(max_examples=200, deadline=None)
 def test_every_line_is_in_exactly_one_row(events):
     book = fold(events, 3)
     assert sum(max(1, row.ranks) for row in book.rows) == book.total
@@ -70,7 +69,6 @@ def test_every_line_is_in_exactly_one_row(events):
 
 
 @given(EVENTS, st.lists(st.integers(0, 40), max_size=5), st.integers(1, 10))
-@settings(max_examples=200, deadline=None)
 def test_a_view_that_appends_and_replaces_ends_up_equal(events, looks, tail):
     book, mirror = LogBook(3, tail=tail), Mirror()
     for number, event in enumerate(events):
@@ -85,7 +83,6 @@ def test_a_view_that_appends_and_replaces_ends_up_equal(events, looks, tail):
 
 
 @given(EVENTS, st.lists(st.integers(0, 40), max_size=5), st.integers(1, 10), st.integers(1, 4))
-@settings(max_examples=200, deadline=None)
 def test_a_view_that_takes_a_few_rows_at_a_time_ends_up_equal(events, looks, tail, most):
     book, mirror = LogBook(3, tail=tail), Mirror()
     for number, event in enumerate(events):
@@ -104,7 +101,6 @@ def test_a_view_that_takes_a_few_rows_at_a_time_ends_up_equal(events, looks, tai
 
 
 @given(EVENTS, st.integers(1, 30), st.integers(0, 60), st.integers(0, 60))
-@settings(max_examples=100, deadline=None)
 def test_rows_can_be_asked_for_by_number(events, tail, first, before):
     book = LogBook(3, tail=tail)
     for event in events:
@@ -113,7 +109,6 @@ def test_rows_can_be_asked_for_by_number(events, tail, first, before):
 
 
 @given(EVENTS, st.integers(0, 40))
-@settings(max_examples=100, deadline=None)
 def test_batches_of_lines_and_single_lines_fold_alike(events, cut):
     single = [
         {**event, "text": line}

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distdl_jupyter.core import events, logcount, logwindow
@@ -51,7 +51,6 @@ def view_of(story):
 
 
 @given(STORIES)
-@settings(max_examples=200, deadline=None)
 def test_counting_lines_is_as_good_as_folding_them(story):
     counted, folded = JobView.of(JOB), JobView.of(JOB)
     logcount.count(b"".join(map(events.encode, story)), counted)
@@ -83,7 +82,6 @@ def printed(rows):
 
 
 @given(STORIES, st.lists(st.integers(1, 60), max_size=4), st.integers(1, 7), st.integers(1, 9))
-@settings(max_examples=150, deadline=None)
 def test_a_log_is_whole_and_each_line_once_however_it_is_read(tmp_path_factory, story, cuts, kept, most):
     """With steps, skips and pieces of a few hundred bytes all of it happens in logs of a few lines."""
     path = tmp_path_factory.mktemp("log") / "events.jsonl"

@@ -3,7 +3,7 @@
 import math
 import random
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distdl_jupyter.core import buckets
@@ -61,7 +61,6 @@ def check_extrema(book, points):
 
 
 @given(POINTS, st.integers(4, 40))
-@settings(max_examples=300, deadline=None)
 def test_extrema_are_exact_and_order_makes_no_difference(points, limit):
     unique = list({(rank, step): (rank, step, value) for rank, step, value in points}.values())
     shuffled = random.Random(len(points)).sample(unique, len(unique))
@@ -202,7 +201,6 @@ def test_an_unknown_metric_reads_as_empty():
 
 
 @given(POINTS, st.integers(0, 60))
-@settings(max_examples=100, deadline=None)
 def test_reading_in_between_changes_nothing(points, cut):
     whole, parts = book_of(points), SeriesBook()
     for number, (rank, step, value) in enumerate(points):

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distdl_jupyter.core import words
@@ -64,14 +64,12 @@ def is_tie(value):
     return any((value * 10**places) % 1 == 0.5 for places in range(9))
 
 
-@settings(max_examples=400, deadline=None)
 @given(st.floats(allow_nan=False, allow_infinity=False, width=32))
 def test_a_number_is_written_as_python_writes_it(node, value):
     if not is_tie(abs(value)):
         assert node("words.number(given)", value) == words.number(value)
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.sets(st.integers(0, 40), min_size=1).map(sorted))
 def test_spans_of_ranks_are_written_as_python_writes_them(node, ranks):
     assert node("words.rankSpans(given)", ranks) == words.rank_spans(ranks)
@@ -80,13 +78,11 @@ def test_spans_of_ranks_are_written_as_python_writes_them(node, ranks):
 PARTS = ["MY", "token", "Key", "KEY", "Tokenizers", "TOKEN", "sas", "Connection", "String", "_", "-", "db", "PassWord"]
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.lists(st.sampled_from(PARTS), max_size=4).map("".join))
 def test_a_name_looks_secret_before_it_is_sent_as_it_does_afterwards(node, name):
     assert node("looksSecret(given)", name) == looks_secret(name)
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.floats(0, 1e7), st.integers(0, 10**12))
 def test_times_and_counts_are_written_as_python_writes_them(node, seconds, whole):
     if not is_tie(seconds):
@@ -99,7 +95,6 @@ def test_times_and_counts_are_written_as_python_writes_them(node, seconds, whole
     assert node("words.lineCount(given)", whole) == words.plural(whole, "line")
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2000), st.integers(1, 2000), st.lists(st.integers(0, 99), min_size=1, max_size=9))
 def test_shares_sums_and_ranks_are_written_as_python_writes_them(node, done, total, ranks):
     if not is_tie(100 * done / total):
@@ -123,7 +118,6 @@ def test_other_words_are_the_same(node):
 LINE = st.tuples(st.integers(0, 2), st.sampled_from(["out", "err"]), st.sampled_from(["a", "b", "loss 1", "ÄB"]))
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(LINE, max_size=6), min_size=1, max_size=6))
 def test_a_page_that_takes_the_changes_shows_what_the_book_holds(node, batches):
     book, messages, mark = LogBook(3, tail=8), [], 0
@@ -148,7 +142,6 @@ def test_a_page_that_takes_the_changes_shows_what_the_book_holds(node, batches):
     assert shown[4] == book.total
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.text(max_size=30), st.text(min_size=1, max_size=3))
 def test_found_places_hold_the_query(node, text, query):
     for begin, end in node("log.places(given[0], given[1])", [text, query]):
@@ -160,7 +153,6 @@ def test_found_places_hold_the_query(node, text, query):
 ROWS = st.lists(st.sampled_from(["loss 1", "LOSS 2", "accuracy", "", "a loss, a loss"]), max_size=60)
 
 
-@settings(max_examples=60, deadline=None)
 @given(ROWS, st.lists(st.integers(0, 60), max_size=6), st.integers(0, 30), st.sampled_from(["loss", "a", "zzz"]))
 def test_a_search_in_slices_finds_what_a_search_of_all_finds(node, texts, looks, dropped, query):
     """Rows come while it searches, from the newest to the oldest, and old ones are dropped."""
@@ -181,7 +173,6 @@ def test_a_search_in_slices_finds_what_a_search_of_all_finds(node, texts, looks,
     assert found == [expected, list(range(len(expected))), -1]
 
 
-@settings(max_examples=60, deadline=None)
 @given(ROWS, st.integers(1, 20), st.integers(1, 9), st.integers(0, 20))
 def test_older_rows_come_in_front_of_those_that_are_there(node, texts, newest, chunk, kept_from):
     """The newest rows first, the rest in pieces, the oldest not kept any more; one changes before it is fetched."""

@@ -6,12 +6,13 @@ import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from distdl_jupyter.core.spec import Source
 from distdl_jupyter.panels import snapshot
 from tests.panels.stories import BEGUN, STORIES, completed, event, failed, fold, line, running, spec_of, training
+from tests.selection import few_or_all
 
 TAGS = {
     "div", "span", "table", "thead", "tbody", "tr", "th", "td", "img", "details", "summary", "svg", "circle", "path",
@@ -207,7 +208,6 @@ def hostile_end(text, state):
 )
 @example(HOSTILE, "failed")
 @example(HOSTILE, "completed")
-@settings(max_examples=60, deadline=None)
 def test_hostile_text_stays_text(text, state):
     spec = spec_of(name=text or "x", compute_target=text, distributed_backend=text, source=Source(notebook=text))
     view, book, log = fold(spec, [*hostile_events(text), *hostile_end(text, state)])
@@ -224,15 +224,19 @@ def test_the_hostile_text_can_be_read():
     assert said.count("<script>alert(1)</script>") > 6
 
 
-@given(st.sampled_from(['"', "&", "𝕏", "<", "あ", "\t", "\x1b[1m;", "x"]), st.sampled_from(["failed", "completed"]))  # noqa: RUF001
-@settings(max_examples=16, deadline=None)
+#: Letters that take much room in a page, in bytes, escaped or coloured.
+LETTERS = ['"', "𝕏", "\x1b[1m;", *(pytest.param(one, marks=pytest.mark.full) for one in ("&", "<", "あ", "\t", "x"))]  # noqa: RUF001
+
+
+@pytest.mark.parametrize("state", ["failed", pytest.param("completed", marks=pytest.mark.full)])
+@pytest.mark.parametrize("letter", LETTERS)
 def test_a_page_is_always_small(letter, state):
     long = letter * 5_000
     spec = spec_of(name=letter * 120, compute_target=long, node_count=40, process_count_per_node=8)
     many = (
         event(5, "metric", rank=rank, step=step, values={f"{long}{name}": step * 1.7 for name in range(30)})
         for rank in range(4)
-        for step in range(100)
+        for step in range(few_or_all(30, 100))
     )
     view, book, log = fold(spec, [*many, *hostile_events(long), *hostile_end(long, state)])
     page = snapshot.html(view, book, log, spec, long)

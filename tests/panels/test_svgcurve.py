@@ -4,7 +4,7 @@ import math
 import re
 import xml.etree.ElementTree as ET
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distdl_jupyter.core.series import SeriesBook
@@ -35,7 +35,6 @@ def lines(picture):
     st.text(max_size=40),
     st.integers(4, 60),
 )
-@settings(max_examples=100, deadline=None)
 def test_any_curve_is_a_picture(points, name, most):
     picture = svg(band_of(points), name, points=most)
     root = ET.fromstring(picture)

@@ -15,6 +15,7 @@ from distdl_jupyter.server import openapi
 from distdl_jupyter.server.late import BASE
 from distdl_jupyter.server.routes import ROUTES
 from tests.panels import recorded
+from tests.selection import few_or_all
 from tests.server.running import TOKEN, serve
 from tests.standin.fixtures import cloud_file
 
@@ -100,8 +101,7 @@ def ids(stories, distdl_home):
 @pytest.mark.fault("handlers", "whatever the schema allows or not is answered as it says, never with a 500")
 @SCHEMA.parametrize()
 @settings(
-    max_examples=12,
-    deadline=None,
+    max_examples=few_or_all(6, 12),
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),
     derandomize=True,

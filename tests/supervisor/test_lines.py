@@ -3,16 +3,13 @@
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distdl_jupyter.core.events import MAX_LOG_TEXT
 from distdl_jupyter.supervisor.items import Report, Text
 from distdl_jupyter.supervisor.lines import MAX_LINE, MAX_REPORT, LineSplitter
 from distdl_jupyter.worker import protocol
-
-settings.register_profile("patient", deadline=None)
-settings.load_profile("patient")
 
 NONCE = "5ec2e7"
 
@@ -174,7 +171,6 @@ SCRAPS = st.one_of(
 )
 
 
-@settings(max_examples=400)
 @given(st.lists(SCRAPS, max_size=30), st.lists(st.integers(0, 100_000), max_size=8), st.booleans())
 def test_whatever_a_stream_holds_it_says_the_same_as_line_by_line(scraps, cuts, in_order):
     data = b"".join(scraps)
@@ -185,7 +181,6 @@ def test_whatever_a_stream_holds_it_says_the_same_as_line_by_line(scraps, cuts, 
     assert ends == sorted(ends) or not in_order
 
 
-@settings(max_examples=50)
 @given(st.lists(st.integers(0, 150_000), max_size=12), st.integers(0, 5))
 def test_texts_are_cut_between_lines_and_each_tells_where_it_ends(lengths, newlines):
     data = b"".join(b"z" * length + b"\n" for length in lengths) + b"\n" * newlines
