@@ -10,7 +10,7 @@ from tests.clusters.ssh.conftest import lab_of  # noqa: F401
 from tests.compat.test_running import check, folder  # noqa: F401
 from tests.hosts import needs_hosts
 
-pytestmark = [needs_hosts, pytest.mark.timeout(200)]
+pytestmark = [needs_hosts, pytest.mark.timeout(200), pytest.mark.full]
 DISK = "/opt/distdl-test-disk"
 
 

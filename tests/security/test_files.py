@@ -64,7 +64,8 @@ except JobFailed as error:
 
 
 @pytest.mark.parametrize(
-    ("backend", "count", "fails"), [("plain", 1, ""), ("plain", 1, "fails"), ("horovod-mpi", 2, "")]
+    ("backend", "count", "fails"),
+    [pytest.param("plain", 1, "", marks=pytest.mark.full), ("plain", 1, "fails"), ("horovod-mpi", 2, "")],
 )
 def test_no_file_of_a_job_is_open_to_others_whatever_the_umask(distdl_home, backend, count, fails):
     before = {path.name for path in Path("/tmp").glob("distdl-*")}
