@@ -15,7 +15,7 @@ import subprocess
 import time
 import urllib.request
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -101,6 +101,15 @@ class Lab:
         for left in self._listening():
             left.unlink()
 
+    def end(self) -> None:
+        """Kill the server and its kernels, which would take seconds to end by themselves."""
+        if self._server is not None:
+            kernels = self.process.children()
+            self.kill()
+            for kernel in kernels:
+                with suppress(psutil.NoSuchProcess):
+                    kernel.kill()
+
     def start_again(self) -> None:
         """Start the server if a test has left it dead."""
         if self._server is None:
@@ -183,7 +192,7 @@ def _lab(installed: Installation, home: Path) -> Iterator[Lab]:
         yield lab
     finally:
         lab.forget_jobs()
-        lab.stop()
+        lab.end()
 
 
 @pytest.fixture(scope="session")

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Locator, expect
 
-from tests.browser.conftest import ARTIFACTS, PATIENCE, Book, Lab
+from tests.browser.conftest import Book, Lab
+from tests.browser.pages import Sidebar
 from tests.conftest import wait_for
-from tests.installation import Installation
 from tests.standin.login import TENANT, USER
 
-expect.set_options(timeout=PATIENCE * 1000)
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 
 PANEL = "from distdl_jupyter import azure_sign_in\nazure_sign_in()"
@@ -24,39 +22,22 @@ WHO = "from distdl_jupyter.azure import identity\nprint('here', identity.account
 
 
 @pytest.fixture
-def cloudy_lab(installed: Installation, tmp_path: Path, azure: Any) -> Iterator[Lab]:
+def lab(own_lab: Lab, azure: Any) -> Iterator[Lab]:
     """A JupyterLab whose user's settings name the stand-in as their cloud."""
-    lab = Lab(installed, tmp_path)
-    lab.settings("@jupyterlab/apputils-extension:notification", {"fetchNews": "false", "checkForUpdates": False})
-    lab.settings("@jupyterlab/docmanager-extension:plugin", {"autosave": False})
-    (lab.home / "config").mkdir()
-    (lab.home / "config" / "distdl_azure.json").write_text(json.dumps({"cloud": str(azure.cloud)}))
+    (own_lab.home / "config").mkdir()
+    (own_lab.home / "config" / "distdl_azure.json").write_text(json.dumps({"cloud": str(azure.cloud)}))
     listed = [{"subscriptionId": f"s-{n}", "displayName": name, "tenantId": TENANT, "state": "Enabled"}
               for n, name in enumerate(("Lab", "Teaching"))]  # fmt: skip
     azure.server.route("GET", "/subscriptions", lambda _: {"value": listed})
-    try:
-        lab.start()
-        yield lab
-    finally:
-        installed.run("distdl", "azure", "sign-out", **{name: lab._environment()[name] for name in (
-            "HOME", "JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR")})  # fmt: skip
-        lab.stop()
+    own_lab.start()
+    yield own_lab
+    own_lab.run("azure", "sign-out")
 
 
-def opened(lab: Lab, chromium: Browser, *, dark: bool, name: str) -> Book:
-    lab.set_theme("JupyterLab Dark" if dark else "JupyterLab Light")
-    context = chromium.new_context(viewport={"width": 1440, "height": 980}, device_scale_factor=1.5)
-    context.grant_permissions(["clipboard-read", "clipboard-write"])
-    context.set_default_timeout(PATIENCE * 1000)
-    book = Book(context.new_page(), lab)
-    lab.write(name, [PANEL, WHO])
-    book.open_desk(name)
-    return book
-
-
-def section(page: Page) -> Locator:
-    page.evaluate("() => window.jupyterapp.commands.execute('distdl:azure-sign-in')")
-    return page.locator("#distdl-sidebar .dd-fold-azure")
+def section(book: Book) -> Locator:
+    """Open the section of the sidebar and return it."""
+    book.command("distdl:azure-sign-in")
+    return Sidebar(book.page).root.locator(".dd-fold-azure")
 
 
 def head(of: Locator) -> Locator:
@@ -68,13 +49,8 @@ def choose(of: Locator, way: str) -> None:
     of.get_by_role("button", name="Sign in", exact=True).click()
 
 
-def shut(book: Book) -> None:
-    assert not book.errors
-    book.page.context.close()
-
-
-def test_one_sign_in_in_the_notebook_and_in_the_sidebar(cloudy_lab: Lab, chromium: Browser, azure: Any) -> None:
-    book = opened(cloudy_lab, chromium, dark=False, name="azure.ipynb")
+def test_one_sign_in_in_the_notebook_and_in_the_sidebar(desk: Callable[..., Book], lab: Lab, azure: Any) -> None:
+    book = desk([PANEL, WHO])
     page = book.page
     book.run(0)
     panel = book.cell(0).locator(".dd-azure-panel")
@@ -94,8 +70,8 @@ def test_one_sign_in_in_the_notebook_and_in_the_sidebar(cloudy_lab: Lab, chromiu
     expect(panel).to_contain_text(re.compile(r"1[45]:\d\d left"))
     expect(panel.get_by_role("button", name="Copy code")).to_be_focused()
     page.keyboard.press("Enter")
-    assert page.evaluate("() => navigator.clipboard.readText()") == given.user_code
-    side = section(page)
+    assert book.copied() == given.user_code
+    side = section(book)
     expect(side.locator(".dd-azure-code")).to_have_text(given.user_code)
     book.picture("azure-waiting")
 
@@ -115,29 +91,30 @@ def test_one_sign_in_in_the_notebook_and_in_the_sidebar(cloudy_lab: Lab, chromiu
     expect(head(side)).to_have_text(f"Signed in as {USER}")
     expect(side.locator(".dd-azure-who")).to_have_text(USER)
     side.get_by_label("Subscription").select_option("Teaching")
-    settings = cloudy_lab.home / "config" / "distdl_azure.json"
+    settings = lab.home / "config" / "distdl_azure.json"
     wait_for(lambda: json.loads(settings.read_text())["subscription_id"] == "s-1")
     expect(side.get_by_label("Subscription")).to_have_value("s-1")
     panel.hover()
     expect(head(panel)).to_have_text(f"Signed in as {USER}")
     book.picture("azure-signed-in")
-    nothing_cut_off(page, side)
+    nothing_cut_off(book, side)
 
     # A kernel that starts now is signed in too; no token is on the page or in the notebook.
     book.run(1)
     expect(book.cell(1)).to_contain_text(f"here Account(name='{USER}', kind='device_code'")
     book.save()
-    seen = page.content() + (cloudy_lab.root / "azure.ipynb").read_text() + cloudy_lab.log.read_text()
+    seen = page.content() + (lab.root / book.name).read_text() + lab.log.read_text()
     assert not [secret for secret in azure.login.given if secret in seen]
-    shut(book)
 
-    # Another page, in the dark: still signed in; signing out there forgets it everywhere.
-    book = opened(cloudy_lab, chromium, dark=True, name="azure-dark.ipynb")
+    # Another notebook, in the dark: still signed in; signing out there forgets it everywhere.
+    lab.write("azure-dark.ipynb", [PANEL, WHO])
+    book.theme(dark=True)
+    book.open_another("azure-dark.ipynb")
     book.run(0)
     panel = book.cell(0).locator(".dd-azure-panel")
     expect(head(panel)).to_have_text(f"Signed in as {USER}")
     expect(panel.get_by_label("Subscription")).to_have_value("s-1")
-    side = section(book.page)
+    side = section(book)
     expect(head(side)).to_have_text(f"Signed in as {USER}")
     book.picture("azure-dark")
     panel.get_by_role("button", name="Sign out").click()
@@ -148,17 +125,17 @@ def test_one_sign_in_in_the_notebook_and_in_the_sidebar(cloudy_lab: Lab, chromiu
     said = panel.locator(".dd-azure-line[data-level=error]")
     expect(said).to_contain_text("The Azure command line (az) is not installed on this machine.")
     book.picture("azure-dark-problem", panel)
-    shut(book)
+    assert not book.errors
 
 
-def nothing_cut_off(page: Page, side: Locator) -> None:
+def nothing_cut_off(book: Book, side: Locator) -> None:
     """The section fits into a narrow sidebar."""
     for width in (380, 250):
-        page.evaluate(
+        book.page.evaluate(
             """(width) => { const side = document.querySelector('#distdl-sidebar'); side.style.width = `${width}px`;
                 side.style.minWidth = 0; }""",
             width,
         )
         over = side.locator(".dd-azure").evaluate("(node) => node.scrollWidth - node.clientWidth")
         assert over <= 0, f"{over} px too wide at {width}"
-        side.screenshot(path=ARTIFACTS / f"azure-sidebar-{width}.png")
+        book.picture(f"azure-sidebar-{width}", side)

@@ -10,8 +10,7 @@ import pytest
 from playwright.sync_api import Locator, expect
 
 from distdl_jupyter.azure import settings
-from tests.browser.conftest import PATIENCE, Book, Lab
-from tests.browser.test_clusters import cluster, desk_of, own_lab, picture, sidebar, widen  # noqa: F401
+from tests.browser.conftest import Book, Lab
 from tests.standin.computes import Computes
 from tests.standin.prices import Prices
 
@@ -19,11 +18,17 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 
 
 @pytest.fixture
-def workspace(signed_in: Any, own_lab: Lab) -> Computes:  # noqa: F811
-    """A workspace that the user of ``own_lab`` may manage."""
-    Prices(signed_in.server)
+def lab(signed_in: Any, own_lab: Lab) -> Lab:
+    """A JupyterLab whose user may manage a workspace."""
     (own_lab.home / "config").mkdir()
     shutil.copy(settings.file(), own_lab.home / "config")
+    own_lab.start()
+    return own_lab
+
+
+@pytest.fixture
+def workspace(signed_in: Any) -> Computes:
+    Prices(signed_in.server)
     return Computes(signed_in.server, signed_in.login, seconds=1.0)
 
 
@@ -34,63 +39,61 @@ def field(form: Locator, label: str) -> Locator:
 
 def choose(form: Locator, label: str, value: str) -> None:
     field(form, label).get_by_role("button", name="Choose").click()
-    form.locator(f'.dd-choice[data-value="{value}"]').click(timeout=PATIENCE * 1000)
+    form.locator(f'.dd-choice[data-value="{value}"]').click()
 
 
-def test_a_compute_cluster_is_picked_made_scaled_and_deleted(
-    workspace: Computes,
-    desk_of: Callable[..., Book],  # noqa: F811
-) -> None:
-    book = desk_of(["1"])
-    side = sidebar(book.page)
-    widen(book.page, 330)
+def test_a_compute_cluster_is_picked_made_scaled_and_deleted(workspace: Computes, books: Callable[..., Book]) -> None:
+    book = books([], 1440, 980, dark=False, scale=1.5)
+    book.open_lab()
+    bar = book.sidebar()
+    side = bar.root
+    bar.widen(330)
     side.get_by_role("button", name="Add cluster").click()
     form = side.get_by_role("form", name="Add cluster")
     form.get_by_role("textbox", name="Name").fill("gpu")
     form.get_by_role("combobox", name="Kind").select_option("azureml")
     workspaces = field(form, "Workspace")
     workspaces.get_by_role("button", name="Choose").click()
-    expect(workspaces.get_by_role("status")).to_contain_text("subscription_id is missing", timeout=PATIENCE * 1000)
+    expect(workspaces.get_by_role("status")).to_contain_text("subscription_id is missing")
     choose(form, "Subscription id", next(iter(workspace.subscriptions)))
     workspaces.get_by_role("button", name="Choose").click()
     workspaces.get_by_role("button", name="Choose").click()
-    expect(workspaces.locator(".dd-choice")).to_have_count(3, timeout=PATIENCE * 1000)
-    picture(side, "machines-picker")
+    expect(workspaces.locator(".dd-choice")).to_have_count(3)
+    book.picture("machines-picker", side)
     workspaces.locator('.dd-choice[data-value="ws1"]').click()
     expect(form.get_by_label("Resource group", exact=True)).to_have_value("vision")
     form.get_by_label("Compute", exact=True).fill("gpu")
     form.get_by_role("button", name="Add", exact=True).click()
 
-    gpu = cluster(book.page, "gpu")
-    summary = gpu.locator(".dd-cluster-summary")
-    expect(summary).to_have_text("not created", timeout=PATIENCE * 1000)
+    gpu = bar.cluster("gpu")
+    summary = bar.summary("gpu")
+    expect(summary).to_have_text("not created")
     gpu.locator(".dd-cluster-machines").get_by_role("button", name="Create machines").click()
     form = gpu.get_by_role("form", name="Create the machines of gpu")
     choose(form, "VM size", "Standard_NC4as_T4_v3")
     form.get_by_label("Max nodes", exact=True).fill("2")
-    picture(side, "machines-create")
+    book.picture("machines-create", side)
     form.get_by_role("button", name="Create", exact=True).click()
     question = form.locator(".dd-question")
-    expect(question).to_contain_text("At most 2 nodes of Standard_NC4as_T4_v3, westeurope.", timeout=PATIENCE * 1000)
+    expect(question).to_contain_text("At most 2 nodes of Standard_NC4as_T4_v3, westeurope.")
     expect(question).to_contain_text("A node costs 0.50 USD per hour while it is up (Retail Prices API, westeurope, ")
-    picture(side, "machines-cost")
+    book.picture("machines-cost", side)
     question.get_by_role("button", name="Create").click()
-    expect(summary).to_have_text("0 of 2 nodes up", timeout=PATIENCE * 1000)
+    expect(summary).to_have_text("0 of 2 nodes up")
     expect(side.locator(".dd-sidebar-bill")).to_be_hidden()
 
     workspace.bring_up("gpu", 2)
     bill = "2 nodes are up and cost money: 1.00 USD/h"
-    expect(gpu.locator(".dd-cluster-bill")).to_have_text(bill, timeout=PATIENCE * 1000)
+    expect(gpu.locator(".dd-cluster-bill")).to_have_text(bill)
     expect(side.locator(".dd-sidebar-bill")).to_have_text(bill)
     expect(gpu.locator(".dd-node[data-billed]")).to_have_count(2)
     book.page.mouse.move(900, 900)
-    picture(side, "machines-up")
-    for width, theme in ((250, "JupyterLab Dark"), (330, "JupyterLab Light")):
-        widen(book.page, width)
-        book.page.evaluate("(theme) => window.jupyterapp.commands.execute('apputils:change-theme', { theme })", theme)
-        expect(book.page.locator("body")).to_have_attribute("data-jp-theme-name", theme)
-        assert side.evaluate("(node) => node.scrollWidth <= node.clientWidth"), "the sidebar is cut off"
-        picture(side, f"machines-up-{width}")
+    book.picture("machines-up", side)
+    for width, dark in ((250, True), (330, False)):
+        bar.widen(width)
+        book.theme(dark=dark)
+        assert bar.cut_off() <= 0
+        book.picture(f"machines-up-{width}", side)
 
     gpu.hover()
     gpu.get_by_role("button", name="Scale").click()
@@ -99,7 +102,7 @@ def test_a_compute_cluster_is_picked_made_scaled_and_deleted(
     expect(gpu).to_contain_text("1 node stays up and costs money all the time, also without a job.")
     gpu.locator(".dd-scale-form").get_by_role("button", name="Scale").click()
     gpu.get_by_role("button", name="Keep them up").click()
-    expect(summary).to_have_text("2 of 3 nodes up, 2 GPUs", timeout=PATIENCE * 1000)
+    expect(summary).to_have_text("2 of 3 nodes up, 2 GPUs")
     (made,) = workspace.computes.values()
     assert (made.inner["scaleSettings"]["minNodeCount"], made.inner["scaleSettings"]["maxNodeCount"]) == (1, 3)
 
@@ -107,9 +110,9 @@ def test_a_compute_cluster_is_picked_made_scaled_and_deleted(
     gpu.get_by_role("button", name="Delete machines").click()
     expect(gpu.locator(".dd-question")).to_contain_text("Delete the machines of gpu? The name stays in the list.")
     expect(gpu.locator(".dd-question")).to_contain_text("2 nodes are up.")
-    picture(side, "machines-delete")
+    book.picture("machines-delete", side)
     gpu.get_by_role("button", name="Delete", exact=True).click()
-    expect(summary).to_have_text("not created", timeout=PATIENCE * 1000)
-    expect(side.locator(".dd-sidebar-bill")).to_be_hidden(timeout=PATIENCE * 1000)
+    expect(summary).to_have_text("not created")
+    expect(side.locator(".dd-sidebar-bill")).to_be_hidden()
     assert not workspace.computes
     assert book.errors == []

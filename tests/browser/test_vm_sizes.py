@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Locator, expect
+from playwright.sync_api import Locator, expect
 
 from distdl_jupyter.azure import prices, settings, skus
-from tests.browser.conftest import PATIENCE, Book, Lab
-from tests.installation import Installation
+from tests.browser import pages
+from tests.browser.conftest import Book, Lab
 from tests.standin.prices import Prices
 from tests.standin.skus import Skus
 
@@ -31,49 +30,32 @@ PAID = "%%distributed -p 1 -b plain --price-per-hour '3600 EUR' --name paid\nimp
 
 
 @pytest.fixture
-def asked_lab(
-    installed: Installation, tmp_path: Path, signed_in: Any, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Lab]:
+def lab(own_lab: Lab, signed_in: Any, monkeypatch: pytest.MonkeyPatch) -> Lab:
     """A JupyterLab whose user has asked Azure for sizes and prices in West Europe today."""
-    lab = Lab(installed, tmp_path)
-    lab.settings("@jupyterlab/apputils-extension:notification", {"fetchNews": "false", "checkForUpdates": False})
-    lab.settings("@jupyterlab/docmanager-extension:plugin", {"autosave": False})
-    monkeypatch.setenv("DISTDL_CACHE", str(lab.home / ".cache" / "distdl"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(lab.home / ".cache"))
+    cache = own_lab.home / ".cache"
+    monkeypatch.setenv("DISTDL_CACHE", str(cache / "distdl"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     settings.change(region="westeurope")
     Skus(signed_in.server, signed_in.login)
     Prices(signed_in.server)
     skus.refresh()
     prices.ask()
-    (lab.home / "config").mkdir()
+    (own_lab.home / "config").mkdir()
     own = {"cloud": str(signed_in.cloud), "region": "westeurope", "credential": "device_code"}
-    (lab.home / "config" / "distdl_azure.json").write_text(json.dumps(own))
-    try:
-        lab.start()
-        yield lab
-    finally:
-        lab.stop()
-
-
-@pytest.fixture
-def book(asked_lab: Lab, chromium: Browser) -> Book:
-    context = chromium.new_context(viewport={"width": 1440, "height": 1100}, device_scale_factor=1.5)
-    context.set_default_timeout(PATIENCE * 1000)
-    book = Book(context.new_page(), asked_lab)
-    asked_lab.write("sizes.ipynb", [RENTED, FORM, TRAIN, PAID])
-    book.open_desk("sizes.ipynb")
-    return book
+    (own_lab.home / "config" / "distdl_azure.json").write_text(json.dumps(own))
+    own_lab.start()
+    return own_lab
 
 
 def names(form: Locator) -> list[str]:
     return form.locator(".dd-vm tbody .dd-vm-name").all_inner_texts()
 
 
-def test_sizes_are_filtered_and_say_what_azure_and_the_price_list_said(book: Book) -> None:
-    expect.set_options(timeout=PATIENCE * 1000)
+def test_sizes_are_filtered_and_say_what_azure_and_the_price_list_said(notebook: Callable[..., Book]) -> None:
+    book = notebook([RENTED, FORM, TRAIN, PAID], width=1440, height=1100)
     book.run(0)
     book.run(1)
-    form = book.cell(1).locator(".dd-form")
+    form = pages.form(book.cell(1))
     expect(form.locator(".dd-cost-sum")).to_have_text("about 3.50 USD/h for 1 node")
     expect(form.locator(".dd-cost")).to_contain_text("Retail Prices API, westeurope, dedicated, 20")
 
@@ -116,9 +98,9 @@ def test_sizes_are_filtered_and_say_what_azure_and_the_price_list_said(book: Boo
     form.get_by_role("button", name="Stop after 24 h").click()
     expect(form).not_to_contain_text("No time limit")
 
-    book.page.evaluate("() => { window.jupyterapp.shell.currentWidget.content.activeCellIndex = 2; }")
+    book.choose(2)
     book.page.locator(".jp-NotebookPanel-toolbar").get_by_text("Run distributed").click()
-    page_form = book.cell(2).locator(".dd-form")
+    page_form = pages.form(book.cell(2))
     page_form.get_by_label("GPU model").select_option("T4")
     expect(page_form.locator(".dd-vm tbody tr")).to_have_count(4)
     expect(page_form.locator(".dd-cost")).to_be_hidden()
@@ -127,7 +109,7 @@ def test_sizes_are_filtered_and_say_what_azure_and_the_price_list_said(book: Boo
 
     book.run(3)
     meta = book.cell(3).locator(".dd-meta")
-    expect(book.cell(3).locator(".dd-pill")).to_have_text("Completed")
+    pages.says(book.cell(3), "Completed")
     expect(meta).to_contain_text(re.compile(r"ran \d+ s.*about [\d.]+ EUR"))
     expect(meta).not_to_contain_text("so far")
     expect(meta.locator("span[title*='your own figure']")).to_have_attribute(
