@@ -209,12 +209,12 @@ def wakes():
             found += sum(int(line.split()[1]) for line in lines if line.startswith("voluntary"))
     return found
 
-time.sleep(4)
+time.sleep(2)
 before = wakes()
-time.sleep(6)
+time.sleep(3)
 print(wakes() - before)
 """
-    assert int(ranks.run(folder.cell(code)).out) < 25
+    assert int(ranks.run(folder.cell(code)).out) < 13
 
 
 def test_a_forked_child_does_not_repeat_what_was_not_flushed(folder):

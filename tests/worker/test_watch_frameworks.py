@@ -111,7 +111,7 @@ model.fit(x, y, batch_size=8, epochs=2, verbose=0, callbacks=[Mine()]);
     assert [r["done"] for r in ended.of("progress") if r["unit"] == "steps"] in ([], [1])
 
 
-@pytest.mark.parametrize("package", ["lightning", "pytorch_lightning"])
+@pytest.mark.parametrize("package", ["lightning", pytest.param("pytorch_lightning", marks=pytest.mark.full)])
 def test_lightning_reports_the_loss_of_every_batch_and_all_it_logs(folder, package):
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"not installed: {package}")
@@ -159,6 +159,7 @@ def test_a_hugging_face_trainer_reports_what_it_logs(folder):
     assert [(r["done"], r["total"], r["unit"]) for r in ended.of("progress")] == [(n, 6, "steps") for n in range(1, 7)]
 
 
+@pytest.mark.full
 @here("transformers", "accelerate", "tensorboard")
 def test_a_hugging_face_trainer_with_tensorboard_makes_no_duplicates(folder):
     ended = run(folder, TRANSFORMERS + "trainer(report_to=['tensorboard']).train()\nNone")
@@ -166,7 +167,7 @@ def test_a_hugging_face_trainer_with_tensorboard_makes_no_duplicates(folder):
     assert not [name for report in ended.of("metric") for name in report["values"] if "/" in name]
 
 
-@pytest.mark.parametrize("module", ["torch.utils.tensorboard", "tensorboardX"])
+@pytest.mark.parametrize("module", ["torch.utils.tensorboard", pytest.param("tensorboardX", marks=pytest.mark.full)])
 def test_a_summary_writer_s_scalars_are_picked_up_and_still_written(folder, module):
     if importlib.util.find_spec("tensorboard" if module.startswith("torch") else module) is None:
         pytest.skip(f"not installed: {module}")
