@@ -59,6 +59,10 @@ class Slurm:
             self.down()
             raise
 
+    @property
+    def _port(self):
+        return CTLD_PORTS + self.hosts.number
+
     def options(self, **more):
         """Return the options of a ``slurm`` cluster of these nodes."""
         return {"partition": "dd", **more}
@@ -76,8 +80,16 @@ class Slurm:
         daemon.wait()
 
     def start_controller(self):
-        """Start slurmctld, with the state that an earlier one saved."""
+        """Start slurmctld, with the state that an earlier one saved, and wait until it listens.
+
+        Slurm's commands would wait a second before they try again.
+        """
         self._daemon("slurmctld", [_path("slurmctld"), "-D", "-f", str(self.conf)])
+        _until(self._listens, "slurmctld")
+
+    def _listens(self):
+        with contextlib.suppress(OSError), socket.create_connection((self.hosts.gateway, self._port), 1):
+            return True
 
     def kill_node(self, name):
         """End a node's slurmd and all that runs there, as a power cut would; Slurm is told that it is down."""
@@ -126,7 +138,7 @@ class Slurm:
             (self.folder / name).mkdir(exist_ok=True)
         self.conf.write_text(
             f"ClusterName=dd\nSlurmctldHost={socket.gethostname().split('.')[0]}({self.hosts.gateway})\n"
-            f"SlurmctldPort={CTLD_PORTS + self.hosts.number}\nSlurmdPort={SLURMD_PORT}\n"
+            f"SlurmctldPort={self._port}\nSlurmdPort={SLURMD_PORT}\n"
             f"SlurmUser=root\nAuthType=auth/munge\nAuthInfo=socket={self.folder}/munge/sock\n"
             "ProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nJobAcctGatherType=jobacct_gather/none\n"
             "AccountingStorageType=accounting_storage/none\nMpiDefault=none\nSwitchType=switch/none\n"

@@ -45,8 +45,11 @@ time.sleep(600)
 class RunningContract(Subject):
     """A cluster starts a plan, carries each rank's words apart, and tells every end exactly once."""
 
-    def test_ranks_run_and_their_codes_and_output_are_told(self) -> None:
-        """What a user sees first, and what decides whether a job has failed."""
+    def test_ranks_run_and_their_codes_output_and_reports_are_told(self) -> None:
+        """What a user sees first, and what decides whether a job has failed.
+
+        Metrics and values travel in the same stream as printed text, marked with the job's nonce.
+        """
         with self.running(_ENDS) as (_, heard):
             heard.until_ended(self.ranks, self.patience)
             heard.until_gone(self.patience)
@@ -54,6 +57,8 @@ class RunningContract(Subject):
             assert {rank: exit_.code for rank, exit_ in heard.exits.items()} == {r: 3 * r for r in range(self.ranks)}
             for rank in range(self.ranks):
                 assert f"rank {rank}" in heard.said(rank)
+                assert {"hello", "result"} <= {report["type"] for report in heard.reports[rank]}
+                assert {report.get("rank", rank) for report in heard.reports[rank]} == {rank}
             assert heard.run.waiting() == ""
 
     def test_what_was_said_before_an_end_can_be_read_when_the_end_is_told(self) -> None:
@@ -84,15 +89,6 @@ class RunningContract(Subject):
                     "NODE_COUNT": self.node_count,
                 }
                 assert who["HOST"]
-
-    def test_every_rank_reports_on_its_own_stream(self) -> None:
-        """Metrics and values travel in the same stream as printed text, marked with the job's nonce."""
-        with self.running(_ENDS) as (_, heard):
-            heard.until_ended(self.ranks, self.patience)
-            for rank in range(self.ranks):
-                kinds = {report["type"] for report in heard.reports[rank]}
-                assert {"hello", "result"} <= kinds
-                assert {report.get("rank", rank) for report in heard.reports[rank]} == {rank}
 
     def test_a_placement_names_free_ports_and_every_rank_has_a_stream_of_its_own(self) -> None:
         """Ranks meet at these ports; one offered twice would let two services collide."""

@@ -30,8 +30,8 @@ def installed_cheats(tmp_path, monkeypatch, distdl_home):
 @pytest.mark.parametrize(
     ("cheat", "test", "words"),
     [
-        ("twice", "ranks_run_and_their_codes_and_output_are_told", "told twice"),
-        ("mixed", "ranks_run_and_their_codes_and_output_are_told", "rank 0"),
+        ("twice", "ranks_run_and_their_codes_output_and_reports_are_told", "told twice"),
+        ("mixed", "ranks_run_and_their_codes_output_and_reports_are_told", "rank 0"),
         ("early", "what_was_said_before_an_end_can_be_read_when_the_end_is_told", ""),
         ("rude", "an_interrupt_reaches_training_code_which_may_save_and_choose_its_code", "saved"),
         ("careless", "a_signal_ends_every_process_and_is_named", ""),
