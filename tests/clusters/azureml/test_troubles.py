@@ -96,13 +96,13 @@ def test_nodes_that_are_taken_away_are_told_and_the_job_begins_anew(ml):
 
 def test_azure_that_is_silent_for_a_while_costs_nothing(ml, monkeypatch):
     monkeypatch.setattr(watch, "_SILENCE", 0.1)
-    with Lab(ml).counting(100) as heard:
+    with Lab(ml).counting(60) as heard:
         for _ in range(2):
             ml.faults.append(("GET", "/logs/", Answer("<Error/>", 503)))
             ml.faults.append(("GET", "/details", refusal(500, "InternalServerError", "An error occurred.")))
         ml.faults.append(("GET", "/details", refusal(429, "TooManyRequests", "Too many requests.")))
         ml.expire()
-        assert Lab(ml).ended(heard) == [f"line {number}" for number in range(100)]
+        assert Lab(ml).ended(heard) == [f"line {number}" for number in range(60)]
         assert [one.code for one in heard.remarks if one.code != "azureml"] in (["azure-silent", "azure-answers"], [])
 
 

@@ -305,10 +305,6 @@ def test_a_setup_that_fails_is_told_with_what_it_printed(slurm):  # noqa: F811
     assert any("no module cuda" in event["text"] for event in events(job) if event["type"] == "log")
 
 
-def test_a_setup_holds_for_the_ranks(slurm):  # noqa: F811
-    assert submit("import os\nos.environ['FROM_SETUP']", setup="export FROM_SETUP='a b'").result(timeout=60) == "a b"
-
-
 # what else may die ----------------------------------------------------------------------------
 
 
@@ -383,7 +379,7 @@ KEEPS = """
     import os, pathlib
     kept = pathlib.Path(os.environ["DISTDL_JOB_DIR"], "outputs", os.environ["RANK"])
     kept.write_text("kept")
-    [os.environ["API_TOKEN"], os.environ["PLAIN"], os.getcwd()]
+    [os.environ["API_TOKEN"], os.environ["PLAIN"], os.environ["FROM_SETUP"], os.getcwd()]
 """
 
 
@@ -394,13 +390,16 @@ def test_nodes_that_do_not_see_the_job_s_folder_are_told(slurm_of, distdl_home):
     assert "directory" in job.view().failure.evidence
 
 
-def test_a_shared_directory_carries_the_job_and_its_results_come_home(slurm_of, distdl_home, tmp_path_factory):  # noqa: F811
+def test_a_shared_directory_carries_the_job_which_has_what_setup_did_and_its_results_come_home(
+    slurm_of, distdl_home, tmp_path_factory
+):  # noqa: F811
     shared = tmp_path_factory.mktemp("shared")
     slurm_of(2, private={name: [str(distdl_home.parent)] for name in ("node-a", "node-b")})
     variables = {"API_TOKEN": "s3cret-word", "PLAIN": "a 'b' $c"}
-    job = submit(KEEPS, nodes=2, directory=str(shared), environment_variables=variables)
+    job = submit(KEEPS, nodes=2, directory=str(shared), environment_variables=variables,
+                 setup="export FROM_SETUP='a b'")  # fmt: skip
     for value in job.results(timeout=120):
-        assert value[:2] == ["s3cret-word", "a 'b' $c"]
+        assert value[:3] == ["s3cret-word", "a 'b' $c", "a b"]
     folder = JobStore().find(job.id)
     assert sorted(path.name for path in folder.outputs.iterdir()) == ["0", "1"]
     assert list(shared.iterdir()) == []

@@ -134,6 +134,7 @@ def test_a_host_that_falls_silent_in_the_middle_costs_the_others_nothing(hosts_o
     assert {seat.host for seat in found.network.seats} == {"node-a", "node-c"}
 
 
+@pytest.mark.full
 def test_a_host_with_another_torch_has_the_command_that_mends_it(three_hosts):
     old = three_hosts.folder / "old" / "torch-2.5.1.dist-info"
     old.mkdir(parents=True)
@@ -191,6 +192,7 @@ def test_a_firewall_that_lets_one_direction_through(three_hosts):
     assert row.says == f"node-a does not reach node-b at {three_hosts.address('node-b')}: timed out"
 
 
+@pytest.mark.full
 def test_an_eth0_everywhere_that_leads_nowhere_is_not_taken(three_hosts):
     """All on one subnet, with addresses that differ, and the name that all share."""
     looks_alike = [(name, f"192.168.77.{at}/24") for at, name in enumerate(three_hosts.names, 1)]
@@ -208,6 +210,7 @@ def test_an_eth0_everywhere_that_leads_nowhere_is_not_taken(three_hosts):
             run(IP, "-n", three_hosts.space(name), "addr", "del", address, "dev", "eth0")
 
 
+@pytest.mark.full
 def test_a_network_that_no_host_has_names_the_option(three_hosts):
     rows = red(check(three_hosts, network="10.9.0.0/16"))
     assert {row.what for row in rows} == {"Network"}
@@ -216,6 +219,7 @@ def test_a_network_that_no_host_has_names_the_option(three_hosts):
         check(three_hosts, network="ten/8")
 
 
+@pytest.mark.full
 def test_two_names_of_one_host_are_one_machine(three_hosts):
     rows = check(three_hosts, hosts=f"node-a, root@{three_hosts.address('node-a')}")
     (row,) = red(rows)
@@ -295,6 +299,7 @@ def test_without_ssh_on_this_machine_the_row_says_what_to_install(monkeypatch, t
     assert "OpenSSH" in row.remedy
 
 
+@pytest.mark.full
 def test_the_connection_is_what_a_look_asks(three_hosts):
     options = SshOptions(**three_hosts.options(hosts="node-a"))
     opened = connection.reach(hosts.listed(options)[0], options)

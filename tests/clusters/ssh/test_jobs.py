@@ -111,6 +111,7 @@ def test_the_host_of_the_launcher_is_cut_off(lab_of):
     lab.until_nothing_is_left()
 
 
+@pytest.mark.full
 def test_a_job_is_canceled_while_a_host_is_cut_off(lab_of):
     lab = lab_of(2)
     lab.submit(wait_alone, distributed_backend="torch")

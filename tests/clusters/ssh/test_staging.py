@@ -50,6 +50,7 @@ def test_a_script_and_the_modules_beside_it_travel(away, project):
     assert job.state == "completed"
 
 
+@pytest.mark.full
 def test_nothing_of_a_job_stays_on_a_host(away, tmp_path):
     job = away.submit(lambda: "value", distributed_backend="torch")
     assert job.results() == ["value", "value"]
