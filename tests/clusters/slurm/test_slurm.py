@@ -390,9 +390,7 @@ def test_nodes_that_do_not_see_the_job_s_folder_are_told(slurm_of, distdl_home):
     assert "directory" in job.view().failure.evidence
 
 
-def test_a_shared_directory_carries_the_job_which_has_what_setup_did_and_its_results_come_home(
-    slurm_of, distdl_home, tmp_path_factory
-):  # noqa: F811
+def test_a_shared_directory_carries_the_job_and_its_results_come_home(slurm_of, distdl_home, tmp_path_factory):  # noqa: F811
     shared = tmp_path_factory.mktemp("shared")
     slurm_of(2, private={name: [str(distdl_home.parent)] for name in ("node-a", "node-b")})
     variables = {"API_TOKEN": "s3cret-word", "PLAIN": "a 'b' $c"}
