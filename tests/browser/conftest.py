@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import socket
 import subprocess
 import time
 import urllib.request
@@ -173,14 +174,15 @@ class Lab:
         return list((self.home / "runtime").glob("jpserver-*.json"))
 
     def _address(self, server: subprocess.Popen[bytes]) -> str:
-        """Wait until the server has written where it listens."""
+        """Wait until the server has written where it listens, which it does a little before it listens."""
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline and server.poll() is None:
             for file in self._listening():
-                try:
-                    return str(json.loads(file.read_text())["url"])
-                except (ValueError, KeyError):
-                    break
+                with suppress(ValueError, KeyError, OSError):
+                    url = str(json.loads(file.read_text())["url"])
+                    parts = urlsplit(url)
+                    socket.create_connection((parts.hostname, parts.port), timeout=1.0).close()
+                    return url
             time.sleep(0.05)
         raise RuntimeError(f"JupyterLab did not start:\n{self.log.read_text()[-3000:]}")
 
