@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
-import nbformat
 import pytest
 from playwright.sync_api import Locator, expect
 
@@ -17,7 +15,6 @@ from tests.conftest import until_gone, wait_for
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
-NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "ranks.ipynb"
 CELLS = [
     "%load_ext distdl_jupyter",
     "%dist_ranks start -p 3 -b torch",
@@ -115,42 +112,3 @@ def test_a_prompt_on_every_rank_outlives_its_kernel(desk: Callable[..., Book]) -
     expect(output(book, 7)).to_contain_text("3 ranks ended")
     wait_for(lambda: not until_gone(folder.id, 0.1))
     assert not book.errors
-
-
-@pytest.mark.parametrize("dark", [False, True])
-def test_the_saved_notebook_reads_well_in_both_themes(notebook: Callable[..., Book], lab: Lab, dark: bool) -> None:
-    book = notebook(["1"], height=2600, dark=dark, scale=1)
-    saved = nbformat.read(NOTEBOOK, as_version=4)
-    nbformat.write(saved, lab.root / f"saved-{dark}.ipynb")
-    book.open(f"saved-{dark}.ipynb")
-    expect(book.page.locator(".dd-rankcell").first).to_be_visible()
-    text = book.page.locator(".dd-rankcell pre").first
-    ground = text.evaluate(
-        """(element) => {
-            const ground = (one) => getComputedStyle(one).backgroundColor;
-            while (element && ground(element) === 'rgba(0, 0, 0, 0)') element = element.parentElement;
-            return ground(element);
-        }"""
-    )
-    assert contrast(colour(text), ground) > 7
-    for rank in range(4):
-        badge = book.page.locator(".dd-rankcell span", has_text=re.compile(f"^{rank}$")).first
-        assert contrast(colour(badge), ground) >= 4.5, rank
-    book.picture(f"ranks-saved-{'dark' if dark else 'light'}")
-    assert not book.errors
-
-
-def contrast(one: str, other: str) -> float:
-    """The contrast of two CSS colours (WCAG 2.2)."""
-    lights = sorted((luminance(one, other), luminance(other, other)), reverse=True)
-    return (lights[0] + 0.05) / (lights[1] + 0.05)
-
-
-def luminance(colour_: str, ground: str) -> float:
-    numbers = [float(number) for number in re.findall(r"[\d.]+", colour_.replace("srgb", ""))]
-    unit = 1.0 if "srgb" in colour_ else 255.0
-    below = [float(number) / 255 for number in re.findall(r"[\d.]+", ground)[:3]]
-    alpha = numbers[3] if len(numbers) > 3 else 1.0
-    mixed = [alpha * number / unit + (1 - alpha) * under for number, under in zip(numbers[:3], below, strict=True)]
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in mixed]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]

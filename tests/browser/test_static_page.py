@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Locator
 
 from distdl_jupyter.panels import snapshot
-from tests.browser.conftest import ARTIFACTS, PATIENCE, Book, Lab
+from tests.browser.conftest import ARTIFACTS, Lab, new_book
 from tests.panels.stories import STORIES, fold, spec_of
 
 pytestmark = pytest.mark.browser
+
+RANKS = Path(__file__).parents[2] / "notebooks" / "ranks.ipynb"
 
 #: Contrast of each piece of text against the ground that it really stands on (WCAG 2.2), lowest first.
 CONTRASTS = """root => {
@@ -48,65 +51,96 @@ def page_of(name: str) -> str:
     return snapshot.html(*fold(spec, STORIES[name]()), spec, "{'test_accuracy': 0.978}" if name == "completed" else "")
 
 
-def readable(page: Page, selector: str) -> None:
-    for element in page.locator(selector).all():
+def readable(where: Locator) -> None:
+    for element in where.all():
         lowest = element.evaluate(CONTRASTS)
         assert lowest
         assert lowest[0][0] >= 4.5, lowest
 
 
-@pytest.mark.parametrize("ground", ["#ffffff", "#111111"])
-@pytest.mark.parametrize("width", [1100, 820, 480, 340])
-def test_on_a_page_of_any_colour_and_width(chromium: Browser, ground: str, width: int) -> None:
-    page = chromium.new_page(viewport={"width": width, "height": 900}, device_scale_factor=1.5)
+def test_on_a_page_of_any_colour_and_width(chromium: Browser) -> None:
+    page = chromium.new_page(viewport={"width": 1100, "height": 900})
     parts = "".join(f"<div class='story' style='margin-bottom:24px'>{page_of(name)}</div>" for name in STORIES)
-    ink = "#eee" if ground == "#111111" else "#000"
-    page.set_content(f"<!doctype html><body style='margin:12px;background:{ground};color:{ink}'>{parts}")
-    readable(page, ".story")
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    for picture in page.locator("img").all():
-        assert picture.evaluate("e => e.complete && e.naturalWidth") == 430
-        box = picture.bounding_box()
-        assert box is not None
-        assert box["x"] + box["width"] <= width
+    page.set_content(f"<!doctype html><body style='margin:12px'>{parts}")
+    ARTIFACTS.mkdir(exist_ok=True)
+    for ground, ink in (("#ffffff", "#000"), ("#111111", "#eee")):
+        page.evaluate("(colours) => Object.assign(document.body.style, colours)", {"background": ground, "color": ink})
+        readable(page.locator(".story"))
+        for width in (1100, 820, 480, 340):
+            page.set_viewport_size({"width": width, "height": 900})
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            for picture in page.locator("img").all():
+                assert picture.evaluate("e => e.complete && e.naturalWidth") == 430
+                box = picture.bounding_box()
+                assert box is not None
+                assert box["x"] + box["width"] <= width
+        page.screenshot(path=ARTIFACTS / f"static-{ground[1:]}.png", full_page=True)
     page.locator("summary").first.click()
     assert page.get_by_text("rank.py").first.is_visible()
-    ARTIFACTS.mkdir(exist_ok=True)
-    page.screenshot(path=ARTIFACTS / f"static-{ground[1:]}-{width}.png", full_page=True)
     page.close()
 
 
 def saved(lab: Lab, name: str, stories: list[str]) -> Path:
-    """Write a notebook as a stranger gets it: with outputs, and signed by nobody here."""
-    cells = []
+    """Write a notebook as a stranger gets it: with outputs, those of cells on ranks too, and signed by nobody here."""
+    book: Any = nbformat.read(RANKS, as_version=4)
     for number, story in enumerate(stories):
         output = nbformat.v4.new_output("display_data", {"text/html": page_of(story), "text/plain": story})
-        cells.append(nbformat.v4.new_code_cell("%%distributed", execution_count=number + 1, outputs=[output]))
-    book: Any = nbformat.v4.new_notebook(cells=cells)
-    book.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
+        cell = nbformat.v4.new_code_cell("%%distributed", execution_count=number + 1, outputs=[output])
+        book.cells.insert(number, cell)
     path = lab.root / name
     nbformat.write(book, path)
     return path
 
 
-@pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])
-def test_in_a_notebook_that_is_not_trusted(lab: Lab, chromium: Browser, theme: str) -> None:
-    lab.set_theme(theme)
+def test_in_a_notebook_that_is_not_trusted_in_both_themes(lab: Lab, chromium: Browser) -> None:
     stories = ["completed", "failed"]
-    name = saved(lab, f"stranger-{theme[-5:].strip().lower()}.ipynb", stories).name
-    context = chromium.new_context(viewport={"width": 1000, "height": 1400}, device_scale_factor=1.5)
-    context.set_default_timeout(PATIENCE * 1000)
-    book = Book(context.new_page(), lab)
+    name = saved(lab, "stranger.ipynb", stories).name
+    book = new_book(chromium, lab, 1000, 2600, 1)
     book.open(name)
-    outputs = book.page.locator(".jp-RenderedHTML")
-    outputs.nth(len(stories) - 1).wait_for()
     assert json.loads((lab.root / name).read_text())["cells"][0]["metadata"].get("trusted") is None
-    book.picture(f"static-lab-{theme[-5:].strip().lower()}")
-    first = outputs.first
-    assert first.locator("img").evaluate("e => e.complete && e.naturalWidth") == 430
-    said = first.inner_text()
-    assert "Completed" in said
-    assert "min to max" not in said, "letters of the picture stand in the page"
-    readable(book.page, ".jp-RenderedHTML")
-    book.page.evaluate("async () => { await window.jupyterapp.shell.currentWidget.sessionContext.shutdown(); }")
-    context.close()
+    outputs = [book.output(number).locator(".jp-RenderedHTML") for number in range(len(stories))]
+    for dark in (False, True):
+        book.theme(dark=dark)
+        assert outputs[0].locator("img").evaluate("e => e.complete && e.naturalWidth") == 430
+        said = outputs[0].inner_text()
+        assert "Completed" in said
+        assert "min to max" not in said, "letters of the picture stand in the page"
+        for output in outputs:
+            readable(output)
+        book.picture(f"static-lab-{'dark' if dark else 'light'}")
+        ranks = book.page.locator(".dd-rankcell")
+        text = ranks.locator("pre").first
+        ground = str(text.evaluate(GROUND))
+        assert contrast(colour(text), ground) > 7
+        for rank in range(4):
+            badge = ranks.locator("span", has_text=re.compile(f"^{rank}$")).first
+            assert contrast(colour(badge), ground) >= 4.5, rank
+    assert not book.errors
+    book.page.context.close()
+
+
+GROUND = """(element) => {
+    const ground = (one) => getComputedStyle(one).backgroundColor;
+    while (element && ground(element) === 'rgba(0, 0, 0, 0)') element = element.parentElement;
+    return ground(element);
+}"""
+
+
+def colour(where: Locator) -> str:
+    return str(where.evaluate("(element) => getComputedStyle(element).color"))
+
+
+def contrast(one: str, other: str) -> float:
+    """The contrast of two CSS colours (WCAG 2.2)."""
+    lights = sorted((luminance(one, other), luminance(other, other)), reverse=True)
+    return (lights[0] + 0.05) / (lights[1] + 0.05)
+
+
+def luminance(colour_: str, ground: str) -> float:
+    numbers = [float(number) for number in re.findall(r"[\d.]+", colour_.replace("srgb", ""))]
+    unit = 1.0 if "srgb" in colour_ else 255.0
+    below = [float(number) / 255 for number in re.findall(r"[\d.]+", ground)[:3]]
+    alpha = numbers[3] if len(numbers) > 3 else 1.0
+    mixed = [alpha * number / unit + (1 - alpha) * under for number, under in zip(numbers[:3], below, strict=True)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in mixed]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
