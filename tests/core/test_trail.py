@@ -54,3 +54,15 @@ def test_a_point_is_the_mean_over_ranks_of_a_finished_step():
 def test_a_number_that_was_reported_once_has_no_way():
     assert Trail().to(1.0, 40) == [1.0]
     assert walked([math.nan, math.nan]).points == []
+
+
+def test_a_job_that_begins_again_at_a_step_forgets_the_points_from_there_on():
+    trail = walked(range(10))
+    assert trail.points == list(range(9))
+    trail.go_back(20)
+    assert trail.points == list(range(9))
+    trail = walked(range(10))
+    trail.go_back(4)
+    assert trail.points == [0, 1, 2, 3]
+    assert not trail.finishes(4)
+    assert trail.finishes(5)
