@@ -81,13 +81,15 @@ def _ending(rank: RankView) -> dict[str, Any]:
     """Return how the rank's process ended: ``exit_code``, ``signal``.
 
     A rank that has told its error and is then slow to go, because a library waits for the other ranks, is ended by the
-    job's own stop. That signal is not how it failed; the code is the one that it was about to end with.
+    job's own stop. That is not how it failed, whether it shows as a signal or, behind mpirun, as a code; the code is
+    the one that it was about to end with.
     """
-    if not rank.error or rank.signal not in _STOPS:
-        return {"exit_code": rank.code, "signal": rank.signal}
-    said = str(rank.error.get("message", ""))
-    asked = rank.error.get("type") == "SystemExit" and said.isdecimal()
-    return {"exit_code": int(said) if asked else 1, "signal": None}
+    said = str((rank.error or {}).get("message", ""))
+    asked = (rank.error or {}).get("type") == "SystemExit" and said.isdecimal()
+    stopped = bool(rank.error) and rank.signal in _STOPS
+    if stopped or (asked and rank.signal is None):
+        return {"exit_code": int(said) if asked else 1, "signal": None}
+    return {"exit_code": rank.code, "signal": rank.signal}
 
 
 def _place(failure: Failure) -> str:
