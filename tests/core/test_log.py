@@ -125,6 +125,11 @@ def test_equal_lines_of_all_ranks_are_one_row():
     assert book.total == 4
 
 
+def test_the_only_rank_of_a_job_is_not_called_everyone():
+    book = fold([log("Horovod 0.28.1")], 1)
+    assert not book.everyone(book.rows[0])
+
+
 def test_lines_of_other_times_streams_and_the_same_rank_stay_apart():
     book = fold(
         [log("x"), log("x"), log("x", 1, stream="err"), log("x", 1, t=1.0), log("x", 2, t=9.0), log("x", None, t=9.0)],

@@ -11,6 +11,7 @@ from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.stacks import taken
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.view import JobView
+from distdl_jupyter.presentation import stacktable
 from distdl_jupyter.presentation.card import card
 from distdl_jupyter.presentation.listing import job_row
 from distdl_jupyter.presentation.plain import plain
@@ -126,3 +127,23 @@ def test_restarts_are_told_with_the_failure_before_each():
     assert [(one.t, one.reason, one.rank) for one in told.restarts] == [(5.0, "Rank 1 failed: KeyError: 'x'.", 1)]
     assert (told.max_restarts, told.resumed_from) == (3, "20261120-024912-aaaaa")
     assert job_row(found, spec, 6.0).restarts == 1
+
+
+def test_as_text_groups_stand_side_by_side_and_long_lines_are_cut():
+    shown = stacktable.text(of(WAITS, STANDS, WAITS), 100)
+    assert all(len(line) <= 100 for line in shown.splitlines())
+    (titles,) = [line for line in shown.splitlines() if line.startswith("Rank 1: ")]
+    assert titles.startswith("Rank 1: sleeping, step 5, silent for 1 min 1 s")
+    assert "Ranks 0 and 2: sleeping" in titles
+    (calls,) = [line for line in shown.splitlines() if "· " in line]
+    assert "in <module>" in calls
+    narrow = stacktable.text(of(WAITS, STANDS), 40)
+    assert "Rank 0: sleeping, step 5, silent for 1 …" in narrow
+    assert "    step(a)" in narrow
+
+
+def test_as_html_the_ranks_that_differ_are_bold_and_everything_is_escaped():
+    shown = stacktable.html(of(WAITS, STANDS, WAITS))
+    assert "<b>Rank 1: sleeping, step 5, silent for 1 min 1 s</b>" in shown
+    assert "<div>Ranks 0 and 2: sleeping, step 5, silent for 1 min 1 s</div>" in shown
+    assert "in &lt;module&gt;" in shown
