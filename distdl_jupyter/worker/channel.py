@@ -15,6 +15,7 @@ import time
 from typing import Any
 
 from distdl_jupyter.worker import protocol
+from distdl_jupyter.worker.descriptors import lifted
 
 
 class Channel:
@@ -86,7 +87,7 @@ def opened(nonce: str, rank: int) -> Channel | None:
     """Open the channel of this process (its standard output as it is now) and return it; None without a nonce."""
     global _channel, _looked
     _looked = True
-    _channel = Channel(os.dup(1), nonce, rank) if nonce else None
+    _channel = Channel(lifted(os.dup(1)), nonce, rank) if nonce else None
     return _channel
 
 

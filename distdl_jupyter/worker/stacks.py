@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import fcntl
 import json
 import os
 import signal
@@ -21,14 +20,13 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from distdl_jupyter.worker.descriptors import lifted
 from distdl_jupyter.worker.identity import Identity
 
 #: Names the folder of the file where the job has no named pipes.
 VARIABLE = "DISTDL_STACKS"
 #: A real-time signal on Linux, far from those that libraries take; elsewhere one that is ignored by default.
 _REAL_TIME = 57
-#: The file's descriptor is at least this: code that closes "all" descriptors mostly means the first ones.
-_HIGH = 100
 _HERE = Path(__file__).parent
 
 
@@ -49,11 +47,8 @@ def _signal() -> int | None:
 
 
 def _opened(path: Path) -> int:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _HIGH)
-    finally:
-        os.close(fd)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+    return lifted(os.open(path, flags, 0o600))
 
 
 def _about(identity: Identity, fd: int, number: int) -> dict[str, Any]:

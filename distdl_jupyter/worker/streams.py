@@ -19,6 +19,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from distdl_jupyter.worker.descriptors import lifted
+
 #: Seconds to wait until somebody reads a named pipe.
 PATIENCE = 30.0
 #: Seconds between the request to end and the end, when the lifeline breaks.
@@ -118,7 +120,7 @@ def _attend(lifeline: Path | None) -> None:
     pipe = None
     if lifeline is not None and lifeline.exists():
         # Without O_NONBLOCK the open itself would wait for a writer, forever when that one has died.
-        pipe = os.open(lifeline, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        pipe = lifted(os.open(lifeline, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
     threading.Thread(target=_keep_up, args=(pipe,), name="distdl-lifeline", daemon=True).start()
 
 
@@ -143,7 +145,7 @@ class _Alarm:
     """Tells a resting thread that text is being written. While it is not set, writing costs nothing more."""
 
     def __init__(self) -> None:
-        self.fd, self._bell = os.pipe()
+        self.fd, self._bell = map(lifted, os.pipe())
         for fd in (self.fd, self._bell):
             os.set_blocking(fd, False)
         self._hooks: list[tuple[io.TextIOWrapper, Callable[[str], int]]] = []
