@@ -166,6 +166,7 @@ def test_what_cannot_be_is_refused_before_anything_starts(home, tmp_path):
     assert not list(home.glob("home/jobs/*"))
 
 
+@pytest.mark.full
 def test_a_rerun_takes_the_same_data(home, cifar):
     first = submit(data={"train": cifar.place("cifar")}, outputs=cifar.place("runs"))
     second = first.rerun().wait(120)
