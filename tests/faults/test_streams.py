@@ -165,7 +165,7 @@ def lines_of(job):
 @pytest.mark.fault("many", "all are listed to each reader; the server holds no more than before")
 def test_a_thousand_jobs_in_the_folder(served, injected):
     pid, url, http = served
-    many = few_or_all(300, 1000)
+    many = few_or_all(100, 1000)
     ids = {finished.job(number).id for number in range(many)}
     assert len(ids) == many
 

@@ -125,6 +125,7 @@ def test_an_interrupt_of_the_kernel_leaves_the_job_alone(kernel):
     job.wait(60)
 
 
+@pytest.mark.full
 def test_a_failing_rank_is_raised_with_its_cell_line_within_five_seconds(kernel):
     kernel.run(FAIL)
     _said, failed = kernel.run("job.result()")

@@ -180,12 +180,14 @@ def test_a_python_that_dies_says_its_last_words(server, tmp_path):
     assert refused["message"] == "The Python of the kernel dying failed.\nout of memory"
 
 
-def test_jobs_run_on_when_the_server_stops(root):
+def test_jobs_run_on_when_the_server_stops(root, tmp_path):
     from tests.server.running import serve
 
     with serve(root) as server:
-        id_ = server.submit("import time\ntime.sleep(3)\n'done'")
+        go = str(tmp_path / "go")
+        id_ = server.submit(f"import os, time\nwhile not os.path.exists({go!r}): time.sleep(0.05)\n'done'")
         server.until(id_, "running")
+    (tmp_path / "go").touch()
     with serve(root) as server:
         assert server.until_ended(id_)["values"] == ["'done'"]
 
