@@ -170,11 +170,18 @@ def all_at_once(story: Story) -> None:
     story.book.open_desk(story.book.name, reset=False)
 
 
+def the_server_and_then_all_at_once(story: Story) -> None:
+    """First under the eyes of a page that stays, then with everything that looks."""
+    kill_server(story)
+    story.moves()
+    all_at_once(story)
+
+
 @pytest.mark.fault("viewers", PROMISE)
 @pytest.mark.parametrize(
     "happens",
-    [pytest.param(kill_kernel, marks=pytest.mark.full), pytest.param(kill_server, marks=pytest.mark.full),
-     pytest.param(reload, marks=pytest.mark.full), all_at_once],
+    [pytest.param(kill_kernel, marks=pytest.mark.full), pytest.param(reload, marks=pytest.mark.full),
+     the_server_and_then_all_at_once],
 )  # fmt: skip
 def test_what_happens_to_those_who_look_does_not_happen_to_the_job(
     desk: Callable[..., Book], lab: Lab, happens: Callable[[Story], None]
