@@ -1,0 +1,64 @@
+"""Looks at clusters: what is known of one stays while others are looked at, until nobody has asked for long."""
+
+import asyncio
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from distdl_jupyter.places.standing import Standing
+from distdl_jupyter.server import looking
+from distdl_jupyter.server.looking import Looks
+from distdl_jupyter.targets import Target
+
+LAB, RACK = Target("lab", "ssh"), Target("rack", "slurm")
+
+
+@pytest.fixture
+def silent(monkeypatch):
+    """The names of clusters that do not answer; ``let_go`` ends all looks at them."""
+    silent, let_go = set(), threading.Event()
+
+    def look(target):
+        if target.name in silent:
+            let_go.wait(10)
+        return Standing(target, f"{target.name} is up")
+
+    monkeypatch.setattr(looking.standing, "look", look)
+    monkeypatch.setattr(looking, "FIRST", 0.05)
+    monkeypatch.setattr(looking, "AGAIN", 0.01)
+    yield silent
+    let_go.set()
+
+
+def test_one_that_falls_silent_is_shown_as_it_was_known_also_after_looks_at_others(silent):
+    async def story():
+        looks = Looks(60)
+        found = [await looks.now(LAB), await looks.now(RACK)]
+        silent.add("lab")
+        return [*found, await looks.now(LAB), await looks.now(RACK), await looks.now(LAB)]
+
+    assert [one.title for one in asyncio.run(story())] == ["lab is up", "rack is up"] * 2 + ["lab is up"]
+
+
+def test_one_that_has_never_answered_says_so_and_is_silent_after_a_while(silent):
+    silent.add("lab")
+
+    async def story():
+        return [await Looks(60).now(LAB), await Looks(0.01).now(LAB)]
+
+    first, later = asyncio.run(story())
+    assert (first.looked, first.problem) == (False, "")
+    assert later.problem
+
+
+def test_what_nobody_asked_for_in_ten_minutes_is_forgotten(silent, monkeypatch):
+    async def story():
+        looks = Looks(60)
+        await looks.now(LAB)
+        monkeypatch.setattr(looking, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + 601))
+        await looks.now(RACK)
+        return looks
+
+    assert len(asyncio.run(story())._looks) == 1
