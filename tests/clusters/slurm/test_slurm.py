@@ -115,7 +115,7 @@ def other_shapes(*shapes):
     return [pytest.param(*shape, marks=pytest.mark.full) for shape in shapes]
 
 
-@pytest.mark.parametrize(("nodes", "per_node"), [*other_shapes((1, 1), (1, 2), (2, 1)), (2, 2)])
+@pytest.mark.parametrize(("nodes", "per_node"), [*other_shapes((1, 1), (1, 2), (2, 2)), (2, 1)])
 def test_horovod_trains(slurm, nodes, per_node):  # noqa: F811
     values = submit(HOROVOD, nodes, per_node, "horovod-gloo").results(timeout=240)
     assert [value["rank"] for value in values] == list(range(nodes * per_node))
@@ -129,7 +129,7 @@ def test_horovod_trains(slurm, nodes, per_node):  # noqa: F811
         assert value["iface"] == name
 
 
-@pytest.mark.parametrize(("nodes", "per_node"), [*other_shapes((1, 2), (2, 2)), (2, 1)])
+@pytest.mark.parametrize(("nodes", "per_node"), [*other_shapes((1, 2), (2, 1)), (2, 2)])
 def test_torch_meets(slurm, nodes, per_node):  # noqa: F811
     values = submit(TORCH, nodes, per_node, "torch").results(timeout=240)
     assert [value["total"] for value in values] == [sum(range(nodes * per_node))] * (nodes * per_node)
@@ -349,9 +349,7 @@ def test_a_waiting_job_is_found_again_in_the_queue(slurm):  # noqa: F811
     job = submit("7", extra="--hold")
     wait_for(lambda: notes(job, "JobHeldUser"), what="the remark that it is held")
     os.kill(supervisor_of(job), signal.SIGKILL)
-    with pytest.raises(TimeoutError):
-        attach(job.id).wait(0.1)
-    wait_for(lambda: notes(job, "found-again"), what="another supervisor")
+    wait_for(lambda: attach(job.id).view() and notes(job, "found-again"), what="another supervisor")
     assert job.state is State.QUEUED
     slurm.run("scontrol", "release", next(iter(slurm_jobs(slurm))))
     assert job.result(timeout=120) == 7
