@@ -11,12 +11,12 @@ FURTHER = {
     "distdl_jupyter/core": "presentation form capture supervisor panels monitoring labextension compat preflight cli"
     " server client magic worker ranks storage faults backends clusters notebooks warm security multihost browser",
     "distdl_jupyter/supervisor": "core monitoring client faults ranks backends warm clusters storage security magic",
-    "distdl_jupyter/form": "panels server magic cli browser",
-    "distdl_jupyter/presentation": "panels form server cli magic labextension ranks client browser",
-    "distdl_jupyter/server": "form labextension security faults notebooks browser",
+    "distdl_jupyter/form": "panels places server magic cli browser",
+    "distdl_jupyter/presentation": "panels form places azure server cli magic labextension ranks client browser",
+    "distdl_jupyter/server": "form places labextension security faults notebooks browser",
     "distdl_jupyter/clusters/ssh": "multihost storage security server form cli faults",
     "distdl_jupyter/clusters/slurm": "storage multihost server form faults security",
-    "distdl_jupyter/clusters/azureml": "azure server form cli storage faults browser",
+    "distdl_jupyter/clusters/azureml": "azure places server form cli storage faults browser",
     "distdl_jupyter/clusters": "client backends supervisor environment ranks faults warm preflight server security"
     " clusters/ssh clusters/slurm clusters/azureml multihost",
     "labextension/src": "panels server/test_live_client.py browser",
