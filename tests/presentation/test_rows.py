@@ -50,8 +50,8 @@ def test_a_small_curve_has_the_newest_mean_last_and_needs_two_points():
 def test_the_table_of_a_curve_names_the_lowest_and_the_highest_rank():
     _, book = reported(1.0, 2.0)
     assert curve.table(book.band("loss")) == [
-        ["1", "2.5", "2.00 (0)", "3.00 (1)"],
-        ["0", "1.5", "1.00 (0)", "2.00 (1)"],
+        ["1", "2.50", "2 (0)", "3 (1)"],
+        ["0", "1.50", "1 (0)", "2 (1)"],
     ]
 
 
