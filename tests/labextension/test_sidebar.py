@@ -8,7 +8,17 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parents[2] / "labextension"
-MODULES = ("jobwords", "../schemafields", "sparkline", "virtual", "cluster", "node", "../checks")
+MODULES = (
+    "jobwords",
+    "../schemafields",
+    "sparkline",
+    "virtual",
+    "cluster",
+    "node",
+    "moneywords",
+    "../checks",
+    "../launchform/datarow",
+)
 NOW = 1_800_000_000
 
 
@@ -225,3 +235,33 @@ def test_what_is_typed_becomes_a_value_or_a_sentence(node):
     assert node(parse, ["A=1\nB=x=y", "pairs", {"type": "object"}]) == {"A": "1", "B": "x=y"}
     assert node(parse, ["nothing", "pairs", {"type": "object"}]) == "Type NAME=VALUE, one on a line."
     assert node(parse, ["  ", "text", {"type": "string"}]) is None
+
+
+def test_what_several_clusters_cost_is_known_where_it_is_known_of_all_in_one_currency(node):
+    def bill(*clusters):
+        keys = ("billed", "cost_per_hour", "currency")
+        return node("ui.billWords(ui.total(given))", [dict(zip(keys, one, strict=True)) for one in clusters])
+
+    assert bill((0, None, "")) == ""
+    assert bill((1, 1.5, "USD"), (0, None, "")) == "1 node is up and costs money: 1.50 USD/h"
+    assert bill((1, 1.5, "USD"), (2, 2.0, "USD")) == "3 nodes are up and cost money: 3.50 USD/h"
+    assert bill((1, 1.5, "USD"), (2, None, "USD")) == "3 nodes are up and cost money: price unknown"
+    assert bill((1, 1.5, "USD"), (2, 2.0, "EUR")) == "3 nodes are up and cost money: price unknown"
+
+
+@pytest.mark.parametrize(
+    ("place", "settled"),
+    [
+        ("blob://a/c/p", ("blob://a/c/p", "download", False)),
+        ("blob://a/c?shard", ("blob://a/c", "download", True)),
+        ("blob://a/c?mode=mount&shard=true", ("blob://a/c", "mount", True)),
+        ("blob://a/c?mode=other", ("blob://a/c?mode=other", "download", False)),
+        ("blob://a/c?sig=abc", ("blob://a/c?sig=•••", "download", False)),
+        ("shared:/mnt?shard", ("shared:/mnt?shard", "download", False)),
+    ],
+)
+def test_what_is_typed_behind_a_place_becomes_what_is_chosen_beside_it(node, place, settled):
+    row = {"name": "data", "place": place, "shard": False, "mode": "download"}
+    assert node("(({place, mode, shard}) => [place, mode, shard])(ui.settled(given))", row) == list(settled)
+    chosen = {**row, "place": "blob://a/c?mode=download", "shard": True}
+    assert node("ui.settled(given)", chosen) == {**chosen, "place": "blob://a/c"}
