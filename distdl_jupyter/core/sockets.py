@@ -16,20 +16,24 @@ from distdl_jupyter.worker.serving.peer import peer_uid as peer_uid  # noqa: PLC
 _LONGEST = 103
 
 
-def place(name: str) -> Path:
+def place(name: str, folder: Path | None = None) -> Path:
     """Return the path of the socket ``name``: one for each machine, since a home directory may be shared by several.
 
-    It lies in Jupyter's runtime directory, or in a folder of the user's in the temporary one where that path would be
-    too long for a socket. Nothing is made; see ``secured``.
+    It lies in ``folder``, by default Jupyter's runtime directory, or in a folder of the user's in the temporary one where
+    that path would be too long for a socket. Nothing is made; see ``secured``.
     """
-    from jupyter_core.paths import jupyter_runtime_dir
-
-    runtime = Path(jupyter_runtime_dir())
+    runtime = folder or _runtime()
     file = f"{name}-{_short(socket.gethostname().encode(), 8)}.sock"
     path = runtime / "distdl" / file
     if len(os.fsencode(path)) <= _LONGEST:
         return path
     return Path(tempfile.gettempdir()) / f"distdl-{os.getuid()}-{_short(os.fsencode(runtime), 10)}" / file
+
+
+def _runtime() -> Path:
+    from jupyter_core.paths import jupyter_runtime_dir
+
+    return Path(jupyter_runtime_dir())
 
 
 def _short(text: bytes, length: int) -> str:

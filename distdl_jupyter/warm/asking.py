@@ -18,6 +18,7 @@ from distdl_jupyter.core import locks, sockets
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.redact import is_secret
 from distdl_jupyter.warm import circumstances, mark, wire
+from distdl_jupyter.worker import owned
 
 if TYPE_CHECKING:
     from distdl_jupyter.core.events import JobLock
@@ -123,7 +124,7 @@ def make(where: Place, folder: JobFolder | None = None) -> None:
     where.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     order = {"environment": environment, "job": str(folder.path.absolute()) if folder else ""}
     # In memory and whole before the start: the process that submits may end at once.
-    with where.log.open("ab") as log, open(os.memfd_create("order"), "w+b") as given:  # noqa: PTH123 - a descriptor
+    with open(where.log, "ab", opener=owned.private) as log, open(os.memfd_create("order"), "w+b") as given:  # noqa: PTH123
         given.write(json.dumps(order).encode())
         given.seek(0)
         process = subprocess.Popen(

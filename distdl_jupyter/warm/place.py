@@ -24,7 +24,7 @@ class Place(NamedTuple):
     @property
     def socket(self) -> Path:
         """The Unix socket at which it takes jobs."""
-        return sockets.place(f"warm-{self.key}")
+        return sockets.place(f"warm-{self.key}", _shared())
 
     @property
     def lock(self) -> Path:
@@ -49,8 +49,12 @@ class Place(NamedTuple):
 
 def folder() -> Path:
     """Return the folder of all templates of this data directory, ``$DISTDL_WARM_DIR`` where several share them."""
+    return _shared() or store.home() / "warm"
+
+
+def _shared() -> Path | None:
     chosen = os.environ.get("DISTDL_WARM_DIR")
-    return Path(chosen).expanduser() if chosen else store.home() / "warm"
+    return Path(chosen).expanduser() if chosen else None
 
 
 def of(python: str = "") -> Place:

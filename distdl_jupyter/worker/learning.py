@@ -15,6 +15,8 @@ import sysconfig
 from pathlib import Path
 from types import ModuleType
 
+from distdl_jupyter.worker import owned
+
 VARIABLE = "DISTDL_LEARN"
 
 
@@ -29,7 +31,8 @@ def tell() -> None:
     if path:
         with contextlib.suppress(Exception):
             whole = Path(f"{path}.{os.getpid()}")
-            whole.write_text(json.dumps({"modules": imported()}), encoding="utf-8")
+            with open(whole, "w", encoding="utf-8", opener=owned.private) as file:
+                file.write(json.dumps({"modules": imported()}))
             whole.replace(path)
 
 

@@ -8,7 +8,7 @@ import types
 
 import pytest
 
-from distdl_jupyter.warm import circumstances, doubts, learned, mark, threads, wire
+from distdl_jupyter.warm import circumstances, doubts, learned, mark, place, threads, wire
 from distdl_jupyter.warm.recorder import Recorder
 from distdl_jupyter.worker import learning
 
@@ -162,3 +162,16 @@ def test_a_process_shows_the_mark_that_it_writes():
 def test_without_room_there_is_no_mark():
     with pytest.raises(LookupError):
         mark.Room()
+
+
+def test_data_directories_that_share_a_folder_for_templates_share_one_template(tmp_path, monkeypatch):
+    monkeypatch.setenv("DISTDL_WARM_DIR", str(tmp_path / "shared"))
+    places = []
+    for name in ("one", "other"):
+        monkeypatch.setenv("DISTDL_HOME", str(tmp_path / name))
+        monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / name / "runtime"))
+        places.append((place.of(), place.of().socket))
+    assert places[0] == places[1]
+    monkeypatch.delenv("DISTDL_WARM_DIR")
+    assert place.of().folder == tmp_path / "other" / "warm"
+    assert (place.of(), place.of().socket) != places[0]
