@@ -143,6 +143,12 @@ def test_sizes_reach_the_layout():
     assert "width" not in figure(story(), "loss")["layout"]
 
 
+def test_what_stands_on_the_edge_is_drawn_whole_within_margins_that_stay():
+    made = figure(book_of([(0, 1.0, 1.0), (0, 2.0, math.nan), (0, 3.0, 2.0)]), "loss")
+    assert [named(made, name)["cliponaxis"] for name in ("last", "nan")] == [False, False]
+    assert made["layout"]["margin"]["autoexpand"] is False
+
+
 def test_text_reaches_its_contrast_on_its_surface():
     for theme in (LIGHT, DARK):
         for colour in (*theme.ranks, theme.curve, theme.warn):

@@ -146,6 +146,19 @@ def test_a_copied_folder_has_no_snapshot_of_its_own(job, tmp_path):
     assert snapshot.read(type(job)(copy)) is None
 
 
+def with_metric(text, ranks, values):
+    known = json.loads(text)
+    known["view"]["metrics"] = [["loss", 1, ranks, values, 2, False, [], 1, 0, 1.0, 1.0]]
+    return json.dumps(known)
+
+
+def test_a_metric_has_the_values_of_its_ranks(job):
+    keep(job)
+    job.snapshot.write_text(with_metric(job.snapshot.read_text(), [0, 1], [0.5, 0.7]))
+    view, _ = snapshot.read(job)
+    assert view.metrics["loss"].values == {0: 0.5, 1: 0.7}
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -157,6 +170,7 @@ def test_a_copied_folder_has_no_snapshot_of_its_own(job, tmp_path):
         lambda text: text.replace('"running"', '"unheard of"'),
         lambda text: json.dumps({**json.loads(text), "view": {}}),
         lambda text: json.dumps({**json.loads(text), "view": {**json.loads(text)["view"], "ranks": []}}),
+        lambda text: with_metric(text, [0, 1], [0.5]),
         lambda text: json.dumps({**json.loads(text), "cursor": -1}),
         lambda text: json.dumps({**json.loads(text), "cursor": "1"}),
     ],
