@@ -19,8 +19,8 @@ _LONGEST = 103
 def place(name: str, folder: Path | None = None) -> Path:
     """Return the path of the socket ``name``: one for each machine, since a home directory may be shared by several.
 
-    It lies in ``folder``, by default Jupyter's runtime directory, or in a folder of the user's in the temporary one where
-    that path would be too long for a socket. Nothing is made; see ``secured``.
+    It lies in ``folder``, by default Jupyter's runtime directory, or in a folder of the user's in the temporary one
+    where that path would be too long for a socket. Nothing is made; see ``secured``.
     """
     runtime = folder or _runtime()
     file = f"{name}-{_short(socket.gethostname().encode(), 8)}.sock"

@@ -19,5 +19,9 @@ class Prepared:
     set_by_imports: Mapping[str, str]
 
     def differing(self, environment: Mapping[str, str]) -> str:
-        """Return a variable that keeps a process of this environment from being forked, "" when there is none."""
-        return doubts.differing(self.environment, environment, self.read)
+        """Return a variable that keeps a process of this environment from being forked, "" when there is none.
+
+        A submitter that has imported the same modules has what they set: torch sets KMP_DUPLICATE_LIB_OK.
+        """
+        set_alike = {name: value for name, value in self.set_by_imports.items() if environment.get(name) == value}
+        return doubts.differing({**self.environment, **set_alike}, environment, self.read)

@@ -9,6 +9,7 @@ import types
 import pytest
 
 from distdl_jupyter.warm import circumstances, doubts, learned, mark, place, threads, wire
+from distdl_jupyter.warm.prepared import Prepared
 from distdl_jupyter.warm.recorder import Recorder
 from distdl_jupyter.worker import learning
 
@@ -72,6 +73,12 @@ def test_reads_of_the_environment_are_recorded(monkeypatch):
 )
 def test_a_variable_matters_where_an_import_may_have_seen_it(template, job, read, name):
     assert doubts.differing(template, job, read) == name
+
+
+def test_what_imports_set_in_the_template_matters_where_the_submitter_has_another_value():
+    own = Prepared(None, {"KMP_OF": "1"}, set(), {"KMP_OF": "2", "KMP_SET": "True"})
+    given = [{"KMP_OF": "1"}, {"KMP_OF": "2", "KMP_SET": "True"}, {"KMP_OF": "1", "KMP_SET": "False"}, {"KMP_OF": "3"}]
+    assert [own.differing(environment) for environment in given] == ["", "", "KMP_SET", "KMP_OF"]
 
 
 def test_a_changed_file_or_folder_is_noticed(tmp_path, monkeypatch):
