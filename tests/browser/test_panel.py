@@ -12,6 +12,7 @@ from playwright.sync_api import expect
 from tests.browser.pages import card, curves, lines, log_body, says
 from tests.conftest import crowded, wait_for
 from tests.panels import recorded
+from tests.selection import everything
 
 pytest_plugins = ("tests.browser.static_page",)
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
@@ -59,6 +60,13 @@ def kernel_says(book, code):
             return text;
         }""",
         code,
+    )
+
+
+def curve_and_log(where):
+    """Return where both stand, at one moment: the head above them grows and shrinks with what it says."""
+    return where.locator(".dd-body").evaluate(
+        "(body) => ['.dd-curve', '.dd-log'].map((part) => body.querySelector(part).getBoundingClientRect().toJSON())"
     )
 
 
@@ -144,7 +152,7 @@ def test_a_panel_is_live_after_a_reload_and_says_when_its_kernel_has_died(notebo
     expect(panel.locator(".dd-paused")).to_contain_text("Live view paused")
     expect(panel.get_by_role("button", name="Cancel")).to_be_disabled()
     expect(lines(panel).first).to_be_visible()
-    curve, log = panel.locator(".dd-curve").bounding_box(), panel.locator(".dd-log").bounding_box()
+    curve, log = curve_and_log(panel)
     assert curve["x"] < log["x"]
     assert curve["y"] == log["y"]
     book.picture("panel-paused")
@@ -367,7 +375,8 @@ def test_each_state_fits_and_is_readable_in_both_themes(static_page, tell):
                     lambda shown=shown, curve=curve: curve in shown.evaluate(_LINE_COLOURS),
                     what="the theme's colour of the curve",
                 )
-            book.picture(f"state-{kind}-{'dark' if dark else 'light'}", shown)
+            if everything():
+                book.picture(f"state-{kind}-{'dark' if dark else 'light'}", shown)
         assert _sticks_out(page) == []
         assert _too_faint(page) == []
     assert not book.errors
@@ -380,7 +389,8 @@ def test_narrow_panels_fit(static_page, tell):
     page.wait_for_selector(".dd-plot.dd-fitted path.js-line")
     for width in (870, 670, 560):
         page.set_viewport_size({"width": width, "height": 1000})
-        curve, log = page.locator(".dd-curve").bounding_box(), page.locator(".dd-log").bounding_box()
+        wait_for(lambda: page.locator(".dd-plot").evaluate(_FITS), what="the curve in its place")
+        curve, log = curve_and_log(page)
         assert log["y"] >= curve["y"] + curve["height"] - 1
         assert _sticks_out(page) == []
         assert card(page).evaluate("e => e.scrollWidth <= e.clientWidth")
@@ -390,6 +400,7 @@ def test_narrow_panels_fit(static_page, tell):
         book.picture(f"panel-{width}")
 
 
+_FITS = "(plot) => plot.querySelector('svg.main-svg').clientWidth <= plot.clientWidth"
 _LINE_COLOURS = "e => [...e.querySelectorAll('.dd-plot path.js-line')].map((line) => getComputedStyle(line).stroke)"
 
 
