@@ -3,10 +3,11 @@
 import os
 import sys
 import time
+from pathlib import Path
 
 from distdl_jupyter import registry
 from distdl_jupyter.clusters import launcher_run
-from distdl_jupyter.clusters.base import Context
+from distdl_jupyter.clusters.base import Context, Exit
 from distdl_jupyter.core.plan import Launcher, Plan
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobStore, new_id
@@ -49,4 +50,23 @@ def test_a_launcher_that_takes_its_time_before_the_first_rank_is_left_alone(monk
     run = started("/bin/sh", "-c", "sleep 2; exit 4", "sh")
     (only,) = ending(run)
     assert (only.code, only.evidence) == (4, "The launcher ended with code 4.")
+    run.close()
+
+
+def test_a_launcher_begins_where_the_job_does_and_what_it_says_is_read_without_waiting():
+    run = started("/bin/sh", "-c", "pwd >where; exit 4", "sh")
+    ending(run)
+    place = Path(run._spec.working_directory)
+    assert Path((place / "where").read_text().strip()) == place.resolve()
+    (own,) = [stream for stream in run.streams if stream.rank is None]
+    assert not os.get_blocking(own.fd)
+    run.close()
+
+
+def test_the_rank_that_ended_first_has_its_own_end_and_the_others_were_stopped():
+    run = started("/bin/sh", "-c", "exit 4", "sh")
+    assert run._exit(1, (1, 3, None), 4) == Exit(1, 3, None)
+    assert run._exit(0, (1, 3, None), 4) == Exit(0, None, "TERM", "stopped")
+    assert run._exit(1, (1, None, 15), 4) == Exit(1, None, "TERM")
+    ending(run)
     run.close()
