@@ -13,7 +13,7 @@ import pytest
 from distdl_jupyter import submit
 from distdl_jupyter.clusters import processes
 from distdl_jupyter.core.state import State
-from distdl_jupyter.warm import asking, learned, mark, place, settings, wire
+from distdl_jupyter.warm import asking, learned, mark, place, report, settings, wire
 from tests.conftest import until_gone, wait_for
 from tests.warm.conftest import assert_warm, cold_reason, is_warm, revive
 
@@ -106,7 +106,7 @@ def test_the_template_holds_no_lock_and_no_secret(distdl_home, monkeypatch):
     for one in (pid, supervisor_of(job).pid):
         for file in ("environ", "cmdline"):
             assert b"a-secret" not in Path(f"/proc/{one}/{file}").read_bytes()
-    assert b"a-secret" not in b"".join(p.read_bytes() for p in place.folder().iterdir())
+    assert b"a-secret" not in b"".join(p.read_bytes() for p in place.folder().rglob("*") if p.is_file())
     for rank in job.view().ranks:
         assert not [t for t in targets(rank.pid) if t.endswith(("/lock", "events.jsonl", ".sock"))]
     job.cancel(now=True)
@@ -208,6 +208,7 @@ def test_a_template_learns_from_the_first_job_what_the_next_one_needs(own_home):
     first = submit(needs_everything, distributed_backend="horovod-gloo", process_count_per_node=2)
     first.result(timeout=120)
     assert "no warm template ran" in cold_reason(first)
+    assert any(line.startswith("The last cold start: job") for line in report.lines())
     wanted = {"horovod.torch", "torch._dynamo", "numpy"}
     wait_for(lambda: wanted <= set(learned.Learned(place.of().learned).names()), what="the learning")
     wait_for(lambda: "horovod.torch" in (asking.status(place.of()) or {"loads": ()})["loads"], what="the imports")

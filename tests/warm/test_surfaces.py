@@ -18,7 +18,6 @@ def test_the_command_tells_of_a_template_and_its_memory(distdl_home, capsys):
     assert place.of().python in said
     assert "horovod.torch" in said
     assert "MB of memory" in said
-    assert "The last cold start: job" in said
     resident, share = report.memory(asking.status(place.of())["pid"])
     assert 10 * 2**20 < share <= resident
 
