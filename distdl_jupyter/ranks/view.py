@@ -36,9 +36,6 @@ class Line(NamedTuple):
     piece: int
 
 
-_BEGIN = Line("", 0, 0)
-
-
 @dataclass(slots=True, eq=False)
 class Slot:
     """The lines of some ranks that belong side by side; ``pattern`` is their text without numbers."""
@@ -165,11 +162,11 @@ class Fold:
         """Return the slots with the rank's own put between them as one piece."""
         if not own:
             return others
-        first, last = self._after(rank, own[0]), self._after(rank, own[-1])
+        first, last = own[0].lines[rank].number, own[-1].lines[rank].number
         place = 0
         for slot in others:
-            after = _after(slot, self._shared.get(rank))
-            if after > last or (after >= first and min(slot.lines) > rank):
+            number = _number(rank, slot, self._shared.get(rank))
+            if number > last or (number >= first and min(slot.lines) > rank):
                 break
             place += 1
         self._last[rank] = own[-1]
@@ -197,11 +194,15 @@ class _Places:
         return found[n] if n < len(found) and found[n] - at < _REACH else None
 
     def beside(self, slot: Slot, at: int, after: int, since: Slot | None) -> int | None:
-        """Return the place from ``at`` on that comes equally far behind ``since`` and is the same but for numbers."""
+        """Return the place from ``at`` on that comes equally far behind ``since`` and is the same but for numbers.
+
+        For ranks that have no part in ``since`` it comes equally far behind the beginning.
+        """
+        (own,) = slot.lines.values()
         found = -1
         for rank in self._ranks:
-            begun = since.lines.get(rank) if since else _BEGIN
-            place = self._numbers.get((rank, begun.number + after), -1) if begun else -1
+            begun = since.lines.get(rank) if since else None
+            place = self._numbers.get((rank, begun.number + after if begun else own.number), -1)
             if place >= at and self._slots[place].pattern == slot.pattern:
                 found = place if found < 0 else min(found, place)
         return found if found >= 0 else None
@@ -214,10 +215,14 @@ def _slot(rank: int, stream: str, text: str, number: int, piece: int) -> Slot:
     return Slot(stream, _NUMBERS.sub("0", f"{stream} {text}"), {rank: Line(text, number, piece)})
 
 
-def _after(slot: Slot, since: Slot | None) -> int:
-    """Return how many lines behind the slot ``since`` its ranks printed a slot; 0 when that cannot be said."""
-    begun = {rank: line.number for rank, line in since.lines.items()} if since else dict.fromkeys(slot.lines, 0)
-    return min((line.number - begun[rank] for rank, line in slot.lines.items() if rank in begun), default=0)
+def _number(rank: int, slot: Slot, since: Slot | None) -> int:
+    """Return the number that a rank's line would have beside a slot.
+
+    It comes as many lines behind ``since`` as those of the slot, or behind the beginning where they have no part in it.
+    """
+    begun = {each: line.number for each, line in since.lines.items()} if since else {}
+    known = [line.number - begun[each] + begun[rank] for each, line in slot.lines.items() if each in begun]
+    return min(known or (line.number for line in slot.lines.values()))
 
 
 def _runs(slots: Sequence[Slot]) -> Iterator[list[Slot]]:

@@ -109,6 +109,23 @@ def test_of_a_flood_the_newest_are_kept_and_folded_and_all_are_counted():
     assert sum(len(block.rows) for block in fold.blocks(50)) == 50
 
 
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        # The last line that rank 0 shares is one of rank 1's alone, and rank 2 is far ahead of both.
+        [(0, 10), (1, 10), (2, 3500), (0, 1500), (2, 4000), (0, 3500), (1, 4000), (0, 4000)],
+        # Rank 2 comes back far behind the lines that it shared with rank 1, which are gone.
+        [(1, 2600), (2, 1700), (0, 3050), (2, 4000), (0, 4000), (1, 4000)],
+    ],
+)
+def test_of_a_flood_the_newest_are_folded_however_far_apart_the_ranks_are(pieces):
+    fold, told = Fold((0, 1, 2)), [0, 0, 0]
+    for rank, until in pieces:
+        fold.add(rank, "out", "".join(f"line {n}\n" for n in range(told[rank], until)))
+        told[rank] = until
+    assert shown(fold) == [f"[0-2] line {n}" for n in range(3000, 4000)]
+
+
 def test_what_would_break_a_screen_is_made_safe():
     fold = Fold([0])
     fold.add(0, "out", "\x1b[31mred\x1b[0m\x07\n")
