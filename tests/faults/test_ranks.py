@@ -9,7 +9,7 @@ import pytest
 from distdl_jupyter import JobFailed
 from distdl_jupyter.clusters import emulated_node
 from distdl_jupyter.core.state import State
-from tests.conftest import until_gone, wait_for
+from tests.conftest import crowded, until_gone, wait_for
 from tests.faults import jobs
 from tests.selection import everything
 
@@ -156,7 +156,8 @@ def test_two_ranks_that_die_at_almost_the_same_time(death, tmp_path, injected):
     how, words, *_ = DEATHS[death]
     for first, second in ((2, 1), (1, 2)) if everything() else ((2, 1),):
         go = tmp_path / f"go-{first}"
-        job = jobs.start("torch", fail_at, (str(go), {first: 0.5, second: 0.52}, how), process_count_per_node=3)
+        delays = {first: 0.5, second: 0.5 + 0.02 * crowded()}
+        job = jobs.start("torch", fail_at, (str(go), delays, how), process_count_per_node=3)
         wait_for(lambda job=job: [line.text for line in job.logs()].count("ready") == 3, what="all ranks")
         go.touch()
         with pytest.raises(JobFailed) as caught:
