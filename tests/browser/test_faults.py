@@ -27,7 +27,7 @@ while not os.path.exists({end!r}):
     print(f"step {{step}} of rank {{rank}}", flush=True)
     log(step=step, loss=1 / (step + 1))
     step += 1
-    time.sleep(0.1)
+    time.sleep(0.25)
 print(f"end of rank {{rank}} after {{step}} steps", flush=True)
 """
 PROMISE = "the job goes on; log, cell, page and command line are whole again, no line and no point is missing"

@@ -75,7 +75,9 @@ def asking(lab: Lab) -> Iterator[None]:
 
 @pytest.fixture
 def bar(asking: None, shared_page: Book, no_jobs: None) -> Sidebar:
-    """The sidebar, which has the focus."""
+    """The sidebar, which has the focus and no job any more of the test before."""
+    found = shared_page.sidebar()
+    expect(found.root.get_by_text("No jobs yet")).to_be_visible()
     return shared_page.sidebar()
 
 
@@ -135,10 +137,14 @@ def place_in(listed: Locator, row: Locator) -> float:
     return inner["y"] - outer["y"]
 
 
-def test_news_take_neither_focus_nor_scroll_nor_an_open_menu(bar: Sidebar, write: Callable[..., EventWriter]) -> None:
+def test_news_take_neither_focus_nor_scroll_nor_an_open_menu(
+    bar: Sidebar, write: Callable[..., EventWriter], shared_page: Book
+) -> None:
     for number in range(40):
         write(f"old-{number}", ended=True)
     writer = write("digits")
+    shared_page.open_lab()
+    shared_page.sidebar()
     count(bar, 41)
     page, listed = bar.page, bar.root.locator(".dd-jobs")
     listed.evaluate("(list) => { list.scrollTop = 600; }")
