@@ -110,7 +110,7 @@ def test_the_output_ends_with_the_last_state_and_the_panel_stays(notebook):
     book = notebook([TRAIN, START.replace("submit(train, ", "submit(train, (40,), ") + "show(job)", "job.wait()"])
     book.run_all()
     page = book.page
-    says(book, "Completed")
+    says(book.page, "Completed")
     data = wait_for(
         lambda: (found := book.page.evaluate(_OUTPUT)) and "Completed" in found.get("text/html", "") and found,
         what="the last state in the output",
