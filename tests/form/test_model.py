@@ -205,7 +205,7 @@ def test_captured_names_are_listed_with_sizes() -> None:
     (item,) = [item for item in form.captured["items"] if item["name"] == "table"]
     assert item["size"].endswith("kB")
     assert form.captured["known"]
-    assert form.captured["size"].endswith("MB")
+    assert form.captured["size"].endswith("kB")
 
 
 def test_the_advice_of_the_picture_and_its_one_click() -> None:
