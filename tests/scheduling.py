@@ -102,7 +102,9 @@ class Progress:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
-        """Print no dot for what went well."""
+        """Print no letters: failures have lines of their own."""
+        if report.failed:
+            return "failed" if report.when == "call" else "error", "", "FAILED"
         if report.when == "call" and report.passed:
             return "passed", "", ""
         return None
