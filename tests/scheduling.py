@@ -19,6 +19,8 @@ import pytest
 RECORDED = Path(__file__).with_name("durations.json")
 #: Folders of which one worker runs everything.
 TOGETHER = ("tests/clusters/slurm",)
+#: The folder that begins: each worker has one browser and one JupyterLab for as long as it is in it.
+FIRST = "tests/browser/"
 #: Seconds that a file without a recorded duration is taken to need.
 _UNKNOWN = 5.0
 #: Seconds between two lines of progress.
@@ -54,11 +56,20 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Progress(config), "progress")
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Let the longest files begin first when tests run side by side; alone they keep their order."""
     if _side_by_side(config):
         seconds = recorded()
-        items.sort(key=lambda item: -seconds.get(scope(item.nodeid), _UNKNOWN))
+        items.sort(key=lambda item: (not item.nodeid.startswith(FIRST), -seconds.get(scope(item.nodeid), _UNKNOWN)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_node_collection_finished(node: Any, ids: list[str]) -> None:
+    """Refuse tests of one name: the scheduler would run the first of them alone."""
+    twice = [name for name, count in Counter(ids).items() if count > 1]
+    if twice:
+        raise pytest.UsageError(f"Several tests are called {twice[0]}: only the first of them would run.")
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -136,8 +136,9 @@ def make(where: Place, folder: JobFolder | None = None) -> None:
             cwd=where.folder,
             start_new_session=True,
         )
-    # A child that ended stays a zombie until somebody waits for it; nobody else here would.
-    threading.Thread(target=process.wait, name="reap-template", daemon=True).start()
+    # A child that ended stays a zombie until somebody waits for it; where no thread can be started, until this ends.
+    with contextlib.suppress(RuntimeError):
+        threading.Thread(target=process.wait, name="reap-template", daemon=True).start()
 
 
 def _shown(environment: Mapping[str, str]) -> dict[str, str]:

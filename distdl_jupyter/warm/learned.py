@@ -18,6 +18,8 @@ _NEVER = (
 )  # fmt: skip
 #: How many jobs are remembered; what none of them has imported is forgotten.
 _JOBS = 8
+#: How often unfit modules are found, and everything imported anew, before nothing more is learned from these jobs.
+_MOST = 12
 
 
 class Learned:
@@ -27,13 +29,18 @@ class Learned:
         self._path = path
         data = _read(path)
         self._jobs: list[list[str]] = [[str(name) for name in job] for job in data.get("jobs", ())]
+        self._found = int(data.get("found", 0))
         #: Module -> why it must not be imported ahead.
         self.unfit: dict[str, str] = {str(name): str(why) for name, why in dict(data.get("unfit", {})).items()}
 
     def names(self) -> list[str]:
         """Return what to import, the most recent job's first, each job's in the order of its own imports."""
         wanted = dict.fromkeys(name for job in self._jobs for name in job)
-        return [name for name in wanted if name not in self.unfit and not _is_never(name)]
+        return [name for name in wanted if not self.is_unfit(name) and not _is_never(name)]
+
+    def is_unfit(self, name: str) -> bool:
+        """Say whether a module, or a package whose import is part of the module's, must not be imported ahead."""
+        return any(name == other or name.startswith(f"{other}.") for other in self.unfit)
 
     def add(self, names: Iterable[str]) -> None:
         """Remember what one more job has imported."""
@@ -42,13 +49,16 @@ class Learned:
         self._jobs = [job, *others][:_JOBS]
         self._write()
 
-    def leave_out(self, name: str, why: str) -> None:
-        """Never import a module ahead again."""
-        self.unfit[name] = why
+    def leave_out(self, names: Iterable[str], why: str) -> None:
+        """Never import modules ahead again, nor what lies in them where they are packages."""
+        self.unfit |= dict.fromkeys(names, why)
+        self._found += 1
+        if self._found >= _MOST:
+            self._jobs, self._found = [], 0
         self._write()
 
     def _write(self) -> None:
-        whole.write(self._path, {"jobs": self._jobs, "unfit": self.unfit})
+        whole.write(self._path, {"jobs": self._jobs, "unfit": self.unfit, "found": self._found})
 
 
 def take_from(folder: Path) -> list[str]:

@@ -38,11 +38,14 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THRE
 
 
 class Unfit(Exception):
-    """A module must not be imported ahead; this process, which has done so, must not be forked any more."""
+    """A module must not be imported ahead; this process, which has done so, must not be forked any more.
 
-    def __init__(self, name: str, why: str) -> None:
+    ``others`` are the modules that import what makes it unfit, and so are as unfit as it is.
+    """
+
+    def __init__(self, name: str, why: str, others: Iterable[str] = ()) -> None:
         super().__init__(f"{name} {why}")
-        self.name = name
+        self.names = (name, *sorted(set(others) - {name}))
         self.why = why
 
 
@@ -74,13 +77,14 @@ class Modules:
         new = [module for module in loaded[self._known :] if module is not None]
         self._known = len(loaded)
         self.stamps.take(new)
-        looked = self.recorder.looked_through() - {"os"}
+        looked = {module: by for module, by in self.recorder.looked_through().items() if module != "os"}
         if doubts.threads() > 1:
             raise Unfit(name, "starts a thread when it is imported")
         if doubts.gpu_in_use():
             raise Unfit(name, "opens a GPU when it is imported")
         if looked:
-            raise Unfit(name, f"reads the whole environment when it is imported (in {min(looked)})")
+            others = {module.__name__ for module in new} & set().union(*looked.values())
+            raise Unfit(name, f"reads the whole environment when it is imported (in {min(looked)})", others)
         if outside := self._outside(map(doubts.file_of, new)):
             raise Unfit(name, f"imports {outside}, which is no installed module")
 

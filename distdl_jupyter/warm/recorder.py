@@ -17,7 +17,7 @@ KNOWN_READERS = {"tqdm.utils": "TQDM_"}
 _BETWEEN = ("os", "_collections_abc", "collections.abc")
 
 _read: set[str] = set()
-_looked_through: set[str] = set()
+_looked_through: dict[str, set[str]] = {}
 
 
 class _Recording(os._Environ):  # type: ignore[type-arg]  # noqa: SLF001 - os.environ has this class and no public one
@@ -32,12 +32,12 @@ class _Recording(os._Environ):  # type: ignore[type-arg]  # noqa: SLF001 - os.en
     def __iter__(self) -> Iterator[Any]:
         """Iterate; who does so may read anything."""
         if (module := _caller()) not in KNOWN_READERS:
-            _looked_through.add(module)
+            _looked_through[module] = _importing()
         return super().__iter__()
 
     def copy(self) -> dict[Any, Any]:
         """Return a copy; whoever keeps one keeps this environment."""
-        _looked_through.add(_caller())
+        _looked_through[_caller()] = _importing()
         return super().copy()
 
 
@@ -46,6 +46,17 @@ def _caller() -> str:
     while frame is not None and frame.f_globals.get("__name__") in _BETWEEN:
         frame = frame.f_back
     return str(frame.f_globals.get("__name__", "?")) if frame is not None else "?"
+
+
+def _importing() -> set[str]:
+    """Return the modules whose import is under way: each of them imports the one that reads."""
+    frame: FrameType | None = sys._getframe(2)  # noqa: SLF001 - as above
+    found = set()
+    while frame is not None:
+        if frame.f_code.co_name == "<module>":
+            found.add(str(frame.f_globals.get("__name__", "?")))
+        frame = frame.f_back
+    return found
 
 
 class Recorder:
@@ -72,8 +83,8 @@ class Recorder:
         now = dict(os.environ)
         self.set |= {name: value for name, value in now.items() if self._before.get(name) != value}
 
-    def looked_through(self) -> set[str]:
-        """Return, once, the modules that have looked through the whole environment."""
-        found = set(_looked_through)
+    def looked_through(self) -> dict[str, set[str]]:
+        """Return, once, the modules that have looked through the whole environment, each with those that import it."""
+        found = dict(_looked_through)
         _looked_through.clear()
         return found

@@ -46,7 +46,14 @@ def _template(where: place.Place) -> list[str]:
 def _unlike(where: place.Place) -> list[str]:
     from distdl_jupyter.warm.learned import Learned
 
-    return [f"Left out: {name} {why}." for name, why in Learned(where.learned).unfit.items()]
+    because: dict[str, list[str]] = {}
+    for name, why in Learned(where.learned).unfit.items():
+        because.setdefault(why, []).append(name)
+    return [f"Left out: {_first(names)} {why}." for why, names in because.items()]
+
+
+def _first(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} (and {len(names) - 1} more)"
 
 
 def _last_cold(where: place.Place) -> list[str]:

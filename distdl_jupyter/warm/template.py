@@ -72,7 +72,7 @@ class Template:
         except modules.Unfit as unfit:
             raise Ended(f"it cannot do without {unfit}") from unfit
         for name in (*more, *self._learned.names()):
-            if name not in self._learned.unfit:
+            if not self._learned.is_unfit(name):
                 self._modules.load(name)
         if entry := doubts.relative_path():
             raise Ended(f"sys.path holds {entry!r}, which means another folder for every job")
@@ -94,8 +94,8 @@ class Template:
                 _settle()
 
     def leave_out(self, unfit: modules.Unfit) -> None:
-        """Never import that module ahead again."""
-        self._learned.leave_out(unfit.name, unfit.why)
+        """Never import those modules ahead again."""
+        self._learned.leave_out(unfit.names, unfit.why)
 
     # serving ----------------------------------------------------------------------------------
 

@@ -197,7 +197,8 @@ def _lab(installed: Installation, home: Path) -> Iterator[Lab]:
         lab.end()
 
 
-@pytest.fixture(scope="session")
+# Of the package, not of the session: while Playwright's is open, its event loop runs in this thread, and no other can.
+@pytest.fixture(scope="package")
 def lab(installed: Installation, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """JupyterLab from the installed wheel, without Node.js and without the source tree."""
     with _lab(installed, tmp_path_factory.mktemp("lab")) as lab:
@@ -212,7 +213,7 @@ def own_lab(installed: Installation, tmp_path: Path) -> Iterator[Lab]:
         yield lab
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def chromium() -> Iterator[Browser]:
     executable = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if executable is None:

@@ -146,7 +146,7 @@ class StaticPage:
         (of or self.page).screenshot(path=ARTIFACTS / f"{name}.png")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def tab(chromium: Browser) -> Iterator[Page]:
     """One page for all tests of a worker: a new one takes long, and so does the drawing code that it loads once."""
     context = chromium.new_context(device_scale_factor=1.5)

@@ -144,7 +144,12 @@ def test_a_server_behind_a_hub_answers_below_its_base_url(root):
 def test_the_servers_threads_end_with_it(root):
     import threading
 
+    before = set(threading.enumerate())
+
+    def started():
+        return [thread for thread in set(threading.enumerate()) - before if thread.name.startswith("distdl")]
+
     with serve(root) as server:
         server.get("/jobs")
-        assert any(thread.name.startswith("distdl") for thread in threading.enumerate())
-    wait_for(lambda: not any(thread.name.startswith("distdl") for thread in threading.enumerate()), what="the end")
+        assert started()
+    wait_for(lambda: not started(), what="the end")

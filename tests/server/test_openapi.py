@@ -5,7 +5,9 @@ import shutil
 import jsonschema
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis.strategies import one_of
+from schemathesis import GenerationMode
 from schemathesis.checks import CHECKS
 
 from distdl_jupyter.azure import settings as settings_of_azure
@@ -33,6 +35,11 @@ def _easier(schema):
 
 #: Without what is said of the token: every request here has it (who may ask has tests of its own).
 SCHEMA = schemathesis.openapi.from_dict(_easier({name: one for name, one in DOCUMENT.items() if name != "security"}))
+#: What may be asked of each operation, as the schema allows it and otherwise; a test of each has a name of its own.
+OPERATIONS = {
+    operation.label: one_of(*(operation.as_strategy(generation_mode=mode) for mode in GenerationMode))
+    for operation in (found.ok() for found in SCHEMA.get_all_operations())
+}
 #: A schema cannot say which requests are right beyond their form: a name that is taken is not.
 LEFT_OUT = ["positive_data_acceptance"]
 
@@ -99,26 +106,32 @@ def ids(stories, distdl_home):
 
 
 @pytest.mark.fault("handlers", "whatever the schema allows or not is answered as it says, never with a 500")
-@SCHEMA.parametrize()
-@settings(
-    max_examples=few_or_all(6, 12),
-    phases=[Phase.explicit, Phase.generate],
-    suppress_health_check=list(HealthCheck),
-    derandomize=True,
-    database=None,
-)
-def test_the_server_answers_as_the_file_says(case, running, ids):
+@pytest.mark.parametrize("label", OPERATIONS)
+def test_the_server_answers_as_the_file_says(label, running, ids):
     """Ids of the right form are those of jobs that are there."""
-    made_up = case.path_parameters.get("id")
-    if isinstance(made_up, str) and is_id(made_up) and case.method != "DELETE":
-        case.path_parameters["id"] = ids[len(made_up) % len(ids)]
-    answer = case.call_and_validate(
-        base_url=running.url,
-        headers={"Authorization": f"token {TOKEN}", "Accept": "application/json"},
-        excluded_checks=CHECKS.get_by_names(LEFT_OUT),
-        timeout=60,
+
+    @given(OPERATIONS[label])
+    @settings(
+        max_examples=few_or_all(6, 12),
+        phases=[Phase.explicit, Phase.generate],
+        suppress_health_check=list(HealthCheck),
+        derandomize=True,
+        database=None,
+        deadline=None,
     )
-    conforms(case, answer)
+    def holds(case):
+        made_up = case.path_parameters.get("id")
+        if isinstance(made_up, str) and is_id(made_up) and case.method != "DELETE":
+            case.path_parameters["id"] = ids[len(made_up) % len(ids)]
+        answer = case.call_and_validate(
+            base_url=running.url,
+            headers={"Authorization": f"token {TOKEN}", "Accept": "application/json"},
+            excluded_checks=CHECKS.get_by_names(LEFT_OUT),
+            timeout=60,
+        )
+        conforms(case, answer)
+
+    holds()
 
 
 def conforms(case, answer):

@@ -213,12 +213,19 @@ def test_a_module_that_starts_a_thread_is_left_out(own_home, environment, tmp_pa
     restless = "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
     (site / "restless.py").write_text(restless)
     (site / "curious.py").write_text("import os\nALL = dict(os.environ)\n")
+    (site / "library").mkdir()
+    (site / "library" / "__init__.py").write_text("import json\nfrom library import core\n")
+    (site / "library" / "core.py").write_text("import curious\n")
+    for number in range(30):
+        (site / "library" / f"part{number}.py").touch()
+    parts = [f"library.part{number}" for number in range(30)]
     where = place.of(str(environment))
-    learned.Learned(where.learned).add(["restless", "curious", "json", "not_there"])
+    learned.Learned(where.learned).add(["restless", *parts, "curious", "json", "not_there"])
     try:
         asking.make(where)
         said = asking.wait_until_ready(where)
-        assert set(said["unfit"]) == {"restless", "curious"}
+        assert set(said["unfit"]) == {"restless", "library.part0", "library", "library.core", "curious"}
+        assert where.log.read_text().count("left out from now on") == 2, "each is found once, with all that import it"
         assert "starts a thread" in said["unfit"]["restless"]
         assert "whole environment" in said["unfit"]["curious"]
     finally:

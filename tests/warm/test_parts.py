@@ -49,11 +49,11 @@ def test_reads_of_the_environment_are_recorded(monkeypatch):
     monkeypatch.delenv("SET_BY_DEFAULT")
     assert {"WAS_THERE", "WAS_NOT_THERE", "ASKED_FOR", "SET_BY_DEFAULT"} <= recorder.read
     assert recorder.set == {"SET_BY_DEFAULT": "2"}
-    assert recorder.looked_through() == set()
+    assert recorder.looked_through() == {}
     os.environ.get("AFTERWARDS")
     with recorder:
         dict(os.environ)
-    assert recorder.looked_through() == {__name__}
+    assert set(recorder.looked_through()) == {__name__}
     assert "AFTERWARDS" not in recorder.read
 
 
@@ -107,8 +107,14 @@ def test_what_is_learned_is_of_the_last_jobs_and_never_unfit(tmp_path):
     assert again.names()[:2] == ["m19", "common"]
     assert "m0" not in again.names()
     assert not {"tensorflow.python", "keras"} & set(again.names())
-    again.leave_out("common", "starts a thread when it is imported")
+    again.leave_out(["common"], "starts a thread when it is imported")
     assert "common" not in learned.Learned(tmp_path / "learned.json").names()
+    again.add(["package.part", "packages"])
+    again.leave_out(["package"], "reads the whole environment when it is imported (in package.other)")
+    assert again.names()[0] == "packages"
+    for number in range(20):
+        again.leave_out([f"m{number}"], f"imports /home/ann/{number}.py, which is no installed module")
+    assert again.names() == [], "what goes on being unfit is given up"
     (tmp_path / "learned.json").write_text("[")
     assert learned.Learned(tmp_path / "learned.json").names() == []
 
