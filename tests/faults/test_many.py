@@ -48,6 +48,7 @@ def short(monkeypatch):
     """A temporary folder of the test's own, with a path that is short enough for sockets."""
     with tempfile.TemporaryDirectory(prefix="many-", dir="/tmp") as folder:
         monkeypatch.setenv("TMPDIR", folder)
+        monkeypatch.setenv("DISTDL_WARM", "off")  # it would end the template of the other tests
         monkeypatch.setattr(tempfile, "tempdir", None)
         yield folder
 

@@ -30,6 +30,7 @@ def executed(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DISTDL_HOME", str(home))
         patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("server")))
+        patch.setenv("DISTDL_WARM", "off")  # a temporary folder of its own would end the template of the other tests
         NotebookClient(notebook, timeout=400, kernel_name="python3").execute(cwd=str(folder))
     return notebook, home
 
