@@ -26,6 +26,8 @@ LIFELINE = "alive"
 _LONGEST = 107
 #: Seconds in which a folder may still be without its lifeline because somebody is making it.
 _FRESH = 60.0
+#: Seconds that a killed process may hold the lifeline: the kernel takes its memory away before it closes its files.
+_DYING = 5.0
 #: Shared memory; the folder there has the name of one that mkdtemp made.
 _SHARED = Path("/dev/shm")  # noqa: S108 - as below
 #: Where folders lie whose path would be too long for a socket.
@@ -65,10 +67,15 @@ def remove(folder: Path) -> None:
 
 
 def sweep(job: str = "") -> None:
-    """Remove the folders of runs that are dead, of one job or of all of this user's."""
+    """Remove the folders of runs that are dead, of all of this user's, or of one job whose processes were killed."""
+    until = time.monotonic() + (_DYING if job else 0.0)
     for folder in _all(f"distdl-{_mark(job)}-" if job else "distdl-"):
         with contextlib.suppress(OSError):
-            if (job or time.time() - folder.stat().st_mtime > _FRESH) and _is_abandoned(folder):
+            if not job and time.time() - folder.stat().st_mtime < _FRESH:
+                continue
+            while not (abandoned := _is_abandoned(folder)) and time.monotonic() < until:
+                time.sleep(0.02)
+            if abandoned:
                 remove(folder)
 
 

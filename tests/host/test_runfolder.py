@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -45,7 +46,17 @@ def held():
         runfolder.sweep(job)
 
 
-def test_the_folder_of_a_killed_run_goes_and_that_of_a_living_one_stays(held):
+def test_a_killed_process_that_still_holds_its_files_is_waited_for(held):
+    killed, dead = held(JOB)
+    timer = threading.Timer(0.3, killed.kill)
+    timer.start()
+    runfolder.sweep(JOB)
+    timer.join()
+    assert not os.path.exists(dead)
+
+
+def test_the_folder_of_a_killed_run_goes_and_that_of_a_living_one_stays(held, monkeypatch):
+    monkeypatch.setattr(runfolder, "_DYING", 0.1)
     killed, dead = held(JOB)
     _, living = held(JOB)
     _, other = held(OTHER)
