@@ -204,6 +204,12 @@ def test_no_text_takes_long(pile):
     assert time.process_time() - begun < 20.0
 
 
+def test_long_lines_of_a_secret_of_several_are_secrets_and_short_ones_are_words():
+    redactor = Redactor(["qPz81mVtr0aL2wXe\nepoch one\nb7RkMn4TzYc0GhJd2"])
+    shown = redactor.text("qPz81mVtr0aL2wXe, b7RkMn4TzYc0GhJd2 in epoch one")
+    assert shown == f"{MASK}, {MASK} in epoch one"
+
+
 def test_a_flood_of_lines_that_repeat_hides_no_secret():
     """What was seen clean is not searched again; a line is known by itself with each digit as zero."""
     value = "qu1te-long-s3cret"
