@@ -116,9 +116,9 @@ class Progress:
         """Print no letters: failures have lines of their own."""
         if report.failed:
             return "failed" if report.when == "call" else "error", "", "FAILED"
-        if report.when == "call" and report.passed:
-            return "passed", "", ""
-        return None
+        if report.skipped:
+            return "skipped", "", ""
+        return ("passed", "", "") if report.when == "call" else None
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._took[scope(report.nodeid)] += report.duration
