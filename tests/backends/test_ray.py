@@ -93,6 +93,7 @@ def test_two_emulated_nodes_are_one_cluster_and_tasks_lines_are_in_the_drivers_l
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.full
 def test_canceling_leaves_nothing_of_ray():
     before = folders()
     job = submit(SLEEPS)

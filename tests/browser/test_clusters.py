@@ -75,6 +75,7 @@ def all_up(bar: Sidebar, hosts: Hosts) -> None:
         expect(node(bar, name)).to_have_attribute("data-state", re.compile("idle|busy"))
 
 
+@pytest.mark.full
 def test_hosts_are_shown_live_checked_used_and_let_go(
     desk: Callable[..., Book], three_hosts: Hosts, tmp_path: Path
 ) -> None:

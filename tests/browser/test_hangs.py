@@ -59,6 +59,7 @@ def both_groups(where: Locator) -> None:
     expect(columns.nth(1)).to_contain_text("dist.all_reduce(torch.ones(1))")
 
 
+@pytest.mark.full
 def test_a_stalled_job_says_who_differs_and_shows_both_stacks(desk: Callable[..., Book], lab: Lab) -> None:
     book = desk([LOAD, STUCK, "from distdl_jupyter import panel\npanel(job)"], height=1300)
     book.run_all()

@@ -42,6 +42,7 @@ def choose(form: Locator, label: str, value: str) -> None:
     form.locator(f'.dd-choice[data-value="{value}"]').click()
 
 
+@pytest.mark.full
 def test_a_compute_cluster_is_picked_made_scaled_and_deleted(workspace: Computes, books: Callable[..., Book]) -> None:
     book = books([], 1440, 980, dark=False, scale=1.5)
     book.open_lab()

@@ -181,6 +181,7 @@ def test_a_new_job_runs_a_script_with_the_modules_beside_it(shared_page: Book, l
     expect(page.locator(".dd-newjob .cm-content")).to_contain_text("net.NAME")
 
 
+@pytest.mark.full
 def test_the_launch_form_of_a_cell_lets_a_cluster_go_when_no_job_runs_there(
     desk: Callable[..., Book], tmp_path: Path
 ) -> None:

@@ -137,6 +137,7 @@ def test_clusters_are_listed_and_checked(kernel):
     assert wrong.startswith("ClusterNotFound: No cluster is named 'nowhere'.")
 
 
+@pytest.mark.full
 def test_where_ranks_stand_is_shown_also_when_the_job_has_ended(kernel):
     kernel.ok(f"%%distributed -p 2 -b torch --no-panel -o job\n{SLOW}time.sleep(300)")
     wait_for(running)

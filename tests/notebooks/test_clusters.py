@@ -85,6 +85,7 @@ def trained(notebook, names, epochs=30):
 
 
 @needs_hosts
+@pytest.mark.full
 def test_the_notebook_of_ssh_trains_on_real_hosts(three_hosts):
     options = {**three_hosts.options(), "hosts": "node-a, node-b"}
     notebook = executed("ssh", 'hosts="gpu1, gpu2"', options, EPOCHS)

@@ -88,6 +88,7 @@ def test_a_log_that_is_full_takes_nothing_more_and_metrics_and_results_still_com
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the memory of a process in /proc")
+@pytest.mark.cold
 def test_in_a_flood_without_end_metrics_come_memory_stays_and_a_cancel_is_obeyed():
     job = on(floods, stop_grace_seconds=60)
 

@@ -76,6 +76,7 @@ def test_keras_reports_each_batch_and_what_is_new_at_the_end_of_an_epoch(folder)
 
 
 @here("keras")
+@pytest.mark.full
 def test_keras_s_own_callbacks_and_every_rank_stay(folder):
     folder.cell(KERAS + """
 seen = []

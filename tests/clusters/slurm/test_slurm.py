@@ -164,6 +164,7 @@ def test_the_rank_that_fails_under_mpi_is_named(slurm):  # noqa: F811
 # queue ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_a_job_waits_with_its_reason_and_then_runs(slurm):  # noqa: F811
     first = submit(COUNT.format(lines=10_000, pause=0.1), nodes=2, extra="--exclusive")
     wait_for(lambda: first.state is State.RUNNING)

@@ -31,6 +31,7 @@ STUCK = """
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("backend", ["torch", pytest.param("horovod-mpi", marks=pytest.mark.full)])
 @pytest.mark.fault("stuck", "who stands where on which node of Slurm is shown")
 def test_a_rank_in_an_allocation(slurm, backend):  # noqa: F811

@@ -33,6 +33,7 @@ def environment(pid):
 
 
 @pytest.mark.fault("restarts", "on other hosts too the others keep process and state, and the dead one is replaced")
+@pytest.mark.full
 def test_a_rank_on_another_host_is_killed(lab_of):
     lab = lab_of(2)
     job = start(lab, 2, 60, 0.1)
