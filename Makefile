@@ -48,7 +48,7 @@ lab: $(STAMPS)/horovod ## Open the same notebook in JupyterLab
 	@$(VENV)/bin/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) \
 		--notebook-dir=$(dir $(NOTEBOOK)) --LabApp.default_url=/lab/tree/$(notdir $(NOTEBOOK)) $(LAB)
 
-test: $(STAMPS)/horovod $(STAMPS)/test $(WHEEL) ## Run every check and the quick selection of the tests (20 minutes on two cores)
+test: $(STAMPS)/horovod $(STAMPS)/test $(WHEEL) ## Run every check and the quick selection of the tests
 	@.ci/test $(PYTEST)
 	@$(if $(WRITE),cp tests/artifacts/durations.json tests/durations.json)
 
