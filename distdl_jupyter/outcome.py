@@ -84,9 +84,10 @@ def _ending(rank: RankView) -> dict[str, Any]:
     job's own stop. That is not how it failed, whether it shows as a signal or, behind mpirun, as a code; the code is
     the one that it was about to end with.
     """
-    said = str((rank.error or {}).get("message", ""))
-    asked = (rank.error or {}).get("type") == "SystemExit" and said.isdecimal()
-    stopped = bool(rank.error) and rank.signal in _STOPS
+    error = rank.error or {}
+    said = str(error.get("message", ""))
+    asked = error.get("type") == "SystemExit" and said.isdecimal()
+    stopped = bool(error) and rank.signal in _STOPS
     if stopped or (asked and rank.signal is None):
         return {"exit_code": int(said) if asked else 1, "signal": None}
     return {"exit_code": rank.code, "signal": rank.signal}

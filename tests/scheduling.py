@@ -48,7 +48,9 @@ def _side_by_side(config: pytest.Config) -> bool:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--progress", action="store_true", help="show progress with the time left instead of dots")
     parser.addoption("--keep-durations", default="", help="with --progress: the file for the seconds of each scope")
-    parser.addoption("--keep-started", default="", help="with --progress: the file for the tests that started jobs")
+    parser.addoption(
+        "--keep-started", default="", help="with --progress: the file for the tests whose jobs started warm"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -128,7 +130,7 @@ class Progress:
         if report.when == "teardown":
             self._outcomes["done"] += 1
             self._left[scope(report.nodeid)] -= 1
-            if any(name == "start" for name, _ in report.user_properties):
+            if any(name == "start" and value == "warm" for name, value in report.user_properties):
                 self._started.add(report.nodeid)
             if time.monotonic() - self._shown >= _PERIOD:
                 self._shown = time.monotonic()

@@ -53,7 +53,7 @@ def test_recorded_durations_name_scopes_that_exist():
 
 def run(folder, *options, examples, **environment):
     (folder / "test_story.py").write_text(STORY.format(examples=examples))
-    plugins = ("-p", "tests.selection", "-p", "tests.scheduling", "-p", "no:cacheprovider", "-p", "no:randomly")
+    plugins = ("-p", "tests.selection", "-p", "tests.scheduling", "-p", "no:cacheprovider")
     command = [sys.executable, "-m", "pytest", *plugins, "--rootdir", folder, "-c", "/dev/null", *options]
     return subprocess.run(
         [*map(str, command), "test_story.py"], cwd=folder, capture_output=True, text=True, timeout=120,

@@ -73,9 +73,9 @@ def sweep(job: str = "") -> None:
         with contextlib.suppress(OSError):
             if not job and time.time() - folder.stat().st_mtime < _FRESH:
                 continue
-            while not (abandoned := _is_abandoned(folder)) and time.monotonic() < until:
+            while (held := _is_held(folder)) and time.monotonic() < until:
                 time.sleep(0.02)
-            if abandoned:
+            if held is False:
                 remove(folder)
 
 
@@ -92,10 +92,10 @@ def _all(prefix: str) -> Iterator[Path]:
                     yield Path(entry.path)
 
 
-def _is_abandoned(folder: Path) -> bool:
-    """Say whether nobody has opened the lifeline any more. One that is not there yet, or not ours, is no proof."""
+def _is_held(folder: Path) -> bool | None:
+    """Say whether a process has opened the lifeline; None for one that is not there yet or not ours: no proof."""
     try:
         os.close(os.open(folder / LIFELINE, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW))
     except OSError as error:
-        return error.errno == errno.ENXIO  # a named pipe without a reader (fifo(7))
-    return False
+        return False if error.errno == errno.ENXIO else None  # a named pipe without a reader (fifo(7))
+    return True

@@ -70,15 +70,8 @@ def begins(monkeypatch: pytest.MonkeyPatch) -> Callable[[Recording], list[Any]]:
 @pytest.fixture
 def tell() -> Iterator[Callable[..., Recording]]:
     """Return a function that begins a recorded job."""
-    stories: list[Recording] = []
-
-    def tell_(kind: str) -> Recording:
-        stories.append(recorded.tell(kind))
-        return stories[-1]
-
-    yield tell_
-    for story in stories:
-        story.close()
+    with recorded.telling() as tell_:
+        yield tell_
 
 
 def test_the_form_shows_where_how_many_what_travels_and_what_could_be_better(static_page: Open) -> None:

@@ -14,7 +14,7 @@ from playwright.sync_api import Locator, Page, expect
 from distdl_jupyter.core.store import JobStore
 from tests.browser import pages
 from tests.browser.conftest import Book, Lab
-from tests.panels.recorded import Recording, tell
+from tests.panels.recorded import Recording, telling
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
@@ -26,15 +26,8 @@ NOBODY = "20200101-000000-aaaaa"
 @pytest.fixture
 def told(lab: Lab) -> Iterator[Callable[[str], Recording]]:
     """Return a function that writes a job of a kind, with the real writer, for the server to show."""
-    stories: list[Recording] = []
-
-    def write(kind: str) -> Recording:
-        stories.append(tell(kind, JobStore(lab.home / "distdl")))
-        return stories[-1]
-
-    yield write
-    for story in stories:
-        story.close()
+    with telling(JobStore(lab.home / "distdl")) as write:
+        yield write
 
 
 def tab(page: Page, name: str) -> Locator:

@@ -214,15 +214,8 @@ print(loss)"""
 @pytest.fixture
 def tell():
     """Return a function that writes a recorded job."""
-    stories = []
-
-    def tell_(kind):
-        stories.append(recorded.tell(kind))
-        return stories[-1]
-
-    yield tell_
-    for story in stories:
-        story.close()
+    with recorded.telling() as tell_:
+        yield tell_
 
 
 def attached(story):
@@ -244,8 +237,9 @@ def test_an_old_job_asks_before_it_is_canceled(static_page, tell):
     assert not story.folder.control.exists()
     book.page.keyboard.press("Enter")
     question.get_by_role("button", name="Yes").click()
-    wait_for(story.folder.control.exists, what="the request")
-    assert json.loads(story.folder.control.read_text())["type"] == "cancel"
+    control = story.folder.control
+    line = wait_for(lambda: control.exists() and control.read_text(), what="the request")
+    assert json.loads(line)["type"] == "cancel"
 
 
 HOSTILE = "<img src=x onerror='window.hacked=1'><script>window.hacked=1</script>"

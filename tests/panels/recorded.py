@@ -12,6 +12,8 @@ import math
 import random
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -249,6 +251,17 @@ def tell(kind: str, store: JobStore | None = None) -> Recording:
             story.event("state", state="canceling", reason="")
             story.event("stop", by="user", signal="INT", next="TERM", next_in=5, kill_in=15, remaining=[3])
     return story
+
+
+@contextmanager
+def telling(store: JobStore | None = None) -> Iterator[Callable[[str], Recording]]:
+    """Give a function that writes a job of a kind up to now; all of them are closed at the end."""
+    with ExitStack() as stories:
+
+        def tell_(kind: str) -> Recording:
+            return stories.enter_context(closing(tell(kind, store)))
+
+        yield tell_
 
 
 def main(kind: str) -> None:

@@ -23,15 +23,8 @@ from tests.panels import recorded
 @pytest.fixture
 def tell():
     """Return a function that writes a recorded job into the test's own data directory."""
-    stories = []
-
-    def tell_(kind):
-        stories.append(recorded.tell(kind))
-        return stories[-1]
-
-    yield tell_
-    for story in stories:
-        story.close()
+    with recorded.telling() as tell_:
+        yield tell_
 
 
 @pytest.fixture
