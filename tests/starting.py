@@ -53,8 +53,7 @@ def template(runtime, tmp_path_factory):
         def ask_a_ready_one(wanted, *request):
             if wanted == where:
                 patch.setattr(asking, "start", ask)
-                asking.make(where)
-                asking.wait_until_ready(where)
+                revive()
             return ask(wanted, *request)
 
         patch.setattr(asking, "start", ask_a_ready_one)
@@ -93,6 +92,16 @@ def pytest_terminal_summary(terminalreporter):
         terminalreporter.section("how jobs started")
     for value, count in found.most_common():
         terminalreporter.line(f"{count:5} {value}")
+
+
+def revive():
+    """See to a ready template and return what it says of itself."""
+    where = place.of()
+    if not asking.is_being_made(where):  # a second one would wait for the first one's end
+        asking.make(where)
+    said = asking.wait_until_ready(where)
+    assert said is not None, where.log.read_text()
+    return said
 
 
 def end_templates(folder):

@@ -195,6 +195,7 @@ while not os.path.exists(UNTIL):
 """
 
 
+@pytest.mark.cold  # a warm supervisor's memory is mostly its template's
 @pytest.mark.fault("log", "kept and shown in pieces, within the limit of the log, without taking memory for all of it")
 @pytest.mark.parametrize("size", [1_048_576, pytest.param(100 * 1_048_576, marks=pytest.mark.full)])
 def test_a_line_of_many_megabytes(size, tmp_path):

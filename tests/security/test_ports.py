@@ -89,6 +89,7 @@ def _asked(port, path, method="GET", value=None):
         return answer.status, answer.read()
 
 
+@pytest.mark.cold  # a warm rank shows only a part of its environment
 def test_where_horovods_ranks_meet_a_stranger_is_turned_away(distdl_home, tmp_path):
     go = tmp_path / "go"
     job = client.submit(_meet, ("horovod-gloo", str(go)), process_count_per_node=2, distributed_backend="horovod-gloo")

@@ -6,6 +6,7 @@ from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.warm import asking, place
 from distdl_jupyter.warm.supervisor import WARM
 from tests.conftest import until_gone
+from tests.starting import revive
 
 
 @pytest.fixture(autouse=True)
@@ -30,15 +31,6 @@ def own_home(start, tmp_path, monkeypatch):
     asking.stop(place.of())
     for job_id in JobStore().ids():
         assert not until_gone(job_id)
-
-
-def revive():
-    """See to a ready template and return what it says of itself."""
-    if not asking.is_being_made(place.of()):
-        asking.make(place.of())
-    said = asking.wait_until_ready(place.of())
-    assert said is not None, place.of().log.read_text()
-    return said
 
 
 def is_warm(job):

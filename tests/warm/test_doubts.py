@@ -10,7 +10,8 @@ import pytest
 from distdl_jupyter import submit
 from distdl_jupyter.warm import asking, learned, place
 from tests.conftest import wait_for
-from tests.warm.conftest import assert_warm, cold_reason, revive
+from tests.starting import revive
+from tests.warm.conftest import assert_warm, cold_reason
 
 pytestmark = pytest.mark.timeout(300)
 

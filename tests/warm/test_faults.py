@@ -12,7 +12,8 @@ from distdl_jupyter.warm import asking, place
 from tests.conftest import until_gone, wait_for
 from tests.faults import jobs
 from tests.selection import few_or_all
-from tests.warm.conftest import assert_warm, revive
+from tests.starting import revive
+from tests.warm.conftest import assert_warm
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.skipif(not os.path.exists("/proc/self/maps"), reason="Linux")]
 

@@ -15,7 +15,8 @@ from distdl_jupyter.clusters import processes
 from distdl_jupyter.core.state import State
 from distdl_jupyter.warm import asking, learned, mark, place, report, settings, wire
 from tests.conftest import until_gone, wait_for
-from tests.warm.conftest import assert_warm, cold_reason, is_warm, revive
+from tests.starting import revive
+from tests.warm.conftest import assert_warm, cold_reason, is_warm
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="Linux")]
 
