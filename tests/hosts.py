@@ -61,7 +61,7 @@ class Hosts:
         self._lock, self._number = _take_number()
         self._daemons = []
         _clean(self._number)
-        self.folder = Path(tempfile.mkdtemp(prefix="distdl-hosts-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="hosts-"))
         self.folder.chmod(0o700)
         self.ssh_config = self.folder / "ssh_config"
         self.known_hosts = self.folder / "known_hosts"

@@ -50,7 +50,7 @@ class Slurm:
         self._private = private or {}
         self._cpus = cpus
         self._daemons = {}
-        self.folder = Path(tempfile.mkdtemp(prefix="distdl-slurm-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="slurm-"))
         self.folder.chmod(0o755)
         self.conf = self.folder / "slurm.conf"
         try:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
+from pathlib import Path
 
 import pytest
 
+from distdl_jupyter import add_cluster, registry
 from distdl_jupyter.azure import catalogue
+from distdl_jupyter.azure.vm_size import VmSize
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.form import choices as menu
 
@@ -19,6 +23,26 @@ def test_every_size_has_its_row_and_retired_ones_come_last_with_what_replaces_th
     for row in rows:
         assert bool(row["retired"]) is bool(row["successor"])
         assert bool(row["retired"]) is bool(row["successor_reason"])
+
+
+def test_of_sizes_that_are_else_alike_the_one_with_fewer_cores_comes_first() -> None:
+    alike: dict[tuple[object, ...], list[VmSize]] = {}
+    sizes = {size.name: size for size in catalogue()}
+    for row in menu.sizes():
+        size = sizes[row["name"]]
+        unknown = size.infiniband is None and size.ethernet_gbps is None
+        memory = size.gpu_count * (size.gpu_memory_gib or 0)
+        alike.setdefault((size.retired, size.gpu_count < 1, unknown, memory), []).append(size)
+    groups = [[size.vcpus or 0 for size in group] for group in alike.values()]
+    assert any(len(set(group)) > 1 for group in groups)
+    assert all(group == sorted(group) for group in groups)
+
+
+def test_this_machine_is_named_by_its_system_and_what_users_named_by_its_kind(distdl_home: Path) -> None:
+    add_cluster("mini", "local")
+    offered = {choice["name"]: (choice["title"], choice["system"]) for choice in menu.clusters()}
+    assert offered["local"] == ("", "Linux" if sys.platform == "linux" else "macOS")
+    assert offered["mini"] == (registry.get("clusters", "local").title, "")
 
 
 def test_a_row_says_what_is_known_and_no_more() -> None:

@@ -162,6 +162,9 @@ def test_only_rows_near_the_window_are_made(node):
     assert 90 <= first <= 100
     assert 110 <= end <= 120
     assert node(track, []) == [0, [0, 0], 0]
+    # 240 px more than the window of three rows: the eighth row is the last that is seen of them.
+    rows = "(() => { const track = new ui.Track(); track.lay(given); return track.range(0, 156); })()"
+    assert node(rows, [52] * 1000) == [0, 8]
 
 
 def node_of(state, gpus=2):
@@ -230,10 +233,13 @@ def test_what_is_typed_becomes_a_value_or_a_sentence(node):
     parse = "(() => { try { return ui.parse(...given) ?? null; } catch (error) { return error.message; } })()"
     assert node(parse, ["4", "integer", {"type": "integer", "minimum": 1}]) == 4
     assert node(parse, ["0", "integer", {"type": "integer", "minimum": 1}]) == "Type 1 or more."
+    assert node(parse, ["8", "integer", {"type": "integer", "maximum": 8}]) == 8
+    assert node(parse, ["9", "integer", {"type": "integer", "maximum": 8}]) == "Type 8 or less."
     assert node(parse, ["2.5", "integer", {"type": "integer"}]) == "Type a whole number."
     assert node(parse, ["a, b\nc", "list", {"type": "array"}]) == ["a", "b", "c"]
     assert node(parse, ["A=1\nB=x=y", "pairs", {"type": "object"}]) == {"A": "1", "B": "x=y"}
     assert node(parse, ["nothing", "pairs", {"type": "object"}]) == "Type NAME=VALUE, one on a line."
+    assert node(parse, ["=1", "pairs", {"type": "object"}]) == "Type NAME=VALUE, one on a line."
     assert node(parse, ["  ", "text", {"type": "string"}]) is None
 
 

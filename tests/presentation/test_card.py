@@ -56,6 +56,13 @@ def test_a_running_job_says_how_far_it_is(seen):
     assert told.failure is None
 
 
+@pytest.mark.parametrize(("value", "shown"), [("0.97", "0.97"), ("None", ""), ("", "")])
+def test_the_value_of_rank_0_is_shown_where_it_is_one(value, shown):
+    view = JobView.of(JobSpec(id="20261121-024912-k3f9x", name="x"))
+    view.apply({"t": 1.0, "type": "result", "rank": 0, "ok": True, "repr": value})
+    assert card(view, 2.0).result == shown
+
+
 def test_a_canceling_job_names_who_is_left(seen):
     view = seen("canceling")
     stop = card(view, view.last_sign).stop

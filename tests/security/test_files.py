@@ -10,10 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from distdl_jupyter import client
-from distdl_jupyter.core.errors import DistDLError, JobFailed
+from distdl_jupyter import client, permissions
+from distdl_jupyter.again import EarlierCode, ResumedCode
+from distdl_jupyter.core.errors import DistDLError, JobNotFound
+from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.worker import owned
+from distdl_jupyter.worker.payload import CannotLoad, Payload, extend_path, load
 
 PATIENCE = 240
 #: What the user's own code makes is as open as the user wants; the folder around it is not.
@@ -63,6 +66,7 @@ except JobFailed as error:
 """
 
 
+@pytest.mark.cold  # a template with another umask is of no use to other tests
 @pytest.mark.parametrize(
     ("backend", "count", "fails"),
     [pytest.param("plain", 1, "", marks=pytest.mark.full), ("plain", 1, "fails"), ("horovod-mpi", 2, "")],
@@ -85,12 +89,13 @@ def test_no_file_of_a_job_is_open_to_others_whatever_the_umask(distdl_home, back
     assert left == []
 
 
-def test_a_data_directory_that_everybody_may_write_is_refused(distdl_home):
+@pytest.mark.parametrize(("mode", "who"), [(0o777, "everybody"), (0o775, "the group with number")])
+def test_a_data_directory_that_others_may_write_is_refused(distdl_home, mode, who):
     distdl_home.mkdir()
-    distdl_home.chmod(0o777)
-    with pytest.raises(DistDLError, match="may be written by everybody") as caught:
+    distdl_home.chmod(mode)
+    with pytest.raises(DistDLError, match=f"may be written by {who}") as caught:
         client.submit(print, ("never",))
-    assert "chmod o-w" in caught.value.hint
+    assert "chmod go-w" in caught.value.hint
     assert not (distdl_home / "jobs").exists() or not list((distdl_home / "jobs").iterdir())
     distdl_home.chmod(0o700)
 
@@ -149,14 +154,95 @@ def test_a_value_of_another_user_is_not_opened():
         job.results()
 
 
-def test_a_rank_opens_no_payload_that_others_may_have_written():
-    job = finished()
-    job.folder.payload.chmod(0o602)
-    again = job.rerun()  # copies the modes too
-    again.wait(PATIENCE)
-    with pytest.raises(JobFailed, match="may be written by others") as caught:
-        again.result()
-    assert "chmod go-w" in str(caught.value)
+def test_a_rank_opens_no_payload_that_others_may_have_written(tmp_path):
+    path = tmp_path / "payload.pkl"
+    path.write_bytes(b"")
+    path.chmod(0o602)
+    with pytest.raises(CannotLoad, match=r"may be written by others \(take that back with chmod go-w\)"):
+        load(tmp_path, Payload("cell", names=("x",)), {})
+
+
+def ended_job(home):
+    """Return the folder of a job as it lies on the disk when it has ended."""
+    folder = JobStore(home).prepare("20260101-000000-aaaaa")
+    folder.spec_file.write_text(JobSpec(id=folder.id, name="n").dumps())
+    for path in (folder.path / "payload.json", folder.payload, folder.code / "shards.py"):
+        path.touch(mode=0o600)
+    folder.checkpoints.mkdir()
+    (folder.checkpoints / "last.pt").touch()
+    return folder
+
+
+def plant_payload(folder):
+    folder.payload.chmod(0o666)
+
+
+def plant_link(folder):
+    folder.payload.rename(folder.path / "elsewhere")
+    folder.payload.symlink_to(folder.path / "elsewhere")
+
+
+def plant_module(folder):
+    folder.path.chmod(0o755)
+    folder.code.chmod(0o755)
+    (folder.code / "shards.py").chmod(0o666)
+
+
+def plant_folder_of_modules(folder):
+    folder.path.chmod(0o755)
+    folder.code.chmod(0o777)
+
+
+def plant_spec(folder):
+    folder.spec_file.chmod(0o666)
+
+
+@pytest.mark.parametrize("plant", [plant_payload, plant_link, plant_module, plant_folder_of_modules, plant_spec])
+def test_a_rerun_copies_nothing_that_somebody_else_could_have_put_there(tmp_path, plant):
+    earlier, new = ended_job(tmp_path / "a"), ended_job(tmp_path / "b")
+    code = EarlierCode(earlier, earlier.spec())
+    code.write(new)
+    plant(earlier)
+    with pytest.raises(JobNotFound, match="may be written by others|is a symbolic link") as caught:
+        code.write(new)
+    assert str(caught.value).startswith(f"The code of job {earlier.id} cannot be read: ")
+    assert "Submit it from its notebook again" in caught.value.hint
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize("name", ["payload.pkl", "code/shards.py", "code", "spec.json", "outputs/checkpoints/last.pt"])
+def test_files_of_another_user_never_become_the_user_s_own(tmp_path, name):
+    earlier, new = ended_job(tmp_path / "a"), ended_job(tmp_path / "b")
+    os.chown(earlier.path / name, 4321, 4321)
+    shutil.rmtree(new.checkpoints)
+    with pytest.raises(JobNotFound, match="belongs to the user with number 4321"):
+        ResumedCode(earlier, earlier.spec()).write(new)
+    assert not new.checkpoints.exists()
+
+
+def test_a_module_that_somebody_else_could_have_put_there_is_not_imported(tmp_path):
+    folder = ended_job(tmp_path)
+    path = sys.path[:]
+    try:
+        extend_path(folder.path, Payload("cell"))
+        assert sys.path[0] == str(folder.code)
+        sys.path[:] = path
+        plant_module(folder)
+        with pytest.raises(CannotLoad, match=r"modules are not imported: .*shards\.py may be written by others"):
+            extend_path(folder.path, Payload("cell"))
+        assert sys.path == path
+    finally:
+        sys.path[:] = path
+
+
+def test_modes_in_a_folder_that_nobody_else_enters_say_nothing(tmp_path):
+    """A rank writes its checkpoints as the user's umask says; the folder around them is closed."""
+    folder = ended_job(tmp_path)
+    (folder.code / "shards.py").chmod(0o666)
+    folder.checkpoints.chmod(0o777)
+    assert permissions.tree_refusal(folder.code) == ""
+    assert permissions.tree_refusal(folder.checkpoints) == ""
+    assert permissions.tree_refusal(folder.path / "none") == ""
 
 
 def test_files_that_are_opened_are_the_user_s_own(tmp_path):

@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from distdl_jupyter.server import looking
 from tests import plugin
 from tests.conftest import wait_for
 from tests.server.running import serve
@@ -163,9 +164,10 @@ def test_a_cluster_is_checked_anew_with_a_remedy_for_what_is_wrong(server, rack)
     assert wrong["field"] == "distributed_backend"
 
 
-def test_a_silent_cluster_keeps_no_request_waiting_and_is_asked_by_one_thread_only(root, rack):
-    with serve(root, traits={"cluster_seconds": 8.0}) as server:
-        server.post("/clusters", {"name": "slow", "kind": "rack", "options": {"machines": 2, "silent_seconds": 30.0}})
+def test_a_silent_cluster_keeps_no_request_waiting_and_is_asked_by_one_thread_only(root, rack, monkeypatch):
+    monkeypatch.setattr(looking, "FIRST", 0.1)
+    with serve(root, traits={"cluster_seconds": 3.0}) as server:
+        server.post("/clusters", {"name": "slow", "kind": "rack", "options": {"machines": 2, "silent_seconds": 6.0}})
         first = server.get("/clusters/slow")
         assert (first["looked"], first["problem"], first["nodes"]) == (False, "", [])
         for _ in range(12):
@@ -173,7 +175,7 @@ def test_a_silent_cluster_keeps_no_request_waiting_and_is_asked_by_one_thread_on
             assert listed["local"]["nodes"], "the others are there"
         looks = [thread for thread in threading.enumerate() if thread.name == "distdl-look"]
         assert len(looks) <= 2, looks
-        wait_for(lambda: server.get("/clusters/slow")["problem"] == "It has said nothing for 8 s.", what="its silence")
+        wait_for(lambda: server.get("/clusters/slow")["problem"] == "It has said nothing for 3 s.", what="its silence")
 
 
 MOODY = (

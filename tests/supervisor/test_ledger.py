@@ -181,7 +181,7 @@ def test_another_supervisor_goes_on_with_the_limit_and_with_who_has_greeted(fold
     for event in read_all(folder.events)[0]:
         second.fold(event)
     assert (second.greeted, second.ready) == ({1}, {1})
-    second.take(KEPT, [Text("z" * 39, end=100), Text("dropped", end=108)])
+    second.take(KEPT, [Text("z" * 39, end=100), Text("d", end=102)])
     second.close()
     third = Ledger(folder, spec(max_log_bytes=100))
     for event in read_all(folder.events)[0]:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distdl_jupyter.core.events import MAX_LOG_TEXT
+from distdl_jupyter.core.redact import Redactor
 from distdl_jupyter.supervisor.items import Report, Text
 from distdl_jupyter.supervisor.lines import MAX_LINE, MAX_REPORT, LineSplitter
 from distdl_jupyter.worker import protocol
@@ -230,6 +231,16 @@ def test_characters_are_not_broken_where_an_endless_line_is():
     data = ("\N{SNOWMAN}" * 1_000_000).encode()
     items = run([data[at : at + 65_521] for at in range(0, len(data), 65_521)])
     assert "".join(texts(items)) == data.decode()
+
+
+def test_a_line_that_is_too_long_is_not_cut_inside_of_a_secret():
+    secret = "s3cret-of-somebody"
+    splitter = LineSplitter("", safe_end=Redactor([secret]).safe_end)
+    begin, end = b"x" * (MAX_LINE + 100), b"y" * MAX_LINE + b"\n"
+    # What has come when the line is too long ends in the middle of the secret.
+    items = [*splitter.feed(begin + secret[:9].encode()), *splitter.feed(secret[9:].encode() + end)]
+    assert len(items) > 1
+    assert sum(secret in item.text for item in items) == 1
 
 
 def test_a_progress_bar_that_never_ends_takes_no_memory_and_is_one_line():

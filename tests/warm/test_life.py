@@ -246,8 +246,10 @@ def test_there_is_one_template_at_most(own_home):
 
 
 def templates(home):
-    found = [p for p in psutil.process_iter(["cmdline"]) if "distdl_jupyter.warm" in (p.info["cmdline"] or ())]
-    return [p.pid for p in found if p.environ().get("DISTDL_HOME") == str(home)]
+    found = [
+        p for p in psutil.process_iter(["cmdline", "environ"]) if "distdl_jupyter.warm" in (p.info["cmdline"] or ())
+    ]
+    return [p.pid for p in found if (p.info["environ"] or {}).get("DISTDL_HOME") == str(home)]
 
 
 def test_switched_off_nothing_is_asked_and_nothing_said(distdl_home, monkeypatch):

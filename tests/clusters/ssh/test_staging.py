@@ -22,7 +22,7 @@ print("argument", sys.argv[1:], shards.names(), os.path.basename(sys.argv[0]))
 @pytest.fixture
 def away(lab_of, tmp_path):
     """Two hosts: the second sees nothing of this test's folder, and keeps jobs in a folder that only it has."""
-    return lab_of(2, private={"node-b": [str(tmp_path)]}, directory=str(tmp_path / "base"))
+    return lab_of(2, private={"node-b": [str(tmp_path)]}, directory=str(tmp_path / "base"), patience_seconds=4.0)
 
 
 @pytest.fixture
