@@ -13,10 +13,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter import registry
+from distdl_jupyter import permissions, registry
 from distdl_jupyter.core.errors import InvalidSpec, JobNotFound
 from distdl_jupyter.core.names import ALIASES, override
 from distdl_jupyter.core.words import plural, size
+from distdl_jupyter.worker import owned
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,11 +39,16 @@ class EarlierCode:
         self._spec = spec
 
     def write(self, folder: JobFolder) -> None:
-        """Copy payload and modules. Raises JobNotFound when they are gone."""
+        """Copy payload and modules. Raises JobNotFound when they are gone, or somebody else could have put them there.
+
+        A copy is the user's own, so the ranks that open it could no longer see whose the file was.
+        """
         try:
-            shutil.copy2(self._folder.path / "payload.json", folder.path / "payload.json")
-            if self._folder.payload.exists():
-                shutil.copy2(self._folder.payload, folder.payload)
+            owned.open_own(self._folder.spec_file).close()  # it names the interpreter
+            _copy_own(self._folder.path / "payload.json", folder.path / "payload.json")
+            with contextlib.suppress(FileNotFoundError):
+                _copy_own(self._folder.payload, folder.payload)
+            _check(self._folder.code)
             shutil.copytree(self._folder.code, folder.code, dirs_exist_ok=True)
         except OSError as error:
             if error.errno in _NO_ROOM:
@@ -67,6 +73,10 @@ class ResumedCode(EarlierCode):
     def write(self, folder: JobFolder) -> None:
         """Copy payload, modules and checkpoints. Raises JobNotFound, OSError."""
         super().write(folder)
+        try:
+            _check(self._folder.checkpoints)
+        except PermissionError as error:
+            raise _unreadable(self._folder, error, "checkpoints") from error
         shutil.copytree(self._folder.checkpoints, folder.checkpoints, symlinks=True, copy_function=_copy)
 
 
@@ -166,11 +176,21 @@ def _draft(folder: JobFolder, earlier: JobSpec) -> Draft:
     )
 
 
-def _unreadable(folder: JobFolder, error: Exception) -> JobNotFound:
+def _unreadable(folder: JobFolder, error: Exception, what: str = "code") -> JobNotFound:
     return JobNotFound(
-        f"The code of job {folder.id} cannot be read: {getattr(error, 'strerror', None) or error}.",
+        f"The {what} of job {folder.id} cannot be read: {getattr(error, 'strerror', None) or error}.",
         hint="Submit it from its notebook again.",
     )
+
+
+def _copy_own(source: Path, target: Path) -> None:
+    with owned.open_own(source) as old, open(target, "wb", opener=owned.private) as new:
+        shutil.copyfileobj(old, new, 1 << 20)
+
+
+def _check(tree: Path) -> None:
+    if reason := permissions.tree_refusal(tree):
+        raise PermissionError(f"{reason}: it is not copied")
 
 
 #: Linux's request to let a file share the bytes of another one until either is changed (include/uapi/linux/fs.h).

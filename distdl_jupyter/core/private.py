@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import stat
 from typing import TYPE_CHECKING
 
+from distdl_jupyter import permissions
 from distdl_jupyter.core.errors import DiskRefused
 
 if TYPE_CHECKING:
@@ -31,10 +31,10 @@ def check(folder: Path) -> None:
     # Root reads what others own, as containers do with volumes; files of theirs are not unpickled (worker.owned).
     if me != 0 and seen.st_uid not in (me, 0):
         raise DiskRefused(f"{folder} belongs to the user with number {seen.st_uid} and not to you.", hint=_ELSEWHERE)
-    sticky = seen.st_mode & stat.S_ISVTX
-    if seen.st_mode & 0o002 and not sticky:
-        raise DiskRefused(f"{folder} may be written by everybody, who could put code into your jobs.",
-                          hint=f"Take that back with chmod o-w '{folder}'.")  # fmt: skip
+    if permissions.is_open(seen):
+        who = "everybody" if seen.st_mode & 0o002 else f"the group with number {seen.st_gid}"
+        raise DiskRefused(f"{folder} may be written by {who}, who could put code into your jobs.",
+                          hint=f"Take that back with chmod go-w '{folder}'.")  # fmt: skip
 
 
 _ELSEWHERE = "Let DISTDL_HOME name a folder of your own."

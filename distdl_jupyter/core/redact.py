@@ -7,6 +7,7 @@ hand uses ``text``. What the forms are is said in ``worker.secretforms``; this m
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,13 @@ _DIGITS = bytes.maketrans(b"123456789", b"000000000")
 _HALVES = "surrogatepass"
 #: Characters from which on a text is a block of lines; lines that are remembered, and their bytes on average.
 _BLOCK, _MOST_SEEN, _LONGEST_SEEN = 2_000, 20_000, 400
+#: ``user:value`` as HTTP's basic authentication takes it.
+_PAIR = re.compile(r"[^\s:/@]{1,64}:([^\s:/@][^\s]{5,})")
+#: What a variable such as USE_AUTH or DB_AUTH holds; in a log they are words.
+_SWITCHES = frozenset(
+    ("enabled", "disabled", "default", "required", "optional", "kerberos", "bearer", "digest", "negotiate", "password",
+     "oauth2", "public", "private", "unlimited")
+)  # fmt: skip
 #: Events of our own that others read as data: what attaching to a job needs must stay what it is.
 _AS_IT_IS = ("handle",)
 
@@ -40,7 +48,12 @@ def text(given: str) -> str:
 
 def is_secret(name: str, value: str) -> bool:
     """Say whether a variable is a secret: by its name, or because its value has the form of one."""
-    return looks_secret(name) or secretforms.mask(value) != value
+    return _names_one(name, value) or secretforms.mask(value) != value
+
+
+def _names_one(name: str, value: str) -> bool:
+    """Say whether the name tells of a secret; a plural with a number (TOKENS=4096) tells a count."""
+    return looks_secret(name) and not (name.lower().endswith(("tokens", "keys")) and value.isdecimal())
 
 
 class Redactor:
@@ -64,7 +77,7 @@ class Redactor:
     def of(cls, *environments: Mapping[str, str]) -> Redactor:
         """Return one that knows the values of the variables whose name looks secret, and all of the last mapping."""
         *named, given = environments
-        found = {name: value for each in named for name, value in each.items() if looks_secret(name)}
+        found = {name: value for each in named for name, value in each.items() if _names_one(name, value)}
         return cls(value for value in (*found.values(), *given.values()) if not _is_plain(value))
 
     def text(self, given: str) -> str:
@@ -165,26 +178,39 @@ def _bare(given: str) -> bytes:
 
 
 def _variants(value: str) -> set[str]:
-    """Return the value as logs may write it; each line of one that has several is a secret of its own."""
+    """Return the value as logs may write it; of several lines each is a secret, of ``user:value`` the value."""
     import base64
     import json
     from urllib.parse import quote, quote_plus
 
     lines = [line.strip() for line in value.splitlines()] if "\n" in value else []
     found = {value, value.strip(), *(line for line in lines if len(line) >= 16)}
+    if (pair := _PAIR.fullmatch(value)) is not None:
+        found.add(pair[1])
     found |= {json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1], repr(value)[1:-1],
               ascii(value)[1:-1]}  # fmt: skip
     found |= {quote(value, safe=""), quote(value), quote_plus(value)}
     if len(value) >= 8:
-        # In the middle of other bytes the same value has three forms; their first and last letters differ.
-        raw = value.encode("utf-8", "surrogatepass")
-        found |= {base64.b64encode(raw).decode().rstrip("="), base64.urlsafe_b64encode(raw).decode().rstrip("=")}
+        raw = value.encode("utf-8", _HALVES)
+        for encode in (base64.b64encode, base64.urlsafe_b64encode):
+            found.add(encode(raw).decode().rstrip("="))
+            found |= {_inside(encode, raw, before) for before in range(3)}
     return {one for one in found if len(one) >= SHORTEST}
 
 
+def _inside(encode: Callable[[bytes], bytes], raw: bytes, before: int) -> str:
+    """Return the letters of base64 that stand for ``raw`` whatever lies around it, ``before`` bytes behind a third."""
+    letters = encode(bytes(before) + raw).decode()
+    return letters[-(-before * 8 // 6) : (before + len(raw)) * 8 // 6]
+
+
 def _is_plain(value: str) -> bool:
-    """Say whether a value is none that could be kept secret: short, or the path of a file that holds one."""
-    return len(value) < SHORTEST or (value.startswith(("/", "~", ".")) and Path(value).expanduser().exists())
+    """Say whether a value is none that could be kept secret: short, a switch, or the path of a file that holds one."""
+    return (
+        len(value) < SHORTEST
+        or value.lower() in _SWITCHES
+        or (value.startswith(("/", "~", ".")) and Path(value).expanduser().exists())
+    )
 
 
 def spec(of: JobSpec, redactor: Redactor) -> JobSpec:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from distdl_jupyter.core.data import DataSource
 from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.worker.secretforms import looks_secret as looks_secret  # noqa: PLC0414 - for all above
 
 Kind = Literal["cell", "function", "script", "ranks"]
 
@@ -147,41 +148,9 @@ def check_name(name: str) -> str:
 
 
 def check_count(value: object, field_name: str) -> int:
-    """Return a count of nodes or processes or raise InvalidSpec (a whole number from 1)."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_PROCESSES:
+    """Return a count of nodes or processes or raise InvalidSpec (a whole number from 1 to MAX_PROCESSES)."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InvalidSpec(f"{field_name} is {value!r}, but it takes a whole number from 1.", field=field_name)
+    if value > MAX_PROCESSES:
+        raise InvalidSpec(f"{field_name} is {value:,}, but the most is {MAX_PROCESSES:,}.", field=field_name)
     return value
-
-
-_WORDS = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z0-9])(?=[A-Z])")
-_SECRET_WORDS = frozenset(
-    (
-        "secret",
-        "secrets",
-        "password",
-        "passwords",
-        "passwd",
-        "pwd",
-        "passphrase",
-        "token",
-        "tokens",
-        "apikey",
-        "credential",
-        "credentials",
-        "sas",
-        "signature",
-        "key",
-    )
-)
-
-
-def looks_secret(name: str) -> bool:
-    """Say whether a variable of this name probably holds a secret (token, password, key, SAS ...).
-
-    It goes by whole words, so that TOKENIZERS_PARALLELISM stays readable. "key" counts as the last word only.
-    """
-    words = [word.lower() for word in _WORDS.split(name) if word]
-    found = _SECRET_WORDS.intersection(words)
-    if found == {"key"}:
-        return words[-1] == "key"
-    return bool(found) or "connectionstring" in "".join(words)

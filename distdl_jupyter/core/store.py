@@ -27,6 +27,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from distdl_jupyter import permissions
 from distdl_jupyter.core import disk, private
 from distdl_jupyter.core.errors import JobNotFound
 from distdl_jupyter.core.spec import JobSpec
@@ -209,7 +210,7 @@ class JobStore:
         The maker holds the folder's lock; ``_FRESH`` seconds spare one that has just been created and not yet locked.
         """
         for path in [*self.jobs.glob(f"{_NEW}*"), *self.jobs.glob(f"{_OLD}*")]:
-            if _is_abandoned(path):
+            if is_id(path.name[len(_NEW) :]) and permissions.is_own(path) and _is_abandoned(path):
                 _delete(path)
 
     def ids(self) -> list[str]:

@@ -13,15 +13,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from distdl_jupyter import permissions
 from distdl_jupyter.host.workplace import DEFAULT_BASE
 
 _DIGEST = re.compile(r"[0-9a-f]{16,64}")
 
 
 def path(digest: str, base: str) -> str:
-    """Return the folder of this content, "" when it is not here. Raises ValueError for what is no digest."""
+    """Return the folder of this content, "" when it is not here. Raises ValueError for what is no digest.
+
+    Raises PermissionError where somebody else could have put it there.
+    """
     folder = _folder(digest, base)
-    return str(folder) if folder.is_dir() else ""
+    if not os.path.lexists(folder):
+        return ""
+    permissions.chosen(folder.parents[1])
+    permissions.own(folder.parent)
+    return str(permissions.own(folder))
 
 
 def _folder(digest: str, base: str) -> Path:
@@ -35,7 +43,8 @@ class Copy:
 
     def __init__(self, digest: str, base: str) -> None:
         self._final = _folder(digest, base)
-        self._final.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        permissions.chosen(self._final.parents[1])
+        permissions.own(self._final.parent)
         self.folder = self._final.with_name(f".{digest}-{os.getpid()}")
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(mode=0o700)
@@ -46,7 +55,7 @@ class Copy:
             told = unpack()
             with contextlib.suppress(OSError):  # another job brought the same meanwhile
                 self.folder.rename(self._final)
-            if not self._final.is_dir():
+            if not permissions.is_own(self._final):
                 raise OSError(f"{self._final} cannot be made.")
             return {"path": str(self._final), **told}
         finally:

@@ -136,8 +136,8 @@ class _Exactly(io.RawIOBase):
 # into a folder -------------------------------------------------------------------------------------
 
 
-def unpack(folder: Path, stream: Readable) -> Moved:
-    """Write the files of a tar into ``folder``; one that is there is replaced.
+def unpack(folder: Path, stream: Readable, wanted: Callable[[str, int], bool] = lambda _name, _size: True) -> Moved:
+    """Write the files of a tar into ``folder``; one that is there is replaced, one that is not ``wanted`` left out.
 
     Raises Refused for a member that is neither file nor folder or leads out, OSError, and tarfile.TarError for what is
     no tar.
@@ -152,7 +152,7 @@ def unpack(folder: Path, stream: Readable) -> Moved:
                 *above, name = parts(member.name)
                 if member.isdir():
                     os.close(_enter(root, [*above, name]))
-                else:
+                elif wanted(member.name, member.size):
                     _write(archive, member, root, above, name)
                     files, count = files + 1, count + member.size
     finally:

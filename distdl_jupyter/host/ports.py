@@ -1,7 +1,8 @@
 """Free TCP ports of this host that stay free until the job binds them.
 
 They lie below Linux's ephemeral range (32768, ip-sysctl.txt), where no outgoing connection takes them, and each is
-reserved among this user's jobs by a lock file that lives as long as the agent.
+reserved among this user's jobs by a lock file that lives as long as the agent. The files lie in the temporary
+directory, or in the user's own cache where another user has taken the folder's name: no job is stopped by that.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import random
 import socket
 import tempfile
 from pathlib import Path
+
+from distdl_jupyter import permissions
 
 LOW, HIGH = 20_000, 32_000
 
@@ -28,8 +31,7 @@ class Ports:
         return [self._one(address) for _ in range(count)]
 
     def _one(self, address: str) -> int:
-        folder = Path(tempfile.gettempdir()) / f"distdl-ports-{os.getuid()}"
-        folder.mkdir(mode=0o700, exist_ok=True)
+        folder = locks("ports")
         for port in random.sample(range(LOW, HIGH), 400):
             fd = os.open(folder / str(port), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             if _lock(fd) and _is_free(address, port):
@@ -42,6 +44,18 @@ class Ports:
         """Give all of them back."""
         while self._held:
             os.close(self._held.pop())
+
+
+def locks(kind: str) -> Path:
+    """Return the folder of this host's lock files of a kind, which this user alone may write. Raises OSError."""
+    try:
+        return permissions.own(Path(tempfile.gettempdir()) / f"distdl-{kind}-{os.getuid()}")
+    except PermissionError:
+        from distdl_jupyter.host.staging.cache import usual_base
+
+        # A home may be shared by several hosts.
+        base = permissions.chosen(usual_base())
+        return permissions.own(permissions.own(base / "locks") / f"{kind}-{socket.gethostname()}")
 
 
 def _lock(fd: int) -> bool:

@@ -21,6 +21,8 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from distdl_jupyter import permissions
+
 #: The named pipe that the run's owner holds open, and that every rank watches.
 LIFELINE = "alive"
 _LONGEST = 107
@@ -63,7 +65,8 @@ def lifeline(folder: Path) -> int:
 def remove(folder: Path) -> None:
     """Remove a folder with all that is in it, and first its part in shared memory: without the folder nobody looks."""
     for path in (_SHARED / folder.name, folder):
-        shutil.rmtree(path, ignore_errors=True)
+        if permissions.is_own(path):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def sweep(job: str = "") -> None:
@@ -88,7 +91,7 @@ def _all(prefix: str) -> Iterator[Path]:
         with contextlib.suppress(OSError), os.scandir(parent) as entries:
             for entry in entries:
                 named = entry.name.startswith(prefix) and _NAME.fullmatch(entry.name)
-                if named and entry.is_dir(follow_symlinks=False):
+                if named and entry.is_dir(follow_symlinks=False) and permissions.is_own(entry.path):
                     yield Path(entry.path)
 
 

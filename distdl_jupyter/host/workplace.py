@@ -14,10 +14,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from distdl_jupyter import permissions
+
 DEFAULT_BASE = "~/.cache/distdl"
 #: What ranks write; kept when a job ends without anybody who collects it.
 KEPT = ("outputs", "results")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+#: What every copied folder has until it is collected.
+_PARTS = ("code", *KEPT)
 
 
 class Workplace(NamedTuple):
@@ -30,7 +34,7 @@ class Workplace(NamedTuple):
 def find(job: str, folder: str, proof: tuple[str, str] | None, base: str) -> Workplace:
     """Return the job's own folder when it holds the proof (name, text), else a new one below ``base``.
 
-    Raises OSError, and ValueError for a job or a proof whose name is no plain name.
+    Raises OSError, also where others could write, and ValueError for a job or a proof whose name is no plain name.
     """
     if proof is not None and _holds(Path(folder), *proof):
         return Workplace(Path(folder), copied=False)
@@ -57,24 +61,26 @@ def _jobs(base: str) -> Path:
 
 def _new(jobs: Path, job: str) -> Path:
     """Make a folder that no other agent has: several hosts may share this one's home, or be the same machine."""
-    jobs.mkdir(parents=True, exist_ok=True, mode=0o700)
+    permissions.chosen(jobs.parent)
+    permissions.own(jobs)
     for number in itertools.count(1):
         folder = jobs / (job if number == 1 else f"{job}-{number}")
         with contextlib.suppress(FileExistsError):
             folder.mkdir(mode=0o700)
             break
-    for name in ("code", "results", "outputs"):
+    for name in _PARTS:
         (folder / name).mkdir(mode=0o700)
     return folder
 
 
 def of_job(job: str, base: str) -> Iterator[Path]:
-    """Yield the copied folders that agents of a job have left below ``base``."""
+    """Yield the copied folders that agents of a job have left below ``base``, and nothing that only has their name."""
     folder = _jobs(base) / plain(job)
     for number in itertools.count(2):
         if not folder.is_dir():
             return
-        yield folder
+        if permissions.is_own(folder) and any((folder / name).is_dir() for name in _PARTS):
+            yield folder
         folder = folder.with_name(f"{job}-{number}")
 
 

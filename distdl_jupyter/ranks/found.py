@@ -39,7 +39,7 @@ def sweep() -> None:
     """Remove the sockets of ranks that were killed: nobody listens there any more."""
     with contextlib.suppress(DistDLError, OSError):
         for path in sockets_folder().glob("ranks-*.sock"):
-            if not _listens(path):
+            if path.is_socket() and not _listens(path):
                 path.unlink(missing_ok=True)
 
 

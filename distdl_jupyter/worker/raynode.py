@@ -174,7 +174,7 @@ def _own_folder(folder: Path) -> int:
 
 def _remove_abandoned() -> None:
     """Remove folders of nodes that were killed."""
-    for folder in _ROOT.glob(f"{_PREFIX}*"):
+    for folder in _ROOT.glob(f"{_PREFIX}{'[0-9a-f]' * 8}"):
         with contextlib.suppress(OSError):
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:

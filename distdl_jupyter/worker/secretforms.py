@@ -1,4 +1,6 @@
-"""Secrets that are known by their form: tokens of well-known services, signatures, passwords in URLs and assignments.
+"""Secrets that are known by their form, or by the name of what holds them.
+
+Forms are tokens of well-known services, signatures, passwords in URLs and assignments.
 
 ``spans`` finds them, ``mask`` replaces them. It knows no values and reads nothing but the text that it is given. A log
 is asked in blocks of thousands of lines: none of its lines is looked at unless one of a few words stands in the block.
@@ -23,9 +25,9 @@ _PATH = re.compile(r"(?:[~.]{0,2}/[\w.~-]+(?:/[\w.~-]*)+|[a-z]:/.*|\$.*|%.*%)\Z"
 _LETTER, _DIGIT = re.compile(r"[a-z]"), re.compile(r"\d")
 
 
-def _known(pattern: str) -> str:
-    """A token that begins with its service's mark and stands alone."""
-    return rf"(?<![a-z0-9_])(?P<secret>{pattern})"
+def _known(mark: str, rest: str) -> str:
+    """A token that begins with its service's mark and stands alone. The mark comes first: it is found fast."""
+    return rf"(?P<secret>{mark}(?<![a-z0-9_]{mark}){rest})"
 
 
 def _named(name: str) -> str:
@@ -42,50 +44,130 @@ _GATES = {
     "assigned": r"=[ \t]*[^\s,;]{8}",
     "told": r":[ \t]*[^\s,;]{8}",
     "flag": r"--[a-z]",
+    "://": r"://",
+    "user": r"-u(?:ser[ =]| )",
     "_": r"_[a-z0-9_]{20}",
     "-": r"-[a-z0-9_-]{10}",
+    ".": r"\.[a-z0-9_-]{20}",
 }
-_KEYS = r"(?:api|access|account|secret|private|shared|subscription|storage|master|client)[_ -]?key"
+_KEYS = r"(?:api|access|account|secret|private|shared|subscription|storage|master|client)[_ -]?keys?"
+#: What "pass" may follow without a mark between: DBPASS, but not bypass.
+_GLUED = "".join(f"|(?<={one}pass)" for one in ("db", "sql", "pg", "ftp", "smtp", "ssh", "user", "root", "admin"))
 #: By what must be there before any word is looked for: (the word without which the form cannot be there, the form, both
 #: in lower case; what else must hold of a match).
 _FORMS: dict[tuple[str, ...], tuple[tuple[str, str, str], ...]] = {
     (): (
         ("://", r"://[^\s/:@'\"<>]*:(?P<secret>[^\s/@'\"<>•]+)@(?=[^\s@])", ""),
+        ("q~", r"(?P<secret>[a-z0-9_~.-]{3}\dq~[a-z0-9_~.-]{30,})", ""),
+        ("dapi", _known("dapi", r"[0-9a-f]{32}(?![0-9a-z])"), ""),
         ("authorization", rf"authorization{_BETWEEN}(?:basic|token) +(?P<secret>[a-z0-9+/=_-]{{8,}})", ""),
         ("bearer ", r"\bbearer +(?P<secret>[a-z0-9._~+/=-]{16,})", "mixed"),
-        ("eyj", _known(r"eyj[a-z0-9_-]{8,}\.[a-z0-9_-]{8,}(?:\.[a-z0-9_-]*)?"), ""),
-        ("akia", _known(r"akia[0-9a-z]{16}(?![0-9a-z])"), ""),
-        ("asia", _known(r"asia[0-9a-z]{16}(?![0-9a-z])"), "mixed"),
-        ("aiza", _known(r"aiza[0-9a-z_-]{35}"), ""),
+        ("eyj", _known("eyj", r"[a-z0-9_-]{8,}\.[a-z0-9_-]{8,}(?:\.[a-z0-9_-]*)?"), ""),
+        ("akia", _known("akia", r"[0-9a-z]{16}(?![0-9a-z])"), ""),
+        ("asia", _known("asia", r"[0-9a-z]{16}(?![0-9a-z])"), "mixed"),
+        ("aiza", _known("aiza", r"[0-9a-z_-]{35}"), ""),
         ("private key-", r"-----begin [a-z0-9 ]*private key-----(?P<secret>.+?)(?=-----end |\Z)", "block"),
     ),
+    ("://",): (
+        ("@", r"://(?P<secret>[^\s/:@'\"<>•]{16,})@(?=[^\s@])", "mixed"),
+        ("hooks.slack.com/", r"hooks\.slack\.com/[a-z]+/(?P<secret>[a-z0-9/_-]{16,})", ""),
+        ("/webhooks/", r"/webhooks/(?P<secret>[a-z0-9_-]+/[a-z0-9_-]{16,})", ""),
+        ("webhook.office.com/", r"webhook\.office\.com/[a-z0-9]+/(?P<secret>[a-z0-9@/_-]{16,})", ""),
+        ("api.telegram.org/bot", r"api\.telegram\.org/bot(?P<secret>\d+:[a-z0-9_-]{16,})", ""),
+    ),
+    ("user",): (("-u", r"-u(?:ser[ =]| +)[\"']?[^\s:\"'/]+:(?P<secret>[^\s\"'/•][^\s\"'•]{5,})", "value"),),
     ("_",): (
-        ("hf_", _known(r"hf_[a-z0-9]{20,}"), ""),
-        ("gh", _known(r"gh[pousr]_[a-z0-9]{20,}"), ""),
-        ("_pat_", _known(r"github_pat_[a-z0-9_]{20,}"), ""),
+        ("hf_", _known("hf_", r"[a-z0-9]{20,}"), ""),
+        ("gh", _known("gh", r"[pousr]_[a-z0-9]{20,}"), ""),
+        ("_pat_", _known("github_pat_", r"[a-z0-9_]{20,}"), ""),
+        ("_pat_", _known("dckr_pat_", r"[a-z0-9_-]{20,}"), ""),
+        ("npm_", _known("npm_", r"[a-z0-9]{30,}"), "mixed"),
+        ("k_live_", r"(?P<secret>[sr]k_live_[a-z0-9]{16,})", ""),
+        ("k_test_", r"(?P<secret>[sr]k_test_[a-z0-9]{16,})", ""),
+        ("whsec_", _known("whsec_", r"[a-z0-9+/=]{20,}"), ""),
+        ("glsa_", _known("glsa_", r"[a-z0-9_]{20,}"), "mixed"),
+        ("shp", _known("shp", r"(?:at|ca|pa|ss)_[0-9a-f]{32}"), ""),
+        ("dop_v", _known("dop_v", r"\d_[0-9a-f]{40,}"), ""),
+    ),
+    (".",): (
+        ("sg.", _known(r"sg\.", r"[a-z0-9_-]{16,}\.[a-z0-9_-]{20,}"), "mixed"),
+        ("ya", _known("ya", r"\d\d\.[a-z0-9_-]{20,}"), ""),
+        ("hvs.", _known(r"hvs\.", r"[a-z0-9_-]{20,}"), "mixed"),
     ),
     ("-",): (
-        ("glpat-", _known(r"glpat-[a-z0-9_-]{16,}"), ""),
+        ("gl", _known("gl", r"(?:pat|dt|rt|cbt|ptt|ft|soat|agent)-[a-z0-9_-]{16,}"), "mixed"),
+        ("pypi-", _known("pypi-", r"[a-z0-9_-]{50,}"), "mixed"),
+        ("gocspx-", _known("gocspx-", r"[a-z0-9_-]{20,}"), ""),
+        ("xapp-", _known("xapp-", r"[a-z0-9-]{20,}"), "mixed"),
         ("sk-", r"(?<![a-z0-9_-])(?P<secret>sk-[a-z0-9_-]{20,})", "mixed"),
-        ("xox", _known(r"xox[abprs]-[a-z0-9-]{10,}"), "mixed"),
+        ("xox", _known("xox", r"[abprs]-[a-z0-9-]{10,}"), "mixed"),
     ),
     ("assigned", "told", "flag"): (
         ("sig=", r"(?<![a-z0-9_])sig=(?P<secret>[a-z0-9%+/=_-]{16,})", ""),
         ("passw", _named(r"passw(?:or)?d"), "password"),
         ("passw", _flagged("passw(?:or)?d"), "password"),
         ("passphrase", _named("passphrase"), "password"),
-        ("pwd", _named(r"(?<![a-z])pwd"), "password"),
+        ("passcode", _named("passcode"), "password"),
+        ("pass", _named(rf"pass(?:(?<![a-z]pass){_GLUED})"), "password"),
+        ("pwd", _named(r"pwd(?<!oldpwd)"), "password"),
         ("secret", _named(r"secret"), "password"),
         ("secret", _flagged("secret"), "token"),
-        ("token", _named(r"token"), "token"),
+        ("token", _named(r"tokens?"), "token"),
         ("token", _flagged("token"), "token"),
         ("key", _named(_KEYS), "token"),
         ("key", r"key[ :=]+(?P<secret>[0-9a-f]{40})(?![0-9a-z])", ""),
         ("key", _flagged("(?:api|access|account|secret)[_-]?key"), "token"),
         ("signature", _named(r"sharedaccesssignature"), ""),
-        ("credential", _named(r"credentials?"), "token"),
+        ("cred", _named(r"cred(?:ential)?s?"), "token"),
+        ("pat", _named(r"pat(?<![a-z]pat)"), "token"),
+        ("jwt", _named(r"jwt"), "token"),
+        ("dsn", _named(r"dsn"), "token"),
+        ("auth", _named(r"auth(?<![a-z]auth)"), "token"),
+        ("cookie", _named(r"cookies?"), "token"),
+        ("webhook", _named(r"webhooks?(?:[_-]ur[il])?"), "value"),
+        ("conn", rf"conn(?:ection)?[_ -]?str(?:ing)?s?{_BETWEEN}(?P<secret>[^\s\"'•][^\"'\n•]{{7,}})", "connection"),
     ),
 }
+
+
+#: Where one word of a name ends and the next begins: HF_TOKEN, hfToken, HFToken.
+_WORDS = r"[^A-Za-z0-9]+|(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])"
+#: Parts of a name in lower case whose words stand between underscores, without digits at their ends: "_pg_password_".
+_CERTAIN = (
+    r"pass_?w(?:or)?d|pass_?phrase|pass_?code|secret|credential|webhook|_creds?_|_bearer_|_cookies?_|_sas_|_pat_"
+    r"|_signature_"
+    r"|(?:api|access|account|auth|client|deploy|encryption|license|master|private|service|shared|signing|ssh|storage"
+    r"|subscription)_?keys?_(?!(?:id|file|path|dir|name|url)_)|_key_$|conn(?:ection)?_?str(?:ing)?s?_|dsn_|jwt_|pwd_"
+    r"|_(?:admin|db|ftp|login|mail|mongo|mysql|pg|proxy|redis|root|smtp|sql|ssh|user)_?pass_"
+)
+#: The same, unless one of the words behind it makes it a count or a special token of a language model, a pass over
+#: data, or a switch.
+_PERHAPS = (
+    (
+        r"tokens?_|[a-z]_keys_$",
+        r"_(?:n|num|max|min|total|per|count|size|len|length|limit|budget|pad|eos|bos|unk|cls|sep|mask|special|type|ids?"
+        r"|embeds?|embedding|dropout|missing|unexpected)_",
+    ),
+    (r"_pass_$", r"_(?:n|num|max|by|forward|backward|single|multi|one|two|first|second|last|low|high|band|all|test)_"),
+    (r"_auth_(?:$|basic_|config_|data_|header_|json_)", r"_(?:use|no|enable|disable|skip|with|is)_"),
+)
+_WORKING_DIRECTORIES = ("PWD", "OLDPWD")
+
+
+@functools.lru_cache(maxsize=4096)
+def looks_secret(name: str) -> bool:
+    """Say whether a variable of this name probably holds a secret (token, password, key, SAS ...).
+
+    Parts of words count too (PGPASSWORD); TOKENIZERS_PARALLELISM, max_tokens and the like stay readable. "key" counts
+    as the last word, or behind words such as "api".
+    """
+    words = [bare for word in _compiled(_WORDS).split(name) if (bare := word.rstrip("0123456789").lower())]
+    plain = f"_{'_'.join(words)}_"
+    if name in _WORKING_DIRECTORIES:
+        return False
+    if _compiled(_CERTAIN).search(plain):
+        return True
+    return any(_compiled(part).search(plain) and not _compiled(but).search(plain) for part, but in _PERHAPS)
 
 
 def mask(text: str) -> str:
@@ -172,10 +254,15 @@ def _is_mixed(match: re.Match[str]) -> bool:
     return _LETTER.search(match["secret"]) is not None and _DIGIT.search(match["secret"]) is not None
 
 
+def _is_connection(match: re.Match[str]) -> bool:
+    return "=" in match["secret"] or "@" in match["secret"]
+
+
 def _is_block(match: re.Match[str]) -> bool:
     return len(match["secret"].strip()) > 0
 
 
 _RULES: dict[str, Callable[[re.Match[str]], bool]] = {
-    "password": _is_password, "token": _is_token, "mixed": _is_mixed, "block": _is_block
+    "value": _is_value, "password": _is_password, "token": _is_token, "mixed": _is_mixed, "block": _is_block,
+    "connection": _is_connection,
 }  # fmt: skip

@@ -110,14 +110,16 @@ def test_canceling_leaves_nothing_of_ray():
 
 def test_a_folder_that_nobody_holds_any_more_is_removed(tmp_path, monkeypatch):
     monkeypatch.setattr(raynode, "_ROOT", tmp_path)
-    old, young, held = (tmp_path / f"distdl-ray-{name}" for name in ("old", "young", "held"))
+    old, young, held = (tmp_path / f"distdl-ray-{name * 8}" for name in "abc")
+    mine = tmp_path / "distdl-ray-pictures"
+    mine.mkdir()
     locks = [raynode._own_folder(folder) for folder in (old, young, held)]
-    for folder in (old, held):
+    for folder in (old, held, mine):
         os.utime(folder, (time.time() - 1000,) * 2)
     os.close(locks[0])
     os.close(locks[1])
     raynode._remove_abandoned()
-    assert (old.exists(), young.exists(), held.exists()) == (False, True, True)
+    assert (old.exists(), young.exists(), held.exists(), mine.exists()) == (False, True, True, True)
     os.close(locks[2])
 
 

@@ -106,9 +106,13 @@ def test_a_hidden_folder_is_swept_when_nobody_holds_it(store, name):
 
 def test_a_sweep_spares_jobs_what_is_fresh_and_what_is_not_ours(store):
     job, _ = make(store)
-    fresh, foreign = hidden(store, ".new-20260101-000000-aaaa", age=1.0), hidden(store, ".cache")
+    fresh = hidden(store, ".new-20260101-000000-aaaa", age=1.0)
+    foreign = [hidden(store, name) for name in (".cache", ".new-thesis", ".old-", ".old-20260101-000000-aaaa-2")]
+    elsewhere = hidden(store, "elsewhere")
+    (store.jobs / ".old-20260101-000000-bbbb").symlink_to(elsewhere.path)
     store.sweep()
-    assert all(folder.path.is_dir() for folder in (job, fresh, foreign))
+    assert all(folder.path.is_dir() for folder in (job, fresh, *foreign, elsewhere))
+    assert elsewhere.payload.exists()
 
 
 def test_a_prepared_folder_can_be_discarded_and_a_job_cannot(store):

@@ -124,8 +124,11 @@ def test_sockets_of_killed_ranks_are_swept(shared, runtime):
     left = folder / "ranks-20200101-000000-aaaa-0.sock"
     with socket.socket(socket.AF_UNIX) as gone:
         gone.bind(str(left))
+    mine = folder / "ranks-mine.sock"
+    mine.write_text("no socket")
     found.sweep()
     assert not left.exists()
+    assert mine.exists()
     assert os.path.exists(note(shared)["socket"])
 
 

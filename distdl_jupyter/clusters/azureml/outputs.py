@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.azure import identity
 from distdl_jupyter.azure.rest import masked
+from distdl_jupyter.clusters import returned
 from distdl_jupyter.core.errors import DistDLError, LaunchFailed
 from distdl_jupyter.host.azureml import RESULTS
 from distdl_jupyter.worker import owned
@@ -28,16 +29,19 @@ _PIECE = 8 * 1024 * 1024
 _TRIES = 4
 
 
-def collect(workspace: Workspace, name: str, folder: JobFolder) -> None:
-    """Bring a run's outputs into the job's folder. Raises LaunchFailed naming what could not be brought."""
+def collect(workspace: Workspace, name: str, folder: JobFolder, ranks: int) -> list[str]:
+    """Bring a run's outputs into the job's folder; return why values stayed there.
+
+    Raises LaunchFailed naming what could not be brought.
+    """
     from azure.core.exceptions import AzureError
 
     found = _URI.fullmatch(_default_output(workspace, name))
     if found is None:
-        return
+        return []
     datastore, prefix = found[1], f"{found[2].strip('/')}/outputs/"
     try:
-        _bring(workspace, datastore, prefix, folder)
+        return _bring(workspace, datastore, prefix, folder, range(ranks))
     except AzureError as error:
         said = masked(str(error).strip().split("\n", 1)[0])[:300].rstrip(".")
         raise LaunchFailed(
@@ -54,12 +58,20 @@ def _default_output(workspace: Workspace, name: str) -> str:
     return str((outputs.get("default") or {}).get("uri") or "")
 
 
-def _bring(workspace: Workspace, datastore: str, prefix: str, folder: JobFolder) -> None:
+def _bring(workspace: Workspace, datastore: str, prefix: str, folder: JobFolder, ranks: range) -> list[str]:
+    stayed = []
     with _container(workspace, datastore) as container:
         for blob in container.list_blobs(name_starts_with=prefix):
             target = _target(blob.name[len(prefix) :], folder)
-            if target is not None and not (blob.metadata or {}).get("hdi_isfolder"):
+            if target is None or (blob.metadata or {}).get("hdi_isfolder"):
+                continue
+            value = target.relative_to(folder.results) if target.is_relative_to(folder.results) else None
+            why = returned.refusal(value, blob.size, ranks) if value is not None else ""
+            if not why:
                 _fetch(container.get_blob_client(blob.name), blob.size, blob.etag, target)
+            elif not target.name.startswith("."):
+                stayed.append(f"{why}. It stayed in the run's artifacts.")
+    return stayed
 
 
 def _container(workspace: Workspace, name: str) -> Any:

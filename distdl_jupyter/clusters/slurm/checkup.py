@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from distdl_jupyter import permissions
 from distdl_jupyter.clusters.base import Check
 from distdl_jupyter.clusters.slurm import commands, probe, sinfo, words
 from distdl_jupyter.core.words import plural
@@ -85,11 +87,10 @@ def _folder(options: SlurmOptions) -> Check:
                      "Set the option directory if the nodes do not share it.")  # fmt: skip
     folder = Path(options.directory).expanduser()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / ".distdl-probe"
-        probe.touch()
-        probe.unlink()
+        permissions.chosen(folder)
+        tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
-        return Check("", "Folder", "error", f"{folder} cannot be written: {error.strerror}",
+        why = f"{folder} cannot be written: {error.strerror}" if error.strerror else str(error)
+        return Check("", "Folder", "error", why,
                      "Set the option directory to a folder that the nodes and this machine share.")  # fmt: skip
     return Check("", "Folder", "ok", f"{folder} can be written")

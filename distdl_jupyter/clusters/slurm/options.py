@@ -10,9 +10,11 @@ from distdl_jupyter.clusters.slurm import sinfo
 from distdl_jupyter.core.errors import InvalidSpec
 
 #: Options of sbatch that a job sets itself: with others it could not be followed.
-_OWN = ("--array", "-a", "--wrap", "--parsable", "--output", "-o", "--error", "-e", "--export", "--job-name", "-J",
-        "--nodes", "-N", "--ntasks", "-n", "--ntasks-per-node", "--chdir", "-D", "--requeue", "--wait", "-W",
-        "--test-only")  # fmt: skip
+_OWN = ("--array", "--wrap", "--parsable", "--output", "--error", "--export", "--export-file", "--job-name", "--nodes",
+        "--ntasks", "--ntasks-per-node", "--chdir", "--requeue", "--wait", "--test-only", "--open-mode")  # fmt: skip
+_OWN_LETTERS = "aoeJNnDW"
+#: Letters of sbatch whose value may follow in the same word: what stands behind them is no letter (sbatch(1)).
+_WITH_VALUE = "AbBcCdFGiLmMpqStwx"
 _GPUS = re.compile(r"(?:(?:gpu:)?[A-Za-z0-9_.-]+:)?\d+")
 _WORD = re.compile(r"[A-Za-z0-9_.,@%+-]+")
 
@@ -91,13 +93,27 @@ class SlurmOptions:
             words = self.more
         except ValueError as error:
             raise InvalidSpec(f"extra cannot be read as a command line: {error}.", field="extra") from None
-        own = next((word for word in words if word.split("=")[0] in _OWN), None)
+        own = next(filter(_is_own, words), None)
         if own is not None:
             raise InvalidSpec(
                 f"extra holds {own}, which the job sets itself.",
                 field="extra",
                 hint="Take it out; node_count and process_count_per_node say how many ranks run.",
             )
+
+
+def _is_own(word: str) -> bool:
+    """Say whether a word is an option that a job sets itself, also abbreviated or glued: --out=x, -ox, -Hox."""
+    if word.startswith("--"):
+        name = word.partition("=")[0]
+        # sbatch takes any beginning of a name that no other one has.
+        return len(name) > len("--") and any(own.startswith(name) for own in _OWN)
+    for letter in word[1:] if word.startswith("-") else "":
+        if letter in _OWN_LETTERS:
+            return True
+        if letter in _WITH_VALUE:
+            return False
+    return False
 
 
 def _text(value: object) -> str:

@@ -68,6 +68,8 @@ class SlurmRun(Run):
         self._died: dict[int, tuple[float, str]] = {}
         self._lost: set[str] = set()
         self._sent: set[str] = set()
+        #: Which values did not come back.
+        self._stayed: list[Remark] = []
         self._over_at: float | None = None
         self._question, self._unheard = 0, set[int]()
         self._tailer.start()
@@ -97,7 +99,8 @@ class SlurmRun(Run):
 
     def remarks(self) -> list[Remark]:
         """Return what Slurm said that the user should act on."""
-        return self._watch.remarks()
+        found, self._stayed = [*self._watch.remarks(), *self._stayed], []
+        return found
 
     def overheard(self, text: str) -> None:
         """Hear of tasks that were killed and of nodes that were lost."""
@@ -267,9 +270,10 @@ class SlurmRun(Run):
     def collect(self) -> None:
         """Bring results and outputs home when the job had a folder of its own."""
         try:
-            self._site.collect(self._context.folder)
+            stayed = self._site.collect(self._context.folder, self._spec.process_count)
         except OSError as error:
             raise LaunchFailed(f"Results cannot be brought from {self._site.job}: {error}.") from error
+        self._stayed = [Remark("warning", text, "collected") for text in stayed]
 
     def close(self) -> None:
         """Wait until Slurm has freed the nodes, then take the job's files for Slurm away."""

@@ -14,12 +14,14 @@ import shlex
 import shutil
 import zipfile
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.clusters import environment, identity, package
+from distdl_jupyter import permissions
+from distdl_jupyter.clusters import environment, identity, package, returned
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.host import asked
+from distdl_jupyter.worker import owned
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.base import Context
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.core.store import JobFolder
 
+_PLAN = "plan.json"
 #: What of a job's folder ranks read.
 _NEEDED = ("payload.json", "payload.pkl", "code")
 #: Minutes that Slurm lets a job run beyond the limit that its supervisor keeps.
@@ -38,8 +41,8 @@ class Site:
     """Where a job's files lie for the nodes: ``job`` is what ranks know as the job's folder, ``run`` Slurm's part."""
 
     def __init__(self, folder: JobFolder, directory: str, restart: int = 0) -> None:
-        self.copied = bool(directory)
         self.job = Path(directory).expanduser().absolute() / folder.id if directory else folder.path
+        self.copied = self.job.resolve() != folder.path.resolve()
         #: Each attempt has its own: of the one before, tasks may still write their last words.
         self.run = self.job / (f"slurm-{restart}" if restart else "slurm")
         self.output = self.run / "job.out"
@@ -49,12 +52,14 @@ class Site:
     ) -> None:
         """Put everything there, ``more`` files by name. Raises LaunchFailed."""
         try:
-            self.job.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self.run.mkdir(mode=0o700, exist_ok=True)
+            if self.copied:
+                permissions.chosen(self.job.parent)
+            permissions.own(self.job)
+            permissions.own(self.run)
             if self.copied:
                 self._copy(folder)
             zipfile.ZipFile(io.BytesIO(package.built().content)).extractall(self.run / "lib")
-            _private(self.run / "plan.json", json.dumps(plan))
+            _private(self.run / _PLAN, json.dumps(plan))
             # A network file system shows a change of a known file at once, a new file after up to half a minute.
             for name in (
                 self.output.name,
@@ -69,9 +74,10 @@ class Site:
             for name, text in (("start", _start(self, options, plan["python"])), ("remote-shell", _REMOTE_SHELL)):
                 _private(self.run / name, text, 0o700)
         except OSError as error:
+            why = f"written to {error.filename or self.job}: {error.strerror}" if error.strerror else f"used: {error}"
             raise LaunchFailed(
-                f"The job's files cannot be written to {error.filename or self.job}: {error.strerror}.",
-                hint="Set the option directory to a folder that all nodes share.",
+                f"The job's files cannot be {why}.",
+                hint="Set the option directory to a folder of your own that all nodes share.",
             ) from error
 
     def _copy(self, folder: JobFolder) -> None:
@@ -88,15 +94,26 @@ class Site:
                 folder.checkpoints, self.job / "outputs" / folder.checkpoints.name, dirs_exist_ok=True, symlinks=True
             )
 
-    def collect(self, folder: JobFolder) -> None:
-        """Bring results and outputs into the job's own folder. Raises OSError."""
-        if self.copied:
-            for name in ("results", "outputs"):
-                shutil.copytree(self.job / name, folder.path / name, dirs_exist_ok=True, symlinks=True)
+    def collect(self, folder: JobFolder, ranks: int) -> list[str]:
+        """Bring results and outputs into the job's own folder; return why values stayed there. Raises OSError."""
+        if not self.copied:
+            return []
+        shutil.copytree(self.job / "outputs", folder.path / "outputs", dirs_exist_ok=True, symlinks=True)
+        stayed = []
+        for path in sorted((self.job / "results").iterdir()):
+            seen = path.lstat()
+            why = owned.refusal(seen) or returned.refusal(PurePath(path.name), seen.st_size, range(ranks))
+            if not why:
+                shutil.copy2(path, folder.results / path.name, follow_symlinks=False)
+            elif not path.name.startswith("."):
+                stayed.append(f"{path} stayed there: {why}.")
+        return stayed
 
     def remove(self) -> None:
-        """Take away what only the nodes needed."""
-        shutil.rmtree(self.job if self.copied else self.run, ignore_errors=True)
+        """Take away what only the nodes needed; of a folder below ``directory`` only one in which ``write`` was."""
+        folder = self.job if self.copied else self.run
+        if permissions.is_own(folder) and (not self.copied or (self.run / _PLAN).is_file()):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _files_of_ranks(count: int) -> list[str]:

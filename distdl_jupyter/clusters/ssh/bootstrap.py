@@ -2,7 +2,8 @@
 
 Its text travels on the standard input of a Python that may be old, so it is written to run on any, and it must not
 read a byte more than its own: what follows is the agent's. Versions lie beside each other, because
-jobs of several submitters may run there at once; one that nobody used for three months goes.
+jobs of several submitters may run there at once; one that nobody used for three months goes. What another user could
+have put there is neither run nor removed.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ OLDEST, BASE, DIGEST, SIZE, WANTED, ARGUMENTS = @VALUES@
 if sys.version_info < tuple(OLDEST):
     sys.stderr.write("distdl: old python: %d.%d\n" % sys.version_info[:2])
     sys.exit(3)
-import io, os, shutil, tempfile, time, zipfile
+import io, os, re, shutil, stat, tempfile, time, zipfile
 
 def read(count):
     parts = []
@@ -38,23 +39,70 @@ def read(count):
         count -= len(part)
     return b"".join(parts)
 
+class NotOurs(Exception):
+    pass
+
+def others_group(number):
+    # A group of the user's own name without other members is nobody else.
+    import grp, pwd
+    try:
+        user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(number)
+    except KeyError:
+        return True
+    own = user.pw_gid == number and group.gr_name == user.pw_name and os.geteuid() != 0
+    return not own or bool(set(group.gr_mem) - set([user.pw_name]))
+
+def is_open(seen):
+    if seen.st_mode & stat.S_ISVTX:
+        return False
+    return bool(seen.st_mode & 2 or (seen.st_mode & 16 and others_group(seen.st_gid)))
+
+def check(folder, seen):
+    if not stat.S_ISDIR(seen.st_mode):
+        raise NotOurs(folder, "is no folder but a link or a file")
+    if seen.st_uid not in (os.geteuid(), 0):
+        raise NotOurs(folder, "belongs to the user with number %d and not to you" % seen.st_uid)
+    if is_open(seen):
+        raise NotOurs(folder, "may be written by others, who could put code there")
+
+def made(folder):
+    # A folder of this package's own; others' right to write there is taken back.
+    if not os.path.lexists(folder):
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+    seen = os.lstat(folder)
+    if stat.S_ISDIR(seen.st_mode) and seen.st_uid == os.geteuid() and is_open(seen):
+        os.chmod(folder, stat.S_IMODE(seen.st_mode) & ~18)
+        seen = os.lstat(folder)
+    check(folder, seen)
+
+def is_version(folder, name):
+    # Whole or broken off, a version has the name of its content and holds the package and nothing else.
+    path = os.path.join(folder, name)
+    seen = os.lstat(path)
+    return (re.match("[0-9a-f]{16}(-[a-z0-9_]{8})?$", name) and stat.S_ISDIR(seen.st_mode)
+            and seen.st_uid == os.geteuid() and time.time() - seen.st_mtime > 90 * 86400
+            and os.listdir(path) == ["distdl_jupyter"])
+
 def forget_old(folder):
     for name in os.listdir(folder):
-        path = os.path.join(folder, name)
         try:
-            if time.time() - os.stat(path).st_mtime > 90 * 86400:
-                shutil.rmtree(path, ignore_errors=True)
+            if is_version(folder, name):
+                shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
         except OSError:
             pass
 
 def unpacked(folder):
     lib = os.path.join(folder, "lib")
     target = os.path.join(lib, DIGEST)
-    os.makedirs(lib, mode=0o700, exist_ok=True)
-    if not os.path.isdir(target):
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    if os.lstat(folder).st_uid not in (os.geteuid(), os.stat(folder).st_uid, 0):
+        raise NotOurs(folder, "is a link of another user")
+    check(folder, os.stat(folder))
+    made(lib)
+    if not os.path.lexists(target):
         os.write(1, WANTED.encode())
         content = read(SIZE)
-        new = tempfile.mkdtemp(dir=lib)
+        new = tempfile.mkdtemp(prefix=DIGEST + "-", dir=lib)
         zipfile.ZipFile(io.BytesIO(content)).extractall(new)
         try:
             os.rename(new, target)
@@ -62,6 +110,7 @@ def unpacked(folder):
             shutil.rmtree(new, ignore_errors=True)
             if not os.path.isdir(target):
                 raise
+    check(target, os.lstat(target))
     os.utime(target)
     forget_old(lib)
     return target
@@ -69,6 +118,9 @@ def unpacked(folder):
 base = os.path.abspath(os.path.expanduser(BASE))
 try:
     own = unpacked(base)
+except NotOurs as error:
+    sys.stderr.write("distdl: not ours: %s: %s\n" % error.args)
+    sys.exit(5)
 except OSError as error:
     sys.stderr.write("distdl: no folder: %s: %s\n" % (base, error.strerror or error))
     sys.exit(5)

@@ -172,6 +172,14 @@ def _no_folder(_host: Host, _ssh: str, found: re.Match[str]) -> _Told:
     )
 
 
+def _not_ours(_host: Host, _ssh: str, found: re.Match[str]) -> _Told:
+    return (
+        f"Its folder {found[1].strip()} {found[2].strip()}, so nothing in it is run.",
+        "Name a folder of your own with the option directory, or take the right to write away from others with "
+        "chmod go-w on that host.",
+    )
+
+
 def _bad_config(_host: Host, _ssh: str, found: re.Match[str]) -> _Told:
     return f"ssh cannot read its configuration: {found[1].strip()}.", "Correct that file or the option ssh_config."
 
@@ -202,6 +210,7 @@ _CAUSES: tuple[tuple[str, str, _Tell], ...] = (
     (r"^distdl: old python: (.*)$", "old-python", _old_python),
     (r"has no attribute 'fromhex'()|AttributeError: 'file' object", "old-python", _old_python),
     (r"^distdl: no folder: (.*?): (.*)$", "folder", _no_folder),
+    (r"^distdl: not ours: (.*?): (.*)$", "folder", _not_ours),
     (r"^(.*Bad configuration option.*|Can't open user config file.*)$", "ssh", _bad_config),
     (r"^(.*account is currently not available.*|.*nologin.*)$", "shell", _nologin),
 )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 #: A host as it is written: user, name or address, and behind a colon how many processes fit.
 _WORD = re.compile(
-    r"(?:(?P<user>[^@\s:,\[\]-][^@\s:,]*)@)?"
+    r"(?:(?P<user>[A-Za-z0-9_](?:[A-Za-z0-9_.+\\-]*[A-Za-z0-9_.+-])?)@)?"
     r"(?:\[(?P<six>[0-9A-Fa-f:.%\w]+)\]|(?P<name>[^\W-][\w.%-]*))"
     r"(?::(?P<slots>\d+))?"
 )
@@ -89,7 +89,10 @@ def _host(word: str, field: str) -> Host:
     found = _WORD.fullmatch(word)
     if found is None or found["slots"] == "0":
         raise InvalidSpec(
-            f"{word!r} is no host.", field=field, hint="A host is written as gpu1, me@gpu1 or gpu1:4 (4 processes fit)."
+            f"{word!r} is no host.",
+            field=field,
+            hint="A host is written as gpu1, me@gpu1 or gpu1:4 (4 processes fit); a user's name has letters, digits "
+            "and . _ + - only.",
         )
     name = found["six"] or found["name"]
     target = f"{found['user']}@{name}" if found["user"] else name

@@ -17,9 +17,10 @@ import shutil
 import tarfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from distdl_jupyter.clusters import returned
 from distdl_jupyter.clusters.ssh.connection import DIRECTORY
 from distdl_jupyter.clusters.ssh.failures import HostFailed
 from distdl_jupyter.core.errors import LaunchFailed
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
 _PREPARE_SECONDS = 30.0
 #: Names in a job's folder on a host.
 _WORK, _SCRIPT = "work", "script"
-_RETURNED = ("results", "outputs")
+RESULTS = "results"
+_RETURNED = (RESULTS, "outputs")
 #: What ranks go on from; it lies on every host when they begin.
 _CHECKPOINTS = "outputs/checkpoints"
 
@@ -176,9 +178,10 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
 # back ----------------------------------------------------------------------------------------------
 
 
-def bring_back(job: Job, site: Site, brought: set[Path]) -> None:
+def bring_back(job: Job, site: Site, brought: set[Path], ranks: Collection[int]) -> None:
     """Put what ranks wrote on a host into the job's folder. Raises HostFailed, LaunchFailed.
 
+    Of values only those of ``ranks`` are taken, which are the host's own: whoever holds it decides what they are.
     ``brought`` are the files that other hosts have brought, or have written here themselves, to which this one's are
     added. One that came under the same name is kept beside it in a folder with this host's name, unless it is a
     checkpoint: there the first counts. What an earlier attempt has left under the same name is replaced.
@@ -187,7 +190,7 @@ def bring_back(job: Job, site: Site, brought: set[Path]) -> None:
     shutil.rmtree(arrived, ignore_errors=True)
     arrived.mkdir(mode=0o700)
     try:
-        _get(site, arrived)
+        _get(site, arrived, ranks)
         for name in _RETURNED:
             for path in sorted(path for path in (arrived / name).rglob("*") if path.is_file()):
                 _keep(path, job.folder.path / name, path.relative_to(arrived / name), site, brought)
@@ -202,12 +205,21 @@ def written_here(job: Job) -> set[Path]:
     return {path for name in _RETURNED for path in (job.folder.path / name).rglob("*") if path.is_file()}
 
 
-def _get(site: Site, target: Path) -> None:
+def _get(site: Site, target: Path, ranks: Collection[int]) -> None:
+    def wanted(name: str, bytes_: int) -> bool:
+        path = PurePosixPath(name)
+        if path.parts[0] != RESULTS:
+            return True
+        why = returned.refusal(path.relative_to(RESULTS), bytes_, ranks)
+        if why and not path.name.startswith("."):  # such are halves of files that a killed rank has left
+            site.remarks.append(f"{site.host}: {why}. It stayed there.")
+        return not why
+
     channel, end = site.connection.pipe()
     answer = site.connection.begin("get", channel=channel, paths=list(_RETURNED))
     with os.fdopen(end.reader, "rb") as stream:
         try:
-            files.unpack(target, stream)
+            files.unpack(target, stream, wanted)
             while stream.read(1 << 16):  # what stands behind the end of a tar
                 pass
         except (tarfile.TarError, files.Refused) as error:
@@ -234,6 +246,11 @@ def _keep(path: Path, folder: Path, name: Path, site: Site, brought: set[Path]) 
 
 
 def forget_checkpoints(job: Job, brought: Collection[Path]) -> None:
-    """Remove the checkpoints that were there before and that no host has any more: training keeps only some."""
+    """Remove the checkpoints that were there before and that no host has any more: training keeps only some.
+
+    Where training has put a link in the folder's place, what lies behind it is not the job's.
+    """
+    if job.folder.checkpoints.is_symlink():
+        return
     for path in [path for path in job.folder.checkpoints.rglob("*") if path.is_file() and path not in brought]:
         path.unlink(missing_ok=True)

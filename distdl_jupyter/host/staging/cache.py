@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import functools
 import hashlib
 import os
 import platform
-import socket
+import re
 import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from distdl_jupyter import permissions
+from distdl_jupyter.host.processes import boot
 from distdl_jupyter.host.staging.failure import Failure, readable
 
 #: Bytes of a range: the service tells the MD5 of none that is longer
@@ -33,6 +34,8 @@ PART, RANGES = ".part", ".ranges"
 SYMBOLIC = ".symbolic"
 MORE_ROOM = "Free some space, choose another folder for staged data, or let each node take a shard only."
 _OTHER = "Choose another folder for staged data."
+#: Folders and files of the cache: nothing else in its place is ours.
+_FOLDER, _FILE = re.compile(r"[0-9a-f]{2}"), re.compile(r"[0-9a-f]{62}")
 #: Seconds that nobody worked at something in the making before it may go.
 _ABANDONED = 3600.0
 
@@ -67,21 +70,19 @@ class Cache:
     def prepare(self) -> None:
         """Make the folders, which only this user may enter. Raises Failure."""
         try:
-            self.base.mkdir(parents=True, exist_ok=True)
+            permissions.chosen(self.base)
             for path in (self.staged, Path(self._blobs)):
-                path.mkdir(mode=0o700, exist_ok=True)
-                about = path.lstat()
-                if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid():
-                    raise Failure(f"{path} is not a folder of this user.", _OTHER)
+                permissions.own(path)
         except OSError as error:
-            raise Failure(f"{self.base} cannot hold staged data ({error.strerror}).", _OTHER) from None
+            why = error.strerror
+            raise Failure(f"{self.base} cannot hold staged data ({why})." if why else f"{error}.", _OTHER) from None
 
     def path(self, address: str, name: str, etag: str) -> str:
         """Return where this version of a blob is, or would be."""
         key = hashlib.sha256(f"{address}\0{name}\0{etag}".encode()).hexdigest()
         folder = f"{self._blobs}/{key[:2]}"
         if folder not in self._made:
-            Path(folder).mkdir(exist_ok=True)
+            permissions.own(Path(folder))
             self._made.add(folder)
         return f"{folder}/{key[2:]}"
 
@@ -91,7 +92,8 @@ class Cache:
             about = os.lstat(path)
         except FileNotFoundError:
             return False
-        if stat.S_ISREG(about.st_mode) and about.st_size == size and int(about.st_mtime) == stamp(path):
+        ours = stat.S_ISREG(about.st_mode) and not permissions.refusal(about)
+        if ours and about.st_size == size and int(about.st_mtime) == stamp(path):
             if size > RANGE and not _of_this_run(path):
                 return self._demote(path)
             os.utime(path, (time.time(), stamp(path)))
@@ -142,17 +144,27 @@ class Cache:
         return disk.f_bavail * disk.f_frsize - min(64 * 2**20, disk.f_blocks * disk.f_frsize // 100)
 
     def _kept(self) -> Iterator[Kept]:
+        """Yield the files that the cache has made: by name, owner and, of whole ones, the time of change."""
         linked = _linked(self.staged)
         for folder in os.scandir(self._blobs):
+            if not _FOLDER.fullmatch(folder.name) or not folder.is_dir(follow_symlinks=False):
+                continue
             for entry in os.scandir(folder):
                 with contextlib.suppress(FileNotFoundError):
                     about = entry.stat(follow_symlinks=False)
-                    if entry.name.endswith(RANGES):
+                    whole = not entry.name.endswith(PART)
+                    if not _is_made(entry.name.removesuffix(PART), about):
+                        continue
+                    if whole and int(about.st_mtime) != stamp(entry.path):
                         continue
                     in_use = about.st_nlink > 1 or entry.path in linked
-                    if entry.name.endswith(PART):
+                    if not whole:
                         in_use = time.time() - about.st_mtime < _ABANDONED
                     yield Kept(about.st_atime, about.st_blocks * 512, entry.path, in_use)
+
+
+def _is_made(name: str, about: os.stat_result) -> bool:
+    return bool(_FILE.fullmatch(name)) and stat.S_ISREG(about.st_mode) and not permissions.refusal(about)
 
 
 def stamp(path: str) -> int:
@@ -177,15 +189,6 @@ def _let_go(kept: Kept) -> bool:
     except (FileNotFoundError, BlockingIOError):
         return False
     return True
-
-
-@functools.cache
-def boot() -> str:
-    """Return this machine's name and what names its run since it was switched on, "" where nothing does."""
-    try:
-        return f"{socket.gethostname()}/{Path('/proc/sys/kernel/random/boot_id').read_text(encoding='ascii').strip()}"
-    except OSError:
-        return ""
 
 
 def _of_this_run(path: str) -> bool:

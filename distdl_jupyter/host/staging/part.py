@@ -17,7 +17,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from distdl_jupyter.host.staging.cache import BOOT, PART, RANGE, RANGES, boot, stamp
+from distdl_jupyter.host.processes import boot
+from distdl_jupyter.host.staging.cache import BOOT, PART, RANGE, RANGES, stamp
 
 
 class State(enum.Enum):

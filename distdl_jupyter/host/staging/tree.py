@@ -8,6 +8,7 @@ import os
 import shutil
 from pathlib import Path
 
+from distdl_jupyter import permissions
 from distdl_jupyter.host.staging.cache import SYMBOLIC, Cache
 from distdl_jupyter.host.staging.failure import Failure
 
@@ -60,5 +61,6 @@ class Tree:
 
 def forget(cache: Cache, job: str) -> None:
     """Take away the folders of a job on this machine; the cache stays. Raises OSError."""
-    with contextlib.suppress(FileNotFoundError):
-        shutil.rmtree(cache.staged / job)
+    if permissions.is_own(cache.staged) and permissions.is_own(cache.staged / job):
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(cache.staged / job)

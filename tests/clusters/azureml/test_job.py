@@ -137,12 +137,12 @@ def test_a_download_that_breaks_off_goes_on_where_it_was(ml, azurite, blob_proxy
     blob_proxy.add("model.pt", after=1, times=99, status=403, code="AuthorizationFailure")
     workspace = Workspace(address(ml))
     with pytest.raises(LaunchFailed) as failed:
-        outputs.collect(workspace, "run1", folder)
+        outputs.collect(workspace, "run1", folder, 1)
     assert "Storage Blob Data Reader" in failed.value.hint
     before = blob_proxy.sent("model.pt")
     assert before > 0
     blob_proxy.faults.clear()
-    outputs.collect(workspace, "run1", folder)
+    outputs.collect(workspace, "run1", folder, 1)
     assert (folder.outputs / "deep/model.pt").read_bytes() == content
     assert (folder.results / "rank-0.pkl").read_bytes() == b"value"
     assert blob_proxy.sent("model.pt") - before < len(content), "what was there was fetched again"
@@ -153,8 +153,20 @@ def test_a_connection_that_is_cut_is_tried_again(ml, azurite, blob_proxy, signed
     kept(ml, azurite, "run2", {"a.bin": b"x" * 3_000_000})
     signed_in.blob_at(blob_proxy.template)
     blob_proxy.add("a.bin", cut=100_000, times=2)
-    outputs.collect(Workspace(address(ml)), "run2", folder)
+    outputs.collect(Workspace(address(ml)), "run2", folder, 1)
     assert (folder.outputs / "a.bin").read_bytes() == b"x" * 3_000_000
+
+
+def test_only_values_of_the_job_s_own_ranks_come_back(ml, azurite, blob_proxy, signed_in, folder):
+    names = ["rank-0.pkl", "rank-7.pkl", "planted.pkl", ".rank-0.pkl.77", "deep/rank-1.pkl"]
+    kept(ml, azurite, "run3", {f"distdl/results/{name}": b"value" for name in names})
+    stayed = outputs.collect(Workspace(address(ml)), "run3", folder, 2)
+    assert [path.name for path in folder.results.rglob("*")] == ["rank-0.pkl"]
+    assert sorted(stayed) == [
+        "results/deep/rank-1.pkl is no rank's value. It stayed in the run's artifacts.",
+        "results/planted.pkl is no rank's value. It stayed in the run's artifacts.",
+        "results/rank-7.pkl is the value of a rank that did not run there. It stayed in the run's artifacts.",
+    ]
 
 
 def test_a_name_that_leads_out_of_the_jobs_folder_is_left_where_it_is(folder):

@@ -67,12 +67,28 @@ def test_a_number_is_taken_for_text_where_slurm_takes_both():
         ({"extra": "--array=1-4"}, "extra"),
         ({"extra": "'open"}, "extra"),
         ({"extra": "-o file"}, "extra"),
+        ({"extra": "-o/tmp/x"}, "extra"),
+        ({"extra": "--out=/tmp/x"}, "extra"),
+        ({"extra": "--err /tmp/x"}, "extra"),
+        ({"extra": "-N4"}, "extra"),
+        ({"extra": "--exclusive -HQo/tmp/x"}, "extra"),
+        ({"extra": "--export-file=/tmp/x"}, "extra"),
+        ({"extra": "--open-mode=truncate"}, "extra"),
     ],
 )
 def test_options_that_cannot_be_are_refused(options, field):
     with pytest.raises(InvalidSpec) as refused:
         registry.check_options("clusters", "slurm", options)
     assert refused.value.field == field
+
+
+@pytest.mark.parametrize(
+    "extra",
+    ["--hold", "-H", "-pdebug", "-Awell", "-wnode-1", "--nodelist=n1", "--ntasks-per-core=1", "--no-requeue",
+     "--comment=--array --mem 4G", "-t30 -x node-o", "--wait-all-nodes=1", "--exclusive -Q"],
+)  # fmt: skip
+def test_what_only_resembles_an_own_option_of_a_job_is_taken(extra):
+    assert registry.check_options("clusters", "slurm", {"extra": extra}).more == extra.split()
 
 
 def test_waiting_is_told_with_slurm_s_own_word():

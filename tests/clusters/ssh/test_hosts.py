@@ -32,6 +32,11 @@ def test_a_list_keeps_its_order_users_and_slots():
     )
 
 
+@pytest.mark.parametrize("user", ["me", "_me", "m.e-1", "LAB\\me", "first+last", "2me"])
+def test_a_user_is_named_as_systems_name_users(user):
+    assert listed(SshOptions(hosts=f"{user}@gpu1")) == (Host("gpu1", f"{user}@gpu1", 0),)
+
+
 def test_a_python_list_is_a_list():
     assert names(hosts=["gpu1", "gpu2:2"]) == ["gpu1", "gpu2"]
 
@@ -40,7 +45,11 @@ def test_a_host_that_is_named_again_has_more_slots():
     assert listed(SshOptions(hosts="a,b,a")) == (Host("a", "a", 2), Host("b", "b", 0))
 
 
-@pytest.mark.parametrize("word", ["-oProxyCommand=evil", "me@-oX", "a b@", "gpu1:", "gpu1:0", "gpu1:x", "a;b", "$(x)"])
+@pytest.mark.parametrize(
+    "word",
+    ["-oProxyCommand=evil", "me@-oX", "a b@", "gpu1:", "gpu1:0", "gpu1:x", "a;b", "$(x)", "user;id@host", "$(id)@host",
+     "`id`@host", "a|b@host", "a&b@host", "a'b@host", "a>b@host", "me\\@host", "%r@host"],
+)  # fmt: skip
 def test_what_is_no_host_is_named_and_never_reaches_ssh(word):
     with pytest.raises(InvalidSpec) as told:
         listed(SshOptions(hosts=word))

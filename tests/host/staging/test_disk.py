@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from distdl_jupyter.host.staging import part
-from distdl_jupyter.host.staging.cache import Cache
+from distdl_jupyter.host.staging.cache import Cache, stamp
+from distdl_jupyter.host.staging.failure import Failure
 from distdl_jupyter.host.staging.tree import Tree
 from tests.host.staging.conftest import reading, source
 
@@ -209,7 +210,47 @@ def test_what_is_in_the_making_is_let_go_of_when_nobody_has_worked_at_it_for_lon
 def test_a_folder_of_somebody_else_is_not_used(stage, container):
     stage.base.mkdir()
     (stage.base / "blobs").symlink_to(stage.base.parent)
-    assert "is not a folder of this user" in stage.run(source(container)).failed()["text"]
+    assert "blobs is no folder but a link" in stage.run(source(container)).failed()["text"]
+
+
+@pytest.mark.fault("disk", "only what the package has made is removed from a folder that the user named")
+def test_room_is_made_by_files_of_the_cache_only(tmp_path):
+    """The folder is the user's own choice and may hold a ``blobs`` of theirs."""
+    cache = Cache(str(tmp_path))
+    cache.prepare()
+    cached = Path(cache.path("https://h/c", "ours", "1"))
+    mine = [
+        tmp_path / "blobs" / "photos" / "holiday.jpg",
+        tmp_path / "blobs" / cached.parent.name / "notes.part",
+        cached.with_name("0" * 62),  # somebody has written to it, or made it
+    ]
+    for path in (cached, *mine):
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"x" * 5000)
+        os.utime(path, (0, 0))
+    os.utime(cached, (0, stamp(str(cached))))
+    (tmp_path / "blobs" / "list.txt").write_text("x")
+    cache.make_room(0, 0)
+    assert not cached.exists()
+    assert [path for path in mine if not path.exists()] == []
+
+
+def test_a_file_that_others_could_have_put_there_is_fetched_anew(tmp_path):
+    cache = Cache(str(tmp_path))
+    cache.prepare()
+    path = Path(cache.path("https://h/c", "data", "1"))
+    path.write_bytes(b"x" * 5)
+    os.utime(path, (0, stamp(str(path))))
+    assert cache.has(str(path), 5)
+    path.chmod(0o666)
+    assert not cache.has(str(path), 5)
+    assert not path.exists()
+
+
+def test_a_base_that_others_may_write_is_refused(tmp_path):
+    tmp_path.chmod(0o777)
+    with pytest.raises(Failure, match="may be written by others"):
+        Cache(str(tmp_path)).prepare()
 
 
 def test_a_base_that_cannot_be_made_is_named(stage, container, tmp_path):

@@ -241,4 +241,4 @@ def test_what_is_copied_to_other_hosts_holds_all_of_it_and_needs_nothing_else(st
     assert tops - set(sys.stdlib_module_names) == {"distdl_jupyter"}
     assert {
         name for name in modules if name.startswith("distdl_jupyter.") and not name.startswith("distdl_jupyter.host")
-    } <= {"distdl_jupyter._version"}
+    } <= {"distdl_jupyter._version", "distdl_jupyter.permissions"}

@@ -1,0 +1,94 @@
+"""The folder that nodes share: code in it is run, so it is this user's alone; only what is the job's is removed."""
+
+import os
+
+import pytest
+
+from distdl_jupyter.clusters.slurm import checkup
+from distdl_jupyter.clusters.slurm.options import SlurmOptions
+from distdl_jupyter.clusters.slurm.script import Site
+from distdl_jupyter.core.errors import LaunchFailed
+from distdl_jupyter.core.spec import JobSpec
+from distdl_jupyter.core.store import JobStore
+
+PLAN = {"python": "python3"}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    store = JobStore(tmp_path / "home")
+    return store.publish(store.prepare("20260101-000000-aaaaa"))
+
+
+def write(site, folder):
+    site.write(folder, JobSpec(id=folder.id, name="n"), SlurmOptions(), PLAN, {})
+
+
+def test_a_directory_that_others_may_write_is_refused(tmp_path, folder):
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    with pytest.raises(LaunchFailed, match=f"{shared} may be written by others") as caught:
+        write(Site(folder, str(shared)), folder)
+    assert "a folder of your own that all nodes share" in caught.value.hint
+    assert list(shared.iterdir()) == []
+    shared.chmod(0o1777)
+    write(Site(folder, str(shared)), folder)
+    assert (shared / folder.id / "slurm" / "start").exists()
+
+
+def plant_link(job, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    job.symlink_to(tmp_path / "elsewhere")
+
+
+def plant_folder(job, _tmp_path):
+    job.mkdir()
+    os.chown(job, 4321, 4321)
+
+
+def plant_run(job, tmp_path):
+    job.mkdir(mode=0o700)
+    plant_link(job / "slurm", tmp_path)
+
+
+@pytest.mark.fault("entry", "code of another user in a shared folder is not run")
+@pytest.mark.parametrize(
+    "plant",
+    [plant_link, plant_run,
+     pytest.param(plant_folder, marks=pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away"))],
+)  # fmt: skip
+def test_what_somebody_else_has_put_in_the_job_s_place_is_not_used(tmp_path, folder, plant):
+    (tmp_path / "scratch").mkdir()
+    site = Site(folder, str(tmp_path / "scratch"))
+    plant(site.job, tmp_path)
+    with pytest.raises(LaunchFailed, match=r"belongs to the user with number 4321|is no folder but a link"):
+        write(site, folder)
+    assert not list((tmp_path).glob("elsewhere/*"))
+    site.remove()
+    assert os.path.lexists(site.job)
+
+
+def test_the_check_of_the_directory_removes_nothing_of_the_user_s(tmp_path):
+    (tmp_path / ".distdl-probe").write_text("mine")
+    assert checkup._folder(SlurmOptions(directory=str(tmp_path))).level == "ok"
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
+    tmp_path.chmod(0o777)
+    told = checkup._folder(SlurmOptions(directory=str(tmp_path)))
+    assert (told.level, "may be written by others" in told.says) == ("error", True)
+
+
+def test_a_directory_that_is_the_folder_of_jobs_keeps_the_job(folder):
+    site = Site(folder, str(folder.path.parent))
+    write(site, folder)
+    site.remove()
+    assert folder.spec_file.exists()
+    assert not site.run.exists()
+
+
+def test_the_job_s_folder_goes_and_what_lies_beside_it_stays(tmp_path, folder):
+    site = Site(folder, str(tmp_path / "scratch"))
+    write(site, folder)
+    (tmp_path / "scratch" / "mine").touch()
+    site.remove()
+    assert [path.name for path in (tmp_path / "scratch").iterdir()] == ["mine"]

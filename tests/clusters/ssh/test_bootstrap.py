@@ -1,0 +1,115 @@
+"""The first program on a host: what it runs and removes there is its own, whatever else lies in the folder."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from distdl_jupyter.clusters.package import built
+from distdl_jupyter.clusters.ssh import bootstrap, command
+from distdl_jupyter.clusters.ssh.hosts import Host
+
+OLD = time.time() - 100 * 86400
+GPU1 = Host("gpu1", "me@gpu1")
+
+
+def begin(base):
+    """Let the program run with its package and no request; return how it ended."""
+    return subprocess.run(
+        ["sh", "-c", command.argv(GPU1)[-1]],
+        input=bootstrap.first_input(sys.executable, str(base), built(), []) + built().content,
+        capture_output=True,
+        timeout=60,
+    )
+
+
+def trouble(base):
+    done = begin(base)
+    return command.explain(GPU1, "", sys.executable, done.stderr.decode(), done.returncode)
+
+
+def old(folder, *inside):
+    folder.mkdir(parents=True)
+    for name in inside:
+        (folder / name).mkdir()
+        (folder / name / "file").write_text("x")
+    os.utime(folder, (OLD, OLD))
+    return folder
+
+
+@pytest.mark.fault("disk", "only what the package has made is removed from a folder that the user named")
+def test_only_old_versions_of_the_package_go(tmp_path):
+    """The folder is the user's own choice, as ``~/work``, in which ``lib`` may be anybody's."""
+    lib = tmp_path / "lib"
+    gone = [old(lib / "0123456789abcdef", "distdl_jupyter"), old(lib / "0123456789abcdef-a1b2c3d4", "distdl_jupyter")]
+    stays = [
+        old(lib / "python3.12", "distdl_jupyter"),
+        old(lib / "fedcba9876543210", "thesis"),
+        old(lib / "fedcba9876543211", "distdl_jupyter", "thesis"),
+        old(lib / "0123456789ABCDEF", "distdl_jupyter"),
+    ]
+    linked = old(tmp_path / "elsewhere", "distdl_jupyter")
+    (lib / "0123456789abcde0").symlink_to(linked)
+    assert (lib / built().digest).exists() is False
+    begin(tmp_path)
+    assert (lib / built().digest / "distdl_jupyter" / "__init__.py").exists()
+    assert [path for path in gone if path.exists()] == []
+    assert all((path / "distdl_jupyter").exists() or (path / "thesis").exists() for path in stays)
+    assert (linked / "distdl_jupyter" / "file").exists()
+
+
+def planted(base):
+    """Put code in the place of the package, as who can write there would."""
+    package = base / "lib" / built().digest / "distdl_jupyter" / "host"
+    package.mkdir(parents=True)
+    for folder in (package, package.parent):
+        (folder / "__init__.py").write_text("")
+    (package / "__main__.py").write_text(f"open({str(base / 'ran')!r}, 'w')\n")
+    return package.parents[1]
+
+
+def test_code_that_others_may_have_changed_is_not_run(tmp_path):
+    planted(tmp_path).chmod(0o777)
+    told = trouble(tmp_path)
+    assert not (tmp_path / "ran").exists()
+    assert "may be written by others" in told.says
+    assert "option directory" in told.remedy
+
+
+def test_a_link_in_the_place_of_the_package_is_not_followed(tmp_path):
+    (tmp_path / "base" / "lib").mkdir(parents=True)
+    (tmp_path / "base" / "lib" / built().digest).symlink_to(planted(tmp_path))
+    assert "is no folder but a link" in trouble(tmp_path / "base").says
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.fault("entry", "code of another user in a shared folder is not run")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize("below", ["", "lib", f"lib/{built().digest}"])
+def test_code_of_another_user_is_not_run(tmp_path, below):
+    planted(tmp_path)
+    os.chown(tmp_path / below, 4321, 4321)
+    told = trouble(tmp_path)
+    assert not (tmp_path / "ran").exists()
+    assert told.says == (
+        f"Its folder {tmp_path / below} belongs to the user with number 4321 and not to you, so nothing in it is run."
+    )
+
+
+def test_a_folder_that_others_may_write_is_refused_and_one_with_the_sticky_bit_is_none(tmp_path):
+    tmp_path.chmod(0o777)
+    assert "may be written by others" in trouble(tmp_path).says
+    assert not (tmp_path / "lib").exists()
+    tmp_path.chmod(0o1777)
+    begin(tmp_path)
+    assert (tmp_path / "lib" / built().digest).exists()
+
+
+def test_a_library_that_was_open_to_others_is_closed(tmp_path):
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib").chmod(0o777)
+    begin(tmp_path)
+    assert (tmp_path / "lib").stat().st_mode & 0o077 == 0o055
+    assert (tmp_path / "lib" / built().digest).exists()

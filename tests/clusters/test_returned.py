@@ -1,0 +1,106 @@
+"""Values from other machines are unpickled here: only those of the ranks that ran there are taken, none without end."""
+
+import io
+import tarfile
+from pathlib import PurePath
+
+import pytest
+
+from distdl_jupyter.clusters import returned
+from distdl_jupyter.clusters.slurm.script import Site as SlurmSite
+from distdl_jupyter.clusters.ssh import staging
+from distdl_jupyter.core.spec import JobSpec
+from distdl_jupyter.core.store import JobStore
+
+
+@pytest.fixture
+def folder(tmp_path):
+    store = JobStore(tmp_path / "home")
+    return store.publish(store.prepare("20260101-000000-aaaaa"))
+
+
+@pytest.mark.parametrize("name", ["rank-1.pkl", "rank-3.pkl"])
+def test_a_value_of_an_own_rank_is_taken(name):
+    assert returned.refusal(PurePath(name), returned.LARGEST, {1, 3}) == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "why"),
+    [
+        ("rank-0.pkl", 1, "results/rank-0.pkl is the value of a rank that did not run there"),
+        ("rank-01.pkl", 1, "results/rank-01.pkl is no rank's value"),
+        ("deep/rank-1.pkl", 1, "results/deep/rank-1.pkl is no rank's value"),
+        ("rank-1.pkl.bak", 1, "results/rank-1.pkl.bak is no rank's value"),
+        ("rank-1.pkl", 5 * 2**30, "results/rank-1.pkl has 5.4 GB, and a value may have 4.3 GB: keep it in outputs/"),
+    ],
+)
+def test_any_other_file_stays_there(name, size, why):
+    assert returned.refusal(PurePath(name), size, {1, 3}) == why
+
+
+class Host:
+    """The connection to a host that answers every request for files with the same archive."""
+
+    host = "node-b"
+
+    def __init__(self, names):
+        buffer = io.BytesIO()
+        with tarfile.open(fileobj=buffer, mode="w") as archive:
+            for name in names:
+                info = tarfile.TarInfo(name)
+                info.size = len(name)
+                archive.addfile(info, io.BytesIO(name.encode()))
+        self._content = buffer.getvalue()
+
+    def pipe(self):
+        import os
+        import types
+
+        reader, writer = os.pipe()
+        with os.fdopen(writer, "wb") as file:
+            file.write(self._content)  # less than a pipe holds
+        return 1, types.SimpleNamespace(reader=reader)
+
+    def begin(self, *_, **__):
+        return None
+
+    def result(self, *_):
+        return {}
+
+
+@pytest.mark.fault("entry", "a host gives the values of its own ranks only")
+def test_a_host_gives_the_values_of_its_own_ranks_only(folder):
+    names = ["results/rank-1.pkl", "results/rank-0.pkl", "./results//planted.pkl", "results/.rank-1.pkl.5", "outputs/a"]
+    site = staging.Site(Host(names), "/there", shared=False, directory="", run="")
+    staging.bring_back(staging.Job(JobSpec(id=folder.id, name="n"), folder, None), site, set(), {1})
+    assert [path.name for path in folder.results.iterdir()] == ["rank-1.pkl"]
+    assert (folder.outputs / "a").exists()
+    assert site.remarks == [
+        "node-b: results/rank-0.pkl is the value of a rank that did not run there. It stayed there.",
+        "node-b: results/planted.pkl is no rank's value. It stayed there.",
+    ]
+
+
+def test_slurm_s_folder_gives_values_of_ranks_only(folder, tmp_path):
+    site = SlurmSite(folder, str(tmp_path / "scratch"))
+    for name in ("results", "outputs"):
+        (site.job / name).mkdir(parents=True)
+    for name in ("rank-0.pkl", "rank-2.pkl", "planted.pkl", "rank-1.pkl"):
+        (site.job / "results" / name).write_text(name)
+        (site.job / "results" / name).chmod(0o600)
+    (site.job / "results" / "rank-1.pkl").chmod(0o666)
+    (site.job / "outputs" / "a").touch()
+    stayed = site.collect(folder, 2)
+    assert [path.name for path in folder.results.iterdir()] == ["rank-0.pkl"]
+    assert (folder.outputs / "a").exists()
+    assert len(stayed) == 3
+    assert "rank-1.pkl stayed there: may be written by others" in stayed[1]
+    assert "rank-2.pkl stayed there: results/rank-2.pkl is the value of a rank that did not run there." in stayed[2]
+
+
+def test_checkpoints_behind_a_link_are_not_the_job_s(folder, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "last.pt").touch()
+    folder.checkpoints.symlink_to(tmp_path / "mine")
+    staging.forget_checkpoints(staging.Job(JobSpec(id=folder.id, name="n"), folder, None), set())
+    assert (tmp_path / "mine" / "last.pt").exists()
