@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
 
 from distdl_jupyter.clusters.machines import Choice, Machines
 from distdl_jupyter.core.errors import ClusterRefused, LaunchFailed
@@ -35,6 +35,13 @@ class Stream:
     rank: int | None
     name: str  # "out" or "err"
     start: int | None = None
+
+
+class Unkillable(NamedTuple):
+    """A process that lives on although KILL was sent; ``host`` is "" where all ranks are on one machine."""
+
+    host: str
+    pid: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +233,10 @@ class Run(ABC):
     def signal(self, name: str) -> None:
         """Send INT to the ranks, or TERM or KILL to every process of the job."""
 
+    def unkillable(self) -> Sequence[Unkillable]:
+        """Return the living processes that wait in the kernel where KILL does not reach them (state D)."""
+        return ()
+
     def ask_stacks(self) -> None:
         """Ask every rank for the stacks of its threads, without waiting; a rank that cannot answer is left alone."""
         return
@@ -382,6 +393,18 @@ class Cluster(ABC):
     @abstractmethod
     def preview(self, spec: JobSpec, options: Any) -> Placement:
         """Return where the ranks would run, without ports and without reserving anything. Raises InvalidSpec."""
+
+    def turn(self, spec: JobSpec, options: Any) -> str:
+        """Take what the job must have alone there, and return ""; or return for what and whom it has to wait.
+
+        It is asked from time to time until it says "", then the job is placed; what was taken is held until the run is
+        closed or ``give_back``. Raises LaunchFailed for a job that does not want to wait.
+        """
+        return ""
+
+    def give_back(self) -> None:
+        """Give back what was taken for a job that has not been started."""
+        return
 
     @abstractmethod
     def place(self, spec: JobSpec, ports: int, options: Any, context: Context) -> Placement:

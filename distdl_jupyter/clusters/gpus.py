@@ -1,45 +1,94 @@
-"""Which NVIDIA GPUs this process may use, asked without importing a framework or touching a device."""
+"""Which NVIDIA GPUs this process may use, asked without importing a framework or touching a device.
+
+A GPU that is divided (MIG) counts as its parts, each of which serves one process.
+"""
 
 from __future__ import annotations
 
 import functools
 import os
+import re
 import shutil
 import subprocess
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+_WHOLE = re.compile(r"GPU (\d+): (.*) \(UUID: ([^)]+)\)")
+_PART = re.compile(r"\s+(MIG \S+)\s+Device\s+\d+: \(UUID: ([^)]+)\)")
+
+
+class Gpu(NamedTuple):
+    """One GPU, or a part of one. ``word`` is what ``CUDA_VISIBLE_DEVICES`` calls it, ``uuid`` no other device has."""
+
+    number: int
+    word: str
+    uuid: str
+    name: str
 
 
 @functools.cache
-def visible() -> list[int]:
-    """Return the indices of the GPUs that ranks may use: those of nvidia-smi, limited by CUDA_VISIBLE_DEVICES."""
-    present = _present()
+def devices() -> tuple[Gpu, ...]:
+    """Return the GPUs that ranks may use: those of nvidia-smi, limited by CUDA_VISIBLE_DEVICES."""
+    present = tuple(_present())
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
         return present
-    wanted = [int(word) for word in chosen.split(",") if word.strip().isdigit()]
-    return [index for index in wanted if index in present]
+    found = (_named(word.strip(), present) for word in chosen.split(",") if word.strip())
+    return tuple(dict.fromkeys(gpu for gpu in found if gpu is not None))
 
 
-@functools.cache
+def visible() -> list[int]:
+    """Return their numbers."""
+    return [gpu.number for gpu in devices()]
+
+
 def name() -> str:
     """Return the model of the first of these GPUs, as nvidia-smi names it; "" without any."""
-    models = dict(line.split(", ", 1) for line in _asked("index,name") if ", " in line)
-    return next((models[str(index)] for index in visible() if str(index) in models), "")
+    return next((gpu.name for gpu in devices()), "")
 
 
-def _present() -> list[int]:
-    return [int(line) for line in _asked("index") if line.isdigit()]
+def in_words(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return those of a rank's variables that hold numbers of GPUs, with the words that CUDA knows them by."""
+    words = {str(gpu.number): gpu.word for gpu in devices()}
+    return {
+        name: ",".join(words.get(number, number) for number in variables[name].split(","))
+        for name in ("CUDA_VISIBLE_DEVICES", "DISTDL_GPU")
+        if variables.get(name)
+    }
 
 
-def _asked(fields: str) -> list[str]:
-    """Return the lines of nvidia-smi about these fields of each GPU, [] where there is none."""
+def _named(word: str, present: tuple[Gpu, ...]) -> Gpu | None:
+    """Return the GPU of a word as CUDA reads it: a number, or a UUID or its beginning."""
+    if word.isdigit():
+        return next((gpu for gpu in present if gpu.word == word), None)
+    if not word.startswith(("GPU-", "MIG-")):
+        return None
+    return next((gpu._replace(word=word) for gpu in present if gpu.uuid.startswith(word)), None)
+
+
+def _present() -> Iterator[Gpu]:
+    """Yield all GPUs; the parts of divided ones are numbered behind them, or from 0 where every GPU is divided."""
+    gpus: list[tuple[Gpu, list[Gpu]]] = []
+    for line in _asked():
+        if found := _WHOLE.fullmatch(line):
+            gpus.append((Gpu(int(found[1]), found[1], found[3], found[2]), []))
+        elif (found := _PART.fullmatch(line)) and gpus:
+            whole, parts = gpus[-1]
+            parts.append(Gpu(0, found[2], found[2], f"{whole.name} ({found[1]})"))
+    undivided = [gpu for gpu, parts in gpus if not parts]
+    yield from undivided
+    first = max((gpu.number for gpu in undivided), default=-1) + 1
+    for number, part in enumerate((part for _, parts in gpus for part in parts), first):
+        yield part._replace(number=number)
+
+
+def _asked() -> list[str]:
+    """Return what ``nvidia-smi -L`` says, [] where there is none."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return []
     try:
-        answer = subprocess.run(
-            [program, f"--query-gpu={fields}", "--format=csv,noheader"],
-            capture_output=True, text=True, timeout=10, check=True,
-        )  # fmt: skip
+        answer = subprocess.run([program, "-L"], capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return []
-    return answer.stdout.strip().splitlines()
+    return answer.stdout.rstrip().splitlines()

@@ -14,17 +14,18 @@ import os
 import platform
 import socket
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters import gpus
-from distdl_jupyter.clusters.base import Cluster, Context, NodeInfo, Run
+from distdl_jupyter.clusters.base import Cluster, Context, NodeInfo, Remark, Run
 from distdl_jupyter.core import limits
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.machine import cores
 from distdl_jupyter.core.plan import Placement, Plan, RankPlace, Seat, seated
 from distdl_jupyter.core.redact import is_secret
-from distdl_jupyter.core.words import plural
+from distdl_jupyter.core.words import listing, plural, short_id
+from distdl_jupyter.host import gpu_locks
 from distdl_jupyter.host.ports import Ports
 
 if TYPE_CHECKING:
@@ -40,7 +41,15 @@ _ADDRESS = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class LocalOptions:
-    """This machine needs no settings."""
+    """What this machine is allowed to do."""
+
+    oversubscribe: bool = field(
+        default=False,
+        metadata={"help": "start more processes than one machine takes unasked: 8 for each core, 64 in any case"},
+    )
+    wait: bool = field(
+        default=True, metadata={"help": "wait for GPUs that other jobs hold; without it such a job has failed"}
+    )
 
 
 class LocalCluster(Cluster):
@@ -53,7 +62,11 @@ class LocalCluster(Cluster):
 
     def __init__(self) -> None:
         self._ports = Ports()
+        self._held = gpu_locks.HeldGpus()
+        #: The numbers of the GPUs that were taken for the job, None before it was its turn.
+        self._taken: list[int] | None = None
         self._data: dict[int, dict[str, str]] = {}
+        self._remarks: list[Remark] = []
 
     def unavailable(self, options: Any) -> str:
         """Return "" on Linux and macOS, else the remedy."""
@@ -93,7 +106,8 @@ class LocalCluster(Cluster):
         if context.least_node_count is not None and context.gone:
             left = max(context.least_node_count, spec.node_count - len(context.gone))
             spec = dataclasses.replace(spec, node_count=left)
-        placement = self.preview(spec, options)
+        placement = self._placed(spec, options, self._devices(spec) if self._taken is None else self._taken)
+        self._look_for_room(spec, context)
         if context.staging is not None:
             self._data = _staged(spec, placement, context.staging, context)
         try:
@@ -103,12 +117,59 @@ class LocalCluster(Cluster):
             raise LaunchFailed(str(error)) from error
         return dataclasses.replace(placement, ports=tuple(reserved))
 
+    def _look_for_room(self, spec: JobSpec, context: Context) -> None:
+        from distdl_jupyter.host import room
+
+        self._remarks = []
+        for short in limits.shortages(spec.process_count, room.room()):
+            if short.level == "error":
+                raise LaunchFailed(f"{short.says}.", hint=short.remedy)
+            if not context.restart:
+                self._remarks.append(Remark(short.level, f"{short.says}. {short.remedy}", "room"))
+
     def _seat(self, _place: RankPlace, ports: int) -> Seat:
         return _ADDRESS, tuple(self._ports.reserve(ports, _ADDRESS))
 
     def preview(self, spec: JobSpec, options: Any) -> Placement:
-        """Place rank r on node r // process_count_per_node; GPUs are dealt out in order."""
-        devices = gpus.visible() if spec.use_gpu is not False else []
+        """Place rank r on node r // process_count_per_node; GPUs are dealt out in order, as if all were free."""
+        return self._placed(spec, options, self._devices(spec))
+
+    def _devices(self, spec: JobSpec) -> list[int]:
+        return gpus.visible() if spec.use_gpu is not False else []
+
+    def turn(self, spec: JobSpec, options: Any) -> str:
+        """Hold a GPU for each rank, or all where there are fewer; a job may wait for those that others hold."""
+        devices = self._devices(spec)
+        _check_gpus(spec, devices)
+        count = min(spec.process_count, len(devices))
+        if not count:
+            return ""
+        numbers = {gpu.uuid: gpu.number for gpu in gpus.devices()}
+        try:
+            taken = self._held.take(list(numbers), count, f"{spec.name} ({short_id(spec.id)})")
+            owners = [] if taken else gpu_locks.owners(numbers)
+        except OSError as error:
+            raise LaunchFailed(f"GPUs cannot be held for the job: {error}.") from error
+        if taken:
+            self._taken = [numbers[uuid] for uuid in taken]
+            return ""
+        if any(map(_has_begun_this_one, owners)):
+            return ""
+        if owners and not getattr(options, "wait", True):
+            raise LaunchFailed(
+                f"Too few GPUs are free for this job, which takes {count}: the others are held by {listing(owners)}.",
+                hint="Leave wait=False out to wait for them, or set use_gpu=False.",
+            )
+        return f"waiting for {plural(count, 'GPU')}" + (f", held by {listing(owners)}" if owners else "")
+
+    def give_back(self) -> None:
+        """Give back the GPUs of a job that has not been started."""
+        self._held.release()
+
+    def _placed(self, spec: JobSpec, options: Any, devices: list[int]) -> Placement:
+        oversubscribe = getattr(options, "oversubscribe", False)
+        if (crowd := limits.crowd(spec.process_count, cores(), oversubscribe=oversubscribe)) is not None:
+            raise InvalidSpec(f"{crowd.says}.", field="process_count_per_node", hint=crowd.remedy)
         _check_gpus(spec, devices)
         emulated = spec.node_count > 1
         here = socket.gethostname()
@@ -134,7 +195,8 @@ class LocalCluster(Cluster):
 
     def start(self, spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> Run:
         """Start services, then all ranks at once (or the launcher that starts them)."""
-        run = _kind_of_run(plan)(spec, placement, plan, context, self._ports, self._data)
+        run = _kind_of_run(plan)(spec, placement, plan, context, self._ports, self._held, self._data)
+        run.noticed += self._remarks
         try:
             run.launch()
         except OSError as error:
@@ -192,6 +254,12 @@ def _staged(spec: JobSpec, placement: Placement, staging: Staging, context: Cont
             one.end()
         raise limits.launch_failed("The program that brings the data cannot be started", error) from error
     return stagers.run(begun, staging, context.tell)
+
+
+def _has_begun_this_one(owner: str) -> bool:
+    """Say whether this job was submitted by a rank of another one, which may wait for it: they share their GPUs."""
+    first = os.path.basename(os.environ.get("DISTDL_JOB_DIR", ""))  # noqa: PTH119  a name, no file is looked at
+    return bool(first) and owner.endswith(f"({short_id(first)})")
 
 
 def _check_gpus(spec: JobSpec, devices: list[int]) -> None:

@@ -14,11 +14,13 @@ import sys
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.clusters import forking, identity, processes, stagers
-from distdl_jupyter.clusters.base import Context, Exit, Remark, Run, Start, Stream
+from distdl_jupyter.clusters import forking, gpus, identity, processes, stagers
+from distdl_jupyter.clusters.base import Context, Exit, Remark, Run, Start, Stream, Unkillable
 from distdl_jupyter.clusters.forking import Program
 from distdl_jupyter.clusters.readiness import await_line
 from distdl_jupyter.core.errors import LaunchFailed
+from distdl_jupyter.core.words import plural
+from distdl_jupyter.host import processes as host_processes
 from distdl_jupyter.host import runfolder
 from distdl_jupyter.worker import learning
 
@@ -28,10 +30,13 @@ if TYPE_CHECKING:
     from distdl_jupyter.clusters.forking import Process
     from distdl_jupyter.core.plan import Placement, Plan, RankPlace, Service
     from distdl_jupyter.core.spec import JobSpec
+    from distdl_jupyter.host.gpu_locks import HeldGpus
     from distdl_jupyter.host.ports import Ports
     from distdl_jupyter.host.stacks import Answer, Asking
 
 _SERVICE_PATIENCE = 60.0
+#: Ranks that are started between two moments in which a start may be stopped.
+_HEED = 8
 _SIGNALS = {"INT": signal.SIGINT, "TERM": signal.SIGTERM, "KILL": signal.SIGKILL}
 
 
@@ -39,7 +44,7 @@ class LocalRun(Run):
     """What both kinds of run share: services, the lifeline, signals, the tree of processes."""
 
     def __init__(
-        self, spec: JobSpec, placement: Placement, plan: Plan, context: Context, ports: Ports,
+        self, spec: JobSpec, placement: Placement, plan: Plan, context: Context, ports: Ports, held: HeldGpus,
         data: Mapping[int, Mapping[str, str]],
     ) -> None:  # fmt: skip
         self._spec = spec
@@ -47,11 +52,14 @@ class LocalRun(Run):
         self._plan = plan
         self._context = context
         self._ports = ports
+        self._held = held
         self._data = data
         self._services: list[Process] = []
         self._streams: list[Stream] = []
         self._oom = processes.oom_counters()
         self._asked: Asking | None = None
+        #: What the user should read of the start.
+        self.noticed: list[Remark] = []
         self._pipes = runfolder.make(spec.id)
         self._lifeline = runfolder.lifeline(self._pipes)
 
@@ -89,7 +97,8 @@ class LocalRun(Run):
         own = identity.variables(self._placement, place)
         if place.rank == 0:
             own |= self._learning("rank-0")
-        return {**self._plan.environments[place.rank], **own, **self._data.get(place.node, {})}
+        variables = {**self._plan.environments[place.rank], **own, **self._data.get(place.node, {})}
+        return variables | gpus.in_words(variables)
 
     def _learning(self, who: str) -> dict[str, str]:
         """Let a process tell what it has imported, for the next job's warm start."""
@@ -113,18 +122,20 @@ class LocalRun(Run):
             os.close(write)
         self._services.append(process)
         processes.spared.add(process.pid)
-        said = await_line(read, service.ready, _SERVICE_PATIENCE)
+        self._streams.append(Stream(read, None, "out"))
+        waiting = f"waiting for {service.name}"
+        said = await_line(read, service.ready, _SERVICE_PATIENCE, lambda: self._context.tell("start", waiting))
         if service.ready not in said:
             raise LaunchFailed(f"{service.name} did not start.", output=said.strip()[-2000:])
         os.set_blocking(read, False)
-        self._streams.append(Stream(read, None, "out"))
 
     def remarks(self) -> list[Remark]:
-        """Say, once, why ranks were started as new interpreters although the supervisor was not."""
+        """Say, once, what was noticed, and why ranks are new interpreters although the supervisor is not."""
         said = [Remark("info", f"Processes of this job start cold, because {why}.", "cold-start")
                 for why in dict.fromkeys(forking.reasons)]  # fmt: skip
         forking.reasons.clear()
-        return said
+        noticed, self.noticed = self.noticed, []
+        return [*noticed, *said]
 
     def alive(self) -> list[int]:
         """Return every living process of the job but its services."""
@@ -136,6 +147,10 @@ class LocalRun(Run):
             self._interrupt()
         else:
             processes.send(self.alive(), _SIGNALS[name])
+
+    def unkillable(self) -> list[Unkillable]:
+        """Return them; a rank counts until its exit was seen, also when only some of its threads are left."""
+        return [Unkillable("", pid) for pid in host_processes.stuck({*self._roots(), *self.alive()})]
 
     def ask_stacks(self) -> None:
         """Signal every rank that can answer."""
@@ -175,6 +190,7 @@ class LocalRun(Run):
         runfolder.remove(self._pipes)
         runfolder.sweep()
         self._ports.release()
+        self._held.release()
         if self._data:
             stagers.forget(self._spec.id)
 
@@ -211,6 +227,8 @@ class DirectRun(LocalRun):
                     os.set_blocking(fd, False)
                     self._streams.append(Stream(fd, place.rank, name))
             self._started.append(Start(place.rank, self._ranks[place.rank].pid))
+            if len(self._started) % _HEED == 0:
+                self._context.tell("start", f"{len(self._started)} of {plural(len(self._placement.ranks), 'process')}")
 
     def started(self) -> list[Start]:
         """Return every rank's process."""

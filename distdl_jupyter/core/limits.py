@@ -1,16 +1,30 @@
-"""What it means to a user when the operating system gives no more processes, files or memory."""
+"""What it means to a user when the operating system gives no more processes, files or memory.
+
+It is said when that happens, and before a start where it can be foreseen: ``shortages``, ``crowd``.
+"""
 
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
 
 from distdl_jupyter.core.errors import LaunchFailed
+from distdl_jupyter.core.words import count, plural, size
 
-_PROCESSES = "You may run no more processes here: wait until some have ended, or raise 'ulimit -u'."
+#: Ranks that one machine takes unasked: so many for each core, and so many in any case.
+RANKS_PER_CORE, RANKS_ANYWAY = 8, 64
+#: What a rank takes at least: files that are open in the process which reads its output, processes with threads,
+#: and bytes of memory. With less than the second number of bytes a framework hardly fits.
+_FILES_EACH, _TASKS_EACH, _BYTES_EACH, _BYTES_OF_TORCH = 2, 2, 10_000_000, 200_000_000
+
+_PROCESSES = "You may run too few processes here: wait until some have ended, or raise 'ulimit -u'."
+_FILES = "A process may open too few files here: raise 'ulimit -n'."
 _MEMORY = "The memory is used up: end other programs, or run fewer processes."
 _REMEDIES = {
     errno.EAGAIN: _PROCESSES,
-    errno.EMFILE: "A process may open no more files here: raise 'ulimit -n'.",
+    errno.EMFILE: _FILES,
     errno.ENFILE: "This machine may open no more files: end other programs.",
     errno.ENOMEM: _MEMORY,
 }
@@ -29,3 +43,49 @@ def launch_failed(what: str, error: OSError) -> LaunchFailed:
     """Return the error of a start that the operating system refused: ``what``, its reason, and the remedy."""
     named = f" ({error.filename})" if error.filename else ""
     return LaunchFailed(f"{what}: {error.strerror or error}{named}.", hint=remedy(error))
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """Something of which a machine has too little for the ranks that are wanted there; an ``error`` forbids the start.
+
+    ``says`` has no full stop, ``remedy`` is a sentence.
+    """
+
+    level: Literal["warning", "error"]
+    says: str
+    remedy: str
+
+
+def crowd(ranks: int, cores: int, *, oversubscribe: bool = False, slots: int = 0) -> Shortage | None:
+    """Return why one machine does not start so many ranks; None when it does, as with ``oversubscribe``.
+
+    ``slots`` is how many processes the machine is said to take.
+    """
+    most = max(RANKS_ANYWAY, RANKS_PER_CORE * cores, slots)
+    if oversubscribe or ranks <= most:
+        return None
+    says = f"{plural(ranks, 'process')} are too many for {plural(cores, 'core')}"
+    remedy = "Use fewer processes, or set oversubscribe=True."
+    return Shortage("error", f"{says}: one machine starts {count(most)} at most", remedy)
+
+
+def shortages(ranks: int, room: Mapping[str, int | None]) -> Iterator[Shortage]:
+    """Yield of what a machine has too little for so many ranks; ``room`` is what ``host.room.room`` says of it."""
+    for name, each, what, remedy in (
+        ("files", _FILES_EACH, "open files", _FILES),
+        ("processes", _TASKS_EACH, "processes and threads", _PROCESSES),
+        ("tasks", _TASKS_EACH, "processes and threads", "The control group or container may run too few processes: "
+         "raise its pids.max (docker's --pids-limit)."),
+    ):  # fmt: skip
+        left = room.get(name)
+        if left is not None and left < each * ranks:
+            says = f"{plural(ranks, 'process')} would take {count(each * ranks)} {what}"
+            yield Shortage("error", f"{says}, and no more than {count(left)} can be had", remedy)
+    memory, remedy = room.get("memory"), "Use fewer processes, or end other programs."
+    if memory is not None and memory < _BYTES_EACH * ranks:
+        says = f"{plural(ranks, 'process')} would take {size(_BYTES_EACH * ranks)} of memory at least"
+        yield Shortage("error", f"{says}, and no more than {size(memory)} can be had", remedy)
+    elif memory is not None and memory < _BYTES_OF_TORCH * ranks:
+        says = f"No more than {size(memory // ranks)} of memory can be had for each process"
+        yield Shortage("warning", f"{says}, and torch alone takes some {size(_BYTES_OF_TORCH)}", remedy)

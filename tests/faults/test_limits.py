@@ -43,8 +43,8 @@ after = client.submit(train, (7,)).result(timeout=100)
 print(json.dumps({"refused": refused, "ended": ended, "after": after, "known": len(known)}))
 """
 
-_FILES = "A process may open no more files here: raise 'ulimit -n'."
-_PROCESSES = "You may run no more processes here: wait until some have ended, or raise 'ulimit -u'."
+_FILES = "A process may open too few files here: raise 'ulimit -n'."
+_PROCESSES = "You may run too few processes here: wait until some have ended, or raise 'ulimit -u'."
 _CAN = "+dac_override,+dac_read_search"
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -22,8 +23,11 @@ DEATHS = {
     "exception": ("raise KeyError('label')", "KeyError", 1, None),
     "exit": ("import sys; sys.exit(3)", "SystemExit: 3", 3, None),
     "at-once": ("import os; os._exit(7)", "exit code 7", 7, None),
-    "segmentation-fault": ("import ctypes; ctypes.string_at(0)", "ended by SIGSEGV", None, "SEGV"),
-    "abort": ("import os; os.abort()", "ended by SIGABRT", None, "ABRT"),
+    "segmentation-fault": (
+        "import ctypes; ctypes.string_at(0)",
+        "ended by SIGSEGV: Segmentation fault in tests/faults/test_ranks.py, line ", None, "SEGV"
+    ),
+    "abort": ("import os; os.abort()", "ended by SIGABRT: Aborted in tests/faults/test_ranks.py, line ", None, "ABRT"),
     "killed": ("import os; os.kill(os.getpid(), 9)", "ended by SIGKILL", None, "KILL"),
     "memory": (
         "import resource as r; r.setrlimit(r.RLIMIT_AS, (2**33, 2**33)); x = bytearray(2**34)", "MemoryError", 1, None
@@ -116,6 +120,80 @@ def failed_first(job, error, victim, words):
 needs_host_names = pytest.mark.skipif(
     not emulated_node.shell(), reason="here horovod-mpi refuses several nodes: a process gets no host name of its own"
 )
+
+
+def leaves_early(backend, victim):
+    import os
+
+    rank = os.environ["DISTDL_RANK"]
+    if backend == "torch":
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+    elif backend != "plain":
+        import horovod.torch as hvd
+
+        hvd.init()
+    if rank == str(victim):
+        print("the last words", flush=True)
+        os._exit(0)
+    return int(rank)
+
+
+@pytest.mark.fault("rank", "a rank that leaves with code 0 and without its result is named as failed, and may restart")
+@pytest.mark.parametrize(
+    "backend",
+    ["plain", *(pytest.param(name, marks=pytest.mark.full) for name in ("torch", "horovod-gloo", "horovod-mpi"))],
+)
+def test_a_rank_that_leaves_with_code_0_before_its_end(backend):
+    victim = jobs.BACKENDS[backend] - 1
+    job = jobs.start(backend, leaves_early, (backend, victim), max_restarts=1 if backend == "plain" else 0)
+    with pytest.raises(JobFailed) as caught:
+        job.result(timeout=120)
+    failed_first(job, caught.value, victim, "ended with code 0 before its code was done")
+    assert "os._exit()" in str(caught.value)
+    assert "the last words" in str(caught.value)
+    assert caught.value.exit_code == 0
+    assert job.view().restart_count == (1 if backend == "plain" else 0)
+
+
+def uneven(backend):
+    """Train on data of which rank 0 has one batch more."""
+    import torch
+
+    from distdl_jupyter import log
+
+    if backend == "torch":
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        rank, meet = dist.get_rank(), dist.all_reduce
+    else:
+        import horovod.torch as hvd
+
+        hvd.init()
+        rank, meet = hvd.rank(), hvd.allreduce
+    for step in range(5 if rank == 0 else 4):
+        meet(torch.ones(3))
+        log(step=step, loss=1.0)
+
+
+@pytest.mark.fault("rank", "uneven data: the rank that had finished is told with its step, and what to do about it")
+@pytest.mark.parametrize(
+    "backend", ["torch", *(pytest.param(name, marks=pytest.mark.full) for name in ("horovod-gloo", "horovod-mpi"))]
+)
+def test_ranks_that_make_different_numbers_of_steps(backend):
+    job = jobs.start(backend, uneven)
+    with pytest.raises(JobFailed) as caught:
+        job.result(timeout=120)
+    said = re.match(r"Rank 1 had finished (just before|[\d.]+ s earlier) \(step 3\) while rank 0 was in step 4: "
+                    r"the ranks made different numbers of steps\. ", str(caught.value))  # fmt: skip
+    assert said, str(caught.value)
+    assert all(word in str(caught.value) for word in ("drop_last", "DistributedSampler", "hvd.join()", "model.join()"))
+    assert "because of" not in str(caught.value)
+    assert caught.value.others == ()
+    assert job.view().ended - job.view().ranks[1].result_time < PROMISED
+    assert not until_gone(job.id)
 
 
 @pytest.mark.fault("rank", "the rank is named whatever node it is on; the others ended within 5 s")

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -93,6 +94,26 @@ QUICK = (("torch", "signals blocked in C"), ("horovod-mpi", "ignored signals"), 
 
 
 @pytest.fixture
+def freeze():
+    """Return ``freeze(pid)``: no signal reaches the process until the test is over. It takes root."""
+    group = Path("/sys/fs/cgroup/freezer") / f"distdl-test-{os.getpid()}"
+    try:
+        group.mkdir()
+        (group / "freezer.state").write_text("THAWED")
+    except OSError:
+        pytest.skip("it takes root and the freezer of control groups, version 1")
+
+    def begin(pid):
+        (group / "cgroup.procs").write_text(str(pid))
+        (group / "freezer.state").write_text("FROZEN")
+
+    yield begin
+    (group / "freezer.state").write_text("THAWED")
+    wait_for(lambda: not (group / "cgroup.procs").read_text(), what="the end of who was frozen")
+    group.rmdir()
+
+
+@pytest.fixture
 def pids(tmp_path):
     """A folder of the pids of those who want to stay; whoever is left is ended after the test."""
     folder = tmp_path / "pids"
@@ -128,6 +149,22 @@ def started(story, backend, pids, **options):
     if programs:
         wait_for(lambda: len(living(pids)) >= len(programs) * job.spec.process_count, what="those who want to stay")
     return job
+
+
+@pytest.mark.fault("stubborn", "the job ends and says which rank cannot be ended, and why")
+@pytest.mark.parametrize("backend", ["torch", "horovod-mpi"])
+@pytest.mark.full
+def test_a_rank_that_no_signal_reaches(backend, pids, freeze):
+    job = started(((), WAIT), backend, pids)
+    freeze(job.view().ranks[1].pid)
+    job.cancel(now=True)
+    asked = time.time()
+    assert job.wait(60).state is State.CANCELED
+    assert job.view().ended - asked < 25
+    assert [note["text"].split(":")[0] for note in job.view().notes if note["code"] == "unkillable"] == [
+        "Rank 1 cannot be ended (state D)"
+    ]
+    assert job.view().reason == ("Rank 1 cannot be ended (state D)." if backend == "torch" else "")
 
 
 @pytest.mark.fault("stubborn", "gone after a cancel within the grace, the whole tree")

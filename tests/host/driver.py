@@ -42,6 +42,14 @@ def cpu_seconds(pid):
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
+#: The child opens a pipe that nobody writes to before it runs its program, and its parent waits in the kernel for that.
+STUCK = """
+import os, sys, threading
+first = (os.POSIX_SPAWN_OPEN, 0, sys.argv[1], os.O_RDONLY, 0)
+threading.Thread(target=lambda: os.posix_spawn("/bin/true", ["true"], {}, file_actions=[first])).start()
+"""
+
+
 class Driven:
     """One agent, on another host with ``shell``, the words of a remote shell.
 

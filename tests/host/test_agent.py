@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from distdl_jupyter.host import frames
-from tests.host.driver import Driven, cpu_seconds, is_alive, resident, until
+from tests.host.driver import STUCK, Driven, cpu_seconds, is_alive, resident, until
 
 WAIT = "import time; print('up', flush=True); time.sleep(600)"
 #: Leaves a daemon of its own session behind, which tells its pid, and waits itself.
@@ -58,6 +58,15 @@ def test_output_and_exit_of_each_process_come_apart(ready):
     assert ready.exit(1)["code"] == 7
     assert [ready.text(channel) for channel in (1, 2, 3, 4)] == ["out a\n", "err\n", "out b\n", "err\n"]
     assert ready.closed == {1, 2, 3, 4}
+
+
+def test_a_process_that_no_signal_reaches_is_named(ready, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    pids = ready.start(ready.python(STUCK, arguments=[str(tmp_path / "pipe")]))["pids"]
+    until(lambda: pids["0"] in ready.ask("stuck")["pids"])
+    with open(tmp_path / "pipe", "w"):
+        assert ready.exit(0)["code"] == 0
+    assert ready.ask("stuck")["pids"] == []
 
 
 def test_all_that_a_process_wrote_stands_before_its_exit(ready):

@@ -174,7 +174,7 @@ class SlowRun(Wrapped):
 # failing --------------------------------------------------------------------------------------
 
 
-FAILURES = ("", "start", "node", "sweep", "attach", "watch", "collect", "remark")
+FAILURES = ("", "start", "second start", "node", "sweep", "attach", "watch", "collect", "remark")
 
 
 @dataclass(frozen=True)
@@ -189,6 +189,7 @@ class FailingCluster(LocalCluster):
     title = "Failing"
     Options = FailingOptions
     far = True
+    starts = 0
 
     @property
     def can_attach(self):
@@ -203,7 +204,8 @@ class FailingCluster(LocalCluster):
     def start(self, spec, placement, plan, context):
         fails = spec.cluster_options.get("fails", "")
         inner = super().start(spec, placement, plan, context)
-        if fails == "start":
+        FailingCluster.starts += 1
+        if fails == "start" or (fails == "second start" and FailingCluster.starts > 1):
             inner.abandon()
             raise LaunchFailed("node-b could not start its ranks: no space left on device.", output="mkdir: no space")
         return FailingRun(inner, spec, fails)

@@ -29,6 +29,10 @@ def trains():
         raise
 
 
+def breaks():
+    raise ValueError("no good")
+
+
 def answers():
     import os
 
@@ -113,6 +117,14 @@ def test_a_queued_job_that_is_forgotten_while_nobody_looks_is_lost():
     assert "No process of it is left." in job.view().reason
 
 
+def test_a_start_that_takes_longer_than_the_job_may_is_given_up():
+    job = on("slow", seconds=1.5, max_run_duration_seconds=1)
+    job.wait(60)
+    assert job.state is State.FAILED
+    assert job.view().reason == "The job was stopped after 1 s, its max_run_duration_seconds; raise it to run longer."
+    assert "handle" not in types(job), "no rank was started"
+
+
 def test_the_time_in_a_queue_does_not_count_as_running():
     job = on("never", max_run_duration_seconds=1)
     wait_for(lambda: job.view().handle, what="the handle")
@@ -167,6 +179,16 @@ def test_a_start_that_fails_half_way_fails_the_job_with_its_words_and_leaves_not
     )
     assert "mkdir: no space" in [line.text for line in job.logs()]
     assert not until_gone(job.id, 5.0)
+
+
+def test_a_restart_whose_start_fails_is_one_of_those_that_are_allowed():
+    job = on("failing", breaks, fails="second start", max_restarts=2)
+    job.wait(60)
+    assert (job.state, job.view().reason) == (
+        State.FAILED,
+        "node-b could not start its ranks: no space left on device.",
+    )
+    assert len(job.view().restarts) == 2
 
 
 def test_a_node_that_is_lost_fails_the_job_and_is_named():

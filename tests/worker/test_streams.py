@@ -230,6 +230,88 @@ print("parent")
     assert sorted(ranks.run(folder.cell(code)).out.split()) == ["begun", "child", "parent"]
 
 
+FORKS = """
+import io, os, signal, sys, threading
+
+flushing, go = threading.Event(), threading.Event()
+
+class Raw(io.FileIO):
+    def write(self, data):
+        if threading.current_thread().name == "distdl-lifeline":
+            flushing.set()
+            go.wait()
+        return super().write(data)
+
+def write_a_part():
+    # Hooks run in the reverse order of their registration: nothing comes between this one and the fork.
+    sys.stdout.buffer.write(b"part ")
+    flushing.wait(0.5)
+
+io.FileIO = Raw
+os.register_at_fork(before=write_a_part, after_in_parent=go.set)
+
+from distdl_jupyter.worker import streams
+streams.PARTIAL = 0.001
+streams.adopt(None, 0)
+child = os.fork()
+if child == 0:
+    signal.alarm(10)
+    print("of the child")
+    os._exit(0)
+ended = os.waitpid(child, 0)[1]
+print("and of the parent")
+os._exit(os.waitstatus_to_exitcode(ended) % 256)
+"""
+
+
+@pytest.mark.fault("rank", "a child that is forked while text is being flushed prints, and never waits for a lock")
+def test_fork_while_text_is_flushed_leaves_the_child_able_to_print():
+    done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done
+    assert "of the child\n" in done.stdout
+    assert "and of the parent\n" in done.stdout
+
+
+FORKS_WITHIN_A_WRITE = """
+import io, os, signal, sys, threading
+
+class Raw(io.FileIO):
+    def write(self, data):
+        if threading.current_thread() is threading.main_thread() and not children:
+            # As the handler of a signal that cuts a write short: this thread has the stream's lock.
+            assert begun.wait(30)
+            children.append(os.fork())
+        return super().write(data)
+
+children, begun = [], threading.Event()
+io.FileIO = Raw
+
+from distdl_jupyter.worker import streams
+streams.PARTIAL, streams.INTERRUPTED = 0.001, 0.1
+streams.adopt(None, 0)
+flush = sys.stdout.flush
+
+def seen():
+    if threading.current_thread().name == "distdl-lifeline":
+        begun.set()
+    flush()
+
+sys.stdout.flush = seen
+print("a line")
+signal.alarm(10)
+if children == [0]:
+    print("of the child")
+    os._exit(0)
+os._exit(os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1]) % 256)
+"""
+
+
+def test_fork_in_the_middle_of_a_write_waits_for_no_flush():
+    done = subprocess.run([sys.executable, "-c", FORKS_WITHIN_A_WRITE], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done
+    assert sorted(done.stdout.splitlines()) == ["a line", "a line", "of the child"]
+
+
 def test_a_write_that_a_signal_cuts_short_goes_on(folder, pipes):
     path, opened = pipes
     code = """

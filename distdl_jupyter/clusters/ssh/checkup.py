@@ -141,6 +141,7 @@ def judge(
         *findings.disk(told),
         *findings.clock(told),
         *findings.slots(told, wanted.processes),
+        *findings.room(told, wanted.processes, oversubscribe=wanted.options.oversubscribe),
     ]
 
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters import package
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 REACH_SECONDS = command.CONNECT_SECONDS + 15.0
 #: Seconds for an answer that takes no work.
 ANSWER_SECONDS = 15.0
+#: Seconds between two moments in which the wait for an answer may be ended.
+_HEED_SECONDS = 0.5
 #: Seconds in which all hosts must have ended what runs there.
 _END_SECONDS = 10.0
 #: Where jobs keep their files on a host by default.
@@ -66,10 +69,12 @@ class Connection:
         """Why the host does not answer any more, one sentence; "" while it does."""
         return self._lost
 
-    def ask(self, type_: str, /, timeout: float = ANSWER_SECONDS, **fields: Any) -> dict[str, Any]:
+    def ask(
+        self, type_: str, /, timeout: float = ANSWER_SECONDS, heed: Callable[[], object] = bool, **fields: Any
+    ) -> dict[str, Any]:
         """Send a request and return the answer. Raises HostFailed: refused, no answer in ``timeout`` s, or lost."""
         with self._wire.hurried():
-            return self.result(self.begin(type_, **fields), type_, timeout)
+            return self.result(self.begin(type_, **fields), type_, timeout, heed)
 
     def begin(self, type_: str, /, **fields: Any) -> Future[dict[str, Any]]:
         """Send a request; ``result`` waits for its answer."""
@@ -84,12 +89,20 @@ class Connection:
             self._answered(number, {"error": f"{self.host} is gone."})
         return answer
 
-    def result(self, answer: Future[dict[str, Any]], type_: str, timeout: float | None) -> dict[str, Any]:
-        """Wait for the answer to what was begun. Raises HostFailed."""
-        try:
-            found = answer.result(timeout)
-        except TimeoutError:
-            raise HostFailed(self.host, f"It has not answered the request {type_!r} within {timeout:.0f} s.") from None
+    def result(
+        self, answer: Future[dict[str, Any]], type_: str, timeout: float | None, heed: Callable[[], object] = bool
+    ) -> dict[str, Any]:
+        """Wait for the answer to what was begun. Raises HostFailed.
+
+        ``heed`` is called meanwhile, and ends the wait by raising.
+        """
+        until = math.inf if timeout is None else time.monotonic() + timeout
+        while not answer.done():
+            if (left := until - time.monotonic()) <= 0:
+                raise HostFailed(self.host, f"It has not answered the request {type_!r} within {timeout:.0f} s.")
+            wait([answer], min(left, _HEED_SECONDS))
+            heed()
+        found = answer.result()
         if "error" in found:
             raise HostFailed(self.host, str(found["error"]), str(found.get("remedy", "")))
         return found

@@ -77,7 +77,7 @@ class ElasticRun(SshRun):
             "err": err,
             "open_input": True,
         }
-        first.connection.ask("start", START_SECONDS, processes=[process])
+        first.connection.ask("start", START_SECONDS, self.heed("starting the launcher"), processes=[process])
         self._orders.send(seats=[(place.host, place.local_rank) for place in self._places.values()])
         self._watch.start()
 

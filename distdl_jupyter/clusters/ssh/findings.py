@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters.base import Check, CheckLevel
-from distdl_jupyter.core import words
+from distdl_jupyter.core import limits, words
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.ssh.failures import HostTrouble
@@ -185,3 +185,12 @@ def slots(told: Sequence[Told], processes: int) -> Iterator[Check]:
                 one.host, "Slots", "warning", f"{words.plural(one.slots, 'process')} fit, {processes} are asked for",
                 f"Ask for {one.slots} per node, or name the host as {one.host}:{processes}.",
             )  # fmt: skip
+
+
+def room(told: Sequence[Told], processes: int, *, oversubscribe: bool) -> Iterator[Check]:
+    """Yield the hosts that have too little for so many processes: cores, open files, processes, memory."""
+    for one in told:
+        cores = int(one.facts.get("cores") or 0)
+        crowd = limits.crowd(processes, cores, oversubscribe=oversubscribe, slots=one.slots) if cores else None
+        for short in (*((crowd,) if crowd else ()), *limits.shortages(processes, one.facts.get("room") or {})):
+            yield Check(one.host, "Room", short.level, short.says, short.remedy)

@@ -40,10 +40,11 @@ class LauncherRun(SshRun):
         self._idle = ""
 
     def _start_ranks(self) -> None:
+        heed = self.heed("starting the launcher")
         variables = [self.rank_environment(self._sites[place.node], place) for place in self._placement.ranks]
         for site in self._sites:
             ranks = [{"rank": place.rank, **self.channels(site, place.rank)} for place in self.places(site)]
-            site.connection.ask("pipes", ranks=ranks, variables=variables)
+            site.connection.ask("pipes", heed=heed, ranks=ranks, variables=variables)
         shared = {site.host: self._environment_of_all(site) for site in self._sites}
         self._relay = Relay({site.host: site.connection for site in self._sites}, shared, SHELLS)
         first = self._sites[0]
@@ -56,7 +57,7 @@ class LauncherRun(SshRun):
             "directory": first.directory or None,
             "out": channel,
         }
-        first.connection.ask("start", START_SECONDS, processes=[process])
+        first.connection.ask("start", START_SECONDS, heed, processes=[process])
 
     def _environment_of_all(self, site: Site) -> dict[str, str]:
         """Return what launcher, daemons and ranks have on a host.

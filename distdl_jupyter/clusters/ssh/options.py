@@ -37,6 +37,10 @@ class SshOptions:
     shared: bool | None = field(
         default=None, metadata={"help": "whether hosts see this machine's folders (default: found out)"}
     )
+    oversubscribe: bool = field(
+        default=False,
+        metadata={"help": "start more processes than one machine takes unasked: 8 for each core, 64 in any case"},
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hosts", _joined(self.hosts))

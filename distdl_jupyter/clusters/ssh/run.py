@@ -10,11 +10,11 @@ import contextlib
 import os
 import queue
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distdl_jupyter.clusters import environment, identity
-from distdl_jupyter.clusters.base import Context, Exit, Remark, Run, Start, Stream
+from distdl_jupyter.clusters.base import Context, Exit, Remark, Run, Start, Stream, Unkillable
 from distdl_jupyter.clusters.readiness import await_line
 from distdl_jupyter.clusters.ssh import staging
 from distdl_jupyter.clusters.ssh.connection import ANSWER_SECONDS, end_all
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 #: Numbers of processes that are no ranks, as agents know them.
 SERVICES, LAUNCHER, SHELLS = 1_000_000, 1_100_000, 1_200_000
 _SERVICE_SECONDS = 60.0
-#: Seconds in which all ranks of a host must have been started.
+#: Seconds in which a host must have started the processes of one request.
 START_SECONDS = 60.0
 
 
@@ -98,11 +98,15 @@ class SshRun(Run):
             "out": channel,
             "open_input": True,
         }
-        site.connection.ask("start", START_SECONDS, processes=[process])
-        said = await_line(end.reader, service.ready, _SERVICE_SECONDS)
+        site.connection.ask("start", START_SECONDS, self.heed(f"starting {service.name}"), processes=[process])
         self.listen(None, "out", end)
+        said = await_line(end.reader, service.ready, _SERVICE_SECONDS, self.heed(f"waiting for {service.name}"))
         if service.ready not in said:
             raise LaunchFailed(f"{service.name} did not start on {site.host}.", output=said.strip()[-2000:])
+
+    def heed(self, doing: str) -> Callable[[], None]:
+        """Return what says what is being done, and raises when the start is to be stopped."""
+        return lambda: self._context.tell("start", doing)
 
     def listen(self, rank: int | None, name: str, end: PipeEnd) -> None:
         """Add a stream to those that are read."""
@@ -212,6 +216,16 @@ class SshRun(Run):
                 found += [site.host] * int(site.connection.result(answer, "alive", ANSWER_SECONDS)["alive"])
         return found
 
+    def unkillable(self) -> list[Unkillable]:
+        """Return them, as far as hosts answer."""
+        answers = [(site, site.connection.begin("stuck")) for site in self.living]
+        found: list[Unkillable] = []
+        for site, answer in answers:
+            with contextlib.suppress(HostFailed), site.connection.hurried():
+                told = site.connection.result(answer, "stuck", ANSWER_SECONDS)
+                found += [Unkillable(site.host, int(pid)) for pid in told["pids"]]
+        return found
+
     def signal(self, name: str) -> None:
         """INT goes to the ranks with what they started; TERM and KILL to everything. Nobody waits for an answer."""
         for site in self.living:
@@ -257,7 +271,9 @@ class SshRun(Run):
         for site in self._sites:
             if not site.shared:
                 try:
-                    staging.bring_back(self._job, site, brought)
+                    # By the name, because of hosts that were lost the list of sites has none.
+                    own = [place.rank for place in self._placement.ranks if place.host == site.host]
+                    staging.bring_back(self._job, site, brought, own)
                 except DistDLError as error:
                     self._uncollected.add(site.host)
                     missing.append(f"{site.host} ({site.folder}): {getattr(error, 'says', error.message)}")

@@ -4,14 +4,21 @@ import sys
 
 import pytest
 
+from distdl_jupyter.clusters import processes
 from distdl_jupyter.clusters.base import Context
 from distdl_jupyter.clusters.ssh.cluster import SshCluster
 from distdl_jupyter.clusters.ssh.options import SshOptions
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
+from distdl_jupyter.core.machine import cores
+from distdl_jupyter.core.plan import Plan
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobStore, new_id
 from tests.conftest import wait_for
 from tests.hosts import needs_hosts
+
+
+class Stopped(Exception):
+    """What the supervisor raises when the job is canceled."""
 
 
 def asked(nodes=1, per_node=1, **more):
@@ -67,6 +74,30 @@ class TestOnHosts:
         placement = cluster.place(spec, 2, SshOptions(**chosen), Context(folder, tell=tell))
         cluster._let_go()
         return placement
+
+    def test_a_start_is_stopped_between_some_ranks_and_leaves_none(self, hosts_of):
+        lab, cluster, said = hosts_of(1), SshCluster(), []
+
+        def tell(phase, detail):
+            said.append((phase, detail))
+            if detail == "16 of 40 processes":
+                raise Stopped
+
+        folder = JobStore().publish(JobStore().prepare(new_id()))
+        spec = asked(1, 40, cluster_options=lab.options())
+        context = Context(folder, {"DISTDL_JOB_ID": spec.id}, tell=tell)
+        placement = cluster.place(spec, 0, SshOptions(**lab.options()), context)
+        (connection,) = cluster._connections
+        with pytest.raises(Stopped):
+            cluster.start(spec, placement, Plan(({},) * 40), context)
+        assert said[-1] == ("start", "16 of 40 processes")
+        assert connection.lost, "the agent has ended, and with it what it had started"
+        assert processes.marked(spec.id) == []
+
+    def test_more_ranks_than_a_host_takes_are_refused_before_the_start(self, hosts_of):
+        many = 8 * max(8, cores()) + 1
+        with pytest.raises(LaunchFailed, match=rf"^node-a: {many} processes are too many for .* oversubscribe=True\.$"):
+            self.place(hosts_of(1), asked(1, many))
 
     def test_ranks_meet_on_the_network_that_the_hosts_share(self, hosts_of):
         lab, said = hosts_of(2), []

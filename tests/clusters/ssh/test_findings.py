@@ -233,6 +233,21 @@ def test_fewer_slots_than_asked_for():
     assert rows[0].says == "2 processes fit, 4 are asked for"
 
 
+def test_host_with_too_little_room_is_told():
+    hosts = [told("a", cores=2, room={"files": 100, "memory": 50 * GB}), told("b", cores=32, room={"files": None}),
+             told("c", slots=90), told("d", cores=2, slots=90)]  # fmt: skip
+    rows = list(findings.room(hosts, 80, oversubscribe=False))
+    assert [(row.node, row.level, row.says) for row in rows] == [
+        ("a", "error", "80 processes are too many for 2 cores: one machine starts 64 at most"),
+        ("a", "error", "80 processes would take 160 open files, and no more than 100 can be had"),
+    ]
+    assert [row.remedy for row in rows] == [
+        "Use fewer processes, or set oversubscribe=True.",
+        "A process may open too few files here: raise 'ulimit -n'.",
+    ]
+    assert len(list(findings.room(hosts, 80, oversubscribe=True))) == 1
+
+
 def test_two_names_of_one_machine_are_told():
     nets = [{"address": "10.0.0.1", "loopback": False}, {"address": "127.0.0.1", "loopback": True}]
     other = [{"address": "10.0.0.2", "loopback": False}]

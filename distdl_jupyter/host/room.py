@@ -1,0 +1,106 @@
+"""How much more this host gives this user: open files, processes (threads count as such), bytes of memory.
+
+It asks the kernel each time and keeps nothing. None is unlimited, or not told by this system.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+_PROC = Path("/proc")
+_GROUPS = Path("/sys/fs/cgroup")
+#: What version 1 of control groups writes for "no limit" is the largest multiple of a page.
+_UNLIMITED = 1 << 60
+
+
+def room() -> dict[str, int | None]:
+    """Return what is left: ``files``, ``processes`` (by ``ulimit -u``), ``tasks`` (by ``pids.max``), ``memory``."""
+    return {"files": files(), "processes": processes(), "tasks": tasks(), "memory": memory()}
+
+
+def files() -> int | None:
+    """Return how many more files a process that is like this one may open."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit == resource.RLIM_INFINITY:
+        return None
+    with contextlib.suppress(OSError):
+        return max(0, limit - len(os.listdir("/dev/fd")))  # noqa: PTH208  names alone are wanted
+    return limit
+
+
+def processes() -> int | None:
+    """Return how many more processes this user may start; the kernel does not count those of root."""
+    limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+    if limit == resource.RLIM_INFINITY or os.getuid() == 0 or not _PROC.is_dir():
+        return None
+    own = str(os.getuid())
+    return max(0, limit - sum(_threads(status, own) for status in _PROC.glob("[0-9]*/status")))
+
+
+def _threads(status: Path, user: str) -> int:
+    with contextlib.suppress(OSError, KeyError, IndexError):
+        fields = dict(line.split(":", 1) for line in status.read_text(errors="replace").splitlines() if ":" in line)
+        return int(fields["Threads"]) if fields["Uid"].split()[0] == user else 0
+    return 0
+
+
+def tasks() -> int | None:
+    """Return how many more processes the control groups of this process may have."""
+    return _least(_left(group / "pids.max", group / "pids.current") for group in _groups("pids"))
+
+
+def memory() -> int | None:
+    """Return the bytes of memory that can be had, caches that would be given up included."""
+    found = [_available()]
+    for group in _groups("memory"):
+        for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
+            left = _left(group / limit, group / used)
+            found.append(None if left is None else left + _cached(group))
+    return _least(iter(found))
+
+
+def _available() -> int | None:
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for line in (_PROC / "meminfo").read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024  # proc_meminfo(5): "kB" are 1024 bytes
+    return None
+
+
+def _cached(group: Path) -> int:
+    """Return the bytes of files that a group counts as used and gives up first."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in (group / "memory.stat").read_text(encoding="ascii").splitlines():
+            if line.startswith(("inactive_file ", "total_inactive_file ")):
+                return int(line.split()[1])
+    return 0
+
+
+def _groups(controller: str) -> Iterator[Path]:
+    """Yield the folders of this process's control groups with ``controller``, the innermost first.
+
+    A container may see its own group as the root of all (cgroup_namespaces(7)).
+    """
+    with contextlib.suppress(OSError):
+        for line in (_PROC / "self" / "cgroup").read_text(encoding="utf-8").splitlines():
+            _, controllers, name = line.split(":", 2)
+            if controllers and controller not in controllers.split(","):
+                continue
+            root = _GROUPS / controller if controllers else _GROUPS
+            group = root / name.lstrip("/")
+            yield from (one for one in (group, *group.parents) if one == root or root in one.parents)
+
+
+def _left(limit: Path, used: Path) -> int | None:
+    with contextlib.suppress(OSError, ValueError):  # "max" is no number
+        most = int(limit.read_text())
+        return None if most >= _UNLIMITED else max(0, most - int(used.read_text()))
+    return None
+
+
+def _least(found: Iterator[int | None]) -> int | None:
+    return min((one for one in found if one is not None), default=None)

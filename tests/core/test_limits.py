@@ -1,0 +1,53 @@
+"""How many ranks a machine takes, and what it has too little of for them."""
+
+import pytest
+
+from distdl_jupyter.core import limits
+
+GIGABYTE = 10**9
+
+
+def test_crowd_is_refused_above_eight_ranks_per_core_and_never_below_sixty_four():
+    assert limits.crowd(64, 1) is None
+    assert limits.crowd(128, 16) is None
+    short = limits.crowd(129, 16)
+    assert (short.level, short.says) == (
+        "error", "129 processes are too many for 16 cores: one machine starts 128 at most",
+    )  # fmt: skip
+    assert short.remedy == "Use fewer processes, or set oversubscribe=True."
+
+
+@pytest.mark.parametrize("allowed", [{"oversubscribe": True}, {"slots": 5000}])
+def test_crowd_is_taken_where_it_is_asked_for(allowed):
+    assert limits.crowd(5000, 2, **allowed) is None
+    assert limits.crowd(5000, 2) is not None
+
+
+TASKS = "600 processes would take 1,200 processes and threads, and no more than 7 can be had"
+
+
+@pytest.mark.parametrize(
+    ("room", "level", "says"),
+    [
+        ({"files": 1199}, "error", "600 processes would take 1,200 open files, and no more than 1,199 can be had"),
+        ({"processes": 7}, "error", TASKS),
+        ({"tasks": 7}, "error", TASKS),
+        (
+            {"memory": GIGABYTE}, "error",
+            "600 processes would take 6.0 GB of memory at least, and no more than 1.0 GB can be had",
+        ),
+        (
+            {"memory": 30 * GIGABYTE}, "warning",
+            "No more than 50 MB of memory can be had for each process, and torch alone takes some 200 MB",
+        ),
+    ],
+)  # fmt: skip
+def test_shortage_is_told_with_its_remedy(room, level, says):
+    (short,) = limits.shortages(600, room)
+    assert (short.level, short.says) == (level, says)
+    assert short.remedy.endswith(".")
+
+
+def test_room_that_is_enough_or_unlimited_is_no_shortage():
+    assert not list(limits.shortages(600, {"files": 1200, "processes": 1200, "tasks": 1200, "memory": 200 * GIGABYTE}))
+    assert not list(limits.shortages(600, {"files": None, "processes": None, "tasks": None, "memory": None}))
