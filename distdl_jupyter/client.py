@@ -96,22 +96,35 @@ class Job:
         return self
 
     def result(self, timeout: float | None = None) -> Any:
-        """Wait for the end and return rank 0's value. Raises JobFailed, TimeoutError.
+        """Wait for the end and return rank 0's value, the only one that is opened.
+
+        Raises JobFailed, TimeoutError, and ResultUnavailable for a value that could not be pickled.
 
         Of an elastic job whose rank 0 had no process at the end it is that of the first rank that had one.
         """
-        values = self.results(timeout)
-        return values[next((rank.rank for rank in self.view().ranks if rank.ok), 0)]
+        from distdl_jupyter import outcome
+
+        view = self._completed(timeout)
+        return outcome.value(self.folder, view.ranks[next((rank.rank for rank in view.ranks if rank.ok), 0)])
 
     def results(self, timeout: float | None = None) -> list[Any]:
-        """Wait for the end and return every rank's value in order of rank. Raises JobFailed, TimeoutError."""
+        """Wait for the end and return every rank's value in order of rank.
+
+        Raises JobFailed, TimeoutError, and ResultUnavailable for a value that could not be pickled.
+        """
+        from distdl_jupyter import outcome
+
+        return [outcome.value(self.folder, rank) for rank in self._completed(timeout).ranks]
+
+    def _completed(self, timeout: float | None) -> JobView:
+        """Wait for the end and return the view. Raises JobFailed, TimeoutError."""
         self.wait(timeout)
         from distdl_jupyter import outcome
 
         view = self.view()
         if view.state is not State.COMPLETED:
             raise outcome.job_failed(self.folder, view)
-        return outcome.values(self.folder, view)
+        return view
 
     def logs(self, rank: int | None = None, *, follow: bool = False, tail: int | None = None) -> Iterator[LogLine]:
         """Yield the log's lines (``rank stream time text``; ``str(line)`` is the text), of one rank when given.

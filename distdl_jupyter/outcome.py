@@ -7,10 +7,12 @@ process, only when the user asks for them.
 from __future__ import annotations
 
 import pickle
+import sys
+from types import WrapperDescriptorType
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core import events
-from distdl_jupyter.core.errors import DistDLError, JobFailed
+from distdl_jupyter.core.errors import JobFailed, ResultUnavailable
 from distdl_jupyter.core.logline import last_lines
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.words import plural, ranks
@@ -18,7 +20,6 @@ from distdl_jupyter.worker import owned
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     import pandas as pd
 
@@ -34,21 +35,23 @@ _END = 16 * 1024 * 1024
 _STOPS = ("INT", "TERM", "KILL")
 
 
-def values(folder: JobFolder, view: JobView) -> list[Any]:
-    """Return every rank's value in order of rank; None for a rank that returned nothing."""
-    return [_value(folder.result(rank.rank)) for rank in view.ranks]
-
-
-def _value(path: Path) -> Any:
+def value(folder: JobFolder, rank: RankView) -> Any:
+    """Return a rank's value; None for a rank that had no process at the end. Raises ResultUnavailable."""
+    path = folder.result(rank.rank)
     try:
         with owned.open_own(path) as file:
             return pickle.load(file)
     except FileNotFoundError:
-        return None
+        if rank.ok is not True:
+            return None
+        why = rank.problem or f"The value of rank {rank.rank} is not here any more: {path} is missing."
+        raise ResultUnavailable(why, hint=f"Its text: {rank.result}" if rank.result else "") from None
     except PermissionError as error:
-        raise DistDLError(f"{error}.", hint="Read it with a program of your own if you trust who wrote it.") from None
+        raise ResultUnavailable(
+            f"{error}.", hint="Read it with a program of your own if you trust who wrote it."
+        ) from None
     except Exception as error:
-        raise DistDLError(
+        raise ResultUnavailable(
             f"The value in {path.name} cannot be opened here ({type(error).__name__}: {error}).",
             hint="Return plain data such as numbers, dicts or a state_dict, or import the missing module first.",
         ) from error
@@ -65,8 +68,8 @@ def job_failed(folder: JobFolder, view: JobView) -> JobFailed:
         }
         return JobFailed(reasons.get(view.state, f"{where} failed: {view.reason}"), job_id=view.id)
     rank = view.ranks[failure.rank]
-    return JobFailed(
-        f"Rank {failure.rank} of {view.process_count} failed first: {failure.what}{_place(failure)}.{_memory(failure)}",
+    failed = JobFailed(
+        _headline(failure, view.process_count),
         job_id=view.id,
         rank=failure.rank,
         **_ending(rank),
@@ -75,6 +78,36 @@ def job_failed(folder: JobFolder, view: JobView) -> JobFailed:
         others=_others(failure, view.process_count),
         hint=str((failure.error or {}).get("hint", "")),
     )
+    failed.__cause__ = _original(failure.error or {})
+    return failed
+
+
+def _original(error: dict[str, Any]) -> BaseException | None:
+    """Return the rank's exception with its arguments; None where its class is not loaded here or cannot be made.
+
+    Whoever can name the class has imported it, so nothing is imported for this, and no code of the class runs.
+    """
+    found: Any = sys.modules.get(str(error.get("module")))
+    for name in str(error.get("name") or "-").split("."):
+        found = getattr(found, name, None)
+    if not isinstance(found, type) or not issubclass(found, BaseException):
+        return None
+    arguments = error["args"] if isinstance(error.get("args"), list) else [str(error.get("message", ""))]
+    try:
+        made = found.__new__(found, *arguments)
+        if not isinstance(made, OSError):  # which keeps the file's name beside them
+            made.args = tuple(arguments)
+        if isinstance(found.__init__, WrapperDescriptorType):  # of C: it sets SystemExit.code, StopIteration.value
+            found.__init__(made, *arguments)
+    except Exception:  # noqa: BLE001  a foreign class
+        return None
+    return made
+
+
+def _headline(failure: Failure, process_count: int) -> str:
+    if failure.kind == "unequal":
+        return f"{failure.what}. {failure.evidence}"
+    return f"Rank {failure.rank} of {process_count} failed first: {failure.what}{_place(failure)}.{_memory(failure)}"
 
 
 def _ending(rank: RankView) -> dict[str, Any]:
@@ -94,7 +127,12 @@ def _ending(rank: RankView) -> dict[str, Any]:
 
 
 def _place(failure: Failure) -> str:
-    """Return ", in Cell [7], line 11": the deepest frame of a cell, else of the user's own code."""
+    """Return ", in Cell [7], line 11": the deepest frame of a cell, else of the user's own code.
+
+    What is said of a crash has its place already.
+    """
+    if failure.kind == "signal":
+        return ""
     frames = (failure.error or {}).get("frames") or []
     at = (failure.error or {}).get("values_at")
     if not isinstance(at, int) or not 0 <= at < len(frames):
@@ -121,7 +159,8 @@ def _last_lines(folder: JobFolder, rank: int, count: int = 10) -> str:
 
 
 def _told(lines: Sequence[LogLine], rank: int | None, count: int) -> list[str]:
-    return [line.text for line in lines if line.rank == rank and line.text.strip(" -")][-count:]
+    said = (line.text for line in lines if line.rank == rank and line.text.strip(" -"))
+    return [text for text in said if not text.startswith("Extension modules:")][-count:]  # faulthandler's, kilobytes
 
 
 def _others(failure: Failure, process_count: int) -> tuple[str, ...]:

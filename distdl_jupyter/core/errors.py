@@ -5,6 +5,7 @@
       JobNotFound
       JobNotRunning
       JobStillRunning
+      ResultUnavailable    a job has completed, and a value of it cannot be had here
       ClusterNotFound
       ClusterRefused       a cluster stays as it is: jobs run on it, or it cannot change
       PluginUnavailable    names the command that installs what is missing
@@ -13,7 +14,8 @@
       DataUnavailable      a data source cannot be read, or outputs cannot be written
       DiskRefused          the data directory cannot be written: full, read-only, somebody else's
       LaunchFailed         carries the tail of what the launcher printed
-      JobFailed            raised by ``job.result()``: rank, exit code or signal, remote traceback, cell line
+      JobFailed            raised by ``job.result()``: rank, exit code or signal, remote traceback, cell line; its
+                           ``__cause__`` is the rank's exception, where its class is loaded here
 
 Messages are one sentence with its remedy. Nothing here knows HTTP or a screen.
 """
@@ -64,6 +66,10 @@ class JobNotRunning(DistDLError):
 
 class JobStillRunning(DistDLError):
     """The job lives, so the request cannot be carried out yet."""
+
+
+class ResultUnavailable(DistDLError):
+    """The job has completed, and a value of it cannot be had here: it could not be pickled, or is gone."""
 
 
 class ClusterNotFound(DistDLError):

@@ -2,14 +2,17 @@
 
 In synchronous training one failing rank makes all others fail too, within milliseconds and sometimes before the first
 one's end is noticed. So an error that only says "a peer is gone" never counts as the cause while another one exists.
+Where a peer is gone because it has finished its code, the cause is that the ranks did not make the same calls.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from distdl_jupyter.core.words import count, seconds_taken
+from distdl_jupyter.core.words import ranks as ranks_in_words
 from distdl_jupyter.worker.echo import says_peer_is_gone
 
 if TYPE_CHECKING:
@@ -17,9 +20,25 @@ if TYPE_CHECKING:
 
 
 #: Signals by which a process ends itself.
-_CRASHES = ("ABRT", "SEGV", "BUS", "FPE", "ILL")
+CRASHES = ("ABRT", "SEGV", "BUS", "FPE", "ILL")
 #: The evidence of a rank that a launcher ended because of another one.
 _STOPPED = "stopped"
+#: Names that a training loop gives to its step.
+_STEP_NAMES = ("step", "global_step", "batch_idx", "batch_index", "iteration", "i")
+#: Seconds from which on a span is worth telling.
+_TENTH = 0.05
+_ENDED_EARLY = "ended with code 0 before its code was done"
+_ENDED_EARLY_REMEDY = (
+    "Something in it called os._exit(), or exit() of a C library: let the code come to its end, or call sys.exit()."
+)
+_UNEVEN_REMEDY = (
+    "Give every rank the same number of batches (drop_last=True, a DistributedSampler), or let those that are done "
+    "wait for the others: hvd.join() with Horovod, model.join() with DistributedDataParallel."
+)
+_UNEQUAL_REMEDY = (
+    "All ranks have to make the same collective calls with tensors of the same shape: look for calls that only some "
+    f"ranks make, and for uneven data. {_UNEVEN_REMEDY}"
+)
 
 
 @dataclass(slots=True)
@@ -27,8 +46,9 @@ class Failure:
     """The cause of a failed job. ``when`` is in epoch seconds.
 
     ``what`` is a short phrase: ``KeyError: 'label'``, ``exit code 3``, ``ended by SIGKILL``, ``lost with node-b``;
-    ``kind`` is exception, exit, signal or lost. ``others`` are
-    ``{"rank", "what", "after"}`` in order of time, ``after`` in seconds behind the first failure.
+    ``kind`` is exception, exit, signal, lost, or unequal: then ``what`` is a sentence about the ranks that had finished
+    while ``rank`` still waited for them. ``others`` are ``{"rank", "what", "after"}`` in order of time, ``after`` in
+    seconds behind the first failure; a rank that delivered its result is none of them.
     """
 
     rank: int
@@ -43,6 +63,8 @@ class Failure:
 def _kind(rank: RankView) -> str:
     if is_lost(rank):
         return "lost"
+    if rank.error and not crash(rank):
+        return "exception"
     return "signal" if rank.signal else "exit"
 
 
@@ -63,20 +85,59 @@ def first_failure(ranks: Sequence[RankView]) -> Failure | None:
         failed += [rank for rank in ranks if crashed_at_the_end(rank)]
     first = min(failed, key=lambda rank: (_secondary(rank), _when(rank), rank.rank))
     when = _when(first)
-    others = sorted((r for r in ranks if r is not first and (has_failed(r) or r.ended)), key=_when)
-    return Failure(
+    others = sorted((r for r in ranks if r is not first and r.ok is not True and (has_failed(r) or r.ended)), key=_when)
+    failure = Failure(
         rank=first.rank,
         when=when,
         what=describe(first),
-        kind="exception" if first.error else _kind(first),
+        kind=_kind(first),
         error=first.error,
-        evidence=first.evidence,
+        evidence=_ENDED_EARLY_REMEDY if ended_early(first) else first.evidence,
         others=[{"rank": r.rank, "what": describe(r), "after": max(0.0, _when(r) - when)} for r in others],
     )
+    finished = [rank for rank in ranks if _finished_before(rank, first)] if is_echo(first.error) else []
+    return _unequal(failure, finished, first) if finished else failure
+
+
+def _finished_before(rank: RankView, waiting: RankView) -> bool:
+    times = rank.result_time, waiting.result_time
+    return rank.ok is True and None not in times and times[0] <= times[1]  # type: ignore[operator]
+
+
+def _unequal(failure: Failure, finished: Sequence[RankView], waiting: RankView) -> Failure:
+    """Say of an echo that its peers had not failed but finished."""
+    before = waiting.result_time - max(rank.result_time for rank in finished)  # type: ignore[type-var, operator]
+    steps = [rank.last_step for rank in finished if rank.last_step is not None]
+    last = max(steps) if len(steps) == len(finished) else None
+    at = _step_of(waiting, last)
+    earlier = f"{seconds_taken(before)} earlier" if before >= _TENTH else "just before"
+    had = f"{ranks_in_words([rank.rank for rank in finished])} had finished {earlier}".capitalize()
+    if last is not None:
+        had += f" (step {count(last)})"
+    if at is not None:
+        what = f"{had} while rank {waiting.rank} was in step {count(at)}: the ranks made different numbers of steps"
+    else:
+        what = f"{had} while rank {waiting.rank} still waited for {'it' if len(finished) == 1 else 'them'}: the ranks "
+        what += "did not make the same steps or collective calls"
+    remedy = _UNEQUAL_REMEDY if at is None else _UNEVEN_REMEDY
+    return replace(failure, kind="unequal", what=what, evidence=remedy)
+
+
+def _step_of(rank: RankView, last: float | None) -> float | None:
+    """Return in which step beyond the ``last`` one of others a rank was, None when nothing of it says so.
+
+    Its last report says it, or the variable of the loop at the line that failed where it counts the very next step.
+    """
+    if last is None:
+        return None
+    values = (rank.error or {}).get("values") or []
+    if any(name in _STEP_NAMES and str(text) == f"{last + 1:.0f}" for name, text in values):
+        return last + 1
+    return rank.last_step if rank.last_step is not None and rank.last_step > last else None
 
 
 def has_failed(rank: RankView) -> bool:
-    """Say whether the rank raised, ended with another code than 0, was killed or is lost with its node.
+    """Say whether the rank raised, ended with another code than 0 or without its result, was killed, or is lost.
 
     A process that crashes while it shuts down, after its result was saved, has not failed: libraries with threads of
     their own (torch's Gloo among them) sometimes abort then, by chance. Nor has one that a launcher stopped after that.
@@ -85,7 +146,13 @@ def has_failed(rank: RankView) -> bool:
         return True
     if crashed_at_the_end(rank) or (rank.ok is True and rank.evidence == _STOPPED):
         return False
-    return rank.status == "ended" and (bool(rank.code) or rank.signal is not None or is_lost(rank))
+    return rank.status == "ended" and (bool(rank.code) or rank.signal is not None or is_lost(rank) or ended_early(rank))
+
+
+def ended_early(rank: RankView) -> bool:
+    """Say whether the process ended as if all was well although the rank's code was not done; see ``Exit.evidence``."""
+    ended_well = rank.status == "ended" and rank.code == 0 and rank.signal is None
+    return ended_well and rank.ok is None and not rank.evidence
 
 
 def is_lost(rank: RankView) -> bool:
@@ -95,12 +162,14 @@ def is_lost(rank: RankView) -> bool:
 
 def crashed_at_the_end(rank: RankView) -> bool:
     """Say whether the process crashed by itself after the rank's work was done and its result was saved."""
-    return rank.ok is True and rank.signal in _CRASHES
+    return rank.ok is True and rank.signal in CRASHES
 
 
 def _secondary(rank: RankView) -> bool:
     if is_lost(rank):
         return False  # whatever the others say, they say it because this one is gone
+    if rank.ok is True and not crashed_at_the_end(rank):
+        return True
     return is_echo(rank.error) or rank.signal in ("INT", "TERM") or rank.evidence == _STOPPED
 
 
@@ -111,6 +180,8 @@ def _when(rank: RankView) -> float:
 
 def describe(rank: RankView) -> str:
     """Return how a rank ended as a short phrase."""
+    if said := crash(rank):
+        return f"ended by SIG{rank.signal}: {said}"
     if rank.error:
         message = str(rank.error.get("message", ""))
         first_line = message.strip().splitlines()[0] if message.strip() else ""
@@ -121,4 +192,9 @@ def describe(rank: RankView) -> str:
         return f"exit code {rank.code}"
     if is_lost(rank):
         return f"lost with {rank.host}" if rank.host else "lost"
-    return "ended"
+    return _ENDED_EARLY if ended_early(rank) else "ended"
+
+
+def crash(rank: RankView) -> str:
+    """Return where the rank's process crashed: "Segmentation fault in Cell [3], line 3, in inner"; "" otherwise."""
+    return str((rank.error or {}).get("crash") or "") if rank.signal else ""

@@ -29,3 +29,7 @@ class RankView:
     ok: bool | None = None
     error: dict[str, Any] | None = None
     error_time: float | None = None
+    #: When the result or the error was heard of, by the supervisor's clock.
+    result_time: float | None = None
+    #: Why the value of a rank that is done did not come back, "" where it did.
+    problem: str = ""

@@ -358,8 +358,8 @@ def _result(view: JobView, event: Event) -> None:
     rank = view.rank(event.get("rank"))
     if rank is None:
         return
-    rank.ok, rank.result = event["ok"], event.get("repr")
-    rank.error = event.get("error")
+    rank.ok, rank.result, rank.result_time = event["ok"], event.get("repr"), event["t"]
+    rank.error, rank.problem = event.get("error"), str(event.get("problem") or "")
     rank.error_time = None if rank.ok else (rank.error or {}).get("time", event["t"])
 
 

@@ -90,13 +90,15 @@ def keras(code: Code, request: Request, environment: Mapping[str, str] = os.envi
     if family(request) != "horovod" or request.process_count == 1 or not wrapped:
         return None
     version = _keras_version()
-    if version < 3 or environment.get("TF_USE_LEGACY_KERAS") == "1":
+    if version < 3 or _variables(request, environment).get(_LEGACY) == "1":
         return Check("Keras", f"Keras {version}" if version else "not installed here")
     finding = Finding(
         "error",
         "keras-3",
         f"Keras {version} with Horovod's Keras wrappers trains without averaging gradients, and without an error.",
-        "Use a torch or TensorFlow training loop with hvd.allreduce, or tf_keras with TF_USE_LEGACY_KERAS=1.",
+        'Use a torch or TensorFlow training loop with hvd.allreduce, or tf_keras: run "pip install tf-keras", give the '
+        f"job the environment variable {_LEGACY}=1, and put \"import sys, tf_keras; sys.modules['keras'] = tf_keras\" "
+        "before the import of Horovod.",
     )
     return Check("Keras", "gradients would not be averaged", (finding,))
 
@@ -110,9 +112,8 @@ def keras_fit(code: Code, draft: Draft, request: Request, environment: Mapping[s
     strategy, fit = code.called(*TENSORFLOW_INIT), code.called("fit")
     if family(request) != "tensorflow" or request.process_count == 1 or strategy is None or fit is None:
         return None
-    variables = {**environment, **getattr(request, "environment_variables", {})}
     version, legacy = _keras_version(), any(_LEGACY in piece.text for piece in draft.texts)
-    if version < 3 or legacy or variables.get(_LEGACY) == "1" or code.needs("tf_keras"):
+    if version < 3 or legacy or _variables(request, environment).get(_LEGACY) == "1" or code.needs("tf_keras"):
         return Check("Keras", "Keras 2 trains" if version else "not installed here")
     finding = Finding(
         "warning",
@@ -121,6 +122,11 @@ def keras_fit(code: Code, draft: Draft, request: Request, environment: Mapping[s
         f'Run "pip install tf-keras", and put os.environ["{_LEGACY}"] = "1" before the first import of TensorFlow.',
     )
     return Check("Keras", "does not train under this strategy", (finding,))
+
+
+def _variables(request: Request, environment: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the variables that the ranks will have."""
+    return {**environment, **getattr(request, "environment_variables", {})}
 
 
 def _keras_version() -> int:

@@ -35,7 +35,7 @@ def job_row(view: JobView, spec: JobSpec, now: float, *, has_checkpoints: bool =
         metric=shown.name if shown else "",
         value=finite(shown.mean) if shown else None,
         spark=spark(shown),
-        failed_rank=view.failure.rank if view.failure else None,
+        failed_rank=view.failure.rank if view.failure and view.failure.kind != "unequal" else None,
         notebook=spec.source.notebook,
         can_rerun=view.state.ended,
         can_resume=view.state.ended and has_checkpoints,
@@ -47,6 +47,8 @@ def job_row(view: JobView, spec: JobSpec, now: float, *, has_checkpoints: bool =
 def _says(view: JobView) -> str:
     """Return the few words that a list has room for: what failed, what is waited for, what ranks that stay run."""
     if view.state is State.FAILED and view.failure is not None:
+        if view.failure.kind == "unequal":
+            return view.failure.what.rpartition(": ")[2]
         what = view.failure.what.split(":")[0]
         return f"{what} on rank {view.failure.rank}" if view.process_count > 1 else what
     if view.state is State.RUNNING and view.stall is not None:

@@ -9,7 +9,7 @@ import dataclasses
 from typing import Any
 
 from distdl_jupyter.core import words
-from distdl_jupyter.core.failure import Failure, describe, is_echo, is_lost
+from distdl_jupyter.core.failure import Failure, crash, describe, is_echo, is_lost
 from distdl_jupyter.core.rank import RankView
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.view import JobView
@@ -24,7 +24,8 @@ _TOGETHER = 1.0
 def failure_card(view: JobView) -> FailureCard | None:
     """Return the failure as the panel shows it, None when there is none.
 
-    A job that failed as a whole, before any rank did, has ``rank`` None; the state's reason says why.
+    A job that failed as a whole, before any rank did or because its ranks did not make the same calls, has ``rank``
+    None; the state's reason or ``what`` says why.
     """
     if view.state not in _TOLD:
         return None
@@ -33,7 +34,7 @@ def failure_card(view: JobView) -> FailureCard | None:
         return FailureCard(rank=None, when=view.ended) if view.state is State.FAILED else None
     error = failure.error or {}
     return FailureCard(
-        rank=failure.rank,
+        rank=None if failure.kind == "unequal" else failure.rank,
         when=failure.when,
         what=failure.what,
         error_type=str(error.get("type", "")),
@@ -97,7 +98,9 @@ def _met(view: JobView) -> list[Moment]:
 
 def _first(view: JobView, failure: Failure) -> str:
     who = f"Rank {failure.rank}" if view.process_count > 1 else "The process"
-    if failure.error:
+    if failure.kind == "unequal":
+        return failure.what
+    if failure.error and failure.kind != "signal":
         return f"{who} raised {failure.error.get('type', 'an exception')}"
     return f"{who} {_ended(view.ranks[failure.rank])}"
 
@@ -107,7 +110,7 @@ def _ended(rank: RankView) -> str:
         return f"ended by SIG{rank.signal}"
     if rank.code:
         return f"ended with exit code {rank.code}"
-    return f"was {describe(rank)}" if is_lost(rank) else "ended"
+    return f"was {describe(rank)}" if is_lost(rank) else describe(rank)
 
 
 def _others(view: JobView, failure: Failure) -> list[Moment]:
@@ -127,6 +130,6 @@ def _others(view: JobView, failure: Failure) -> list[Moment]:
 def _how(rank: RankView, first: int) -> str:
     if is_echo(rank.error):
         return f"lost rank {first}"
-    if rank.error:
+    if rank.error and not crash(rank):
         return f"raised {rank.error.get('type', 'an exception')}"
     return _ended(rank)

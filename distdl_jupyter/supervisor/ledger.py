@@ -65,6 +65,8 @@ class Ledger:
         self.greeted: set[int] = set()
         self.ready: set[int] = set()
         self.meeting: set[int] = set()
+        #: Ranks whose process runs another program now (os.exec), which reports nothing.
+        self.replaced_programs: set[int] = set()
         self._cells: dict[int, str] = {}
         self._origin: dict[str, int] = {}
         #: Whether the ranks of this attempt have reported a metric or progress.
@@ -120,7 +122,7 @@ class Ledger:
     def _forget(self, ranks: list[int] | None) -> None:
         """Expect ranks to greet and to meet again, None for all of them."""
         self.reported = self.reported and ranks is not None
-        for seen in (self.greeted, self.ready, self.meeting):
+        for seen in (self.greeted, self.ready, self.meeting, self.replaced_programs):
             seen.difference_update(seen.copy() if ranks is None else ranks)
 
     def state(self, state: State, reason: str = "") -> None:
@@ -317,9 +319,13 @@ def _mark(ledger: Ledger, rank: int, report: dict[str, Any]) -> None:
         ledger.cell(rank, "" if report.get("ended") else str(report.get("label") or "a cell"))
 
 
+def _exec(ledger: Ledger, rank: int, _report: dict[str, Any]) -> None:
+    ledger.replaced_programs.add(rank)
+
+
 def _result(ledger: Ledger, rank: int, report: dict[str, Any]) -> None:
     ledger.settle()
-    fields = {name: report.get(name) for name in ("ok", "repr", "bytes", "error")}
+    fields = {name: report.get(name) for name in ("ok", "repr", "bytes", "error", "problem")}
     ledger.write("result", rank=rank, **fields)
 
 
@@ -331,5 +337,6 @@ _REPORTS: dict[str, Callable[[Ledger, int, dict[str, Any]], None]] = {
     "progress": _progress,
     "note": _note,
     "mark": _mark,
+    "exec": _exec,
     "result": _result,
 }

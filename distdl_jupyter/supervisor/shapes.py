@@ -95,18 +95,21 @@ def _result(report: Report) -> bool:
         and (shown is None or _text(shown, _TEXT))
         and (size is None or _whole(size))
         and (error is None or _error(error, _DEEPEST))
+        and _text(report.get("problem", ""), _SENTENCE)
     )
 
 
 def _error(error: Any, depth: int) -> bool:
     if type(error) is not dict or depth == 0:
         return False
-    texts = all(_text(error.get(name, ""), _TEXT) for name in ("type", "message", "traceback", "hint", "problem"))
+    names = ("type", "module", "name", "message", "traceback", "hint", "problem")
+    texts = all(_text(error.get(name, ""), _TEXT) for name in names)
     return (
         texts
         and _number(error.get("time", 0))
         and _listed(error.get("values", []), _pair)
         and _listed(error.get("frames", []), _frame)
+        and _listed(error.get("args", []), _plain)
         and (error.get("values_at") is None or _whole_below(error["values_at"], len(error.get("frames", []))))
         and _listed(error.get("causes", []), lambda cause: _error(cause, depth - 1))
     )
@@ -114,6 +117,10 @@ def _error(error: Any, depth: int) -> bool:
 
 def _listed(value: Any, check: Callable[[Any], bool]) -> bool:
     return type(value) is list and len(value) <= _MOST and all(map(check, value))
+
+
+def _plain(value: Any) -> bool:
+    return value is None or type(value) is bool or _number(value) or _text(value, _SENTENCE)
 
 
 def _pair(value: Any) -> bool:

@@ -80,6 +80,8 @@ def waiting_for(ranks: list[int]) -> str:
 
 def failed_first(failure: Failure, process_count: int) -> str:
     """Return which rank failed first, and how."""
+    if failure.kind == "unequal":
+        return failure.what
     who = f"Rank {failure.rank} of {process_count} failed first" if process_count > 1 else "The process failed"
     said = f"{who}: {failure.what}"
     if failure.kind == "lost" and failure.evidence:

@@ -23,6 +23,12 @@ for number in range(5000):
 print("and this", file=sys.stderr)
 os._exit(7)
 """
+_LEAVES = """
+import os, sys
+print("here")
+sys.stdout.flush()
+os._exit(0)
+"""
 _WHO = """
 import json, os
 names = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_SIZE", "NODE_RANK", "NODE_COUNT", "HOST"]
@@ -71,6 +77,15 @@ class RunningContract(Subject):
                 assert [int(line.split()[2]) for line in said] == list(range(5000))
                 assert {line.split()[0] for line in said} == {str(rank)}, "words of another rank"
                 assert "and this" in heard.lines_at_end[rank, "err"]
+
+    def test_a_rank_that_leaves_with_code_0_before_its_end_is_told_like_that(self) -> None:
+        """Its job has failed, which is seen by the report that is missing; so no explanation may stand in for it."""
+        with self.running(_LEAVES) as (_, heard):
+            heard.until_ended(self.ranks, self.patience)
+            for rank in range(self.ranks):
+                exit_ = heard.exits[rank]
+                assert (exit_.code, exit_.signal, exit_.evidence) == (0, None, ""), exit_
+                assert "result" not in {report["type"] for report in heard.reports[rank]}
 
     def test_a_rank_knows_who_it_is_and_has_the_users_variables(self) -> None:
         """The worker's own names say it wherever the launcher's differ."""

@@ -25,8 +25,11 @@ _ECHO = re.compile(
     ),
     re.IGNORECASE,
 )
+#: What such an exception says of a fault of its own: rank 0 cannot listen.
+_OWN = re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE)
 
 
 def says_peer_is_gone(type_: str, message: str) -> bool:
     """Say whether an exception of this type and message only reports that another rank is gone."""
-    return _ECHO.search(f"{type_}: {message}") is not None
+    said = f"{type_}: {message}"
+    return _ECHO.search(said) is not None and _OWN.search(said) is None

@@ -23,6 +23,7 @@ _LONGEST_MESSAGE = 4_000
 _LONGEST_TRACEBACK = 24_000
 _FIRST_FRAMES, _LAST_FRAMES = 20, 60
 _MOST_VALUES = 12
+_MOST_ARGUMENTS, _LARGEST = 20, 1e300
 _DEEPEST_CAUSE = 3
 
 
@@ -46,10 +47,11 @@ class Frame(NamedTuple):
 def describe(error: BaseException, sources: Sources, code: Path | None = None) -> dict[str, Any]:
     """Return the error as JSON data; ``code`` is the folder of the modules that travel with the job.
 
-    ``{"type", "message", "traceback" (text), "time" (epoch seconds of this call), "frames", "values", "values_at",
-    "hint", "causes"}``. A frame is ``{"file", "line", "function", "kind", "label", "cell", "source"}`` with kind
-    worker, cell, user or library. ``values`` are [name, short text] of what the statement of frame number
-    ``values_at`` uses: the deepest frame of a cell, else the deepest of the user's code (None: there is none).
+    ``{"type", "module", "name" (qualified), "args" (where they are plain), "message", "traceback" (text), "time" (epoch
+    seconds of this call), "frames", "values", "values_at", "hint", "causes"}``. A frame is ``{"file", "line",
+    "function", "kind", "label", "cell", "source"}`` with kind worker, cell, user or library. ``values`` are [name,
+    short text] of what the statement of frame number ``values_at`` uses: the deepest frame of a cell, else the deepest
+    of the user's code (None: there is none).
     """
     try:
         return _describe(error, Describer(sources, code), 0)
@@ -126,6 +128,9 @@ def _describe(error: BaseException, about: Describer, depth: int) -> dict[str, A
     values = [[name, _value(name, value)] for name, value in (views[0].used() if views else [])[:_MOST_VALUES]]
     return {
         "type": type(error).__name__,
+        "module": type(error).__module__,
+        "name": type(error).__qualname__,
+        **_arguments(error),
         "message": _message(error),
         "traceback": text(error, about),
         "time": round(time.time(), 4),
@@ -172,6 +177,19 @@ def _message(error: BaseException) -> str:
     except Exception:  # noqa: BLE001  a foreign class's own method
         message = ""
     return _cut(masking.redact(message), _LONGEST_MESSAGE)
+
+
+def _arguments(error: BaseException) -> dict[str, Any]:
+    """Return ``{"args": [...]}`` for arguments that are plain data, {} for others."""
+    given = error.args
+    if isinstance(error, OSError) and len(given) == 2 and error.filename is not None:
+        given = (*given, error.filename)
+    plain = all(value is None or type(value) in (bool, int, float, str) for value in given)
+    if not plain or len(given) > _MOST_ARGUMENTS:
+        return {}
+    found = [_cut(masking.redact(value), _LONGEST_MESSAGE) if type(value) is str else value for value in given]
+    finite = all(abs(value) < _LARGEST for value in found if isinstance(value, int | float))  # nan is no JSON
+    return {"args": found} if finite else {}
 
 
 def _value(name: str, value: Any) -> str:

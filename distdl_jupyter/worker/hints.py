@@ -208,6 +208,40 @@ def _gpu_memory(error: BaseException, _views: Sequence[View]) -> str:
     return "The GPU's memory is full: a smaller batch needs less of it."
 
 
+def _nccl(error: BaseException, _views: Sequence[View]) -> str:
+    text = str(error)
+    if "have NCCL built in" not in text and not ("NCCL" in text and "no GPUs found" in text):
+        return ""
+    return (
+        "NCCL needs a GPU for every rank and a torch that is built with it: call init_process_group() without naming a "
+        'backend, or with "gloo".'
+    )
+
+
+#: What torch says when a tensor is to go to a GPU that is not there.
+_NO_GPU = ("Torch not compiled with CUDA", "Found no NVIDIA driver", "No CUDA GPUs are available",
+           "no CUDA-capable device", "'torch._C' has no attribute '_cuda_")  # fmt: skip
+
+
+def _no_gpu(error: BaseException, _views: Sequence[View]) -> str:
+    if not any(word in str(error) for word in _NO_GPU):
+        return ""
+    return (
+        'This rank has no GPU that torch can use: take device = "cuda" if torch.cuda.is_available() else "cpu", or a '
+        "compute_target with GPUs and a torch that is built for them."
+    )
+
+
+def _port_in_use(error: BaseException, _views: Sequence[View]) -> str:
+    in_use = getattr(error, "errno", None) == errno.EADDRINUSE or "EADDRINUSE" in str(error)
+    if not in_use and "address already in use" not in str(error).lower():
+        return ""
+    return (
+        "Another process of this host has the port: leave MASTER_PORT and init_method as the job sets them, which has "
+        "found a free one, and let a server of your own take port 0."
+    )
+
+
 def _keras_fit(error: BaseException, _views: Sequence[View]) -> str:
     if "PerReplica" not in str(error) or not isinstance(error, ValueError):
         return ""
@@ -242,6 +276,9 @@ RULES: tuple[Rule, ...] = (
     _missing_name,
     _missing_file,
     _gpu_memory,
+    _nccl,
+    _no_gpu,
+    _port_in_use,
     _limits,
     _layer,
     _operands,

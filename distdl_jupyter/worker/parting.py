@@ -22,8 +22,13 @@ from distdl_jupyter.worker.watch.hooks import guarded
 
 #: Seconds to wait for the other ranks' ends. Connections that were opened this long ago are all up.
 PATIENCE = 15.0
+#: The same where the ranks have worked together in all groups, so that all connections are up. A rank that still waits
+#: for this one in a collective operation waits in vain, and learns it by this one's end.
+SHORT_PATIENCE = 1.0
 #: Seconds that rank 0 gives the others to see that all have arrived.
 LAST_PATIENCE = 2.0
+#: Seconds in which a store answers.
+_ANSWERS = 2.0
 #: Variables by which profilers and other tools get into a process.
 INJECTED = ("LD_PRELOAD", "LD_AUDIT", "DYLD_INSERT_LIBRARIES", "CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH")
 #: Kinds of files that keep written text or bytes for a while.
@@ -49,7 +54,6 @@ def _leave_horovod(horovod: Any) -> None:
 def _leave_torch(distributed: Any) -> None:
     if not distributed.is_initialized():
         return
-    # A store that is gone means that its rank has left already.
     with contextlib.suppress(Exception):
         _await_peers(distributed.distributed_c10d, distributed.get_rank(), distributed.get_world_size())
     distributed.destroy_process_group()
@@ -57,18 +61,46 @@ def _leave_torch(distributed: Any) -> None:
 
 def _await_peers(c10d: Any, rank: int, size: int) -> None:
     store = c10d._get_default_store()  # noqa: SLF001  torch offers no public way to the group's own store
+    if rank != 0 and _is_gone(store):
+        return  # so its rank has left already
     store.add("distdl/arrived", 1)
-    _until(store, "distdl/arrived", size, PATIENCE)
-    if rank == 0:
-        _until(store, "distdl/gone", size - 1, LAST_PATIENCE)
-    else:
+    all_arrived = _until(store, "distdl/arrived", size, SHORT_PATIENCE if _have_met(c10d) else PATIENCE)
+    if rank != 0:
         store.add("distdl/gone", 1)
+    elif all_arrived:
+        _until(store, "distdl/gone", size - 1, LAST_PATIENCE)
 
 
-def _until(store: Any, counter: str, wanted: int, patience: float) -> None:
+def _is_gone(store: Any) -> bool:
+    """Say whether nobody listens any more for a TCP store; to ask the store itself prints 20 lines of C++ then."""
+    while hasattr(store, "underlying_store"):
+        store = store.underlying_store
+    if not hasattr(store, "port"):
+        return False
+    import socket  # torch has imported it, most ranks have not
+
+    try:
+        socket.create_connection((store.host, store.port), _ANSWERS).close()
+    except OSError:
+        return True
+    return False
+
+
+def _have_met(c10d: Any) -> bool:
+    """Say whether each group of this rank has had a collective operation, for which all its connections were opened."""
+    try:
+        return all(group._get_sequence_number_for_group() > 0 for group in c10d._world.pg_map)  # noqa: SLF001
+    except (RuntimeError, AttributeError):  # a transport that does not count them
+        return False
+
+
+def _until(store: Any, counter: str, wanted: int, patience: float) -> bool:
     until = time.monotonic() + patience
-    while store.add(counter, 0) < wanted and time.monotonic() < until:
+    while int(store.add(counter, 0)) < wanted:
+        if time.monotonic() > until:
+            return False
         time.sleep(0.01)
+    return True
 
 
 def end(code: int) -> NoReturn:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import functools
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from distdl_jupyter.worker import (
     channel,
@@ -50,6 +52,7 @@ def main() -> int:
     channel.opened(identity.nonce, identity.rank)
     watchword.put(os.environ)
     _tell("hello", pid=os.getpid(), host=identity.host, python=sys.version.split()[0], versions=versions())
+    _tell_exec()
     watch.start()
     code = _run(identity, Sources())
     learning.tell()
@@ -85,7 +88,7 @@ def _deliver(identity: Identity, value: Any) -> None:
     size, problem = results.save(identity.folder, identity.rank, value)
     if problem:
         report.note("warning", problem, "result")
-    _tell("result", ok=True, repr=_text(value), bytes=size, error=None)
+    _tell("result", ok=True, repr=_text(value), bytes=size, error=None, problem=problem)
 
 
 def _text(value: Any) -> str:
@@ -144,6 +147,23 @@ def _tell(type_: str, **fields: Any) -> None:
     out = channel.current()
     if out is not None:
         out.send(type_, **fields)
+
+
+def _tell_exec() -> None:
+    """Report when another program takes the place of this one (os.exec): that one will report no result."""
+    rank = os.getpid()
+
+    def telling(replace: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
+        @functools.wraps(replace)
+        def told(*args: Any, **kwargs: Any) -> NoReturn:
+            if os.getpid() == rank:  # no child that was forked to run a program
+                _tell("exec")
+            replace(*args, **kwargs)
+
+        return told
+
+    # The other functions of os for this call these two.
+    os.execv, os.execve = telling(os.execv), telling(os.execve)
 
 
 def versions() -> dict[str, str]:

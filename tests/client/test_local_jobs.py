@@ -280,6 +280,38 @@ def test_sys_exit_keeps_its_code():
     assert caught.value.exit_code == 3
 
 
+@pytest.mark.parametrize(
+    ("end", "state"),
+    [
+        pytest.param("sys.exit(0)", State.COMPLETED, id="a normal end"),
+        pytest.param('os.execv(sys.executable, [sys.executable, "-c", "pass"])', State.COMPLETED, id="another program"),
+        pytest.param('os.execv(sys.executable, [sys.executable, "-c", "1 / 0"])', State.FAILED, id="one that fails"),
+        pytest.param("os._exit(0)", State.FAILED, id="no end", marks=pytest.mark.full),
+    ],
+)
+def test_a_script_is_done_when_it_or_the_program_in_its_place_is(tmp_path, end, state):
+    script = tmp_path / "train.py"
+    script.write_text(f"import os, sys\n{end}\n")
+    job = submit(entry_script=str(script)).wait(60)
+    assert job.state is state, job.view().reason
+
+
+def test_a_job_whose_ranks_print_and_never_meet_runs_at_once():
+    def talk():
+        import time
+
+        while True:
+            print("here", flush=True)
+            time.sleep(0.1)
+
+    job = submit(talk, distributed_backend="torch", process_count_per_node=2)
+    wait_for(lambda: job.state is State.RUNNING, what="running")
+    begun = {phase.phase: phase.begun for phase in job.view().phases}
+    job.cancel(now=True)
+    job.wait(60)
+    assert begun["train"] - begun["start"] < 10.0
+
+
 def heard(job):
     """The ranks that have printed something."""
     return {line.rank for line in job.logs()} - {None}

@@ -152,7 +152,73 @@ def test_echoes_alone_still_are_a_failure():
 
 
 def test_no_failure_without_a_failed_rank():
-    assert first_failure([rank(0, ended=1.0, code=0), rank(1)]) is None
+    done = rank(0, ended=1.0, code=0)
+    done.ok = True
+    assert first_failure([done, rank(1)]) is None
+
+
+def test_a_rank_that_ends_with_code_0_and_without_its_result_has_failed():
+    ranks = [rank(0, error=ECHO, at=1.0, ended=1.1, code=1), rank(1, ended=1.05, code=0)]
+    failure = first_failure(ranks)
+    assert (failure.rank, failure.kind) == (1, "exit")
+    assert failure.what == "ended with code 0 before its code was done"
+    assert "os._exit()" in failure.evidence
+    assert [other["rank"] for other in failure.others] == [0]
+
+
+def test_a_code_of_0_that_somebody_explains_is_no_failure():
+    assert first_failure([rank(0, ended=1.0, code=0, evidence="No process was left of it at the end.")]) is None
+
+
+def finished(number, at, step=None):
+    return RankView(number, status="ready", ok=True, result_time=at, last_step=step)
+
+
+def waiting(number, at, step=None, values=()):
+    one = rank(number, error=ECHO, at=at)
+    one.error["values"], one.last_step, one.result_time = list(values), step, at
+    return one
+
+
+def test_a_rank_that_finished_while_another_still_stepped_is_told_with_both_steps():
+    failure = first_failure([waiting(0, 25.0, step=4), finished(1, 10.0, step=3)])
+    assert failure.kind == "unequal"
+    assert failure.what == (
+        "Rank 1 had finished 15 s earlier (step 3) while rank 0 was in step 4: "
+        "the ranks made different numbers of steps"
+    )
+    assert failure.others == []
+    assert all(word in failure.evidence for word in ("drop_last", "DistributedSampler", "hvd.join()", "model.join()"))
+
+
+def test_the_loop_variable_of_the_waiting_rank_says_its_step():
+    failure = first_failure([waiting(0, 25.0, step=3, values=[["step", "4"]]), finished(1, 10.0, step=3)])
+    assert "while rank 0 was in step 4: the ranks made different numbers of steps" in failure.what
+
+
+@pytest.mark.parametrize(("last", "step"), [(3, 3), (None, None), (None, 4), (4, 3)])
+def test_different_steps_are_not_claimed_where_nothing_says_so(last, step):
+    values = [["i", "17"], ["step", "?"], ["pixel", "4"]]
+    failure = first_failure([waiting(0, 10.2, step=step, values=values), finished(1, 10.0, step=last)])
+    shown = f" (step {last})" if last else ""
+    assert failure.what == (
+        f"Rank 1 had finished 0.2 s earlier{shown} while rank 0 still waited for it: the ranks did not make the same "
+        "steps or collective calls"
+    )
+    assert "same shape" in failure.evidence
+
+
+def test_a_rank_that_finishes_after_an_echo_is_not_its_cause():
+    assert first_failure([waiting(0, 10.0), finished(1, 10.5)]).kind == "exception"
+
+
+def test_a_rank_that_delivered_its_result_never_ended_because_of_another():
+    stopped = finished(1, 1.0)
+    stopped.status, stopped.signal, stopped.ended = "ended", "TERM", 5.0
+    failure = first_failure([rank(0, error=("KeyError", "'a'"), at=3.0), stopped])
+    assert (failure.rank, failure.others) == (0, [])
+    failure = first_failure([waiting(0, 3.0), stopped])
+    assert (failure.rank, failure.kind) == (0, "unequal")
 
 
 @pytest.mark.parametrize(
@@ -162,6 +228,11 @@ def test_no_failure_without_a_failed_rank():
 )  # fmt: skip
 def test_messages_of_lost_peers_are_echoes(message):
     assert is_echo({"type": "RuntimeError", "message": message})
+
+
+def test_a_port_that_is_taken_is_no_echo():
+    message = "The server socket has failed to listen on any local network address. port: 29799, name: EADDRINUSE"
+    assert not is_echo({"type": "DistNetworkError", "message": message})
 
 
 def test_an_ordinary_error_is_no_echo():

@@ -1,5 +1,6 @@
 """What is said about code before it starts: each finding both ways, over real drafts."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -305,6 +306,8 @@ def test_keras_3_under_horovods_wrappers_is_refused():
     assert check is not None
     assert [f.level for f in check.findings] == ["error"], "keras 3 is installed with the tests"
     assert keras(read(draft), asked(), environment={"TF_USE_LEGACY_KERAS": "1"}).passed
+    given = dataclasses.replace(asked(), environment_variables={"TF_USE_LEGACY_KERAS": "1"})
+    assert keras(read(draft), given, environment={}).passed, "the ranks have what is given to the job"
     assert keras(read(draft), asked(processes=1)) is None
     assert keras(read(draft), asked("torch")) is None
     plain = capture_cell("import horovod.torch as hvd\nhvd.init()", {})

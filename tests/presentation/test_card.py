@@ -12,6 +12,7 @@ from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.core.view import JobView
+from distdl_jupyter.presentation import listing
 from distdl_jupyter.presentation.card import card
 from distdl_jupyter.presentation.plain import plain
 from distdl_jupyter.presentation.schema import Notice, StateName
@@ -100,6 +101,72 @@ def test_a_job_that_failed_as_a_whole_blames_no_rank():
     told = card(view, 6.0)
     assert told.failure.rank is None
     assert told.reason == "The environment has no torch."
+
+
+SPEC = JobSpec(id="20261121-024912-k3f9", name="digits", process_count_per_node=2)
+
+
+def view_of(*events):
+    view = JobView.of(SPEC)
+    for number, event in enumerate(events):
+        view.apply({"t": 5.0 + number, **event})
+    return view
+
+
+def result(rank, *, ok, error=None):
+    return {"type": "result", "rank": rank, "ok": ok, "repr": "", "error": error}
+
+
+def test_ranks_that_made_different_numbers_of_steps_blame_no_rank():
+    echo = {"type": "RuntimeError", "message": "Connection closed by peer", "values": [["step", "4"]], "time": 20.0}
+    view = view_of(
+        {"type": "metric", "rank": 1, "step": 3, "values": {"loss": 1.0}},
+        {**result(1, ok=True), "t": 10.0},
+        {**result(0, ok=False, error=echo), "t": 25.0},
+        {"type": "state", "state": "failed", "t": 26.0},
+    )
+    failure = failure_card(view)
+    conclusion = "the ranks made different numbers of steps"
+    said = f"Rank 1 had finished 15 s earlier (step 3) while rank 0 was in step 4: {conclusion}"
+    assert (failure.rank, failure.what, failure.others) == (None, said, ())
+    assert "drop_last=True" in failure.hint
+    assert [(moment.text, moment.bad) for moment in failure.story] == [(said, True)]
+    assert listing.job_row(view, SPEC, 30.0).says == conclusion
+
+
+def test_a_rank_that_left_early_is_told_with_its_remedy():
+    view = view_of(
+        {"type": "rank", "rank": 1, "status": "ended", "code": 0, "evidence": ""},
+        {"type": "state", "state": "failed"},
+    )
+    failure = failure_card(view)
+    assert (failure.rank, failure.what) == (1, "ended with code 0 before its code was done")
+    assert "os._exit()" in failure.hint
+    assert [moment.text for moment in failure.story] == ["Rank 1 ended with code 0 before its code was done"]
+
+
+def test_a_crash_is_shown_at_its_line():
+    crash = "Segmentation fault in Cell [3], line 3, in inner"
+    frame = {
+        "file": "<3>",
+        "line": 3,
+        "function": "inner",
+        "kind": "cell",
+        "label": "Cell [3]",
+        "cell": 3,
+        "source": [],
+    }
+    error = {"type": "Segmentation fault", "message": "", "crash": crash, "frames": [frame], "time": 5.0}
+    view = view_of(
+        {"type": "rank", "rank": 1, "status": "ended", "signal": "SEGV"},
+        result(1, ok=False, error=error),
+        {"type": "state", "state": "failed"},
+    )
+    failure = failure_card(view)
+    assert failure.what == f"ended by SIGSEGV: {crash}"
+    assert (failure.frames[0].cell, failure.frames[0].line) == (3, 3)
+    assert [moment.text for moment in failure.story] == ["Rank 1 ended by SIGSEGV"]
+    assert listing.job_row(view, SPEC, 30.0).says == "ended by SIGSEGV on rank 1"
 
 
 def test_a_failure_is_told_only_when_the_job_has_ended(seen):

@@ -99,10 +99,11 @@ sorted({name.split(".")[0] for name in sys.modules} & heavy), "distdl_jupyter.co
     assert folder.value() == ([], False)
 
 
-def test_the_folder_works_alone_with_the_standard_library_only(folder, tmp_path):
+def test_the_folder_works_with_permissions_alone_and_the_standard_library(folder, tmp_path):
     """As on a host to which nothing else was copied."""
-    home = tmp_path / "elsewhere"
-    shutil.copytree(Path(hooks.__file__).parents[1], home / "distdl_jupyter" / "worker")
+    home, worker = tmp_path / "elsewhere", Path(hooks.__file__).parents[1]
+    shutil.copytree(worker, home / "distdl_jupyter" / "worker")
+    shutil.copy(worker.parent / "permissions.py", home / "distdl_jupyter")
     folder.cell("""
 from distdl_jupyter.worker.report import log
 log(loss=0.5)

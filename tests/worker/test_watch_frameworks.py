@@ -156,7 +156,8 @@ def test_a_hugging_face_trainer_reports_what_it_logs(folder):
     assert ended.metric("loss") == logged
     assert [step for step, _ in ended.metric("eval_loss")] == [3, 6]
     names = {name for report in ended.of("metric") for name in report["values"]}
-    assert names == {"loss", "grad_norm", "learning_rate", "eval_loss", "train_loss"}
+    throughput = {f"{when}_{what}_per_second" for when in ("train", "eval") for what in ("samples", "steps")}
+    assert names == {"loss", "grad_norm", "learning_rate", "eval_loss", "train_loss", *throughput}
     assert [(r["done"], r["total"], r["unit"]) for r in ended.of("progress")] == [(n, 6, "steps") for n in range(1, 7)]
 
 

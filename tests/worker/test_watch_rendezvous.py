@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from distdl_jupyter.backends import rendezvous
+from distdl_jupyter.worker import parting
 from distdl_jupyter.worker.watch import rendezvous as watched
 from distdl_jupyter.worker.watch.hooks import PostImport
 from tests.worker import ranks
@@ -78,6 +79,39 @@ dist.get_rank()
         assert ended.code == 0, ended.err
         assert folder.value(rank) == rank
         assert ended.err == ""
+
+
+UNEVEN = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+for step in range(5 if dist.get_rank() == {longer} else 4):
+    dist.all_reduce(torch.ones(3))
+"""
+
+
+@pytest.mark.parametrize("longer", [pytest.param(0, marks=pytest.mark.full), 1])
+def test_a_rank_that_waits_in_vain_for_one_that_is_done_learns_it_at_once(folder, longer):
+    folder.cell(UNEVEN.format(longer=longer))
+    ended = run_all(folder, torch_environment(2))
+    assert ended[1 - longer].result["ok"]
+    failed = ended[longer]
+    assert failed.code == 1
+    assert "Connection closed by peer" in failed.error["message"]
+    assert ["step", "4"] in failed.error["values"]
+    assert failed.error["time"] - ended[1 - longer].result["t"] < parting.PATIENCE / 2
+
+
+def test_a_rank_that_is_done_after_the_store_is_gone_says_nothing_of_it(folder):
+    folder.cell("""
+import os, time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+pid = torch.tensor([os.getpid() if dist.get_rank() == 0 else 0])
+dist.all_reduce(pid)
+while dist.get_rank() == 1 and os.path.exists(f"/proc/{pid.item()}"):
+    time.sleep(0.01)
+""")
+    for ended in run_all(folder, torch_environment(2)):
+        assert (ended.code, ended.err) == (0, "")
 
 
 def test_a_rank_that_ends_abruptly_does_not_hold_the_others_for_ever(folder):

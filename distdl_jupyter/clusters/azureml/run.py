@@ -35,6 +35,7 @@ class AzureMLRun(Run):
         self._name = name
         self._folder = context.folder
         self._studio = studio
+        self._ranks = spec.process_count
         self._remarks = list(remarks)
         make_room(4 * spec.process_count)
         kept = context.folder.path / KEPT
@@ -93,7 +94,7 @@ class AzureMLRun(Run):
         if self._watch.forgotten:
             return Exit(rank, None, None, f"Azure ML knows nothing any more of its job {self._name}.")
         if self._watch.status == "Completed":
-            return Exit(rank, 0, None)
+            return Exit(rank, 0, None, "Azure ML has completed the job; what the rank said last was not in its logs.")
         if self._failed:
             return Exit(rank, None, "TERM", "stopped")
         if self._watch.status == "Canceled" and not self._watch.error:
@@ -121,7 +122,8 @@ class AzureMLRun(Run):
 
     def collect(self) -> None:
         """Bring values and outputs home."""
-        outputs.collect(self._workspace, self._name, self._folder)
+        stayed = outputs.collect(self._workspace, self._name, self._folder, self._ranks)
+        self._remarks += [Remark("warning", text, "collected") for text in stayed]
 
     def close(self) -> None:
         """Stop watching."""

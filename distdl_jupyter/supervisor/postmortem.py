@@ -1,0 +1,141 @@
+"""What the log of a rank that has ended tells of its end: where it crashed, and its last error lines.
+
+A process that crashes reports nothing, but ``faulthandler`` writes its stacks to stderr; one that calls ``sys.exit(2)``
+has mostly printed why. Both become the rank's error, so that they are shown as an exception is.
+"""
+
+from __future__ import annotations
+
+import re
+import sysconfig
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.core import stacks
+from distdl_jupyter.core.failure import CRASHES
+from distdl_jupyter.core.logline import last_lines
+from distdl_jupyter.core.stacknames import Names, sources
+from distdl_jupyter.core.threads import parse
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from distdl_jupyter.core.rank import RankView
+    from distdl_jupyter.core.store import JobFolder
+    from distdl_jupyter.core.threads import Frame, Thread
+
+#: Lines of a rank, and bytes of the log's end, in which they are looked for: a dump has 100 lines for each thread.
+_MOST, _END = 10_000, 16 * 1024 * 1024
+#: Last error lines that are shown.
+_SHOWN = 10
+_FATAL = "Fatal Python error: "
+#: What C++ and glibc print before they abort.
+_ABORT_MESSAGE = re.compile(
+    r"\s*what\(\):\s*(?P<what>.+)"
+    r"|(?P<whole>(free|malloc|realloc|munmap_chunk|double free|corrupted)\b.+|.*Assertion .+ failed.*)"
+)
+#: What Gloo says before it aborts where another rank has sent more than this one expects.
+_MISMATCH = "Received data size doesn't match"
+_MISMATCH_REMEDY = (
+    "The ranks gave tensors of different shapes to one collective call: look for uneven data (drop_last=True) and for "
+    "sizes that depend on the rank."
+)
+_STDLIB = re.compile(r".*/lib/python3\.\d+(?=/)")
+_WORKER = re.compile(r".*/distdl_jupyter/worker(?=/)")
+
+
+def error_of(folder: JobFolder, rank: RankView) -> dict[str, Any] | None:
+    """Return the error of a rank that has ended as far as its log tells more than is known, else None."""
+    if rank.signal in CRASHES and rank.ok is None:
+        return _crash(folder, rank)
+    if rank.ok is False and rank.error and _exit_code(rank.error):
+        return _with_last_lines(rank.error, _error_lines(folder, rank))
+    return None
+
+
+def _error_lines(folder: JobFolder, rank: RankView) -> list[str]:
+    found, _ = last_lines(folder.events, _MOST, rank.rank, within=_END)
+    return [line.text for line in found if line.stream == "err"]
+
+
+# exits ----------------------------------------------------------------------------------------
+
+
+def _exit_code(error: Mapping[str, Any]) -> bool:
+    return error.get("type") == "SystemExit" and str(error.get("message", "")).isdecimal()
+
+
+def _with_last_lines(error: Mapping[str, Any], lines: Sequence[str]) -> dict[str, Any] | None:
+    shown = [line for line in lines if line.strip()][-_SHOWN:]
+    if not shown:
+        return None
+    told = next((line for line in reversed(shown) if "error" in line.lower()), shown[-1]).strip()
+    trace = str(error.get("traceback", "")).rstrip()
+    return {
+        **error,
+        "hint": f"It printed: {told}{'' if told.endswith(('.', '!', '?')) else '.'}",
+        "traceback": "\n".join([trace, "The last error lines:", *shown]),
+    }
+
+
+# crashes --------------------------------------------------------------------------------------
+
+
+def _crash(folder: JobFolder, rank: RankView) -> dict[str, Any] | None:
+    lines = _error_lines(folder, rank)
+    begin = max((number for number, line in enumerate(lines) if line.startswith(_FATAL)), default=None)
+    if begin is None:
+        return None
+    what = lines[begin].removeprefix(_FATAL).strip()
+    thread = _crashed_thread(folder, "\n".join(lines[begin:]))
+    frames = [frame for frame in reversed(thread.frames) if frame.kind != "worker"] if thread else []
+    at = thread and (thread.own or next(iter(thread.frames), None))
+    message = _abort_message(lines[max(0, begin - 5) : begin])
+    crash = f"{what}{f' in {_place(at)}' if at else ''}{f' ({message})' if message else ''}"
+    cells = stacks.payload(folder).get("sources") or {}
+    return {
+        "type": what, "message": message, "crash": crash, "time": rank.ended, "values": [], "values_at": None,
+        "hint": _MISMATCH_REMEDY if _MISMATCH in message else "", "causes": [],
+        "frames": [_data(frame, cells) for frame in frames],
+        "traceback": _traceback(f"{what}{f': {message}' if message else ''}", frames),
+    }  # fmt: skip
+
+
+def _crashed_thread(folder: JobFolder, dump: str) -> Thread | None:
+    """Return the thread that crashed with its frames named, None where the dump has none."""
+    payload = stacks.payload(folder)
+    about = {"worker": _first(_WORKER, dump), "code": str(folder.code),
+             "stdlib": _first(_STDLIB, dump) or sysconfig.get_paths()["stdlib"]}  # fmt: skip
+    thread = next((one for one in parse(dump) if one.current), None)
+    if thread is None:
+        return None
+    return Names(payload, about, sources(folder, payload, [(dump, about)])).thread(thread, main=True)
+
+
+def _first(pattern: re.Pattern[str], dump: str) -> str:
+    files = (frame.file for thread in parse(dump) for frame in thread.frames if "-packages/" not in frame.file)
+    return next((found[0] for file in files if (found := pattern.match(file))), "")
+
+
+def _abort_message(lines: Sequence[str]) -> str:
+    found = next((match for line in reversed(lines) if (match := _ABORT_MESSAGE.match(line))), None)
+    return (found["what"] or found["whole"]).strip()[:300] if found else ""
+
+
+def _place(frame: Frame) -> str:
+    return frame.place + ("" if frame.function.startswith("<") else f", in {frame.function}")
+
+
+def _data(frame: Frame, cells: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "file": frame.file, "line": frame.line, "function": frame.function, "kind": frame.kind, "label": frame.label,
+        "cell": (cells.get(frame.file) or {}).get("cell"),
+        "source": [[frame.line, frame.source]] if frame.source else [],
+    }  # fmt: skip
+
+
+def _traceback(what: str, frames: Sequence[Frame]) -> str:
+    lines = ["Traceback (most recent call last):"] if frames else []
+    for frame in frames:
+        lines.append(f'  File "{frame.label or frame.file}", line {frame.line}, in {frame.function}')
+        lines += [f"    {frame.source}"] if frame.source else []
+    return "\n".join([*lines, what])

@@ -1,0 +1,110 @@
+"""What a rank's log tells of its end: the place of a crash, the last error lines of an exit."""
+
+import json
+
+import pytest
+
+from distdl_jupyter.core.events import EventWriter
+from distdl_jupyter.core.failure import describe, is_echo
+from distdl_jupyter.core.rank import RankView
+from distdl_jupyter.core.store import JobFolder
+from distdl_jupyter.supervisor import postmortem
+
+CELL = "def inner():\n    import ctypes\n    ctypes.string_at(0)\ninner()"
+OWN = """  File "/usr/lib/python3.11/ctypes/__init__.py", line 519 in string_at
+  File "<Cell [3]>", line 3 in inner
+  File "<Cell [3]>", line 4 in <module>
+  File "/x/distdl_jupyter/worker/execute.py", line 88 in _evaluated
+  File "/x/distdl_jupyter/worker/__main__.py", line 7 in <module>
+  File "<frozen runpy>", line 88 in _run_code"""
+OTHER = 'Thread 0x00007f01 (most recent call first):\n  File "/x/distdl_jupyter/worker/streams.py", line 9 in run\n\n'
+EXTENSIONS = f"\n\nExtension modules: {', '.join(f'torch._C._{n}' for n in range(300))} (total: 300)"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    sources = {"<Cell [3]>": {"text": CELL, "label": "Cell [3]", "cell": 3, "first_line": 1}}
+    (tmp_path / "payload.json").write_text(json.dumps({"kind": "cell", "filename": "<Cell [3]>", "sources": sources}))
+    return JobFolder(tmp_path)
+
+
+def say(folder, *texts, rank=1, stream="err"):
+    writer = EventWriter(folder.events)
+    for text in texts:
+        writer.write("log", rank=rank, stream=stream, text=text)
+    writer.close()
+
+
+def crashed(signal="SEGV"):
+    return RankView(1, status="ended", signal=signal, ended=5.0)
+
+
+def dump(what, head="Current thread"):
+    return f"Fatal Python error: {what}\n\n{OTHER}{head} 0x00007f00 (most recent call first):\n{OWN}{EXTENSIONS}"
+
+
+def test_a_crash_is_placed_in_the_cell_as_an_exception_is(folder):
+    say(folder, "some warning", *dump("Segmentation fault").split("\n"))
+    rank = crashed()
+    rank.error = error = postmortem.error_of(folder, rank)
+    assert error["crash"] == "Segmentation fault in Cell [3], line 3, in inner"
+    assert describe(rank) == "ended by SIGSEGV: Segmentation fault in Cell [3], line 3, in inner"
+    assert [(frame["kind"], frame["line"]) for frame in error["frames"]] == [("cell", 4), ("cell", 3), ("library", 519)]
+    assert error["frames"][1]["source"] == [[3, "ctypes.string_at(0)"]]
+    assert error["frames"][1]["cell"] == 3
+    assert error["traceback"].splitlines() == [
+        "Traceback (most recent call last):",
+        '  File "Cell [3]", line 4, in <module>',
+        "    inner()",
+        '  File "Cell [3]", line 3, in inner',
+        "    ctypes.string_at(0)",
+        '  File "ctypes/__init__.py", line 519, in string_at',
+        "Segmentation fault",
+    ]
+
+
+def test_an_abort_tells_what_cpp_said_and_may_be_an_echo(folder):
+    said = "terminate called after throwing an instance of 'gloo::IoException'\n  what():  Connection closed by peer"
+    say(folder, *said.split("\n"), *dump("Aborted").split("\n"))
+    error = postmortem.error_of(folder, crashed("ABRT"))
+    assert error["crash"] == "Aborted in Cell [3], line 3, in inner (Connection closed by peer)"
+    assert is_echo(error)
+
+
+def test_an_abort_over_different_shapes_says_what_to_look_for(folder):
+    said = "  what():  [enforce fail] 8 vs 4. Received data size doesn't match expected size."
+    say(folder, said, *dump("Aborted").split("\n"))
+    assert "tensors of different shapes" in postmortem.error_of(folder, crashed("ABRT"))["hint"]
+
+
+def test_a_crash_without_a_dump_of_the_rank_tells_nothing_more(folder):
+    say(folder, *dump("Segmentation fault").split("\n"), rank=0)
+    say(folder, "a warning")
+    assert postmortem.error_of(folder, crashed()) is None
+
+
+USAGE = ["usage: train.py [-h] --lr LR", "train.py: error: the following arguments are required: --lr"]
+
+
+def exited(message="2", type_="SystemExit"):
+    error = {"type": type_, "message": message, "traceback": f"{type_}: {message}\n", "hint": ""}
+    return RankView(1, status="ended", code=2, ended=5.0, ok=False, error=error)
+
+
+def test_an_exit_shows_the_sentence_that_was_printed_before_it(folder):
+    say(folder, *USAGE)
+    say(folder, "loss 0.1", stream="out")
+    error = postmortem.error_of(folder, exited())
+    assert error["hint"] == "It printed: train.py: error: the following arguments are required: --lr."
+    assert error["traceback"].splitlines() == ["SystemExit: 2", "The last error lines:", *USAGE]
+
+
+@pytest.mark.parametrize("rank", [exited("wrong data"), exited("2", "KeyError")])
+def test_what_says_its_reason_itself_is_left_alone(folder, rank):
+    say(folder, *USAGE)
+    assert postmortem.error_of(folder, rank) is None
+
+
+def test_an_exit_in_silence_is_left_alone(folder):
+    say(folder, "loss 0.1", stream="out")
+    assert postmortem.error_of(folder, exited()) is None
