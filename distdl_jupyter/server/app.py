@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 #: Seconds after the start when the handlers are imported, if nobody asked for them before.
 _WARM_UP = 1.0
+#: Forms that are worked out, and jobs that are started, at once.
+_SLOW = 4
 
 
 class DistDLApp(ExtensionApp):
@@ -32,13 +34,19 @@ class DistDLApp(ExtensionApp):
     load_other_extensions = True
 
     max_body_bytes = Int(10_000_000, min=1, help="Largest body of a request, in bytes.").tag(config=True)
-    thread_count = Int(8, min=1, help="Threads in which files are read and jobs are started.").tag(config=True)
+    thread_count = Int(8, min=1, help="Threads in which files are read.").tag(config=True)
     cluster_seconds = Float(
         10.0, min=0.1, help="A cluster that says nothing for so many seconds is shown as not answering."
     ).tag(config=True)
     submit_seconds = Float(
         120.0, min=1.0, help="Most seconds that the Python of a kernel may take to start a job."
     ).tag(config=True)
+    form_seconds = Float(30.0, min=1.0, help="Most seconds that a process may take to work a launch form out.").tag(
+        config=True
+    )
+    max_code_bytes = Int(300_000, min=1, help="Longest text of a cell or script in a request, in bytes.").tag(
+        config=True
+    )
     keep_alive_seconds = Float(
         8.0, min=0.1, help="A stream of events that has nothing to say says so every so many seconds."
     ).tag(config=True)
@@ -53,8 +61,13 @@ class DistDLApp(ExtensionApp):
 
     @functools.cached_property
     def pool(self) -> ThreadPoolExecutor:
-        """The threads in which files are read and jobs are started."""
+        """The threads in which files are read and short questions are answered."""
         return ThreadPoolExecutor(self.thread_count, thread_name_prefix="distdl")
+
+    @functools.cached_property
+    def slow_pool(self) -> ThreadPoolExecutor:
+        """The threads in which forms are worked out and jobs are started."""
+        return ThreadPoolExecutor(_SLOW, thread_name_prefix="distdl-slow")
 
     @functools.cached_property
     def listing(self) -> Listing:
@@ -94,4 +107,5 @@ class DistDLApp(ExtensionApp):
             self._warm_up.cancel()
         if "streams" in vars(self):
             await self.streams.stop()
-        self.pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (self.pool, self.slow_pool):
+            pool.shutdown(wait=False, cancel_futures=True)

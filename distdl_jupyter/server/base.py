@@ -11,6 +11,7 @@ import asyncio
 import functools
 import inspect
 import json
+import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from http.client import responses
@@ -122,12 +123,21 @@ def answers(
 
 def reads(method: Method) -> Method:
     """Mark a method (below ``answers``) that changes nothing although its verb says so: who may read may call it."""
-    method.only_reads = True  # type: ignore[attr-defined]
+    method.action = "read"  # type: ignore[attr-defined]
     return method
 
 
-def _reads(method: Any) -> bool:
-    return bool(getattr(inspect.unwrap(method), "only_reads", False))
+def executes(method: Method) -> Method:
+    """Mark a method (below ``answers``) that starts a process, asks another machine or reads a path of the request.
+
+    Who calls it needs the right to execute, as for starting a kernel.
+    """
+    method.action = "execute"  # type: ignore[attr-defined]
+    return method
+
+
+def _action(method: Any, verb: str) -> str:
+    return str(getattr(inspect.unwrap(method), "action", HTTP_METHOD_TO_AUTH_ACTION[verb]))
 
 
 def encode(answer: object) -> bytes:
@@ -150,6 +160,7 @@ class Handler(APIHandler):
     async def prepare(self) -> None:  # type: ignore[override]  # as Jupyter's own handlers of an API have it
         """Decide who may do this before the body comes; of a request that is refused nothing is kept."""
         self._body = bytearray()
+        self._gone = threading.Event()
         self._refused: web.HTTPError | None = None
         try:
             await super().prepare()
@@ -165,7 +176,7 @@ class Handler(APIHandler):
         if user is None:
             raise web.HTTPError(403, "Nobody is logged in")
         verb = str(self.request.method)
-        action = "read" if _reads(getattr(self, verb.lower())) else HTTP_METHOD_TO_AUTH_ACTION[verb]
+        action = _action(getattr(self, verb.lower()), verb)
         allowed = self.authorizer.is_authorized(self, user, action, self.auth_resource)
         if not await ensure_async(allowed):
             raise web.HTTPError(403, f"This user may not {action} {self.auth_resource}")
@@ -205,6 +216,15 @@ class Handler(APIHandler):
         """Run something that may take time in a thread of this extension."""
         call = functools.partial(function, *args, **kwargs)
         return await asyncio.get_running_loop().run_in_executor(self.app.pool, call)
+
+    async def slowly(self, function: Callable[[threading.Event], R]) -> R:
+        """Run what may take long, so that it keeps no other request waiting; it is told when the asking page goes."""
+        return await asyncio.get_running_loop().run_in_executor(self.app.slow_pool, function, self._gone)
+
+    def on_connection_close(self) -> None:
+        """Note that nobody waits for the answer any more."""
+        self._gone.set()
+        super().on_connection_close()
 
     def log_exception(self, kind: Any, error: Any, trace: Any) -> None:
         """Log what nobody expected with its traceback; errors that are part of the conversation need none."""

@@ -11,7 +11,7 @@ from distdl_jupyter import places, targets
 from distdl_jupyter.core import words
 from distdl_jupyter.places import making, standing
 from distdl_jupyter.presentation import checks
-from distdl_jupyter.server.base import Handler, answers, reads
+from distdl_jupyter.server.base import Handler, answers, executes
 from distdl_jupyter.server.schema import (
     CheckCluster,
     CheckRow,
@@ -163,7 +163,7 @@ class CheckOfCluster(Handler):
     """A look at a cluster before a job goes there."""
 
     @answers(ClusterChecks, body=CheckCluster, refuses=(404,))
-    @reads
+    @executes
     async def post(self, name: str, body: CheckCluster) -> ClusterChecks:
         """Look at every node for what would keep a job from running there; it takes up to half a minute."""
         target = await self.apart(places.find, name)

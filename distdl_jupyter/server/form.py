@@ -1,7 +1,8 @@
 """POST form: the launch form of a text, worked out by the Python that would run it.
 
 A notebook whose kernel is free asks its kernel, which also knows the notebook's names; this is for a kernel that is
-busy or not started, and for text without a notebook. What belongs to an environment (backends, GPUs) is found out in
+busy or not started, and for text without a notebook. A long text is read in a process of its own, because that would
+keep everybody else's requests waiting. What belongs to an environment (backends, GPUs) is found out in
 the environment of the kernel that was chosen: by this process where that is the server's own, else by a process of it.
 """
 
@@ -11,11 +12,14 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.server import submitting
-from distdl_jupyter.server.base import Handler, answers, reads
+from distdl_jupyter.server.base import Handler, answers, executes
 from distdl_jupyter.server.schema import FormAnswer, FormQuestion
 
 if TYPE_CHECKING:
+    from threading import Event
+
     from distdl_jupyter.server.submitting import Interpreter
 
 
@@ -23,32 +27,38 @@ class Form(Handler):
     """The launch form."""
 
     @answers(FormAnswer, body=FormQuestion, refuses=(424, 502))
-    @reads
+    @executes
     async def post(self, body: FormQuestion) -> FormAnswer:
         """Return the form for a text and what was chosen so far."""
+        submitting.check_code(body.code, self.app.max_code_bytes)
         python = submitting.interpreter(body.kernel_name, self.kernel_spec_manager)
         root = Path(str(getattr(self.contents_manager, "root_dir", "") or "."))
-        return await self.apart(_worked_out, body, python, root, self.app.submit_seconds)
+        return await self.slowly(lambda gone: _worked_out(body, python, root, self.app.form_seconds, gone))
 
 
-def _worked_out(body: FormQuestion, python: Interpreter, root: Path, seconds: float) -> FormAnswer:
+def _worked_out(body: FormQuestion, python: Interpreter, root: Path, seconds: float, gone: Event) -> FormAnswer:
     """Return the form. Raises PluginUnavailable when that Python has no distdl_jupyter, LaunchFailed."""
+    if gone.is_set():
+        raise LaunchFailed("The page that asked has gone, or has asked something newer.")
     asked = {field.name: getattr(body, field.name) for field in dataclasses.fields(body) if field.name != "kernel_name"}
     # What a notebook's cell takes from beside it only its kernel can tell: the notebook is no more than a name here.
     path = submitting.beside(root, body.notebook) if body.own else None
     asked["notebook"] = str(path or body.notebook)
     folder = path.parent if path else root
     asked["directory"] = str(path.parent if path else _beside(root, body.notebook))
-    return FormAnswer(**(_here(asked) if python.own else submitting.ask(python, _MODULE, asked, folder, seconds)))
+    here = python.own and len(body.code) < _SHORT
+    return FormAnswer(**(_here(asked) if here else submitting.ask(python, _MODULE, asked, folder, seconds, gone)))
 
 
 def _beside(root: Path, notebook: str) -> Path:
-    """Return the folder of a notebook, where its kernel works."""
-    folder = (root / notebook).parent
-    return folder if folder.is_dir() else root
+    """Return the folder of a notebook, where its kernel works; the root for one that is not below it."""
+    folder = (root / notebook.lstrip("/")).resolve().parent
+    return folder if folder.is_relative_to(root.resolve()) and folder.is_dir() else root
 
 
 _MODULE = "distdl_jupyter.form"
+#: Characters of a text up to which the server reads it itself, which takes it less than half a second.
+_SHORT = 20_000
 
 
 def _here(asked: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from distdl_jupyter.presentation.jobrow import JobRow
 from distdl_jupyter.presentation.schema import JobDetail
 from distdl_jupyter.reading import Outline
 from distdl_jupyter.server import submitting
-from distdl_jupyter.server.base import Handler, answers, checked_id
+from distdl_jupyter.server.base import Handler, answers, checked_id, executes
 from distdl_jupyter.server.schema import Cancel, JobList, JobsQuery, NewJob, Result
 
 if TYPE_CHECKING:
@@ -35,11 +35,13 @@ class Jobs(Handler):
         return chosen(await self.apart(self.app.listing.all), query)
 
     @answers(JobRow, status=201, body=NewJob, refuses=(424, 502, 507))
+    @executes
     async def post(self, body: NewJob) -> JobRow:
         """Run source text as a cell on every rank."""
+        submitting.check_code(body.code, self.app.max_code_bytes)
         folder = Path(str(getattr(self.contents_manager, "root_dir", "") or "."))
         request = submitting.Request(body, folder, self.kernel_spec_manager, self.app.submit_seconds)
-        return await self.apart(_row, await self.apart(request.submit))
+        return await self.apart(_row, await self.slowly(request.submit))
 
 
 def chosen(jobs: list[Listed], query: JobsQuery) -> JobList:
@@ -103,18 +105,20 @@ class RerunJob(Handler):
     """The request to start a job once more."""
 
     @answers(JobRow, status=201, refuses=(400, 404, 502, 507))
+    @executes
     async def post(self, id_: str) -> JobRow:
         """Start the same job again, with the code and the values that travelled then."""
-        return await self.apart(lambda: _row(attached(id_).rerun()))
+        return await self.slowly(lambda _: _row(attached(id_).rerun()))
 
 
 class ResumeJob(Handler):
     """The request to go on with a job that has ended."""
 
     @answers(JobRow, status=201, refuses=(400, 404, 409, 424, 502, 507))
+    @executes
     async def post(self, id_: str) -> JobRow:
         """Start a new job with the same code, which goes on from the checkpoints of this one."""
-        return await self.apart(lambda: _row(attached(id_).resume()))
+        return await self.slowly(lambda _: _row(attached(id_).resume()))
 
 
 class JobResult(Handler):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from distdl_jupyter import places
 from distdl_jupyter.places import making
-from distdl_jupyter.server.base import Handler, answers, reads
+from distdl_jupyter.server.base import Handler, answers, executes
 from distdl_jupyter.server.clusters import machine_set, shown
 from distdl_jupyter.server.schema import ChoiceList, ChoiceRow, ChoicesQuestion, Cluster, MachineSet, NewMachines
 
@@ -22,7 +22,7 @@ class Choices(Handler):
     """What the options of a kind of cluster may be."""
 
     @answers(ChoiceList, body=ChoicesQuestion, refuses=(409, 424))
-    @reads
+    @executes
     async def post(self, body: ChoicesQuestion) -> ChoiceList:
         """List the values of one option, as far as they can be seen from here; it may take seconds."""
         found = await asyncio.to_thread(making.choices, body.kind, body.option, body.options)
@@ -57,7 +57,7 @@ class Forecast(Handler):
     """Machines that are not made yet."""
 
     @answers(MachineSet, body=NewMachines, refuses=(404, 409, 424))
-    @reads
+    @executes
     async def post(self, name: str, body: NewMachines) -> MachineSet:
         """Say what machines these would be and what they would cost."""
         target = await self.apart(places.find, name)

@@ -12,8 +12,10 @@ import shutil
 import string
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import client, submission
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
 #: Lines of what a Python said before it failed.
 _LAST_LINES = 15
+#: Seconds between two looks whether somebody still waits for an answer.
+_TICK = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +77,17 @@ def _python(spec: Any) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One submission: what was asked, the server's root folder, its kernels, and the most seconds it may take."""
+    """One submission: what was asked, the server's root folder, its kernels, and the most seconds it may take.
+
+    It is carried out even if the page goes: who has clicked Submit wants the job.
+    """
 
     asked: NewJob
     root: Path
     specs: Any
     seconds: float
 
-    def submit(self) -> client.Job:
+    def submit(self, _gone: Event) -> client.Job:
         """Start the job and return its handle. Raises InvalidSpec, PluginUnavailable, LaunchFailed."""
         python = interpreter(self.asked.kernel_name, self.specs)
         notebook = beside(self.root, self.asked.notebook)
@@ -109,27 +116,57 @@ def beside(root: Path, path: str) -> Path | None:
     return found
 
 
-def ask(python: Interpreter, module: str, request: Any, folder: Path, seconds: float) -> dict[str, Any]:
+def check_code(code: str, most: int) -> None:
+    """Raise InvalidSpec for a text of more than ``most`` bytes: to read Python takes seconds of a core a megabyte."""
+    size = len(code.encode("utf-8", "surrogatepass"))
+    if size > most:
+        raise InvalidSpec(
+            f"The code is {size:,} bytes long, and this server takes at most {most:,}.", field="code",
+            hint="Put what is long into a module or a file beside the notebook.",
+        )  # fmt: skip
+
+
+def ask(
+    python: Interpreter, module: str, request: Any, folder: Path, seconds: float, gone: Event | None = None
+) -> dict[str, Any]:
     """Let ``python -m module`` answer a request in a folder: JSON on standard input, a JSON object as the last line.
 
-    Raises the error that the answer tells of, PluginUnavailable where this package is missing, and LaunchFailed.
+    The process ends when it takes longer than ``seconds``, and when nobody waits any more: ``gone`` is set. Raises the
+    error that the answer tells of, PluginUnavailable where this package is missing, and LaunchFailed.
     """
     try:
-        process = subprocess.run(
-            [python.python, "-P", "-m", module], input=json.dumps(request), cwd=folder, check=False,
-            env={**os.environ, **python.environment}, capture_output=True, text=True, timeout=seconds,
-        )  # fmt: skip
-        found = json.loads(process.stdout.strip().rpartition("\n")[2])
+        with subprocess.Popen(
+            [python.python, "-P", "-m", module], cwd=folder, env={**os.environ, **python.environment},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        ) as process:  # fmt: skip
+            said, mistakes = _conversed(process, json.dumps(request), seconds, gone or Event())
+        found = json.loads(said.strip().rpartition("\n")[2])
     except subprocess.TimeoutExpired:
         raise LaunchFailed(f"The Python of {python.name} did not answer within {seconds:g} s.") from None
     except OSError as error:
         raise limits.launch_failed(f"The Python of {python.name} cannot be started", error) from None
     except ValueError:
-        raise _silent(python, process.stderr) from None
+        raise _silent(python, mistakes) from None
     assert isinstance(found, dict)
     if "error" in found:
         raise submission.error_from(found["error"])
     return found
+
+
+def _conversed(process: subprocess.Popen[str], text: str, seconds: float, gone: Event) -> tuple[str, str]:
+    """Return what the process says to the text; one that is still silent is killed. Raises TimeoutExpired."""
+    given: str | None = text
+    until = time.monotonic() + seconds
+    try:
+        while True:
+            try:
+                return process.communicate(given, timeout=_TICK)
+            except subprocess.TimeoutExpired:
+                given = None  # it has taken that already
+                if gone.is_set() or time.monotonic() > until:
+                    raise
+    finally:
+        process.kill()
 
 
 def _silent(python: Interpreter, said: str) -> PluginUnavailable | LaunchFailed:

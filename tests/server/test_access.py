@@ -86,6 +86,29 @@ def test_who_may_only_read_sees_everything_and_starts_nothing(root):
         server.delete(f"/jobs/{SAMPLES['id_']}", status=403)
 
 
+class MayNotExecute(Authorizer):
+    def is_authorized(self, handler, user, action, resource):
+        return action != "execute"
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/form", {"code": "1", "fields": {"data": [{"name": "a", "uri": "/etc"}]}}),
+        ("/choices", {"kind": "slurm", "option": "partition", "options": {}}),
+        ("/clusters/local/check", {}),
+        ("/clusters/local/forecast", {"wanted": {}}),
+        ("/jobs", {"code": "1"}),
+        (f"/jobs/{SAMPLES['id_']}/rerun", {}),
+        (f"/jobs/{SAMPLES['id_']}/resume", {}),
+    ],
+)
+def test_what_starts_processes_or_asks_elsewhere_needs_the_right_to_execute(root, path, body):
+    with serve(root, authorizer_class=MayNotExecute) as server:
+        assert "may not execute" in server.post(path, body, status=403)["message"]
+        server.post("/advice", {"node_count": 2}, status=200)
+
+
 @pytest.fixture
 def browser(server):
     """A client that is logged in by cookie, as a page is."""

@@ -1,9 +1,17 @@
 """The launch form over HTTP: prefilled from a cell's line, worked out by the Python that would run it."""
 
+import contextlib
 import json
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 
+import httpx
+import psutil
 import pytest
+
+from tests.conftest import wait_for
+from tests.server.running import API, serve
 
 CELL = (
     "%%distributed -p 2 -b horovod-gloo --name digits --timeout 90 --env A=1 --env MY_TOKEN -o run --no-panel\n"
@@ -149,3 +157,62 @@ def test_local_paths_of_data_begin_in_the_notebooks_folder(server, root):
     assert (
         server.post("/form", {**question, "notebook": "train.ipynb"}, 200)["data_now"]["sources"][0]["level"] == "error"
     )
+
+
+def long_code(size):
+    return "x = [" + "f(1, 2), " * (size // 9) + "]"
+
+
+def readers(root):
+    """Return the processes that work forms out in a folder."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        with contextlib.suppress(psutil.Error):
+            if "distdl_jupyter.form" in (process.info["cmdline"] or ()) and process.cwd() == str(root):
+                found.append(process)
+    return found
+
+
+def test_code_has_a_limit(server):
+    for path in ("/form", "/jobs"):
+        refused = server.post(path, {"code": long_code(400_000)}, 400)
+        assert refused["field"] == "code"
+        assert "bytes long, and this server takes at most 300,000." in refused["message"]
+
+
+@pytest.mark.fault("handlers", "a long text is read in a process of its own, which ends when the page goes")
+def test_a_page_that_goes_ends_the_process_that_reads_its_text(server, root):
+    with ThreadPoolExecutor(1) as pages:
+        asked = pages.submit(ask_shortly, server, long_code(290_000), 1.5)
+        (reader,) = wait_for(lambda: readers(root), what="a process that reads")
+        asked.result()
+    reader.wait(1.0)
+
+
+@pytest.mark.fault("handlers", "many long texts at once keep nobody else's request waiting")
+def test_many_long_texts_keep_nobody_waiting(server, root):
+    with ThreadPoolExecutor(10) as pages:
+        asked = [pages.submit(ask_shortly, server, long_code(290_000)) for _ in range(10)]
+        wait_for(lambda: readers(root), what="a process that reads")
+        begun = time.monotonic()
+        server.get("/jobs")
+        assert not all(one.done() for one in asked), "they were too quick to tell anything"
+        assert time.monotonic() - begun < 2.0
+    wait_for(lambda: not readers(root), what="the end of the processes")
+
+
+def ask_shortly(server, code, seconds=4.0):
+    with contextlib.suppress(httpx.TimeoutException):
+        httpx.post(f"{server.url}{API}/form", json={"code": code}, headers=dict(server.client.headers), timeout=seconds)
+
+
+def test_a_process_that_takes_too_long_is_ended(root):
+    with serve(root, traits={"form_seconds": 1.0}) as server:
+        assert "did not answer within 1 s" in server.post("/form", {"code": long_code(290_000)}, 502)["message"]
+        assert not readers(root)
+
+
+def test_no_path_above_the_servers_folder_is_looked_at(server, root):
+    (root.parent / "labels").mkdir()
+    question = {"code": "%%distributed -p 1 -b plain --data labels=./labels\n1", "notebook": "../train.ipynb"}
+    assert server.post("/form", question, 200)["data_now"]["sources"][0]["level"] == "error"

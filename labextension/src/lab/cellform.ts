@@ -68,13 +68,13 @@ class CellForm extends Widget implements Text {
     return { code: this.#code, notebook: this.panel.context.localPath, cell_id: model.id, execution_count: model.executionCount, own: false };
   }
 
-  async ask(question: Question): Promise<Answer> {
+  async ask(question: Question, wanted?: AbortSignal): Promise<Answer> {
     const { sessionContext } = this.panel;
     await sessionContext.ready;
     const kernel = sessionContext.session?.kernel;
     const found = kernel?.status === 'idle' ? await askKernel(kernel, question) : null;
     this.#unanswered = found === null;
-    return found ?? askServer(question, kernel?.name ?? sessionContext.kernelPreference.name ?? '');
+    return found ?? askServer(question, kernel?.name ?? sessionContext.kernelPreference.name ?? '', wanted);
   }
 
   async submit(form: Answer, secrets: Record<string, string>): Promise<Fields['status']> {

@@ -82,9 +82,9 @@ function mishap({ ename = '', evalue = '' }: Expression): string {
   return __('The kernel could not work out the form: %1', `${ename}: ${evalue}`);
 }
 
-/** Return the form as the server knows it, for the Python of a kernel. Raises Refusal. */
-export async function askServer(question: Question, kernelName: string): Promise<Answer> {
-  return (await posted('form', { ...question, kernel_name: kernelName })) as Answer;
+/** Return the form as the server knows it, for the Python of a kernel; it stops when that is not wanted. Raises Refusal. */
+export async function askServer(question: Question, kernelName: string, wanted?: AbortSignal): Promise<Answer> {
+  return (await posted('form', { ...question, kernel_name: kernelName }, wanted)) as Answer;
 }
 
 /** Start a job from source text, in the folder of the script it is from, and return its id and name. Raises Refusal. */
@@ -92,12 +92,12 @@ export async function submitText(code: string, script: string, kernelName: strin
   return (await posted('jobs', { code, notebook: script, kernel_name: kernelName, options })) as { id: string; name: string };
 }
 
-async function posted(path: string, body: unknown): Promise<unknown> {
+async function posted(path: string, body: unknown, wanted: AbortSignal | null = null): Promise<unknown> {
   const settings = ServerConnection.makeSettings();
   const url = URLExt.join(settings.baseUrl, 'distdl', 'api', path);
   let response: Response;
   try {
-    response = await ServerConnection.makeRequest(url, { method: 'POST', body: JSON.stringify(body) }, settings);
+    response = await ServerConnection.makeRequest(url, { method: 'POST', body: JSON.stringify(body), signal: wanted }, settings);
   } catch {
     throw new Refusal(__('The Jupyter server does not answer.'));
   }

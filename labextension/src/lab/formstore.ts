@@ -6,8 +6,8 @@ import { Refusal, type Answer, type Question } from './formsource';
 export interface Text {
   /** Return what is asked about: the text as it is now. */
   about(): Pick<Question, 'code' | 'notebook' | 'cell_id' | 'execution_count' | 'own'>;
-  /** Work the form out. Raises Refusal. */
-  ask(question: Question): Promise<Answer>;
+  /** Work the form out, as long as the answer is wanted. Raises Refusal. */
+  ask(question: Question, wanted?: AbortSignal): Promise<Answer>;
   /** Start the job that the form shows; `secrets` are values that no answer holds. Returns the new status. Raises Refusal. */
   submit(form: Answer, secrets: Record<string, string>): Promise<Fields['status']>;
 }
@@ -23,6 +23,7 @@ export class FormStore implements Store {
   #secrets: Record<string, string> = {};
   #round = 0;
   #timer: ReturnType<typeof setTimeout> | undefined;
+  #asking = new AbortController();
   #over = false;
   #submitting = false;
 
@@ -75,6 +76,8 @@ export class FormStore implements Store {
     clearTimeout(this.#timer);
     this.#timer = undefined;
     const round = (this.#round += 1);
+    this.#asking.abort();
+    const asking = (this.#asking = new AbortController());
     const environment = this.#form.environment.map(({ name, value }) => ({ name, value }));
     const question: Question = {
       ...this.text.about(),
@@ -84,7 +87,7 @@ export class FormStore implements Store {
       again: more.again ?? false,
     };
     try {
-      const answer = await this.text.ask(question);
+      const answer = await this.text.ask(question, asking.signal);
       if (round === this.#round && !this.#over) this.#take(answer);
     } catch (error) {
       if (round === this.#round && !this.#over) this.#refused(error);
@@ -95,6 +98,7 @@ export class FormStore implements Store {
   /** Answers that come later change nothing any more. */
   dispose(): void {
     this.#over = true;
+    this.#asking.abort();
     clearTimeout(this.#timer);
   }
 

@@ -137,8 +137,8 @@ class NewJob extends Widget implements Text {
     return { code: this.#code, notebook: this.#source, cell_id: '', execution_count: null, own: true };
   }
 
-  ask(question: Question): Promise<Answer> {
-    return askServer(question, this.#kernel);
+  ask(question: Question, wanted?: AbortSignal): Promise<Answer> {
+    return askServer(question, this.#kernel, wanted);
   }
 
   async submit(form: Answer, secrets: Record<string, string>): Promise<Fields['status']> {
