@@ -152,7 +152,7 @@ def resolved(options: Mapping[str, Any]) -> dict[str, Any]:
         with contextlib.suppress(InvalidSpec):
             return resolve(options, allowed)
         allowed |= _option_names(kind)
-    return resolve(options, allowed)
+    return resolve(options, allowed, COMMON)
 
 
 def _option_names(kind: registry.Kind) -> set[str]:

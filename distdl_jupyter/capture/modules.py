@@ -21,6 +21,7 @@ from pathlib import Path
 from distdl_jupyter.capture.free_names import imported, parse
 from distdl_jupyter.capture.notebook import Place, shell
 from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.worker import learning
 
 _CODE = (".py", ".pyi", ".so", ".pyd")
 _SKIPPED_FOLDERS = ("__pycache__", "node_modules")
@@ -91,15 +92,15 @@ def _added_by_hand() -> Iterator[Path]:
 
 
 def is_installed(path: str | Path) -> bool:
-    """Say whether a path belongs to this Python environment or the standard library."""
+    """Say whether a path belongs to this Python environment, to other installed packages or the standard library."""
     here = Path(path).resolve()
-    folders = (*sysconfig.get_paths().values(), sys.prefix, sys.base_prefix)
+    folders = (*learning.installed_roots(), *sysconfig.get_paths().values(), sys.prefix, sys.base_prefix)
     return any(here.is_relative_to(Path(folder).resolve()) for folder in folders)
 
 
 def _pth_folders() -> Iterator[Path]:
     """Yield the folders that ``.pth`` files put on the path: packages installed in editable form."""
-    for packages in {*site.getsitepackages(), sysconfig.get_path("purelib")}:
+    for packages in {*site.getsitepackages(), *filter(learning.holds_packages, sys.path)}:
         for file in Path(packages).glob("*.pth"):
             for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
                 if line.strip() and not line.startswith(("import ", "import\t", "#")):
@@ -208,5 +209,7 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 
 def search_path(place: Place) -> list[str]:
-    """Return the folders for a rank's ``sys.path``, behind the shipped copies."""
-    return [str(folder) for folder in roots(place)]
+    """Return the folders for a rank's ``sys.path``: those whose modules travel, and of packages put there by hand."""
+    own = {*site.getsitepackages(), site.getusersitepackages(), *sysconfig.get_paths().values()}
+    by_hand = [entry for entry in sys.path if entry not in own and learning.holds_packages(entry)]
+    return list(dict.fromkeys((*map(str, roots(place)), *by_hand)))

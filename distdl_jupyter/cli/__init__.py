@@ -9,16 +9,19 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import re
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import registry
 from distdl_jupyter._version import __version__
 from distdl_jupyter.cli import azure, batchai, clusters, show, stacks, terminal, vm_sizes, warm
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobNotFound, JobNotRunning
+from distdl_jupyter.core.names import ALIASES, TOTALS
 from distdl_jupyter.core.state import State
-from distdl_jupyter.core.words import clock, listing, plural, short_id
+from distdl_jupyter.core.words import clock, findings, listing, plural, short_id
 from distdl_jupyter.presentation import jobtable, table
 
 if TYPE_CHECKING:
@@ -147,9 +150,25 @@ def _add_submit(commands: Any) -> None:
     one.add_argument("--price-per-hour", metavar="PRICE", help='what one node costs in an hour: 3.5, or "3.5 EUR"')
     one.add_argument("--use-gpu", action=argparse.BooleanOptionalAction, default=None, help="default: where there are")
     one.add_argument("-f", "--follow", action="store_true", help="print the log until the job has ended")
+    _add_neighbours_flags(one)
     batchai.add_flags(one)
     one.add_argument("script", nargs="?", help="the Python script that every rank runs")
     one.add_argument("arguments", nargs=argparse.REMAINDER, help="the script's own arguments")
+
+
+#: What other tools call our options; ``--env`` and ``--use-gpu`` are ours.
+_OTHER_NAMES = [name for name in (*ALIASES, *TOTALS) if name not in ("env", "useGpu")]
+#: Flags of horovodrun, mpirun and torchrun that mean the number of processes.
+_NEIGHBOURS = {"-np": "np", "--nproc": "np", "--nproc-per-node": "nproc_per_node", "--nproc_per_node": "nproc_per_node"}
+
+
+def _add_neighbours_flags(one: argparse.ArgumentParser) -> None:
+    """Add what other launchers call our options, without listing it."""
+    names = {f"--{name.replace('_', '-')}": name for name in _OTHER_NAMES}
+    for flag, name in ({**names, **_NEIGHBOURS}).items():
+        one.add_argument(flag, dest=name, type=_value, help=argparse.SUPPRESS)
+    one.add_argument("--elastic", action="store_true", default=None, help=argparse.SUPPRESS)
+    one.add_argument("-m", "--module", dest="module", help=argparse.SUPPRESS)
 
 
 def _count_or_auto(text: str) -> int | str:
@@ -231,6 +250,7 @@ def _rm(chosen: argparse.Namespace) -> int:
 def _submit(chosen: argparse.Namespace) -> int:
     from distdl_jupyter import capture, client
 
+    _understand_launchers(chosen)
     if (chosen.script is None) == (chosen.batchai_job is None):
         raise InvalidSpec("distdl submit takes either a script or --batchai-job.",
                           hint="Example: distdl submit -p 2 train.py")  # fmt: skip
@@ -243,6 +263,26 @@ def _submit(chosen: argparse.Namespace) -> int:
     else:
         draft, options = batchai.draft(chosen, options)
     return _started(client.launch(draft, **options), chosen)
+
+
+#: Programs that start processes as distdl submit does, with the backend that stands for each.
+_LAUNCHERS = {"torchrun": "torch", "horovodrun": "horovod-gloo", "mpirun": "horovod-mpi", "mpiexec": "horovod-mpi",
+              "deepspeed": "torch", "accelerate": "torch"}  # fmt: skip
+
+
+def _understand_launchers(chosen: argparse.Namespace) -> None:
+    """Take a leading ``python`` away; answer another launcher, or a module, with what to write. Raises InvalidSpec."""
+    program = Path(chosen.script or "").name
+    if re.fullmatch(r"python[\d.]*", program) and chosen.arguments and not Path(chosen.script).is_file():
+        chosen.script, *chosen.arguments = chosen.arguments
+    if chosen.module or chosen.script == "-m":
+        module = chosen.module or next(iter(chosen.arguments), "train")
+        raise InvalidSpec("distdl submit takes a script's file and no module.", field="script",
+                          hint=f"Write: distdl submit -p 2 {module.replace('.', '/')}.py")  # fmt: skip
+    if backend := _LAUNCHERS.get(program):
+        script = next((word for word in chosen.arguments if word.endswith(".py")), "train.py")
+        raise InvalidSpec(f"distdl submit starts the processes itself, so {program} has no place in it.",
+                          field="script", hint=f"Write: distdl submit -p 2 -b {backend} {script}")  # fmt: skip
 
 
 #: What hardly any script takes itself.
@@ -265,6 +305,8 @@ def _resume(chosen: argparse.Namespace) -> int:
 
 
 def _started(job: Job, chosen: argparse.Namespace) -> int:
+    for line in findings(job.spec.findings):
+        print(line, file=sys.stderr)
     if not chosen.follow:
         print(job.id)
         print(f"Follow it with: distdl logs -f {short_id(job.id)}", file=sys.stderr)
@@ -277,16 +319,23 @@ def _options(chosen: argparse.Namespace) -> dict[str, Any]:
     names = (
         "node_count", "process_count_per_node", "distributed_backend", "compute_target", "name", "data", "outputs",
         "max_run_duration_seconds", "max_restarts", "min_node_count", "hang_timeout_seconds", "vm_size",
-        "price_per_hour", "use_gpu",
+        "price_per_hour", "use_gpu", "elastic", *_OTHER_NAMES,
     )  # fmt: skip
     own = {name: _value(text) for name, text in _pairs(chosen.option).items()}
-    given = {**own, **{name: getattr(chosen, name) for name in names}, "environment_variables": _pairs(chosen.env)}
+    flags = {name: value for name in names if (value := getattr(chosen, name, None)) is not None}
+    given = {**own, **flags, "environment_variables": _pairs(chosen.env)}
     return {name: value for name, value in given.items() if value not in (None, [], {})}
 
 
 def _follow(job: Job) -> int:
-    for line in job.logs(follow=True):
-        print(_prefix(line, many=job.spec.process_count > 1, timed=False) + line.text, flush=True)
+    try:
+        for line in job.logs(follow=True):
+            print(_prefix(line, many=job.spec.process_count > 1, timed=False) + line.text, flush=True)
+    except KeyboardInterrupt:
+        id_ = short_id(job.id)
+        print(f"\n{job.name} ({job.id}) goes on. See it: distdl logs -f {id_}. Stop it: distdl stop {id_}.",
+              file=sys.stderr)  # fmt: skip
+        raise
     view = job.view()
     print(f"{view.name} {view.id} {view.state.value} {view.reason}".rstrip(), file=sys.stderr)
     return 0 if view.state is State.COMPLETED else 1

@@ -6,6 +6,7 @@ Rules, each of them a test:
 * Whole lines, one or several a ``write``, ``O_APPEND``. A reader ignores bytes after the last newline (a torn tail).
 * The cursor is the byte offset after the last whole line: ``read(path, after) -> (events, cursor)``.
 * Never rewritten, nothing deleted when a job ends. Unknown types and fields are ignored by readers.
+* What a reader cannot do without (``_KEPT``) is on the disk before the writer goes on: a power cut takes the rest.
 * Strict JSON in UTF-8: a metric that is not finite is written as the string ``"nan"``, ``"inf"`` or ``"-inf"``.
 * Log lines can be told from all others by their first bytes, without parsing: they may be nearly all of a gigabyte.
 
@@ -28,7 +29,8 @@ progress   ``rank``, ``done``, ``total`` (None: unknown), ``unit`` (may be "")
 note       ``level`` (info, warning, error), ``text``, ``code`` (a word for programs, may be "")
 mark       ``rank``, ``stream``, ``cell`` (a number), ``label``, ``ended``: in the output of a rank that stays, where a
            cell begins and ends (see worker.serving.marks); it keeps its place among that stream's log events
-result     ``rank``, ``ok``, ``repr``, ``error`` (see worker.failure)
+result     ``rank``, ``ok``, ``repr``, ``error`` (see worker.failure), ``problem`` (why the value did not come); a
+           second one, of a rank that has ended, has what its log tells of its failure (supervisor.postmortem)
 world      ``node_count``, ``process_count``: on how many the ranks that begin now run, when it is not as before
 restart    ``reason``, ``rank`` (the one that failed first): all ranks begin anew, with ``ranks`` only these
 stall      ``since`` (epoch seconds; None: it goes on again), ``ranks`` (those that differ), ``text``
@@ -52,6 +54,7 @@ from typing import Any, Literal
 
 from distdl_jupyter.core.moments import Moments
 from distdl_jupyter.core.packing import number_to_json, pack, unpack
+from distdl_jupyter.core.state import State
 
 Event = dict[str, Any]
 Part = Literal["all", "logs", "others"]
@@ -59,6 +62,9 @@ VERSION = 1
 #: Longest text of one log event, in bytes before JSON escaping.
 MAX_LOG_TEXT = 64 * 1024
 _READ_CHUNK = 8 * 1024 * 1024
+#: Without a result or its end a job would count as lost, and without its handle nobody would find its processes.
+_KEPT = ("handle", "result")
+_sync = getattr(os, "fdatasync", os.fsync)  # which macOS lacks
 #: Bytes at the end of a log in which its last moment is looked for.
 _LAST_LINE = 4096
 
@@ -105,6 +111,8 @@ class EventWriter:
         if self._batch is None:
             event: Event = {"v": VERSION, "t": self._moments.now(), "type": type_, **fields}
             self.append(encode(event))
+            if _is_kept(event):
+                _sync(self._fd)
         else:
             event = {"v": VERSION, "t": self._moment, "type": type_, **fields}
             self._batch.append(event)
@@ -122,6 +130,8 @@ class EventWriter:
         finally:
             batch, self._batch = self._batch, None
             self.append(b"".join(map(encode, pack(batch))))
+            if any(map(_is_kept, batch)):
+                _sync(self._fd)
 
     def append(self, lines: bytes) -> None:
         """Append whole encoded lines with as few writes as the kernel needs (normally one).
@@ -163,6 +173,10 @@ class EventWriter:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def _is_kept(event: Event) -> bool:
+    return event["type"] in _KEPT or (event["type"] == "state" and State(event["state"]).ended)
 
 
 def _last_moment(end: bytes) -> float:

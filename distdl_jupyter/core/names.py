@@ -30,13 +30,18 @@ ALIASES: dict[str, str] = {
     "env": "environment_variables",
     "timeout": "max_run_duration_seconds",
     "hang_timeout": "hang_timeout_seconds",
-    "packages_to_install": "pip_packages",
     "min_np": "min_process_count",
     "min_num_proc": "min_process_count",
     "reset_limit": "max_restarts",
     "host_discovery_script": "host_discovery",
     "elastic_timeout": "elastic_timeout_seconds",
 }
+
+#: Names of the neighbours for what is done in another way here.
+_INSTEAD: dict[str, str] = dict.fromkeys(
+    ("packages_to_install", "pip_packages", "conda_packages"),
+    "Ranks use the packages of the Python that runs them: install them there, for instance with %pip install.",
+)
 
 #: Words that mean the total number of processes; divided by the nodes.
 TOTALS = ("np", "num_proc", "num_processes", "num_workers")
@@ -49,12 +54,13 @@ BACKEND_ALIASES: dict[str, str] = {
 }
 
 
-def resolve(options: Mapping[str, Any], allowed: Iterable[str]) -> dict[str, Any]:
+def resolve(options: Mapping[str, Any], allowed: Iterable[str], common: Iterable[str] = ()) -> dict[str, Any]:
     """Return ``options`` under their primary names.
 
-    Raises InvalidSpec for a name that is unknown (the message names the nearest allowed ones), for one value given
-    under two names, and for a total that does not divide by the nodes. ``np < 0`` means ``-np`` processes on this
-    machine, as in HorovodRunner; ``local_mode=True`` means ``compute_target="local"``, as in TorchDistributor.
+    Raises InvalidSpec for a name that is unknown (the message names the nearest allowed one, one of ``common`` rather
+    than others, or all), for one value given under two names, and for a total that does not divide by the nodes.
+    ``np < 0`` means ``-np`` processes on this machine, as in HorovodRunner; ``local_mode=True`` means
+    ``compute_target="local"``, as in TorchDistributor.
     """
     allowed = set(allowed)
     found: dict[str, Any] = {}
@@ -70,7 +76,7 @@ def resolve(options: Mapping[str, Any], allowed: Iterable[str]) -> dict[str, Any
             continue
         primary = ALIASES.get(name, name)
         if primary not in allowed:
-            raise InvalidSpec(unknown(name, allowed), field=name)
+            raise InvalidSpec(unknown(name, allowed, common=common), field=name, hint=_INSTEAD.get(name, ""))
         if primary in found and found[primary] != value:
             raise InvalidSpec(
                 f"{spelled[primary]} and {name} mean the same and differ: {found[primary]!r} and {value!r}.",
@@ -126,16 +132,33 @@ def _meaning(name: str) -> str:
 _LONG = 20
 
 
-def unknown(name: str, allowed: Iterable[str], what: str = "option") -> str:
-    """Return one sentence that answers an unknown name with the nearest and all allowed ones.
+def unknown(name: str, allowed: Iterable[str], what: str = "option", *, common: Iterable[str] = ()) -> str:
+    """Return one sentence that answers an unknown name with the nearest allowed one, first of ``common``, or with all.
 
     A long list does not follow a good guess: it would hide it.
     """
     names = sorted(allowed)
-    near = difflib.get_close_matches(name, [*names, *ALIASES], n=1)
-    guess = f" Did you mean {ALIASES.get(near[0], near[0])}?" if near else ""
+    if name in _INSTEAD:
+        return f"{name!r} is no {what}."
+    near = _near(name, names, frozenset(common))
+    guess = f" Did you mean {near}?" if near else ""
     listed = "" if guess and len(names) > _LONG else f" Allowed: {', '.join(names)}."
     return f"{name!r} is no {what}.{guess}{listed}"
+
+
+def _near(name: str, allowed: Iterable[str], common: frozenset[str]) -> str:
+    """Return the nearest name as it is accepted, an alias for its primary name, "" when none is near.
+
+    Of two that are about as near it is the common one, and the one that begins alike.
+    """
+    primary = {one: one for one in allowed}
+    primary |= {alias: one for alias, one in ALIASES.items() if one in primary}
+
+    def nearness(one: str) -> float:
+        ratio = difflib.SequenceMatcher(None, one, name).ratio()
+        return ratio + 0.1 * (primary[one] in common) + 0.1 * (one[:1] == name[:1])
+
+    return primary[max(near, key=nearness)] if (near := difflib.get_close_matches(name, primary, n=5)) else ""
 
 
 def backend_label(name: str) -> str:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from distdl_jupyter.core.state import PHASES, State
 
@@ -197,3 +198,9 @@ def processes(node_count: int, process_count_per_node: int) -> str:
 def short_id(id_: str) -> str:
     """Return the last part of a job's id, as lists show it: ``k3f9``."""
     return id_.rsplit("-", 1)[-1]
+
+
+def findings(found: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return a line for each finding of the checks before a start that is more than information."""
+    worse = [one for one in found if one["level"] != "info"]
+    return [f"{one['level'].capitalize()}: {one['text']} {one['remedy']}".strip() for one in worse]

@@ -206,7 +206,8 @@ def _add_own_flags(parser: Parser) -> None:
     add = parser.add_argument
     add("-o", "--out", metavar="NAME", help="Keep the Job in this variable.")
     add("--wait", action=argparse.BooleanOptionalAction,
-        help="Wait for the end: a failure is raised here, an interrupt cancels the job.")  # fmt: skip
+        help="Wait for the end: a failure is raised here, an interrupt cancels the job (default: where a program such "
+        "as papermill runs the notebook).")  # fmt: skip
     add("--panel", action=argparse.BooleanOptionalAction, help="Show the live panel (default) or a line of text.")
     add("--on-ranks", action="store_true", help="Run it on the ranks that %%dist_ranks keeps alive, and wait.")
 

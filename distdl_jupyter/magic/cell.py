@@ -1,4 +1,8 @@
-"""``%%distributed``: the cell is captured, the job started and shown; ``--wait`` makes the cell last as long."""
+"""``%%distributed``: the cell is captured, the job started and shown; ``--wait`` makes the cell last as long.
+
+A notebook that is run by a program (papermill, nbconvert) waits too: it would be saved, as a success, before the job
+ends. ``--no-wait`` goes on there as well.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import capture
-from distdl_jupyter.core.errors import InvalidSpec, JobNotRunning
+from distdl_jupyter.core.errors import InvalidSpec, JobNotRunning, ResultUnavailable
 from distdl_jupyter.core.state import State
-from distdl_jupyter.core.words import processes, short_id
+from distdl_jupyter.core.words import findings, processes, short_id
 from distdl_jupyter.form.arguments import cell_parser, job_options, without_secrets
 from distdl_jupyter.magic.onranks import RanksMagic
 from distdl_jupyter.magic.session import Session, told_shortly
@@ -66,7 +70,11 @@ class CellMagic:
         if out:
             self._session.keep(out, job)
         _show(job, with_panel=with_panel)
-        return _wait(job) if getattr(chosen, "wait", False) else None
+        wait = getattr(chosen, "wait", None)
+        if wait or (wait is None and not self._session.somebody_looks()):
+            value = _wait(job)
+            return value if wait else None
+        return None
 
     def _on_ranks(self, draft: Draft, chosen: argparse.Namespace, out: str | None) -> Any:
         """Run the captured cell on the ranks that are alive, and wait; its values are kept or returned."""
@@ -103,9 +111,8 @@ def _show(job: Job, *, with_panel: bool) -> None:
         panels.show(job)
         return
     spec = job.spec
-    for finding in spec.findings:
-        if finding["level"] != "info":
-            _say(f"{finding['level'].capitalize()}: {finding['text']} {finding['remedy']}".strip())
+    for line in findings(spec.findings):
+        _say(line)
     size = processes(spec.node_count, spec.process_count_per_node)
     _say(f"Started {spec.name} ({job.id}): {size}, {spec.distributed_backend} on {spec.compute_target}")
 
@@ -127,7 +134,11 @@ def _wait(job: Job) -> Any:
                 _say(f"Job {job.name} goes on. %dist_cancel {short_id(job.id)} stops it.")
                 raise
             _stop(job, now=interrupts == 2)
-    return job.result()
+    try:
+        return job.result()
+    except ResultUnavailable as error:  # the cell's work is done; its last expression is seldom wanted then
+        _say(str(error))
+        return None
 
 
 def _stop(job: Job, *, now: bool) -> None:

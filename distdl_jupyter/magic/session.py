@@ -44,6 +44,15 @@ class Session:
             raise JobNotFound("There are no jobs yet.", hint="%%distributed on top of a cell starts one.")
         return every[0]
 
+    def somebody_looks(self) -> bool:
+        """Say whether this cell was run by somebody before a page or a terminal, who sees what comes later.
+
+        nbclient runs cells for papermill, nbconvert and the like; it tells the kernel that nobody can be asked.
+        """
+        kernel = getattr(self.ip, "kernel", None)
+        asked = kernel.get_parent().get("content", {}) if kernel is not None else {}
+        return bool(asked.get("allow_stdin", True))
+
     def keep(self, name: str, value: object) -> None:
         """Put a value into the notebook's namespace."""
         self.ip.push({name: value})

@@ -1,7 +1,8 @@
 """``python -u -P -m distdl_jupyter.warm ROOM``: the template of this interpreter; ROOM is a filler, see ``mark``.
 
 Standard input holds one JSON object: the ``environment`` of the submitter in which modules are imported (here and not
-in the process's own, because anybody of the user's sees that one), and the ``job`` after whose start the work begins.
+in the process's own, because anybody of the user's sees that one), the ``job`` after whose start the work begins, and
+when the template was ``made`` (epoch seconds).
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def main() -> None:
     _take_environment(order["environment"])
     where = place.of()
     lock = template.only_one(where)
-    if lock is None:
+    if lock is None or order["made"] <= template.stopped(where):
         return
     job = JobFolder(Path(order["job"])) if order.get("job") else None
     if job is not None:

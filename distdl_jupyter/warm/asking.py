@@ -17,6 +17,7 @@ from distdl_jupyter.clusters.environment import for_ranks_here
 from distdl_jupyter.core import locks, sockets
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.redact import is_secret
+from distdl_jupyter.host import processes
 from distdl_jupyter.warm import circumstances, mark, wire
 from distdl_jupyter.worker import owned
 
@@ -96,17 +97,23 @@ def status(where: Place) -> dict[str, Any] | None:
 
 
 def stop(where: Place, patience: float = 10.0) -> bool:
-    """End the template and wait until it has gone; jobs that it has started go on. False when there was none."""
+    """End the template and wait until it has gone; jobs that it has started go on.
+
+    False when there was none, or one that cannot be proven to run on this host: such a process gets no signal.
+    """
+    # For one that has no lock yet: it begins just now, or waits for another's end.
+    with contextlib.suppress(FileNotFoundError):
+        where.stopped.write_text(repr(time.time()), encoding="ascii")
     if not is_being_made(where):
         return False
-    if _asked(where, "stop") is None:
-        # It still imports. The lock's file names its owner, which holds the lock at this moment.
-        with contextlib.suppress(OSError, ValueError):
-            os.kill(int(where.lock.read_text(encoding="ascii")), signal.SIGTERM)
+    heard = _asked(where, "stop") is not None
     until = time.monotonic() + patience
     while is_being_made(where) and time.monotonic() < until:
+        # It still imports. The lock's file names its owner, which may live on another host that shares this folder.
+        with contextlib.suppress(OSError):
+            heard = heard or processes.send_marked(where.lock.read_text(encoding="utf-8"), signal.SIGTERM)
         time.sleep(0.02)
-    return True
+    return not is_being_made(where)
 
 
 def _asked(where: Place, type_: str) -> dict[str, Any] | None:
@@ -122,7 +129,7 @@ def make(where: Place, folder: JobFolder | None = None) -> None:
     """Start a template, unless one lives; with ``folder`` its work begins when that job runs. Raises OSError."""
     environment = for_ranks_here(_inherited())
     where.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    order = {"environment": environment, "job": str(folder.path.absolute()) if folder else ""}
+    order = {"environment": environment, "job": str(folder.path.absolute()) if folder else "", "made": time.time()}
     # In memory and whole before the start: the process that submits may end at once.
     with open(where.log, "ab", opener=owned.private) as log, open(os.memfd_create("order"), "w+b") as given:  # noqa: PTH123
         given.write(json.dumps(order).encode())

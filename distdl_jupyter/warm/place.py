@@ -32,6 +32,11 @@ class Place(NamedTuple):
         return self.folder / f"{self.key}.lock"
 
     @property
+    def stopped(self) -> Path:
+        """When a template was last asked to end (epoch seconds): what was made before that does not begin any more."""
+        return self.folder / f"{self.key}.stopped"
+
+    @property
     def log(self) -> Path:
         """What the template itself printed."""
         return self.folder / f"{self.key}.log"

@@ -21,6 +21,7 @@ from typing import Any
 
 from distdl_jupyter.core import sockets
 from distdl_jupyter.core.store import JobFolder
+from distdl_jupyter.host import processes
 from distdl_jupyter.warm import circumstances, doubts, learned, modules, pages, settings, supervisor, wire
 from distdl_jupyter.warm.mark import Room
 from distdl_jupyter.warm.place import Place
@@ -275,5 +276,13 @@ def only_one(place: Place, patience: float = 5.0) -> int | None:
             time.sleep(0.05)
         else:
             os.ftruncate(fd, 0)
-            os.write(fd, str(os.getpid()).encode())
+            os.write(fd, processes.mark().encode())
             return fd
+
+
+def stopped(place: Place) -> float:
+    """Return when a template of this place was last asked to end (epoch seconds), 0 when none was."""
+    try:
+        return float(place.stopped.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return 0.0

@@ -49,11 +49,26 @@ def imported() -> list[str]:
 
 
 def installed_roots() -> tuple[str, ...]:
-    """Return the folders of Python's own and of installed modules, the user's own site-packages among them."""
+    """Return the folders of Python's own and of installed modules, each with a separator at its end."""
     paths = sysconfig.get_paths()
     folders = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    folders += [entry for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages")]
+    folders += filter(holds_packages, sys.path)
     return tuple(f"{folder}{os.sep}" for folder in dict.fromkeys(folders))
+
+
+def holds_packages(folder: str) -> bool:
+    """Say whether packages are installed there: by its name, or by the records that installers leave beside them.
+
+    So have a user's own packages (``pip install --user``), those of environment modules on PYTHONPATH (Lmod, Spack,
+    EasyBuild), of ``site.addsitedir`` and of ``pip install --target``.
+    """
+    if Path(folder).name in ("site-packages", "dist-packages"):
+        return True
+    try:
+        with os.scandir(folder) as entries:
+            return any(entry.name.endswith(".dist-info") for entry in entries)
+    except OSError:
+        return False
 
 
 def _is_installed(name: str, module: ModuleType, roots: tuple[str, ...]) -> bool:

@@ -9,13 +9,15 @@ import builtins
 import json
 import os
 import pickle
+import site
 import sys
 import types
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from distdl_jupyter.worker import owned
+from distdl_jupyter import permissions
+from distdl_jupyter.worker import learning, owned
 
 FORMAT = 1
 
@@ -72,13 +74,20 @@ def fresh_main() -> types.ModuleType:
 
 
 def extend_path(folder: Path, payload: Payload) -> None:
-    """Put the modules that travel with the job first on ``sys.path``.
+    """Put the modules that travel with the job first on ``sys.path``, and folders of installed packages last.
 
-    A script runs in place, so its own folders stand before them where these are there.
+    A script runs in place, so its own folders stand before them where these are there. Raises CannotLoad where somebody
+    else could have put a module or changed one.
     """
-    own = [str(Path(payload.script).parent), *payload.path] if payload.script else []
-    wanted = [*own, str(folder / "code"), *payload.path]
+    if reason := permissions.tree_refusal(folder / "code"):
+        raise CannotLoad(f"The job's modules are not imported: {reason}.")
+    installed = [entry for entry in payload.path if learning.holds_packages(entry)]
+    path = [entry for entry in payload.path if entry not in installed]
+    own = [str(Path(payload.script).parent), *path] if payload.script else []
+    wanted = [*own, str(folder / "code"), *path]
     sys.path[:0] = list(dict.fromkeys(wanted))
+    for entry in installed:
+        site.addsitedir(entry)  # as the last ones, with what their .pth files name
 
 
 def load(folder: Path, payload: Payload, namespace: dict[str, Any]) -> dict[str, Any]:

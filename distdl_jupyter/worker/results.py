@@ -40,6 +40,8 @@ def _write(target: Path, data: bytes) -> None:
     try:
         with open(hidden, "wb", opener=owned.private) as file:
             file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
         hidden.replace(target)
     except OSError:
         hidden.unlink(missing_ok=True)  # on a full disk, what could not be finished takes room from others

@@ -25,6 +25,7 @@ from tests.benchmarks.report import Row, listed, machine, measured
 
 HERE = Path(__file__).parent
 PAGE = HERE / "RESULTS.md"
+README = HERE.parents[1] / "README.md"
 #: In the page's order: what a user waits for first.
 BENCHMARKS = (
     "first_step",
@@ -42,6 +43,18 @@ BENCHMARKS = (
     "server_start",
     "staging",
 )
+#: What README claims: (its text, the section, the beginning of the table's title, the row, the peer).
+CLAIMS = (
+    ("a warm Horovod job, to its first optimizer step", "first_step", "Warm", "warm horovod", "horovodrun"),
+    ("a warm torch job, likewise", "first_step", "Warm", "warm torch", "notebook_launcher"),
+    ("a cold Horovod job", "first_step", "Cold", "cold horovod, same script", "horovodrun"),
+    ("a cold torch job", "first_step", "Cold", "cold torch, same script", "torchrun"),
+    ("fetching 3 x 64 MiB of data", "staging", "Data fetched: 3 x 64", "4 connections", "the SDK, each range checked"),
+    ("the same", "staging", "Data fetched: 3 x 64", "4 connections", "the SDK, nothing checked"),
+    ("fetching 1,000 x 1 kB", "staging", "Data fetched: 1,000", "4 connections", "the SDK, each range checked"),
+    ("the same", "staging", "Data fetched: 1,000", "4 connections", "the SDK, nothing checked"),
+)
+_CLAIMS_BEGIN, _CLAIMS_END = "<!-- measured: written by make bench WRITE=1 -->\n", "<!-- end of measured -->\n"
 HEAD = """# Results of the benchmarks
 
 Made by `make bench WRITE=1`; each table comes from one run in which ours and its peer took turns. Medians; the spread
@@ -75,6 +88,7 @@ def _run(name: str, turns: int | None, *, write: bool) -> bool:
     print(f"({time.monotonic() - begun:.0f} s)", flush=True)
     if write and records:
         write_section(name, section(name, records))
+        README.write_text(with_claims(README.read_text(), PAGE.read_text()))
     return done.returncode == 0
 
 
@@ -110,6 +124,20 @@ def write_section(name: str, text: str, page: Path = PAGE) -> None:
     found = dict(sections(page.read_text())) if page.exists() else {}
     found[name] = text
     page.write_text("\n".join([HEAD, *(found[one] for one in BENCHMARKS if one in found)]))
+
+
+def with_claims(readme: str, page: str) -> str:
+    """Return README with its measured claims as the page has them. Raises StopIteration for a row that is not there."""
+    before, begin, rest = readme.partition(_CLAIMS_BEGIN)
+    _, end, after = rest.partition(_CLAIMS_END)
+    found = dict(sections(page))
+    lines = ["| | takes | of the time of |", "|---|---:|---|"]
+    for text, name, title, row, peer in CLAIMS:
+        table_ = next(part for part in found[name].split("\n**") if part.removeprefix("**").startswith(title))
+        rows = (line for line in table_.splitlines() if line.startswith(f"| {row} | "))
+        cells = next(line.split(" | ") for line in rows if f" | {peer} | " in line)
+        lines.append(f"| {text} | {cells[4]} | {peer} |")
+    return f"{before}{begin}{chr(10).join(lines)}\n{end}{after}"
 
 
 def sections(page: str) -> Iterable[tuple[str, str]]:

@@ -67,3 +67,11 @@ def test_a_part_that_is_measured_anew_leaves_the_page_s_other_parts(tmp_path):
     assert after["first_step"] == before["first_step"]
     assert len(after["series"]) < len(before["series"])
     assert "| slow | 200 ms | other | 100 ms | 2.00 | 2.00-2.00 | 1 | <= 1.00, **not met** |" in before["series"]
+
+
+def test_what_readme_claims_was_measured():
+    readme, page = results.README.read_text(), results.PAGE.read_text()
+    assert results.with_claims(readme, page) == readme
+    row = next(line for line in page.splitlines() if line.startswith("| warm horovod | ") and "| horovodrun |" in line)
+    other = row.replace(f" {row.split(' | ')[4]} ", " 0.5 ")
+    assert "| 0.5 | horovodrun |" in results.with_claims(readme, page.replace(row, other))

@@ -92,6 +92,25 @@ def test_a_folder_put_on_the_path_by_hand_counts(notebook, rank, tmp_path):
     assert rank(draft).value == 6
 
 
+@pytest.mark.parametrize("name", ["lib/python3.11/site-packages", "vendor"])
+def test_packages_installed_elsewhere_stay_and_ranks_find_them(notebook, rank, tmp_path, name):
+    write(tmp_path / name / "shapes" / "__init__.py", "X = 4\n")
+    write(tmp_path / name / "shapes-1.0.dist-info" / "METADATA")
+    notebook.run(f"import site\nsite.addsitedir({str(tmp_path / name)!r})\nimport shapes")
+    draft = notebook.capture("shapes.X")
+    assert labels(draft) == {}
+    assert rank(draft).value == 4
+
+
+def test_a_folder_that_a_pth_file_of_such_packages_names_is_installed(notebook, rank, tmp_path):
+    write(tmp_path / "project" / "shapes.py", "X = 4\n")
+    write(tmp_path / "site-packages" / "shapes.pth", f"{tmp_path / 'project'}\n")
+    notebook.run(f"import site\nsite.addsitedir({str(tmp_path / 'site-packages')!r})\nimport shapes")
+    draft = notebook.capture("shapes.X")
+    assert labels(draft) == {}
+    assert rank(draft).value == 4
+
+
 def test_the_notebooks_own_folder_counts_when_it_is_another_one(notebook, rank, tmp_path):
     write(tmp_path / "elsewhere" / "shards.py", "X = 7\n")
     (tmp_path / "elsewhere" / "n.ipynb").touch()

@@ -1,6 +1,7 @@
 """``distdl`` as a terminal runs it: real processes, real jobs."""
 
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from distdl_jupyter import jobs
+from distdl_jupyter import cli, client, jobs
 from distdl_jupyter.core.state import State
 from tests.conftest import wait_for
 
@@ -66,6 +67,60 @@ def test_options_behind_the_script_are_said_to_be_its_own(tmp_path):
     done = distdl("submit", "-f", path, "-p", "2")
     assert f"-p behind {path} is its own argument: options of distdl submit stand before the script." in done.stderr
     assert "['-p', '2']" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["-m", "pkg.train"], "takes a script's file and no module. Write: distdl submit -p 2 pkg/train.py"),
+        (["python", "-m", "train"], "takes a script's file and no module. Write: distdl submit -p 2 train.py"),
+        (["torchrun", "--nproc-per-node", "4", "digits.py"],
+         "torchrun has no place in it. Write: distdl submit -p 2 -b torch digits.py"),
+        (["horovodrun", "-np", "4", "python", "a/b.py"], "distdl submit -p 2 -b horovod-gloo a/b.py"),
+    ],
+)  # fmt: skip
+def test_other_launchers_are_answered_with_what_to_write(words, says, capsys):
+    assert cli.main(["submit", *words]) == 2
+    assert says in capsys.readouterr().err
+    assert jobs() == []
+
+
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        (["-np", "4"], {"np": 4}),
+        (["--nproc_per_node", "2", "--nnodes", "1"], {"nproc_per_node": 2, "num_nodes": None, "nnodes": 1}),
+        (["--num-proc", "2", "--elastic"], {"num_proc": 2, "elastic": True}),
+        (["--backend", "gloo", "--numGpus", "2"], {"backend": "gloo", "numGpus": 2}),
+        (["-p", "2", "python3"], {"process_count_per_node": 2}),
+    ],
+)
+def test_what_other_launchers_call_our_options_is_understood(words, options, script, monkeypatch, capsys):
+    given = {}
+    monkeypatch.setattr(client, "launch", lambda draft, **more: given.update(more) or 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["submit", *words, str(script), "--epochs", "3"])
+    assert given == {name: value for name, value in options.items() if value is not None}
+
+
+def test_findings_are_told_and_an_interrupt_says_that_the_job_goes_on(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text("import time\nfor n in range(600):\n    print(n, flush=True)\n    time.sleep(1)\n")
+    # What a script starts in the background would not hear the signal.
+    code = "import signal, sys, distdl_jupyter.cli as cli; "
+    code += "signal.signal(signal.SIGINT, signal.default_int_handler); sys.exit(cli.main())"
+    command = [sys.executable, "-c", code, "submit", "-p", "2", "-b", "torch", "-f", path]
+    with subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=60)[1]
+    (job,) = jobs()
+    assert process.returncode == 130
+    assert "Warning: " in said
+    assert f"goes on. See it: distdl logs -f {job.id[-5:]}. Stop it: distdl stop {job.id[-5:]}." in said
+    assert not job.state.ended
+    job.cancel(now=True)
+    job.wait(60)
 
 
 def test_a_failing_script_is_a_failing_command(tmp_path):

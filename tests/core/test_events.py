@@ -1,5 +1,6 @@
 """Each rule of the event log is a test."""
 
+import contextlib
 import json
 import math
 import os
@@ -281,3 +282,22 @@ def test_the_end_of_a_long_log_is_read_from_a_line_s_begin(log):
         begin = events.line_start(log, near)
         assert begin == max(at for at in starts if at <= near)
     assert len(read(log, events.line_start(log, starts[37] + 1))[0]) == 3
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_what_no_reader_can_do_without_is_on_the_disk_before_the_writer_goes_on(tmp_path, monkeypatch, together):
+    writer, synced = EventWriter(tmp_path / "events.jsonl"), []
+    monkeypatch.setattr(events, "_sync", lambda fd: synced.append(os.fstat(fd).st_size))
+    for type_, fields in (
+        ("state", {"state": "running", "reason": ""}),
+        ("log", {"rank": 0, "stream": "out", "text": "state"}),
+        ("handle", {"cluster": "local", "data": {}, "nonce": ""}),
+        ("result", {"rank": 0, "ok": True, "repr": ""}),
+        ("state", {"state": "completed", "reason": ""}),
+    ):
+        before = len(synced)
+        with writer.together() if together else contextlib.nullcontext():
+            writer.write(type_, **fields)
+        kept = type_ in ("handle", "result") or fields.get("state") == "completed"
+        assert synced[before:] == ([writer.size] if kept else [])
+    writer.close()

@@ -7,7 +7,7 @@ from distdl_jupyter.core.names import ALIASES, backend_label, resolve
 
 ALLOWED = {
     "node_count", "process_count_per_node", "distributed_backend", "compute_target", "vm_size", "use_gpu", "name",
-    "environment_variables", "max_run_duration_seconds", "pip_packages", "hang_timeout_seconds", "max_restarts",
+    "environment_variables", "max_run_duration_seconds", "hang_timeout_seconds", "max_restarts",
     "min_process_count", "host_discovery", "elastic_timeout_seconds",
 }  # fmt: skip
 
@@ -53,6 +53,30 @@ def test_a_total_and_a_contradicting_count_are_refused():
 def test_an_unknown_name_is_answered_with_the_nearest_and_all_allowed_ones():
     with pytest.raises(InvalidSpec, match=r"Did you mean node_count\?.*process_count_per_node"):
         resolve({"node_cuont": 2}, ALLOWED)
+
+
+@pytest.mark.parametrize(
+    ("name", "guess"),
+    [("proces_count", "process_count_per_node"), ("nodes", "node_count"), ("instance_cuont", "node_count"),
+     ("minprocess_count", "min_process_count"), ("proc_count_per_node", "process_count_per_node")],
+)  # fmt: skip
+def test_a_guess_is_accepted_when_it_is_followed(name, guess):
+    common = ALLOWED - {"min_process_count", "host_discovery"}
+    with pytest.raises(InvalidSpec, match=rf"Did you mean {guess}\?"):
+        resolve({name: 2}, ALLOWED, common)
+    assert resolve({guess: 2}, ALLOWED) == {guess: 2}
+
+
+def test_no_name_is_guessed_that_is_not_allowed():
+    with pytest.raises(InvalidSpec) as raised:
+        resolve({"min_process_coumt": 2}, {"node_count"})
+    assert "Did you mean" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["packages_to_install", "pip_packages"])
+def test_packages_are_installed_in_another_way(name):
+    with pytest.raises(InvalidSpec, match=rf"^'{name}' is no option\. .*%pip install"):
+        resolve({name: ["torch"]}, ALLOWED)
 
 
 @pytest.mark.parametrize(

@@ -42,13 +42,19 @@ def test_flags_mean_options(line, expected):
     assert options(line) == expected
 
 
+def test_help_is_asked_for_in_the_notebooks_way():
+    with pytest.raises(InvalidSpec, match=r"%%distributed\? shows the help"):
+        options("--help")
+    assert "--help" not in cell_parser().format_help()
+
+
 def test_every_common_option_and_every_alias_is_a_flag():
     assert set(jobspec.COMMON) <= allowed()
     parser = cell_parser()
     parser.complete()
     flags = {flag for action in parser._actions for flag in action.option_strings}
     for alias in ALIASES:
-        assert f"--{alias.replace('_', '-')}" in flags or alias in ("useGpu", "packages_to_install"), alias
+        assert f"--{alias.replace('_', '-')}" in flags or alias == "useGpu", alias
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,10 @@ def test_of_sizes_that_are_else_alike_the_one_with_fewer_cores_comes_first() -> 
     assert all(group == sorted(group) for group in groups)
 
 
-def test_this_machine_is_named_by_its_system_and_what_users_named_by_its_kind(distdl_home: Path) -> None:
+def test_this_machine_is_named_by_its_system_and_what_users_named_by_its_kind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path))
     add_cluster("mini", "local")
     offered = {choice["name"]: (choice["title"], choice["system"]) for choice in menu.clusters()}
     assert offered["local"] == ("", "Linux" if sys.platform == "linux" else "macOS")

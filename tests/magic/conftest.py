@@ -38,8 +38,10 @@ class Kernel:
         self.client.start_channels()
         self.client.wait_for_ready(timeout=PATIENCE)
 
-    def run(self, code: str, *, cell_id: str = "", during: Callable[[str], None] | None = None) -> Ran:
-        """Run a cell to its end; ``during`` gets every piece of text as it comes."""
+    def run(
+        self, code: str, *, cell_id: str = "", during: Callable[[str], None] | None = None, by_program: bool = False
+    ) -> Ran:
+        """Run a cell to its end; ``during`` gets every piece of text as it comes; ``by_program``: as nbclient does."""
         ran = Ran()
 
         def hook(message: dict[str, Any]) -> None:
@@ -58,12 +60,14 @@ class Kernel:
                 ran.error = f"{content['ename']}: {content['evalue']}"
                 ran.traceback = _ANSI.sub("", "\n".join(content["traceback"]))
 
-        reply = self._execute(code, cell_id, hook)
+        reply = self._execute(code, cell_id, hook, by_program=by_program)
         for payload in reply["content"].get("payload", []):
             ran.pager += _ANSI.sub("", payload.get("data", {}).get("text/plain", ""))
         return ran
 
-    def _execute(self, code: str, cell_id: str, hook: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    def _execute(
+        self, code: str, cell_id: str, hook: Callable[[dict[str, Any]], None], *, by_program: bool
+    ) -> dict[str, Any]:
         # Front ends name the cell in the message's metadata, which the client's own method cannot set.
         session, make = self.client.session, self.client.session.msg
 
@@ -75,7 +79,7 @@ class Kernel:
 
         session.msg = msg
         try:
-            return self.client.execute_interactive(code, output_hook=hook, timeout=PATIENCE, allow_stdin=False)
+            return self.client.execute_interactive(code, output_hook=hook, timeout=PATIENCE, allow_stdin=not by_program)
         finally:
             session.msg = make
 

@@ -42,6 +42,15 @@ def test_a_cell_runs_on_every_rank_and_its_value_comes_back(kernel, notebooks):
         assert file.is_dir() or b"s3cret" not in file.read_bytes(), file
 
 
+def test_a_notebook_that_a_program_runs_waits_for_its_jobs(kernel):
+    assert kernel.ok("%%distributed --no-panel -o job\n42", by_program=True).value is None
+    assert kernel.ok("job.state.value").value == {"text/plain": "'completed'"}
+    ran = kernel.run("%%distributed --no-panel\nraise ValueError('no good')", by_program=True)
+    assert ran.error.startswith("JobFailed: ")
+    kernel.ok("%%distributed --no-panel --no-wait -o job\nimport time\ntime.sleep(600)", by_program=True)
+    kernel.ok("assert not job.state.ended\njob.cancel(now=True)")
+
+
 def test_with_wait_the_value_is_the_cells_and_a_failure_is_raised(kernel):
     kernel.ok("scale = 10")
     ran = kernel.ok("%%distributed -p 2 -b torch --wait --no-panel\nimport os\nint(os.environ['RANK']) + scale")

@@ -1,9 +1,16 @@
 """What users see of warm starts and switch: the command line, the line magic, the doctor."""
 
+import fcntl
+import json
+import subprocess
+from pathlib import Path
+
+import psutil
 import pytest
 
 from distdl_jupyter import cli, submit
 from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.host import processes
 from distdl_jupyter.magic import topics
 from distdl_jupyter.warm import asking, place, report, settings
 
@@ -40,6 +47,36 @@ def test_stop_ends_a_template_that_is_still_being_prepared(own_home):
         pass
     assert asking.stop(place.of())
     assert not asking.is_being_made(place.of())
+
+
+@pytest.mark.fault("entry", "no signal to a process that is not proven to be the template")
+@pytest.mark.parametrize("other", [{"host": "another"}, {"boot": "0" * 36}, {"started": 1}, None])
+def test_stop_signals_no_process_that_is_not_proven_to_be_the_template(own_home, other):
+    """The folder may be shared by several hosts, and the number in the file may be anybody's here."""
+    where = place.of()
+    where.folder.mkdir(parents=True)
+    with subprocess.Popen(["sleep", "600"]) as innocent, where.lock.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        true = {"pid": innocent.pid, "started": processes._started(innocent.pid)}
+        mark = {**json.loads(processes.mark()), **true, **(other or {})}
+        lock.write(json.dumps(mark) if other else str(innocent.pid))
+        lock.flush()
+        assert not asking.stop(where, patience=0.2)
+        assert innocent.poll() is None
+        innocent.kill()
+
+
+def test_stop_ends_those_that_have_only_begun_to_be_made(own_home):
+    where = place.of()
+    asking.make(where)
+    asking.make(where)  # waits for the first one's end
+    asking.stop(where)
+    made = [one for one in psutil.process_iter(["cmdline"]) if "distdl_jupyter.warm" in (one.info["cmdline"] or ())]
+    ours = [one for one in made if Path(one.cwd()) == where.folder]
+    assert not psutil.wait_procs(ours, 20)[1]
+    assert not asking.is_being_made(where)
+    asking.make(where)
+    assert asking.wait_until_ready(where)
 
 
 def test_the_line_magic_switches(own_home, capsys):

@@ -12,7 +12,7 @@ from distdl_jupyter.worker.watch.hooks import PostImport, guarded
 
 #: Bookkeeping of a run rather than a curve.
 _NOT_METRICS = ("epoch", "step", "total_flos")
-_NOT_METRICS_END = ("_runtime", "_per_second")
+_NOT_METRICS_END = "_runtime"
 
 
 def watch(finder: PostImport) -> None:

@@ -39,6 +39,7 @@ export class JobList {
   #active: string | null = null;
   #asked: { id: string; question: Question; height: number } | null = null;
   #moment = { now: 0, stale: false };
+  #pressing = false;
 
   constructor(private readonly actions: ListActions) {
     this.element = h('div', { class: 'dd-jobs' }, this.#content);
@@ -52,7 +53,7 @@ export class JobList {
     this.#list.addEventListener('click', (event) => this.#clicked(event));
     this.#list.addEventListener('keydown', (event) => this.#key(event));
     this.#list.addEventListener('contextmenu', (event) => this.#contextMenu(event));
-    this.#list.addEventListener('focus', () => this.#activate(this.#active ?? this.#items[0]?.row.id ?? null));
+    this.#list.addEventListener('focus', () => this.#focused());
     new ResizeObserver(() => this.#draw()).observe(this.element);
   }
 
@@ -193,7 +194,14 @@ export class JobList {
   #pressed(event: MouseEvent): void {
     if (this.#idAt(event) === null) return;
     event.preventDefault();
+    this.#pressing = true;
     this.#list.focus({ preventScroll: true });
+    this.#pressing = false;
+  }
+
+  /** The focus shows the active row, but not while a row is pressed: that row must stay under the pointer. */
+  #focused(): void {
+    if (!this.#pressing) this.#activate(this.#active ?? this.#items[0]?.row.id ?? null);
   }
 
   #clicked(event: MouseEvent): void {
