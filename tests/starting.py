@@ -17,9 +17,9 @@ import psutil
 import pytest
 
 import tests
+from distdl_jupyter.clusters.forking import WARM
 from distdl_jupyter.warm import asking, learned, place
 from distdl_jupyter.warm.beginning import COLD
-from distdl_jupyter.warm.supervisor import WARM
 
 #: What the template imports before the first job has said what it needs.
 AHEAD = ("numpy", "torch", "torch.distributed", "torch._dynamo", "horovod.torch")

@@ -51,6 +51,8 @@ class Program:
 fork: Callable[[Program], Process | None] | None = None
 #: Why programs were not forked although others are, each the end of a sentence; whoever tells them takes them out.
 reasons: list[str] = []
+#: What a job whose ranks were forked says of itself.
+WARM = "Started warm: what earlier jobs imported is loaded already."
 
 
 def start(program: Program) -> Process:

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.clusters import processes
+from distdl_jupyter.clusters import forking, processes
 from distdl_jupyter.clusters.base import Exit, Start, Stream
 from distdl_jupyter.clusters.local_run import LocalRun
 from distdl_jupyter.worker import owned
@@ -44,6 +44,9 @@ class LauncherRun(LocalRun):
         self._idle = ""
 
     def _start_ranks(self) -> None:
+        if forking.fork is not None:
+            name = Path(self._launch_with().argv[0]).name
+            forking.reasons.append(f"{'the program that leads an elastic job' if self.replaces else name} starts them")
         environments = []
         for place in self._placement.ranks:
             for name in ("out", "err"):

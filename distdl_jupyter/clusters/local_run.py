@@ -73,6 +73,7 @@ class LocalRun(Run):
         for service in self._plan.services:
             self._start_service(service)
         self._start_ranks()
+        self.noticed += _start_told()
 
     @abstractmethod
     def _start_ranks(self) -> None: ...
@@ -130,12 +131,9 @@ class LocalRun(Run):
         os.set_blocking(read, False)
 
     def remarks(self) -> list[Remark]:
-        """Say, once, what was noticed, and why ranks are new interpreters although the supervisor is not."""
-        said = [Remark("info", f"Processes of this job start cold, because {why}.", "cold-start")
-                for why in dict.fromkeys(forking.reasons)]  # fmt: skip
-        forking.reasons.clear()
+        """Return, once, what was noticed at the start."""
         noticed, self.noticed = self.noticed, []
-        return [*noticed, *said]
+        return noticed
 
     def alive(self) -> list[int]:
         """Return every living process of the job but its services."""
@@ -250,3 +248,13 @@ class DirectRun(LocalRun):
             return Exit(rank, returncode, None)
         name = processes.signal_name(-returncode)
         return Exit(rank, None, name, processes.out_of_memory_evidence(self._oom) if name == "KILL" else "")
+
+
+def _start_told() -> list[Remark]:
+    """Say that all was forked where the supervisor was, or why some programs are new interpreters all the same."""
+    if forking.fork is None:
+        return []
+    whys = dict.fromkeys(forking.reasons)
+    forking.reasons.clear()
+    said = [Remark("info", f"Processes of this job start cold, because {why}.", "cold-start") for why in whys]
+    return said or [Remark("info", forking.WARM, "warm-start")]

@@ -20,6 +20,7 @@ def report(draft: Draft, request: Request) -> Report:
         files.files(code, request),
         machine.kernel_memory(),
         machine.cuda(code, request),
+        machine.horovod_build(code, request),
         machine.keras(code, request),
         machine.keras_fit(code, draft, request),
     ]

@@ -1,4 +1,4 @@
-"""Checks of this kernel and machine: GPU memory that the kernel holds, CUDA without a GPU, Keras 3 under Horovod."""
+"""Checks of this kernel and machine: GPU memory that the kernel holds, CUDA without a GPU, Horovod's build, Keras 3 under it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from distdl_jupyter.clusters import gpus
@@ -78,6 +80,24 @@ def _uses_cuda(call: Call) -> bool:
     given = [*call.node.args, *(keyword.value for keyword in call.node.keywords)]
     words = [one.value for one in given if isinstance(one, ast.Constant) and isinstance(one.value, str)]
     return call.last != "print" and any(_DEVICE.fullmatch(word) for word in words)
+
+
+def horovod_build(code: Code, request: Request) -> Check | None:
+    """Horovod here was built for TensorFlow where the code uses it with that; None where it does not, or elsewhere."""
+    calls = [call for call in code.calls if call.name.startswith(("horovod.tensorflow.", "horovod.keras."))]
+    found = find_spec("horovod")
+    if getattr(request, "cluster", "") != "local" or not calls or found is None or found.origin is None:
+        return None
+    if any(Path(found.origin).with_name("tensorflow").glob("mpi_lib*.so")):
+        return Check("Horovod's build", "with TensorFlow")
+    finding = Finding(
+        "error",
+        "horovod-without-tensorflow",
+        f"Horovod was built here without TensorFlow, so {ast.unparse(calls[0].node)[:60]} in {calls[0].place} fails on "
+        "every rank.",
+        "Use horovod.torch, or the backend tensorflow (MultiWorkerMirroredStrategy).",
+    )
+    return Check("Horovod's build", "without TensorFlow", (finding,))
 
 
 def keras(code: Code, request: Request, environment: Mapping[str, str] = os.environ) -> Check | None:

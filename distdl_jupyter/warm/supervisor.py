@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from distdl_jupyter.clusters import forking
-from distdl_jupyter.core.events import EventWriter
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.warm import child, circumstances, ending, wire
 from distdl_jupyter.warm.prepared import Prepared
@@ -19,8 +18,6 @@ from distdl_jupyter.warm.program import Forker
 
 #: What a submitter hands over with its request, in this order.
 DESCRIPTORS = ("lock", "supervisor.log")
-#: What the job's log says of its start.
-WARM = "Started warm: what earlier jobs imported is loaded already."
 
 
 def become(connection: socket.socket, message: dict[str, Any], descriptors: list[int], prepared: Prepared) -> NoReturn:
@@ -52,9 +49,6 @@ def _supervise(folder: JobFolder, message: dict[str, Any], prepared: Prepared) -
     child.replace_environment(message["inherited"], set_by_imports={})
     os.chdir(folder.path)
     forking.fork = Forker(prepared)
-    writer = EventWriter(folder.events)
-    writer.write("log", rank=None, stream="sys", text=WARM)
-    writer.close()
     supervise(folder, message["secrets"])
 
 

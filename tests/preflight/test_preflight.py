@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from distdl_jupyter import preflight
 from distdl_jupyter.capture import capture_cell, capture_function, capture_script
 from distdl_jupyter.core.spec import JobSpec
+from distdl_jupyter.preflight import machine
 from distdl_jupyter.preflight.machine import cuda, keras, keras_fit
 from distdl_jupyter.preflight.reading import read
 
@@ -312,6 +314,23 @@ def test_keras_3_under_horovods_wrappers_is_refused():
     assert keras(read(draft), asked("torch")) is None
     plain = capture_cell("import horovod.torch as hvd\nhvd.init()", {})
     assert keras(read(plain), asked()) is None
+
+
+def test_horovod_without_tensorflow_is_told_before_the_start(tmp_path, monkeypatch):
+    draft = capture_cell("x = 1\nimport horovod.tensorflow as hvd\nhvd.init()", {})
+    check = machine.horovod_build(read(draft), asked())
+    assert [(one.level, one.text) for one in check.findings] == [
+        (
+            "error",
+            "Horovod was built here without TensorFlow, so hvd.init() in line 4 of Cell fails on every rank.",
+        )
+    ], "as `distdl install horovod` builds it"
+    (tmp_path / "tensorflow").mkdir()
+    (tmp_path / "tensorflow" / "mpi_lib.cpython-311-x86_64-linux-gnu.so").touch()
+    monkeypatch.setattr(machine, "find_spec", lambda _: SimpleNamespace(origin=str(tmp_path / "__init__.py")))
+    assert machine.horovod_build(read(draft), asked()).passed
+    with_torch = capture_cell("import horovod.torch as hvd\nhvd.init()", {})
+    assert machine.horovod_build(read(with_torch), asked()) is None
 
 
 def test_a_report_counts_and_orders():

@@ -2,9 +2,9 @@
 
 import pytest
 
+from distdl_jupyter.clusters.forking import WARM
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.warm import asking, place
-from distdl_jupyter.warm.supervisor import WARM
 from tests.conftest import until_gone
 from tests.starting import revive
 

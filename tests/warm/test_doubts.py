@@ -11,7 +11,7 @@ from distdl_jupyter import submit
 from distdl_jupyter.warm import asking, learned, place
 from tests.conftest import wait_for
 from tests.starting import revive
-from tests.warm.conftest import assert_warm, cold_reason
+from tests.warm.conftest import assert_warm, cold_reason, is_warm
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -231,3 +231,21 @@ def test_a_module_that_starts_a_thread_is_left_out(own_home, environment, tmp_pa
         assert "whole environment" in said["unfit"]["curious"]
     finally:
         asking.stop(where)
+
+
+@pytest.mark.parametrize(
+    ("options", "who"),
+    [
+        ({"distributed_backend": "horovod-mpi"}, "mpirun"),
+        pytest.param(
+            {"distributed_backend": "horovod-gloo", "elastic": True},
+            "the program that leads an elastic job",
+            marks=pytest.mark.full,
+        ),
+    ],
+)
+def test_ranks_that_somebody_else_starts_are_not_said_to_be_warm(distdl_home, options, who):
+    job = submit(abs, (-3,), **options)
+    assert job.result(timeout=120) == 3
+    assert not is_warm(job)
+    assert cold_reason(job) == f"Processes of this job start cold, because {who} starts them."

@@ -11,8 +11,8 @@ import textwrap
 import pytest
 
 from distdl_jupyter import JobFailed, attach, submit
+from distdl_jupyter.clusters.forking import WARM
 from distdl_jupyter.core.events import read_all
-from distdl_jupyter.warm.supervisor import WARM
 from tests.warm.conftest import assert_warm, is_warm
 
 pytestmark = pytest.mark.timeout(300)
@@ -197,7 +197,7 @@ def told(job):
     for event in read_all(job.folder.events)[0]:
         if event["type"] == "log" and event["text"].startswith((WARM, "Captured")):
             continue
-        if event.get("code") == "cold-start" or event["type"] in ("handle", "stop", "phase"):
+        if event.get("code") in ("cold-start", "warm-start") or event["type"] in ("handle", "stop", "phase"):
             continue
         if event["type"] == "log":
             # How lines come together in one event is chance.
