@@ -1,4 +1,4 @@
-"""Checks of this kernel and machine: GPU memory that the kernel holds, CUDA without a GPU, Horovod's build, Keras 3 under it."""
+"""Checks of this kernel and machine: GPU memory it holds, CUDA without a GPU, Horovod's build, Keras 3 under it."""
 
 from __future__ import annotations
 
