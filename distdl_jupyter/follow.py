@@ -1,7 +1,7 @@
 """Reading a job while it lives: new events from a cursor on, and the proof that somebody still writes them.
 
 Reading is free of side effects with one exception that the design asks for: whoever finds a job without an end and
-without a writer has thereby become its writer. It ends what is left of the job here and appends ``lost``, or hands
+without a writer has thereby become its writer. It ends what is left of the job here and appends its end, or hands
 the lock to a new supervisor where the job runs on other machines.
 """
 
@@ -11,7 +11,7 @@ import contextlib
 import errno
 import os
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import registry
 from distdl_jupyter.core import events, locks, logcount, reserve, snapshot
@@ -191,7 +191,8 @@ def settle(folder: JobFolder) -> bool:
             with contextlib.suppress(OSError, LaunchFailed):
                 detach.start(folder, lock, {}, python=_still_there(spec.python))
                 return False
-        _write(folder, "state", state=State.LOST.value, reason=resume.lost(folder, last, spec.cluster))
+        for type_, fields in resume.end(folder, last, spec.cluster):
+            _write(folder, type_, **fields)
         return True
     finally:
         lock.release()
@@ -211,7 +212,7 @@ def _still_there(python: str) -> str:
     return python if os.access(python, os.X_OK) else ""
 
 
-def _write(folder: JobFolder, type_: str, **fields: str) -> None:
+def _write(folder: JobFolder, type_: str, **fields: Any) -> None:
     reserve.give(folder.reserve)
     writer = EventWriter(folder.events)
     try:

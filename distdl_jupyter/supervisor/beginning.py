@@ -157,7 +157,8 @@ class Beginning:
             context.staging = self._staging_again()
             run = self.cluster.attach(self._spec, handle.data, context, past.positions)
         except DistDLError:
-            ledger.state(State.LOST, resume.lost(self._folder, ledger.view, self._spec.cluster))
+            for type_, fields in resume.end(self._folder, ledger.view, self._spec.cluster):
+                ledger.write(type_, **fields)
             return None
         ledger.note("info", "The job was found again after its supervisor had died.", resume.FOUND_AGAIN)
         return run

@@ -1,11 +1,11 @@
 """What a second supervisor of a job must know: how the first one started it, how far it had read, what is left of it.
 
-Pure readings of the events, and the sentence for a job that is lost.
+Readings of the events, and the end of a job that nobody can go on with.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distdl_jupyter import registry
@@ -100,8 +100,25 @@ def began(past: Sequence[Event]) -> float | None:
     return next((float(event["t"]) for event in states if event.get("state") != State.QUEUED), None)
 
 
-def lost(folder: JobFolder, view: JobView, kind: str) -> str:
-    """End what is left of a job whose supervisor died and return the reason to write with its state."""
+def end(folder: JobFolder, view: JobView, kind: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """End what is left of a job whose supervisor died and yield the type and the fields of the events to write.
+
+    A job all of whose ranks have delivered is done, whatever of its log a power cut has taken; else it is lost.
+    """
+    reason = _lost(folder, view, kind)
+    values = [folder.result(rank.rank) for rank in view.ranks]
+    if view.state is State.CANCELING or not all(value.exists() for value in values):
+        yield "state", {"state": State.LOST.value, "reason": reason}
+        return
+    for rank, value in zip(view.ranks, values, strict=True):
+        if rank.ok is None:
+            yield "result", {"rank": rank.rank, "ok": True, "repr": "", "bytes": value.stat().st_size}
+    text = "The supervisor ended before it could write the job's end. The value of every rank is here, so it is done."
+    yield "note", {"level": "info", "text": text, "code": "done-without-supervisor"}
+    yield "state", {"state": State.COMPLETED.value, "reason": ""}
+
+
+def _lost(folder: JobFolder, view: JobView, kind: str) -> str:
     known = view.handle or {}
     try:
         left = registry.get("clusters", kind).sweep(view.id, known.get("data") or {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import time
@@ -121,3 +122,12 @@ def numbers(job, rank):
     """Return the numbers of the lines that a rank has printed, as the job's log has them."""
     lines = (re.fullmatch(r"line (\d+)", line.text) for line in job.logs(rank))
     return [int(line[1]) for line in lines if line]
+
+
+def cut_log(job, first_lost):
+    """Take away the end of a log, from the first event of a type (the last state) on, as a power cut does."""
+    lines = job.folder.events.read_bytes().splitlines(keepends=True)
+    types = [json.loads(line)["type"] for line in lines]
+    at = types.index(first_lost) if first_lost != "state" else len(types) - 1 - types[::-1].index("state")
+    job.folder.events.write_bytes(b"".join(lines[:at]))
+    job.folder.snapshot.unlink(missing_ok=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from distdl_jupyter import JobFailed, attach
+from distdl_jupyter import JobFailed, attach, submit
 from distdl_jupyter.core.state import State
 from tests.conftest import until_gone, wait_for
 from tests.faults import jobs
@@ -89,6 +89,21 @@ def test_one_look_is_enough():
     assert f"{job.id}  lost" in shown
     assert ": its end was not seen" in shown
     assert "running" not in distdl("ls")
+
+
+@pytest.mark.fault("supervisor", "a job whose values are all here is done, whatever a power cut has taken of its log")
+@pytest.mark.parametrize("first_lost", ["result", "state"])
+def test_a_job_that_has_delivered_is_done_without_the_end_of_its_log(first_lost):
+    job = submit(abs, (-3,), process_count_per_node=2, distributed_backend="torch")
+    assert job.results(timeout=120) == [3, 3]
+    jobs.cut_log(job, first_lost)
+    again = attach(job.id)
+    assert again.wait(20).state is State.COMPLETED
+    assert again.results() == [3, 3]
+    assert [note["code"] for note in again.view().notes][-1] == "done-without-supervisor"
+    jobs.cut_log(job, first_lost)
+    job.folder.result(1).unlink()
+    assert attach(job.id).wait(20).state is State.LOST
 
 
 def distdl(*words):
