@@ -13,7 +13,7 @@ from distdl_jupyter.clusters import environment
 from distdl_jupyter.clusters.base import Context
 from distdl_jupyter.core.errors import DistDLError, LaunchFailed
 from distdl_jupyter.core.state import State
-from distdl_jupyter.core.words import plural
+from distdl_jupyter.core.words import listing, plural
 from distdl_jupyter.supervisor import data, resume, telling
 
 if TYPE_CHECKING:
@@ -112,6 +112,12 @@ class Beginning:
             time.sleep(_TURN_SECONDS)
 
     def _check(self, cluster_options: Any, options: Any) -> None:
+        # Their values stand nowhere: a supervisor that took this job over from one that died does not know them.
+        if missing := [name for name in self._spec.secret_variables if name not in self._secrets]:
+            raise LaunchFailed(
+                f"The ranks cannot begin again: the value of {listing(missing)}, which is secret, was known to the "
+                "supervisor that died alone.", hint="Resume the job where the variable is set: job.resume().",
+            )  # fmt: skip
         far = self.cluster.far
         for reason in (self.cluster.unavailable(cluster_options), "" if far else self.backend.unavailable(options)):
             if reason:
