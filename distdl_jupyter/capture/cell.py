@@ -12,7 +12,7 @@ from typing import Any
 
 from distdl_jupyter.capture import listing, modules
 from distdl_jupyter.capture.cell_code import plain_python
-from distdl_jupyter.capture.draft import Draft, keep, payload_fields, pickled
+from distdl_jupyter.capture.draft import Draft, closed_on_error, keep, payload_fields, pickled
 from distdl_jupyter.capture.free_names import Uses, imported, parse, uses
 from distdl_jupyter.capture.notebook import CodeText, Place, cell_label, shell
 from distdl_jupyter.capture.references import in_order
@@ -52,7 +52,8 @@ def capture_cell(
     notes, file = pickled(with_submodules(values, tree).items())
     listing.refuse(notes, values, unit="cell")
     named = [value.__name__ for value in values.values() if isinstance(value, ModuleType)]
-    shipped = modules.local_modules([*notes.modules, *named, *imported(tree)], modules.roots(place))
+    with closed_on_error(file):
+        shipped = modules.local_modules([*notes.modules, *named, *imported(tree)], modules.roots(place))
     own = CodeText(code, cell_label(execution_count, place.name), execution_count, first_line)
     sources = {**listing.sources_of(notes, place), filename: own}
     return keep(

@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -132,6 +133,17 @@ class _Waiting:
     def tell(self) -> int:
         """Return how many bytes were taken."""
         return self.file.tell()
+
+
+@contextlib.contextmanager
+def closed_on_error(payload: IO[bytes] | None) -> Iterator[None]:
+    """Close a payload that becomes no draft's."""
+    try:
+        yield
+    except BaseException:
+        if payload is not None:
+            payload.close()
+        raise
 
 
 def pickled(items: Iterable[tuple[str, Any]]) -> tuple[Dump, Any]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from distdl_jupyter.capture import listing, modules
-from distdl_jupyter.capture.draft import Draft, keep, payload_fields, pickled
+from distdl_jupyter.capture.draft import Draft, closed_on_error, keep, payload_fields, pickled
 from distdl_jupyter.capture.notebook import CodeText, Place, code_text, here
 from distdl_jupyter.capture.pickler import CountingSink, dump
 from distdl_jupyter.capture.references import closure_of, in_order, names_used
@@ -49,7 +49,8 @@ def capture_function(
     notes = dump([*values.items(), (f"{name}()", call)], CountingSink())
     listing.refuse(notes, {**values, f"{name}()": call}, unit="function")
     _, file = pickled(call.items())
-    shipped = modules.local_modules(notes.modules, modules.roots(place))
+    with closed_on_error(file):
+        shipped = modules.local_modules(notes.modules, modules.roots(place))
     text = code_text(inner.__code__.co_filename, place) if inner is not None else None
     return keep(
         Draft(

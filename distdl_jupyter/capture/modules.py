@@ -13,13 +13,14 @@ import shutil
 import site
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 from distdl_jupyter.capture.free_names import imported, parse
 from distdl_jupyter.capture.notebook import Place, shell
+from distdl_jupyter.core import words
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.worker import learning
 
@@ -29,6 +30,8 @@ _SKIPPED_FOLDERS = ("__pycache__", "node_modules")
 _LARGEST_FILE = 1_000_000
 _LARGEST_DATA = 20_000_000
 _MOST_FILES = 20_000
+#: All that travels of modules; what is more was hardly meant to, and takes minutes to read.
+_LARGEST = 200_000_000
 #: This package itself is installed where the ranks run.
 _NEVER = ("distdl_jupyter", "__main__")
 
@@ -108,7 +111,10 @@ def _pth_folders() -> Iterator[Path]:
 
 
 def local_modules(names: Iterable[str], folders: dict[Path, str]) -> list[LocalModule]:
-    """Return the modules of ``names`` that lie in ``folders``, and those that they import in turn."""
+    """Return the modules of ``names`` that lie in ``folders``, and those that they import in turn.
+
+    Raises InvalidSpec when they are too large to travel, as soon as that is known.
+    """
     importlib.invalidate_caches()
     found: dict[str, LocalModule | None] = {}
     pending = [name.partition(".")[0] for name in names]
@@ -118,8 +124,21 @@ def local_modules(names: Iterable[str], folders: dict[Path, str]) -> list[LocalM
             continue
         module = found[name] = _find(name, folders)
         if module is not None:
+            _refuse_many([one for one in found.values() if one is not None])
             pending.extend(_imports_of(module))
     return [module for module in found.values() if module is not None]
+
+
+def _refuse_many(modules: Sequence[LocalModule]) -> None:
+    total = sum(module.size for module in modules)
+    if total > _LARGEST:
+        largest = max(modules, key=lambda module: module.size)
+        raise InvalidSpec(
+            f"The modules beside the notebook that would travel with this job have {words.size(total)} or more, "
+            f"{largest.label} in {largest.root} alone {words.size(largest.size)}; the most is {words.size(_LARGEST)}.",
+            field=largest.name,
+            hint=f"Install {largest.name} where the ranks run (pip install), or take it off sys.path.",
+        )
 
 
 def _imports_of(module: LocalModule) -> list[str]:

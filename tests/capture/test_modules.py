@@ -1,5 +1,6 @@
 """Modules beside the notebook travel as files; installed ones do not."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from distdl_jupyter.capture import capture_function
 from distdl_jupyter.capture.modules import local_modules, roots
 from distdl_jupyter.capture.notebook import Place
+from distdl_jupyter.core.errors import InvalidSpec
 
 
 def write(path, text=""):
@@ -100,6 +102,15 @@ def test_packages_installed_elsewhere_stay_and_ranks_find_them(notebook, rank, t
     draft = notebook.capture("shapes.X")
     assert labels(draft) == {}
     assert rank(draft).value == 4
+
+
+def test_modules_that_are_too_large_to_travel_are_named_before_they_are_read(notebook, tmp_path):
+    write("torchlike/__init__.py", "import more")
+    (Path("torchlike") / "core.so").touch()
+    os.truncate("torchlike/core.so", 300_000_000)
+    write("more.py", "(")  # is never read
+    with pytest.raises(InvalidSpec, match=r"have 300 MB or more, torchlike/ in .* alone 300 MB; the most is 200 MB"):
+        notebook.capture("import torchlike")
 
 
 def test_a_folder_that_a_pth_file_of_such_packages_names_is_installed(notebook, rank, tmp_path):
