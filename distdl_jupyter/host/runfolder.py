@@ -29,7 +29,7 @@ _LONGEST = 107
 #: Seconds in which a folder may still be without its lifeline because somebody is making it.
 _FRESH = 60.0
 #: Seconds that a killed process may hold the lifeline: the kernel takes its memory away before it closes its files.
-_DYING = 5.0
+_DYING = 1.0
 #: Shared memory; the folder there has the name of one that mkdtemp made.
 _SHARED = Path("/dev/shm")  # noqa: S108 - as below
 #: Where folders lie whose path would be too long for a socket.

@@ -43,6 +43,7 @@ STATUS: dict[type[Exception], int] = {
     errors.JobNotRunning: 409,
     errors.JobStillRunning: 409,
     errors.ClusterRefused: 409,
+    errors.ResultUnavailable: 410,
     errors.PluginUnavailable: 424,
     errors.NotSignedIn: 424,
     errors.AzureRefused: 502,

@@ -92,7 +92,10 @@ def is_being_made(where: Place) -> bool:
 
 
 def status(where: Place) -> dict[str, Any] | None:
-    """Return what a template says of itself (``pid python modules since jobs running unfit loads``), None without."""
+    """Return what a template says of itself, None without one.
+
+    That is ``pid python modules since jobs running learning unfit loads``.
+    """
     return _asked(where, "status")
 
 

@@ -82,7 +82,7 @@ class Template:
     def _learn(self) -> None:
         """Begin to import what ended jobs have imported beyond that, or go on with it. Raises Unfit."""
         for folder in list(self._watched):
-            if folder.path.exists() and not supervisor.is_over(folder):
+            if not _has_ended(folder):
                 continue
             self._watched.remove(folder)
             if names := learned.take_from(folder.path):
@@ -229,11 +229,16 @@ class Template:
             "since": self._since,
             "jobs": self._started,
             "running": len(self._jobs),
+            "learning": bool(self._wanted) or any(map(_has_ended, self._watched)),
             "unfit": self._learned.unfit,
             "loads": [
                 name for name in ("torch", "horovod.torch", "torch._dynamo", "tensorflow") if name in sys.modules
             ],
         }
+
+
+def _has_ended(folder: JobFolder) -> bool:
+    return not folder.path.exists() or supervisor.is_over(folder)
 
 
 def _settle() -> None:

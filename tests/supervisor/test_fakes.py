@@ -7,6 +7,7 @@ from distdl_jupyter.testing import ClusterContract, DescriptionContract, Waiting
 pytestmark = pytest.mark.usefixtures("bad_clusters")
 
 
+@pytest.mark.full
 class TestSlow(ClusterContract):
     name = "slow"
     options = {"seconds": 0.3}  # noqa: RUF012

@@ -10,7 +10,7 @@ import pytest
 
 from distdl_jupyter.warm import mark
 
-pytestmark = [pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]
 ROOT = Path(__file__).parents[2]
 
 

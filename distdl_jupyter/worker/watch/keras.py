@@ -73,10 +73,11 @@ def _callback(base: type) -> Any:
 
 
 class _Reports:
-    """The callback's methods; they are called by Keras with its own arguments."""
+    """The callback's methods; they are called by Keras with its own arguments.
 
-    #: Keras may call us from its own thread, so it need not wait for values that are still being computed.
-    async_safe = True
+    They are not ``async_safe``: Keras would call them from several threads, and so in any order.
+    """
+
     params: dict[str, Any] | None
     _steps = 0
     _before = 0

@@ -83,7 +83,8 @@ def kill_one(victim):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-@pytest.mark.parametrize("backend", [pytest.param("horovod-gloo", marks=pytest.mark.full), "horovod-mpi"])
+@pytest.mark.full
+@pytest.mark.parametrize("backend", ["horovod-gloo", "horovod-mpi"])
 def test_a_host_that_is_cut_off_is_named_and_the_job_ends(lab_of, backend):
     lab = lab_of(2)
     lab.submit(train, (100_000,), distributed_backend=backend)
