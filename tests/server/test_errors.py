@@ -30,8 +30,8 @@ def test_every_error_of_the_package_has_a_status(kind):
 def test_what_the_table_says_is_what_users_were_promised():
     promised = {
         "InvalidSpec": 400, "JobNotFound": 404, "ClusterNotFound": 404, "JobNotRunning": 409, "JobStillRunning": 409,
-        "ClusterRefused": 409, "ResultUnavailable": 410, "PluginUnavailable": 424, "NotSignedIn": 424, "AzureRefused": 502,
-        "DataUnavailable": 502, "LaunchFailed": 502, "DiskRefused": 507,
+        "ClusterRefused": 409, "ResultUnavailable": 410, "PluginUnavailable": 424, "NotSignedIn": 424,
+        "AzureRefused": 502, "DataUnavailable": 502, "LaunchFailed": 502, "DiskRefused": 507,
     }  # fmt: skip
     assert {kind.__name__: status for kind, status in STATUS.items()} == {**promised, "DistDLError": 500}
 
