@@ -9,7 +9,15 @@ from distdl_jupyter.clusters import processes
 from distdl_jupyter.core.machine import cores
 from tests.hosts import hosts_of, three_hosts  # noqa: F401 - fixtures
 from tests.installation import installed, wheel  # noqa: F401 - fixtures
-from tests.standin.fixtures import azure, azure_server, azure_settings, certificates, signed_in, trusted  # noqa: F401
+from tests.standin.fixtures import (  # noqa: F401
+    azure,
+    azure_server,
+    azure_settings,
+    certificates,
+    connections,
+    signed_in,
+    trusted,
+)
 
 pytest_plugins = ("tests.selection", "tests.scheduling", "tests.starting", "tests.faults.frame")
 

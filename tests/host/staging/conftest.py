@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.azurite.fixtures import azurite, blob_proxy  # noqa: F401
-from tests.standin.fixtures import certificates, trusted  # noqa: F401
+from tests.standin.fixtures import certificates, connections, trusted  # noqa: F401
 
 
 class Run:
