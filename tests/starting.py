@@ -95,9 +95,16 @@ def pytest_terminal_summary(terminalreporter):
         terminalreporter.line(f"{count:5} {value}")
 
 
+#: The templates that were seen to here, by their keys: one that a job of a test had made has that test's variables.
+_own: dict[str, int] = {}
+
+
 def revive():
     """See to a ready template and return what it says of itself."""
     where = place.of()
+    said = asking.status(where)
+    if said is not None and said["pid"] != _own.get(where.key):
+        asking.stop(where)
     if not asking.is_being_made(where):  # a second one would wait for the first one's end
         asking.make(where)
     # What it learns from an earlier test's job may make it begin anew.
@@ -105,6 +112,7 @@ def revive():
     while (said := asking.wait_until_ready(where)) is None or said["learning"]:
         assert time.monotonic() < until, where.log.read_text()
         time.sleep(0.05)
+    _own[where.key] = said["pid"]
     return said
 
 

@@ -251,7 +251,7 @@ def test_a_script_that_is_stuck(tmp_path):
     script.write_text("import time\n\n\ndef wait():\n    time.sleep(3600)\n\n\nprint('here', flush=True)\nwait()\n")
     job = client.submit(entry_script=str(script), process_count_per_node=2)
     try:
-        wait_for(lambda: job.view().lines > 3, 60)
+        wait_for(lambda: sum(str(line) == "here" for line in job.logs()) == 2, 60, "both ranks")
         taken = wait_for(lambda: (found := job.stacks(30)) and found.ranks[1].main.own and found)
         assert [frame.function for frame in taken.ranks[1].main.frames if frame.own] == ["wait", "<module>"]
         assert taken.ranks[1].main.own.place == "train.py, line 5"
