@@ -96,7 +96,7 @@ def test_times_and_counts_are_written_as_python_writes_them(node, seconds, whole
     assert node("words.lineCount(given)", whole) == words.plural(whole, "line")
 
 
-@example(1997, 2000, [0])
+@example(1996, 1999, [0])
 @given(st.integers(0, 2000), st.integers(1, 2000), st.lists(st.integers(0, 99), min_size=1, max_size=9))
 def test_shares_sums_and_ranks_are_written_as_python_writes_them(node, done, total, ranks):
     if not is_tie(100 * done / total):
