@@ -1,6 +1,7 @@
 """The local cluster holds the contract of all clusters; ports stay reserved; it starts no more than it can run."""
 
 import os
+import socket
 import sys
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from distdl_jupyter import registry, submit
 from distdl_jupyter.clusters import processes
 from distdl_jupyter.clusters.base import Context
-from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
+from distdl_jupyter.core.errors import ClusterRefused, InvalidSpec, LaunchFailed
 from distdl_jupyter.core.machine import cores
 from distdl_jupyter.core.plan import Plan, Service
 from distdl_jupyter.core.spec import JobSpec
@@ -32,6 +33,23 @@ def test_without_a_free_port_it_says_so(monkeypatch):
     cluster = registry.get("clusters", "local")
     with pytest.raises(LaunchFailed, match="No free TCP port"):
         cluster.place(JobSpec(id="i", name="n"), 1, None, Context(JobStore().prepare(new_id())))
+
+
+@pytest.mark.parametrize(("nodes", "hosts"), [(1, [socket.gethostname()] * 2), (2, ["node-0", "node-1"])])
+def test_nodes_are_emulated_where_there_are_several(nodes, hosts):
+    spec = JobSpec(id="", name="", node_count=nodes, process_count_per_node=2 // nodes)
+    placement = registry.get("clusters", "local").preview(spec, registry.check_options("clusters", "local", {}))
+    assert ([place.host for place in placement.ranks], placement.emulated) == (hosts, nodes > 1)
+
+
+@pytest.mark.parametrize(
+    ("asked", "given"), [("forecast", (None,)), ("create", (None,)), ("keep_up", (2,)), ("delete", ())]
+)
+def test_machines_of_a_kind_without_any_are_refused_by_its_title(asked, given):
+    cluster = registry.get("clusters", "local")
+    assert cluster.title != cluster.name
+    with pytest.raises(ClusterRefused, match=f"of the kind {cluster.title} are neither made nor unmade from here"):
+        getattr(cluster, asked)(None, *given)
 
 
 def test_more_ranks_than_the_machine_takes_are_refused_before_the_start(monkeypatch):
