@@ -18,6 +18,7 @@ from distdl_jupyter.core.events import EventWriter, JobLock
 from distdl_jupyter.core.names import override
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore, new_id
+from distdl_jupyter.core.words import finding as in_words
 from distdl_jupyter.core.words import plural
 from distdl_jupyter.follow import POLL, Follower, Onlooker
 from distdl_jupyter.supervisor import control
@@ -413,7 +414,7 @@ def _write_beginning(folder: JobFolder, spec: JobSpec, code: Code) -> None:
             writer.write("log", rank=None, stream="sys", text=redact.text(f"Captured {code.summary()}"))
         for finding in spec.findings:
             if finding.get("level") in ("warning", "error"):
-                text = f"{finding.get('text', '')} {finding.get('remedy', '')}".strip()
+                text = in_words(finding)
                 writer.write("note", level=finding["level"], text=text, code=finding.get("code", ""))
     finally:
         writer.close()

@@ -11,7 +11,7 @@ from typing import Any
 
 from distdl_jupyter.capture import culprit
 from distdl_jupyter.capture.describe import detail_of, kind_of
-from distdl_jupyter.capture.modules import LocalModule, is_installed
+from distdl_jupyter.capture.modules import LocalModule, installed
 from distdl_jupyter.capture.notebook import CodeText, Place, code_text
 from distdl_jupyter.capture.pickler import Dump
 from distdl_jupyter.capture.references import travels_by_value
@@ -76,6 +76,7 @@ def sources_of(dump: Dump, place: Place) -> dict[str, CodeText]:
 def texts_of(dump: Dump, place: Place) -> list[CodeText]:
     """Return the text of every shipped function by itself; functions of installed packages are left out."""
     found: dict[tuple[str, int], CodeText] = {}
+    is_installed = installed()
     for function in dump.functions.values():
         if is_installed(function.__code__.co_filename):
             continue

@@ -13,7 +13,7 @@ import shutil
 import site
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -85,7 +85,7 @@ def roots(place: Place) -> dict[Path, str]:
 
 
 def _added_by_hand() -> Iterator[Path]:
-    by_pth = set(_pth_folders())
+    by_pth, is_installed = set(_pth_folders()), installed()
     for entry in sys.path:
         folder = Path(entry).resolve()
         if not entry or not folder.is_dir() or folder in by_pth or "IPython" in folder.parts:
@@ -94,11 +94,15 @@ def _added_by_hand() -> Iterator[Path]:
             yield folder
 
 
-def is_installed(path: str | Path) -> bool:
-    """Say whether a path belongs to this Python environment, to other installed packages or the standard library."""
-    here = Path(path).resolve()
-    folders = (*learning.installed_roots(), *sysconfig.get_paths().values(), sys.prefix, sys.base_prefix)
-    return any(here.is_relative_to(Path(folder).resolve()) for folder in folders)
+def installed() -> Callable[[str | Path], bool]:
+    """Return what says whether a path belongs to this Python environment, to other installed packages or to Python."""
+    given = (*learning.installed_roots(), *sysconfig.get_paths().values(), sys.prefix, sys.base_prefix)
+    folders = {Path(folder).resolve() for folder in given}
+
+    def is_installed(path: str | Path) -> bool:
+        return not folders.isdisjoint((here := Path(path).resolve(), *here.parents))
+
+    return is_installed
 
 
 def _pth_folders() -> Iterator[Path]:

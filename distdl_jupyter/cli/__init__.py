@@ -19,7 +19,7 @@ from distdl_jupyter import registry
 from distdl_jupyter._version import __version__
 from distdl_jupyter.cli import azure, batchai, clusters, show, stacks, terminal, vm_sizes, warm
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobNotFound, JobNotRunning
-from distdl_jupyter.core.names import ALIASES, TOTALS
+from distdl_jupyter.core.names import OTHER_FLAGS
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.words import clock, findings, listing, plural, short_id
 from distdl_jupyter.presentation import jobtable, table
@@ -150,22 +150,19 @@ def _add_submit(commands: Any) -> None:
     one.add_argument("--price-per-hour", metavar="PRICE", help='what one node costs in an hour: 3.5, or "3.5 EUR"')
     one.add_argument("--use-gpu", action=argparse.BooleanOptionalAction, default=None, help="default: where there are")
     one.add_argument("-f", "--follow", action="store_true", help="print the log until the job has ended")
-    _add_neighbours_flags(one)
+    _add_other_flags(one)
     batchai.add_flags(one)
     one.add_argument("script", nargs="?", help="the Python script that every rank runs")
     one.add_argument("arguments", nargs=argparse.REMAINDER, help="the script's own arguments")
 
 
-#: What other tools call our options; ``--env`` and ``--use-gpu`` are ours.
-_OTHER_NAMES = [name for name in (*ALIASES, *TOTALS) if name not in ("env", "useGpu")]
-#: Flags of horovodrun, mpirun and torchrun that mean the number of processes.
-_NEIGHBOURS = {"-np": "np", "--nproc": "np", "--nproc-per-node": "nproc_per_node", "--nproc_per_node": "nproc_per_node"}
+#: Flags of horovodrun, mpirun and torchrun that are written otherwise than all others.
+_ODD_FLAGS = {"-np": "np", "--nproc": "np", "--nproc_per_node": "nproc_per_node"}
 
 
-def _add_neighbours_flags(one: argparse.ArgumentParser) -> None:
+def _add_other_flags(one: argparse.ArgumentParser) -> None:
     """Add what other launchers call our options, without listing it."""
-    names = {f"--{name.replace('_', '-')}": name for name in _OTHER_NAMES}
-    for flag, name in ({**names, **_NEIGHBOURS}).items():
+    for flag, name in (OTHER_FLAGS | _ODD_FLAGS).items():
         one.add_argument(flag, dest=name, type=_value, help=argparse.SUPPRESS)
     one.add_argument("--elastic", action="store_true", default=None, help=argparse.SUPPRESS)
     one.add_argument("-m", "--module", dest="module", help=argparse.SUPPRESS)
@@ -319,7 +316,7 @@ def _options(chosen: argparse.Namespace) -> dict[str, Any]:
     names = (
         "node_count", "process_count_per_node", "distributed_backend", "compute_target", "name", "data", "outputs",
         "max_run_duration_seconds", "max_restarts", "min_node_count", "hang_timeout_seconds", "vm_size",
-        "price_per_hour", "use_gpu", "elastic", *_OTHER_NAMES,
+        "price_per_hour", "use_gpu", "elastic", *OTHER_FLAGS.values(),
     )  # fmt: skip
     own = {name: _value(text) for name, text in _pairs(chosen.option).items()}
     flags = {name: value for name in names if (value := getattr(chosen, name, None)) is not None}

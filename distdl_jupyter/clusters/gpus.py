@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 _WHOLE = re.compile(r"GPU (\d+): (.*) \(UUID: ([^)]+)\)")
@@ -42,14 +42,17 @@ def visible() -> list[int]:
     return [gpu.number for gpu in devices()]
 
 
-def name() -> str:
-    """Return the model of the first of these GPUs, as nvidia-smi names it; "" without any."""
-    return next((gpu.name for gpu in devices()), "")
+def name(found: Sequence[Gpu] | None = None) -> str:
+    """Return the model of the first of the GPUs, ``devices()`` or those ``found``; "" without any."""
+    return next((gpu.name for gpu in (devices() if found is None else found)), "")
 
 
-def in_words(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return those of a rank's variables that hold numbers of GPUs, with the words that CUDA knows them by."""
-    words = {str(gpu.number): gpu.word for gpu in devices()}
+def in_words(variables: Mapping[str, str], found: Sequence[Gpu] | None = None) -> dict[str, str]:
+    """Return those of a rank's variables that hold numbers of GPUs, with the words that CUDA knows them by.
+
+    The GPUs are ``devices()`` or those ``found``: to ask takes a process.
+    """
+    words = {str(gpu.number): gpu.word for gpu in (devices() if found is None else found)}
     return {
         name: ",".join(words.get(number, number) for number in variables[name].split(","))
         for name in ("CUDA_VISIBLE_DEVICES", "DISTDL_GPU")

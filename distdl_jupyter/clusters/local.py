@@ -84,10 +84,11 @@ class LocalCluster(Cluster):
 
     def nodes(self, options: Any) -> list[NodeInfo]:
         """Return this machine; nodes beyond the first are emulated while a job wants them and are not listed."""
+        found = gpus.devices()
         here = NodeInfo(
             socket.gethostname(),
-            gpus=len(gpus.visible()),
-            gpu_name=gpus.name(),
+            gpus=len(found),
+            gpu_name=gpus.name(found),
             cores=cores(),
             python=platform.python_version(),
             load=round(os.getloadavg()[0], 1),
@@ -139,12 +140,12 @@ class LocalCluster(Cluster):
 
     def turn(self, spec: JobSpec, options: Any) -> str:
         """Hold a GPU for each rank, or all where there are fewer; a job may wait for those that others hold."""
-        devices = self._devices(spec)
-        _check_gpus(spec, devices)
-        count = min(spec.process_count, len(devices))
+        found = gpus.devices() if spec.use_gpu is not False else ()
+        _check_gpus(spec, [gpu.number for gpu in found])
+        count = min(spec.process_count, len(found))
         if not count:
             return ""
-        numbers = {gpu.uuid: gpu.number for gpu in gpus.devices()}
+        numbers = {gpu.uuid: gpu.number for gpu in found}
         try:
             taken = self._held.take(list(numbers), count, f"{spec.name} ({short_id(spec.id)})")
             owners = [] if taken else gpu_locks.owners(numbers)

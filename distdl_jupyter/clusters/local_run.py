@@ -7,6 +7,7 @@ Either way a named pipe ``alive`` ends in every rank when the supervisor is gone
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import subprocess
@@ -99,7 +100,11 @@ class LocalRun(Run):
         if place.rank == 0:
             own |= self._learning("rank-0")
         variables = {**self._plan.environments[place.rank], **own, **self._data.get(place.node, {})}
-        return variables | gpus.in_words(variables)
+        return variables | gpus.in_words(variables, self._gpus)
+
+    @functools.cached_property
+    def _gpus(self) -> tuple[gpus.Gpu, ...]:
+        return gpus.devices()
 
     def _learning(self, who: str) -> dict[str, str]:
         """Let a process tell what it has imported, for the next job's warm start."""

@@ -45,6 +45,8 @@ _INSTEAD: dict[str, str] = dict.fromkeys(
 
 #: Words that mean the total number of processes; divided by the nodes.
 TOTALS = ("np", "num_proc", "num_processes", "num_workers")
+#: The flags of a command line for all of these, with what each gives; ``--env`` and ``--use-gpu`` are flags of ours.
+OTHER_FLAGS = {f"--{name.replace('_', '-')}": name for name in (*ALIASES, *TOTALS) if name not in ("env", "useGpu")}
 
 BACKEND_ALIASES: dict[str, str] = {
     "horovod": "horovod-gloo",

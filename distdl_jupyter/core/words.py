@@ -203,4 +203,9 @@ def short_id(id_: str) -> str:
 def findings(found: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return a line for each finding of the checks before a start that is more than information."""
     worse = [one for one in found if one["level"] != "info"]
-    return [f"{one['level'].capitalize()}: {one['text']} {one['remedy']}".strip() for one in worse]
+    return [f"{one['level'].capitalize()}: {finding(one)}" for one in worse]
+
+
+def finding(one: Mapping[str, Any]) -> str:
+    """Return what a finding says, with its remedy."""
+    return f"{one.get('text', '')} {one.get('remedy', '')}".strip()

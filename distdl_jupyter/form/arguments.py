@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from distdl_jupyter import jobspec, registry
 from distdl_jupyter.core.errors import InvalidSpec, PluginUnavailable
-from distdl_jupyter.core.names import ALIASES, TOTALS, unknown
+from distdl_jupyter.core.names import ALIASES, OTHER_FLAGS, TOTALS, unknown
 from distdl_jupyter.core.redact import is_secret
 
 _MASK = "•••"
@@ -245,9 +245,9 @@ def _default(field: dataclasses.Field[Any]) -> str:
 
 
 def _add_aliases(parser: Parser, known: set[str]) -> None:
-    for alias in (*ALIASES, *TOTALS):
-        if alias not in known and alias not in ("env", "useGpu"):
-            parser.add_argument(f"--{alias.replace('_', '-')}", dest=alias, type=value_of, help=argparse.SUPPRESS)
+    for flag, alias in OTHER_FLAGS.items():
+        if alias not in known:
+            parser.add_argument(flag, dest=alias, type=value_of, help=argparse.SUPPRESS)
 
 
 def _count_or_auto(text: str) -> int | str:

@@ -161,7 +161,8 @@ class Handler(APIHandler):
     async def prepare(self) -> None:  # type: ignore[override]  # as Jupyter's own handlers of an API have it
         """Decide who may do this before the body comes; of a request that is refused nothing is kept."""
         self._body = bytearray()
-        self._gone = threading.Event()
+        #: Set when nobody waits for the answer any more.
+        self.gone = threading.Event()
         self._refused: web.HTTPError | None = None
         try:
             await super().prepare()
@@ -218,13 +219,14 @@ class Handler(APIHandler):
         call = functools.partial(function, *args, **kwargs)
         return await asyncio.get_running_loop().run_in_executor(self.app.pool, call)
 
-    async def slowly(self, function: Callable[[threading.Event], R]) -> R:
-        """Run what may take long, so that it keeps no other request waiting; it is told when the asking page goes."""
-        return await asyncio.get_running_loop().run_in_executor(self.app.slow_pool, function, self._gone)
+    async def slowly(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run what may take long in a thread of those few, so that it keeps no other request waiting."""
+        call = functools.partial(function, *args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(self.app.slow_pool, call)
 
     def on_connection_close(self) -> None:
-        """Note that nobody waits for the answer any more."""
-        self._gone.set()
+        """Tell whoever works for this page."""
+        self.gone.set()
         super().on_connection_close()
 
     def log_exception(self, kind: Any, error: Any, trace: Any) -> None:

@@ -33,7 +33,7 @@ class Form(Handler):
         submitting.check_code(body.code, self.app.max_code_bytes)
         python = submitting.interpreter(body.kernel_name, self.kernel_spec_manager)
         root = Path(str(getattr(self.contents_manager, "root_dir", "") or "."))
-        return await self.slowly(lambda gone: _worked_out(body, python, root, self.app.form_seconds, gone))
+        return await self.slowly(_worked_out, body, python, root, self.app.form_seconds, self.gone)
 
 
 def _worked_out(body: FormQuestion, python: Interpreter, root: Path, seconds: float, gone: Event) -> FormAnswer:

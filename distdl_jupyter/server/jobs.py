@@ -108,7 +108,7 @@ class RerunJob(Handler):
     @executes
     async def post(self, id_: str) -> JobRow:
         """Start the same job again, with the code and the values that travelled then."""
-        return await self.slowly(lambda _: _row(attached(id_).rerun()))
+        return await self.slowly(lambda: _row(attached(id_).rerun()))
 
 
 class ResumeJob(Handler):
@@ -118,7 +118,7 @@ class ResumeJob(Handler):
     @executes
     async def post(self, id_: str) -> JobRow:
         """Start a new job with the same code, which goes on from the checkpoints of this one."""
-        return await self.slowly(lambda _: _row(attached(id_).resume()))
+        return await self.slowly(lambda: _row(attached(id_).resume()))
 
 
 class JobResult(Handler):

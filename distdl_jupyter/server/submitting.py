@@ -87,7 +87,7 @@ class Request:
     specs: Any
     seconds: float
 
-    def submit(self, _gone: Event) -> client.Job:
+    def submit(self) -> client.Job:
         """Start the job and return its handle. Raises InvalidSpec, PluginUnavailable, LaunchFailed."""
         python = interpreter(self.asked.kernel_name, self.specs)
         notebook = beside(self.root, self.asked.notebook)
