@@ -123,9 +123,12 @@ def _wait(job: Job) -> Any:
     The first interrupt cancels a job on this machine, the second kills it, the third leaves it alone; a job elsewhere
     goes on after the first.
     """
-    interrupts = 0
+    interrupts = obeyed = 0
     while True:
         try:
+            if interrupts > obeyed:  # here, where the next interrupt may come meanwhile
+                obeyed = interrupts
+                _stop(job, now=interrupts == 2)
             job.wait()
             break
         except KeyboardInterrupt:
@@ -133,7 +136,6 @@ def _wait(job: Job) -> Any:
             if interrupts == 3 or job.spec.cluster != "local":
                 _say(f"Job {job.name} goes on. %dist_cancel {short_id(job.id)} stops it.")
                 raise
-            _stop(job, now=interrupts == 2)
     try:
         return job.result()
     except ResultUnavailable as error:  # the cell's work is done; its last expression is seldom wanted then
