@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from distdl_jupyter import permissions
 from distdl_jupyter.core.caches import cache_directory
 
 RECIPE = 1
@@ -62,16 +63,21 @@ class WheelCache:
         self.root = root or cache_directory() / "wheels"
 
     def find(self, key: BuildKey) -> Path | None:
-        """Return the cached wheel for ``key``, None when there is none."""
-        return next(iter(sorted((self.root / key.slug).glob("*.whl"))), None)
+        """Return the cached wheel for ``key``, None when there is none or somebody else could have put it there."""
+        folder = self.root / key.slug
+        if permissions.tree_refusal(folder):
+            return None
+        return next(iter(sorted(folder.glob("*.whl"))), None)
 
     def store(self, key: BuildKey, wheel: Path) -> Path:
         """Copy ``wheel`` into the cache and return its place there.
 
-        The copy is written beside its final name and renamed, so a reader never sees half a wheel.
+        The copy is written beside its final name and renamed, so a reader never sees half a wheel. Raises
+        PermissionError in a folder of another user.
         """
-        folder = self.root / key.slug
-        folder.mkdir(parents=True, exist_ok=True)
+        if permissions.tree_refusal(self.root / key.slug):
+            self.discard(key)
+        folder = permissions.own(self._own_root() / key.slug)
         partial = folder / f".{wheel.name}.{os.getpid()}"
         shutil.copyfile(wheel, partial)
         return partial.replace(folder / wheel.name)
@@ -85,11 +91,15 @@ class WheelCache:
         """Hold the one lock for ``key``; ``waiting`` is called every second with the seconds waited so far.
 
         The lock belongs to an open file, so it is free again whenever its holder ends, however it ends.
+        Raises PermissionError where the cache is another user's, or others may write there.
         """
-        self.root.mkdir(parents=True, exist_ok=True)
-        with (self.root / f"{key.slug}.lock").open("w") as handle:
+        with (self._own_root() / f"{key.slug}.lock").open("a") as handle:
             _acquire(handle.fileno(), waiting)
             yield
+
+    def _own_root(self) -> Path:
+        permissions.chosen(self.root.parent)
+        return permissions.own(self.root)
 
 
 def _acquire(descriptor: int, waiting: Callable[[float], None] | None) -> None:

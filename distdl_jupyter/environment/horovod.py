@@ -245,7 +245,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     progress = ConsoleProgress()
     try:
         installed = install(progress, force=options.force, mpi=False if options.no_mpi else None)
-    except DistDLError as error:
+    except (DistDLError, PermissionError) as error:
         progress.end()
         sys.stderr.write(f"{error}\n")
         return 1

@@ -7,7 +7,9 @@ ends. ``--no-wait`` goes on there as well.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import capture
@@ -21,6 +23,9 @@ from distdl_jupyter.magic.session import Session, told_shortly
 if TYPE_CHECKING:
     from distdl_jupyter.capture import Draft
     from distdl_jupyter.client import Job
+
+#: Seconds after which a cell says what it does before its job starts.
+_LONG = 2.0
 
 
 class CellMagic:
@@ -51,15 +56,16 @@ class CellMagic:
         options = job_options(chosen, self._session.defaults)
         place = capture.here()
         first_line = _line_below_magic(place.raw, cell)
-        draft = capture.capture_cell(
-            cell,
-            self._session.ip.user_ns,
-            cell_id=place.cell_id,
-            execution_count=place.execution_count if first_line else None,
-            notebook=place.path,
-            first_line=first_line or 2,
-            command=without_secrets(f"%%{name} {line}").strip(),
-        )
+        with _said_when_long("Packing the values that the cell uses and the modules beside the notebook ..."):
+            draft = capture.capture_cell(
+                cell,
+                self._session.ip.user_ns,
+                cell_id=place.cell_id,
+                execution_count=place.execution_count if first_line else None,
+                notebook=place.path,
+                first_line=first_line or 2,
+                command=without_secrets(f"%%{name} {line}").strip(),
+            )
         if getattr(chosen, "on_ranks", False):
             return self._on_ranks(draft, chosen, out)
         with_panel = getattr(chosen, "panel", True)
@@ -152,6 +158,16 @@ def _stop(job: Job, *, now: bool) -> None:
         _say(f"Canceling job {job.name} ({short_id(job.id)}). Interrupt again to kill it at once.")
     if now:
         _say(f"Killing job {job.name} ({short_id(job.id)}).")
+
+
+@contextlib.contextmanager
+def _said_when_long(text: str) -> Iterator[None]:
+    timer = threading.Timer(_LONG, _say, (text,))
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _say(text: str) -> None:

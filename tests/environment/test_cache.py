@@ -82,6 +82,28 @@ def test_half_a_wheel_is_never_found(tmp_path: Path) -> None:
     assert cache.find(KEY) is None
 
 
+def test_a_wheel_that_others_could_have_put_there_is_not_found(tmp_path: Path) -> None:
+    wheel = tmp_path / "horovod-0.28.1-cp311-cp311-linux_x86_64.whl"
+    wheel.write_bytes(b"planted")
+    tmp_path.chmod(0o755)
+    cache = WheelCache(tmp_path / "wheels")
+    cache.store(KEY, wheel)
+    cache.root.chmod(0o755)
+    folder = cache.root / KEY.slug
+    folder.chmod(0o777)
+    assert cache.find(KEY) is None
+    (folder / "a.whl").write_bytes(b"planted before")
+    stored = cache.store(KEY, wheel)
+    assert cache.find(KEY) == stored
+    assert [file.name for file in folder.iterdir()] == [wheel.name]
+    (folder / wheel.name).chmod(0o666)
+    folder.chmod(0o755)
+    assert cache.find(KEY) is None
+    tmp_path.chmod(0o777)
+    with pytest.raises(PermissionError, match="name a folder of your own"), cache.lock(KEY):
+        pass
+
+
 def test_the_lock_waits_for_its_holder_and_outlives_no_kill(tmp_path: Path) -> None:
     arguments = [sys.executable, "-c", HOLD_LOCK, str(tmp_path), repr(dataclasses.astuple(KEY))]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as holder:

@@ -51,6 +51,19 @@ def test_a_notebook_that_a_program_runs_waits_for_its_jobs(kernel):
     kernel.ok("assert not job.state.ended\njob.cancel(now=True)")
 
 
+def test_a_cell_whose_values_take_long_to_pack_says_so(kernel):
+    kernel.ok(
+        "from distdl_jupyter.magic import cell\ncell._LONG = 0.2\n"
+        "import time\nclass Slow:\n    def __reduce__(self):\n        time.sleep(0.5)\n        return dict, ()\n"
+        "slow = Slow()"
+    )
+    ran = kernel.ok("%%distributed --no-panel --wait\nlen(slow)")
+    assert ran.value == {"text/plain": "0"}
+    said, captured = ran.text.splitlines()[:2]
+    assert said == "Packing the values that the cell uses and the modules beside the notebook ..."
+    assert captured.startswith("Captured ")
+
+
 def test_with_wait_the_value_is_the_cells_and_a_failure_is_raised(kernel):
     kernel.ok("scale = 10")
     ran = kernel.ok("%%distributed -p 2 -b torch --wait --no-panel\nimport os\nint(os.environ['RANK']) + scale")

@@ -100,6 +100,12 @@ class SlurmOptions:
                 field="extra",
                 hint="Take it out; node_count and process_count_per_node say how many ranks run.",
             )
+        before = ""
+        for word in words:
+            if not word.startswith("-") and (not before.startswith("-") or "=" in before):
+                raise InvalidSpec(f"extra holds {word!r}, which belongs to no option: sbatch would run it as a script.",
+                                  field="extra", hint="Take it out, or write it as --option=value.")  # fmt: skip
+            before = word
 
 
 def _is_own(word: str) -> bool:
