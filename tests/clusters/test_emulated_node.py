@@ -3,6 +3,7 @@
 import os
 import socket
 import subprocess
+import sys
 
 import pytest
 
@@ -57,3 +58,8 @@ def test_a_machine_without_network_offers_nothing(monkeypatch):
     monkeypatch.setattr(emulated_node.psutil, "net_if_addrs", lambda: only_loopback)
     assert not emulated_node.has_network()
     assert emulated_node.shell() == ()
+
+
+@pytest.mark.parametrize("said", ["node-0", "host"])
+def test_it_is_offered_where_the_attempt_gives_the_name(said):
+    assert emulated_node._works((sys.executable, "-c", f"print({said!r})")) is (said == "node-0")

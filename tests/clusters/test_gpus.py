@@ -1,5 +1,6 @@
 """Which GPUs ranks may use is what nvidia-smi says, where it works; jobs do not get the same ones."""
 
+import dataclasses
 import os
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from distdl_jupyter import registry, submit
 from distdl_jupyter.clusters import gpus
 from distdl_jupyter.clusters.base import Context
-from distdl_jupyter.core.errors import LaunchFailed
+from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore, new_id
@@ -129,6 +130,15 @@ def test_more_ranks_than_gpus_share_them_as_before(two):
     cluster, spec, now = wants(3)
     assert now == ""
     assert placed(cluster, spec) == [0, 1, 0]
+    cluster.give_back()
+
+
+def test_a_gpu_for_each_rank_is_given_where_there_are_as_many_and_refused_where_there_are_fewer(two):
+    cluster, spec, now = wants(2)
+    assert now == ""
+    assert placed(cluster, dataclasses.replace(spec, use_gpu=True)) == [0, 1]
+    with pytest.raises(InvalidSpec, match="a GPU for each of 3 processes, but this machine has 2"):
+        placed(cluster, dataclasses.replace(spec, use_gpu=True, process_count_per_node=3))
     cluster.give_back()
 
 

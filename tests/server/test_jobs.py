@@ -41,8 +41,8 @@ def test_horovod_trains_from_source_text_and_everything_is_told(server):
     assert detail["metrics"][0]["count"] == 10
     assert {line["field"]: line["value"] for line in detail["spec"]}["distributed_backend"] == "horovod-gloo"
     text = server.ask("GET", f"/jobs/{row['id']}/log", params={"format": "text"}).text
-    assert "rank 0 of 2 in notebooks" in text
-    assert "rank 1 of 2 in notebooks" in text
+    assert " [0] rank 0 of 2 in notebooks\n" in text
+    assert " [1] rank 1 of 2 in notebooks\n" in text
 
 
 def test_the_list_is_newest_first_with_search_states_and_pages(server):
