@@ -13,6 +13,7 @@ from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobStore
 from tests.browser import pages
 from tests.browser.conftest import Book, Lab
+from tests.conftest import wait_for
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
@@ -118,29 +119,33 @@ def test_the_cells_own_line_is_read_and_written_and_what_is_wrong_stands_beside_
 
 #: Holds the kernel until a file is there.
 BUSY = """import pathlib, time
-x = 1
-while not pathlib.Path({free!r}).exists():
+folder = pathlib.Path({folder!r})
+(folder / 'begun').touch()
+while not (folder / 'free').exists():
     time.sleep(0.02)"""
 
 
 def test_a_busy_kernel_is_not_waited_for_and_escape_closes(notebook: Open, tmp_path: Path) -> None:
-    free = tmp_path / "free"
-    book = notebook([BUSY.format(free=str(free)), "x"], height=1200, scale=1)
+    book = notebook(["x = 1\nprint('seven')", BUSY.format(folder=str(tmp_path)), "x"], height=1200, scale=1)
     page = book.page
+    book.run(0)
+    expect(book.output(0)).to_contain_text("seven")
+    book.choose(1)
     page.evaluate("() => { void window.jupyterapp.commands.execute('notebook:run-cell'); }")
+    wait_for((tmp_path / "begun").exists, what="the kernel's work")
     page.wait_for_function(
         "() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.status === 'busy'"
     )
-    book.choose(1)
+    book.choose(2)
     book.command("distdl:run-cell")
-    form = pages.form(book.cell(1))
+    form = pages.form(book.cell(2))
     expect(form).to_contain_text("known when the kernel is free")
-    free.touch()
+    (tmp_path / "free").touch()
     expect(pages.captured(form)).to_contain_text("int = 1")
     form.get_by_role("button", name="Submit").focus()
     page.keyboard.press("Escape")
     expect(form).to_have_count(0)
-    assert source(book, 1) == "x"
+    assert source(book, 2) == "x"
 
 
 def new_job(book: Book) -> Locator:
