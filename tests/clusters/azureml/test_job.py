@@ -46,6 +46,12 @@ def test_each_way_to_start_ranks_is_one_of_azures_distributions():
     assert refused.value.field == "process_count_per_node"
 
 
+@pytest.mark.parametrize(("asked", "given"), [("16g", "16g"), ("", None)])
+def test_a_container_has_the_shared_memory_that_was_asked_for(tmp_path, asked, given):
+    options = AzureMLOptions(compute="gpu", shm_size=asked)
+    assert job.command(spec(), options, tmp_path, "mine:3", "mpi").resources.shm_size == given
+
+
 def test_tensorflows_workers_are_ranks(ml):
     sample = Sample(
         "azureml", ml.options, 'import os\nprint(os.environ["DISTDL_RANK"], os.environ["TF_CONFIG"][:9])', 2, 1
