@@ -151,6 +151,13 @@ def test_a_gap_in_a_small_curve_is_a_gap(node):
     assert node("ui.pathOf([[0, 1], [2, 3], null, [4, 5], [6, 7]])") == "M0.0 1.0L2.0 3.0M4.0 5.0L6.0 7.0"
 
 
+def test_two_values_are_a_curve_and_one_is_not(node):
+    assert node("ui.places([3]).length") == 0
+    (left, low), (right, high) = node("ui.places([1, 2])")
+    assert left < right
+    assert low > high
+
+
 def test_only_rows_near_the_window_are_made(node):
     track = (
         "(() => { const track = new ui.Track(); track.lay(given);"

@@ -48,3 +48,12 @@ def test_the_schema_of_every_plug_in_is_one_and_takes_its_defaults(kind, name):
     jsonschema.Draft202012Validator.check_schema(schema)
     usual = {one: said["default"] for one, said in schema["properties"].items() if "default" in said}
     jsonschema.validate(usual, schema)
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [("ssh", ["hosts"]), ("slurm", ["partition", "time_limit", "gpus_per_node"])],
+)
+def test_what_is_asked_for_at_once_when_a_cluster_is_added(kind, names):
+    properties = json_schema(registry.get("clusters", kind).Options)["properties"]
+    assert [name for name, property_ in properties.items() if property_.get("x-first")] == names

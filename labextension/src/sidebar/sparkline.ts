@@ -38,7 +38,8 @@ export class Sparkline {
 
 type Point = [x: number, y: number];
 
-function places(values: readonly (number | null)[]): (Point | null)[] {
+/** Return where the values lie; nothing for fewer than two. */
+export function places(values: readonly (number | null)[]): (Point | null)[] {
   const known = values.filter((value): value is number => value !== null);
   if (known.length < 2) return [];
   const [low, high] = [Math.min(...known), Math.max(...known)];
