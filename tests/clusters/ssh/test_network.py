@@ -163,6 +163,11 @@ def test_each_hosts_address_is_told_and_that_all_are_reached():
     assert {row.level for row in found} == {"ok"}
 
 
+def test_of_one_host_alone_nothing_is_said_of_others():
+    found = rows(offered(a=THREE["a"]), everything)
+    assert [(row.node, row.says) for row in found] == [("a", "10.0.0.1 on net0 (10.0.0.0/24)")]
+
+
 def test_a_firewall_names_both_ends_and_the_direction():
     found = rows(offered(**THREE), lambda source, seat: (source, seat.host) != ("a", "b"))
     (red,) = [row for row in found if row.level == "error"]
