@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.panels import azure_sign_in, launcher, panel, timeline
     from distdl_jupyter.places import add_cluster, clusters
+    from distdl_jupyter.retention import prune
     from distdl_jupyter.worker.checkpoints import checkpoint_dir
     from distdl_jupyter.worker.data import data_path
     from distdl_jupyter.worker.report import log, progress
@@ -43,6 +44,7 @@ _HOMES = {
     "log": "worker.report",
     "panel": "panels",
     "progress": "worker.report",
+    "prune": "retention",
     "submit": "client",
     "timeline": "panels",
     "vm_sizes": "azure.vm_sizes",
@@ -68,6 +70,7 @@ __all__ = [
     "log",
     "panel",
     "progress",
+    "prune",
     "submit",
     "timeline",
     "vm_sizes",

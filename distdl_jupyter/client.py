@@ -12,15 +12,15 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
-from distdl_jupyter.core import disk
+from distdl_jupyter.core import disk, locks
 from distdl_jupyter.core.errors import JobNotRunning, JobStillRunning, LaunchFailed
 from distdl_jupyter.core.events import EventWriter, JobLock
 from distdl_jupyter.core.names import override
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore, new_id
 from distdl_jupyter.core.words import finding as in_words
-from distdl_jupyter.core.words import plural
-from distdl_jupyter.follow import POLL, Follower, Onlooker
+from distdl_jupyter.core.words import plural, short_id
+from distdl_jupyter.follow import POLL, Follower, Onlooker, settle
 from distdl_jupyter.supervisor import control
 
 if TYPE_CHECKING:
@@ -144,13 +144,14 @@ class Job:
             follower.view = Onlooker(self.folder).catch_up()
         batches = follower.follow() if follow else iter(follower.read, [])
         for batch in batches:
-            for line in lines_of(batch):
+            for line in lines_of(batch, self.folder.path):
                 if rank is None or line.rank == rank:
                     yield line
 
     def metrics(self) -> pd.DataFrame:
         """Return all reported metrics: one row per report with ``rank``, ``step``, ``time`` (UTC) and each metric.
 
+        All of the first 100,000 reports are there; of more, those that no curve can tell apart are one row, the last.
         After a restart there is ``attempt`` too, from 0; steps that a later attempt reports again are there twice.
         """
         from distdl_jupyter import outcome
@@ -178,11 +179,43 @@ class Job:
     def cancel(self, *, now: bool = False) -> None:
         """Stop the job from anywhere: INT, TERM, KILL with a grace between; ``now`` kills at once.
 
-        Returns when the request is placed; ``wait`` waits for the end. Raises JobNotRunning when it has ended.
+        Returns when the request is placed; ``wait`` waits for the end. Raises JobNotRunning when it has ended, and
+        JobStillRunning when its supervisor runs on another host that has been silent for long: the request waits there.
         """
         if self.view().state.ended:
             raise JobNotRunning(f"Job {self.id} has ended ({self.state.value}); there is nothing to cancel.")
         control.request(self.folder.control, "cancel", now=now)
+        supervisor = self._supervisor()
+        if supervisor.is_elsewhere and supervisor.is_silent:
+            raise JobStillRunning(f"Job {self.id} was asked to stop. {supervisor.says()}",
+                                  hint=supervisor.remedy(self.id))  # fmt: skip
+
+    def declare_lost(self) -> None:
+        """Say that the host of the job's supervisor is gone for good, which this host cannot see itself.
+
+        A job on that host ends as lost; one that runs on other machines gets a supervisor here. Raises JobNotRunning
+        when it has ended, JobStillRunning while its supervisor was heard lately.
+        """
+        if self.view().state.ended:
+            raise JobNotRunning(f"Job {self.id} has ended ({self.state.value}).")
+        supervisor = self._supervisor()
+        if supervisor.held or (supervisor.host and not supervisor.is_silent):
+            why = supervisor.says() if supervisor.host else "Its supervisor lives."
+            raise JobStillRunning(f"Job {self.id} is not lost. {why}",
+                                  hint=f"distdl stop {short_id(self.id)} stops it.")  # fmt: skip
+        if settle(self.folder, gone=supervisor if supervisor.host else None):
+            # Should it live after all, it ends as soon as it sees this directory again.
+            control.request(self.folder.control, "cancel", now=True)
+
+    def _supervisor(self) -> locks.Holder:
+        return locks.holder(self.folder.lock, self.folder.events)
+
+    def _check_ended(self, remedy: str) -> None:
+        """Raise JobStillRunning while the job has not ended."""
+        if not self.view().state.ended:
+            supervisor = self._supervisor()
+            hint = f"{supervisor.says()} {supervisor.remedy(self.id)}" if supervisor.is_elsewhere else remedy
+            raise JobStillRunning(f"Job {self.id} still is {self.state.value}.", hint=hint)
 
     def ask_stacks(self) -> None:
         """Ask all ranks where they stand and return at once; the view's ``stacks`` say when the answers are there.
@@ -227,16 +260,14 @@ class Job:
         Raises JobStillRunning, InvalidSpec when this job saved no checkpoint or an option is wrong, PluginUnavailable,
         JobNotFound when the job's files are gone.
         """
-        if not self.view().state.ended:
-            raise JobStillRunning(f"Job {self.id} still is {self.state.value}.", hint="Cancel it before resuming it.")
+        self._check_ended("Cancel it before resuming it.")
         from distdl_jupyter import again
 
         return Job(_begin(*again.resumed(self.folder, new_id(), options)))
 
     def remove(self) -> None:
         """Delete the job's folder with its log and values. Raises JobStillRunning while the job lives."""
-        if not self.view().state.ended:
-            raise JobStillRunning(f"Job {self.id} still is {self.state.value}.", hint="Cancel it before removing it.")
+        self._check_ended("Cancel it before removing it.")
         JobStore(self.folder.path.parent.parent).remove(self.folder)
 
     def __eq__(self, other: object) -> bool:
@@ -361,6 +392,7 @@ def _begin(spec: JobSpec, secret_values: Mapping[str, str], code: Code) -> JobFo
         spec, folder = _prepared(store, spec)
     lock = None
     try:
+        locks.prove(folder.lock)
         lock = JobLock.acquire(folder.lock)
         assert lock is not None, "a folder that nobody else can see is not locked"
         code.write(folder)

@@ -2,7 +2,8 @@
 
 Reading is free of side effects with one exception that the design asks for: whoever finds a job without an end and
 without a writer has thereby become its writer. It ends what is left of the job here and appends its end, or hands
-the lock to a new supervisor where the job runs on other machines.
+the lock to a new supervisor where the job runs on other machines. A writer of another host is never found to be gone:
+its lock may not be visible here (see core.locks).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import registry
-from distdl_jupyter.core import events, locks, logcount, reserve, snapshot
+from distdl_jupyter.core import events, locks, logcount, parts, reserve, snapshot
 from distdl_jupyter.core.errors import DistDLError, JobNotFound, LaunchFailed
 from distdl_jupyter.core.events import Event, EventWriter, JobLock
 from distdl_jupyter.core.state import State
@@ -23,8 +24,8 @@ from distdl_jupyter.supervisor import detach, resume
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
+    from distdl_jupyter.core.locks import Holder
     from distdl_jupyter.core.store import JobFolder
 
 #: Seconds of silence after which the writer's proof of life is asked for.
@@ -60,6 +61,8 @@ class _Reader:
         now = time.monotonic()
         if heard:
             self._heard = now - self._age()
+            if self.view.elsewhere is not None:
+                self._note_writer()
         elif not self.view.state.ended and now - self._heard > _SILENCE:
             self._heard = now
             return self._asked()
@@ -77,12 +80,19 @@ class _Reader:
             raise JobNotFound(f"Job {self.folder.id} is not here any more: its folder was deleted while it ran.",
                               hint="Its processes were ended.")  # fmt: skip
         try:
-            return settle(self.folder)
+            ended = settle(self.folder)
         except OSError as error:
             # Where nobody can write, nobody can end it either; it is asked again later.
-            if error.errno == errno.EROFS and not locks.is_held(self.folder.lock):
+            if error.errno == errno.EROFS and locks.holder(self.folder.lock).is_dead:
                 self.fold(_unwritten(error))
-        return False
+            ended = False
+        self._note_writer()
+        return ended
+
+    def _note_writer(self) -> None:
+        """Note in the view where the writer is when it cannot be seen from here."""
+        writer = locks.holder(self.folder.lock, self.folder.events)
+        self.view.elsewhere = writer if writer.is_elsewhere and not self.view.state.ended else None
 
     def _next(self) -> list[Event]:
         raise NotImplementedError
@@ -147,7 +157,7 @@ class Onlooker(_Reader):
         """Read about ``most`` bytes once, whatever stands there."""
         path, began = self.folder.events, self.cursor
         found: list[Event] = []
-        if _size(path) > began:  # one call while nothing is new: each lets a busy kernel's main thread go first
+        if parts.size(path) > began:  # one call while nothing is new: each lets a busy kernel's main thread go first
             found, self.cursor = events.read(path, began, most, "others")
             logcount.count_file(path, began, self.cursor, self.view)
         for event in found:
@@ -158,21 +168,15 @@ class Onlooker(_Reader):
         return found
 
 
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0
-
-
-def settle(folder: JobFolder) -> bool:
+def settle(folder: JobFolder, *, gone: Holder | None = None) -> bool:
     """End a job that has no writer any more; True when this call wrote its end.
 
-    Nothing happens while a writer lives.
+    Nothing happens while a writer lives, or may live on another host: unless that is the one that is known to be
+    ``gone``.
     """
     if not folder.path.exists():
         return False
-    lock = JobLock.acquire(folder.lock)
+    lock = JobLock.acquire(folder.lock, of_other_host=gone is not None)
     if lock is None:
         return False
     try:
@@ -191,7 +195,7 @@ def settle(folder: JobFolder) -> bool:
             with contextlib.suppress(OSError, LaunchFailed):
                 detach.start(folder, lock, {}, python=_still_there(spec.python))
                 return False
-        for type_, fields in resume.end(folder, last, spec.cluster):
+        for type_, fields in resume.end(folder, last, spec.cluster, gone):
             _write(folder, type_, **fields)
         return True
     finally:

@@ -56,7 +56,8 @@ class Outline(Onlooker):
         if self._drawn >= self._undrawn:
             self._keep()
             return False
-        found, cursor = events.read(self.folder.events, self._drawn, min(_LOOK, self._undrawn - self._drawn), "others")
+        most, end = min(_LOOK, self._undrawn - self._drawn), self._undrawn
+        found, cursor = events.read(self.folder.events, self._drawn, most, "others", before=end)
         for event in found:
             self.book.apply(event)
         self._drawn = cursor if cursor > self._drawn else self._undrawn

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import registry
 from distdl_jupyter._version import __version__
-from distdl_jupyter.cli import azure, batchai, clusters, show, stacks, terminal, vm_sizes, warm
+from distdl_jupyter.cli import azure, batchai, clusters, prune, show, stacks, terminal, vm_sizes, warm
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobNotFound, JobNotRunning
 from distdl_jupyter.core.names import OTHER_FLAGS
 from distdl_jupyter.core.state import State
@@ -88,6 +88,9 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--now", action="store_true", help="KILL at once")
     one.add_argument("--no-wait", action="store_true", help="return when the request is placed")
 
+    one = _command(commands, "lost", _lost, "say that the host of a job's supervisor is gone for good")
+    one.add_argument("id", help="the job's id, or its last part")
+
     stacks.add_to(commands, _find)
 
     one = _command(commands, "resume", _resume, "go on from the checkpoints of an ended job, as a new job")
@@ -102,6 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     one = _command(commands, "rm", _rm, "delete ended jobs with their logs and values")
     one.add_argument("id", nargs="+", help="the jobs' ids, or their last parts")
 
+    prune.add_to(commands)
     _add_submit(commands)
     clusters.add_to(commands)
     azure.add_to(commands)
@@ -226,13 +230,23 @@ def _prefix(line: LogLine, *, many: bool, timed: bool) -> str:
 
 def _stop(chosen: argparse.Namespace) -> int:
     job = _find(chosen.id)
+    elsewhere = job.view().elsewhere
     try:
         job.cancel(now=chosen.now)
     except JobNotRunning as error:
         print(error)
         return 0
     if not chosen.no_wait:
+        if elsewhere is not None:
+            print(elsewhere.says(), file=sys.stderr)
         print(f"{job.name} {short_id(job.id)} {job.wait().state.value}")
+    return 0
+
+
+def _lost(chosen: argparse.Namespace) -> int:
+    job = _find(chosen.id)
+    job.declare_lost()
+    print(f"{job.name} {short_id(job.id)} {job.state.value}")
     return 0
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from distdl_jupyter.core.words import duration, number, processes, short_id
 from distdl_jupyter.presentation import staging
+from distdl_jupyter.presentation.card import elsewhere
 from distdl_jupyter.presentation.cost import cost_words
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ def _status(rank: RankView, view: JobView) -> str:
 
 
 def _troubles(view: JobView) -> Iterator[str]:
+    if said := elsewhere(view):
+        yield said
     if view.resumed_from:
         yield f"goes on from the checkpoints of job {view.resumed_from}"
     for number_, one in enumerate(view.restarts, 1):

@@ -19,6 +19,8 @@ _LIBRARIES = (
 _NAMES = frozenset(("LANG", "LC_ALL", "TZ"))
 #: What the ssh program itself needs: its keys' agent, a Kerberos ticket, where its configuration lies.
 _SSH = ("PATH", "HOME", "USER", "LOGNAME", "SSH_AUTH_SOCK", "KRB5CCNAME", "LANG")
+#: What a kernel sets for matplotlib.
+_NOTEBOOKS_BACKENDS = ("module://matplotlib_inline", "module://ipykernel", "module://ipympl")
 #: A name that every shell and exec takes.
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -27,8 +29,8 @@ def for_ranks_here(submitters: Mapping[str, str]) -> dict[str, str]:
     """Return the submitter's environment as far as it means something in a rank, on whichever machine."""
     kept = ("DISTDL_HOME", "DISTDL_CACHE", "DISTDL_WARM_DIR")
     environment = {n: value for n, value in submitters.items() if n in kept or not n.startswith("DISTDL_")}
-    if environment.get("MPLBACKEND", "").startswith("module://"):
-        environment["MPLBACKEND"] = "Agg"  # the notebook's inline backend has no notebook in a rank
+    if environment.get("MPLBACKEND", "").startswith(_NOTEBOOKS_BACKENDS):
+        del environment["MPLBACKEND"]  # it has no notebook in a rank, which has a backend of its own
     return environment
 
 

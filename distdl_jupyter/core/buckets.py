@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 #: Buckets of one metric; with its exact first and last point a line has at most 1,000 points.
@@ -61,10 +62,14 @@ class Grid:
         #: Latest time at the bucket's highest step.
         self.times = array("d")
 
+    def number(self, step: float) -> int:
+        """Return the number of the step's bucket."""
+        # Multiplying by the first scale is exact; a smaller one would round the tiniest steps to 0.
+        return math.floor(step * _FINEST) >> self.doublings
+
     def slot(self, step: float, time: float) -> int:
         """Return the position of the step's bucket, making one when there is none yet."""
-        # Multiplying by the first scale is exact; a smaller one would round the tiniest steps to 0.
-        number = math.floor(step * _FINEST) >> self.doublings
+        number = math.floor(step * _FINEST) >> self.doublings  # as in number(), without a call
         slot = self.slots.get(number)
         if slot is None:
             return self._new(number, step, time)
@@ -179,6 +184,24 @@ class Series:
         if value > high or (value == high and step < self.high_steps[slot]):
             self.highs[slot], self.high_steps[slot] = value, step
 
+    @property
+    def folded(self) -> tuple[float, ...]:
+        """All that is known of a series that has nothing but a bucket at position 0, but for its ends."""
+        columns = (self.counts, self.sums, self.lows, self.low_steps, self.highs, self.high_steps)
+        return (*(column[0] for column in columns), *self.bad.get(0, (0, math.inf)))
+
+    def add_folded(self, slot: int, points: int, last: Point, folded: Sequence[float]) -> None:
+        """Take so many points into the bucket at ``slot``, of which the last one is given, and what they fold to."""
+        count, total, low, low_step, high, high_step, bits, step = map(float, folded)
+        self.count += points
+        self._keep_ends(last)
+        if slot >= len(self.counts):
+            self._grow(slot + 1)
+        if count:
+            self._merge(slot, int(count), total, low, low_step, high, high_step)
+        if bits:
+            self._mark(slot, int(bits), step)
+
     def has(self, slot: int) -> bool:
         """Say whether the bucket holds a finite value of this rank."""
         return slot < len(self.counts) and self.counts[slot] > 0
@@ -280,6 +303,21 @@ class Metric:
         series.add(grid.slot(step, time), step, value, time)
         if len(grid.slots) > self.limit:
             self._coarsen()
+
+    def add_folded(self, rank: int, points: int, last: Point, folded: Sequence[float]) -> None:
+        """Take several points of one rank in one bucket, of which ``extends`` was true."""
+        series = self.series.get(rank)
+        if series is None:
+            series = self._new(rank)
+        self.count += points
+        series.add_folded(self.grid.slot(last.step, last.time), points, last, folded)
+
+    def extends(self, rank: int, step: float) -> bool:
+        """Say whether a point falls into the bucket of the rank's newest one, and not before it."""
+        series = self.series.get(rank)
+        if series is None or series.last is None or (self._again is not None and rank not in self._again):
+            return False
+        return step >= series.last.step and self.grid.number(step) == self.grid.number(series.last.step)
 
     def _go_back(self, rank: int, step: float, again: set[int]) -> None:
         """Take away what a rank's first report after a restart replaces; the first of all ranks speaks for all."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distdl_jupyter.core.errors import DiskRefused
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 _ELSEWHERE = "let DISTDL_HOME name a folder on another disk"
 _REMEDIES = {
@@ -37,3 +37,17 @@ def writing(place: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise refusal(error, place) from error
+
+
+def file_system(path: Path) -> str:
+    """Return the kind of file system on which a path lies and where that is mounted: ``lustre at /scratch``."""
+    found, at = "of an unknown kind", Path()
+    with contextlib.suppress(OSError):
+        place = path.resolve()
+        # proc_pid_mountinfo(5): ID PARENT DEVICE ROOT MOUNTPOINT OPTIONS TAGS... - KIND SOURCE OPTIONS
+        for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            before, _, behind = line.partition(" - ")
+            point = Path(before.split()[4].replace("\\040", " "))
+            if place.is_relative_to(point) and len(point.parts) >= len(at.parts):
+                found, at = f"{behind.split()[0]} at {point}", point
+    return found

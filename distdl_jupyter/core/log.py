@@ -141,9 +141,20 @@ class LogBook:
         if event.get("redraws"):
             self._redraw(t, rank, stream, text, event)
             return
+        if event.get("counts") is not None:
+            self._leave_out(event)
         for line in text.split("\n"):
             clean = len(line) <= MAX_SHOWN and line.isprintable()  # what printable() leaves as it is, without the call
             self._add(t, rank, stream, line if clean else printable(line))
+
+    def _leave_out(self, event: Event) -> None:
+        """Go on behind lines that the log has no more (see core.events)."""
+        for number, (lines, errors) in event["counts"].items():
+            rank = int(number)
+            self.counts[rank], self.errors[rank] = lines, errors
+            self._lines[rank] = max(lines, self._lines.get(rank, 0))
+        self.total = event["lines"] - 1  # the notice itself takes the place of one
+        self.seal()
 
     @property
     def open(self) -> list[Row]:

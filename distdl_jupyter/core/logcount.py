@@ -11,6 +11,8 @@ import json
 import re
 from typing import TYPE_CHECKING
 
+from distdl_jupyter.core import events, parts
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -51,9 +53,15 @@ def _plain(data: bytes, begin: int, end: int) -> bool:
 
 def count_file(path: Path, begin: int, end: int, view: JobView) -> None:
     """Fold the log events that stand between two cursors of a file into ``view`` by counting."""
-    with path.open("rb") as file:
-        file.seek(begin)
-        count(file.read(end - begin), view)
+    while begin < end:
+        at, data = parts.read(path, begin, end - begin)
+        if at > end or not data:
+            return
+        if at > begin:
+            for event in events.notice(path, at):
+                view.apply(event)
+        count(data[: end - at], view)
+        begin = at + len(data)
 
 
 def _add(view: JobView, lines: int, rank: int, *, error: bool) -> None:

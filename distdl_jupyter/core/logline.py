@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from distdl_jupyter.core import events
+from distdl_jupyter.core import events, parts, pictures
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -30,13 +30,17 @@ class LogLine:
         return self.text
 
 
-def lines_of(found: Iterable[Event]) -> Iterator[LogLine]:
-    """Yield the lines of log events in order; a redrawn line counts once, in its last shape."""
+def lines_of(found: Iterable[Event], folder: Path | None = None) -> Iterator[LogLine]:
+    """Yield the lines of log events in order; a redrawn line counts once, in its last shape.
+
+    With the job's ``folder`` the line of a picture says where its file is.
+    """
     for event in found:
         if event["type"] != "log" or (event.get("redraws") and not event.get("closed")):
             continue
+        file = f" {folder / pictures.FOLDER / event['picture']}" if folder is not None and "picture" in event else ""
         for text in event["text"].split("\n"):
-            yield LogLine(event.get("rank"), event.get("stream", "out"), event["t"], text)
+            yield LogLine(event.get("rank"), event.get("stream", "out"), event["t"], f"{text}{file}")
 
 
 def last_lines(
@@ -46,12 +50,12 @@ def last_lines(
 
     As much of the file's end is read as they take, but not much more than ``within`` bytes.
     """
-    end = path.stat().st_size if path.exists() else 0
+    end = parts.size(path)
     size = _NEAR
     while True:
-        begin = events.line_start(path, end - size) if end > size else 0
+        begin = events.line_start(path, parts.back(path, end, size)) if end > size else 0
         found, cursor = events.logs_between(path, begin, end)
-        lines = [line for line in lines_of(found) if rank is None or line.rank == rank]
+        lines = [line for line in lines_of(found, path.parent) if rank is None or line.rank == rank]
         if begin == 0 or len(lines) >= many or (within is not None and size >= within):
             return lines[-many:] if many > 0 else [], cursor
         size *= 4

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import secrets
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from distdl_jupyter.core import events
+from distdl_jupyter.core import events, parts
 from distdl_jupyter.core.log import TAIL, Begin, LogBook, Row
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ class LogWindow:
         """Return rows with numbers below ``n``, the newest of them and at most ``most``; [] when there are none."""
         if n > self.book.first:
             return self.book.between(max(self.book.first, n - most), n)
+        self._forget_places()
         while (at := bisect_left(self._places, n, key=lambda place: place.begin.n) - 1) >= 0:
             place, end = self._places[at], self._end(at)
             rows = self._cut(at, end) if place.left_out else self._whole(place, end)
@@ -94,6 +95,7 @@ class LogWindow:
             self.book.apply(event)
         if cursor >= border:
             self.book.seal()
+            self._forget_places()
             self._places.append(_Place(cursor, self.book.here))
         return True
 
@@ -113,10 +115,21 @@ class LogWindow:
         """Begin a new book; what the old one read stays a place of its own."""
         if self.cursor == self._places[-1].at:
             self._places.pop()
+        self._forget_places()
         self._places.append(_Place(self.cursor, self.book.here, left_out=True))
         begin = Begin(at, {}, at, (1 + secrets.randbelow(_BOOKS - 1)) * _MARKS)
         self._places.append(_Place(at, begin))
         self.book = LogBook(*self._size, begin)
+
+    def _forget_places(self) -> None:
+        """Forget the places in what the log itself has left out; what stands behind it is numbered from its end."""
+        missing = parts.gap(self._path)
+        if missing is None:
+            return
+        gone = [place for place in self._places if missing[0] <= place.at < missing[1]]
+        if len(gone) > 1 or (gone and not gone[0].left_out):
+            at = self._places.index(gone[0])
+            self._places[at : at + len(gone)] = [replace(gone[-1], left_out=True)]
 
     # ---- what was read before, or was left out ----
 
@@ -140,7 +153,7 @@ class LogWindow:
         found, at = _logs_before(self._path, end.at, place.at)
         book = LogBook(self._size[0], 2**62)
         for event in found:
-            book.apply(event)
+            book.apply({**event, "counts": None})  # rows and lines are counted from the end here
         rows, lines = list(book.rows), {r: end.begin.lines.get(r, end.begin.line) - n for r, n in book.counts.items()}
         n = end.begin.n - book.next
         for row in rows:
@@ -158,7 +171,7 @@ def _logs_before(path: Path, end: int, floor: int) -> tuple[list[Event], int]:
     """
     size = _NEAR
     while True:
-        begin = max(floor, end - size)
+        begin = max(floor, parts.back(path, end, size))
         at = _line_from(path, begin, end) if begin > floor else floor
         found, _ = events.logs_between(path, at, end)
         if begin == floor or size >= _FAR or sum(event["text"].count("\n") + 1 for event in found) >= _WANTED:
@@ -168,9 +181,14 @@ def _logs_before(path: Path, end: int, floor: int) -> tuple[list[Event], int]:
 
 def _line_from(path: Path, begin: int, end: int) -> int:
     """Return where the first line that begins at a byte or behind it begins, at most ``end``."""
-    with path.open("rb") as file:
-        file.seek(begin - 1)
-        while data := file.read(STEP):
-            if b"\n" in data:
-                return min(end, file.tell() - len(data) + data.index(b"\n") + 1)
+    at = begin - 1
+    while at < end:
+        here, data = parts.read(path, at, STEP)
+        if here > at:  # left out up to there
+            return min(end, at + 1)
+        if not data:
+            break
+        if b"\n" in data:
+            return min(end, at + data.index(b"\n") + 1)
+        at += len(data)
     return end

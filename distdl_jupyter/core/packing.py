@@ -40,8 +40,9 @@ def pack(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def _are_alike(metric: dict[str, Any], event: dict[str, Any]) -> bool:
-    same: bool = event["type"] == "metric" and event["rank"] == metric["rank"]
-    return same and bool(event["values"].keys() == metric["values"].keys())
+    if event["type"] != "metric" or "folded" in event or "folded" in metric:
+        return False
+    return bool(event["rank"] == metric["rank"] and event["values"].keys() == metric["values"].keys())
 
 
 def _packed(metrics: list[dict[str, Any]]) -> dict[str, Any]:

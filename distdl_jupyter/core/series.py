@@ -8,9 +8,9 @@ read ``core.curves``'s, how a curve looks ``core.figure``'s.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from distdl_jupyter.core.buckets import Metric, Series
+from distdl_jupyter.core.buckets import Metric, Point, Series
 from distdl_jupyter.core.curves import MAX_POINTS, Band, Line, band_of, lines_of
 from distdl_jupyter.core.events import Event
 
@@ -50,12 +50,25 @@ class SeriesBook:
             rank, step, time = int(event["rank"]), float(event["step"]), float(event["t"])
             if not (abs(step) <= MAX_STEP and math.isfinite(time)):
                 return
-            for name, value in event["values"].items():
+            folded = event.get("folded")
+            for number, (name, value) in enumerate(event["values"].items()):
                 metric = self._metrics.get(name) or self._new(name)
-                if metric is not None:
+                if metric is None:
+                    continue
+                if folded is None:
                     metric.add(rank, step, float(value), time)
-        except (KeyError, TypeError, ValueError, OverflowError, AttributeError):
+                else:
+                    metric.add_folded(rank, int(event["reports"]), Point(step, time, float(value)), folded[number])
+        except (LookupError, TypeError, ValueError, OverflowError, AttributeError):
             return
+
+    def extends(self, rank: int, step: float, names: Iterable[str]) -> bool:
+        """Say whether a report of these metrics is one of several that a curve need not tell apart.
+
+        Each of its points falls into the bucket of the rank's newest one, and not before it.
+        """
+        metrics = self._metrics
+        return abs(step) <= MAX_STEP and all(name in metrics and metrics[name].extends(rank, step) for name in names)
 
     @property
     def names(self) -> list[str]:

@@ -24,7 +24,7 @@ import zlib
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from distdl_jupyter.core import whole
+from distdl_jupyter.core import parts, whole
 from distdl_jupyter.core.rank import RankView
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.trail import Trail
@@ -32,6 +32,7 @@ from distdl_jupyter.core.view import (
     JobView,
     MetricView,
     PhaseView,
+    PictureView,
     RestartView,
     StacksView,
     StagingView,
@@ -56,7 +57,10 @@ def _fields(of: type) -> tuple[str, ...]:
 
 
 #: A view with other fields is another version by itself.
-_PARTS = (JobView, RankView, PhaseView, MetricView, Trail, StagingView, StopView, RestartView, StallView, StacksView)
+_PARTS = (
+    JobView, RankView, PhaseView, MetricView, Trail, StagingView, StopView, RestartView, StallView, StacksView,
+    PictureView,
+)  # fmt: skip
 _SHAPE = repr([_fields(one) for one in _PARTS])
 VERSION = f"{RULES}-{zlib.crc32(_SHAPE.encode()):08x}"
 
@@ -81,8 +85,7 @@ def read(folder: JobFolder) -> tuple[JobView, int] | None:
 
 def fits(events: Path, identity: int, cursor: int) -> bool:
     """Say whether the file is the one that was folded, and not shorter than what was folded of it."""
-    now = events.stat()
-    return identity == now.st_ino and 0 <= cursor <= now.st_size
+    return identity == events.stat().st_ino and 0 <= cursor <= parts.size(events)
 
 
 def to_json(view: JobView) -> dict[str, Any]:
@@ -105,6 +108,8 @@ def to_json(view: JobView) -> dict[str, Any]:
         "restarts": _rows(RestartView, view.restarts),
         "stall": None if view.stall is None else dataclasses.asdict(view.stall),
         "stacks": _rows(StacksView, view.stacks),
+        "pictures": _rows(PictureView, view.pictures),
+        "elsewhere": None,
     }
 
 
@@ -122,6 +127,7 @@ def from_json(data: dict[str, Any]) -> JobView:
         "restarts": [RestartView(*one) for one in data["restarts"]],
         "stall": None if data["stall"] is None else StallView(**data["stall"]),
         "stacks": [StacksView(*one) for one in data["stacks"]],
+        "pictures": [PictureView(*one) for one in data["pictures"]],
     }
     view = JobView(**{**data, **made})
     if len(view.ranks) != view.process_count:

@@ -4,10 +4,12 @@
     payload.pkl     the captured function or cell, opened by ranks only
     code/           modules that stood beside the notebook
     events.jsonl    the truth (see core.events)
+    parts/          its last parts, when the log is too long (see core.parts)
     view.json       what the truth folds to up to some byte, a cache (see core.snapshot)
     curves.json     the curves of the truth up to some byte, a cache (see core.keptcurves)
-    lock            held by the one writer
+    lock            held by the one writer, which it names (see core.locks)
     results/        rank-<n>.pkl, the values that came back
+    pictures/       <n>.png or .jpeg, what the ranks have shown
     outputs/        what the training code wrote for keeping; in checkpoints/ that from which it can go on
     supervisor.log  what the supervisor itself printed, for its own errors
     reserve         room that is given back when the disk is full, so that the end can be told (see core.reserve)
@@ -18,7 +20,6 @@ Reading writes nothing but caches. A folder becomes visible only when it is comp
 
 from __future__ import annotations
 
-import fcntl
 import functools
 import json
 import os
@@ -28,8 +29,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from distdl_jupyter import permissions
-from distdl_jupyter.core import disk, private
-from distdl_jupyter.core.errors import JobNotFound
+from distdl_jupyter.core import disk, locks, private
+from distdl_jupyter.core.errors import DiskRefused, JobNotFound
 from distdl_jupyter.core.spec import JobSpec
 
 #: What hidden folders begin with: on their way in, on their way out.
@@ -247,7 +248,10 @@ class JobStore:
         raise gone(id_)
 
     def remove(self, folder: JobFolder) -> None:
-        """Delete a job's folder; it disappears from listings at once. Raises JobNotFound, DiskRefused."""
+        """Delete a job's folder; it disappears from listings at once.
+
+        Raises JobNotFound, DiskRefused, also where some of its files are left.
+        """
         doomed = folder.path.with_name(f"{_OLD}{folder.id}")
         try:
             folder.path.rename(doomed)
@@ -256,6 +260,9 @@ class JobStore:
         except OSError as error:
             raise disk.refusal(error, self.jobs) from error
         _delete(doomed)
+        if left := _why_left(doomed):
+            raise DiskRefused(f"Job {folder.id} is deleted, but not all of its files: {left}.",
+                              hint=f"They are in {doomed}.")  # fmt: skip
 
 
 def _delete(folder: Path) -> None:
@@ -264,22 +271,25 @@ def _delete(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+def _why_left(folder: Path) -> str:
+    """Return why a folder that was deleted is still there, "" when it is not."""
+    import shutil
+
+    try:
+        shutil.rmtree(folder)
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        return f"{error.filename or folder}: {error.strerror or error}"
+    return ""
+
+
 def _is_abandoned(path: Path) -> bool:
     try:
-        return time.time() - path.stat().st_mtime > _FRESH and not _is_locked(path / "lock")
+        if time.time() - path.stat().st_mtime <= _FRESH:
+            return False
     except OSError:
         return False  # just gone, or not ours to judge
-
-
-def _is_locked(path: Path) -> bool:
-    """Say whether a process holds the lock file; nothing is created."""
-    try:
-        file = path.open("rb")
-    except FileNotFoundError:
-        return False
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
+    maker = locks.holder(path / "lock")
+    # What another host makes is left to the next submit there: its lock may not be seen here (see core.locks).
+    return maker.is_dead if path.name.startswith(_NEW) else not maker.held

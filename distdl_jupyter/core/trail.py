@@ -25,15 +25,15 @@ class Trail:
     #: The first step of all.
     first: float = math.inf
 
-    def finishes(self, step: float) -> bool:
-        """Take notice of a step and say whether the value of the one before it is to be kept (by ``keep``)."""
+    def finishes(self, step: float, steps: int = 1) -> bool:
+        """Take notice of a step, the last of so many, and say whether the value before it is to be kept (``keep``)."""
         if not step > self.step:
             return False
         begins, self.step = self.step == -math.inf, step
         self.first = min(self.first, step)
         if begins:
             return False
-        self.passed += 1
+        self.passed += steps
         return self.passed >= self.every
 
     def keep(self, value: float) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from distdl_jupyter.core.events import Event
 from distdl_jupyter.core.failure import Failure, first_failure
+from distdl_jupyter.core.locks import Holder
 from distdl_jupyter.core.rank import RankView
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State, may_follow
@@ -85,6 +86,18 @@ class StacksView:
 
 
 @dataclass(slots=True)
+class PictureView:
+    """A picture that ``ranks`` have shown, the first of them at ``t``; a file in the job's folder (core.pictures)."""
+
+    number: int
+    t: float
+    form: str
+    width: int
+    height: int
+    ranks: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
 class RestartView:
     """One restart of all ranks: when (epoch seconds), after which failure, and which rank had failed."""
 
@@ -106,16 +119,16 @@ class MetricView:
     #: Whether the ranks that these values are of have ended, and others were started that have not reported it yet.
     stale: bool = False
 
-    def take(self, rank: int, step: float, value: float) -> None:
-        """Fold in what one rank reported."""
+    def take(self, rank: int, step: float, value: float, reports: int = 1) -> None:
+        """Fold in what one rank reported, the last of so many reports."""
         if self.stale:
             self.values, self.stale = {}, False
             self.trail.go_back(step)
-        if self.trail.finishes(step):
+        if self.trail.finishes(step, reports):
             self.trail.keep(self.mean)
         self.values[rank] = value
         self.step = step
-        self.count += 1
+        self.count += reports
 
     @property
     def mean(self) -> float:
@@ -175,8 +188,11 @@ class JobView:
     #: None while the job makes progress, or cannot be expected to.
     stall: StallView | None = None
     stacks: list[StacksView] = field(default_factory=list)
+    pictures: list[PictureView] = field(default_factory=list)
     #: The job from whose checkpoints this one goes on, "" for none.
     resumed_from: str = ""
+    #: Who writes the log, where only a look at another host could tell whether it lives; a reader notes it.
+    elsewhere: Holder | None = None
 
     @classmethod
     def of(cls, spec: JobSpec) -> JobView:
@@ -268,6 +284,8 @@ class JobView:
             "restarts": [dataclasses.asdict(one) for one in self.restarts],
             "stall": dataclasses.asdict(self.stall) if self.stall else None,
             "stacks": [dataclasses.asdict(one) for one in self.stacks],
+            "elsewhere": self.elsewhere._asdict() if self.elsewhere else None,
+            "pictures": [dataclasses.asdict(one) for one in self.pictures],
             "failure": dataclasses.asdict(failure) if failure else None,
         }
 
@@ -285,7 +303,7 @@ def _state(view: JobView, event: Event) -> None:
     if state is State.RUNNING:
         view.started = event["t"]
     if state.ended:
-        view.ended = event["t"]
+        view.ended, view.elsewhere = event["t"], None
         _end_phase(view, event["t"])
 
 
@@ -318,6 +336,9 @@ def _rank(view: JobView, event: Event) -> None:
 
 
 def _log(view: JobView, event: Event) -> None:
+    if event.get("counts") is not None:
+        _leave_out(view, event)
+        return
     count = event["text"].count("\n") + 1 if not event.get("redraws") else int(bool(event.get("closed")))
     view.lines += count
     rank = view.rank(event.get("rank"))
@@ -325,6 +346,14 @@ def _log(view: JobView, event: Event) -> None:
         rank.lines += count
         # Redrawn lines are progress bars, which are drawn on stderr.
         rank.error_lines += count if event.get("stream") == "err" and not event.get("redraws") else 0
+
+
+def _leave_out(view: JobView, event: Event) -> None:
+    """Count the lines that the log has no more (see core.events)."""
+    view.lines = event["lines"]
+    for number, (lines, errors) in event["counts"].items():
+        if (rank := view.rank(int(number))) is not None:
+            rank.lines, rank.error_lines = lines, errors
 
 
 def _metric(view: JobView, event: Event) -> None:
@@ -336,7 +365,7 @@ def _metric(view: JobView, event: Event) -> None:
         metric = view.metrics.get(name)
         if metric is None:
             metric = view.metrics[name] = MetricView(name)
-        metric.take(rank.rank, event["step"], float(value))
+        metric.take(rank.rank, event["step"], float(value), event.get("reports", 1))
 
 
 def _progress(view: JobView, event: Event) -> None:
@@ -435,6 +464,16 @@ def _stacks(view: JobView, event: Event) -> None:
     view.stacks.append(StacksView(int(event["number"]), event["t"], str(event.get("why", "asked")), *numbers))
 
 
+def _picture(view: JobView, event: Event) -> None:
+    number, rank = int(event["number"]), event.get("rank")
+    found = next((one for one in view.pictures if one.number == number), None)
+    if found is None:
+        found = PictureView(number, event["t"], str(event["form"]), int(event["width"]), int(event["height"]))
+        view.pictures.append(found)
+    if isinstance(rank, int) and rank not in found.ranks:
+        found.ranks.append(rank)
+
+
 _FOLDS = {
     "state": _state,
     "phase": _phase,
@@ -451,4 +490,5 @@ _FOLDS = {
     "restart": _restart,
     "stall": _stall,
     "stacks": _stacks,
+    "picture": _picture,
 }

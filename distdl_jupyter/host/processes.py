@@ -126,6 +126,17 @@ def mark() -> str:
     return json.dumps({"host": host, "boot": run, "pid": os.getpid(), "started": _started(os.getpid())})
 
 
+def other_host(text: str) -> str:
+    """Return the host of the process that wrote a mark, "" for this one (by its name or its boot) and for no mark."""
+    try:
+        said = json.loads(text)
+        host, run = str(said["host"]), str(said["boot"])
+    except (ValueError, TypeError, KeyError):
+        return ""
+    own_host, _, own_run = boot().partition("/")
+    return "" if not own_host or host == own_host or run == own_run else host
+
+
 def send_marked(text: str, number: int) -> bool:
     """Signal the process that wrote a mark. False, and no signal, unless it is proven that it lives here still."""
     try:

@@ -2,7 +2,7 @@
 
 * A front end that has drawn the widget says hello and gets what is kept, once; after that, every message holds what
   changed since the one before. Messages carry a number, and a front end that misses one says hello again.
-* A front end asks for rows before those that it has, and gets them from the job's file.
+* A front end asks for rows before those that it has, and gets them from the job's file; likewise for a picture.
 * Until somebody said hello (a front end may not reach a busy kernel) the newest rows are the trait ``tail``, which a
   front end has on arrival. The last rows stay there when the job has ended, so a saved notebook can show them.
 """
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import anywidget
 import traitlets
 
+from distdl_jupyter.panels import pictures
 from distdl_jupyter.panels.assets import asset
 from distdl_jupyter.presentation.plain import plain
 from distdl_jupyter.presentation.rows import told
@@ -56,6 +57,9 @@ class LogWidget(anywidget.AnyWidget):
             self.greeted = True
         elif content.get("type") == "older" and isinstance(content.get("before"), int):
             self._wishes.append((str(content.get("viewer", "")), content["before"]))
+        elif content.get("type") == "picture":
+            said = pictures.answer(self._reading.folder.path, content)
+            self.send({"type": "answer", "id": content.get("id"), **said})
 
     @property
     def asked(self) -> bool:

@@ -21,7 +21,7 @@ import ipywidgets
 import traitlets
 
 from distdl_jupyter.core.errors import DistDLError
-from distdl_jupyter.panels import stacks
+from distdl_jupyter.panels import pictures, stacks
 from distdl_jupyter.panels.assets import asset
 from distdl_jupyter.panels.curves import Curve
 from distdl_jupyter.panels.feed import Feed, Pace
@@ -139,13 +139,15 @@ class JobPanel(ipywidgets.VBox):  # type: ignore[misc]
 
     def _pressed(self, _widget: object, content: dict[str, Any], _buffers: object) -> None:
         """Carry out a press in a thread of its own: a job may be slow to reach, the page must not wait."""
-        if content.get("type") == "stacks":
-            threading.Thread(target=self._answer_stacks, args=(content,), daemon=True).start()
+        if content.get("type") in ("stacks", "picture"):
+            threading.Thread(target=self._answer, args=(content,), daemon=True).start()
         else:
             threading.Thread(target=self._carry_out, args=(content.get("type"),), daemon=True).start()
 
-    def _answer_stacks(self, question: dict[str, Any]) -> None:
-        self.head.send({"type": "answer", "id": question.get("id"), **stacks.answer(self.job, question)})
+    def _answer(self, question: dict[str, Any]) -> None:
+        of_stacks = question["type"] == "stacks"
+        said = stacks.answer(self.job, question) if of_stacks else pictures.answer(self.job.folder.path, question)
+        self.head.send({"type": "answer", "id": question.get("id"), **said})
 
     def _carry_out(self, what: str | None) -> None:
         actions: dict[str, Callable[[], None]] = {

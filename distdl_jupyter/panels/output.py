@@ -14,7 +14,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.follow import Onlooker
-from distdl_jupyter.panels import snapshot
+from distdl_jupyter.panels import pictures, snapshot
 from distdl_jupyter.panels.stacks import newest
 from distdl_jupyter.reading import Reading
 
@@ -100,9 +100,10 @@ class Shown:
         view = seen.view
         result = view.ranks[0].result or ""
         taken = newest(self._job.folder) if view.stacks else None
+        shown = pictures.newest(self._job.folder.path, view)
         bundle: dict[str, Any] = {
             JOB_MIME: {"id": view.id, "version": 1},
-            "text/html": snapshot.html(view, seen.book, seen.log, seen.spec, result, taken),
+            "text/html": snapshot.html(view, seen.book, seen.log, seen.spec, result, taken, shown),
             "text/plain": snapshot.text(view, seen.book, seen.log, seen.spec, result, taken),
         }
         if self._panel is not None:

@@ -1,10 +1,13 @@
 """What a notebook keeps of a job: one static page and one plain text, true without kernel, server or network.
 
 No script, no link, no style sheet: own colours inline, so that it is readable on any page, light or dark, and always
-under 60 kB. Everything from a job is escaped. Pure: the moment shown is that of the job's last sign.
+under 60 kB besides the pictures that ranks have shown. Everything from a job is escaped. Pure: the moment shown is that
+of the job's last sign.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from distdl_jupyter.core import words
 from distdl_jupyter.core.log import LogBook, Row
@@ -32,6 +35,7 @@ from distdl_jupyter.panels.markup import (
     span,
 )
 from distdl_jupyter.panels.markup import text as escape
+from distdl_jupyter.panels.pictures import Shown, pictures_part
 from distdl_jupyter.panels.snapshot_failure import failure_part, headline, others, where
 from distdl_jupyter.panels.snapshot_parts import (
     Detail,
@@ -59,15 +63,22 @@ _SETTING_UP = (State.QUEUED, State.PREPARING, State.STARTING)
 
 
 def html(
-    view: JobView, book: SeriesBook, log: LogBook, spec: JobSpec, result_repr: str = "", taken: Stacks | None = None
+    view: JobView,
+    book: SeriesBook,
+    log: LogBook,
+    spec: JobSpec,
+    result_repr: str = "",
+    taken: Stacks | None = None,
+    shown: Sequence[Shown] = (),
 ) -> str:
-    """Return the page of a job in whatever state it is, at most ``LIMIT`` bytes.
+    """Return the page of a job in whatever state it is, at most ``LIMIT`` bytes besides the pictures ``shown``.
 
     ``result_repr`` is the short text of rank 0's value ("" when there is none), ``taken`` the stacks to show.
     """
+    pictures = pictures_part(view, shown)
     for detail in _DETAILS:
-        page = _page(view, book, log, spec, result_repr, taken, detail)
-        if len(page.encode()) <= LIMIT:
+        page = _page(view, book, log, spec, result_repr, taken, pictures, detail)
+        if len(page.encode()) - len(pictures.encode()) <= LIMIT:
             break
     return page
 
@@ -84,14 +95,21 @@ def text(
     lines += _metric_lines(view, book)
     if result_repr:
         lines.append(f"Result of rank 0: {_plain(result_repr)}")
-    if log.total:
-        lines.append(words.plural(log.total, "log line"))
+    counts = ((len(view.pictures), "picture"), (log.total, "log line"))
+    lines += [words.plural(many, word) for many, word in counts if many]
     lines.append(f"Live again with %dist_attach {view.id}")
     return "\n".join(lines)
 
 
 def _page(
-    view: JobView, book: SeriesBook, log: LogBook, spec: JobSpec, result: str, taken: Stacks | None, detail: Detail
+    view: JobView,
+    book: SeriesBook,
+    log: LogBook,
+    spec: JobSpec,
+    result: str,
+    taken: Stacks | None,
+    pictures: Html,
+    detail: Detail,
 ) -> Html:
     card = failure_card(view)
     parts = [_header(view, spec), restarts(view, detail), _sentence(view), stall(view, detail)]
@@ -100,7 +118,7 @@ def _page(
     if view.state in _SETTING_UP:
         parts += [_strip(phases(view)), staging(view)]
     parts.append(stacks_part(taken, detail))
-    parts += [_notice(view, detail), _middle(view, book, result, detail)]
+    parts += [_notice(view, detail), _middle(view, book, result, detail), pictures]
     rows = _tail(log, card, detail)
     if rows:
         parts.append(log_lines(log, rows, detail, _line_of_failure(rows, card)))

@@ -20,6 +20,7 @@ from distdl_jupyter.presentation.schema import (
     Host,
     Notice,
     Phase,
+    Picture,
     RankStatus,
     Restart,
     StacksTaken,
@@ -74,6 +75,7 @@ def card(view: JobView, now: float, *, has_checkpoints: bool = False) -> Card:
         stall=_stall(view),
         stacks=tuple(StacksTaken(one.number, one.t, why(one.why)) for one in view.stacks),
         can_ask_stacks=can_ask_stacks(view),
+        pictures=tuple(Picture(one.number, one.t, one.width, one.height, tuple(one.ranks)) for one in view.pictures),
         resumed_from=view.resumed_from,
         can_resume=view.state.ended and has_checkpoints,
     )
@@ -128,6 +130,13 @@ def _stall(view: JobView) -> Stall | None:
     return Stall(stall.since, tuple(stall.ranks), stall.text)
 
 
+def elsewhere(view: JobView) -> str:
+    """Return on which other host the job's supervisor runs, and what to do when that may be gone; "" for none."""
+    if view.elsewhere is None:
+        return ""
+    return f"{view.elsewhere.says()} {view.elsewhere.remedy(view.id) if view.elsewhere.is_silent else ''}".rstrip()
+
+
 def _step(view: JobView) -> float | None:
     steps = [rank.last_step for rank in view.ranks if finite(rank.last_step) is not None]
     return max((step for step in steps if step is not None), default=None)
@@ -156,8 +165,13 @@ def _place(rank: RankView) -> str:
 
 
 def _notice(view: JobView) -> Notice | None:
-    """Return the gravest note, the newest of equals; information stays in the log."""
+    """Return the gravest note, the newest of equals; information stays in the log.
+
+    Where the supervisor is, when that cannot be seen from here, comes first when it is silent and last when it is not.
+    """
     graded = [note for note in view.notes if note["level"] in _LEVELS]
+    if view.elsewhere is not None and (view.elsewhere.is_silent or not graded):
+        return Notice("warning", elsewhere(view))
     if not graded or view.state is State.FAILED:
         return None
     worst = max(reversed(graded), key=lambda note: _LEVELS[note["level"]])

@@ -51,6 +51,8 @@ def _says(view: JobView) -> str:
             return view.failure.what.rpartition(": ")[2]
         what = view.failure.what.split(":")[0]
         return f"{what} on rank {view.failure.rank}" if view.process_count > 1 else what
+    if view.elsewhere is not None:
+        return view.elsewhere.says()
     if view.state is State.RUNNING and view.stall is not None:
         return view.stall.text
     if view.state in (State.QUEUED, State.PREPARING, State.STARTING, State.RUNNING) and view.phases:

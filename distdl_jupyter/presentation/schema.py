@@ -202,6 +202,17 @@ class StacksTaken:
 
 
 @dataclass(frozen=True, slots=True)
+class Picture:
+    """A picture that ``ranks`` have shown, the first of them at ``t``; it is asked for by ``number``."""
+
+    number: int
+    t: float
+    width: int
+    height: int
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Card:
     """Everything that the head of a panel shows; ``now`` is the clock when it was made."""
 
@@ -242,6 +253,8 @@ class Card:
     stacks: tuple[StacksTaken, ...]
     #: Whether its ranks can be asked for their stacks now.
     can_ask_stacks: bool
+    #: Oldest first.
+    pictures: tuple[Picture, ...]
     #: The job from whose checkpoints this one goes on, "" for none.
     resumed_from: str
     #: It has ended and left checkpoints.

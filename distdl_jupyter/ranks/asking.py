@@ -51,7 +51,6 @@ class Asking:
         self._heeded = 0
         self._interrupted_at = self._failed_at = float("inf")
         self._remarked: set[str] = set()
-        self._printed = False
         number = next(iter(requests.values()))[0]["id"]
         spoken = [rank for rank, (asked, _) in requests.items() if asked["do"] in ("run", "distributed")]
         self._heard = Overheard(job.folder, spoken, number)
@@ -71,7 +70,6 @@ class Asking:
             except Gone:
                 self._hear_last_words()
                 raise why_ended(self._job) from None
-        self._say_when_capped()
         self._answer.seconds = time.perf_counter() - self._begin
         if self._heeded:
             raise Interrupted(self._answer)
@@ -109,7 +107,6 @@ class Asking:
         """Tell what was printed, then the ends of ranks whose output is complete."""
         outputs = self._heard.read()
         for output in _joined(outputs):
-            self._printed = True
             self._tell(output)
         for rank, (done, since) in list(self._done.items()):
             late = time.monotonic() - since > _LOG_PATIENCE
@@ -119,12 +116,6 @@ class Asking:
                 del self._done[rank]
                 self._tell(done)
         return bool(outputs)
-
-    def _say_when_capped(self) -> None:
-        """A silent cell may have printed behind the log's limit."""
-        if not self._printed and any(note["code"] == "log-limit" for note in self._job.view().notes):
-            self._once("capped", "The log of these ranks has reached its limit, so nothing that is printed is shown "
-                       "any more: restart the ranks.")  # fmt: skip
 
     def _hear_last_words(self) -> None:
         """A rank is gone: what it and the others still said comes before the reason."""

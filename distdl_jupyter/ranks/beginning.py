@@ -39,7 +39,8 @@ def start(**options: Any) -> Ranks:
 def current(only: str = "") -> Ranks | None:
     """Return the newest session of this user that lives on this machine, also one that another kernel started.
 
-    ``only`` is the id of the one to return. Raises JobNotFound when that is no session.
+    ``only`` is the id of the one to return. Raises JobNotFound when that is no session, JobNotRunning when it runs on
+    another host.
     """
     if not only:
         sessions = (Ranks(client.Job(folder)) for folder in found.living())
@@ -47,6 +48,8 @@ def current(only: str = "") -> Ranks | None:
     job = client.attach(only)
     if job.spec.kind != "ranks":
         raise JobNotFound(f"Job {job.id} is no session of ranks.", hint="ranks.start() starts one.")
+    if (host := found.other_host(job.folder)) and not job.state.ended:
+        raise JobNotRunning(f"The ranks of job {job.id} run on {host}.", hint=f"Log in to {host} to use them.")
     session = Ranks(job)
     return session if _answers(session) else None
 

@@ -26,8 +26,14 @@ def living() -> Iterator[JobFolder]:
 
 
 def lives(folder: JobFolder) -> bool:
-    """Say whether a job has its supervisor: the lock is held as long as it lives."""
-    return locks.is_held(folder.lock)
+    """Say whether a job has its supervisor on this host: the lock is held as long as it lives."""
+    supervisor = locks.holder(folder.lock)
+    return supervisor.held and not supervisor.host
+
+
+def other_host(folder: JobFolder) -> str:
+    """Return the other host on which a job's supervisor runs, "" for this one."""
+    return locks.holder(folder.lock).host
 
 
 def sockets_folder() -> Path:

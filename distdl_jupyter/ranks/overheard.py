@@ -6,10 +6,9 @@ reading makes nobody wait.
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.core import events
+from distdl_jupyter.core import events, parts
 from distdl_jupyter.ranks.answer import Output
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ class Overheard:
 
     def __init__(self, folder: JobFolder, ranks: Iterable[int], number: int) -> None:
         self._path = folder.events
-        self._cursor = _whole(folder)
+        self._cursor = events.line_start(folder.events, parts.size(folder.events))
         self._number = number
         self._begun: set[Key] = set()
         #: What was told of each stream's line that has not ended.
@@ -62,15 +61,3 @@ class Overheard:
             self._unended[key] = text
         new = text[len(shown) :] if text.startswith(shown) else f"\r{text}"
         return f"{new}\n" if event.get("closed") else new
-
-
-def _whole(folder: JobFolder) -> int:
-    """Return the cursor behind the last whole event now."""
-    try:
-        with folder.events.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            begin = max(0, size - 4 * events.MAX_LOG_TEXT)
-            file.seek(begin)
-            return begin + file.read(size - begin).rfind(b"\n") + 1
-    except FileNotFoundError:
-        return 0

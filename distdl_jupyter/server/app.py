@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from jupyter_server.extension.application import ExtensionApp
-from traitlets import Float, Int
+from traitlets import Float, Int, Unicode
 
 from distdl_jupyter.server import late
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 #: Seconds after the start when the handlers are imported, if nobody asked for them before.
 _WARM_UP = 1.0
+#: Seconds between two looks whether old jobs are to be deleted again: a laptop that sleeps counts no seconds.
+_PRUNED = 3600.0
 #: Forms that are worked out, and jobs that are started, at once.
 _SLOW = 4
 
@@ -55,7 +57,17 @@ class DistDLApp(ExtensionApp):
     ).tag(config=True)
     list_seconds = Float(0.5, min=0.05, help="Seconds between two looks at the folders of all jobs.").tag(config=True)
     clusters_seconds = Float(3.0, min=0.05, help="Seconds between two looks at the clusters.").tag(config=True)
+    prune_older = Unicode(
+        "", help="Delete ended jobs older than this at the start and then once a day (30d, 12h); never when empty."
+    ).tag(config=True)
+    prune_keep = Int(
+        None,
+        allow_none=True,
+        help="Delete ended jobs besides so many of the newest at the start and then once a day; with prune_older only "
+        "what is older, too.",
+    ).tag(config=True)
     _warm_up: asyncio.TimerHandle | None = None
+    _pruning: asyncio.Task[None] | None = None
 
     # Plain attributes, made when they are first used: Jupyter asks for the value of every trait at the start.
 
@@ -100,11 +112,36 @@ class DistDLApp(ExtensionApp):
         """Be told by the server that it has started."""
         loop = asyncio.get_running_loop()
         self._warm_up = loop.call_later(_WARM_UP, lambda: loop.run_in_executor(self.pool, lambda: self._routes.rules))
+        if self.prune_older or self.prune_keep is not None:
+            self._pruning = loop.create_task(self._prune_daily())
+
+    async def _prune_daily(self) -> None:
+        """Delete old jobs, as the settings say, until the server ends."""
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(_WARM_UP)
+        while True:
+            await loop.run_in_executor(self.slow_pool, self._prune)
+            await asyncio.sleep(_PRUNED)
+
+    def _prune(self) -> None:
+        from distdl_jupyter import retention
+        from distdl_jupyter.core.errors import DistDLError
+
+        try:
+            done = retention.prune_daily(self.prune_older or None, self.prune_keep)
+        except (DistDLError, OSError) as error:
+            self.log.warning("Old jobs were not deleted: %s", error)
+            return
+        if done is not None and done.jobs:
+            self.log.info("Old jobs: %s", done.summary())
+            for job in done.failed:
+                self.log.warning("Job %s could not be deleted: %s", job.id, job.problem)
 
     async def stop_extension(self) -> None:
         """End the streams and let go of the threads; jobs go on."""
-        if self._warm_up is not None:
-            self._warm_up.cancel()
+        for waiting in (self._warm_up, self._pruning):
+            if waiting is not None:
+                waiting.cancel()
         if "streams" in vars(self):
             await self.streams.stop()
         for pool in (self.pool, self.slow_pool):

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from distdl_jupyter import client, ended
+from distdl_jupyter import client, ended, retention
 from distdl_jupyter.core.state import State
 from distdl_jupyter.presentation import card, detail, story
 from distdl_jupyter.presentation.jobrow import JobRow
@@ -14,7 +14,7 @@ from distdl_jupyter.presentation.schema import JobDetail
 from distdl_jupyter.reading import Outline
 from distdl_jupyter.server import submitting
 from distdl_jupyter.server.base import Handler, answers, checked_id, executes
-from distdl_jupyter.server.schema import Cancel, JobList, JobsQuery, NewJob, Result
+from distdl_jupyter.server.schema import Cancel, JobList, JobsQuery, NewJob, Prune, Result
 
 if TYPE_CHECKING:
     from distdl_jupyter.ended import Listed
@@ -90,6 +90,15 @@ class JobById(Handler):
 
 def _detail(reading: Reading) -> JobDetail:
     return detail.detail(reading.view, reading.spec, time.time(), has_checkpoints=reading.has_checkpoints)
+
+
+class PruneJobs(Handler):
+    """The request to delete old jobs."""
+
+    @answers(retention.Pruned, body=Prune, refuses=(507,))
+    async def post(self, body: Prune) -> retention.Pruned:
+        """Delete ended jobs that are older than an age and not among the newest, or say which they are."""
+        return await self.slowly(retention.prune, body.older, body.keep, dry_run=body.dry_run, only=body.only)
 
 
 class CancelJob(Handler):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from distdl_jupyter.core import parts
 from distdl_jupyter.core.logline import lines_of
 from distdl_jupyter.core.printable import printable
 from distdl_jupyter.core.words import clock
@@ -63,7 +64,7 @@ def _rows(reading: Reading, query: LogQuery) -> bytes:
 def _text(follower: Follower, rank: int | None) -> Iterator[bytes]:
     """Yield the lines as far as they are there now, some megabytes at a time; each with its time and rank."""
     several = follower.view.process_count > 1
-    end = follower.folder.events.stat().st_size if follower.folder.events.exists() else 0
+    end = parts.size(follower.folder.events)
     while follower.cursor < end and (batch := follower.read()):
         lines = [line for line in lines_of(batch) if rank is None or line.rank == rank]
         yield "".join(

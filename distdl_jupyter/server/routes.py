@@ -13,11 +13,12 @@ from distdl_jupyter.server.clusters import CheckOfCluster, ClusterByName, Cluste
 from distdl_jupyter.server.compare import Compare
 from distdl_jupyter.server.events import Events
 from distdl_jupyter.server.form import Form
-from distdl_jupyter.server.jobs import CancelJob, JobById, JobResult, Jobs, RerunJob, ResumeJob
+from distdl_jupyter.server.jobs import CancelJob, JobById, JobResult, Jobs, PruneJobs, RerunJob, ResumeJob
 from distdl_jupyter.server.late import BASE
 from distdl_jupyter.server.log import JobCurve, JobLog, JobMetrics
 from distdl_jupyter.server.machines import Choices, Forecast, Machines
 from distdl_jupyter.server.outputs import OutputFile, Outputs
+from distdl_jupyter.server.pictures import JobPicture
 from distdl_jupyter.server.plugins import Advise, Plugins, VmSizes
 from distdl_jupyter.server.stacks import JobStacks
 
@@ -29,11 +30,13 @@ ROUTES: tuple[tuple[str, type[Handler]], ...] = (
     ("/clusters/{name}/forecast", Forecast),
     ("/choices", Choices),
     ("/jobs", Jobs),
+    ("/jobs/prune", PruneJobs),
     ("/jobs/{id}", JobById),
     ("/jobs/{id}/cancel", CancelJob),
     ("/jobs/{id}/rerun", RerunJob),
     ("/jobs/{id}/resume", ResumeJob),
     ("/jobs/{id}/stacks", JobStacks),
+    ("/jobs/{id}/pictures/{number}", JobPicture),
     ("/jobs/{id}/result", JobResult),
     ("/jobs/{id}/log", JobLog),
     ("/jobs/{id}/curve", JobCurve),

@@ -209,6 +209,19 @@ class JobsQuery:
 
 
 @dataclass(frozen=True, slots=True)
+class Prune:
+    """Which ended jobs to delete, by ``older`` or ``keep`` or both: what is old and not among the newest.
+
+    With ``dry_run`` nothing is deleted. ``only`` are the ids of the jobs that may go: those that a page has shown.
+    """
+
+    older: str | None = _said(None, "an age with its unit: 30d, 12h, 4w or 90min")
+    keep: int | None = _number(None, "so many of the newest of all jobs stay", 0, 1_000_000)
+    dry_run: bool = False
+    only: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class JobList:
     """Jobs, newest first; the counts are of all jobs, ``total`` of those that were asked for."""
 

@@ -7,6 +7,7 @@ answers to stagers and stand nowhere else; the events hold counts.
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from datetime import timedelta
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 #: Files that a node fetches at the same time.
 WORKERS = 16
-#: Bytes that the cache of a node may hold; without it the cache takes what the disk gives.
+#: Bytes that the cache of a node may hold; without it a tenth of its disk, at most 100 GB (see host.staging.cache).
 LIMIT = "DISTDL_DATA_CACHE_BYTES"
 #: Seconds between two words about a source on a node.
 _QUIET = 0.5
@@ -68,6 +69,7 @@ class JobStaging:
         Raises DataUnavailable, NotSignedIn.
         """
         said: list[str] = []
+        _limit()  # before anything is listed
         for source in self._sources.values():
             if source.scheme == "blob":
                 said += self._prepare_blob(source)
@@ -103,13 +105,12 @@ class JobStaging:
 
     def order(self, node: int, *, base: str = "") -> dict[str, Any]:
         """Return the order for a node's stager, without any secret (see ``host.staging``)."""
-        limit = os.environ.get(LIMIT, "")
         return {
             "job": self._spec.id,
             "node": node,
             "nodes": self._spec.node_count,
             "base": base,
-            "limit_bytes": int(limit) if limit.isdecimal() else None,
+            "limit_bytes": _limit(),
             "workers": WORKERS,
             "ca": access.trusted() if self._listed else "",
             "sources": [self._order_of(source, node) for source in self._sources.values()],
@@ -179,3 +180,13 @@ _HANDLERS = {
     "failed": JobStaging._failed,  # noqa: SLF001
     "staged": JobStaging._staged,  # noqa: SLF001
 }
+
+
+def _limit() -> int | None:
+    """Return how many bytes the cache of a node may hold, None for the default. Raises DataUnavailable."""
+    given = os.environ.get(LIMIT, "").strip()
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMGT]?)B?", given)
+    if given and not found:
+        raise DataUnavailable(f"{LIMIT} is {given!r}, but it takes a number of bytes.",
+                              hint="Write 50000000000 or 50 GB, or leave it out.")  # fmt: skip
+    return int(float(found[1]) * 1000 ** " kMGT".index(found[2] or " ")) if found else None

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from distdl_jupyter import registry
 from distdl_jupyter.clusters.processes import adopt_orphans
-from distdl_jupyter.core import signals
+from distdl_jupyter.core import locks, signals
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.supervisor.guardian import guard
@@ -37,6 +37,7 @@ def supervise(folder: JobFolder, secret_variables: Mapping[str, str]) -> None:
     try:
         if not _goes_on_alone(folder):
             guard(folder.id)
+        locks.sign(folder.lock)
         adopt_orphans()
         supervisor = Supervisor(folder, secret_variables, _wake_on_child())
     except (OSError, RuntimeError) as error:

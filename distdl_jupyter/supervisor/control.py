@@ -6,12 +6,14 @@ no length limit on its path. A request is taken up within a tenth of a second.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
+import time
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.core import disk, reserve
+from distdl_jupyter.core import disk, locks, reserve
 from distdl_jupyter.core.events import read
 
 if TYPE_CHECKING:
@@ -42,13 +44,19 @@ def _append(control: Path, line: bytes) -> None:
 
 
 class Inbox:
-    """The supervisor's side: each request once."""
+    """The supervisor's side: each request once. While it is asked for them, other hosts see that it lives."""
 
-    def __init__(self, control: Path) -> None:
+    def __init__(self, control: Path, lock: Path | None = None) -> None:
         self._control = control
+        self._lock = lock
+        self._beat = time.monotonic()
         self._cursor = 0
 
     def take(self) -> list[dict[str, Any]]:
         """Return the requests since the last call."""
+        if self._lock is not None and time.monotonic() >= self._beat:
+            self._beat = time.monotonic() + locks.BEAT
+            with contextlib.suppress(OSError):
+                os.utime(self._lock)
         requests, self._cursor = read(self._control, self._cursor)
         return requests

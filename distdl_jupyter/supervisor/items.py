@@ -5,6 +5,7 @@ Pure. Where a line begins and what is a report in it is decided by ``supervisor.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -47,9 +48,8 @@ class Gathered:
     Metrics and progress go behind the text that came with them unless everything is to be ``in_order``.
     """
 
-    def __init__(self, *, in_order: bool, reports_only: bool) -> None:
+    def __init__(self, *, in_order: bool) -> None:
         self._in_order = in_order
-        self._reports_only = reports_only
         self._items: list[Item] = []
         self._later: list[Item] = []
         self._lines: list[bytes] = []
@@ -57,8 +57,6 @@ class Gathered:
 
     def plain(self, lines: bytes, end: int) -> None:
         """Take whole lines with their ends; the stream's bytes up to behind them are ``end``."""
-        if self._reports_only:
-            return
         begin = end - len(lines)
         for start, stop in _parts(lines):
             if self._size + stop - start > MAX_LOG_TEXT:
@@ -69,8 +67,7 @@ class Gathered:
     def text(self, text: Text) -> None:
         """Take a line that was drawn over."""
         self._flush()
-        if not self._reports_only:
-            self._items.append(text)
+        self._items.append(text)
 
     def report(self, report: Report) -> None:
         """Take a report."""
@@ -91,7 +88,8 @@ class Gathered:
     def _flush_lines(self) -> None:
         if self._lines:
             lines = self._lines[0] if len(self._lines) == 1 else b"".join(self._lines)
-            self._items.append(Text(decoded(lines[:-1]), end=self._end))
+            if lines := without_cursor_codes(lines):
+                self._items.append(Text(decoded(lines[:-1]), end=self._end))
             self._lines, self._size = [], 0
 
 
@@ -104,6 +102,23 @@ def _parts(lines: bytes) -> Iterator[tuple[int, int]]:
         stop = stop if stop > begin else lines.index(b"\n", most) + 1
         yield begin, stop
         begin = stop
+
+
+#: What moves a terminal's cursor, erases, or sets a mode (ECMA-48, DEC): the means of a live display. What gives text
+#: its look (SGR, which ends in m) is none of it.
+_CURSOR = rb"\x1b(?:\[[0-?]*[ -/]*[@-ln-~]|[78DEM])"
+_CURSOR_CODE, _CURSOR_LINES = re.compile(_CURSOR), re.compile(rb"^(?:%s)+\r?\n" % _CURSOR, re.MULTILINE)
+_HALF_CODE = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*)?\Z")
+
+
+def without_cursor_codes(text: bytes) -> bytes:
+    """Return the text without what means nothing in a log; a whole line of nothing else is none."""
+    return _CURSOR_CODE.sub(b"", _CURSOR_LINES.sub(b"", text)) if b"\x1b" in text else text
+
+
+def without_half_code(text: bytes) -> bytes:
+    """Return what has come of a line without a control sequence that has not come whole."""
+    return _HALF_CODE.sub(b"", text)
 
 
 def decoded(text: bytes) -> str:

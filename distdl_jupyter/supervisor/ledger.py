@@ -30,17 +30,25 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.core.store import JobFolder
     from distdl_jupyter.supervisor.items import Item
+    from distdl_jupyter.supervisor.pictures import Pictures
+    from distdl_jupyter.supervisor.thinning import Held
 
 #: Seconds between two events of progress of one rank.
 _PROGRESS_EVERY = 0.1
 #: The view is kept beside the log after (bytes, seconds) since the last time, whatever comes first, and at the end.
 _KEEP_AFTER = ((8_000_000, 0.5), (250_000, 5.0))
-#: The code of the note that the log is full.
+#: The code of the note that lines of the log are left out.
 _LIMIT = "log-limit"
+#: Before these all that was reported is written.
+_AFTER_METRICS = ("rank", "restart", "result", "state", "world")
+#: Bytes of text of the log's parts behind its first half at least (see core.parts): the job's last events are in them.
+_LEAST_PART = 300_000
 #: Characters from which on an unfinished line may be shown in part only.
 LONGEST_OPEN = 7 * 1024
 #: Notes of one job, beyond which those of its ranks are left out: they all stand on one page.
 _MOST_NOTES = 300
+#: Reports of metrics of a job that are written whole; of more those that no curve can tell apart become one.
+_WHOLE = 100_000
 #: Keeping it takes at most this part of the time.
 _KEEP_SHARE = 0.02
 
@@ -56,10 +64,17 @@ class Ledger:
         self._writer = PatientWriter(folder)
         self._drawing = Drawing(folder)
         self._shortage = Shortage(self._writer, folder.path, self.view.apply)
-        self._log_left = spec.max_log_bytes
-        self._full = False
+        #: Bytes of text that go into the present file of the log: half of all at first, then two parts are kept.
+        self._room = spec.max_log_bytes // 2
+        self._part_room = max(_LEAST_PART, spec.max_log_bytes // 4)
+        #: Lines in the first file, None while that is the present one.
+        self._first_lines: int | None = None
+        self._leaves_out = False
         #: Reports of progress that came too soon after the last one of their rank, with their origin.
         self._held: dict[int, tuple[dict[str, Any], dict[str, int]]] = {}
+        #: Reports of metrics so far, and by rank those that no curve can tell apart.
+        self._reports = 0
+        self._thinned: dict[int, Held] = {}
         self._progress_at: dict[int, float] = {}
         self._kept, self._kept_at, self._keep_cost = self._writer.size, time.monotonic(), 0.0
         self.greeted: set[int] = set()
@@ -68,11 +83,12 @@ class Ledger:
         #: Ranks whose process runs another program now (os.exec), which reports nothing.
         self.replaced_programs: set[int] = set()
         self._cells: dict[int, str] = {}
+        self.pictures: Pictures | None = None
         self._origin: dict[str, int] = {}
         #: Whether the ranks of this attempt have reported a metric or progress.
         self.reported = False
         self.overheard: Callable[[str], None] = lambda _text: None
-        #: Hears every event that is written; of text that a full log has no room for, one without text.
+        #: Hears every event that is written.
         self.heard: Callable[[Event], None] = lambda _event: None
 
     def fold(self, event: Event) -> None:
@@ -85,11 +101,15 @@ class Ledger:
         if event["type"] == "rank" and event.get("status") == "ready":
             self.ready.add(event["rank"])
         if event["type"] == "log" and "at" in event:
-            self._log_left -= len(event["text"].encode(errors="replace")) + 1
-        self._full = self._full or event.get("code") == _LIMIT
+            self._room -= len(event["text"].encode(errors="replace")) + 1
+        elif event["type"] == "part":
+            self._room, self._first_lines = self._part_room, event["first"]
+        self._leaves_out = self._leaves_out or event.get("code") == _LIMIT
 
     def write(self, type_: str, /, **fields: Any) -> None:
         """Write one event and fold it in. What a kept stream said carries the place behind it (see ``Stream``)."""
+        if type_ in _AFTER_METRICS:
+            self._write_thinned()
         if type_ == "log":
             self._put(type_, **{**fields, "text": self.redactor.text(fields["text"])})
         else:
@@ -107,6 +127,7 @@ class Ledger:
     def _follow(self, event: Event) -> None:
         if event["type"] in ("metric", "progress"):
             self.reported = True
+            self._reports += event.get("reports", 1) if event["type"] == "metric" else 0
         elif event["type"] == "restart":
             self._forget(event.get("ranks"))
         elif event["type"] == "rank" and event.get("status") == "waiting":
@@ -164,6 +185,8 @@ class Ledger:
         now = time.monotonic()
         for rank in [rank for rank in self._held if now - self._progress_at[rank] >= _PROGRESS_EVERY]:
             self._write_progress(rank)
+        for rank in [rank for rank, held in self._thinned.items() if held.is_due]:
+            self._write_held(rank)
         grown, waited = self._writer.size - self._kept, now - self._kept_at
         due = any(grown >= size and waited >= seconds for size, seconds in _KEEP_AFTER)
         if due and waited * _KEEP_SHARE > self._keep_cost:
@@ -183,6 +206,7 @@ class Ledger:
         """Write what was held back."""
         for rank in list(self._held):
             self._write_progress(rank)
+        self._write_thinned()
 
     def close(self) -> None:
         """Write what was held back, keep what readers begin with and close the log."""
@@ -207,12 +231,6 @@ class Ledger:
 
     # what streams say -------------------------------------------------------------------------
 
-    def wants_text(self, stream: Stream) -> bool:
-        """Say whether the stream's text is still written, or heard by the run (the pump's sink)."""
-        if self._full:
-            self.heard({"type": "log", "rank": stream.rank, "text": ""})
-        return not self._full or stream.rank is None
-
     def take(self, stream: Stream, items: list[Item]) -> None:
         """Take items of one stream (the pump's sink)."""
         with self._writer.together():
@@ -227,22 +245,28 @@ class Ledger:
     def _text(self, stream: Stream, item: Text) -> None:
         if stream.rank is None:
             self.overheard(item.text + "\n")
-        if self._full:
-            return
-        text = self._shown(stream, item)
-        content = text.encode() + b"\n"
-        self._log_left -= len(content)
-        if self._log_left >= 0:
-            self._log(stream, item, text)
-            return
-        # The line that does not fit whole is the first one that is dropped.
-        whole, newline, _ = content[: self._log_left].rpartition(b"\n")
-        if newline:
-            self._log(stream, item, whole.decode())
-        self._full = True
-        limit = size_in_words(self.spec.max_log_bytes)
-        self.note("warning", f"The log reached its limit of {limit}; later lines are dropped, metrics are kept. "
-                  "Raise max_log_bytes to keep more.", _LIMIT)  # fmt: skip
+        content = self._shown(stream, item).encode() + b"\n"
+        if len(content) > self._room:
+            whole, newline, rest = content[: max(0, self._room)].rpartition(b"\n")
+            if newline:
+                self._log(stream, item, whole.decode())
+                content = rest + content[max(0, self._room) :]
+            self._begin_part()
+        self._room -= len(content)
+        self._log(stream, item, content[:-1].decode())
+
+    def _begin_part(self) -> None:
+        """Let the log go on in another part; from the third one on the first of them is left out."""
+        if self._first_lines is None:
+            self._first_lines = self.view.lines
+        counts = {str(rank.rank): [rank.lines, rank.error_lines] for rank in self.view.ranks if rank.lines}
+        left_out = self._writer.begin_part(lines=self.view.lines, first=self._first_lines, counts=counts)
+        self._room = self._part_room
+        if left_out and not self._leaves_out:
+            self._leaves_out = True
+            limit = size_in_words(self.spec.max_log_bytes)
+            self.note("warning", f"The log is longer than its limit of {limit}: its first half and its last lines are "
+                      "kept, those between are left out. Raise max_log_bytes to keep more.", _LIMIT)  # fmt: skip
 
     def _shown(self, stream: Stream, item: Text) -> str:
         """Return an item's text without secrets, whole ones and those that an unfinished line has begun with."""
@@ -266,6 +290,32 @@ class Ledger:
             # Whoever knows the nonce may report anything; what is no proper report must not end the job.
             with contextlib.suppress(LookupError, TypeError, ValueError, AttributeError):
                 handler(self, view.rank, report)
+
+    def metric(self, rank: int, step: float, values: dict[str, float]) -> None:
+        """Take a metric: of a great many those that no curve can tell apart are written as one."""
+        held = self._thinned.get(rank)
+        alike = self._reports >= _WHOLE and self._drawing.extends(rank, step, values)
+        if not alike or (held is not None and not held.takes(step, values)):
+            self._write_held(rank)
+            self.write("metric", rank=rank, step=step, values=values)
+            return
+        if held is None:
+            from distdl_jupyter.supervisor.thinning import Held  # most jobs report far less
+
+            held = self._thinned[rank] = Held()
+        held.add(step, values, self._origin)
+        self.heard({"type": "metric", "rank": rank})
+
+    def _write_thinned(self) -> None:
+        for rank in list(self._thinned):
+            self._write_held(rank)
+
+    def _write_held(self, rank: int) -> None:
+        held = self._thinned.pop(rank, None)
+        if held is not None:
+            before, self._origin = self._origin, held.origin
+            self.write("metric", rank=rank, **held.fields())
+            self._origin = before
 
     def progress(self, rank: int, report: dict[str, Any]) -> None:
         """Take progress: what comes in quick succession is written when it has come to rest, or now and then."""
@@ -298,7 +348,7 @@ def _ready(ledger: Ledger, rank: int, _report: dict[str, Any]) -> None:
 
 def _metric(ledger: Ledger, rank: int, report: dict[str, Any]) -> None:
     values = {str(name): number_from_json(value) for name, value in report["values"].items()}
-    ledger.write("metric", rank=rank, step=report["step"], values=values)
+    ledger.metric(rank, report["step"], values)
 
 
 def _progress(ledger: Ledger, rank: int, report: dict[str, Any]) -> None:
@@ -317,6 +367,14 @@ def _mark(ledger: Ledger, rank: int, report: dict[str, Any]) -> None:
     ledger.write("mark", rank=rank, **{name: report.get(name) for name in ("stream", "cell", "label", "ended")})
     if report.get("stream") == "out":
         ledger.cell(rank, "" if report.get("ended") else str(report.get("label") or "a cell"))
+
+
+def _picture(ledger: Ledger, rank: int, report: dict[str, Any]) -> None:
+    if ledger.pictures is None:
+        from distdl_jupyter.supervisor.pictures import Pictures  # most jobs show none
+
+        ledger.pictures = Pictures(ledger)
+    ledger.pictures.take(rank, report)
 
 
 def _exec(ledger: Ledger, rank: int, _report: dict[str, Any]) -> None:
@@ -338,5 +396,6 @@ _REPORTS: dict[str, Callable[[Ledger, int, dict[str, Any]], None]] = {
     "note": _note,
     "mark": _mark,
     "exec": _exec,
+    "picture": _picture,
     "result": _result,
 }

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.supervisor import shapes
-from distdl_jupyter.supervisor.items import Gathered, Report, Text, decoded
+from distdl_jupyter.supervisor.items import Gathered, Report, Text, decoded, without_cursor_codes, without_half_code
 from distdl_jupyter.worker import protocol
 
 if TYPE_CHECKING:
@@ -35,8 +35,6 @@ class LineSplitter:
         self._in_order = in_order
         self._nonce = nonce
         self._marker = protocol.marker(nonce) if nonce else b""
-        #: Whether text is left out from now on, and reports alone are wanted.
-        self.reports_only = False
         self._end = 0  # bytes up to behind the last whole line
         self._tail: list[bytes] = []  # what came of the line that has not ended
         self._size = 0  # bytes of the tail
@@ -68,11 +66,11 @@ class LineSplitter:
         """
         tail = self._whole_tail()
         begun, self._just_begun = self._just_begun, False
-        if not self._new or not tail or self.reports_only or (begun and b"\r" not in tail):
+        if not self._new or not tail or (begun and b"\r" not in tail):
             return []
         self._new = False
-        drawn = _cut(_last_drawn(tail)[:_SHOWN])
-        if drawn == self._shown or (self._marker and self._marker[:1] in tail):
+        drawn = _cut(_last_drawn(without_cursor_codes(without_half_code(tail)))[:_SHOWN])
+        if not drawn or drawn == self._shown or (self._marker and self._marker[:1] in tail):
             return []
         self._shown = drawn
         self._open = max(1, self._before_redraws + tail.count(b"\r"))
@@ -133,14 +131,14 @@ class LineSplitter:
 
     def _piece(self, text: bytes) -> list[Item]:
         """Return a part of a line that is too long, as a line of its own."""
-        out = Gathered(in_order=self._in_order, reports_only=self.reports_only)
+        out = Gathered(in_order=self._in_order)
         self._line(text, len(text), out)
         return out.items()
 
     # whole lines ----------------------------------------------------------------------------------
 
     def _lines(self, block: bytes) -> list[Item]:
-        out = Gathered(in_order=self._in_order, reports_only=self.reports_only)
+        out = Gathered(in_order=self._in_order)
         begin = 0
         for start, stop in self._special(block):
             self._plain(block, begin, start, out)
@@ -168,7 +166,7 @@ class LineSplitter:
         return at if at >= 0 else len(block)
 
     def _find_drawn(self, block: bytes, begin: int) -> int:
-        at = -1 if self.reports_only else block.find(b"\r", begin)
+        at = block.find(b"\r", begin)
         return at if at >= 0 else len(block)
 
     def _plain(self, block: bytes, begin: int, stop: int, out: Gathered) -> None:
@@ -181,7 +179,9 @@ class LineSplitter:
         report, line = self._take_report(raw)
         length += self._before
         if line is not None and (self._open or self._before or b"\r" in line.rstrip(b"\r")):
-            out.text(self._redrawn(line, self._end + length))
+            seen = without_cursor_codes(line)
+            if self._open or seen is line or _last_drawn(seen):
+                out.text(self._redrawn(seen, self._end + length))
         elif line is not None:
             # Text before a report stands on the report's own line: both are read when that line is.
             out.plain(line.rstrip(b"\r") + b"\n", self._end + (0 if report else length))

@@ -6,6 +6,7 @@ here, up to a limit; beyond it lines of the log are left out first, metrics only
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import math
 import os
@@ -13,7 +14,7 @@ import re
 import resource
 import time
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core import reserve
 from distdl_jupyter.core.events import EventWriter
@@ -47,6 +48,13 @@ class PatientWriter(EventWriter):
         #: Epoch seconds since when.
         self.since = 0.0
 
+    def begin_part(self, **counts: Any) -> bool:
+        """Go on in another part; on a disk that takes nothing the log goes on where it is."""
+        if self.refused is None:
+            with contextlib.suppress(OSError):
+                return super().begin_part(**counts)
+        return False
+
     def takes(self, type_: str) -> bool:
         """Say whether an event of this type is kept now."""
         return self.refused is None or self._bytes < _MOST.get(type_, self._bytes + 1)
@@ -64,7 +72,7 @@ class PatientWriter(EventWriter):
 
     def _append(self, lines: bytes) -> None:
         """Append as many of the lines as leave free what is kept of the size that the file may have."""
-        room = self._limit - self._kept - self.size
+        room = self._limit - self._kept - self.part_size
         if len(lines) <= room:
             super().append(lines)
             return
@@ -110,7 +118,7 @@ class PatientWriter(EventWriter):
     @property
     def fits(self) -> bool:
         """Whether all that waits goes into the room that is kept for the end."""
-        return self._bytes <= min(reserve.left(self._reserve) // 2, self._limit - self.size)
+        return self._bytes <= min(reserve.left(self._reserve) // 2, self._limit - self.part_size)
 
     def give(self) -> None:
         """Give all of the room that was kept for the end."""

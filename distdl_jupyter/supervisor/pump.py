@@ -35,9 +35,6 @@ class Sink(Protocol):
     def take(self, stream: Stream, items: list[Item]) -> None:
         """Take items of one stream, in order."""
 
-    def wants_text(self, stream: Stream) -> bool:
-        """Say whether a stream's text is wanted; its reports always are."""
-
 
 class Pump:
     """Reads the streams of one run without ever blocking on a single one. ``safe_end``: see ``LineSplitter``."""
@@ -126,9 +123,7 @@ class Pump:
         if not data:
             self._end(stream)
             return 0
-        splitter = self._splitters[stream.fd]
-        splitter.reports_only = not self._sink.wants_text(stream)
-        self._give(stream, splitter.feed(data))
+        self._give(stream, self._splitters[stream.fd].feed(data))
         return len(data)
 
     def _end(self, stream: Stream) -> None:

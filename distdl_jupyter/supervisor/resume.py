@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from distdl_jupyter import registry
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.state import State
-from distdl_jupyter.core.words import plural
+from distdl_jupyter.core.words import date_and_clock, plural
 
 if TYPE_CHECKING:
     from distdl_jupyter.core.events import Event
+    from distdl_jupyter.core.locks import Holder
     from distdl_jupyter.core.store import JobFolder
     from distdl_jupyter.core.view import JobView
 
@@ -100,12 +101,15 @@ def began(past: Sequence[Event]) -> float | None:
     return next((float(event["t"]) for event in states if event.get("state") != State.QUEUED), None)
 
 
-def end(folder: JobFolder, view: JobView, kind: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def end(
+    folder: JobFolder, view: JobView, kind: str, gone: Holder | None = None
+) -> Iterator[tuple[str, dict[str, Any]]]:
     """End what is left of a job whose supervisor died and yield the type and the fields of the events to write.
 
     A job all of whose ranks have delivered is done, whatever of its log a power cut has taken; else it is lost.
+    ``gone`` is its supervisor where a user has said that the other host on which it ran is gone: nothing is left here.
     """
-    reason = _lost(folder, view, kind)
+    reason = _lost(folder, view, kind) if gone is None else _declared(gone)
     values = [folder.result(rank.rank) for rank in view.ranks]
     if view.state is State.CANCELING or not all(value.exists() for value in values):
         yield "state", {"state": State.LOST.value, "reason": reason}
@@ -128,6 +132,13 @@ def _lost(folder: JobFolder, view: JobView, kind: str) -> str:
         found = f"{plural(len(left), 'process')} of it {'was' if len(left) == 1 else 'were'} ended." if left else (
             "No process of it is left.")  # fmt: skip
     return f"The supervisor ended without a result. {found}{_last_words(folder)}"
+
+
+def _declared(gone: Holder) -> str:
+    return (
+        f"A user has said that {gone.host}, on which its supervisor ran, is gone for good. It was last heard at "
+        f"{date_and_clock(gone.heard)}."
+    )
 
 
 def _last_words(folder: JobFolder) -> str:

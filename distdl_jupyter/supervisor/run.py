@@ -46,7 +46,7 @@ class Supervisor:
                 self._past.add(event)
                 self._ledger.fold(event)
         self._wake = wake
-        self._inbox = Inbox(folder.control)
+        self._inbox = Inbox(folder.control, folder.lock)
         self._clock = Clock(self._spec.max_run_duration_seconds)
         self._beginning = Beginning(folder, self._ledger, self._inbox, self._clock, secret_variables)
         #: Why the last attempt was stopped (see ``Attempt``), and the sentence for it.

@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from distdl_jupyter.worker.pictures import LARGEST
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -20,6 +22,8 @@ _LARGEST = 1e300
 _NAME, _SENTENCE, _TEXT = 500, 20_000, 200_000
 #: Most parts of a list, and errors that caused each other.
 _MOST, _DEEPEST = 200, 6
+#: Characters of a picture in base64.
+_LARGEST_PICTURE = 4 * LARGEST // 3 + 5
 
 
 def is_proper(report: Report) -> bool:
@@ -88,6 +92,15 @@ def _whole_below(value: Any, limit: int) -> bool:
     return _whole(value) and value < limit
 
 
+def _picture(report: Report) -> bool:
+    return (
+        all(_whole_below(report.get(name), _LARGEST_PICTURE) for name in ("begin", "of"))
+        and type(data := report.get("data")) is str
+        and data.isascii()
+        and 0 < len(data) <= report["of"] - report["begin"]
+    )
+
+
 def _result(report: Report) -> bool:
     error, shown, size = report.get("error"), report.get("repr"), report.get("bytes")
     return (
@@ -148,4 +161,5 @@ _CHECKS: dict[str, Callable[[Report], bool]] = {
     "mark": _mark,
     "hello": _hello,
     "result": _result,
+    "picture": _picture,
 }

@@ -34,10 +34,6 @@ class Listener:
         self.positions: dict[tuple[int, str], int] = {}
         self._pump = Pump(run.streams, nonce, self)
 
-    def wants_text(self, _stream: Stream) -> bool:
-        """Want all of it."""
-        return True
-
     def take(self, stream: Stream, items: list[Item]) -> None:
         """Write down what a stream said (the pump's sink)."""
         for item in items:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import socket
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from distdl_jupyter.clusters import forking
+from distdl_jupyter.core import locks
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.warm import child, circumstances, ending, wire
 from distdl_jupyter.warm.prepared import Prepared
@@ -53,12 +53,5 @@ def _supervise(folder: JobFolder, message: dict[str, Any], prepared: Prepared) -
 
 
 def is_over(folder: JobFolder) -> bool:
-    """Say whether nobody runs the job any more: its lock is free. It is not taken, only asked for with others."""
-    try:
-        with folder.lock.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
-    return True
+    """Say whether no process runs the job any more. Its supervisor was on this host, as the template is."""
+    return not locks.is_held(folder.lock)

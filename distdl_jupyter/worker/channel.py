@@ -6,6 +6,7 @@ safe to use from several threads, and after a fork in the child. It does not kno
 
 from __future__ import annotations
 
+import binascii
 import functools
 import json
 import os
@@ -16,6 +17,9 @@ from typing import Any
 
 from distdl_jupyter.worker import protocol
 from distdl_jupyter.worker.descriptors import lifted
+
+#: Characters of a picture in one report, which has some 150 more.
+_PART = max(256, select.PIPE_BUF - 256)
 
 
 class Channel:
@@ -57,6 +61,13 @@ class Channel:
         middle = len(names) // 2
         for part in (names[:middle], names[middle:]):
             self.metric(step, {name: values[name] for name in part}, moment)
+
+    def picture(self, data: bytes) -> None:
+        """Report a picture, in parts that are one atomic write to a pipe each."""
+        text = binascii.b2a_base64(data, newline=False).decode()
+        with self._lock:
+            for begin in range(0, len(text), _PART):
+                self.send("picture", begin=begin, of=len(text), data=text[begin : begin + _PART])
 
     def _write(self, line: bytes) -> None:
         with self._lock:

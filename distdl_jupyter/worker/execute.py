@@ -8,7 +8,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.worker import layout
+from distdl_jupyter.worker import layout, pictures
 from distdl_jupyter.worker import payload as payloads
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ def _run(folder: Path, payload: Payload, sources: Sources) -> Any:
     if payload.kind == "script":
         return run_script(payload.script, layout.lay(payload.layout, payload.arguments))
     main = payloads.fresh_main()
-    # A built-in name wherever code of a notebook runs, in functions and imported modules too; a rank shows text.
-    builtins.display = print  # type: ignore[attr-defined]
+    # A built-in name wherever code of a notebook runs, in functions and imported modules too.
+    builtins.display = pictures.display  # type: ignore[attr-defined]
     values = payloads.load(folder, payload, main.__dict__)
     if payload.kind == "function":
         return values["function"](*values["args"], **values["kwargs"])

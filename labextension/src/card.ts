@@ -14,6 +14,9 @@ export type Frame = Schemas['Frame'];
 /** The first failure; `rank` is null when the job failed as a whole. */
 export type Failure = Schemas['FailureCard'];
 
+/** A picture that ranks have shown. */
+export type Picture = Schemas['Picture'];
+
 /** The stacks of all ranks at one moment, by groups of ranks that stand at the same place. */
 export type Stacks = Schemas['Stacks'];
 export type StackGroup = Schemas['StackGroup'];

@@ -130,9 +130,9 @@ export class JobPageView {
     });
   }
 
-  #layout({ head, failure, setup, stacks, curve, log, foot }: Parts): void {
+  #layout({ head, failure, setup, stacks, pictures, curve, log, foot }: Parts): void {
     const boxed = (...classes: string[]) => (part: HTMLElement): HTMLElement => h('div', { class: ['dd-box', ...classes].join(' ') }, part);
-    this.#overview.append(boxed('dd-failbox')(failure), boxed('dd-setupbox')(setup), boxed('dd-stackbox')(stacks), boxed('dd-curvebox')(curve), this.#ranksBox, boxed('dd-footbox')(foot));
+    this.#overview.append(boxed('dd-failbox')(failure), boxed('dd-setupbox')(setup), boxed('dd-stackbox')(stacks), boxed('dd-curvebox')(curve), boxed('dd-picturebox')(pictures), this.#ranksBox, boxed('dd-footbox')(foot));
     this.#logBox.append(log);
     log.querySelector('.dd-part')?.append(this.#download);
     const body = h('div', { class: 'dd-pagebody' }, this.#overview, this.#logBox, this.#spec, this.#captured, this.#outputs);

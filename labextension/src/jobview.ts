@@ -15,6 +15,7 @@ import { LogStore, type Changes } from './logstore';
 import { LogView, newPlace, type Place } from './logview';
 import { Notice } from './notice';
 import type { Choice, Metric } from './picker';
+import { PicturesView } from './pictures';
 import type { components } from './schema';
 import { Setup } from './setup';
 import { StacksView } from './stacks';
@@ -62,6 +63,8 @@ export interface JobHost {
   /** Ask the ranks for their stacks; the card says when they are there, under which number they are read. */
   askStacks(): Promise<unknown>;
   stacks(number: number): Promise<Stacks>;
+  /** The address of a picture that ranks have shown. */
+  picture(number: number): Promise<string>;
   openJob(id: string): void;
 }
 
@@ -71,6 +74,7 @@ export interface Parts {
   failure: HTMLElement;
   setup: HTMLElement;
   stacks: HTMLElement;
+  pictures: HTMLElement;
   curve: HTMLElement;
   log: HTMLElement;
   foot: HTMLElement;
@@ -103,6 +107,7 @@ export class JobView {
   readonly #failure: FailureView;
   readonly #setup: Setup;
   readonly #stacks: StacksView;
+  readonly #pictures: PicturesView;
   readonly #curve: CurveView;
   readonly #store = new LogStore();
   readonly #place: Place;
@@ -121,14 +126,16 @@ export class JobView {
     const clock = new Clock(PATIENCE);
     this.#place = options.place ?? newPlace();
     this.#curve = new CurveView(options.choice ?? firstChoice(), (wish) => this.#draw(wish), (on) => this.#zoom(on));
-    this.#parts = { head: h('div'), failure: h('div'), setup: h('div'), stacks: h('div'), curve: this.#curve.root, log: h('div'), foot: h('div') };
-    const { head, failure, setup, stacks, log, foot } = this.#parts;
+    this.#parts = { head: h('div'), failure: h('div'), setup: h('div'), stacks: h('div'), pictures: h('div'), curve: this.#curve.root, log: h('div'), foot: h('div') };
+    const { head, failure, setup, stacks, pictures, log, foot } = this.#parts;
     this.#header = new Header(head, this.#actions(), clock, { silence: () => __('The server does not answer. The job goes on.'), ...options.extras });
     this.#failure = new FailureView(failure, { rerun: () => this.#follow(host.rerun()), resume: () => this.#follow(host.resume()) }, options.reach);
     this.#setup = new Setup(setup, clock);
     const source = { ask: () => host.askStacks(), read: (number: number) => host.stacks(number) };
     this.#stacks = new StacksView(stacks, source, options.reach ?? inNotebook, (open) => this.#stacksShown(open));
-    this.#log = new LogView(log, this.#store, this.#place, () => root.classList.add('dd-unfolded'));
+    const picture = (number: number): Promise<string> => host.picture(number);
+    this.#pictures = new PicturesView(pictures, picture);
+    this.#log = new LogView(log, this.#store, this.#place, () => root.classList.add('dd-unfolded'), picture);
     this.#notice = new Notice(foot);
     (options.layout ?? compact)(this.#parts, root);
     root.classList.add('dd-loading');
@@ -167,6 +174,7 @@ export class JobView {
     this.#drawing?.dispose();
     this.#curve.dispose();
     this.#stacks.dispose();
+    this.#pictures.dispose();
   }
 
   // ---- what comes ----
@@ -200,6 +208,7 @@ export class JobView {
     this.#parts.setup.classList.toggle('dd-gone', !SETUP.has(card.state) || this.#detached);
     this.#failure.update(card);
     this.#stacks.update(card);
+    this.#pictures.update(card);
     this.#setParts(card);
     const world = card.node_count * card.process_count_per_node;
     this.#curve.update(metrics, world > 1);
@@ -291,7 +300,7 @@ export class JobView {
 }
 
 /** The parts as one card below a cell, as the kernel's panel has them. */
-function compact({ head, failure, setup, stacks, curve, log, foot }: Parts, root: HTMLElement): void {
+function compact({ head, failure, setup, stacks, pictures, curve, log, foot }: Parts, root: HTMLElement): void {
   adopt(root, 'dd-card');
-  root.append(h('div', {}, head, failure, setup, stacks), h('div', { class: 'dd-body' }, curve, log), foot);
+  root.append(h('div', {}, head, failure, setup, stacks, pictures), h('div', { class: 'dd-body' }, curve, log), foot);
 }

@@ -11,6 +11,7 @@ import { icon } from './icons';
 import { __, _n } from './lab/trans';
 import { LogSearch } from './logsearch';
 import { fromWire, places, type Lines, type LogStore, type Row, type WireRow } from './logstore';
+import { load, pictureElement, pictureOf, type PictureSource } from './pictures';
 import { clock, count } from './words';
 
 const HEIGHT = 18;
@@ -91,6 +92,7 @@ export class LogView {
     private readonly store: LogStore,
     private readonly place: Place,
     private readonly onUnfold: () => void,
+    private readonly picture?: PictureSource,
   ) {
     root.classList.add('dd-log');
     root.append(this.#bar, this.#foldedBar, this.#body, this.#whole);
@@ -515,7 +517,9 @@ export class LogView {
   /** Show the whole text of a row below the log, broken into lines. */
   #show(row: Row, place: number): void {
     this.#selected = place;
-    setText(this.#whole, row.text);
+    const shown = this.picture && pictureOf(row.text);
+    if (shown) this.#showPicture(...shown);
+    else setText(this.#whole, row.text);
     show(this.#whole, true);
     const top = (place - this.#from) * HEIGHT;
     const bottom = this.#body.scrollTop + this.#body.clientHeight - this.#whole.offsetHeight;
@@ -524,6 +528,12 @@ export class LogView {
       this.#scrollTo(Math.max(0, top - this.#body.clientHeight / 3));
     }
     this.refresh();
+  }
+
+  #showPicture(...shown: [number: number, width: number, height: number]): void {
+    const image = pictureElement(...shown);
+    this.#whole.replaceChildren(image);
+    if (this.picture) void load(image, this.picture);
   }
 
   #close(): void {

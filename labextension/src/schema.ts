@@ -136,6 +136,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/distdl/api/jobs/prune": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Delete ended jobs that are older than an age and not among the newest, or say which they are. */
+        post: operations["postJobsPrune"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/distdl/api/jobs/{id}": {
         parameters: {
             query?: never;
@@ -227,6 +244,26 @@ export interface paths {
         put?: never;
         /** Ask all ranks where they stand. */
         post: operations["postJobsIdStacks"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/distdl/api/jobs/{id}/pictures/{number}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+                number: string;
+            };
+            cookie?: never;
+        };
+        /** Return a picture by its number, as PNG or JPEG. */
+        get: operations["getJobsIdPicturesNumber"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -751,6 +788,7 @@ export interface components {
             stall: components["schemas"]["Stall"] | null;
             stacks: components["schemas"]["StacksTaken"][];
             can_ask_stacks: boolean;
+            pictures: components["schemas"]["Picture"][];
             resumed_from: string;
             can_resume: boolean;
         };
@@ -1163,6 +1201,12 @@ export interface components {
             /** @constant */
             type: "jobs";
         };
+        /** @description How many jobs are kept for a reason. */
+        KeptJobs: {
+            /** @enum {string} */
+            reason: "active" | "busy" | "other-user" | "other-host" | "newest" | "younger";
+            count: number;
+        };
         /** @description What a log view must do: put ``rows`` in by number, forget those below ``first``, replace ``open``. */
         LogChanges: {
             rows: [
@@ -1318,6 +1362,17 @@ export interface components {
             level: string;
             text: string;
         };
+        /** @description A job that goes: ``ended`` in epoch seconds, ``size`` in bytes; ``problem`` says why it could not be deleted. */
+        OldJob: {
+            id: string;
+            name: string;
+            /** @enum {string} */
+            state: "queued" | "preparing" | "starting" | "running" | "canceling" | "completed" | "failed" | "canceled" | "lost";
+            ended: number;
+            size: number;
+            /** @default  */
+            problem: string;
+        };
         /** @description A rank that ended because of the first, ``after`` so many seconds. */
         OtherRank: {
             rank: number;
@@ -1341,6 +1396,14 @@ export interface components {
             begun: number | null;
             seconds: number | null;
         };
+        /** @description A picture that ``ranks`` have shown, the first of them at ``t``; it is asked for by ``number``. */
+        Picture: {
+            number: number;
+            t: number;
+            width: number;
+            height: number;
+            ranks: number[];
+        };
         /** @description One backend or kind of cluster; ``options`` is the JSON schema of its options. A property with ``x-asked`` has values that the server can be asked for. ``problem`` says why it cannot be used here ("" when it can), ``remedy`` what changes that. */
         Plugin: {
             name: string;
@@ -1360,6 +1423,29 @@ export interface components {
         PluginList: {
             backends: components["schemas"]["Plugin"][];
             clusters: components["schemas"]["Plugin"][];
+        };
+        /** @description Which ended jobs to delete, by ``older`` or ``keep`` or both: what is old and not among the newest. With ``dry_run`` nothing is deleted. ``only`` are the ids of the jobs that may go: those that a page has shown. */
+        Prune: {
+            /**
+             * @description an age with its unit: 30d, 12h, 4w or 90min
+             * @default null
+             */
+            older?: string | null;
+            /**
+             * @description so many of the newest of all jobs stay
+             * @default null
+             */
+            keep?: number | null;
+            /** @default false */
+            dry_run?: boolean;
+            /** @default null */
+            only?: string[] | null;
+        };
+        /** @description What was deleted, or would be (``dry_run``), and how many jobs are kept. Shows itself as a table. */
+        Pruned: {
+            jobs: components["schemas"]["OldJob"][];
+            kept: components["schemas"]["KeptJobs"][];
+            dry_run: boolean;
         };
         /** @description One rank in the table of ranks. */
         RankRow: {
@@ -1607,6 +1693,7 @@ export type JobMessage = components['schemas']['JobMessage'];
 export type JobRow = components['schemas']['JobRow'];
 export type JobWish = components['schemas']['JobWish'];
 export type JobsMessage = components['schemas']['JobsMessage'];
+export type KeptJobs = components['schemas']['KeptJobs'];
 export type LogChanges = components['schemas']['LogChanges'];
 export type LogMessage = components['schemas']['LogMessage'];
 export type LogWish = components['schemas']['LogWish'];
@@ -1620,12 +1707,16 @@ export type NewJob = components['schemas']['NewJob'];
 export type NewMachines = components['schemas']['NewMachines'];
 export type Node = components['schemas']['Node'];
 export type Notice = components['schemas']['Notice'];
+export type OldJob = components['schemas']['OldJob'];
 export type OtherRank = components['schemas']['OtherRank'];
 export type Output = components['schemas']['Output'];
 export type OutputList = components['schemas']['OutputList'];
 export type Phase = components['schemas']['Phase'];
+export type Picture = components['schemas']['Picture'];
 export type Plugin = components['schemas']['Plugin'];
 export type PluginList = components['schemas']['PluginList'];
+export type Prune = components['schemas']['Prune'];
+export type Pruned = components['schemas']['Pruned'];
 export type RankRow = components['schemas']['RankRow'];
 export type RankSeries = components['schemas']['RankSeries'];
 export type Restart = components['schemas']['Restart'];
@@ -2385,6 +2476,66 @@ export interface operations {
             };
         };
     };
+    postJobsPrune: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["Prune"];
+            };
+        };
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Pruned"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApiError"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApiError"];
+                };
+            };
+            /** @description Request Entity Too Large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApiError"];
+                };
+            };
+            /** @description Insufficient Storage */
+            507: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApiError"];
+                };
+            };
+        };
+    };
     getJobsId: {
         parameters: {
             query?: never;
@@ -2801,6 +2952,47 @@ export interface operations {
             };
             /** @description Conflict */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApiError"];
+                };
+            };
+        };
+    };
+    getJobsIdPicturesNumber: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+                number: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "image/*": string;
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApiError"];
+                };
+            };
+            /** @description Not Found */
+            404: {
                 headers: {
                     [name: string]: unknown;
                 };

@@ -117,8 +117,15 @@ def test_a_deleted_job_keeps_its_last_state_and_offers_nothing_more(
 def test_jobs_are_compared_and_the_page_is_restored(shared_page: Book, told: Callable[[str], Recording]) -> None:
     first, second, third = told("completed"), told("failed"), told("running")
     book = shared_page
-    book.command("distdl:compare", ids=[first.id, second.id])
+    bar = book.sidebar()
+    for one in (second, first):
+        bar.root.locator(f'[data-id="{one.id}"]').click(modifiers=["Control"])
+    bar.root.get_by_role("button", name="Compare").click()
     page = book.page.locator(".dd-comparing")
+    expect(page).to_have_count(1)
+    book.command("distdl:compare", ids=[first.id, third.id])
+    expect(page).to_have_count(2)
+    book.page.evaluate("() => window.jupyterapp.shell.currentWidget.dispose()")
     expect(pages.curves(page)).to_have_count(2)
     expect(page.get_by_role("row").filter(has_text="State")).to_contain_text("Failed")
     page.get_by_role("button", name="Add job").click()

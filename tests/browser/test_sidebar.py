@@ -62,7 +62,7 @@ def write(lab: Lab) -> Iterator[Callable[..., EventWriter]]:
         writer.close()
         lock.release()
     for folder in made:
-        shutil.rmtree(folder.path)
+        shutil.rmtree(folder.path, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +118,10 @@ def test_of_a_thousand_jobs_only_those_that_are_seen_are_drawn(bar: Sidebar, wri
     assert bar.jobs.count() < 60
     page.keyboard.press("Home")
     expect(active(bar)).to_have_attribute("data-id", str(first))
+    page.keyboard.press("Space")
+    expect(active(bar)).to_have_attribute("aria-selected", "true")
+    page.keyboard.press("Space")
+    expect(active(bar)).to_have_attribute("aria-selected", "false")
     page.keyboard.press("/")
     page.keyboard.type("job-17")
     found = sum(f"job-{number}".startswith("job-17") for number in range(many))
@@ -127,6 +131,37 @@ def test_of_a_thousand_jobs_only_those_that_are_seen_are_drawn(bar: Sidebar, wri
     page.keyboard.type("nothing of the kind")
     expect(bar.root.get_by_text("No job matches")).to_be_visible()
     page.keyboard.press("Escape")
+
+
+def test_old_jobs_are_shown_with_their_size_before_they_are_deleted(
+    bar: Sidebar, write: Callable[..., EventWriter], shared_page: Book
+) -> None:
+    for number in range(3):
+        write(f"old-{number}", ended=True)
+    write("digits")
+    count(bar, 4)
+    bar.widen(300)
+    bar.root.get_by_role("button", name="Delete old jobs…").click()
+    form = bar.root.get_by_role("form", name="Delete old jobs")
+    days, newest = form.get_by_label("Ended more days ago than"), form.get_by_label("Always keep the newest")
+    expect(days).to_be_focused()
+    expect(form.get_by_role("status")).to_have_text("No job is to be deleted.")
+    expect(form).to_contain_text("Kept: 1 running or waiting and 3 among the newest")
+    newest.fill("0")
+    expect(form).to_contain_text("Kept: 1 running or waiting and 3 younger")
+    days.fill("0")
+    newest.fill("2")
+    expect(form.get_by_role("status")).to_have_text(re.compile(r"2 jobs, \d.* kB"))
+    expect(form.get_by_role("listitem")).to_contain_text(["old-1", "old-0"])
+    shared_page.picture("sidebar-prune", bar.root)
+    newest.press("Enter")
+    count(bar, 4)
+    form.get_by_role("button", name="Delete 2 jobs").click()
+    expect(form.get_by_role("status")).to_have_text(re.compile(r"2 jobs deleted, \d.* kB"))
+    count(bar, 2)
+    bar.page.keyboard.press("Escape")
+    expect(form).to_have_count(0)
+    expect(bar.root.get_by_role("button", name="Delete old jobs…")).to_be_focused()
 
 
 def place_in(listed: Locator, row: Locator) -> float:

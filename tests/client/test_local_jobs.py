@@ -312,6 +312,27 @@ def test_a_job_whose_ranks_print_and_never_meet_runs_at_once():
     assert begun["train"] - begun["start"] < 10.0
 
 
+def test_a_job_starts_until_all_its_ranks_have_met_and_says_who_is_waited_for(tmp_path):
+    def meet(folder):
+        import os
+        import pathlib
+        import time
+
+        import torch.distributed as dist
+
+        while os.environ["RANK"] == "1" and not (pathlib.Path(folder) / "go").exists():
+            time.sleep(0.02)
+        dist.init_process_group("gloo")
+
+    job = submit(meet, (str(tmp_path),), distributed_backend="torch", process_count_per_node=2)
+    wait_for(lambda: job.view().phases[-1].detail == "waiting for rank 1", what="the meeting")
+    assert job.state is State.STARTING
+    (tmp_path / "go").touch()
+    job.result(timeout=60)
+    begun = [phase.phase for phase in job.view().phases]
+    assert begun.index("rendezvous") < begun.index("train")
+
+
 def heard(job):
     """The ranks that have printed something."""
     return {line.rank for line in job.logs()} - {None}

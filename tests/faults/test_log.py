@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from distdl_jupyter.core.errors import JobFailed
 from distdl_jupyter.core.state import State
 from distdl_jupyter.panels import snapshot
 from distdl_jupyter.reading import Reading
@@ -91,6 +92,8 @@ def in_a_terminal(*arguments):
 
 
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+#: What no log keeps: it moves the cursor, erases or asks.
+MOVES = re.compile(r"\x1b\[[0-9;]*[JHAnc]")
 
 
 @pytest.mark.fault("log", "shown as text in every view; a terminal gets no more than text and colours")
@@ -103,7 +106,7 @@ def test_hostile_output(injected):
         found = [text for text in shown if name in text][-1]
         assert not re.search("[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\u200b\ufeff]", found), name
         assert "OWNED" not in found or name == "eightbit"
-        assert line in [one.text for one in job.logs()] or "\x85" in line
+        assert MOVES.sub("", line) in [one.text for one in job.logs()] or "\x85" in line
         injected()
     assert any("broken \ufffd" in text for text in shown)
     for arguments in (("logs", job.id), ("show", job.id), ("ls",)):
@@ -211,6 +214,33 @@ def test_a_line_of_many_megabytes(size, tmp_path):
     assert taken < 200_000_000
     assert sum(len(line.text) for line in job.logs() if set(line.text) == {"x"}) == size
     assert max(len(row.text) for row in rows(job)) < 11_000
+
+
+LAST_WORDS = """
+import sys
+print("the first words")
+for step in range(60_000):
+    print(f"step {step} of a training that prints too much")
+print("the last words", file=sys.stderr)
+raise SystemExit(7)
+"""
+
+
+@pytest.mark.fault("log", "a log beyond its limit keeps its first and last part, and says how much is missing between")
+def test_last_words_of_a_job_that_printed_too_much():
+    job = run(LAST_WORDS, max_log_bytes=1_600_000)
+    assert job.state is State.FAILED
+    texts = [line.text for line in job.logs(0)]
+    assert texts[0] == "the first words"
+    assert {"step 59999 of a training that prints too much", "the last words"} <= set(texts)
+    (said,) = [line.text for line in job.logs() if "left out here" in line.text]
+    missing = int(said.split()[1].replace(",", ""))
+    assert missing == 60_002 - len(texts)
+    assert sum(len(text.encode()) + 1 for text in texts) < 1_600_000
+    with pytest.raises(JobFailed, match="It printed: the last words"):
+        job.result()
+    assert [row.text for row in rows(job)][-5:].count("the last words") == 1
+    assert job.view().lines >= 60_002
 
 
 REDRAWN = """

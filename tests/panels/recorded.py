@@ -17,6 +17,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+from distdl_jupyter.core import pictures
 from distdl_jupyter.core.events import EventWriter, JobLock, encode
 from distdl_jupyter.core.spec import Captured, JobSpec, Source
 from distdl_jupyter.core.store import JobFolder, JobStore, new_id
@@ -150,6 +151,19 @@ class Recording:
         self.event("phase", phase="collect", detail="4 values")
         self.event("phase", 0.1, phase="clean", detail="no process left")
         self.event("state", state="completed", reason="")
+
+
+def show(story: Recording, data: bytes, ranks: tuple[int, ...] = (0,)) -> None:
+    """Let ranks have shown a picture, as their supervisor keeps it."""
+    form = pictures.form_of(data)
+    assert form is not None
+    number = len(list((story.folder.path / "pictures").glob("*"))) + 1
+    file = pictures.path(story.folder.path, number, form.name)
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(data)
+    for rank in ranks:
+        story.event("picture", rank=rank, number=number, form=form.name, width=form.width, height=form.height)
+        story.line(rank, f"[picture {number}: {form.width}×{form.height}]", picture=file.name)
 
 
 def key_error(t: float) -> dict[str, Any]:

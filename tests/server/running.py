@@ -97,6 +97,7 @@ def serve(root, base_url="/", traits=None, **settings):
         app.update_config(Config(config))
         app.initialize(argv=[])
         app.start_app()
+        await app.extension_manager.start_all_extensions()
         return app
 
     async def stop(app):

@@ -11,7 +11,7 @@ from tests.conftest import wait_for
 from tests.server.running import API, TOKEN, serve
 
 VERBS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
-SAMPLES = {"id_": "20261121-024912-k3f9x", "name": "local", "path": "model.pt"}
+SAMPLES = {"id_": "20261121-024912-k3f9x", "name": "local", "path": "model.pt", "number": "1"}
 
 
 def addresses(app):

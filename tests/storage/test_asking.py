@@ -5,9 +5,11 @@ import pytest
 from distdl_jupyter import jobspec
 from distdl_jupyter.capture import capture_cell
 from distdl_jupyter.clusters.local import LocalCluster
-from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core.errors import DataUnavailable, InvalidSpec
+from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import new_id
 from distdl_jupyter.form.arguments import cell_parser, job_options
+from distdl_jupyter.storage.staging import JobStaging
 
 LINE = "--data train=blob://account/data/cifar?shard --data labels=labels --outputs blob://account/runs/"
 
@@ -43,3 +45,18 @@ def test_a_cluster_that_brings_no_data_refuses_it(monkeypatch):
 def test_the_same_name_twice_is_refused():
     with pytest.raises(InvalidSpec, match="Two data sources are named train"):
         spec_of("--data train=shared:/a --data TRAIN=shared:/b")
+
+
+@pytest.mark.parametrize(
+    ("given", "limit"), [("", None), ("5000", 5000), ("50 GB", 50_000_000_000), ("1.5T", 1_500_000_000_000), ("0", 0)]
+)
+def test_the_limit_of_the_cache_is_a_number_of_bytes_with_or_without_a_unit(monkeypatch, given, limit):
+    monkeypatch.setenv("DISTDL_DATA_CACHE_BYTES", given)
+    assert JobStaging(JobSpec(id=new_id(), name="n"), print).order(0)["limit_bytes"] == limit
+
+
+def test_a_limit_of_the_cache_that_cannot_be_read_is_refused(monkeypatch):
+    monkeypatch.setenv("DISTDL_DATA_CACHE_BYTES", "much")
+    with pytest.raises(DataUnavailable, match="is 'much', but it takes a number of bytes") as refused:
+        JobStaging(JobSpec(id=new_id(), name="n"), print).prepare()
+    assert refused.value.hint == "Write 50000000000 or 50 GB, or leave it out."

@@ -11,9 +11,11 @@ import pytest
 
 from distdl_jupyter import JobFailed, attach, submit
 from distdl_jupyter.clusters import processes
+from distdl_jupyter.core import locks
 from distdl_jupyter.core.events import read_all
 from distdl_jupyter.core.state import State
 from tests.conftest import until_gone, wait_for
+from tests.elsewhere import sign_elsewhere
 
 pytestmark = [pytest.mark.usefixtures("bad_clusters"), pytest.mark.timeout(240)]
 
@@ -93,6 +95,22 @@ def test_a_queued_job_outlives_its_supervisor_and_can_still_be_canceled():
     kill_supervisor(job)
     wait_for(lambda: "The job was found again after its supervisor had died." in notes(job), what="another supervisor")
     assert job.state is State.QUEUED
+    job.cancel()
+    assert job.wait(60).state is State.CANCELED
+    assert types(job).count("resume") == 1
+
+
+def test_a_job_of_a_host_that_is_gone_gets_a_supervisor_here_when_that_is_said():
+    job = on("never", reason="pending: Priority")
+    wait_for(lambda: job.view().handle, what="the handle")
+    kill_supervisor(job)
+    wait_for(lambda: not locks.is_held(job.folder.lock), what="the end of its supervisor")
+    sign_elsewhere(job.folder.lock, "login1", 200.0)
+    os.utime(job.folder.events, (time.time() - 200, time.time() - 200))
+    wait_for(lambda: job.view().elsewhere, what="a look at its lock")
+    job.declare_lost()
+    wait_for(lambda: "The job was found again after its supervisor had died." in notes(job), what="another supervisor")
+    assert job.view().elsewhere is None
     job.cancel()
     assert job.wait(60).state is State.CANCELED
     assert types(job).count("resume") == 1

@@ -72,14 +72,20 @@ def test_every_line_of_a_flood_is_in_the_log_in_its_order_when_the_job_has_ended
     assert sum(event["type"] == "metric" for event in read_all(job.folder.events)[0]) == 2 * (many // 10_000 + 1)
 
 
-def test_a_log_that_is_full_takes_nothing_more_and_metrics_and_results_still_come():
-    job = on(prints, 100_000, max_log_bytes=500_000)
+def test_of_a_log_that_is_too_long_the_first_and_the_last_lines_are_kept_and_metrics_and_results_still_come():
+    job = on(prints, 100_000, max_log_bytes=1_200_000)
     assert job.results() == [0, 1]
     found = read_all(job.folder.events)[0]
     taken = sum(
         len(event["text"].encode()) + 1 for event in found if event["type"] == "log" and event["rank"] is not None
     )
-    assert 500_000 - 60 < taken <= 500_000
+    assert 900_000 - 70_000 < taken <= 1_200_000
+    for rank in (0, 1):
+        kept = lines_of(job, rank)
+        assert kept[:1000] == [f"{rank} {n}" for n in range(1000)]
+        assert kept[-1000:] == [f"{rank} {n}" for n in range(99_000, 100_000)]
+        assert lines_of(job, rank, "err") == ["end"]
+    assert job.view().lines >= 2 * 100_000 + 2
     assert [event["code"] for event in found if event["type"] == "note" and event["level"] == "warning"].count(
         "log-limit"
     ) == 1

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distdl_jupyter.clusters.base import Stream
-from distdl_jupyter.core import snapshot
+from distdl_jupyter.core import parts, snapshot
 from distdl_jupyter.core.events import read_all
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State
@@ -51,44 +51,61 @@ def progress(done):
 
 @given(st.lists(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\n"), max_size=20), min_size=1)),
        st.integers(1, 300))  # fmt: skip
-def test_the_log_takes_its_limit_to_the_last_line_that_fits_and_says_so_once(tmp_path_factory, texts, limit):
+def test_log_beyond_its_limit_keeps_the_first_and_the_last_lines_and_says_so_once(tmp_path_factory, texts, limit):
     folder = JobFolder(tmp_path_factory.mktemp("job"))
     ledger = Ledger(folder, spec(max_log_bytes=limit))
+    ledger._part_room = part = max(1, limit // 4)
     for text in texts:
         ledger.take(OUT, [Text("\n".join(text)), metric(1)])
     ledger.close()
     every = [line for text in texts for line in text]
-    kept, left = [], limit
-    for line in every:
-        left -= len(line.encode()) + 1
-        if left < 0:
-            break
-        kept.append(line)
-    assert [line for text in logs(folder) for line in text.split("\n")] == kept
+    kept = [line for text in logs(folder) for line in text.split("\n")]
+    notices = [line for line in kept if line.endswith("left out here; raise max_log_bytes to keep more")]
+    missing = len(every) - len(kept) + len(notices)
+    assert len(notices) == (missing > 0)
+    first = kept.index(notices[0]) if notices else len(kept)
+    last = kept[first + 1 :]
+    assert kept[:first] == every[:first]
+    assert last == every[len(every) - len(last) :]
+    assert ledger.view.lines == len(every)
+    if notices:
+        assert notices[0].startswith(f"\u2026 {missing} line")
+        assert sum(len(line.encode()) + 1 for line in every[: first + 1]) > limit // 2
+        beyond = every[len(every) - len(last) - 1 :]
+        assert sum(len(line.encode()) + 1 for line in beyond) > part
     notes = [event["code"] for event in read_all(folder.events)[0] if event["type"] == "note"]
-    assert notes == (["log-limit"] if len(kept) < len(every) else [])
+    assert notes == (["log-limit"] if missing else [])
     assert kinds(folder).count("metric") == len(texts)
 
 
-def test_what_a_launcher_says_is_heard_after_the_limit_and_the_system_s_own_lines_are_written(folder):
+def test_what_a_launcher_and_the_system_say_is_heard_and_written_beyond_the_limit(folder):
     ledger, heard = Ledger(folder, spec(max_log_bytes=10)), []
     ledger.overheard = heard.append
     ledger.take(OUT, [Text("y" * 50)])
-    assert not ledger.wants_text(OUT)
-    assert ledger.wants_text(LAUNCHER)
     ledger.take(LAUNCHER, [Text("rank 1 was killed")])
     ledger.say("2 ranks ended")
     ledger.close()
     assert heard == ["rank 1 was killed\n"]
-    assert logs(folder) == ["2 ranks ended"]
+    assert logs(folder) == ["y" * 50, "rank 1 was killed", "2 ranks ended"]
 
 
 def test_a_line_that_is_drawn_over_counts_each_time_that_it_is_written(folder):
     ledger = Ledger(folder, spec(max_log_bytes=1000))
+    ledger._part_room = 250
     for n in range(1, 200):
         ledger.take(ERR, [Text(f"bar {n}".ljust(99), redraws=n)])
     ledger.close()
-    assert len(logs(folder)) == 10
+    assert [text.split()[1] for text in logs(folder)] == ["1", "2", "3", "4", "5", "0", "196", "197", "198", "199"]
+
+
+def test_log_whose_parts_cannot_be_made_goes_on_where_it_is(folder):
+    (folder.path / "parts").touch()
+    ledger = Ledger(folder, spec(max_log_bytes=100))
+    ledger._part_room = 25
+    for n in range(50):
+        ledger.take(OUT, [Text(f"line {n}")])
+    ledger.close()
+    assert logs(folder) == [f"line {n}" for n in range(50)]
 
 
 def test_progress_of_quick_succession_is_written_now_and_then_and_the_last_always(folder, monkeypatch):
@@ -171,24 +188,34 @@ def test_the_view_is_kept_at_the_end_and_before_as_the_log_grows(folder, monkeyp
 
 
 def test_another_supervisor_goes_on_with_the_limit_and_with_who_has_greeted(folder):
-    first = Ledger(folder, spec(max_log_bytes=100))
+    def ledger():
+        made = Ledger(folder, spec(max_log_bytes=200))
+        made._part_room = 100
+        for event in read_all(folder.events)[0]:
+            made.fold(event)
+        return made
+
+    first = ledger()
     first.write("rank", rank=1, status="started", pid=77)
     first.write("rank", rank=1, status="ready")
     first.say("not counted " * 100)
     first.take(KEPT, [Text("y" * 59, end=60)])
     first.close()
-    second = Ledger(folder, spec(max_log_bytes=100))
-    for event in read_all(folder.events)[0]:
-        second.fold(event)
+    second = ledger()
     assert (second.greeted, second.ready) == ({1}, {1})
-    second.take(KEPT, [Text("z" * 39, end=100), Text("d", end=102)])
+    second.take(KEPT, [Text("z" * 39, end=100), Text("a" * 49, end=150)])
     second.close()
-    third = Ledger(folder, spec(max_log_bytes=100))
-    for event in read_all(folder.events)[0]:
-        third.fold(event)
-    assert not third.wants_text(KEPT)
+    third = ledger()
+    third.take(KEPT, [Text("b" * 49, end=200), Text("c" * 59, end=260), Text("d" * 59, end=320)])
     third.close()
-    assert [len(text) for text in logs(folder)] == [1200, 59, 39]
+    assert len(parts.parts(folder.events)) == 2
+    fourth = ledger()
+    assert fourth.view.lines == third.view.lines == 7
+    fourth.take(KEPT, [Text("e" * 39, end=360)])
+    fourth.close()
+    kept = [text[:8] for text in logs(folder)]
+    assert kept == ["not coun", "y" * 8, "z" * 8, "\u2026 2 line", "c" * 8, "d" * 8, "e" * 8]
+    assert kinds(folder).count("note") == 1
 
 
 def test_of_a_long_past_only_what_matters_is_kept():

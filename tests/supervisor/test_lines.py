@@ -1,6 +1,8 @@
 """From bytes to log texts and reports: nothing lost, nothing misread, whatever the cuts."""
 
+import io
 import itertools
+import re
 
 import pytest
 from hypothesis import given
@@ -35,7 +37,7 @@ def reports(items):
 
 
 lines_without_control = st.text(
-    st.characters(blacklist_categories=("Cs",), blacklist_characters="\n\r\x1e"), max_size=30
+    st.characters(blacklist_categories=("Cs",), blacklist_characters="\n\r\x1b\x1e"), max_size=30
 )
 
 
@@ -76,6 +78,64 @@ def test_a_forged_report_stays_text():
     items = run([forged])
     assert reports(items) == []
     assert len(texts(items)) == 1
+
+
+def drawn_by_rich(show):
+    """Return the bytes that rich writes to a terminal."""
+    from rich.console import Console
+
+    file = io.StringIO()
+    environment = {"TERM": "xterm-256color", "TTY_INTERACTIVE": "1"}
+    show(Console(file=file, force_terminal=True, width=60, _environ=environment))
+    return file.getvalue().encode()
+
+
+def track(console):
+    from rich.progress import track
+
+    for number in track(range(3), "Work", console=console, auto_refresh=False):
+        console.print(f"[red]hello[/red] {number}")
+
+
+def two_bars(console):
+    from rich.progress import Progress
+
+    with Progress(console=console, auto_refresh=False) as progress:
+        tasks = [progress.add_task(name, total=2) for name in ("one", "two")]
+        for task in tasks * 2:
+            progress.advance(task)
+            progress.refresh()
+
+
+def status(console):
+    with console.status("waiting"):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("show", "last"),
+    [(track, ["hello 2", "Work 100%"]), (two_bars, ["one 100%", "two 100%"]), (status, ["waiting"])],
+)
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+def test_a_live_display_leaves_its_colours_and_no_cursor_codes(show, last, size):
+    data = drawn_by_rich(show)
+    assert re.search(rb"\x1b\[(2K|1A|[?]25l)", data)
+    splitter, items = LineSplitter(NONCE), []
+    for at in range(0, len(data), size):
+        items += [*splitter.feed(data[at : at + size]), *splitter.pending()]
+    items += splitter.finish()
+    assert not re.search(r"\x1b(?!\[[0-9;]*m)|\[[?]", "".join(texts(items)))
+    said = texts([item for item in items if not item.redraws or item.closed])
+    assert "\x1b[" in said[-1]
+    bare = [" ".join(re.sub(r"\x1b\[[0-9;]*m|[^\x1b\x20-\x7e]", "", line).split()) for line in said]
+    assert [line[: len(wanted)] for line, wanted in zip(bare[-len(last) :], last, strict=True)] == last
+    assert "" not in bare
+
+
+def test_lines_of_nothing_but_cursor_codes_are_none():
+    assert texts(run([b"a\n\x1b[?25h\nb\n\x1b[?25l"])) == ["a", "b"]
+    assert texts(run([b"\n\x1b[1;31mred\x1b[0m \x1b[3Cfar\n\x1b7x\x1b8\n"])) == ["", "\x1b[1;31mred\x1b[0m far", "x"]
+    assert run([b"\x1b[?25h"]) == []
 
 
 def test_a_progress_bar_becomes_one_redrawn_line():
@@ -275,19 +335,6 @@ def test_a_long_line_is_shown_by_its_beginning_while_it_has_no_end():
     assert len(shown.text) <= 8192
     splitter.feed(b"y" * 1000)
     assert splitter.pending() == [], "its beginning is the same"
-
-
-def test_reports_alone_are_found_when_text_is_not_wanted_any_more():
-    splitter = LineSplitter(NONCE)
-    splitter.feed(b"begun")
-    splitter.reports_only = True
-    data = (
-        b" ended\n" + b"flood\n" * 1000 + METRIC + b"\rbar\r 10%\n" + b"glued " + METRIC + b"x" * 3 * MAX_LINE + b"\n"
-    )
-    items = [item for piece in split_at(data, [7, 5000, 9000]) for item in splitter.feed(piece)] + splitter.finish()
-    assert [item.data["type"] for item in items] == ["metric", "metric"]
-    assert splitter.pending() == []
-    assert items[-1].end == 5 + data.rindex(b"x" * 3 * MAX_LINE)
 
 
 def test_a_line_in_the_middle_of_a_flood_is_not_shown_before_its_end_but_one_that_stays_is():

@@ -121,7 +121,7 @@ def test_a_soft_limit_is_the_jobs_own(distdl_home):
 def test_a_kernels_plots_are_not_a_ranks(distdl_home, monkeypatch):
     monkeypatch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
     job = submit(value_of, ("MPLBACKEND",), distributed_backend="plain")
-    assert job.result(timeout=120) == "Agg"
+    assert job.result(timeout=120) == "module://distdl_jupyter.worker.mplbackend"
 
 
 def use_train(folder):

@@ -214,6 +214,21 @@ def test_display_shows_text(folder):
     assert ranks.run(folder.cell("display('seen')")).out == "seen\n"
 
 
+def test_bars_of_rich_are_printed_once_also_where_a_kernel_has_forced_colours(folder):
+    code = """
+from rich.progress import Progress
+with Progress(refresh_per_second=1000) as progress:
+    for name in ("one", "two"):
+        for _ in progress.track(range(50), description=name):
+            progress.refresh()
+"""
+    ended = ranks.run(folder.cell(code), FORCE_COLOR="1", TERM="xterm-color")
+    assert ended.code == 0, ended.err
+    assert [ended.out.count(name) for name in ("one ", "two ", "100%")] == [1, 1, 2]
+    assert "\x1b[35m" in ended.out
+    assert "\x1b[1A" not in ended.out
+
+
 def show(value):
     display(value)  # noqa: F821 - a notebook's built-in name
     return value

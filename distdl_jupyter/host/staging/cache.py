@@ -36,6 +36,9 @@ MORE_ROOM = "Free some space, choose another folder for staged data, or let each
 _OTHER = "Choose another folder for staged data."
 #: Folders and files of the cache: nothing else in its place is ours.
 _FOLDER, _FILE = re.compile(r"[0-9a-f]{2}"), re.compile(r"[0-9a-f]{62}")
+#: The share of the disk, and the bytes, that the cache holds where no limit is given: what a user may have on a disk is
+#: often less than what is free there, and ``statvfs`` tells no quota.
+_SHARE, _MOST = 10, 100 * 10**9
 #: Seconds that nobody worked at something in the making before it may go.
 _ABANDONED = 3600.0
 
@@ -118,15 +121,15 @@ class Cache:
     # room ---------------------------------------------------------------------------------------
 
     def make_room(self, needed: int, limit: int | None) -> int:
-        """Let go of what is not in use until ``needed`` more bytes fit the limit and the disk.
+        """Let go of what is not in use until ``needed`` more bytes fit the limit (None: the usual one) and the disk.
 
         Returns by how many bytes the limit is too small all the same. Raises Failure when the disk is.
         """
         missing = needed - self._free()
-        if limit is None and missing <= 0:
+        if limit is None and not needed and missing <= 0:
             return 0
         kept = sorted(self._kept())
-        over = 0 if limit is None else sum(one.size for one in kept) + needed - limit
+        over = sum(one.size for one in kept) + needed - (self._usual_limit() if limit is None else limit)
         for one in kept:
             if over <= 0 and missing <= 0:
                 break
@@ -137,6 +140,16 @@ class Cache:
                 f"{self.base} has {readable(max(free, 0))} free, but {readable(needed)} have to come.", MORE_ROOM
             )
         return max(over, 0)
+
+    def let_go(self) -> None:
+        """Let go of all that is not in use: the disk, or what the user may have of it, is full."""
+        for one in self._kept():
+            if not one.in_use:
+                _let_go(one)
+
+    def _usual_limit(self) -> int:
+        disk = os.statvfs(self.base)
+        return min(disk.f_blocks * disk.f_frsize // _SHARE, _MOST)
 
     def _free(self) -> int:
         """Return the bytes that may be used; a hundredth of the disk, at most 64 MiB, is left to others."""

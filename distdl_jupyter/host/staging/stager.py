@@ -14,7 +14,7 @@ from distdl_jupyter.host.staging.connection import trust
 from distdl_jupyter.host.staging.failure import Failure, masked, readable
 from distdl_jupyter.host.staging.fetch import Feed, Fetcher
 from distdl_jupyter.host.staging.order import Order, Source
-from distdl_jupyter.host.staging.part import State
+from distdl_jupyter.host.staging.part import Part, State
 from distdl_jupyter.host.staging.progress import Progress
 from distdl_jupyter.host.staging.talk import Talk
 from distdl_jupyter.host.staging.tree import Tree
@@ -22,7 +22,8 @@ from distdl_jupyter.host.staging.work import File, Work
 
 #: Seconds between two messages of progress.
 _TELL = 0.25
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
+_FULL = {*_NO_ROOM, errno.EFBIG}
 
 
 class Stager:
@@ -36,6 +37,7 @@ class Stager:
         self._noted: set[tuple[str, str]] = set()
         self._failed: list[BaseException] = []
         self._change = threading.Event()
+        self._letting_go = threading.Lock()
 
     def run(self) -> None:
         """Bring everything here and tell where it is."""
@@ -82,7 +84,7 @@ class Stager:
         """See to it that what has to come fits. Raises Failure."""
         needed = {file.final: file.item.size - self._cache.begun(file.final) for file in missing}
         over = self._cache.make_room(sum(max(size, 0) for size in needed.values()), self._order.limit)
-        if over:
+        if over and self._order.limit is not None:
             self._note("", "cache-limit", f"The job needs {readable(over)} more than the cache may hold; "
                        "it is let go of when the job has ended.")  # fmt: skip
 
@@ -121,7 +123,18 @@ class Stager:
             return file.part.accept(index, fetcher.buffer[:size])
         proven = file.part.several or not file.item.md5
         content, digest = fetcher.fetch(file.feed, file.item, index, proven=proven)
-        return file.part.write(index, content, digest)
+        return self._write(file.part, index, content, digest)
+
+    def _write(self, part: Part, index: int, content: memoryview, digest: bytes) -> State:
+        """Write a range; where there is no room left, let go of what no job uses and write it once more."""
+        try:
+            return part.write(index, content, digest)
+        except OSError as error:
+            if error.errno not in _NO_ROOM:
+                raise
+        with self._letting_go:
+            self._cache.let_go()
+        return part.write(index, content, digest)
 
     # words --------------------------------------------------------------------------------------
 
@@ -138,7 +151,9 @@ class Stager:
 
     def _of_disk(self, error: OSError) -> Failure:
         if error.errno in _FULL:
-            return Failure(f"The disk with {self._cache.base} is full.",
+            quota = error.errno == errno.EDQUOT
+            return Failure(f"Your quota on the disk with {self._cache.base} is used up." if quota else
+                           f"The disk with {self._cache.base} is full.",
                            f"{MORE_ROOM} What has come is kept.")  # fmt: skip
         return Failure(f"{self._cache.base} cannot hold staged data ({error.strerror or error}).",
                        "Choose another folder for staged data.")  # fmt: skip

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter.worker import execute, payload, report
+from distdl_jupyter.worker import execute, payload, pictures, report
 from distdl_jupyter.worker.data import data_path
 from distdl_jupyter.worker.identity import Identity
 from distdl_jupyter.worker.serving import meeting
@@ -30,7 +30,7 @@ class Room:
             rank=identity.rank, local_rank=identity.local_rank, world_size=identity.world_size,
             log=report.log, progress=report.progress, data_path=data_path,
         )  # fmt: skip
-        builtins.display = print  # type: ignore[attr-defined]
+        builtins.display = pictures.display  # type: ignore[attr-defined]
         builtins.input = _no_input
         meeting.watch()
 

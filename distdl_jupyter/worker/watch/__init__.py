@@ -3,7 +3,7 @@
 Nothing here imports a framework, and nothing here can break user code: what fails becomes a note.
 """
 
-from distdl_jupyter.worker.watch import device, keras, lightning, rendezvous, tensorboard, transformers
+from distdl_jupyter.worker.watch import device, display, keras, lightning, rendezvous, tensorboard, transformers
 from distdl_jupyter.worker.watch.hooks import PostImport, install
 
 __all__ = ["start"]
@@ -12,6 +12,6 @@ __all__ = ["start"]
 def start() -> PostImport:
     """Begin to listen; to be called once, before any user code is imported."""
     finder = install()
-    for part in (device, rendezvous, keras, lightning, transformers, tensorboard):
+    for part in (device, display, rendezvous, keras, lightning, transformers, tensorboard):
         part.watch(finder)
     return finder

@@ -7,7 +7,7 @@ import type { Stacks } from '../card';
 import type { Changes } from '../logstore';
 import type { JobDetail, OutputFile } from '../detail';
 import type { CurveMessage } from '../curveview';
-import type { Choice, Cluster, ClusterChecks, JobRow, MachineSet, Plugin } from '../sidebar/types';
+import type { Choice, Cluster, ClusterChecks, JobRow, MachineSet, Plugin, Prune, Pruned } from '../sidebar/types';
 import { __ } from './trans';
 
 /** Sends a request to an address below the API; rejects when the server cannot be reached. */
@@ -81,6 +81,7 @@ export class Api {
   submit = (job: NewJob): Promise<JobRow> => this.send('POST', 'jobs', job);
   job = (id: string): Promise<JobDetail> => this.get(`jobs/${part(id)}`);
   removeJob = (id: string): Promise<void> => this.send('DELETE', `jobs/${part(id)}`);
+  pruneJobs = (wanted: Prune): Promise<Pruned> => this.send('POST', 'jobs/prune', wanted);
   cancelJob = (id: string, now = false): Promise<void> => this.send('POST', `jobs/${part(id)}/cancel`, { now });
   rerunJob = (id: string): Promise<JobRow> => this.send('POST', `jobs/${part(id)}/rerun`);
   resumeJob = (id: string): Promise<JobRow> => this.send('POST', `jobs/${part(id)}/resume`);
@@ -97,6 +98,9 @@ export class Api {
   logUrl = (id: string, rank: number | null = null): string => this.address(path(`jobs/${part(id)}/log`, { format: 'text', rank: rank ?? undefined }));
   /** Where a file that a job wrote can be downloaded. */
   outputUrl = (id: string, file: string): string => this.address(`jobs/${part(id)}/outputs/${file.split('/').map(part).join('/')}`);
+
+  /** Where a picture that ranks have shown is. */
+  pictureUrl = (id: string, number: number): string => this.address(`jobs/${part(id)}/pictures/${number}`);
 
   /** Ask for anything else below the API. */
   get<T>(where: string, query: Query = {}): Promise<T> {

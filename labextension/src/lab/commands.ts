@@ -24,6 +24,7 @@ const SETUP: ReadonlySet<string> = new Set(['queued', 'preparing', 'starting']);
 const PALETTE = [
   'distdl:new-job', 'distdl:run-cell', 'distdl:focus-sidebar', 'distdl:add-cluster', 'distdl:open-chosen', 'distdl:compare-chosen',
   'distdl:cancel-job', 'distdl:rerun-job', 'distdl:resume-job', 'distdl:show-stacks', 'distdl:copy-id', 'distdl:insert-code', 'distdl:delete-job',
+  'distdl:prune-jobs',
 ];
 
 const plugin: JupyterFrontEndPlugin<void> = {
@@ -184,6 +185,14 @@ function registerPlaces(commands: CommandRegistry, sidebar: ISidebar): void {
     execute: () => {
       sidebar.reveal();
       view.addCluster();
+    },
+  });
+  commands.addCommand('distdl:prune-jobs', {
+    label: __('Delete old jobs…'),
+    isEnabled: () => sidebar.board.rows.length > 0,
+    execute: () => {
+      sidebar.reveal();
+      view.prune();
     },
   });
   commands.addCommand('distdl:scale-cluster', { label: __('Scale'), execute: () => view.scaleCluster() });

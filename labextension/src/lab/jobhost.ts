@@ -13,6 +13,7 @@ export function jobHost({ api, live }: DistDL, id: string, open: (id: string) =>
     resume: async () => open((await api.resumeJob(id)).id),
     askStacks: () => api.askStacks(id),
     stacks: (number) => api.stacks(id, number),
+    picture: (number) => Promise.resolve(api.pictureUrl(id, number)),
     openJob: open,
   };
 }

@@ -171,6 +171,7 @@ function actionsOf(app: JupyterFrontEnd, { api, live }: DistDL, view: () => Side
     cancel: ({ id }, now) => told(api.cancelJob(id, now)),
     rerun: ({ id }) => told(api.rerunJob(id)),
     remove: ({ id }) => told(api.removeJob(id)),
+    prune: (wanted) => told(api.pruneJobs(wanted)),
     compare: (ids) => run('distdl:compare', { ids }),
     newJob: () => run('distdl:new-job'),
     quickstart: () => void openQuickstart(app),

@@ -5,6 +5,7 @@ import { adopt, h } from '../dom';
 import { FailureView, inNotebook } from '../failure';
 import { Header } from '../header';
 import { questions } from '../kernel';
+import { PicturesView } from '../pictures';
 import { Setup } from '../setup';
 import { StacksView } from '../stacks';
 import { isDark, watchTheme } from '../theme';
@@ -15,8 +16,8 @@ const SETUP = new Set(['queued', 'preparing', 'starting']);
 function render({ model, el }: Context): () => void {
   const bin = new Bin();
   adopt(el);
-  const [top, failureRoot, setupRoot, stacksRoot] = [h('div'), h('div'), h('div'), h('div')];
-  el.append(top, failureRoot, setupRoot, stacksRoot);
+  const [top, failureRoot, setupRoot, stacksRoot, picturesRoot] = [h('div'), h('div'), h('div'), h('div'), h('div')];
+  el.append(top, failureRoot, setupRoot, stacksRoot, picturesRoot);
   const ask = questions(model, bin, 'stacks');
   const header = new Header(top, {
     cancel: () => tell(model, 'cancel'),
@@ -31,6 +32,9 @@ function render({ model, el }: Context): () => void {
   const source = { ask: () => ask('take'), read: async (number: number) => (await ask('read', { number })) as Stacks };
   const stacks = new StacksView(stacksRoot, source, inNotebook, (open) => header.stacksShown(open));
   bin.add(() => stacks.dispose());
+  const askPicture = questions(model, bin, 'picture');
+  const pictures = new PicturesView(picturesRoot, async (number) => (await askPicture('read', { number })) as string);
+  bin.add(() => pictures.dispose());
   const setup = new Setup(setupRoot, header.clock);
   header.clock.startAt(model.get('beat') as number);
 
@@ -44,6 +48,7 @@ function render({ model, el }: Context): () => void {
     setupRoot.classList.toggle('dd-gone', !SETUP.has(card.state) || detached);
     failure.update(card);
     stacks.update(card);
+    pictures.update(card);
     const panel = el.closest('.dd-card');
     if (panel) setParts(panel, card, detached);
   };

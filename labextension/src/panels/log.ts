@@ -7,6 +7,7 @@
  */
 import { Bin, tell, whenAttached, type Context, type Model } from '../anywidget';
 import { adopt } from '../dom';
+import { questions } from '../kernel';
 import { LogStore, type Changes, type Older } from '../logstore';
 import { LogView, newPlace, type Setting } from '../logview';
 
@@ -88,7 +89,8 @@ export default () => {
       if (!greeted) tell(model, 'hello', { viewer });
       greeted = true;
       const unfold = (): void => void el.closest('.dd-card')?.classList.add('dd-unfolded');
-      const view = new LogView(el, store, place, unfold);
+      const ask = questions(model, bin, 'picture');
+      const view = new LogView(el, store, place, unfold, async (number) => (await ask('read', { number })) as string);
       const redraw = (): void => view.refresh();
       const set = (): void => view.set({ world: model.get('world'), failed: failedOf(model) } as Setting);
       redraws.add(redraw);

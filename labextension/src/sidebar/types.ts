@@ -1,8 +1,8 @@
 /** What the sidebar is told by the server, and what it asks others to do. It knows nothing of JupyterLab or HTTP. */
 import type { Choice } from '../choicelist';
-import type { Cluster, ClusterChecks, JobRow, MachineSet, Node, Plugin } from '../schema';
+import type { Cluster, ClusterChecks, JobRow, KeptJobs, MachineSet, Node, OldJob, Plugin, Prune, Pruned } from '../schema';
 
-export type { Choice, Cluster, ClusterChecks, JobRow, MachineSet, Plugin };
+export type { Choice, Cluster, ClusterChecks, JobRow, KeptJobs, MachineSet, OldJob, Plugin, Prune, Pruned };
 export type ClusterNode = Node;
 
 /** Whether what is shown is fresh. Moments are epoch seconds of the page's clock. */
@@ -22,6 +22,8 @@ export interface Actions {
   cancel(job: JobRow, now: boolean): Promise<unknown>;
   rerun(job: JobRow): Promise<unknown>;
   remove(job: JobRow): Promise<unknown>;
+  /** Delete old jobs, or say which these are. */
+  prune(wanted: Prune): Promise<Pruned>;
   compare(ids: string[]): void;
   newJob(): void;
   quickstart: (() => void) | null;

@@ -12,6 +12,8 @@ import pytest
 from distdl_jupyter.host.staging import part
 from distdl_jupyter.host.staging.cache import Cache, stamp
 from distdl_jupyter.host.staging.failure import Failure
+from distdl_jupyter.host.staging.order import Order
+from distdl_jupyter.host.staging.stager import Stager
 from distdl_jupyter.host.staging.tree import Tree
 from tests.host.staging.conftest import reading, source
 
@@ -90,7 +92,8 @@ def test_a_disk_too_full_lets_go_of_what_no_job_uses(stage, container, disk):
     disk(10 * MB)
     for name in "abc":
         container.put(name, noise(4 * MB, ord(name)))
-        last = stage.run(source(container, name), sas=reading(container), job=f"job-{name}").staged()
+        told = source(container, name)
+        last = stage.run(told, sas=reading(container), job=f"job-{name}", limit_bytes=99 * MB).staged()
         assert last["bytes"] == 4 * MB
         stage.tell({"forget": f"job-{name}", "base": str(stage.base)}).end()
     assert len(stage.left("")) == 2
@@ -109,6 +112,77 @@ def test_the_limit_holds_and_what_was_not_used_for_longest_goes_first(stage, con
     assert [use("a"), use("c"), use("b")] == [0, 0, 3 * MB]
     stage.tell({"forget": "b", "base": str(stage.base), "limit_bytes": 3 * MB}).end()
     assert len(stage.left("")) == 1
+
+
+@pytest.mark.fault("disk", "data goes on coming when others take the room, as long as the cache holds what no job uses")
+def test_a_disk_that_fills_up_meanwhile_lets_go_of_what_no_job_uses(stage, container, disk, blob_proxy):
+    place = disk(30 * MB)
+    container.put("old", noise(8 * MB, 1), md5=False)
+    stage.run(source(container, "old"), sas=reading(container), job="old", limit_bytes=99 * MB).staged()
+    stage.tell({"forget": "old", "base": str(stage.base)}).end()
+    container.put("large", noise(17 * MB), md5=False)
+    slow = blob_proxy.add("/large", rate=8 * MB, times=1000)
+    told = source(container, "large", address=blob_proxy.endpoint)
+    run = stage.run(told, sas=reading(container), workers=1, limit_bytes=99 * MB)
+    run.until(lambda message: message["type"] == "progress" and message["done"] > 5 * MB)
+    (place / "filler").write_bytes(bytes(8 * MB))
+    slow.times = 0
+    last = run.staged()
+    assert stage.files(last["paths"]["DISTDL_DATA_TRAIN"]) == {"large": noise(17 * MB)}
+    assert len(stage.left("")) == 1
+
+
+def unused(cache, name, size, used=0):
+    """A whole file of the cache that no job uses."""
+    path = Path(cache.path("https://h/c", name, "1"))
+    path.write_bytes(b"x" * size)
+    os.utime(path, (used, stamp(str(path))))
+    return path
+
+
+def test_a_quota_that_is_used_up_lets_go_of_what_no_job_uses(tmp_path, monkeypatch):
+    """``statvfs`` tells no quota, so it is met while a file is written."""
+    stager = Stager(Order(job="job", node=0, sources=[], base=str(tmp_path)), None)
+    cache = Cache(str(tmp_path))
+    cache.prepare()
+    old, write = unused(cache, "old", 5000), os.pwrite
+
+    def within_quota(*given):
+        if old.exists():
+            raise OSError(errno.EDQUOT, "Disk quota exceeded")
+        return write(*given)
+
+    monkeypatch.setattr(os, "pwrite", within_quota)
+    made = part.begin(cache.path("https://h/c", "new", "1"), 4, b"")
+    assert stager._write(made, 0, memoryview(b"1234"), bytes(16)) is part.State.WHOLE
+    assert Path(f"{made.path}.part").read_bytes() == b"1234"
+    old.write_bytes(b"not ours any more")
+    with pytest.raises(OSError, match="quota") as caught:
+        stager._write(made, 0, memoryview(b"1234"), bytes(16))
+    assert stager._of_disk(caught.value).text == f"Your quota on the disk with {tmp_path} is used up."
+    made.close()
+
+
+def test_without_a_limit_the_cache_holds_a_tenth_of_its_disk(tmp_path, disk):
+    disk(30 * MB)
+    cache = Cache(str(tmp_path / "base"))
+    cache.prepare()
+    files = [unused(cache, str(number), MB, used=number) for number in range(4)]
+    assert cache.make_room(0, None) == 0
+    assert all(path.exists() for path in files)  # nothing comes, so nothing goes
+    cache.make_room(MB, None)
+    assert [path.exists() for path in files] == [False, False, True, True]
+
+
+def test_without_a_limit_the_cache_of_a_large_disk_has_one_all_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr("distdl_jupyter.host.staging.cache._MOST", 20_000)
+    cache = Cache(str(tmp_path))
+    cache.prepare()
+    files = [unused(cache, str(number), 8000, used=number) for number in range(3)]
+    cache.make_room(1, None)
+    assert [path.exists() for path in files] == [False, True, True]
+    cache.make_room(1, 10**9)
+    assert [path.exists() for path in files] == [False, True, True]
 
 
 def test_what_a_job_uses_stays_even_over_the_limit(stage, container):

@@ -1,0 +1,48 @@
+"""The pictures that ranks have shown, as files ``pictures/<number>.<form>`` of a job's folder.
+
+A page may show what ``read`` returns: it is a PNG or a JPEG by its bytes, and never markup.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING
+
+from distdl_jupyter.worker.pictures import LARGEST, MOST, form_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+__all__ = ["LARGEST", "MOST", "all_of", "form_of", "path", "read"]
+
+FOLDER = "pictures"
+
+
+def path(folder: Path, number: int, form: str) -> Path:
+    """Return where a picture of the job in ``folder`` is kept; ``form`` is png or jpeg."""
+    return folder / FOLDER / f"{number}.{form}"
+
+
+def read(folder: Path, number: int) -> tuple[bytes, str] | None:
+    """Return a kept picture and its form, None when it is not there or is none."""
+    for form in ("png", "jpeg"):
+        try:
+            fd = os.open(path(folder, number, form), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            continue
+        with os.fdopen(fd, "rb") as file:
+            known = os.fstat(fd)
+            data = file.read(LARGEST + 1) if stat.S_ISREG(known.st_mode) else b""
+        found = form_of(data)
+        if found is not None and found.name == form and len(data) <= LARGEST:
+            return data, form
+    return None
+
+
+def all_of(folder: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield number and bytes of all that are kept."""
+    for one in sorted((folder / FOLDER).glob("*.*")):
+        if one.stem.isascii() and one.stem.isdecimal() and (found := read(folder, int(one.stem))) is not None:
+            yield int(one.stem), found[0]

@@ -1,0 +1,218 @@
+"""Which ended jobs are old enough to be deleted, and their deletion, for every surface.
+
+A job goes only when it has ended, is older than the age (counted from its end) and is not among the newest ``keep`` of
+all jobs. A job that has not ended, one whose supervisor is still at work, here or on another host, and one of another
+user are never touched. ``client.Job.remove`` deletes each.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections import Counter
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from html import escape
+from typing import TYPE_CHECKING, Any, Literal
+
+from distdl_jupyter import client, listing
+from distdl_jupyter.core import locks, whole, words
+from distdl_jupyter.core.errors import DiskRefused, InvalidSpec, JobNotFound, JobStillRunning
+from distdl_jupyter.core.state import State
+from distdl_jupyter.core.store import JobFolder, JobStore
+from distdl_jupyter.presentation import table
+from distdl_jupyter.presentation.jobrow import StateName
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from pathlib import Path
+
+#: Why a job is kept, in the order in which it is said.
+Reason = Literal["active", "busy", "other-user", "other-host", "newest", "younger"]
+_REASONS: tuple[Reason, ...] = ("active", "busy", "other-user", "other-host", "newest", "younger")
+_DAY = 86400.0
+_UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": _DAY, "w": 7 * _DAY}
+_AGE = re.compile(rf"(\d+(?:\.\d+)?)\s*({'|'.join(_UNITS)})")
+_HEAD = ("Id", "State", "Name", "Ended", "Size")
+
+
+@dataclass(frozen=True, slots=True)
+class OldJob:
+    """A job that goes: ``ended`` in epoch seconds, ``size`` in bytes; ``problem`` says why it could not be deleted."""
+
+    id: str
+    name: str
+    state: StateName
+    ended: float
+    size: int
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptJobs:
+    """How many jobs are kept for a reason."""
+
+    reason: Reason
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """What was deleted, or would be (``dry_run``), and how many jobs are kept. Shows itself as a table."""
+
+    jobs: tuple[OldJob, ...]
+    kept: tuple[KeptJobs, ...]
+    dry_run: bool
+
+    @property
+    def failed(self) -> tuple[OldJob, ...]:
+        """The jobs that could not be deleted."""
+        return tuple(job for job in self.jobs if job.problem)
+
+    def summary(self) -> str:
+        """Return count and size of what goes, and why the others stay."""
+        gone = [job for job in self.jobs if not job.problem]
+        much = f"{words.plural(len(gone), 'job')}, {words.size(sum(job.size for job in gone))}"
+        told = f"Would delete {much} (a dry run: nothing is deleted)." if self.dry_run else f"Deleted {much}."
+        kept = ", ".join(f"{words.count(one.count)} {_REASON_WORDS[one.reason]}" for one in self.kept)
+        return f"{told if self.jobs else 'No job is to be deleted.'}{f' Kept: {kept}.' if kept else ''}"
+
+    def __repr__(self) -> str:
+        lines = [f"{job.id} could not be deleted: {job.problem}" for job in self.failed]
+        return "\n".join([*([table.whole_text(self._rows())] if self.jobs else []), *lines, self.summary()])
+
+    def _repr_html_(self) -> str:
+        lines = [*(f"{job.id} could not be deleted: {job.problem}" for job in self.failed), self.summary()]
+        shown = table.whole_html(self._rows()) if self.jobs else ""
+        return shown + "".join(f"<p>{escape(line)}</p>" for line in lines)
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        now = time.time()
+        return [_HEAD, *((job.id, job.state, job.name, words.ago(now - job.ended), words.size(job.size))
+                         for job in self.jobs)]  # fmt: skip
+
+
+_REASON_WORDS: dict[Reason, str] = {
+    "active": "running or waiting",
+    "busy": "in use",
+    "other-user": "of another user",
+    "other-host": "at work on another host",
+    "newest": "among the newest",
+    "younger": "younger",
+}
+
+
+def prune(
+    older: str | timedelta | None = None, keep: int | None = None, *, dry_run: bool = False,
+    only: Collection[str] | None = None,
+) -> Pruned:  # fmt: skip
+    """Delete ended jobs that are older than an age (``"30d"``) and not among the newest ``keep`` jobs.
+
+    One of both is enough. With ``dry_run`` nothing is deleted and the answer says what would be. ``only`` are the ids
+    of the jobs that may go. What cannot be deleted has its ``problem`` in the answer.
+
+    Raises InvalidSpec, DiskRefused when the jobs cannot be listed.
+    """
+    seconds, keep = _checked(older, keep)
+    found, kept = _sorted_out(seconds, keep)
+    chosen = [job for job in found if only is None or job.id in only]
+    if not dry_run:
+        chosen = [_deleted(job) for job in chosen]
+    return Pruned(tuple(chosen), tuple(KeptJobs(one, kept[one]) for one in _REASONS if kept[one]), dry_run)
+
+
+def prune_daily(older: str | None, keep: int | None) -> Pruned | None:
+    """Prune, unless that was done in this data directory within a day (None then). Raises as ``prune``, and OSError."""
+    _checked(older, keep)
+    mark = JobStore().jobs.with_name("pruned")
+    try:
+        if 0 <= time.time() - mark.stat().st_mtime < _DAY:
+            return None
+    except FileNotFoundError:
+        if not mark.parent.is_dir():
+            return None
+    whole.keep(mark, "")
+    return prune(older, keep)
+
+
+def _checked(older: Any, keep: Any) -> tuple[float | None, int | None]:
+    """Return the age in seconds and the count. Raises InvalidSpec."""
+    if older is None and keep is None:
+        raise InvalidSpec("It must be said which jobs may be deleted.", field="older",
+                          hint="Give an age (older, such as 30d), how many of the newest stay (keep, such as 50), or "
+                               "both.")  # fmt: skip
+    if keep is not None and (isinstance(keep, bool) or not isinstance(keep, int) or keep < 0):
+        raise InvalidSpec(f"keep is {keep!r}, but it takes a whole number from 0.", field="keep")
+    return None if older is None else _seconds(older), keep
+
+
+def _seconds(older: Any) -> float:
+    if isinstance(older, timedelta) and older >= timedelta(0):
+        return older.total_seconds()
+    found = _AGE.fullmatch(older.strip()) if isinstance(older, str) else None
+    if found is None:
+        raise InvalidSpec(f"older is {str(older)!r}, but it takes an age with its unit: 30d, 12h, 4w or 90min.",
+                          field="older")  # fmt: skip
+    return float(found[1]) * _UNITS[found[2]]
+
+
+def _sorted_out(seconds: float | None, keep: int | None) -> tuple[list[OldJob], Counter[Reason]]:
+    """Return the jobs that are to go, newest first, and how many are kept for which reason."""
+    found: list[OldJob] = []
+    kept: Counter[Reason] = Counter()
+    now, store = time.time(), JobStore()
+    for place, one in enumerate(listing.here().all()):
+        row, folder = one.row, store.folder(one.row.id)
+        ended = row.last_sign if row.ended is None else row.ended
+        try:
+            reason = _untouchable(folder, row.state)
+        except FileNotFoundError:  # somebody else has deleted it
+            continue
+        if reason:
+            kept[reason] += 1
+        elif keep is not None and place < keep:
+            kept["newest"] += 1
+        elif seconds is not None and now - ended < seconds:
+            kept["younger"] += 1
+        else:
+            found.append(OldJob(row.id, row.name, row.state, ended, _size(folder.path)))
+    return found, kept
+
+
+def _untouchable(folder: JobFolder, state: str) -> Reason | None:
+    """Return why a job is left alone whatever its age, None when its age decides."""
+    if folder.path.lstat().st_uid != os.geteuid():
+        return "other-user"
+    ended, holder = State(state).ended, locks.holder(folder.lock, folder.events)
+    if holder.is_elsewhere and not (ended and holder.is_silent):  # its lock says nothing here
+        return "other-host"
+    if not ended:
+        return "active"
+    return "busy" if holder.held else None
+
+
+def _deleted(job: OldJob) -> OldJob:
+    """Delete a job, which may have changed since it was found; return it with what kept it from going."""
+    folder = JobStore().folder(job.id)
+    try:
+        if reason := _untouchable(folder, job.state):
+            return replace(job, problem=f"It is {_REASON_WORDS[reason]}.")
+        client.Job(folder).remove()
+    except (FileNotFoundError, JobNotFound):  # somebody else has deleted it
+        return job
+    except (JobStillRunning, DiskRefused) as error:
+        return replace(job, problem=str(error))
+    return job
+
+
+def _size(folder: Path) -> int:
+    """Return the bytes of the disk that a folder takes."""
+    total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(parent, name)).st_blocks * 512  # noqa: PTH118 - may be thousands
+            except OSError:
+                continue
+    return total

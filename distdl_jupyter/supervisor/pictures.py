@@ -1,0 +1,97 @@
+"""Puts pictures together that ranks report in parts, and keeps them as files: an event and a line of the log for each.
+
+Ranks that show the same picture share one, so their lines become one row as those of equal prints do. What is no
+picture, comes in parts that do not fit, or is more than a job may have is left out.
+"""
+
+from __future__ import annotations
+
+import binascii
+import hashlib
+import os
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.core import pictures
+from distdl_jupyter.core.words import count
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from distdl_jupyter.supervisor.ledger import Ledger
+    from distdl_jupyter.worker.pictures import Form
+
+
+class Pictures:
+    """The pictures of one job. Made when the first part of one arrives: most jobs show none."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._parts: dict[int, list[str]] = {}
+        self._numbers = {_key(data): number for number, data in pictures.all_of(ledger.place)}
+        self._next = max([0, *self._numbers.values(), *(one.number for one in ledger.view.pictures)]) + 1
+        self._said: set[str] = set()
+
+    def take(self, rank: int, report: dict[str, Any]) -> None:
+        """Take a part of a picture of one rank; with the last one it is kept."""
+        parts = self._parts.setdefault(rank, [])
+        if report["begin"] == 0:
+            parts.clear()
+        begun = sum(map(len, parts))
+        if report["begin"] != begun:
+            return  # its beginning was read by a supervisor that died
+        parts.append(report["data"])
+        if begun + len(report["data"]) < report["of"]:
+            return
+        data = _decoded("".join(self._parts.pop(rank)))
+        form = pictures.form_of(data) if len(data) <= pictures.LARGEST else None
+        if form is not None:
+            self._show(rank, data, form)
+
+    def _show(self, rank: int, data: bytes, form: Form) -> None:
+        key = _key(data)
+        number = self._numbers.get(key)
+        if number is None:
+            if self._next > pictures.MOST:
+                self._say(f"The job has shown {count(pictures.MOST)} pictures; later ones are left out.")
+                return
+            number = self._next
+            try:
+                _write(pictures.path(self._ledger.place, number, form.name), data)
+            except OSError as error:
+                self._say(f"Pictures cannot be kept: {error.strerror}.")
+                return
+            self._numbers[key], self._next = number, number + 1
+        size = {"form": form.name, "width": form.width, "height": form.height}
+        self._ledger.write("picture", number=number, rank=rank, **size)
+        text = f"[picture {number}: {form.width}\N{MULTIPLICATION SIGN}{form.height}]"
+        file = pictures.path(self._ledger.place, number, form.name).name
+        self._ledger.write("log", rank=rank, stream="out", text=text, picture=file)
+
+    def _say(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            self._ledger.say(text)
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return binascii.a2b_base64(text)
+    except ValueError:
+        return b""
+
+
+def _key(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write a file that only its owner reads and that appears whole."""
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    hidden = path.with_name(f".{path.name}")
+    try:
+        with open(os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:  # noqa: PTH123
+            file.write(data)
+        hidden.replace(path)
+    except OSError:
+        hidden.unlink(missing_ok=True)
+        raise

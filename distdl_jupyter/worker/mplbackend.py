@@ -1,0 +1,23 @@
+"""matplotlib's backend in a rank: ``plt.show()`` sends the open figures to the job and closes them, as in a notebook.
+
+matplotlib imports it by its name (``MPLBACKEND``, see ``watch.display``) when the first figure is made.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from matplotlib._pylab_helpers import Gcf
+from matplotlib.backend_bases import FigureManagerBase as FigureManager
+from matplotlib.backends.backend_agg import FigureCanvasAgg as FigureCanvas
+
+from distdl_jupyter.worker import pictures
+
+__all__ = ["FigureCanvas", "FigureManager", "show"]
+
+
+def show(*_positional: Any, **_options: Any) -> None:
+    """Show all open figures; ``block`` and the like mean nothing here."""
+    for manager in Gcf.get_all_fig_managers():
+        pictures.show_figure(manager.canvas.figure)
+    Gcf.destroy_all()

@@ -1,0 +1,128 @@
+"""What a rank shows: ``display(figure)`` and ``plt.show()`` send a picture to the job, everything else is printed.
+
+Only PNG and JPEG are sent: a page may show them without running anything of theirs. The job's supervisor keeps them
+(``supervisor.pictures``), which looks at each once more by ``form_of``.
+"""
+
+from __future__ import annotations
+
+import binascii
+import io
+import struct
+import sys
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from distdl_jupyter.worker import channel
+
+#: Pictures of one job, bytes and pixels of one picture: a few bytes can unfold to gigabytes in a page.
+MOST, LARGEST, MOST_PIXELS = 100, 2_000_000, 50_000_000
+_PNG, _JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
+#: The forms of a bundle that are pictures, with the methods by which IPython asks for them.
+_FORMS = (("image/png", "_repr_png_"), ("image/jpeg", "_repr_jpeg_"))
+_sent = 0
+
+
+class Form(NamedTuple):
+    """What a picture is: ``png`` or ``jpeg``, and its size in pixels."""
+
+    name: str
+    width: int
+    height: int
+
+
+def form_of(data: bytes) -> Form | None:
+    """Return the form of a picture, None for what is no PNG or JPEG or has too many pixels."""
+    if data.startswith(_PNG) and data[12:16] == b"IHDR" and len(data) >= 24:
+        found = Form("png", *struct.unpack(">II", data[16:24]))
+    elif data.startswith(_JPEG) and (size := _jpeg_size(data)):
+        found = Form("jpeg", *size)
+    else:
+        return None
+    return found if 0 < found.width * found.height <= MOST_PIXELS else None
+
+
+def _jpeg_size(data: bytes) -> tuple[int, int] | None:
+    """Return width and height from the frame header, which stands behind other segments."""
+    at = 2
+    while at + 9 <= len(data) and data[at] == 0xFF:
+        kind, length = data[at + 1], int.from_bytes(data[at + 2 : at + 4])
+        if 0xC0 <= kind <= 0xCF and kind not in (0xC4, 0xC8, 0xCC):
+            height, width = struct.unpack(">HH", data[at + 5 : at + 9])
+            return width, height
+        at += 1 if kind == 0xFF else 2 + length
+    return None
+
+
+def display(*objects: Any, raw: bool = False, **_options: Any) -> None:
+    """Show each object as the notebook's ``display`` does: as a picture where it offers one, else as its text."""
+    texts: list[Any] = []
+    for one in objects:
+        found = _pictures(one, raw=raw)
+        if not found:
+            texts.append(one.get("text/plain", "") if raw and isinstance(one, dict) else one)
+            continue
+        if texts:
+            print(*texts)  # noqa: T201
+            texts = []
+        _send(found)
+    if texts:
+        print(*texts)  # noqa: T201
+
+
+def show_figure(figure: Any) -> None:
+    """Show a figure of matplotlib."""
+    _send([_drawn(figure)])
+
+
+def _pictures(value: Any, *, raw: bool) -> list[bytes]:
+    """Return a value as pictures, the best form first; nothing when it offers none."""
+    if isinstance(value, type) or channel.current() is None:
+        return []
+    try:
+        return [data for data in _offered(value, raw=raw) if form_of(data)]
+    except Exception:  # noqa: BLE001  a foreign class's own method; its text is shown
+        return []
+
+
+def _offered(value: Any, *, raw: bool) -> Iterator[bytes]:
+    figures = sys.modules.get("matplotlib.figure")
+    if figures is not None and isinstance(value, figures.Figure):
+        yield _drawn(value)
+        return
+    bundle = value if raw else _asked(value, "_repr_mimebundle_")
+    for mime, method in _FORMS:
+        form = bundle.get(mime) if isinstance(bundle, dict) else None
+        form = _asked(value, method) if form is None and not raw else form
+        if isinstance(form, str):
+            form = binascii.a2b_base64(form)
+        if isinstance(form, bytes):
+            yield form
+
+
+def _asked(value: Any, method: str) -> Any:
+    call = getattr(type(value), method, None)
+    form = None if call is None else call(value)
+    return form[0] if isinstance(form, tuple) else form  # data and metadata
+
+
+def _drawn(figure: Any) -> bytes:
+    file = io.BytesIO()
+    figure.savefig(file, format="png")
+    return file.getvalue()
+
+
+def _send(forms: list[bytes]) -> None:
+    global _sent
+    out = channel.current()
+    fitting = next((data for data in forms if len(data) <= LARGEST), None)
+    if fitting is None:
+        size = min(map(len, forms)) / 1e6
+        limit = f"a rank shows up to {LARGEST / 1e6:.0f} MB. A smaller size or a lower dpi helps."
+        print(f"[picture left out: it has {size:.1f} MB, and {limit}]")  # noqa: T201
+        return
+    _sent += 1
+    if out is not None and _sent <= MOST:
+        out.picture(fitting)
+    elif _sent == MOST + 1:
+        print(f"[This rank has shown {MOST} pictures; later ones are left out.]")  # noqa: T201

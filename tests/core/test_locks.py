@@ -1,0 +1,154 @@
+"""Who holds a lock, as far as one host can tell; and what is said where nothing can be locked."""
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from distdl_jupyter.core import disk, locks
+from distdl_jupyter.core.errors import DiskRefused
+from distdl_jupyter.core.events import JobLock
+from distdl_jupyter.host import processes
+from distdl_jupyter.supervisor.control import Inbox
+from tests.elsewhere import sign_elsewhere
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "lock"
+
+
+def test_the_holder_of_a_lock_writes_host_boot_and_process_into_it(path):
+    lock = JobLock.acquire(path)
+    said = json.loads(path.read_text())
+    assert f"{said['host']}/{said['boot']}" == processes.boot()
+    assert said["pid"] == os.getpid()
+    assert locks.holder(path)[:2] == (True, "")
+    lock.release()
+    assert locks.holder(path).is_dead
+
+
+def test_what_a_holder_writes_takes_the_place_of_all_that_the_last_one_wrote(path):
+    path.write_text(json.dumps({"host": "a" * 64, "boot": "b" * 36, "pid": 4194304, "started": 10**15}))
+    locks.sign(path)
+    assert json.loads(path.read_text()) == json.loads(processes.mark())
+
+
+@pytest.mark.parametrize(
+    ("changes", "dead"),
+    [
+        ({"boot": "another"}, True),
+        ({"host": "another"}, True),
+        ({"host": "another", "boot": "another"}, False),
+    ],
+    ids=["the same host switched on anew", "the same boot under another name", "another host"],
+)
+def test_a_free_lock_proves_an_end_on_its_own_host_only(path, changes, dead):
+    path.write_text(json.dumps({**json.loads(processes.mark()), **changes}))
+    assert locks.holder(path).is_dead is dead
+    assert locks.holder(path).is_elsewhere is not dead
+    lock = JobLock.acquire(path)
+    assert (lock is not None) is dead
+    if lock is not None:
+        lock.release()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"host": "b"}', "\0" * 256])
+def test_a_lock_without_a_name_is_known_by_the_lock_alone(path, text):
+    path.write_text(text)
+    assert locks.holder(path).is_dead
+    with path.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert locks.holder(path).held
+
+
+def test_a_lock_of_another_host_is_taken_only_where_that_is_known_to_be_gone(path):
+    sign_elsewhere(path, "login1")
+    before = path.read_bytes(), path.stat().st_mtime_ns
+    assert JobLock.acquire(path) is None
+    assert (path.read_bytes(), path.stat().st_mtime_ns) == before
+    lock = JobLock.acquire(path, of_other_host=True)
+    assert locks.holder(path)[:2] == (True, "")
+    lock.release()
+
+
+def test_another_host_was_heard_when_it_last_wrote_anything(path, tmp_path):
+    sign_elsewhere(path, "login1", 500.0)
+    log = tmp_path / "log"
+    log.touch()
+    assert locks.holder(path, log).says() == "Its supervisor runs on login1, last heard just now."
+    os.utime(log, (time.time() - 200, time.time() - 200))
+    holder = locks.holder(path, log)
+    assert holder.is_silent
+    assert holder.says() == "Its supervisor runs on login1, last heard 3 min ago."
+    assert holder.remedy("20260101-000000-k3f9") == (
+        "Log in to login1 to see to it. If that host is gone for good: distdl lost k3f9.")  # fmt: skip
+
+
+def test_a_supervisor_that_takes_requests_gives_a_sign_now_and_then(path, tmp_path):
+    path.touch()
+    inbox = Inbox(tmp_path / "control", path)
+    for expected in (True, False):
+        os.utime(path, (1.0, 1.0))
+        inbox.take()
+        assert (path.stat().st_mtime > 1.0) is expected
+
+
+def test_locks_that_keep_others_out_are_proven(path):
+    locks.prove(path)
+    lock = JobLock.acquire(path)
+    assert lock is not None
+    lock.release()
+
+
+#: Lets the kernel answer flock with ENOSYS, as Lustre without the option "flock" does (seccomp(2), on Linux).
+WITHOUT_LOCKS = """
+import ctypes, errno, platform, struct, sys
+from pathlib import Path
+number = {"x86_64": 73, "aarch64": 32}[platform.machine()]
+code = [(0x20, 0, 0, 0), (0x15, 0, 1, number), (0x06, 0, 0, 0x00050000 | errno.ENOSYS), (0x06, 0, 0, 0x7FFF0000)]
+program = b"".join(struct.pack("HBBI", *line) for line in code)
+buffer = ctypes.create_string_buffer(program)
+rules = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(code), ctypes.addressof(buffer)))
+libc = ctypes.CDLL(None, use_errno=True)
+if libc.prctl(38, 1, 0, 0, 0) or libc.prctl(22, 2, rules, 0, 0):
+    sys.exit(77)
+from distdl_jupyter import submit
+from distdl_jupyter.core.errors import DiskRefused
+try:
+    submit(abs, (-3,))
+except DiskRefused as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="seccomp(2)")
+def test_a_data_directory_without_locks_is_refused_with_its_file_system(distdl_home):
+    done = subprocess.run([sys.executable, "-c", WITHOUT_LOCKS], capture_output=True, text=True, check=False)
+    if done.returncode == 77:
+        pytest.skip("no process may filter its calls here")
+    assert done.returncode == 0, done.stderr
+    said = done.stdout
+    assert (
+        f"{distdl_home / 'jobs'} is on a file system where files cannot be locked ({disk.file_system(distdl_home)})"
+        in said
+    )
+    assert "Let DISTDL_HOME name a folder on a local disk" in said
+    assert list((distdl_home / "jobs").iterdir()) == []
+
+
+def test_locks_that_keep_nobody_out_are_found(path, monkeypatch):
+    monkeypatch.setattr(fcntl, "flock", lambda *_: None)
+    with pytest.raises(DiskRefused, match=r"cannot be locked .*DISTDL_HOME"):
+        locks.prove(path)
+
+
+@pytest.mark.skipif(not os.path.ismount("/proc"), reason="Linux")
+def test_a_file_system_is_named_with_its_place(tmp_path):
+    assert disk.file_system(Path("/proc/self/stat")) == "proc at /proc"
+    assert " at /" in disk.file_system(tmp_path)

@@ -1,0 +1,288 @@
+"""A log that is too long: what readers see of one whose middle was left out, from wherever they read."""
+
+import json
+import os
+import random
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from distdl_jupyter.core import events, parts, snapshot
+from distdl_jupyter.core.events import EventWriter, read, read_all
+from distdl_jupyter.core.logline import last_lines, lines_of
+from distdl_jupyter.core.logwindow import LogWindow
+from distdl_jupyter.core.spec import JobSpec
+from distdl_jupyter.core.store import JobFolder
+from distdl_jupyter.core.view import JobView
+from distdl_jupyter.follow import Follower, Onlooker
+from distdl_jupyter.reading import Reading
+
+SPEC = JobSpec(id="20261121-024912-k3f9x", name="x", kind="function", created=1.0, process_count_per_node=2)
+
+
+class Writing:
+    """A writer that begins a part where it is said, and all that it has written."""
+
+    def __init__(self, path):
+        self.folder = JobFolder(path)
+        self.folder.spec_file.write_text(json.dumps(SPEC.to_json()))
+        self.writer = EventWriter(self.folder.events)
+        self.view = JobView.of(SPEC)
+        self.lines, self.first, self.steps = [], None, 0
+
+    def log(self, rank, text, stream="out"):
+        self.view.apply(self.writer.write("log", rank=rank, stream=stream, text=text))
+        self.lines += [(rank, line) for line in text.split("\n")]
+
+    def metric(self):
+        self.steps += 1
+        self.view.apply(self.writer.write("metric", rank=self.steps % 2, step=self.steps, values={"loss": 0.5}))
+
+    def part(self):
+        self.first = self.view.lines if self.first is None else self.first
+        counts = {str(one.rank): [one.lines, one.error_lines] for one in self.view.ranks if one.lines}
+        return self.writer.begin_part(lines=self.view.lines, first=self.first, counts=counts)
+
+    def some(self, seed=0, many=50):
+        pick = random.Random(seed)
+        for _ in range(many):
+            text = f"{len(self.lines)} {'x' * pick.randrange(300)}"
+            self.log(pick.choice([0, 1, None]), text, pick.choice(["out", "err"]))
+            if pick.random() < 0.3:
+                self.metric()
+
+
+@pytest.fixture
+def long(tmp_path):
+    """A log of a first file, two parts that were left out and two that are kept."""
+    made = Writing(tmp_path)
+    for seed in range(5):
+        made.some(seed)
+        if seed < 4:
+            assert made.part() is (seed > 1)
+    return made
+
+
+class Reader:
+    """Reads each time that it is asked, or not so often."""
+
+    def __init__(self, writing, part, every=1):
+        self.path, self.part, self.every = writing.folder.events, part, every
+        self.seen, self.cursor, self.times = [], 0, 0
+
+    def read(self, limit, *, always=False):
+        self.times += 1
+        if self.times % self.every and not always:
+            return False
+        before = self.cursor
+        found, self.cursor = read(self.path, before, limit, self.part)
+        self.seen += found
+        return self.cursor > before
+
+
+def steps_of(found):
+    return [event["step"] for event in found if event["type"] == "metric"]
+
+
+def lines(found):
+    return [(line.rank, line.text) for line in lines_of(found) if not line.text.startswith("…")]
+
+
+def fold(found):
+    view = JobView.of(SPEC)
+    for event in found:
+        view.apply(event)
+    return view
+
+
+def test_first_and_last_part_are_read_with_one_line_between_that_counts_what_is_missing(long):
+    found, cursor = read_all(long.folder.events)
+    assert cursor == parts.size(long.folder.events) == long.writer.size
+    assert lines(found) == long.lines[:50] + long.lines[150:]
+    begin, end = parts.gap(long.folder.events)
+    (said,) = [line for line in lines_of(found) if line.text.startswith("…")]
+    kilobytes = f"{(end - begin) / 1000:.0f} kB"
+    assert (said.rank, said.stream) == (None, "sys")
+    assert said.text == f"… 100 lines ({kilobytes}) left out here; raise max_log_bytes to keep more"
+
+
+def test_view_is_that_of_the_writer_whether_log_lines_are_folded_or_counted(long):
+    found, _ = read_all(long.folder.events)
+    assert steps_of(found) == list(range(1, long.steps + 1))
+    assert fold(found).to_json() == long.view.to_json()
+    onlooker = Onlooker(long.folder)
+    onlooker.listen = lambda **_: False
+    assert onlooker.catch_up().to_json() == long.view.to_json()
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 5000)), max_size=60), st.integers(0, 2**30))
+@settings(max_examples=60, deadline=None)
+def test_reader_that_lags_misses_no_event_but_log_lines(tmp_path_factory, steps, seed):
+    made = Writing(tmp_path_factory.mktemp("job"))
+    readers = [Reader(made, "all"), Reader(made, "all", every=7), Reader(made, "others")]
+    for kind, limit in steps:
+        if kind == 0:
+            made.part()
+        elif kind == 1:
+            made.some(seed + limit, 3)
+        else:
+            for reader in readers:
+                reader.read(limit)
+    for reader in readers:
+        while reader.read(700, always=True):
+            pass
+        assert reader.cursor == parts.size(made.folder.events)
+        assert steps_of(reader.seen) == list(range(1, made.steps + 1))
+        if reader.part == "all":
+            told = lines(reader.seen)
+            assert [line for line in made.lines if line in set(told)] == told
+            assert fold(reader.seen).lines == made.view.lines
+
+
+def test_who_follows_the_log_sees_every_line_while_parts_come_and_go(tmp_path):
+    made, seen = Writing(tmp_path), []
+    follower = Follower(made.folder)
+    follower.listen = lambda **_: False
+    for seed in range(6):
+        made.some(seed, 10)
+        seen += follower.read()
+        made.part()
+        made.some(seed, 10)
+        while found := follower.read():
+            seen += found
+    assert lines(seen) == made.lines
+    assert not [line for line in lines_of(seen) if line.text.startswith("…")]
+    assert follower.view.to_json() == made.view.to_json()
+
+
+@pytest.mark.parametrize("rank", [None, 0, 1])
+def test_last_lines_reach_back_over_what_was_left_out(long, rank):
+    kept = [line for line in long.lines[:50] + long.lines[150:] if rank is None or line[0] == rank]
+    for many in (1, 20, 40, 1000):
+        found, cursor = last_lines(long.folder.events, many, rank)
+        assert cursor == long.writer.size
+        shown = [(line.rank, line.text) for line in found if not line.text.startswith("…")]
+        assert shown == kept[len(kept) - len(shown) :]
+        assert len(found) == min(many, len(kept) + (rank is None))
+
+
+def test_window_shows_the_last_rows_and_every_earlier_one_that_is_kept(long, monkeypatch):
+    import distdl_jupyter.core.logwindow as under_test
+
+    for name, value in {"LONG": 2000, "BEHIND": 1000, "_NEAR": 500, "_WANTED": 3, "STEP": 700, "PIECE": 1500}.items():
+        monkeypatch.setattr(under_test, name, value)
+    window = LogWindow(long.folder.events, 2, 20)
+    while window.step(long.view, parts.size(long.folder.events)):
+        pass
+    rows = window.before(window.book.next, 10_000)
+    while earlier := window.before(rows[0].n, 7):
+        assert earlier[-1].n < rows[0].n
+        rows[:0] = earlier
+    kept = [text for _, text in long.lines[:50] + long.lines[150:]]
+    assert [row.text for row in rows if not row.text.startswith("…")] == kept
+    assert [row.text[:11] for row in rows if row.text.startswith("…")] == ["… 100 lines"]
+    assert window.book.total == long.view.lines
+    for rank in (0, 1):
+        numbers = [row.lines[rank] for row in rows if rank in row.lines]
+        assert numbers == sorted(set(numbers))
+        assert len(numbers) == sum(row.rank == rank for row in rows)
+
+
+def test_window_that_reads_all_numbers_the_lines_of_a_rank_as_it_printed_them(long):
+    window = LogWindow(long.folder.events, 2)
+    while window.step(long.view, parts.size(long.folder.events)):
+        pass
+    book = window.book
+    assert book.total == long.view.lines
+    assert book.counts == {one.rank: one.lines for one in long.view.ranks}
+    assert book.errors == {one.rank: one.error_lines for one in long.view.ranks}
+    for rank in (0, 1):
+        own = [text for whose, text in long.lines if whose == rank]
+        assert [row.text for row in book.of_rank(rank)] == [own[row.lines[rank] - 1] for row in book.of_rank(rank)]
+
+
+@pytest.mark.parametrize("behind", [1000, 10**6])
+def test_window_that_was_there_all_the_time_shows_each_row_under_its_number(tmp_path, monkeypatch, behind):
+    import distdl_jupyter.core.logwindow as under_test
+
+    for name, value in {"LONG": 2000, "BEHIND": behind, "_NEAR": 500, "_WANTED": 3, "STEP": 700, "PIECE": 1500}.items():
+        monkeypatch.setattr(under_test, name, value)
+    made = Writing(tmp_path)
+    window, seen = LogWindow(made.folder.events, 2, 20), {}
+    for seed in range(40):
+        made.some(seed, 7)
+        if seed % 7 == 6:
+            made.part()
+        while window.step(made.view, made.writer.size):
+            seen |= {row.n: row.text for row in window.book.rows}
+    rows = window.before(window.book.next, 10_000)
+    while earlier := window.before(rows[0].n, 7):
+        rows[:0] = earlier
+    texts = [row.text for row in rows if not row.text.startswith("…")]
+    assert texts == [text for _, text in made.lines[:49] + made.lines[196:]]
+    begin = parts.gap(made.folder.events)[1]
+    assert len(window._places) < 2 * (made.writer.size - begin + 20_000) // 1500
+    assert {row.n for row in rows[50:]} & seen.keys()
+    assert all(seen.get(row.n, row.text) == row.text for row in rows[50:])
+    assert [row.n for row in rows] == sorted({row.n for row in rows})
+
+
+def test_another_writer_goes_on_in_the_last_part_and_a_kept_view_still_fits(long):
+    snapshot.write(long.folder, long.view, long.writer.size)
+    long.writer.close()
+    end = parts.newest(long.folder.events)
+    writer = EventWriter(long.folder.events)
+    writer.write("state", state="completed", reason="")
+    assert parts.newest(long.folder.events) == end
+    assert writer.size == parts.size(long.folder.events)
+    _, cursor = snapshot.read(long.folder)
+    assert [event["type"] for event in read_all(long.folder.events, cursor)[0]] == ["state"]
+
+
+def test_writer_that_died_while_it_left_out_a_part_loses_and_doubles_nothing(long):
+    content = {part.file: part.file.read_bytes() for part in parts.parts(long.folder.events)}
+    kept = parts.kept(long.folder.events)
+    before = kept.read_bytes()
+    long.part()
+    after = kept.read_bytes()
+    (gone,) = [file for file in content if not file.exists()]
+    for cut in range(len(before), len(after) + 1, 29):
+        gone.write_bytes(content[gone])
+        kept.write_bytes(after[:cut])
+        for _ in range(2):
+            found, _ = read_all(long.folder.events)
+            assert steps_of(found) == list(range(1, long.steps + 1))
+            if gone.exists():
+                events._leave_out(long.folder.events, parts.parts(long.folder.events)[0])
+
+
+def test_curves_of_a_reader_that_began_in_what_was_left_out_since_count_each_point_once(tmp_path):
+    made = Writing(tmp_path)
+    made.some(1)
+    made.part()
+    made.some(2)
+    snapshot.write(made.folder, made.view, made.writer.size)
+    reader = Reading(made.folder)
+    reader.listen = lambda **_: False
+    for seed in range(3, 7):
+        made.part()
+        made.some(seed)
+    assert parts.gap(made.folder.events)[1] > reader.cursor
+    reader.catch_up()
+    assert reader.book.count("loss") == made.steps == reader.view.metrics["loss"].count
+    assert reader.view.to_json() == made.view.to_json()
+    assert reader.log.total == made.view.lines
+
+
+def test_time_of_the_first_file_is_that_of_the_last_event(long):
+    os.utime(long.folder.events, (1.0, 1.0))
+    EventWriter(long.folder.events).write("note", level="info", text="x", code="")
+    assert time.time() - long.folder.events.stat().st_mtime < 60
+
+
+def test_parts_are_private(long):
+    folder = long.folder.path / "parts"
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert {file.stat().st_mode & 0o077 for file in folder.iterdir()} == {0}

@@ -1,0 +1,214 @@
+"""Which jobs ``prune`` deletes, and that it touches no other: all surfaces share it."""
+
+import json
+import os
+import re
+import subprocess
+import time
+from datetime import timedelta
+
+import pytest
+
+import distdl_jupyter
+from distdl_jupyter import cli, jobs, prune, retention
+from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core.events import JobLock
+from distdl_jupyter.core.state import State
+from distdl_jupyter.core.store import JobStore
+from tests import finished
+
+DAY = 86400
+
+
+def aged(days, number=0, state=State.COMPLETED, **more):
+    """A job whose last event was written so many days ago."""
+    folder = finished.job(number, state, **more)
+    lines = [json.loads(line) for line in folder.events.read_text().splitlines()]
+    folder.events.write_text("".join(json.dumps({**one, "t": one["t"] - days * DAY}) + "\n" for one in lines))
+    for cache in (folder.snapshot, JobStore().ended):
+        cache.unlink(missing_ok=True)
+    return folder
+
+
+def left():
+    return {job.id for job in jobs()}
+
+
+def kept(done):
+    return {one.reason: one.count for one in done.kept}
+
+
+def test_prune_deletes_a_job_that_is_old_and_not_among_the_newest():
+    folders = [aged(40, 0), aged(40, 1), aged(10, 2), aged(40, 3), aged(1, 4)]
+    done = prune(older="30d", keep=2)
+    assert [job.id for job in done.jobs] == [folders[1].id, folders[0].id]
+    assert kept(done) == {"newest": 2, "younger": 1}
+    assert left() == {folder.id for folder in folders[2:]}
+    assert not done.failed
+    assert not any(JobStore().jobs.glob(".old-*"))
+
+
+@pytest.mark.parametrize(
+    ("options", "stay"),
+    [
+        ({"older": "30d"}, {1}),
+        ({"older": "0s"}, set()),
+        ({"older": "960h"}, {0, 1}),
+        ({"older": timedelta(days=30)}, {1}),
+        ({"keep": 1}, {1}),
+        ({"keep": 0}, set()),
+        ({"keep": 5}, {0, 1}),
+    ],
+)
+def test_age_or_number_alone_is_enough(options, stay):
+    folders = [aged(35, 0), aged(10, 1)]
+    prune(**options)
+    assert left() == {folders[number].id for number in stay}
+
+
+def test_a_dry_run_says_what_would_go_and_deletes_nothing():
+    old = aged(40, 0, State.FAILED)
+    (old.outputs / "model.pt").write_bytes(b"x" * 3_000_000)
+    aged(1, 1)
+    done = prune(older="30d", dry_run=True)
+    (job,) = done.jobs
+    assert (job.id, job.state, job.name) == (old.id, "failed", "digits 0")
+    assert job.size >= 3_000_000
+    assert "40 d ago" in repr(done)
+    assert repr(done).endswith("Would delete 1 job, 3.0 MB (a dry run: nothing is deleted). Kept: 1 younger.")
+    assert "<td" in done._repr_html_()
+    assert len(left()) == 2
+
+
+@pytest.mark.parametrize("state", [State.QUEUED, State.RUNNING, State.CANCELING])
+def test_a_job_that_has_not_ended_stays_whatever_its_age(state):
+    folder = aged(400, 0, State.RUNNING)
+    with folder.events.open("a") as log:
+        log.write(json.dumps({"v": 1, "t": time.time() - 399 * DAY, "type": "state", "state": state.value}) + "\n")
+    lock = JobLock.acquire(folder.lock)
+    try:
+        done = prune(older="1d", keep=0)
+    finally:
+        lock.release()
+    assert (done.jobs, kept(done)) == ((), {"active": 1})
+    assert left() == {folder.id}
+
+
+def test_an_ended_job_whose_supervisor_is_still_at_work_stays():
+    folder = aged(400)
+    lock = JobLock.acquire(folder.lock)
+    try:
+        done = prune(keep=0)
+    finally:
+        lock.release()
+    assert (done.jobs, kept(done)) == ((), {"busy": 1})
+    assert "Kept: 1 in use." in repr(done)
+
+
+def test_a_job_at_work_on_another_host_stays():
+    """Its lock seems to be free here; one that has ended there, and was not heard of since, is as any other."""
+    running, ending, ended = aged(400, 0, State.RUNNING), aged(400, 1), aged(400, 2)
+    for folder in (running, ending, ended):
+        folder.lock.write_text('{"host": "login-2", "boot": "b", "pid": 7, "started": 9}')
+    for path in (ended.lock, ended.events):
+        os.utime(path, (time.time() - 300,) * 2)
+    done = prune(keep=0)
+    assert [job.id for job in done.jobs] == [ended.id]
+    assert kept(done) == {"other-host": 2}
+    assert left() == {running.id, ending.id}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a folder away")
+def test_a_job_of_another_user_stays():
+    folder = aged(400)
+    os.chown(folder.path, 12345, 12345)
+    done = prune(keep=0)
+    assert (done.jobs, kept(done)) == ((), {"other-user": 1})
+    assert left() == {folder.id}
+
+
+def test_only_what_was_shown_is_deleted():
+    shown, later = aged(40, 0), aged(40, 1)
+    done = prune(keep=0, only=[shown.id, "20200101-000000-abcde"])
+    assert [job.id for job in done.jobs] == [shown.id]
+    assert left() == {later.id}
+
+
+@pytest.fixture
+def stuck():
+    """A job of which a part cannot be deleted."""
+    folder = aged(400)
+    if os.geteuid():
+        (folder.outputs / "kept").mkdir()
+        (folder.outputs / "kept" / "file").write_text("")
+        (folder.outputs / "kept").chmod(0o500)
+    elif subprocess.run(["mount", "-t", "tmpfs", "tmpfs", folder.outputs], check=False, capture_output=True).returncode:
+        pytest.skip("root may delete everything, and may not mount here")
+    yield folder
+    place = JobStore().jobs / f".old-{folder.id}" / "outputs"
+    if os.geteuid():
+        (place / "kept").chmod(0o700)
+    else:
+        subprocess.run(["umount", "-l", place], check=True)
+
+
+def test_what_could_not_be_deleted_is_said_and_is_an_error(stuck, capsys):
+    aged(400, 1)
+    assert cli.main(["prune", "--older", "30d"]) == 1
+    out = capsys.readouterr().out
+    assert f"{stuck.id} could not be deleted: Job {stuck.id} is deleted, but not all of its files: " in out
+    assert f"They are in {JobStore().jobs / f'.old-{stuck.id}'}." in out
+    assert "Deleted 1 job, " in out
+    assert left() == set()
+
+
+def test_the_command_shows_the_dry_run_first(capsys):
+    folder = aged(40)
+    assert cli.main(["prune", "--older", "30d", "--keep", "0", "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert folder.id in out
+    assert "Would delete 1 job, " in out
+    assert cli.main(["prune", "--older", "30d", "--keep", "0"]) == 0
+    assert "Deleted 1 job, " in capsys.readouterr().out
+    assert cli.main(["prune", "--older", "30d"]) == 0
+    assert capsys.readouterr().out == "No job is to be deleted.\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({}, "It must be said which jobs may be deleted"),
+        ({"older": "30"}, "older is '30', but it takes an age with its unit: 30d, 12h, 4w or 90min."),
+        ({"older": "1m"}, "with its unit"),
+        ({"older": 30}, "with its unit"),
+        ({"older": timedelta(days=-1)}, "with its unit"),
+        ({"keep": -1}, "keep is -1, but it takes a whole number from 0."),
+        ({"keep": True}, "keep is True"),
+    ],
+)
+def test_what_is_not_clear_deletes_nothing(options, says):
+    folder = aged(400)
+    with pytest.raises(InvalidSpec, match=re.escape(says)):
+        prune(**options)
+    assert left() == {folder.id}
+
+
+def test_the_setting_prunes_once_a_day():
+    first = aged(40)
+    assert [job.id for job in retention.prune_daily("30d", None).jobs] == [first.id]
+    second = aged(40, 1)
+    assert retention.prune_daily("30d", None) is None
+    assert left() == {second.id}
+    mark = JobStore().jobs.with_name("pruned")
+    os.utime(mark, (time.time() - 1.1 * DAY,) * 2)
+    assert retention.prune_daily("30d", None).jobs
+    assert left() == set()
+
+
+def test_without_any_job_the_setting_makes_nothing(distdl_home):
+    assert retention.prune_daily("30d", None) is None
+    assert not JobStore().jobs.parent.exists()
+
+
+def test_it_is_a_name_of_the_package():
+    assert distdl_jupyter.prune is prune
