@@ -192,7 +192,8 @@ def _add_job_flags(parser: Parser) -> argparse.Action:
         help="Start all ranks anew after a failure, up to N times; checkpoint_dir() stays (default 0).")  # fmt: skip
     add("--min-node-count", type=int, metavar="N",
         help="A restart may go on with the nodes that are left, at least N (default: all).")  # fmt: skip
-    add("--max-log-bytes", type=int, metavar="N", help="Drop log text beyond this, with a note (default 1 GB).")
+    add("--max-log-bytes", type=int, metavar="N",
+        help="Of a log that is longer keep the first half and the last lines (default 1 GB).")  # fmt: skip
     add(
         "--stop-grace-seconds",
         type=float,
