@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: A line without an end is passed on in pieces beyond this many bytes; what stands behind a marker may be longer.
 MAX_LINE, MAX_REPORT = 1024 * 1024, 16 * 1024 * 1024
+#: How tqdm goes back to the line of the first bar from that of the second one.
+_UP = b"\x1b[A"
 #: Bytes that are shown of a line while it has no end.
 _SHOWN = 8 * 1024
 
@@ -49,6 +51,8 @@ class LineSplitter:
     def feed(self, data: bytes) -> list[Item]:
         """Take the next bytes and return what is complete."""
         self._new = True
+        if b"\n" in data:
+            data = self._joined_where_drawn_below(data)
         cut = data.rfind(b"\n") + 1
         if not cut:
             self._keep(data)
@@ -58,6 +62,13 @@ class LineSplitter:
         self._forget_tail()
         self._keep(data[cut:])
         return self._lines(block)
+
+    def _joined_where_drawn_below(self, data: bytes) -> bytes:
+        """Return the bytes with a carriage return for a newline that only leads back to a bar below another one."""
+        before = self._whole_tail()[-len(_UP) :]
+        if b"\x1b" not in data and b"\x1b" not in before:
+            return data
+        return (before + data).replace(_UP + b"\n", _UP + b"\r")[len(before) :]
 
     def pending(self) -> list[Item]:
         """Return the line that has not ended yet as a redrawn one, when it changed since the last call.

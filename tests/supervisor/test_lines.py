@@ -5,6 +5,7 @@ import itertools
 import re
 
 import pytest
+import tqdm
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -130,6 +131,31 @@ def test_a_live_display_leaves_its_colours_and_no_cursor_codes(show, last, size)
     bare = [" ".join(re.sub(r"\x1b\[[0-9;]*m|[^\x1b\x20-\x7e]", "", line).split()) for line in said]
     assert [line[: len(wanted)] for line, wanted in zip(bare[-len(last) :], last, strict=True)] == last
     assert "" not in bare
+
+
+class Written(io.StringIO):
+    """What a bar writes, which is no terminal."""
+
+    def isatty(self):
+        return False
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+@pytest.mark.parametrize("leave", [True, False])
+def test_a_bar_below_a_bar_is_one_line_a_step_of_the_upper_one(size, leave):
+    out = Written()
+    for _ in tqdm.tqdm(range(3), desc="epoch", file=out, mininterval=0):
+        for _ in tqdm.tqdm(range(50), desc="batch", file=out, mininterval=0, leave=leave, position=1):
+            pass
+    data = out.getvalue().encode()
+    splitter, items = LineSplitter(NONCE), []
+    for at in range(0, len(data), size):
+        items += [*splitter.feed(data[at : at + size]), *splitter.pending()]
+    items += splitter.finish()
+    said = [item.text for item in items if isinstance(item, Text) and (not item.redraws or item.closed)]
+    assert len(said) <= 8, said
+    assert sum("epoch" in line and "3/3" in line for line in said) == 1
+    assert items[-1].end == len(data)
 
 
 def test_lines_of_nothing_but_cursor_codes_are_none():
