@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter import permissions, registry
 from distdl_jupyter.core.errors import InvalidSpec, JobNotFound
 from distdl_jupyter.core.names import ALIASES, override
+from distdl_jupyter.core.options import ABOUT
 from distdl_jupyter.core.words import plural, size
 from distdl_jupyter.worker import owned
 
@@ -125,12 +126,6 @@ def _secrets(earlier: JobSpec, given: Mapping[str, Any]) -> dict[str, str]:
     return {name: str(given[name]) if name in given else os.environ[name] for name in earlier.secret_variables}
 
 
-#: Options that a spec holds under their own name.
-_SAME = ("node_count", "process_count_per_node", "distributed_backend", "compute_target", "name", "vm_size", "use_gpu",
-         "max_run_duration_seconds", "hang_timeout_seconds", "max_restarts", "min_node_count", "max_log_bytes",
-         "stop_grace_seconds", "data", "outputs")  # fmt: skip
-
-
 def _changed(
     folder: JobFolder, earlier: JobSpec, options: Mapping[str, Any], id_: str
 ) -> tuple[JobSpec, dict[str, str]]:
@@ -139,7 +134,7 @@ def _changed(
 
     new = jobspec.resolved(options)
     variables = {**earlier.environment_variables, **dict(new.get("environment_variables") or {})}
-    kept: dict[str, Any] = {name: getattr(earlier, name) for name in _SAME}
+    kept: dict[str, Any] = {name: getattr(earlier, name) for name, about in ABOUT.items() if about.kept}
     if new.get("compute_target", earlier.compute_target) == earlier.compute_target:
         kept |= earlier.cluster_options
     if new.get("distributed_backend", earlier.distributed_backend) == earlier.distributed_backend:

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import preflight, registry, targets
 from distdl_jupyter.core import redact
-from distdl_jupyter.core.data import blob_place, sources
+from distdl_jupyter.core.data import sources
 from distdl_jupyter.core.errors import InvalidSpec, PluginUnavailable
 from distdl_jupyter.core.names import backend_label, resolve
+from distdl_jupyter.core.options import ABOUT, check_count, check_name, checked
 from distdl_jupyter.core.plan import seated
 from distdl_jupyter.core.redact import Redactor
-from distdl_jupyter.core.spec import JobSpec, check_count, check_name
+from distdl_jupyter.core.spec import JobSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,28 +31,6 @@ if TYPE_CHECKING:
 
 #: Distributions that hold a package under another name.
 _ALSO_KNOWN_AS = {"tensorflow": ("tensorflow-cpu", "tensorflow-macos", "tf-nightly")}
-#: Restarts beyond this are a loop and no remedy.
-MOST_RESTARTS = 1000
-#: Options of every job, under their primary names.
-COMMON = (
-    "node_count",
-    "process_count_per_node",
-    "distributed_backend",
-    "compute_target",
-    "name",
-    "environment_variables",
-    "max_run_duration_seconds",
-    "hang_timeout_seconds",
-    "max_restarts",
-    "min_node_count",
-    "vm_size",
-    "price_per_hour",
-    "use_gpu",
-    "max_log_bytes",
-    "stop_grace_seconds",
-    "data",
-    "outputs",
-)
 
 
 def build(draft: Draft, options: Mapping[str, Any], *, id_: str) -> tuple[JobSpec, dict[str, str]]:
@@ -60,16 +39,15 @@ def build(draft: Draft, options: Mapping[str, Any], *, id_: str) -> tuple[JobSpe
     Raises InvalidSpec or PluginUnavailable with one sentence that says what to change.
     """
     found = resolved(options)
-    target = targets.find(str(found.get("compute_target") or "local"))
+    given = checked(found)
+    target = targets.find(given.pop("compute_target", "local"))
     cluster_given = {**target.options, **_belonging("clusters", target.kind, found)}
     cluster = registry.get("clusters", target.kind)
     cluster_options = registry.check_options("clusters", target.kind, cluster_given)
-    nodes = check_count(found.get("node_count", 1), "node_count")
-    per_node = found.get("process_count_per_node", 1)
+    nodes, per_node = given.get("node_count", 1), given.pop("process_count_per_node", 1)
     if per_node == "auto":
-        per_node = cluster.process_count_per_node(cluster_options, use_gpu=found.get("use_gpu"))
-    per_node = check_count(per_node, "process_count_per_node")
-    label = backend_label(found.get("distributed_backend") or ("torch" if nodes * per_node > 1 else "plain"))
+        per_node = cluster.process_count_per_node(cluster_options, use_gpu=given.get("use_gpu"))
+    label = backend_label(given.pop("distributed_backend", "torch" if nodes * per_node > 1 else "plain"))
     backend_given = _belonging("backends", registry.backend(label, {})[0].name, found)
     backend, backend_options = registry.backend(label, backend_given)
     _refuse_strays(found, {*cluster_given, *backend_given}, label, target.name)
@@ -77,17 +55,17 @@ def build(draft: Draft, options: Mapping[str, Any], *, id_: str) -> tuple[JobSpe
     for reason in (cluster.unavailable(cluster_options), "" if cluster.far else backend.unavailable(backend_options)):
         if reason:
             raise PluginUnavailable(reason)
-    variables = _variables(found.get("environment_variables"))
+    variables = given.pop("environment_variables", {})
     secret = {k: v for k, v in variables.items() if redact.is_secret(k, v) or k in draft.secret_variables}
     working_directory = str(draft.payload_json.get("working_directory") or Path.cwd())
-    vm_size = _vm_size(found.get("vm_size"))
-    rate = _rate(found.get("price_per_hour"), vm_size, cluster, cluster_given)
+    vm_size = _vm_size(given.pop("vm_size", None))
+    rate = _rate(given.pop("price_per_hour", None), vm_size, cluster, cluster_given)
+    _refuse_restarts(given.get("max_restarts", 0), cluster, draft)
+    _refuse_more_than_all(given.get("min_node_count"), nodes)
     spec = JobSpec(
         id=id_,
-        name=check_name(str(found.get("name") or draft.name)),
         kind=draft.kind,
-        node_count=nodes,
-        process_count_per_node=per_node,
+        process_count_per_node=check_count(per_node, "process_count_per_node"),
         distributed_backend=label,
         backend_options=backend_given,
         compute_target=target.name,
@@ -97,25 +75,18 @@ def build(draft: Draft, options: Mapping[str, Any], *, id_: str) -> tuple[JobSpe
         price_per_hour=rate.per_hour if rate else None,
         currency=rate.currency if rate else "",
         price_source=rate.source if rate else "",
-        use_gpu=_flag(found.get("use_gpu"), "use_gpu"),
         environment_variables={k: v for k, v in variables.items() if k not in secret},
         secret_variables=tuple(secret),
-        max_run_duration_seconds=_positive(found.get("max_run_duration_seconds"), "max_run_duration_seconds"),
-        hang_timeout_seconds=_positive(found.get("hang_timeout_seconds"), "hang_timeout_seconds"),
-        max_restarts=_restarts_there(found.get("max_restarts"), cluster, draft),
-        min_node_count=_at_least(found.get("min_node_count"), nodes),
-        max_log_bytes=int(_positive(found.get("max_log_bytes"), "max_log_bytes") or 1_000_000_000),
-        stop_grace_seconds=_positive(found.get("stop_grace_seconds"), "stop_grace_seconds") or 5.0,
         python=sys.executable,
         working_directory=working_directory,
-        data=data_sources(found.get("data"), Path(working_directory), cluster),
-        outputs=_outputs(found.get("outputs")),
+        data=data_sources(given.pop("data", None), Path(working_directory), cluster),
         script_arguments=draft.script_arguments,
         source=draft.source,
         captured=draft.captured,
         capture_seconds=draft.seconds,
         versions=_versions(),
         created=time.time(),
+        **{"name": check_name(draft.name), **given},
     )
     _refuse_missing_shards(spec)
     dry_run(spec, cluster, cluster_options, backend, backend_options)
@@ -147,12 +118,12 @@ def resolved(options: Mapping[str, Any]) -> dict[str, Any]:
 
     Most jobs have none of a plug-in, and loading every plug-in for its names takes longer than all the rest.
     """
-    allowed = set(COMMON)
+    allowed = set(ABOUT)
     for kind in registry.KINDS:
         with contextlib.suppress(InvalidSpec):
             return resolve(options, allowed)
         allowed |= _option_names(kind)
-    return resolve(options, allowed, COMMON)
+    return resolve(options, allowed, ABOUT)
 
 
 def _option_names(kind: registry.Kind) -> set[str]:
@@ -169,30 +140,11 @@ def _belonging(kind: registry.Kind, name: str, found: Mapping[str, Any]) -> dict
 
 def _refuse_strays(found: Mapping[str, Any], used: set[str], label: str, target: str) -> None:
     for name in found:
-        if name not in COMMON and name not in used:
+        if name not in ABOUT and name not in used:
             raise InvalidSpec(
                 f"{name} is an option neither of the backend {label} nor of the cluster {target}.", field=name,
                 hint="Leave it out or choose the backend or cluster that has it.",
             )  # fmt: skip
-
-
-def _variables(given: Any) -> dict[str, str]:
-    if given is None:
-        return {}
-    try:
-        pairs = dict(given)
-    except (TypeError, ValueError):
-        raise InvalidSpec("environment_variables takes a dict of names and values.", field="environment_variables",
-                          hint='Example: {"OMP_NUM_THREADS": "2"}.') from None  # fmt: skip
-    for name, value in pairs.items():
-        if not isinstance(name, str) or not name or "=" in name or "\0" in name:
-            raise InvalidSpec(f"{name!r} cannot be the name of an environment variable.", field="environment_variables")
-        if "\0" in str(value):
-            raise InvalidSpec(f"{name} cannot hold a null character.", field="environment_variables")
-        if name.startswith("DISTDL_"):
-            raise InvalidSpec(f"{name} is set by this package itself.", field="environment_variables",
-                              hint="Choose a name that does not begin with DISTDL_.")  # fmt: skip
-    return {name: str(value) for name, value in pairs.items()}
 
 
 def data_sources(given: Any, working_directory: Path, cluster: Cluster) -> tuple[DataSource, ...]:
@@ -234,55 +186,19 @@ def _absolute(source: DataSource, working_directory: Path) -> DataSource:
     return dataclasses.replace(source, path=str(path.resolve()))
 
 
-def _outputs(given: Any) -> str:
-    if given in (None, ""):
-        return ""
-    found = blob_place(str(given).rstrip("/"), "outputs")
-    return f"blob://{found.account}/{found.container}" + (f"/{found.prefix}" if found.prefix else "")
-
-
-def _positive(value: Any, field: str) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise InvalidSpec(f"{field} is {value!r}, but it takes a number above zero.", field=field)
-    return float(value)
-
-
-def _restarts_there(value: Any, cluster: Cluster, draft: Draft) -> int:
-    count = restarts(value)
+def _refuse_restarts(count: int, cluster: Cluster, draft: Draft) -> None:
     if count and not cluster.can_restart:
         raise InvalidSpec(f"{cluster.title or cluster.name} does not start ranks anew.", field="max_restarts",
                           hint="Leave max_restarts out and submit the job again when it has failed.")  # fmt: skip
     if count and draft.kind == "ranks":
         raise InvalidSpec("Ranks that stay between cells are not started anew: what cells have made there is gone.",
                           field="max_restarts", hint="Leave max_restarts out.")  # fmt: skip
-    return count
 
 
-def restarts(value: Any) -> int:
-    """Return how often a job may be started anew, 0 for None. Raises InvalidSpec."""
-    if value is None:
-        return 0
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_RESTARTS:
-        raise InvalidSpec(f"max_restarts is {value!r}, but it takes a whole number from 0 to {MOST_RESTARTS}.",
-                          field="max_restarts")  # fmt: skip
-    return value
-
-
-def _at_least(value: Any, nodes: int) -> int | None:
-    if value is None:
-        return None
-    if check_count(value, "min_node_count") > nodes:
-        raise InvalidSpec(f"min_node_count is {value}, but node_count is {nodes}.", field="min_node_count",
+def _refuse_more_than_all(fewest: int | None, nodes: int) -> None:
+    if fewest is not None and fewest > nodes:
+        raise InvalidSpec(f"min_node_count is {fewest}, but node_count is {nodes}.", field="min_node_count",
                           hint="min_node_count says with how few nodes the job may go on.")  # fmt: skip
-    return int(value)
-
-
-def _flag(value: Any, field: str) -> bool | None:
-    if value is None or isinstance(value, bool):
-        return value
-    raise InvalidSpec(f"{field} is {value!r}, but it takes True, False or None (automatic).", field=field)
 
 
 def _vm_size(name: Any) -> str | None:

@@ -15,13 +15,14 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter import registry
 from distdl_jupyter._version import __version__
 from distdl_jupyter.cli import azure, batchai, clusters, prune, show, stacks, terminal, vm_sizes, warm
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobNotFound, JobNotRunning
 from distdl_jupyter.core.names import OTHER_FLAGS
+from distdl_jupyter.core.options import ABOUT, flags
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.words import clock, findings, listing, plural, short_id
+from distdl_jupyter.form import arguments
 from distdl_jupyter.presentation import jobtable, table
 
 if TYPE_CHECKING:
@@ -95,11 +96,8 @@ def _parser() -> argparse.ArgumentParser:
 
     one = _command(commands, "resume", _resume, "go on from the checkpoints of an ended job, as a new job")
     one.add_argument("id", help="the job's id, or its last part")
-    one.add_argument("-N", "--node-count", type=int, help="nodes (default: as before)")
-    one.add_argument("-p", "--process-count-per-node", type=_count_or_auto, metavar="N|auto",
-                     help="processes on each node (default: as before)")  # fmt: skip
-    one.add_argument("--max-run-duration-seconds", type=float, metavar="S", help="stop the job after S seconds")
-    one.add_argument("--max-restarts", type=int, metavar="N", help="start the ranks anew up to N times after a failure")
+    arguments.add_job_flags(one, by_default="as before")
+    arguments.name_backends(one)
     one.add_argument("-f", "--follow", action="store_true", help="print the log until the job has ended")
 
     one = _command(commands, "rm", _rm, "delete ended jobs with their logs and values")
@@ -131,28 +129,10 @@ def _command(
 
 def _add_submit(commands: Any) -> None:
     one = _command(commands, "submit", _submit, "run a script on many processes")
-    one.add_argument("-N", "--node-count", type=int, help="nodes (default 1)")
-    one.add_argument("-p", "--process-count-per-node", type=_count_or_auto, metavar="N|auto",
-                     help="processes on each node; auto: one per GPU (default 1)")  # fmt: skip
-    one.add_argument("-b", "--distributed-backend", metavar="NAME", help=", ".join(registry.backend_labels()))
-    one.add_argument(
-        "--compute-target", help="local (default), or a cluster that you named: distdl clusters lists them"
-    )
-    one.add_argument("--name", help="the job's name (default: the script's)")
-    one.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="an environment variable")
-    one.add_argument("--data", action="append", default=[], metavar="NAME=PLACE",
-                     help="data for every node: blob://account/container/prefix, shared:/path or a path")  # fmt: skip
-    one.add_argument("--outputs", metavar="PLACE", help="where outputs/ goes besides: blob://account/container/prefix")
-    one.add_argument("--max-run-duration-seconds", type=float, metavar="S", help="stop the job after S seconds")
-    one.add_argument("--max-restarts", type=int, metavar="N", help="start the ranks anew up to N times after a failure")
-    one.add_argument("--min-node-count", type=int, metavar="N", help="with how few nodes a restart may go on")
-    one.add_argument("--hang-timeout-seconds", type=float, metavar="S",
-                     help="end the job, with its stacks, when no rank makes progress for S seconds")  # fmt: skip
+    arguments.add_job_flags(one)
+    arguments.name_backends(one)
     one.add_argument("-o", "--option", action="append", default=[], metavar="NAME=VALUE",
                      help="an option of the backend or the cluster: elastic=true")  # fmt: skip
-    one.add_argument("--vm-size", metavar="SIZE", help="the nodes' VM size, on targets that rent machines")
-    one.add_argument("--price-per-hour", metavar="PRICE", help='what one node costs in an hour: 3.5, or "3.5 EUR"')
-    one.add_argument("--use-gpu", action=argparse.BooleanOptionalAction, default=None, help="default: where there are")
     one.add_argument("-f", "--follow", action="store_true", help="print the log until the job has ended")
     _add_other_flags(one)
     batchai.add_flags(one)
@@ -170,10 +150,6 @@ def _add_other_flags(one: argparse.ArgumentParser) -> None:
         one.add_argument(flag, dest=name, type=_value, help=argparse.SUPPRESS)
     one.add_argument("--elastic", action="store_true", default=None, help=argparse.SUPPRESS)
     one.add_argument("-m", "--module", dest="module", help=argparse.SUPPRESS)
-
-
-def _count_or_auto(text: str) -> int | str:
-    return text if text == "auto" else int(text)
 
 
 # commands --------------------------------------------------------------------------------------
@@ -296,22 +272,21 @@ def _understand_launchers(chosen: argparse.Namespace) -> None:
                           field="script", hint=f"Write: distdl submit -p 2 -b {backend} {script}")  # fmt: skip
 
 
-#: What hardly any script takes itself.
-_OURS = ("-N", "--node-count", "-p", "--process-count-per-node", "--distributed-backend", "--compute-target",
-         "--max-restarts", "--min-node-count")  # fmt: skip
+#: Flags that many a script takes itself.
+_OF_SCRIPTS = ("-b", "--name", "--data", "--env", "--outputs", "--use-gpu", "--vm-size", "--price-per-hour")
 
 
 def _tell_of_arguments(chosen: argparse.Namespace) -> None:
     """Say that words behind the script are its own, where they look like what was meant for this command."""
-    meant = [word for word in chosen.arguments if word.partition("=")[0] in _OURS]
+    ours = {flag for name in ABOUT for flag in flags(name)}.difference(_OF_SCRIPTS)
+    meant = [word for word in chosen.arguments if word.partition("=")[0] in ours]
     if meant:
         print(f"{listing(meant)} behind {chosen.script} {'is its own argument' if len(meant) == 1 else 'are its own'}: "
               "options of distdl submit stand before the script.", file=sys.stderr)  # fmt: skip
 
 
 def _resume(chosen: argparse.Namespace) -> int:
-    names = ("node_count", "process_count_per_node", "max_run_duration_seconds", "max_restarts")
-    options = {name: value for name in names if (value := getattr(chosen, name)) is not None}
+    options = _given(chosen)
     return _started(_find(chosen.id).resume(**options), chosen)
 
 
@@ -326,16 +301,18 @@ def _started(job: Job, chosen: argparse.Namespace) -> int:
 
 
 def _options(chosen: argparse.Namespace) -> dict[str, Any]:
-    """Return the options that were given."""
-    names = (
-        "node_count", "process_count_per_node", "distributed_backend", "compute_target", "name", "data", "outputs",
-        "max_run_duration_seconds", "max_restarts", "min_node_count", "hang_timeout_seconds", "vm_size",
-        "price_per_hour", "use_gpu", "elastic", *OTHER_FLAGS.values(),
-    )  # fmt: skip
+    """Return the options that were given, those of backends and clusters too."""
     own = {name: _value(text) for name, text in _pairs(chosen.option).items()}
-    flags = {name: value for name in names if (value := getattr(chosen, name, None)) is not None}
-    given = {**own, **flags, "environment_variables": _pairs(chosen.env)}
-    return {name: value for name, value in given.items() if value not in (None, [], {})}
+    others = {name: getattr(chosen, name, None) for name in ("elastic", *OTHER_FLAGS.values())}
+    return {**own, **_given(chosen), **{name: value for name, value in others.items() if value is not None}}
+
+
+def _given(chosen: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of every job that were given."""
+    given = {name: getattr(chosen, name) for name in ABOUT if hasattr(chosen, name)}
+    if "environment_variables" in given:
+        given["environment_variables"] = arguments.pairs_of(given["environment_variables"])
+    return given
 
 
 def _follow(job: Job) -> int:

@@ -10,29 +10,14 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from distdl_jupyter.core import options
 from distdl_jupyter.core.errors import InvalidSpec
 
+#: Options of every job, and those of the elastic backend, by what others call them.
 ALIASES: dict[str, str] = {
-    "num_nodes": "node_count",
-    "nnodes": "node_count",
-    "instance_count": "node_count",
-    "nodeCount": "node_count",
-    "nproc_per_node": "process_count_per_node",
-    "process_count_per_instance": "process_count_per_node",
-    "numGpus": "process_count_per_node",
-    "backend": "distributed_backend",
-    "target": "compute_target",
-    "compute": "compute_target",
-    "cluster": "compute_target",
-    "vm_series": "vm_size",
-    "instance_type": "vm_size",
-    "useGpu": "use_gpu",
-    "env": "environment_variables",
-    "timeout": "max_run_duration_seconds",
-    "hang_timeout": "hang_timeout_seconds",
+    **{alias: name for name, about in options.ABOUT.items() for alias in about.aliases},
     "min_np": "min_process_count",
     "min_num_proc": "min_process_count",
-    "reset_limit": "max_restarts",
     "host_discovery_script": "host_discovery",
     "elastic_timeout": "elastic_timeout_seconds",
 }
@@ -56,8 +41,8 @@ BACKEND_ALIASES: dict[str, str] = {
 }
 
 
-def resolve(options: Mapping[str, Any], allowed: Iterable[str], common: Iterable[str] = ()) -> dict[str, Any]:
-    """Return ``options`` under their primary names.
+def resolve(given: Mapping[str, Any], allowed: Iterable[str], common: Iterable[str] = ()) -> dict[str, Any]:
+    """Return ``given`` options under their primary names.
 
     Raises InvalidSpec for a name that is unknown (the message names the nearest allowed one, one of ``common`` rather
     than others, or all), for one value given under two names, and for a total that does not divide by the nodes.
@@ -68,7 +53,7 @@ def resolve(options: Mapping[str, Any], allowed: Iterable[str], common: Iterable
     found: dict[str, Any] = {}
     spelled: dict[str, str] = {}
     totals: dict[str, Any] = {}
-    for name, value in options.items():
+    for name, value in given.items():
         if name in TOTALS:
             totals[name] = value
             continue

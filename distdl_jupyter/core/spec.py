@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from distdl_jupyter.core.data import DataSource
-from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core.options import JobOptions
 from distdl_jupyter.worker.secretforms import looks_secret as looks_secret  # noqa: PLC0414 - for all above
 
 Kind = Literal["cell", "function", "script", "ranks"]
@@ -46,50 +45,27 @@ class Captured:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobSpec:
+class JobSpec(JobOptions):
     """One job as asked for. ``process_count`` = ``node_count`` x ``process_count_per_node`` ranks run.
 
-    ``distributed_backend`` is the canonical label (``plain``, ``torch``, ``horovod-gloo``, ``horovod-mpi``, ...);
-    durations are seconds, sizes bytes, ``created`` seconds since the epoch.
+    ``distributed_backend`` is the canonical label; ``environment_variables`` are those that are no secret; sizes are
+    bytes, ``created`` seconds since the epoch.
     """
 
     id: str
     name: str
     kind: Kind = "function"
-    node_count: int = 1
-    process_count_per_node: int = 1
-    distributed_backend: str = "plain"
     backend_options: dict[str, Any] = field(default_factory=dict)
-    compute_target: str = "local"
     #: Kind of the cluster that ``compute_target`` names; by default they are the same.
     cluster: str = ""
     cluster_options: dict[str, Any] = field(default_factory=dict)
-    vm_size: str | None = None
-    #: What one node costs in an hour, in ``currency``, and who says so; None where nobody did.
-    price_per_hour: float | None = None
+    #: Currency of the price, and who says it.
     currency: str = ""
     price_source: str = ""
-    use_gpu: bool | None = None
-    environment_variables: dict[str, str] = field(default_factory=dict)
     #: Names of variables whose values are secret and therefore stand nowhere in the job's folder.
     secret_variables: tuple[str, ...] = ()
-    #: What is brought to every node before the ranks start.
-    data: tuple[DataSource, ...] = ()
-    #: Where outputs/ goes at the end, besides this job's folder: ``blob://account/container/prefix`` or "".
-    outputs: str = ""
-    max_run_duration_seconds: float | None = None
-    #: A job none of whose ranks makes progress for so long is ended as failed, with its stacks; None: only shown.
-    hang_timeout_seconds: float | None = None
-    #: How often the ranks are started anew after a failure.
-    max_restarts: int = 0
-    #: With how few nodes the ranks may go on when others are gone; None: with all of them only.
-    min_node_count: int | None = None
     #: The job from whose checkpoints this one goes on, "" for none.
     resumed_from: str = ""
-    #: Log text beyond this is dropped with a note; metrics, states and results never are.
-    max_log_bytes: int = 1_000_000_000
-    #: Seconds between INT and TERM, and between TERM and KILL, when a job is stopped.
-    stop_grace_seconds: float = 5.0
     python: str = ""
     working_directory: str = ""
     #: Command line after the script's name, for kind "script".
@@ -134,23 +110,3 @@ class JobSpec:
 
 def _known(cls: type, data: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in data.items() if k in cls.__dataclass_fields__}  # type: ignore[attr-defined]
-
-
-_NAME = re.compile(r"[^\x00-\x1f\x7f]{1,120}")
-MAX_PROCESSES = 100_000
-
-
-def check_name(name: str) -> str:
-    """Return the job's name or raise InvalidSpec (1 to 120 printable characters)."""
-    if not _NAME.fullmatch(name):
-        raise InvalidSpec("A job's name has 1 to 120 printable characters.", field="name")
-    return name
-
-
-def check_count(value: object, field_name: str) -> int:
-    """Return a count of nodes or processes or raise InvalidSpec (a whole number from 1 to MAX_PROCESSES)."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InvalidSpec(f"{field_name} is {value!r}, but it takes a whole number from 1.", field=field_name)
-    if value > MAX_PROCESSES:
-        raise InvalidSpec(f"{field_name} is {value:,}, but the most is {MAX_PROCESSES:,}.", field=field_name)
-    return value

@@ -14,6 +14,7 @@ from typing import Any
 import traitlets
 
 from distdl_jupyter.core.errors import DistDLError
+from distdl_jupyter.core.options import MOST_RESTARTS
 from distdl_jupyter.core.redact import is_secret
 from distdl_jupyter.form import arguments, magic
 from distdl_jupyter.form import defaults as presets
@@ -21,7 +22,6 @@ from distdl_jupyter.form.celltext import MAGICS, CellText, split
 from distdl_jupyter.form.defaults import Defaults
 from distdl_jupyter.form.model import CHOSEN, FormModel
 from distdl_jupyter.form.subject import CellSubject, Look, Remembered, Subject
-from distdl_jupyter.jobspec import MOST_RESTARTS
 from distdl_jupyter.presentation.plain import plain
 
 

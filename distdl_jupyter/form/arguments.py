@@ -19,9 +19,12 @@ from typing import Any, NoReturn
 from distdl_jupyter import jobspec, registry
 from distdl_jupyter.core.errors import InvalidSpec, PluginUnavailable
 from distdl_jupyter.core.names import ALIASES, OTHER_FLAGS, TOTALS, unknown
+from distdl_jupyter.core.options import ABOUT, flags
 from distdl_jupyter.core.redact import is_secret
 
 _MASK = "•••"
+#: Stands in the help for the names of all backends, which are known late.
+_BACKENDS = "the backends"
 #: Flags that say what the magic does rather than what the job is.
 OWN = ("out", "wait", "panel", "on_ranks")
 
@@ -139,68 +142,40 @@ def job_parser(parser: Parser, own: Callable[[Parser], None] = lambda _: None) -
     Flags of plug-ins come later: to know them all plug-ins are loaded, and few lines have one.
     """
     parser.argument_default = argparse.SUPPRESS
-    backend = _add_job_flags(parser)
+    add_job_flags(parser)
     own(parser)
-    parser.later(lambda: _complete(parser, backend))
+    parser.later(lambda: _complete(parser))
     return parser
 
 
-def _complete(parser: Parser, backend: argparse.Action) -> None:
-    backend.help = f"One of {', '.join(registry.backend_labels())} (default: torch, or plain for one process)."
+def name_backends(parser: argparse.ArgumentParser) -> None:
+    """Let the help of the flag for the backend name all of them."""
+    flag = next(action for action in parser._actions if action.dest == "distributed_backend")  # noqa: SLF001
+    flag.help = str(flag.help).replace(_BACKENDS, ", ".join(registry.backend_labels()))
+
+
+def _complete(parser: Parser) -> None:
+    name_backends(parser)
     known = {action.dest for action in parser._actions}  # noqa: SLF001 - argparse has no public list
     _add_plugin_flags(parser, known)
     _add_aliases(parser, {action.dest for action in parser._actions})  # noqa: SLF001
 
 
-def _add_job_flags(parser: Parser) -> argparse.Action:
-    """Add the flags of every job and return that of the backend, whose help names all backends."""
-    add = parser.add_argument
-    add("-N", "--node-count", type=int, metavar="N", help="Nodes (default 1).")
-    add("-p", "--process-count-per-node", type=_count_or_auto, metavar="N",
-        help="Processes on each node; auto: one per GPU (default 1).")  # fmt: skip
-    backend = add("-b", "--distributed-backend", metavar="NAME")
-    add(
-        "--compute-target",
-        metavar="NAME",
-        help=f"One of {', '.join(registry.names('clusters'))}, or a cluster that you named (default local).",
-    )
-    add("--vm-size", metavar="SIZE", help="Azure VM size, for targets that rent machines.")
-    add("--price-per-hour", metavar="PRICE",
-        help='What one node costs in an hour, for the running cost: 3.5, or "3.5 EUR".')  # fmt: skip
-    add(
-        "--use-gpu",
-        action=argparse.BooleanOptionalAction,
-        help="Whether ranks get a GPU each (default: where there are).",
-    )
-    add("--name", metavar="NAME", help="The job's name (default: notebook and cell number).")
-    add(
-        "--env",
-        action="append",
-        dest="environment_variables",
-        metavar="NAME=VALUE",
-        help="An environment variable of the ranks; NAME alone takes this kernel's value. May be repeated.",
-    )
-    add("--data", action="append", metavar="NAME=PLACE",
-        help="Data that is brought to every node before the ranks start: blob://account/container/prefix, shared:/path "
-        "or a path here; ?shard gives each node a part. May be repeated.")  # fmt: skip
-    add("--outputs", metavar="PLACE",
-        help="Where outputs/ goes at the end, besides the job's folder: blob://account/container/prefix.")  # fmt: skip
-    add("--max-run-duration-seconds", type=float, metavar="S", help="Stop the job after S seconds.")
-    add("--hang-timeout-seconds", type=float, metavar="S",
-        help="End the job, with the stacks of all ranks kept, when no rank makes progress for S seconds.")  # fmt: skip
-    add("--max-restarts", type=int, metavar="N",
-        help="Start all ranks anew after a failure, up to N times; checkpoint_dir() stays (default 0).")  # fmt: skip
-    add("--min-node-count", type=int, metavar="N",
-        help="A restart may go on with the nodes that are left, at least N (default: all).")  # fmt: skip
-    add("--max-log-bytes", type=int, metavar="N",
-        help="Of a log that is longer keep the first half and the last lines (default 1 GB).")  # fmt: skip
-    add(
-        "--stop-grace-seconds",
-        type=float,
-        metavar="S",
-        help="Time between INT, TERM and KILL when it stops (default 5).",
-    )
-    return backend
+def add_job_flags(parser: argparse.ArgumentParser, *, by_default: str = "") -> None:
+    """Add the flags of every job. ``by_default`` says in words what holds for each that is not given."""
+    names = {"clusters": ", ".join(registry.names("clusters")), "backends": _BACKENDS}
+    for name, about in ABOUT.items():
+        default = by_default or about.by_default
+        told = f" (default{':' if ' ' in default else ''} {default})" if default else ""
+        takes: dict[str, Any] = {"type": about.word, "metavar": about.metavar}
+        if about.auto:
+            takes["type"] = _count_or_auto
+        if about.repeats:
+            takes = {"action": "append", "metavar": about.metavar}
+        if about.switch:
+            takes = {"action": argparse.BooleanOptionalAction}
+        text = f"{about.help.format_map(names)}{told}."
+        parser.add_argument(*flags(name), dest=name, default=argparse.SUPPRESS, help=text, **takes)
 
 
 def _add_own_flags(parser: Parser) -> None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import jobspec, preflight, registry, targets
 from distdl_jupyter.core.errors import DistDLError
-from distdl_jupyter.core.spec import JobSpec, check_name
+from distdl_jupyter.core.options import check_name
+from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.words import plural
 from distdl_jupyter.form import datafields
 from distdl_jupyter.preflight import Check, Finding, Report

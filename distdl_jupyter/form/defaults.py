@@ -6,16 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from distdl_jupyter import azure, jobspec, registry, targets
-from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter import azure, registry, targets
 from distdl_jupyter.core.names import backend_label, resolve
-from distdl_jupyter.core.spec import check_count
+from distdl_jupyter.core.options import ABOUT, checked
 from distdl_jupyter.form import datarows
 from distdl_jupyter.form.choices import split_label
 from distdl_jupyter.form.datarows import Row
 
-#: Options of every job but those that the form has no place for.
-_NAMES = {*jobspec.COMMON} - {"max_log_bytes", "stop_grace_seconds", "min_node_count"}
 GpuWord = Literal["", "yes", "no"]
 _GPU_WORDS: dict[bool | None, GpuWord] = {None: "", True: "yes", False: "no"}
 
@@ -44,32 +41,33 @@ class Defaults:
 def read(given: Mapping[str, Any]) -> Defaults:
     """Return the checked defaults. Raises InvalidSpec that names the option and what it takes."""
     options = _options()
-    found = resolve(given, names())
-    label, preset = _backend(found.get("distributed_backend"))
-    target = str(found.get("compute_target") or "local")
+    found = {name: value for name, value in resolve(given, names()).items() if value is not None}
+    common = checked(found)
+    label, preset = _backend(common.get("distributed_backend"))
+    target = common.get("compute_target", "local")
     targets.find(target)
     return Defaults(
-        node_count=check_count(found.get("node_count", 1), "node_count"),
-        process_count_per_node=_per_node(found.get("process_count_per_node")),
+        node_count=common.get("node_count", 1),
+        process_count_per_node=common.get("process_count_per_node"),
         distributed_backend=label,
         backend_options={**preset, **{name: found[name] for name in options if name in found}},
         compute_target=target,
-        name=str(found.get("name") or ""),
-        environment_variables=_variables(found.get("environment_variables")),
-        stop_after=_seconds(found.get("max_run_duration_seconds"), "max_run_duration_seconds"),
-        hang_after=_seconds(found.get("hang_timeout_seconds"), "hang_timeout_seconds"),
-        max_restarts=jobspec.restarts(found.get("max_restarts")),
-        vm_size=azure.find(str(found["vm_size"])).name if found.get("vm_size") else "",
-        use_gpu=_gpu(found.get("use_gpu")),
-        data=tuple(datarows.begun(found.get("data"))),
-        price_per_hour=str(found.get("price_per_hour") or ""),
+        name=common.get("name", ""),
+        environment_variables=common.get("environment_variables", {}),
+        stop_after=common.get("max_run_duration_seconds", 0.0),
+        hang_after=common.get("hang_timeout_seconds", 0.0),
+        max_restarts=common.get("max_restarts", 0),
+        vm_size=azure.find(common["vm_size"]).name if "vm_size" in common else "",
+        use_gpu=_GPU_WORDS[common.get("use_gpu")],
+        data=tuple(datarows.begun(common.get("data"))),
+        price_per_hour=str(common.get("price_per_hour", "")),
         outputs=datarows.unsigned(str(found.get("outputs") or "")),
     )
 
 
 def names() -> set[str]:
     """Return the primary names of all options that the form has a place for."""
-    return {*_NAMES, *_options()}
+    return {*(name for name, about in ABOUT.items() if about.in_form), *_options()}
 
 
 def _options() -> set[str]:
@@ -80,29 +78,3 @@ def _options() -> set[str]:
 
 def _backend(label: Any) -> tuple[str, dict[str, Any]]:
     return ("", {}) if label is None else split_label(backend_label(str(label)))
-
-
-def _per_node(value: Any) -> int | Literal["auto"] | None:
-    if value is None:
-        return None
-    return "auto" if value == "auto" else check_count(value, "process_count_per_node")
-
-
-def _variables(value: Any) -> dict[str, str]:
-    if not isinstance(value, Mapping | None):
-        raise InvalidSpec("environment_variables takes a dict of names and values.", field="environment_variables")
-    return {str(name): str(text) for name, text in (value or {}).items()}
-
-
-def _seconds(value: Any, field: str) -> float:
-    if value is None:
-        return 0.0
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise InvalidSpec(f"{field} is {value!r}, but it takes a number above zero.", field=field)
-    return float(value)
-
-
-def _gpu(value: Any) -> GpuWord:
-    if value is not None and not isinstance(value, bool):
-        raise InvalidSpec(f"use_gpu is {value!r}, but it takes True, False or None (automatic).", field="use_gpu")
-    return _GPU_WORDS[value]

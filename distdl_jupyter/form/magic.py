@@ -9,8 +9,11 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from distdl_jupyter.core.options import ABOUT, flags
 from distdl_jupyter.core.redact import is_secret
 
+#: What a line says in any case.
+_ALWAYS = ("node_count", "process_count_per_node", "distributed_backend")
 #: Longer arguments than this would make the cell unreadable; a name stands for them.
 _LONGEST = 60
 
@@ -22,26 +25,25 @@ def line(
 
     ``kept`` are words that go before the variable as they are. Without a variable there is no ``-o``.
     """
-    words = [magic, "-N", str(options["node_count"]), "-p", str(options["process_count_per_node"])]
-    words += ["-b", options["distributed_backend"]]
-    if options.get("compute_target", "local") != "local":
-        words += ["--compute-target", shlex.quote(str(options["compute_target"]))]
-    for flag, name in (("--vm-size", "vm_size"), ("--price-per-hour", "price_per_hour"), ("--name", "name")):
-        if options.get(name):
-            words += [flag, shlex.quote(str(options[name]))]
-    if options.get("use_gpu") is not None:
-        words.append("--use-gpu" if options["use_gpu"] else "--no-use-gpu")
-    for name in ("max_run_duration_seconds", "hang_timeout_seconds", "max_restarts"):
-        if options.get(name):
-            words += flag_words(name, f"{options[name]:g}")
-    words += _variables(options.get("environment_variables") or {})
-    for place in options.get("data") or ():
-        words += ["--data", shlex.quote(str(place))]
-    if options.get("outputs"):
-        words += ["--outputs", shlex.quote(str(options["outputs"]))]
+    words = [magic]
+    for name in ABOUT:
+        value = options.get(name)
+        if name in _ALWAYS or isinstance(value, bool) or (value and (name, value) != ("compute_target", "local")):
+            words += _words(name, value)
     for name, value in (options.get("plugin_options") or {}).items():
         words += flag_words(name, value)
     return " ".join([*words, *kept, *(["-o", variable] if variable else [])])
+
+
+def _words(name: str, value: Any) -> list[str]:
+    flag, *_ = flags(name)
+    if name == "environment_variables":
+        return _variables(value)
+    if isinstance(value, bool):
+        return flag_words(name, value)
+    if ABOUT[name].repeats:
+        return [word for one in value for word in (flag, shlex.quote(str(one)))]
+    return [flag, shlex.quote(f"{value:g}" if isinstance(value, float) else str(value))]
 
 
 def _variables(variables: Mapping[str, Any]) -> list[str]:

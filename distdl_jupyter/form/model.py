@@ -18,6 +18,7 @@ from distdl_jupyter.advice import Advice, Request, advise
 from distdl_jupyter.azure import merged
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.machine import cores
+from distdl_jupyter.core.options import MOST_RESTARTS
 from distdl_jupyter.core.words import processes
 from distdl_jupyter.form import checks, costfields, datafields, history
 from distdl_jupyter.form import choices as offered
@@ -30,7 +31,6 @@ from distdl_jupyter.form.costfields import CostFields, rented
 from distdl_jupyter.form.datafields import DataFields
 from distdl_jupyter.form.defaults import Defaults
 from distdl_jupyter.form.subject import FunctionSubject, Subject
-from distdl_jupyter.jobspec import MOST_RESTARTS
 
 #: Fields of a request under the names that they have here.
 _FIELDS = {"max_run_duration_seconds": "stop_after", "hang_timeout_seconds": "hang_after"}

@@ -6,11 +6,11 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter import jobspec, registry, targets
+from distdl_jupyter import registry, targets
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.names import resolve
+from distdl_jupyter.core.options import ABOUT, check_count
 from distdl_jupyter.core.redact import is_secret
-from distdl_jupyter.core.spec import check_count
 from distdl_jupyter.core.words import plural, short_id
 from distdl_jupyter.form.arguments import Parser, allowed, pairs_of, value_of
 from distdl_jupyter.magic.session import Session, told_shortly
@@ -184,7 +184,7 @@ def pairs(words: list[str]) -> dict[str, str]:
 
 def configured(defaults: dict[str, Any], changes: dict[str, str]) -> dict[str, Any]:
     """Return the defaults with the changes made and checked. Raises InvalidSpec."""
-    names = {*jobspec.COMMON, *allowed()}
+    names = {*ABOUT, *allowed()}
     removed = resolve({name: "" for name, text in changes.items() if not text}, names)
     given = {name: value_of(text) for name, text in changes.items() if text}
     if isinstance(env := given.pop("env", given.pop("environment_variables", None)), str):

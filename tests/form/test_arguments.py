@@ -4,9 +4,10 @@ import shlex
 
 import pytest
 
-from distdl_jupyter import jobspec, registry
+from distdl_jupyter import registry
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.names import ALIASES
+from distdl_jupyter.core.options import ABOUT
 from distdl_jupyter.form import magic as magics
 from distdl_jupyter.form.arguments import allowed, cell_parser, job_options, value_of, without_secrets
 from distdl_jupyter.magic.lines import configured
@@ -49,7 +50,7 @@ def test_help_is_asked_for_in_the_notebooks_way():
 
 
 def test_every_common_option_and_every_alias_is_a_flag():
-    assert set(jobspec.COMMON) <= allowed()
+    assert set(ABOUT) <= allowed()
     parser = cell_parser()
     parser.complete()
     flags = {flag for action in parser._actions for flag in action.option_strings}

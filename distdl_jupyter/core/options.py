@@ -1,0 +1,249 @@
+"""The options that every job takes, each declared once.
+
+A field of ``JobOptions`` says what its value may be, what other tools call it, how it is written as a flag and who
+offers it. ``submit``, the magics, the command line, the form and a resume read it here; ``core.spec.JobSpec`` has the
+same fields with the checked values.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from distdl_jupyter.core.data import DataSource, blob_place
+from distdl_jupyter.core.errors import InvalidSpec
+
+#: Returns the checked value, None for "as by default". Raises InvalidSpec.
+Check = Callable[[Any, str], Any]
+MAX_PROCESSES = 100_000
+#: Restarts beyond this are a loop and no remedy.
+MOST_RESTARTS = 1000
+_NAME = re.compile(r"[^\x00-\x1f\x7f]{1,120}")
+
+
+# what values may be -----------------------------------------------------------------------------
+
+
+def check_count(value: Any, field: str) -> int:
+    """Return a count of nodes or processes. Raises InvalidSpec (a whole number from 1 to MAX_PROCESSES)."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InvalidSpec(f"{field} is {value!r}, but it takes a whole number from 1.", field=field)
+    if value > MAX_PROCESSES:
+        raise InvalidSpec(f"{field} is {value:,}, but the most is {MAX_PROCESSES:,}.", field=field)
+    return value
+
+
+def _count_or_auto(value: Any, field: str) -> Any:
+    return value if value == "auto" else check_count(value, field)
+
+
+def _count(value: Any, field: str) -> int | None:
+    return None if value is None else check_count(value, field)
+
+
+def check_name(name: str) -> str:
+    """Return the job's name. Raises InvalidSpec (1 to 120 printable characters)."""
+    if not _NAME.fullmatch(name):
+        raise InvalidSpec("A job's name has 1 to 120 printable characters.", field="name")
+    return name
+
+
+def _name(value: Any, _field: str) -> str | None:
+    return check_name(str(value)) if value else None
+
+
+def _text(value: Any, _field: str) -> str | None:
+    return str(value) if value else None
+
+
+def _anything(value: Any, _field: str) -> Any:
+    return None if value in (None, "") else value
+
+
+def _positive(value: Any, field: str) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise InvalidSpec(f"{field} is {value!r}, but it takes a number above zero.", field=field)
+    return float(value)
+
+
+def _bytes(value: Any, field: str) -> int | None:
+    return None if (found := _positive(value, field)) is None else int(found)
+
+
+def _restarts(value: Any, field: str) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_RESTARTS:
+        raise InvalidSpec(f"{field} is {value!r}, but it takes a whole number from 0 to {MOST_RESTARTS}.", field=field)
+    return value
+
+
+def _yes_or_no(value: Any, field: str) -> bool | None:
+    if value is None or isinstance(value, bool):
+        return value
+    raise InvalidSpec(f"{field} is {value!r}, but it takes True, False or None (automatic).", field=field)
+
+
+def _variables(value: Any, field: str) -> dict[str, str] | None:
+    if value is None:
+        return None
+    try:
+        pairs = dict(value)
+    except (TypeError, ValueError):
+        raise InvalidSpec(f"{field} takes a dict of names and values.", field=field,
+                          hint='Example: {"OMP_NUM_THREADS": "2"}.') from None  # fmt: skip
+    for name, text in pairs.items():
+        if not isinstance(name, str) or not name or "=" in name or "\0" in name:
+            raise InvalidSpec(f"{name!r} cannot be the name of an environment variable.", field=field)
+        if "\0" in str(text):
+            raise InvalidSpec(f"{name} cannot hold a null character.", field=field)
+        if name.startswith("DISTDL_"):
+            raise InvalidSpec(f"{name} is set by this package itself.", field=field,
+                              hint="Choose a name that does not begin with DISTDL_.")  # fmt: skip
+    return {name: str(text) for name, text in pairs.items()}
+
+
+def _outputs(value: Any, field: str) -> str | None:
+    if value in (None, ""):
+        return None
+    found = blob_place(str(value).rstrip("/"), field)
+    return f"blob://{found.account}/{found.container}" + (f"/{found.prefix}" if found.prefix else "")
+
+
+# how they are declared --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class About:
+    """What is known of an option besides its type and its default."""
+
+    check: Check
+    #: What it is, a sentence without its full stop, and what it is by default in words ("": nothing to say).
+    help: str
+    by_default: str = ""
+    #: Its flags and what stands for the value there; ``--no-...`` too where it is a ``switch``.
+    flags: tuple[str, ...] = ()
+    metavar: str = ""
+    #: What makes a value of a flag's word: int, float or str; ``auto`` is one too.
+    word: type = str
+    auto: bool = False
+    repeats: bool = False
+    switch: bool = False
+    #: What other tools call it.
+    aliases: tuple[str, ...] = ()
+    #: Whether the form has a place for it, and whether a resumed job has it as the earlier one had.
+    in_form: bool = True
+    kept: bool = True
+
+
+def _about(check: Check, help_: str, **more: Any) -> dict[str, About]:
+    return {"about": About(check=check, help=help_, **more)}
+
+
+def _option(default: Any, check: Check, help_: str, **more: Any) -> Any:
+    return dataclasses.field(default=default, metadata=_about(check, help_, **more))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOptions:
+    """What every job takes; durations are seconds. In the order in which a ``%%distributed`` line says it."""
+
+    node_count: int = _option(
+        1, check_count, "Nodes", by_default="1", flags=("-N",), metavar="N", word=int,
+        aliases=("num_nodes", "nnodes", "instance_count", "nodeCount"),
+    )  # fmt: skip
+    process_count_per_node: int = _option(
+        1, _count_or_auto, "Processes on each node; auto: one per GPU", by_default="1", flags=("-p",), metavar="N",
+        word=int, auto=True, aliases=("nproc_per_node", "process_count_per_instance", "numGpus"),
+    )  # fmt: skip
+    #: The canonical label: ``plain``, ``torch``, ``horovod-gloo``, ``horovod-mpi``, ...
+    distributed_backend: str = _option(
+        "plain", _text, "One of {backends}", by_default="torch, or plain for one process", flags=("-b",),
+        metavar="NAME", aliases=("backend",),
+    )  # fmt: skip
+    compute_target: str = _option(
+        "local", _text, "One of {clusters}, or a cluster that you named", by_default="local", metavar="NAME",
+        aliases=("target", "compute", "cluster"),
+    )  # fmt: skip
+    vm_size: str | None = _option(
+        None, _text, "Azure VM size, for targets that rent machines", metavar="SIZE",
+        aliases=("vm_series", "instance_type"),
+    )  # fmt: skip
+    #: What one node costs in an hour, in the spec's ``currency``; None where nobody said it.
+    price_per_hour: float | None = _option(
+        None, _anything, 'What one node costs in an hour, for the running cost: 3.5, or "3.5 EUR"', metavar="PRICE",
+        kept=False,
+    )  # fmt: skip
+    name: str = _option("", _name, "The job's name", by_default="notebook and cell number", metavar="NAME")
+    use_gpu: bool | None = _option(
+        None, _yes_or_no, "Whether ranks get a GPU each", by_default="where there are", switch=True, aliases=("useGpu",)
+    )
+    max_run_duration_seconds: float | None = _option(
+        None, _positive, "Stop the job after S seconds", metavar="S", word=float, aliases=("timeout",)
+    )
+    #: A job none of whose ranks makes progress for so long is ended as failed, with its stacks; None: only shown.
+    hang_timeout_seconds: float | None = _option(
+        None, _positive,
+        "End the job, with the stacks of all ranks kept, when no rank makes progress for S seconds", metavar="S",
+        word=float, aliases=("hang_timeout",),
+    )  # fmt: skip
+    #: How often the ranks are started anew after a failure.
+    max_restarts: int = _option(
+        0, _restarts, "Start all ranks anew after a failure, up to N times; checkpoint_dir() stays", by_default="0",
+        metavar="N", word=int, aliases=("reset_limit",),
+    )  # fmt: skip
+    #: With how few nodes the ranks may go on when others are gone; None: with all of them only.
+    min_node_count: int | None = _option(
+        None, _count, "A restart may go on with the nodes that are left, at least N", by_default="all", metavar="N",
+        word=int, in_form=False,
+    )  # fmt: skip
+    #: Of a longer log the first half and the last lines are kept; metrics, states and results are always.
+    max_log_bytes: int = _option(
+        1_000_000_000, _bytes, "Of a log that is longer keep the first half and the last lines", by_default="1 GB",
+        metavar="N", word=int, in_form=False,
+    )  # fmt: skip
+    #: Seconds between INT and TERM, and between TERM and KILL, when a job is stopped.
+    stop_grace_seconds: float = _option(
+        5.0, _positive, "Time between INT, TERM and KILL when it stops", by_default="5", metavar="S", word=float,
+        in_form=False,
+    )  # fmt: skip
+    environment_variables: dict[str, str] = dataclasses.field(default_factory=dict, metadata=_about(
+        _variables,
+        "An environment variable of the ranks; NAME alone takes the value that it has here. May be repeated",
+        flags=("--env",), metavar="NAME=VALUE", repeats=True, aliases=("env",), kept=False,
+    ))  # fmt: skip
+    #: What is brought to every node before the ranks start.
+    data: tuple[DataSource, ...] = _option(
+        (), _anything,
+        "Data that is brought to every node before the ranks start: blob://account/container/prefix, shared:/path or "
+        "a path here; ?shard gives each node a part. May be repeated", metavar="NAME=PLACE", repeats=True,
+    )  # fmt: skip
+    #: Where outputs/ goes at the end, besides this job's folder: ``blob://account/container/prefix`` or "".
+    outputs: str = _option(
+        "", _outputs, "Where outputs/ goes at the end, besides the job's folder: blob://account/container/prefix",
+        metavar="PLACE",
+    )  # fmt: skip
+
+
+#: What is known of each option, by name.
+ABOUT: dict[str, About] = {field.name: field.metadata["about"] for field in dataclasses.fields(JobOptions)}
+
+
+def flags(name: str) -> list[str]:
+    """Return the flags of an option, the short one first."""
+    own = ABOUT[name].flags
+    return list(own) if "--" in "".join(own) else [*own, f"--{name.replace('_', '-')}"]
+
+
+def checked(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the checked values of what was given under the primary names; what is as by default is left out.
+
+    Raises InvalidSpec that names the option and what it takes.
+    """
+    found = {name: about.check(given[name], name) for name, about in ABOUT.items() if name in given}
+    return {name: value for name, value in found.items() if value is not None}

@@ -1,0 +1,47 @@
+"""Options of every job are declared once, and who lists them reads that."""
+
+import dataclasses
+
+import pytest
+
+from distdl_jupyter import cli
+from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core.options import ABOUT, checked, flags
+from distdl_jupyter.core.spec import JobSpec
+
+
+def test_a_spec_holds_every_option():
+    assert set(ABOUT) <= {field.name for field in dataclasses.fields(JobSpec)}
+
+
+@pytest.mark.parametrize("command", ["submit", "resume"])
+def test_the_command_line_takes_every_option(command, capsys):
+    with pytest.raises(SystemExit):
+        cli.main([command, "--help"])
+    told = capsys.readouterr().out
+    assert [flag for name in ABOUT for flag in flags(name) if flag not in told] == []
+
+
+def test_what_is_as_by_default_is_left_out():
+    assert checked({"max_restarts": None, "name": "", "outputs": "", "vm_size": "", "use_gpu": None}) == {}
+    assert checked({"max_restarts": 0, "use_gpu": False, "elastic": True}) == {"max_restarts": 0, "use_gpu": False}
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"node_count": 0}, "node_count is 0, but it takes a whole number from 1."),
+        ({"node_count": "auto"}, "node_count is 'auto', but it takes a whole number from 1."),
+        ({"process_count_per_node": 200_000}, "process_count_per_node is 200,000, but the most is 100,000."),
+        ({"max_restarts": 1001}, "max_restarts is 1001, but it takes a whole number from 0 to 1000."),
+        ({"stop_grace_seconds": 0}, "stop_grace_seconds is 0, but it takes a number above zero."),
+        ({"use_gpu": "yes"}, "use_gpu is 'yes', but it takes True, False or None (automatic)."),
+        ({"environment_variables": {"A=B": "1"}}, "'A=B' cannot be the name of an environment variable."),
+        ({"name": "a\nb"}, "A job's name has 1 to 120 printable characters."),
+    ],
+)
+def test_a_value_that_an_option_does_not_take_is_named_with_what_it_takes(given, sentence):
+    with pytest.raises(InvalidSpec) as refused:
+        checked(given)
+    assert refused.value.message == sentence
+    assert refused.value.field == next(iter(given))
