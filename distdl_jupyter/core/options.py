@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from distdl_jupyter.core import words
 from distdl_jupyter.core.data import DataSource, blob_place
 from distdl_jupyter.core.errors import InvalidSpec
 
@@ -136,6 +137,9 @@ class About:
     switch: bool = False
     #: What other tools call it.
     aliases: tuple[str, ...] = ()
+    #: Its name for people, and its value in words; a value that is as by default is not shown.
+    label: str = ""
+    shown: Callable[[Any], str] = str
     #: Whether the form has a place for it, and whether a resumed job has it as the earlier one had.
     in_form: bool = True
     kept: bool = True
@@ -172,7 +176,7 @@ class JobOptions:
     )  # fmt: skip
     vm_size: str | None = _option(
         None, _text, "Azure VM size, for targets that rent machines", metavar="SIZE",
-        aliases=("vm_series", "instance_type"),
+        aliases=("vm_series", "instance_type"), label="VM size",
     )  # fmt: skip
     #: What one node costs in an hour, in the spec's ``currency``; None where nobody said it.
     price_per_hour: float | None = _option(
@@ -181,36 +185,38 @@ class JobOptions:
     )  # fmt: skip
     name: str = _option("", _name, "The job's name", by_default="notebook and cell number", metavar="NAME")
     use_gpu: bool | None = _option(
-        None, _yes_or_no, "Whether ranks get a GPU each", by_default="where there are", switch=True, aliases=("useGpu",)
-    )
+        None, _yes_or_no, "Whether ranks get a GPU each", by_default="where there are", switch=True,
+        aliases=("useGpu",), label="GPU", shown=lambda needed: "required" if needed else "not used",
+    )  # fmt: skip
     max_run_duration_seconds: float | None = _option(
-        None, _positive, "Stop the job after S seconds", metavar="S", word=float, aliases=("timeout",)
-    )
+        None, _positive, "Stop the job after S seconds", metavar="S", word=float, aliases=("timeout",),
+        label="Stops after", shown=words.duration,
+    )  # fmt: skip
     #: A job none of whose ranks makes progress for so long is ended as failed, with its stacks; None: only shown.
     hang_timeout_seconds: float | None = _option(
         None, _positive,
         "End the job, with the stacks of all ranks kept, when no rank makes progress for S seconds", metavar="S",
-        word=float, aliases=("hang_timeout",),
+        word=float, aliases=("hang_timeout",), label="Hangs after", shown=words.duration,
     )  # fmt: skip
     #: How often the ranks are started anew after a failure.
     max_restarts: int = _option(
         0, _restarts, "Start all ranks anew after a failure, up to N times; checkpoint_dir() stays", by_default="0",
-        metavar="N", word=int, aliases=("reset_limit",),
+        metavar="N", word=int, aliases=("reset_limit",), label="Restarts", shown=lambda most: f"up to {most}",
     )  # fmt: skip
     #: With how few nodes the ranks may go on when others are gone; None: with all of them only.
     min_node_count: int | None = _option(
         None, _count, "A restart may go on with the nodes that are left, at least N", by_default="all", metavar="N",
-        word=int, in_form=False,
+        word=int, in_form=False, label="Goes on with", shown=lambda fewest: f"at least {words.plural(fewest, 'node')}",
     )  # fmt: skip
     #: Of a longer log the first half and the last lines are kept; metrics, states and results are always.
     max_log_bytes: int = _option(
         1_000_000_000, _bytes, "Of a log that is longer keep the first half and the last lines", by_default="1 GB",
-        metavar="N", word=int, in_form=False,
+        metavar="N", word=int, in_form=False, label="Log", shown=lambda most: f"up to {words.size(most)}",
     )  # fmt: skip
     #: Seconds between INT and TERM, and between TERM and KILL, when a job is stopped.
     stop_grace_seconds: float = _option(
         5.0, _positive, "Time between INT, TERM and KILL when it stops", by_default="5", metavar="S", word=float,
-        in_form=False,
+        in_form=False, label="Grace at a stop", shown=words.duration,
     )  # fmt: skip
     environment_variables: dict[str, str] = dataclasses.field(default_factory=dict, metadata=_about(
         _variables,
@@ -222,16 +228,19 @@ class JobOptions:
         (), _anything,
         "Data that is brought to every node before the ranks start: blob://account/container/prefix, shared:/path or "
         "a path here; ?shard gives each node a part. May be repeated", metavar="NAME=PLACE", repeats=True,
+        label="Data", shown=lambda sources: ", ".join(f"{one.name}={one.url}" for one in sources),
     )  # fmt: skip
     #: Where outputs/ goes at the end, besides this job's folder: ``blob://account/container/prefix`` or "".
     outputs: str = _option(
         "", _outputs, "Where outputs/ goes at the end, besides the job's folder: blob://account/container/prefix",
-        metavar="PLACE",
+        metavar="PLACE", label="Outputs to",
     )  # fmt: skip
 
 
 #: What is known of each option, by name.
 ABOUT: dict[str, About] = {field.name: field.metadata["about"] for field in dataclasses.fields(JobOptions)}
+#: What each option is where nothing was given.
+DEFAULTS: dict[str, Any] = {field.name: getattr(JobOptions(), field.name) for field in dataclasses.fields(JobOptions)}
 
 
 def flags(name: str) -> list[str]:

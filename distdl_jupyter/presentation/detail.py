@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from distdl_jupyter.core import words
 from distdl_jupyter.core.failure import describe
+from distdl_jupyter.core.options import ABOUT, DEFAULTS
 from distdl_jupyter.presentation.card import card, status
 from distdl_jupyter.presentation.cost import price
 from distdl_jupyter.presentation.curve import metrics
@@ -56,29 +57,23 @@ def rank_row(rank: RankView) -> RankRow:
 
 def spec_rows(spec: JobSpec) -> list[SpecRow]:
     """Return the lines of the spec that say something, in the order in which people ask."""
-    limit, hang, fewest = spec.max_run_duration_seconds, spec.hang_timeout_seconds, spec.min_node_count
+    plugins = {**spec.backend_options, **spec.cluster_options}
     rows = [
         ("name", "Name", spec.name),
         ("source", "Code", _code(spec)),
         ("compute_target", "Cluster", spec.compute_target),
         ("process_count", "Processes", words.processes(spec.node_count, spec.process_count_per_node)),
         ("distributed_backend", "Backend", spec.distributed_backend),
-        ("vm_size", "VM size", spec.vm_size or ""),
         ("price_per_hour", "Price", price(spec)),
-        ("use_gpu", "GPU", {None: "", True: "required", False: "not used"}[spec.use_gpu]),
-        *((name, name, str(value)) for name, value in {**spec.backend_options, **spec.cluster_options}.items()),
-        ("data", "Data", ", ".join(f"{one.name}={one.url}" for one in spec.data)),
-        ("outputs", "Outputs to", spec.outputs),
+        *((name, name, str(value)) for name, value in plugins.items()),
+        *((name, about.label, about.shown(getattr(spec, name))) for name, about in ABOUT.items()
+          if about.label and getattr(spec, name) != DEFAULTS[name]),
         ("environment_variables", "Environment", _variables(spec)),
-        ("max_run_duration_seconds", "Stops after", words.duration(limit) if limit else ""),
-        ("hang_timeout_seconds", "Hangs after", words.duration(hang) if hang else ""),
-        ("max_restarts", "Restarts", f"up to {spec.max_restarts}" if spec.max_restarts else ""),
-        ("min_node_count", "Goes on with", f"at least {words.plural(fewest, 'node')}" if fewest else ""),
         ("resumed_from", "Continues", spec.resumed_from),
         ("working_directory", "Directory", spec.working_directory),
         ("python", "Python", " ".join(part for part in (spec.versions.get("python", ""), spec.python) if part)),
         ("script_arguments", "Arguments", " ".join(spec.script_arguments)),
-    ]
+    ]  # fmt: skip
     return [SpecRow(field, label, value) for field, label, value in rows if value]
 
 
