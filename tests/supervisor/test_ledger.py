@@ -203,6 +203,7 @@ def test_another_supervisor_goes_on_with_the_limit_and_with_who_has_greeted(fold
     first.close()
     second = ledger()
     assert (second.greeted, second.ready) == ({1}, {1})
+    assert second._room == 200 // 2 - 60
     second.take(KEPT, [Text("z" * 39, end=100), Text("a" * 49, end=150)])
     second.close()
     third = ledger()
