@@ -185,7 +185,7 @@ class Job:
         if self.view().state.ended:
             raise JobNotRunning(f"Job {self.id} has ended ({self.state.value}); there is nothing to cancel.")
         control.request(self.folder.control, "cancel", now=now)
-        supervisor = self._supervisor()
+        supervisor = self.folder.supervisor()
         if supervisor.is_elsewhere and supervisor.is_silent:
             raise JobStillRunning(f"Job {self.id} was asked to stop. {supervisor.says()}",
                                   hint=supervisor.remedy(self.id))  # fmt: skip
@@ -198,7 +198,7 @@ class Job:
         """
         if self.view().state.ended:
             raise JobNotRunning(f"Job {self.id} has ended ({self.state.value}).")
-        supervisor = self._supervisor()
+        supervisor = self.folder.supervisor()
         if supervisor.held or (supervisor.host and not supervisor.is_silent):
             why = supervisor.says() if supervisor.host else "Its supervisor lives."
             raise JobStillRunning(f"Job {self.id} is not lost. {why}",
@@ -207,13 +207,10 @@ class Job:
             # Should it live after all, it ends as soon as it sees this directory again.
             control.request(self.folder.control, "cancel", now=True)
 
-    def _supervisor(self) -> locks.Holder:
-        return locks.holder(self.folder.lock, self.folder.events)
-
     def _check_ended(self, remedy: str) -> None:
         """Raise JobStillRunning while the job has not ended."""
         if not self.view().state.ended:
-            supervisor = self._supervisor()
+            supervisor = self.folder.supervisor()
             hint = f"{supervisor.says()} {supervisor.remedy(self.id)}" if supervisor.is_elsewhere else remedy
             raise JobStillRunning(f"Job {self.id} still is {self.state.value}.", hint=hint)
 

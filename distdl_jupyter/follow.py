@@ -15,7 +15,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import registry
-from distdl_jupyter.core import events, locks, logcount, parts, reserve, snapshot
+from distdl_jupyter.core import events, logcount, parts, reserve, snapshot
 from distdl_jupyter.core.errors import DistDLError, JobNotFound, LaunchFailed
 from distdl_jupyter.core.events import Event, EventWriter, JobLock
 from distdl_jupyter.core.state import State
@@ -83,7 +83,7 @@ class _Reader:
             ended = settle(self.folder)
         except OSError as error:
             # Where nobody can write, nobody can end it either; it is asked again later.
-            if error.errno == errno.EROFS and locks.holder(self.folder.lock).is_dead:
+            if error.errno == errno.EROFS and self.folder.supervisor().is_dead:
                 self.fold(_unwritten(error))
             ended = False
         self._note_writer()
@@ -91,7 +91,7 @@ class _Reader:
 
     def _note_writer(self) -> None:
         """Note in the view where the writer is when it cannot be seen from here."""
-        writer = locks.holder(self.folder.lock, self.folder.events)
+        writer = self.folder.supervisor()
         self.view.elsewhere = writer if writer.is_elsewhere and not self.view.state.ended else None
 
     def _next(self) -> list[Event]:
@@ -157,7 +157,7 @@ class Onlooker(_Reader):
         """Read about ``most`` bytes once, whatever stands there."""
         path, began = self.folder.events, self.cursor
         found: list[Event] = []
-        if parts.size(path) > began:  # one call while nothing is new: each lets a busy kernel's main thread go first
+        if parts.size(path) > began:  # two calls while nothing is new: each lets a busy kernel's main thread go first
             found, self.cursor = events.read(path, began, most, "others")
             logcount.count_file(path, began, self.cursor, self.view)
         for event in found:

@@ -17,7 +17,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any, Literal
 
 from distdl_jupyter import client, listing
-from distdl_jupyter.core import locks, whole, words
+from distdl_jupyter.core import whole, words
 from distdl_jupyter.core.errors import DiskRefused, InvalidSpec, JobNotFound, JobStillRunning
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore
@@ -28,9 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
 
-#: Why a job is kept, in the order in which it is said.
+#: Why a job is kept.
 Reason = Literal["active", "busy", "other-user", "other-host", "newest", "younger"]
-_REASONS: tuple[Reason, ...] = ("active", "busy", "other-user", "other-host", "newest", "younger")
 _DAY = 86400.0
 _UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": _DAY, "w": 7 * _DAY}
 _AGE = re.compile(rf"(\d+(?:\.\d+)?)\s*({'|'.join(_UNITS)})")
@@ -93,6 +92,7 @@ class Pruned:
                          for job in self.jobs)]  # fmt: skip
 
 
+#: In the order in which they are said.
 _REASON_WORDS: dict[Reason, str] = {
     "active": "running or waiting",
     "busy": "in use",
@@ -119,7 +119,7 @@ def prune(
     chosen = [job for job in found if only is None or job.id in only]
     if not dry_run:
         chosen = [_deleted(job) for job in chosen]
-    return Pruned(tuple(chosen), tuple(KeptJobs(one, kept[one]) for one in _REASONS if kept[one]), dry_run)
+    return Pruned(tuple(chosen), tuple(KeptJobs(one, kept[one]) for one in _REASON_WORDS if kept[one]), dry_run)
 
 
 def prune_daily(older: str | None, keep: int | None) -> Pruned | None:
@@ -184,7 +184,7 @@ def _untouchable(folder: JobFolder, state: str) -> Reason | None:
     """Return why a job is left alone whatever its age, None when its age decides."""
     if folder.path.lstat().st_uid != os.geteuid():
         return "other-user"
-    ended, holder = State(state).ended, locks.holder(folder.lock, folder.events)
+    ended, holder = State(state).ended, folder.supervisor()
     if holder.is_elsewhere and not (ended and holder.is_silent):  # its lock says nothing here
         return "other-host"
     if not ended:

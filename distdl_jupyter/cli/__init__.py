@@ -206,15 +206,14 @@ def _prefix(line: LogLine, *, many: bool, timed: bool) -> str:
 
 def _stop(chosen: argparse.Namespace) -> int:
     job = _find(chosen.id)
-    elsewhere = job.view().elsewhere
     try:
         job.cancel(now=chosen.now)
     except JobNotRunning as error:
         print(error)
         return 0
     if not chosen.no_wait:
-        if elsewhere is not None:
-            print(elsewhere.says(), file=sys.stderr)
+        if (supervisor := job.folder.supervisor()).is_elsewhere:
+            print(supervisor.says(), file=sys.stderr)
         print(f"{job.name} {short_id(job.id)} {job.wait().state.value}")
     return 0
 
@@ -286,8 +285,7 @@ def _tell_of_arguments(chosen: argparse.Namespace) -> None:
 
 
 def _resume(chosen: argparse.Namespace) -> int:
-    options = _given(chosen)
-    return _started(_find(chosen.id).resume(**options), chosen)
+    return _started(_find(chosen.id).resume(**_given(chosen)), chosen)
 
 
 def _started(job: Job, chosen: argparse.Namespace) -> int:

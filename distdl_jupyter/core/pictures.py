@@ -5,10 +5,9 @@ A page may show what ``read`` returns: it is a PNG or a JPEG by its bytes, and n
 
 from __future__ import annotations
 
-import os
-import stat
 from typing import TYPE_CHECKING
 
+from distdl_jupyter.worker import owned
 from distdl_jupyter.worker.pictures import LARGEST, MOST, form_of
 
 if TYPE_CHECKING:
@@ -29,12 +28,10 @@ def read(folder: Path, number: int) -> tuple[bytes, str] | None:
     """Return a kept picture and its form, None when it is not there or is none."""
     for form in ("png", "jpeg"):
         try:
-            fd = os.open(path(folder, number, form), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            with owned.open_own(path(folder, number, form)) as file:
+                data = file.read(LARGEST + 1)
         except OSError:
             continue
-        with os.fdopen(fd, "rb") as file:
-            known = os.fstat(fd)
-            data = file.read(LARGEST + 1) if stat.S_ISREG(known.st_mode) else b""
         found = form_of(data)
         if found is not None and found.name == form and len(data) <= LARGEST:
             return data, form

@@ -140,6 +140,10 @@ class JobFolder:
         except (OSError, ValueError, TypeError, AttributeError) as error:
             raise JobNotFound(f"No job {self.id} is here: its spec cannot be read ({error}).") from error
 
+    def supervisor(self) -> locks.Holder:
+        """Return who holds the job's lock, and when the lock or the log was last written to."""
+        return locks.holder(self.lock, self.events)
+
     @property
     def has_checkpoints(self) -> bool:
         """Whether the training left something from which it can go on."""
@@ -259,22 +263,16 @@ class JobStore:
             raise gone(folder.id) from None
         except OSError as error:
             raise disk.refusal(error, self.jobs) from error
-        _delete(doomed)
-        if left := _why_left(doomed):
+        if left := _delete(doomed):
             raise DiskRefused(f"Job {folder.id} is deleted, but not all of its files: {left}.",
                               hint=f"They are in {doomed}.")  # fmt: skip
 
 
-def _delete(folder: Path) -> None:
+def _delete(folder: Path) -> str:
+    """Delete what can be deleted of a folder; return why some of it is left, "" when nothing is."""
     import shutil  # brings every way to compress, and a job's start removes nothing
 
     shutil.rmtree(folder, ignore_errors=True)
-
-
-def _why_left(folder: Path) -> str:
-    """Return why a folder that was deleted is still there, "" when it is not."""
-    import shutil
-
     try:
         shutil.rmtree(folder)
     except FileNotFoundError:

@@ -29,16 +29,16 @@ def write(path: Path, data: Any) -> None:
         raise
 
 
-def keep(path: Path, text: str) -> None:
-    """Put a cache's text in the place of the file, for which no disk is waited. Raises OSError.
+def keep(path: Path, content: str | bytes) -> None:
+    """Put text or bytes in the place of the file, for which no disk is waited. Raises OSError.
 
     The folder is never made: one that was removed meanwhile must not come back for a cache's sake.
     """
     temporary = path.with_name(f".{path.name}-{os.getpid()}-{threading.get_ident()}")
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as out:
-            out.write(text)
+        with os.fdopen(descriptor, "wb") as out:
+            out.write(content.encode() if isinstance(content, str) else content)
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)

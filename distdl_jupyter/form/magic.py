@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from distdl_jupyter.core.options import ABOUT, flags
+from distdl_jupyter.core.options import ABOUT, DEFAULTS, flags
 from distdl_jupyter.core.redact import is_secret
 
 #: What a line says in any case.
@@ -28,7 +28,7 @@ def line(
     words = [magic]
     for name in ABOUT:
         value = options.get(name)
-        if name in _ALWAYS or isinstance(value, bool) or (value and (name, value) != ("compute_target", "local")):
+        if name in _ALWAYS or value is False or (value and value != DEFAULTS[name]):
             words += _words(name, value)
     for name, value in (options.get("plugin_options") or {}).items():
         words += flag_words(name, value)

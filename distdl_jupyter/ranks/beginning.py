@@ -48,7 +48,7 @@ def current(only: str = "") -> Ranks | None:
     job = client.attach(only)
     if job.spec.kind != "ranks":
         raise JobNotFound(f"Job {job.id} is no session of ranks.", hint="ranks.start() starts one.")
-    if (host := found.other_host(job.folder)) and not job.state.ended:
+    if (host := job.folder.supervisor().host) and not job.state.ended:
         raise JobNotRunning(f"The ranks of job {job.id} run on {host}.", hint=f"Log in to {host} to use them.")
     session = Ranks(job)
     return session if _answers(session) else None

@@ -6,7 +6,7 @@ import contextlib
 import socket
 from typing import TYPE_CHECKING
 
-from distdl_jupyter.core import locks, sockets
+from distdl_jupyter.core import sockets
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.worker.serving.door import NOTES
@@ -27,13 +27,8 @@ def living() -> Iterator[JobFolder]:
 
 def lives(folder: JobFolder) -> bool:
     """Say whether a job has its supervisor on this host: the lock is held as long as it lives."""
-    supervisor = locks.holder(folder.lock)
+    supervisor = folder.supervisor()
     return supervisor.held and not supervisor.host
-
-
-def other_host(folder: JobFolder) -> str:
-    """Return the other host on which a job's supervisor runs, "" for this one."""
-    return locks.holder(folder.lock).host
 
 
 def sockets_folder() -> Path:

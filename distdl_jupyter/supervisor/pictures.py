@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import binascii
 import hashlib
-import os
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.core import pictures
+from distdl_jupyter.core import pictures, whole
 from distdl_jupyter.core.words import count
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from distdl_jupyter.supervisor.ledger import Ledger
     from distdl_jupyter.worker.pictures import Form
 
@@ -55,8 +52,10 @@ class Pictures:
                 self._say(f"The job has shown {count(pictures.MOST)} pictures; later ones are left out.")
                 return
             number = self._next
+            file = pictures.path(self._ledger.place, number, form.name)
             try:
-                _write(pictures.path(self._ledger.place, number, form.name), data)
+                file.parent.mkdir(mode=0o700, exist_ok=True)
+                whole.keep(file, data)
             except OSError as error:
                 self._say(f"Pictures cannot be kept: {error.strerror}.")
                 return
@@ -64,8 +63,8 @@ class Pictures:
         size = {"form": form.name, "width": form.width, "height": form.height}
         self._ledger.write("picture", number=number, rank=rank, **size)
         text = f"[picture {number}: {form.width}\N{MULTIPLICATION SIGN}{form.height}]"
-        file = pictures.path(self._ledger.place, number, form.name).name
-        self._ledger.write("log", rank=rank, stream="out", text=text, picture=file)
+        name = pictures.path(self._ledger.place, number, form.name).name
+        self._ledger.write("log", rank=rank, stream="out", text=text, picture=name)
 
     def _say(self, text: str) -> None:
         if text not in self._said:
@@ -82,16 +81,3 @@ def _decoded(text: str) -> bytes:
 
 def _key(data: bytes) -> bytes:
     return hashlib.sha256(data).digest()
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Write a file that only its owner reads and that appears whole."""
-    path.parent.mkdir(mode=0o700, exist_ok=True)
-    hidden = path.with_name(f".{path.name}")
-    try:
-        with open(os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:  # noqa: PTH123
-            file.write(data)
-        hidden.replace(path)
-    except OSError:
-        hidden.unlink(missing_ok=True)
-        raise
