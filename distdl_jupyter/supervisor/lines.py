@@ -52,17 +52,23 @@ class LineSplitter:
         """Take the next bytes and return what is complete."""
         self._new = True
         if b"\n" in data:
-            data = b"".join((*self._tail, data))
-            self._forget_tail()
-            if b"\x1b" in data:
-                # A newline that only leads back to the bar below another one ends no line.
-                data = data.replace(_UP + b"\n", _UP + b"\r")
+            data = self._joined_where_drawn_below(data)
         cut = data.rfind(b"\n") + 1
-        self._keep(data[cut:])
         if not cut:
+            self._keep(data)
             return self._relieve() if self._size > self._limit else []
         self._just_begun = True
-        return self._lines(data[:cut])
+        block = b"".join((*self._tail, data[:cut]))
+        self._forget_tail()
+        self._keep(data[cut:])
+        return self._lines(block)
+
+    def _joined_where_drawn_below(self, data: bytes) -> bytes:
+        """Return the bytes with a carriage return for a newline that only leads back to a bar below another one."""
+        before = self._whole_tail()[-len(_UP) :]
+        if b"\x1b" not in data and b"\x1b" not in before:
+            return data
+        return (before + data).replace(_UP + b"\n", _UP + b"\r")[len(before) :]
 
     def pending(self) -> list[Item]:
         """Return the line that has not ended yet as a redrawn one, when it changed since the last call.
