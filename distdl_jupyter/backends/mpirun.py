@@ -68,6 +68,8 @@ def reached_by(remote_shell: Sequence[str], network: str) -> dict[str, str]:
 
 _EXIT_NAME = re.compile(r"Process name: \[[^\n]*?(\d+)\]\s+Exit code:\s*(\d+)")
 _SIGNAL = re.compile(r"rank\s+(\d+)\s+with\s+PID\s+(\d+)\s+on\s+node\s+\S+\s+exited\s+on\s+signal\s+(\d+)")
+#: Open MPI says so of a rank that ended with code 0 between MPI_Init and MPI_Finalize.
+_IMPROPER = re.compile(r"due\s+to\s+process\s+rank\s+(\d+)\s+with\s+PID\s+\d+\s+on\s+node\s+\S+\s+exiting\s+improperly")
 
 
 def first_exit(text: str) -> tuple[int, int | None, int | None] | None:
@@ -76,4 +78,6 @@ def first_exit(text: str) -> tuple[int, int | None, int | None] | None:
         return int(found[1]), None, int(found[3])
     if found := _EXIT_NAME.search(text):
         return int(found[1]), int(found[2]), None
+    if found := _IMPROPER.search(text):
+        return int(found[1]), 0, None
     return None

@@ -42,7 +42,8 @@ def _transformed(code: str, first_line: int, filename: str, error: SyntaxError) 
     # IPython cuts off empty lines at the top, which would shift the numbers of all others.
     body = code.lstrip("\n")
     manager: Any = TransformerManager
-    transformed: str = "\n" * (len(code) - len(body)) + manager().transform_cell(body)
+    with warnings.catch_warnings(action="ignore"):
+        transformed: str = "\n" * (len(code) - len(body)) + manager().transform_cell(body)
     try:
         tree = parse(transformed)
     except SyntaxError as still:

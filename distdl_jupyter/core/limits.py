@@ -36,7 +36,9 @@ def remedy(error: BaseException) -> str:
         return _MEMORY
     if isinstance(error, RuntimeError):  # that of a thread says no number
         return _PROCESSES if "start new thread" in str(error) else ""
-    return _REMEDIES.get(error.errno or 0, "") if isinstance(error, OSError) else ""
+    if isinstance(error, OSError):
+        return _REMEDIES.get(error.errno or 0, "")
+    return remedy(error.__cause__) if error.__cause__ is not None else ""
 
 
 def launch_failed(what: str, error: OSError) -> LaunchFailed:

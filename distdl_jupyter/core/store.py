@@ -29,7 +29,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from distdl_jupyter import permissions
-from distdl_jupyter.core import disk, locks, private
+from distdl_jupyter.core import disk, limits, locks, private
 from distdl_jupyter.core.errors import DiskRefused, JobNotFound
 from distdl_jupyter.core.spec import JobSpec
 
@@ -132,12 +132,14 @@ class JobFolder:
     reserve = _inside("reserve")
 
     def spec(self) -> JobSpec:
-        """Read what was asked for. Raises JobNotFound when the folder is gone or not a job."""
+        """Read what was asked for. Raises JobNotFound when the folder is gone or not a job, and DiskRefused."""
         try:
             return JobSpec.from_json(json.loads(self.spec_file.read_text(encoding="utf-8")))
         except FileNotFoundError:
             raise gone(self.id) from None
         except (OSError, ValueError, TypeError, AttributeError) as error:
+            if isinstance(error, OSError) and (remedy := limits.remedy(error)):
+                raise DiskRefused(f"{self.spec_file} cannot be read: {error.strerror}.", hint=remedy) from error
             raise JobNotFound(f"No job {self.id} is here: its spec cannot be read ({error}).") from error
 
     def supervisor(self) -> locks.Holder:

@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -18,8 +19,12 @@ from distdl_jupyter.clusters.processes import adopt_orphans
 from distdl_jupyter.core import locks, signals
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.store import JobFolder
+from distdl_jupyter.supervisor import collapse
 from distdl_jupyter.supervisor.guardian import guard
 from distdl_jupyter.supervisor.run import Supervisor
+
+#: Files that may always be opened to write why a job has ended.
+_SPARE = 3
 
 
 def main() -> None:
@@ -34,38 +39,38 @@ def supervise(folder: JobFolder, secret_variables: Mapping[str, str]) -> None:
 
     The calling process has the job's lock and its standard output goes into the job's supervisor.log.
     """
+    spare: list[int] = []
     try:
+        spare.extend(os.open(os.devnull, os.O_RDONLY) for _ in range(_SPARE))
         if not _goes_on_alone(folder):
             guard(folder.id)
         locks.sign(folder.lock)
         adopt_orphans()
         supervisor = Supervisor(folder, secret_variables, _wake_on_child())
-    except (OSError, RuntimeError) as error:
-        _collapse(folder, error)
+    except Exception as error:
+        _collapse(folder, error, spare)
         raise
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: supervisor.interrupt())
-    _run(supervisor, folder)
+    _run(supervisor, folder, spare)
     from distdl_jupyter import monitoring  # the job has ended; its start need not have waited for this
 
     monitoring.start(folder)
 
 
-def _run(supervisor: Supervisor, folder: JobFolder) -> None:
+def _run(supervisor: Supervisor, folder: JobFolder, spare: list[int]) -> None:
     try:
         supervisor.run()
     except Exception as error:  # noqa: BLE001 - printed as Python prints what nobody catches, without secrets
-        import traceback
-
         sys.stderr.write(supervisor.redactor.text(traceback.format_exc()))
-        _collapse(folder, error)
+        _collapse(folder, error, spare)
         raise SystemExit(1) from None
 
 
-def _collapse(folder: JobFolder, error: Exception) -> None:
+def _collapse(folder: JobFolder, error: Exception, spare: list[int]) -> None:
     """Let a job end whose supervisor lacks what it needs; one that goes on alone waits for its next supervisor."""
-    from distdl_jupyter.supervisor import collapse
-
+    for descriptor in spare:
+        os.close(descriptor)
     if not _goes_on_alone(folder):
         with contextlib.suppress(OSError):
             collapse.end(folder, error)

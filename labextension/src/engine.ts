@@ -13,11 +13,15 @@ interface Slot {
   resolve: (factory: Factory) => void;
   here: boolean;
   asked: number;
+  patience: number;
 }
 
 const KEY = Symbol.for('distdl.plotly');
-/** Milliseconds after which another panel asks again: the kernel that was asked first may be gone. */
-const PATIENCE = 20_000;
+/**
+ * Milliseconds after which a panel asks again, twice as long each time: the kernel that was asked first may be gone, or
+ * runs a cell and does not read what was sent before its subshell was there.
+ */
+const PATIENCE = 4_000;
 
 function slot(): Slot {
   const page = globalThis as unknown as Record<symbol, Slot | undefined>;
@@ -27,7 +31,7 @@ function slot(): Slot {
 function fresh(): Slot {
   let resolve: Slot['resolve'] = () => undefined;
   const loaded = new Promise<Factory>((done) => (resolve = done));
-  return { loaded, resolve, here: false, asked: -Infinity };
+  return { loaded, resolve, here: false, asked: -Infinity, patience: PATIENCE / 2 };
 }
 
 /** The drawing code, as soon as it is there. */
@@ -38,8 +42,9 @@ export function engine(): Promise<Factory> {
 /** Whether the caller should ask its kernel for the drawing code now. */
 export function wanted(): boolean {
   const one = slot();
-  if (one.here || performance.now() - one.asked < PATIENCE) return false;
+  if (one.here || performance.now() - one.asked < one.patience) return false;
   one.asked = performance.now();
+  one.patience *= 2;
   return true;
 }
 

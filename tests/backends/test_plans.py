@@ -168,11 +168,21 @@ OPEN_MPI_4_EXIT = """
   Process name: [[36475,1],2]
   Exit code:    1
 """
+OPEN_MPI_5_EARLY = """
+prterun has exited due to process rank 1 with PID 21461 on node vm exiting
+improperly. There are three reasons this could occur:
+"""
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [(OPEN_MPI_4, (1, None, 9)), (OPEN_MPI_5, (3, 7, None)), (OPEN_MPI_4_EXIT, (2, 1, None)), ("nothing", None)],
+    [
+        (OPEN_MPI_5_EARLY, (1, 0, None)),
+        (OPEN_MPI_4, (1, None, 9)),
+        (OPEN_MPI_5, (3, 7, None)),
+        (OPEN_MPI_4_EXIT, (2, 1, None)),
+        ("nothing", None),
+    ],
 )
 def test_the_rank_that_mpirun_names_is_read(text, expected):
     assert first_exit(text) == expected

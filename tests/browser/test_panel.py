@@ -39,7 +39,7 @@ BUSY = """
 import time
 until = time.time() + 120
 while time.time() < until:
-    pass
+    time.sleep(0.01)
 """
 
 

@@ -72,6 +72,9 @@ def state_of(folder: JobFolder) -> str:
 def test_1_the_quickstart_moves_soon_after_its_first_log(desk: Callable[..., Book]) -> None:
     cells = [cell.source for cell in nbformat.read(QUICKSTART, as_version=4).cells if cell.cell_type == "code"]
     training = next(number for number, source in enumerate(cells) if source.startswith("%%distributed"))
+    # tests/notebooks trains it to its end.
+    assert "epochs, batch_size = 30, 32" in cells[training]
+    cells[training] = cells[training].replace("= 30, 32", "= 4, 32")
     book = desk(cells[: training + 1], height=1400)
     # When the page first draws a line of the curve, and a line of the log, by the same clock as the events'.
     book.page.evaluate(
@@ -170,7 +173,7 @@ def test_4_a_job_that_ended_while_the_server_was_away_is_shown_whole(desk: Calla
     pages.says(shown, "Completed")
     expect(pages.curves(shown).first).to_be_attached()
     row = book.sidebar().job(re.compile("alone"))
-    expect(row).to_contain_text("0.")
+    expect(row).to_contain_text(re.compile(r"\d\.\d+ *loss"))
     row.dblclick()
     page = book.page.locator(".dd-page:visible")
     pages.says(page, "Completed")

@@ -53,7 +53,15 @@ def test_indentation_and_prompts_are_taken_off():
 
 @pytest.mark.parametrize(
     ("code", "line"),
-    [("x = 1\ny = = 2", 6), ("return 3", 5), ("x = (1,\n", 5), ("!ls\nx = = 1", 6), ("def f(:\n", 5), ("\n\nx = =", 7)],
+    [
+        ("x = 1\ny = = 2", 6),
+        ("return 3", 5),
+        ("x = (1,\n", 5),
+        ("!ls\nx = = 1", 6),
+        ("def f(:\n", 5),
+        ("\n\nx = =", 7),
+        ("\x8b\x85 x", 5),
+    ],
 )
 def test_a_syntax_error_carries_the_cells_line(code, line):
     with pytest.raises(SyntaxError) as caught:

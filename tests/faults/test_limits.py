@@ -76,7 +76,7 @@ def run(tmp_path, kind, more):
         ("RLIMIT_NOFILE", 4, _FILES),
         pytest.param("RLIMIT_NPROC", 1, _PROCESSES, marks=pytest.mark.full),
         ("RLIMIT_NPROC", 6, _PROCESSES),
-        pytest.param("RLIMIT_NOFILE", 8, _FILES, marks=pytest.mark.full),
+        *(pytest.param("RLIMIT_NOFILE", more, _FILES, marks=pytest.mark.full) for more in (6, 8, 9, 10, 12)),
         pytest.param("RLIMIT_NPROC", 10, _PROCESSES, marks=pytest.mark.full),
         pytest.param("RLIMIT_NPROC", 15, _PROCESSES, marks=pytest.mark.full),
     ],

@@ -58,5 +58,7 @@ def test_a_supervisor_killed_at_random_moments(distdl_home, also, injected):
 
 
 def kill(job, also):
-    template = psutil.Process(asking.status(place.of())["pid"])
-    return jobs.kill_supervisor(job, guardian="guardian" in also, also=(template,) if "template" in also else ())
+    besides = []
+    if "template" in also:  # what it learns from the job may make it begin anew
+        besides.append(psutil.Process(wait_for(lambda: asking.status(place.of()), what="a template")["pid"]))
+    return jobs.kill_supervisor(job, guardian="guardian" in also, also=tuple(besides))

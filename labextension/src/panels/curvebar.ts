@@ -53,7 +53,7 @@ function bringEngine(bin: Bin, model: Model): void {
     if (wanted()) tell(model, 'engine');
   };
   ask();
-  bin.every(5000, ask);
+  bin.every(1000, ask);
   void engine().then(() => {
     if (!gone) tell(model, 'ready');
   });
