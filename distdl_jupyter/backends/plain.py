@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.backends.base import Backend, common_environment, only_single
+from distdl_jupyter.backends.base import TENSORFLOW, TORCH, Backend, Package, common_environment, only_single
 from distdl_jupyter.core.plan import Placement, Plan
 
 if TYPE_CHECKING:
@@ -21,6 +21,10 @@ class PlainBackend(Backend):
     def unavailable(self, options: Any) -> str:
         """Plain Python is always there."""
         return ""
+
+    def packages(self, options: Any) -> tuple[Package, ...]:
+        """Return what one process may train with."""
+        return (TORCH, TENSORFLOW)
 
     def plan(self, spec: JobSpec, placement: Placement, options: Any) -> Plan:
         """One rank with the common environment."""

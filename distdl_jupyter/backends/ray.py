@@ -12,7 +12,9 @@ from importlib import metadata
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from distdl_jupyter.backends.base import Backend, common_environment
+from distdl_jupyter.backends.base import TENSORFLOW, TORCH, Backend, Package, common_environment
+from distdl_jupyter.backends.torch import TRAINERS
+from distdl_jupyter.backends.usage import Usage
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.plan import Placement, Plan, RankPlace
 from distdl_jupyter.worker import raynode
@@ -30,6 +32,8 @@ class RayBackend(Backend):
     ports = 3
     #: Those of the agents on each node. Ray would look for some by itself, and the job's other programs too.
     rank_ports = 4
+    order = 4
+    usage = Usage(title="Ray", trainers=TRAINERS, words=r"\bimport ray\b|\bfrom ray\b|\bray\.(init|remote)\b")
 
     def unavailable(self, options: Any) -> str:
         """Ray must be installed; it is looked for without importing it."""
@@ -43,6 +47,10 @@ class RayBackend(Backend):
     def modules(self, options: Any) -> tuple[str, ...]:
         """Return Ray."""
         return ("ray",)
+
+    def packages(self, options: Any) -> tuple[Package, ...]:
+        """Return Ray and the frameworks of its tasks."""
+        return (Package("Ray", "ray"), TORCH, TENSORFLOW)
 
     def plan(self, spec: JobSpec, placement: Placement, options: Any) -> Plan:
         """Tell every node where the head is, and which ports of its own it has."""

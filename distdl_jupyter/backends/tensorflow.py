@@ -11,12 +11,22 @@ import json
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from distdl_jupyter.backends.base import Backend, common_environment
+from distdl_jupyter.backends.base import TENSORFLOW, Backend, Package, common_environment
+from distdl_jupyter.backends.torch import TRAINERS
+from distdl_jupyter.backends.usage import Usage
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.plan import Placement, Plan, RankPlace
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from distdl_jupyter.core.spec import JobSpec
+    from distdl_jupyter.preflight.model import Check, Draft, Request
+    from distdl_jupyter.preflight.reading import Code
+
+
+#: Two names of one class.
+STRATEGY = ("MultiWorkerMirroredStrategy", "CollectiveAllReduceStrategy")
 
 
 class TensorFlowBackend(Backend):
@@ -25,6 +35,14 @@ class TensorFlowBackend(Backend):
     name = "tensorflow"
     labels: ClassVar[dict[str, dict[str, Any]]] = {"tensorflow": {}}
     rank_ports = 1
+    order = 3
+    usage = Usage(
+        title="tf.distribute",
+        meets=STRATEGY,
+        begin=lambda _imports: "`strategy = tf.distribute.MultiWorkerMirroredStrategy()`",
+        trainers=TRAINERS,
+        words=r"\bMultiWorkerMirroredStrategy\b",
+    )
 
     def unavailable(self, options: Any) -> str:
         """TensorFlow must be installed; it is looked for without importing it."""
@@ -35,6 +53,17 @@ class TensorFlowBackend(Backend):
     def modules(self, options: Any) -> tuple[str, ...]:
         """Return TensorFlow."""
         return ("tensorflow",)
+
+    def packages(self, options: Any) -> tuple[Package, ...]:
+        """Return TensorFlow."""
+        return (TENSORFLOW,)
+
+    def checks(self, code: Code, draft: Draft, request: Request) -> Iterator[Check | None]:
+        """Yield whether Keras trains under the strategy."""
+        from distdl_jupyter.backends import checks
+
+        yield from super().checks(code, draft, request)
+        yield checks.keras_fit(code, draft, request)
 
     def plan(self, spec: JobSpec, placement: Placement, options: Any) -> Plan:
         """Every rank is a worker that listens at its own port; the first one is the chief."""

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from distdl_jupyter.backends.base import Backend, common_environment
+from distdl_jupyter.backends.base import TORCH, Backend, Package, common_environment
+from distdl_jupyter.backends.usage import Usage
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.plan import Placement, Plan, RankPlace
 
@@ -29,6 +30,10 @@ class TorchOptions:
     )  # fmt: skip
 
 
+#: Libraries whose trainers let the ranks meet, average gradients and divide data.
+TRAINERS = ("lightning", "pytorch_lightning", "accelerate", "transformers", "deepspeed", "composer", "fastai")
+
+
 class TorchBackend(Backend):
     """torch.distributed over Gloo or NCCL."""
 
@@ -40,6 +45,21 @@ class TorchBackend(Backend):
         "torch-nccl": {"transport": "nccl"},
     }
     ports = 1
+    order = 2
+    usage = Usage(
+        title="torch.distributed",
+        meets=("init_process_group", "init_device_mesh"),
+        call="torch.distributed.init_process_group()",
+        begin=lambda _imports: "`import torch.distributed as dist` and `dist.init_process_group()`",
+        alone="fails",
+        averages=("DistributedDataParallel", "DDP", "FullyShardedDataParallel", "FSDP", "fully_shard", "all_reduce",
+                  "parallelize_module", "replicate", "distribute_module"),
+        average="Wrap the model: torch.nn.parallel.DistributedDataParallel(model).",
+        trainers=TRAINERS,
+        trainers_meet=True,
+        world_size="dist.get_world_size()",
+        words=r"\binit_process_group\b|\btorch\.distributed\b",
+    )  # fmt: skip
 
     def unavailable(self, options: TorchOptions) -> str:
         """Torch must be installed; it is looked for without importing it."""
@@ -50,6 +70,10 @@ class TorchBackend(Backend):
     def modules(self, options: TorchOptions) -> tuple[str, ...]:
         """Return torch."""
         return ("torch",)
+
+    def packages(self, options: TorchOptions) -> tuple[Package, ...]:
+        """Return torch."""
+        return (TORCH,)
 
     def plan(self, spec: JobSpec, placement: Placement, options: TorchOptions) -> Plan:
         """Rank 0 hosts the store at the reserved port of the first node."""

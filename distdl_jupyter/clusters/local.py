@@ -17,9 +17,8 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.clusters import gpus
 from distdl_jupyter.clusters.base import Cluster, Context, NodeInfo, Remark, Run
-from distdl_jupyter.core import limits
+from distdl_jupyter.core import gpus, limits
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.machine import cores
 from distdl_jupyter.core.plan import Placement, Plan, RankPlace, Seat, seated

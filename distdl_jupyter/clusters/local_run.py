@@ -15,10 +15,11 @@ import sys
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.clusters import forking, gpus, identity, processes, stagers
+from distdl_jupyter.clusters import forking, identity, processes, stagers
 from distdl_jupyter.clusters.base import Context, Exit, Remark, Run, Start, Stream, Unkillable
 from distdl_jupyter.clusters.forking import Program
 from distdl_jupyter.clusters.readiness import await_line
+from distdl_jupyter.core import gpus
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.words import plural
 from distdl_jupyter.host import processes as host_processes

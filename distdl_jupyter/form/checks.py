@@ -30,7 +30,7 @@ class _FieldCheck(Check):
 
 def gpus() -> int:
     """Return the GPUs of this machine that ranks may use."""
-    from distdl_jupyter.clusters.gpus import visible
+    from distdl_jupyter.core.gpus import visible
 
     return len(visible())
 

@@ -15,46 +15,29 @@ from typing import Any
 from distdl_jupyter import places, registry, targets
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.form.sizes import sizes
-from distdl_jupyter.jobspec import version_of
 
 __all__ = ["STOP_AFTER", "backends", "clusters", "durations", "likely_backend", "sizes", "split_label"]
 
 #: Seconds offered under "Stop after"; 0 is no limit.
 STOP_AFTER = (0, 300, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400, 172_800)
-#: Packages whose versions say what a backend will run with.
-_PACKAGES = {
-    "horovod": (("Horovod", "horovod"), ("torch", "torch")),
-    "torch": (("torch", "torch"),),
-    "tensorflow": (("TensorFlow", "tensorflow"),),
-    "ray": (("Ray", "ray"),),
-}
 
 
 def backends() -> list[dict[str, Any]]:
     """Return the backends to choose from, single-process ones last: label, reason (why not), detail, options."""
-    labels = registry.backend_labels()
-    shown = [label for label, name in labels.items() if name not in labels or label == name]
-    ordered = sorted(shown, key=lambda label: (not _meets(labels[label]), _familiarity(labels[label]), label))
-    return [_backend(label, labels[label]) for label in ordered]
+    found = sorted(registry.backends(), key=lambda one: not one.meets)
+    return [_backend(label) for one in found for label in ([one.name] if one.name in one.labels else one.labels)]
 
 
-def _familiarity(name: str) -> tuple[int, str]:
-    known = list(_PACKAGES)
-    return (known.index(name) if name in known else len(known), name)
-
-
-def _meets(name: str) -> bool:
-    return bool(registry.get("backends", name).meets)
-
-
-def _backend(label: str, name: str) -> dict[str, Any]:
+def _backend(label: str) -> dict[str, Any]:
     plugin, options = registry.backend(label, {})
     preset = plugin.labels.get(label, {})
+    versions = [(package.title, package.version()) for package in plugin.packages(options)]
     return {
         "label": label,
-        "backend": name,
+        "backend": plugin.name,
         "reason": plugin.unavailable(options),
-        "detail": _versions(name),
+        "detail": ", ".join(f"{title} {version}" for title, version in versions if version)
+        or f"Python {platform.python_version()}",
         "options": [_option(field) for field in dataclasses.fields(plugin.Options) if field.name not in preset],
     }
 
@@ -65,8 +48,8 @@ def likely_backend(offered: Sequence[Mapping[str, Any]], wanted: str, process_co
     usable = [choice for choice in of_wanted if not choice["reason"]]
     if of_wanted:
         return str((usable or of_wanted)[0]["label"])
-    torch = any(choice["label"] == "torch" and not choice["reason"] for choice in offered)
-    return "torch" if process_count > 1 and torch else "plain"
+    default = any(choice["label"] == registry.DEFAULT and not choice["reason"] for choice in offered)
+    return registry.DEFAULT if process_count > 1 and default else registry.SINGLE
 
 
 def split_label(label: str) -> tuple[str, dict[str, Any]]:
@@ -99,12 +82,6 @@ def _kind_of(annotation: str, default: Any) -> str:
     if isinstance(default, bool) or "bool" in annotation:
         return "flag"
     return "number" if "float" in annotation or "int" in annotation else "text"
-
-
-def _versions(name: str) -> str:
-    packages = _PACKAGES.get(name, ())
-    found = [f"{word} {version}" for word, package in packages if (version := version_of(package))]
-    return ", ".join(found) or f"Python {platform.python_version()}"
 
 
 def clusters() -> list[dict[str, Any]]:

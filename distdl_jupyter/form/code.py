@@ -15,16 +15,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from distdl_jupyter import registry
+
 BATCH_NAMES = ("batch_size", "batch", "train_batch_size", "per_device_batch_size")
 RATE_NAMES = ("lr", "learning_rate", "base_lr")
 _WORLD = r"(?:\w+\.)?(?:size|get_world_size|num_replicas|world_size|WORLD_SIZE)\b"
 _SCALES = re.compile(
     rf"(?:{'|'.join(RATE_NAMES)})\w*\s*\*=?\s*{_WORLD}|{_WORLD}(?:\(\))?\s*\*\s*(?:{'|'.join(RATE_NAMES)})"
 )
-_HOROVOD = re.compile(r"\bhorovod\b|\bhvd\s*\.")
-_TENSORFLOW = re.compile(r"\bMultiWorkerMirroredStrategy\b")
-_RAY = re.compile(r"\bimport ray\b|\bfrom ray\b|\bray\.(init|remote)\b")
-_TORCH = re.compile(r"\binit_process_group\b|\btorch\.distributed\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +38,12 @@ class Training:
     scales_rate: bool = False
 
     def wanted_backend(self) -> str:
-        """Return the backend that the source speaks of ("horovod", "torch", "tensorflow"), "" when it names none."""
-        if _HOROVOD.search(self.code):
-            return "horovod"
-        if _TENSORFLOW.search(self.code):
-            return "tensorflow"
-        if _RAY.search(self.code):
-            return "ray"
-        return "torch" if _TORCH.search(self.code) else ""
+        """Return the backend that the source speaks of ("horovod", "torch", "tensorflow"), "" when it names none.
+
+        Where it speaks of several the default one comes last: much is built on it.
+        """
+        found = [one.name for one in registry.backends() if one.usage.words and re.search(one.usage.words, self.code)]
+        return min(found, key=lambda name: name == registry.DEFAULT, default="")
 
 
 def inspect_training(

@@ -6,79 +6,70 @@ Each check reads words and calls, so each finding is a hint with its place, neve
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+import contextlib
+from collections.abc import Iterator
+from typing import Any
 
+from distdl_jupyter import registry
+from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.names import backend_label
 from distdl_jupyter.core.words import TIMES, count
 from distdl_jupyter.preflight.model import Check, Draft, Finding, Request
 from distdl_jupyter.preflight.reading import Call, Code
 
-#: Libraries that meet the other ranks by themselves when a trainer starts.
-_SELF_STARTING = ("lightning", "pytorch_lightning", "accelerate", "transformers", "deepspeed", "composer", "fastai")
-_TORCH_INIT = ("init_process_group", "init_device_mesh")
-#: Two names of one class.
-TENSORFLOW_INIT = ("MultiWorkerMirroredStrategy", "CollectiveAllReduceStrategy")
-_HOROVOD_AVERAGES = (
-    "DistributedOptimizer", "DistributedGradientTape", "DistributedAdasumOptimizer", "allreduce", "allreduce_",
-    "allreduce_async_", "grouped_allreduce", "grouped_allreduce_",
-)  # fmt: skip
-_TORCH_AVERAGES = (
-    "DistributedDataParallel", "DDP", "FullyShardedDataParallel", "FSDP", "fully_shard", "all_reduce",
-    "parallelize_module", "replicate", "distribute_module",
-)  # fmt: skip
-_SAME_START = ("broadcast_parameters", "broadcast_variables", "broadcast_", "broadcast", "broadcast_object",
-               "BroadcastGlobalVariablesCallback", "BroadcastGlobalVariablesHook", "manual_seed", "set_seed",
-               "set_random_seed", "load_state_dict", "TorchState", "TensorFlowState",
-               "TensorFlowKerasState", "KerasState")  # fmt: skip
 _KNOWS_RANK = ("DistributedSampler", "num_replicas", "rank", "local_rank", "get_rank", "RANK", "shard",
                "ElasticSampler", "DistributedDataset", "cross_rank")  # fmt: skip
 _NOT_READ = "the code is not at hand, so it was not read"
 
 
-def family(request: Request) -> str:
-    """Return "horovod", "torch" or another backend's own name."""
-    return backend_label(request.distributed_backend).partition("-")[0]
+def chosen(request: Request) -> Any:
+    """Return the backend that is asked for, None for one that is not known here."""
+    with contextlib.suppress(DistDLError):
+        return registry.backend(request.distributed_backend, {})[0]
+    return None
 
 
-def backend(code: Code, draft: Draft, request: Request) -> Check:
+def backend(code: Code, draft: Draft, request: Request, mine: Any) -> Check:
     """The ranks meet: the code initialises the backend that was chosen."""
-    name, chosen = "Backend", family(request)
-    horovod = next((c for c in code.calls if c.last == "init" and c.name.startswith("horovod")), None)
-    met = {"horovod": horovod, "torch": code.called(*_TORCH_INIT), "tensorflow": code.called(*TENSORFLOW_INIT)}
+    name, usage = "Backend", mine.usage
     if request.process_count == 1:
-        return Check(name, "one process needs no meeting", tuple(_alone(chosen, horovod, met["torch"])))
+        return Check(name, "one process needs no meeting", tuple(_alone(code, request, mine)))
     if not code.read:
         return Check(name, _NOT_READ)
-    helper = next((library for library in _SELF_STARTING if library in code.imports), None)
-    if helper is not None and chosen not in ("horovod", "tensorflow"):
+    helper = next((library for library in usage.trainers if library in code.imports), None)
+    if helper is not None and usage.trainers_meet:
         return Check(name, f"{helper} initialises it")
-    if (call := met.get(chosen)) is not None:
-        return Check(name, f"{_written(call)} in {call.place}")
-    if chosen not in met:
-        return Check(name, f"{chosen} makes the processes meet")
-    finding = _mismatch(request, met) or _never(chosen, draft, request, code)
+    if (call := usage.met(code)) is not None:
+        return Check(name, f"{usage.written(call)} in {call.place}")
+    if not usage.meets:
+        return Check(name, f"{backend_label(request.distributed_backend)} makes the processes meet")
+    finding = _mismatch(code, request, mine) or _never(usage, draft, request, code)
     return Check(name, "not initialised", (finding,))
 
 
-def _written(call: Call) -> str:
-    return "hvd.init()" if call.name.startswith("horovod") else f"{call.last}()"
+def _others(code: Code, mine: Any) -> Iterator[tuple[Any, Call]]:
+    """Yield each backend that was not chosen and that the code initialises, with the call."""
+    for other in registry.backends():
+        call = other.usage.met(code)
+        if call is not None and other.name != mine.name:
+            yield other, call
 
 
-def _alone(chosen: str, horovod: Call | None, torch: Call | None) -> Iterator[Finding]:
-    if torch is not None and chosen == "plain" and not _says_where(torch):
-        yield Finding(
-            "warning",
-            "torch-alone",
-            f"{torch.beginning} calls {torch.last}(), which the backend plain does not tell where to meet.",
-            "Choose distributed_backend='torch', and as many processes as you want.",
-        )
-    if horovod is not None and chosen != "horovod":
-        yield Finding(
-            "info",
-            "horovod-alone",
-            f"{horovod.beginning} calls hvd.init(), which does nothing on one process of the backend {chosen}.",
-            "Choose distributed_backend='horovod-gloo' and more processes.",
-        )
+def _choose(backend: Any) -> str:
+    return f"Choose distributed_backend={next(iter(backend.labels), backend.name)!r}"
+
+
+def _alone(code: Code, request: Request, mine: Any) -> Iterator[Finding]:
+    label = backend_label(request.distributed_backend)
+    for other, call in _others(code, mine):
+        calls = f"{call.beginning} calls {other.usage.written(call)}, which"
+        if other.usage.alone == "fails" and not mine.meets and not _says_where(call):
+            text = f"{calls} the backend {label} does not tell where to meet."
+            remedy = f"{_choose(other)}, and as many processes as you want."
+            yield Finding("warning", f"{other.name}-alone", text, remedy)
+        elif other.usage.alone == "idle":
+            text = f"{calls} does nothing on one process of the backend {label}."
+            yield Finding("info", f"{other.name}-alone", text, f"{_choose(other)} and more processes.")
 
 
 def _says_where(call: Call) -> bool:
@@ -86,86 +77,53 @@ def _says_where(call: Call) -> bool:
     return bool({"init_method", "store", "rank"} & {keyword.arg for keyword in call.node.keywords})
 
 
-def _mismatch(request: Request, met: Mapping[str, Call | None]) -> Finding | None:
+def _mismatch(code: Code, request: Request, mine: Any) -> Finding | None:
     """Return that the code initialises another backend than the chosen one, which it does not initialise."""
-    for other, call in met.items():
-        if call is not None:
-            label = "horovod-gloo" if other == "horovod" else other
-            return Finding(
-                "error",
-                "other-backend",
-                f"The code calls {_written(call)} in {call.place}, but the job runs on {request.distributed_backend}.",
-                f"Choose distributed_backend='{label}'.",
-            )
+    for other, call in _others(code, mine):
+        calls = f"The code calls {other.usage.written(call)} in {call.place}"
+        text = f"{calls}, but the job runs on {request.distributed_backend}."
+        return Finding("error", "other-backend", text, f"{_choose(other)}.")
     return None
 
 
-def _never(chosen: str, draft: Draft, request: Request, code: Code) -> Finding:
-    lines = {
-        "horovod": ("Horovod", f"`import {_horovod_module(code)} as hvd` and `hvd.init()`"),
-        "torch": ("torch.distributed", "`import torch.distributed as dist` and `dist.init_process_group()`"),
-        "tensorflow": ("tf.distribute", "`strategy = tf.distribute.MultiWorkerMirroredStrategy()`"),
-    }[chosen]
+def _never(usage: Any, draft: Draft, request: Request, code: Code) -> Finding:
     unit = {"cell": "cell", "function": "function", "script": "script"}[draft.kind]
     return Finding(
         "warning",
         "backend-not-initialised",
-        f"The {unit} never initialises {lines[0]}: its {request.process_count} processes would not know of each other.",
-        f"Begin it with {lines[1]}.",
+        f"The {unit} never initialises {usage.title}: its {request.process_count} processes would not know of each "
+        "other.",
+        f"Begin it with {usage.begin(code.imports)}.",
     )
 
 
-def _horovod_module(code: Code) -> str:
-    for module in ("torch", "keras", "tensorflow"):
-        if code.needs(module):
-            return f"horovod.{'tensorflow.keras' if module == 'keras' else module}"
-    return "horovod.torch"
-
-
-def gradients(code: Code, request: Request) -> Check:
+def gradients(code: Code, request: Request, usage: Any) -> Check:
     """Gradients are averaged over ranks, and all ranks start from the same weights."""
-    name, chosen = "Gradients", family(request)
-    if request.process_count == 1 or chosen not in ("horovod", "torch"):
+    name = "Gradients"
+    if request.process_count == 1 or not usage.averages:
         return Check(name, "one process" if request.process_count == 1 else "the backend averages them")
     if not code.read:
         return Check(name, _NOT_READ)
-    if code.needs(*_SELF_STARTING):
+    if code.needs(*usage.trainers):
         return Check(name, "the trainer averages them")
     trains = code.called("backward")
     if trains is None:
         return Check(name, "no backward() in the code that was read")
-    averages = _HOROVOD_AVERAGES if chosen == "horovod" else _TORCH_AVERAGES
-    if not code.uses(*averages):
-        return Check(name, "not averaged", (_no_average(trains, chosen),))
-    if chosen == "horovod" and not code.uses(*_SAME_START):
-        return Check(name, "averaged", (_no_broadcast(),))
+    if not code.uses(*usage.averages):
+        finding = Finding(
+            "warning",
+            "gradients-not-averaged",
+            f"{trains.beginning} computes gradients, but nothing averages them: each rank would train its own model.",
+            usage.average,
+        )
+        return Check(name, "not averaged", (finding,))
+    if usage.same_start and not code.uses(*usage.same_start):
+        text = "Nothing gives all ranks the same weights at the start."
+        return Check(name, "averaged", (Finding("warning", "no-common-start", text, usage.start),))
     return Check(name, "averaged over the ranks")
 
 
-def _no_average(call: Call, chosen: str) -> Finding:
-    remedy = (
-        "Wrap the optimizer: hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())."
-        if chosen == "horovod"
-        else "Wrap the model: torch.nn.parallel.DistributedDataParallel(model)."
-    )
-    return Finding(
-        "warning",
-        "gradients-not-averaged",
-        f"{call.beginning} computes gradients, but nothing averages them: each rank would train its own model.",
-        remedy,
-    )
-
-
-def _no_broadcast() -> Finding:
-    return Finding(
-        "warning",
-        "no-common-start",
-        "Nothing gives all ranks the same weights at the start.",
-        "Call hvd.broadcast_parameters(model.state_dict(), root_rank=0) before the first step.",
-    )
-
-
-def data(code: Code, draft: Draft, request: Request) -> Check:
+def data(code: Code, draft: Draft, request: Request, usage: Any) -> Check:
     """Each rank reads its own part of the data, in a new order each epoch."""
     name = "Data"
     if request.process_count == 1:
@@ -176,7 +134,7 @@ def data(code: Code, draft: Draft, request: Request) -> Check:
     loader, sampler = code.called("DataLoader"), code.called("DistributedSampler")
     if sampler is not None:
         return Check(name, f"divided by the sampler in {sampler.place}", (*_order(code, sampler), *batch))
-    if loader is None or code.uses(*_KNOWS_RANK) or code.needs(*_SELF_STARTING):
+    if loader is None or code.uses(*_KNOWS_RANK) or code.needs(*usage.trainers):
         return Check(name, "no undivided DataLoader", batch)
     finding = Finding(
         "warning",

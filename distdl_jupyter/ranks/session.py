@@ -11,7 +11,7 @@ import shutil
 import time
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter import preflight
+from distdl_jupyter import preflight, registry
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobNotRunning
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.core.words import short_id
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 #: Seconds between two looks whether the ranks listen.
 _POLL = 0.01
-#: What a cell does once before ranks can work together, by the backend's first word.
-_MEETING = {"horovod": "hvd.init()", "torch": "torch.distributed.init_process_group()"}
 
 
 class Ranks:
@@ -56,8 +54,7 @@ class Ranks:
     @property
     def meeting(self) -> str:
         """The call with which a cell lets the ranks meet, once ("" where they need not)."""
-        label = self.job.spec.distributed_backend
-        return _MEETING.get(label.partition("-")[0], "")
+        return str(registry.backend(self.job.spec.distributed_backend, {})[0].usage.call)
 
     # asking -----------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from distdl_jupyter import registry
 from distdl_jupyter.advice import Request, advise
 from distdl_jupyter.azure import VmSize, catalogue_date, find, prices, successor_of
 from distdl_jupyter.azure.merged import sizes
-from distdl_jupyter.clusters import gpus
+from distdl_jupyter.core import gpus
 from distdl_jupyter.core.machine import cores
 from distdl_jupyter.form.history import past_jobs
 from distdl_jupyter.presentation import plugins

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from distdl_jupyter import registry
 from distdl_jupyter.core.failure import describe, is_lost
 from distdl_jupyter.core.words import plural, ranks
 
@@ -19,25 +20,10 @@ if TYPE_CHECKING:
 
 def versions(spec: JobSpec) -> str:
     """Return what the ranks run with, for the record: "horovod-gloo, Horovod 0.28.1, torch 2.13.0, Python 3.11.7"."""
-    shown = {
-        "horovod": "Horovod",
-        "openmpi": "Open MPI",
-        "torch": "torch",
-        "tensorflow": "TensorFlow",
-        "ray": "Ray",
-        "python": "Python",
-    }
-    known = [
-        f"{word} {spec.versions[name]}" for name, word in shown.items() if name in spec.versions and _used(spec, name)
-    ]
+    backend, options = registry.backend(spec.distributed_backend, dict(spec.backend_options))
+    shown = {package.name: package.title for package in backend.packages(options)} | {"python": "Python"}
+    known = [f"{title} {spec.versions[name]}" for name, title in shown.items() if name in spec.versions]
     return ", ".join([spec.distributed_backend, *known])
-
-
-def _used(spec: JobSpec, package: str) -> bool:
-    backend = spec.distributed_backend
-    if package in ("torch", "tensorflow") and backend.startswith(("torch", "tensorflow")):
-        return backend.startswith(package)
-    return {"horovod": "horovod", "openmpi": "-mpi", "ray": "ray"}.get(package, "") in backend
 
 
 def endings(all_ranks: Sequence[RankView]) -> str:

@@ -43,7 +43,7 @@ def test_the_snippet_is_that_of_the_backend() -> None:
     values = {"process_count_per_node": 2, "batch_size": 32.0, "learning_rate": 0.1}
     torch = said(Request(distributed_backend="torch-gloo", **values))["learning-rate"]
     assert torch.snippet == "lr * dist.get_world_size()"
-    assert said(Request(distributed_backend="other", **values))["learning-rate"].snippet == ""
+    assert said(Request(distributed_backend="ray", **values))["learning-rate"].snippet == ""
 
 
 @pytest.mark.parametrize(

@@ -194,7 +194,7 @@ def test_a_single_process_needs_no_backend():
 
 
 def test_auto_means_one_process_where_there_is_no_gpu():
-    from distdl_jupyter.clusters import gpus
+    from distdl_jupyter.core import gpus
 
     job = submit(lambda: 1, process_count_per_node="auto", use_gpu=None)
     assert job.spec.process_count == max(1, len(gpus.visible()))

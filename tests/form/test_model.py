@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from distdl_jupyter.clusters import emulated_node, gpus
+from distdl_jupyter.clusters import emulated_node
+from distdl_jupyter.core import gpus
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.state import State
 from distdl_jupyter.form import model

@@ -36,9 +36,10 @@ def test_ranks_that_ended_alike_are_told_together(ranks, says):
     ("backend", "shown"),
     [
         ("horovod-gloo", "horovod-gloo, Horovod 0.28.1, torch 2.13, TensorFlow 2.16, Python 3.11"),
-        ("torch-mpi", "torch-mpi, Open MPI 5.0, torch 2.13, Python 3.11"),
+        ("horovod-mpi", "horovod-mpi, Horovod 0.28.1, Open MPI 5.0, torch 2.13, TensorFlow 2.16, Python 3.11"),
+        ("torch-nccl", "torch-nccl, torch 2.13, Python 3.11"),
         ("tensorflow", "tensorflow, TensorFlow 2.16, Python 3.11"),
-        ("ray", "ray, torch 2.13, TensorFlow 2.16, Ray 2.52, Python 3.11"),
+        ("ray", "ray, Ray 2.52, torch 2.13, TensorFlow 2.16, Python 3.11"),
     ],
 )
 def test_versions_are_told_of_what_can_be_used_with_a_backend(backend, shown):

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 _WAIT, _MINUTES = 5, 1
 #: The worker cannot open what was captured without it.
 _ALWAYS = ("cloudpickle",)
-_NAMES = {"torch": "torch", "horovod": "horovod", "tensorflow": "tensorflow", "cloudpickle": "cloudpickle"}
 
 #: Line 1 of its input is this package as base64, line 2 the questions; the answer stands behind a mark.
 _ASK = (
@@ -96,7 +95,7 @@ def _version(node: str, name: str, there: str, python: str) -> Check:
     from importlib import metadata
 
     try:
-        here = metadata.version(_NAMES.get(name, name))
+        here = metadata.version(name)
     except metadata.PackageNotFoundError:
         here = ""
     if there and here and there != here:

@@ -1,4 +1,7 @@
-"""Checks of this kernel and machine: GPU memory it holds, CUDA without a GPU, Horovod's build, Keras 3 under it."""
+"""Checks that know a framework: GPU memory held by this kernel, CUDA without a GPU, Horovod's build, Keras 3.
+
+A backend yields its own from ``Backend.checks``.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter.clusters import gpus
+from distdl_jupyter.backends.tensorflow import STRATEGY
+from distdl_jupyter.core import gpus
 from distdl_jupyter.core.words import plural, size
 from distdl_jupyter.preflight.model import Check, Draft, Finding, Request
 from distdl_jupyter.preflight.reading import Call, Code
-from distdl_jupyter.preflight.training import TENSORFLOW_INIT, family
 
 #: Below this a kernel only holds its CUDA context.
 _WORTH_TELLING = 50_000_000
@@ -100,6 +103,40 @@ def horovod_build(code: Code, request: Request) -> Check | None:
     return Check("Horovod's build", "without TensorFlow", (finding,))
 
 
+def elastic(code: Code, request: Request) -> Check | None:
+    """Code with ``hvd.elastic.run`` runs as an elastic job, and an elastic job has such code; None without Horovod."""
+    asked = request.backend_options.get("elastic") is True
+    written = code.needs("horovod") and code.uses("elastic")
+    if request.process_count == 1 or not (asked or written):
+        return None
+    says = "processes that fail are replaced" if asked else "all processes end when one fails"
+    return Check("Elastic", says, tuple(_elastic_findings(code, request, asked=asked, written=written)))
+
+
+def _elastic_findings(code: Code, request: Request, *, asked: bool, written: bool) -> Iterator[Finding]:
+    if written and not asked:
+        yield Finding(
+            "info",
+            "not-elastic-job",
+            "The code uses hvd.elastic, but the job is not elastic: when one process fails, all of them end.",
+            "Set elastic=True and max_restarts=3 on the backend horovod-gloo to replace processes that fail.",
+        )
+    if asked and code.read and not written:
+        yield Finding(
+            "warning",
+            "not-elastic-code",
+            "elastic=True is set, but the code does not use hvd.elastic.run: who loses another process ends too.",
+            "Train in a function with @hvd.elastic.run and a state of hvd.elastic, or leave elastic out.",
+        )
+    if asked and not request.max_restarts:
+        yield Finding(
+            "warning",
+            "elastic-without-restarts",
+            "elastic=True replaces processes that fail up to max_restarts times, which is 0.",
+            "Set max_restarts, for example max_restarts=3.",
+        )
+
+
 def keras(code: Code, request: Request, environment: Mapping[str, str] = os.environ) -> Check | None:
     """Keras trains with averaged gradients under Horovod; None when the two do not meet.
 
@@ -107,7 +144,7 @@ def keras(code: Code, request: Request, environment: Mapping[str, str] = os.envi
     without averaging.
     """
     wrapped = any(call.name.startswith(("horovod.keras", "horovod.tensorflow.keras")) for call in code.calls)
-    if family(request) != "horovod" or request.process_count == 1 or not wrapped:
+    if request.process_count == 1 or not wrapped:
         return None
     version = _keras_version()
     if version < 3 or _variables(request, environment).get(_LEGACY) == "1":
@@ -129,8 +166,8 @@ def keras_fit(code: Code, draft: Draft, request: Request, environment: Mapping[s
     Keras 3 gives the strategy's distributed batches to TensorFlow as they are, which ends with "Attempt to convert a
     value (PerReplica" (https://github.com/keras-team/keras/issues/20585); tf_keras knows them.
     """
-    strategy, fit = code.called(*TENSORFLOW_INIT), code.called("fit")
-    if family(request) != "tensorflow" or request.process_count == 1 or strategy is None or fit is None:
+    strategy, fit = code.called(*STRATEGY), code.called("fit")
+    if request.process_count == 1 or strategy is None or fit is None:
         return None
     version, legacy = _keras_version(), any(_LEGACY in piece.text for piece in draft.texts)
     if version < 3 or legacy or _variables(request, environment).get(_LEGACY) == "1" or code.needs("tf_keras"):

@@ -1,0 +1,51 @@
+"""What a backend says of the code that trains with it, for the checks before a start, the form and the advice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from distdl_jupyter.preflight.reading import Call, Code
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """How code that trains with a backend looks. Texts are Python; remedies are sentences."""
+
+    #: What the ranks meet with, for people.
+    title: str = ""
+    #: Last words of the calls that let the ranks meet; empty where the backend does that itself.
+    meets: tuple[str, ...] = ()
+    #: The package of those calls, where their last words alone do not say it.
+    package: str = ""
+    #: The call in full, as a cell would begin with it.
+    call: str = ""
+    #: Returns how code that imports these modules begins, for "Begin it with ...".
+    begin: Callable[[Collection[str]], str] = lambda _imports: ""
+    #: What those calls do on one process of a backend that is not made for them: they fail, or do nothing.
+    alone: Literal["fails", "idle", ""] = ""
+    #: Names of which one averages gradients, and what to do where none is used; empty: the backend averages.
+    averages: tuple[str, ...] = ()
+    average: str = ""
+    #: Names of which one gives all ranks the same weights, and what to do where none is used; empty: not looked for.
+    same_start: tuple[str, ...] = ()
+    start: str = ""
+    #: Libraries whose trainers average gradients and divide data.
+    trainers: tuple[str, ...] = ()
+    #: Whether those let the ranks meet, too.
+    trainers_meet: bool = False
+    #: The number of ranks, as code asks for it.
+    world_size: str = ""
+    #: A regular expression of source that speaks of the backend.
+    words: str = ""
+
+    def met(self, code: Code) -> Call | None:
+        """Return the first call that lets the ranks meet."""
+        found = (call for call in code.calls if call.last in self.meets)
+        return next((call for call in found if call.name.startswith(self.package)), None)
+
+    def written(self, call: Call) -> str:
+        """Return such a call as people write it."""
+        return self.call if self.package else f"{call.last}()"
