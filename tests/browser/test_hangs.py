@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from playwright.sync_api import Locator, expect
@@ -13,7 +15,9 @@ from distdl_jupyter.core.store import JobStore
 from tests.browser import pages
 from tests.browser.conftest import Book, Lab
 from tests.conftest import until_gone, wait_for
+from tests.panels import recorded
 
+pytest_plugins = ("tests.browser.static_page",)
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
 LOAD = """%load_ext distdl_jupyter
@@ -127,3 +131,27 @@ def test_a_restart_is_shown_with_the_failure_before_it(desk: Callable[..., Book]
     expect(told.get_by_role("listitem")).to_have_count(1)
     book.picture("restarted")
     assert not book.errors
+
+
+LIBRARY, CODE = "/v/lib/python3.11/site-packages/torch/nn/modules/module.py", "/tmp/ipykernel_9/7.py"
+
+
+def test_only_frames_of_libraries_that_follow_each_other_fold(static_page: Callable[..., Any]) -> None:
+    frames = [(LIBRARY, "relu"), (CODE, "forward"), (LIBRARY, "_call_impl"), (LIBRARY, "__call__"), (CODE, "<module>")]
+    stack = "\n".join(f'  File "{file}", line 2 in {name}' for file, name in frames)
+    text = f"Current thread 0x01 (most recent call first):\n{stack}"
+    ranks = {"0": {"text": text, "about": {"main": "0x01"}}}
+    code = {"sources": {CODE: {"label": "In [7]", "text": "a\nb\n", "first_line": 1}}}
+    with recorded.telling() as tell:
+        story = tell("running")
+        (story.folder.path / "payload.json").write_text(json.dumps(code))
+        page = static_page([f"from distdl_jupyter import attach, panel\npanel(attach('{story.id}'))"]).page
+        page.get_by_role("button", name="Show stacks").click()
+        wait_for(story.folder.control.exists, what="the question")
+        (story.folder.path / "stacks").mkdir()
+        taken = {"t": story.t, "why": "asked", "ranks": ranks, "missing": {}}
+        (story.folder.path / "stacks" / "1.json").write_text(json.dumps(taken))
+        story.event("stacks", number=1, why="asked", ranks=[0], missing=[])
+        column = page.locator(".dd-stackcol")
+        expect(column.locator("summary")).to_have_text(["2 frames of torch"])
+        expect(column.locator("b.dd-own")).to_have_text(["forward", "<module>"])

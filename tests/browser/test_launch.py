@@ -201,6 +201,11 @@ def test_an_answer_of_the_kernel_leaves_alone_what_is_being_typed(static_page: O
     book.page.keyboard.type("no number")
     book.page.keyboard.press("Tab")
     expect(field).to_have_value("3")
+    field.focus()
+    book.page.keyboard.type("0")
+    book.page.keyboard.press("Tab")
+    expect(field).to_have_value("1")
+    expect(total(form)).to_have_text("1 process")
 
 
 def test_the_sizes_by_keyboard(static_page: Open) -> None:

@@ -10,17 +10,22 @@ import pytest
 HERE = Path(__file__).parents[2] / "labextension"
 #: Answers come when they are let go; each says what it was asked.
 PAGE = """
-const waiting = [], submitted = [];
+const waiting = [], submitted = [], asked = [];
 const answer = (question) => ({
   status: {}, checks: {}, environment: [], problems: {}, answered: 0, ...(question.fields ?? {}),
   options: { processes: question.fields?.process_count_per_node ?? 2 } });
 const text = {
   about: () => ({ code: 'x', notebook: '', cell_id: '', execution_count: null, own: false }),
-  ask: (question) => new Promise((resolve) => waiting.push(() => resolve(answer(question)))),
+  ask: (question) => new Promise((resolve) => {
+    asked.push(question);
+    waiting.push(() => resolve(answer(question)));
+  }),
   submit: async (form) => { submitted.push(form.options.processes); return { level: 'info' }; },
 };
 const rest = () => new Promise((resolve) => setTimeout(resolve, 5));
 const answered = async () => { waiting.shift()(); await rest(); };
+// A form that asks again and again shall fail the test, not keep it.
+const allAnswered = async () => { for (let left = 20; waiting.length && left; left -= 1) await answered(); };
 const store = new ui.FormStore(text, answer({}), () => undefined);
 """
 
@@ -56,7 +61,7 @@ def test_a_question_that_crosses_a_submit_does_not_let_an_older_form_start(page)
         store.send({ type: 'refresh' });   // as a page does by itself
         await answered();                  // that of the submit, which is passed over
         const early = [...submitted];
-        while (waiting.length) await answered();
+        await allAnswered();
         console.log(JSON.stringify([early, submitted]));
     """) == [[], [1]]
 
@@ -65,7 +70,7 @@ def test_two_clicks_on_submit_start_one_job(page):
     assert page("""
         store.send({ type: 'submit' });
         store.send({ type: 'submit' });
-        while (waiting.length) await answered();
+        await allAnswered();
         console.log(JSON.stringify(submitted));
     """) == [2]
 
@@ -75,8 +80,17 @@ def test_a_form_that_is_closed_meanwhile_starts_nothing(page):
         page("""
         store.send({ type: 'submit' });
         store.dispose();
-        while (waiting.length) await answered();
+        await allAnswered();
         console.log(JSON.stringify(submitted));
     """)
         == []
     )
+
+
+def test_advice_is_taken_once(page):
+    assert page("""
+        store.send({ type: 'apply', code: 'one-per-gpu' });
+        store.send({ type: 'refresh' });
+        await allAnswered();
+        console.log(JSON.stringify(asked.map(({ apply }) => apply)));
+    """) == ["one-per-gpu", ""]

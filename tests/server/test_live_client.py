@@ -142,6 +142,30 @@ def test_a_deleted_job_and_a_refusal_are_told(quick, pages):
     assert page("try { await api.jobs(); } catch (e) { return [e.type, e.status]; }") == ["NetworkError", 0]
 
 
+def test_a_job_that_is_gone_stays_gone_while_the_server_is_the_same(quick, pages):
+    page = pages(quick.url)
+    nobody = "20200101-000000-aaaaa"
+    page("watch('first', given, { log: false, curve: null });", nobody)
+    page.until("seen.first.gone === 1")
+    page("live.watchJobs((jobs) => { globalThis.jobs = jobs; });")
+    page.until("globalThis.jobs !== undefined")
+    assert len(streams(page)) == 2
+    page("watch('second', given, { log: false, curve: null });", nobody)
+    assert page("return [seen.first.gone, seen.second.gone];") == [1, 1], "it is known, and not told again"
+
+
+def test_pauses_between_tries_grow_up_to_the_longest(pages):
+    page = pages("http://127.0.0.1:9")
+    page(
+        "globalThis.pauses = []; live.watchJobs(() => {});"
+        "live.onState(() => { if (live.state === 'down') pauses.push(live.nextTry - Date.now() / 1000); });"
+    )
+    page.until("pauses.length > 4")
+    pauses = page("return pauses;")
+    assert 0.05 < pauses[0] < 0.13
+    assert 0.35 < pauses[4] < 0.61
+
+
 def test_a_server_without_the_extension_is_said_to_be_one(quick, pages):
     page = pages(quick.url)
     page("move(given); live.watchJobs(() => {});", f"{quick.url}/nowhere/")

@@ -5,13 +5,15 @@ import platform
 
 import pytest
 
-from distdl_jupyter.clusters.slurm import checkup, commands, probe, script, sinfo, told, words
+from distdl_jupyter.clusters.base import Context
+from distdl_jupyter.clusters.slurm import checkup, commands, probe, run, script, sinfo, told, words
 from distdl_jupyter.clusters.slurm.commands import JobState, SlurmFailed
 from distdl_jupyter.clusters.slurm.options import SlurmOptions
 from distdl_jupyter.clusters.slurm.sinfo import Node, Partition
 from distdl_jupyter.clusters.slurm.watch import Watch
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobFolder
+from tests.conftest import wait_for
 
 PARTITIONS = [Partition("gpu", up=True, time_limit=60, nodes=2, default=True),
               Partition("old", up=False, time_limit=None, nodes=1, default=False),
@@ -147,3 +149,23 @@ def test_a_job_s_files_can_be_taken_away_twice(tmp_path):
 def test_an_end_that_nobody_explains_names_slurms_state():
     assert words.end(JobState("COMPLETING")) == ""
     assert told.unexplained(JobState("COMPLETING", "Why")).startswith("Slurm ended the job as COMPLETING (Why) before")
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "why"),
+    [
+        (JobState("FAILED", "NonZeroExitCode", 7), 7, "Slurm ended the job as FAILED (NonZeroExitCode) before"),
+        (JobState("OUT_OF_MEMORY"), 1, "Slurm killed it for using more memory"),
+    ],
+)
+def test_the_end_of_a_rank_that_left_no_word_is_that_of_the_job(monkeypatch, tmp_path, state, code, why):
+    monkeypatch.setattr(commands, "state", lambda _job: state)
+    monkeypatch.setattr(run, "_GRACE", 0.0)
+    folder = JobFolder(tmp_path / "20260101-000000-abcde")
+    job = run.SlurmRun(JobSpec(id=folder.id, name="x"), script.Site(folder, ""), "12", Context(folder))
+    try:
+        (end,) = wait_for(job.poll)
+    finally:
+        job.close()
+    assert (end.rank, end.code, end.signal) == (0, code, None)
+    assert end.evidence.startswith(why)

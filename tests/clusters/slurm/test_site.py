@@ -1,5 +1,6 @@
 """The folder that nodes share: code in it is run, so it is this user's alone; only what is the job's is removed."""
 
+import errno
 import os
 
 import pytest
@@ -92,3 +93,16 @@ def test_the_job_s_folder_goes_and_what_lies_beside_it_stays(tmp_path, folder):
     (tmp_path / "scratch" / "mine").touch()
     site.remove()
     assert [path.name for path in (tmp_path / "scratch").iterdir()] == ["mine"]
+
+
+def test_a_folder_that_a_node_still_uses_stays_without_an_error(tmp_path, folder, monkeypatch):
+    site = Site(folder, str(tmp_path / "scratch"))
+    write(site, folder)
+
+    def refuse(path, **_more):
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), path)
+
+    monkeypatch.setattr(os, "rmdir", refuse)
+    site.remove()
+    assert site.job.exists()
+    assert not (site.run / "start").exists()
