@@ -5,6 +5,7 @@ those of all tests but the ones whose subject is the warm start. A function of a
 by value: as one of the package ``tests`` it would take all its files along.
 """
 
+import contextlib
 import json
 import os
 import shutil
@@ -73,8 +74,9 @@ def start(request, monkeypatch):
 def pytest_runtest_teardown(item):
     """Note how each job of the test was started, for the last lines."""
     home = getattr(item, "funcargs", {}).get("distdl_home")
-    for events in Path(home, "jobs").glob("*/events.jsonl") if home else ():
-        with events.open("rb") as file:
+    # Jobs that were only written have no supervisor.
+    for log in Path(home, "jobs").glob("*/supervisor.log") if home else ():
+        with contextlib.suppress(FileNotFoundError), log.with_name("events.jsonl").open("rb") as file:
             item.user_properties.append(("start", _start_of(file.read(_BEGINNING))))
 
 

@@ -1,8 +1,8 @@
 """Ray: the nodes of a job are one Ray cluster, and rank 0 runs the code as its driver.
 
 One rank runs on each node: rank 0 starts the head, the others join and lend their machine until the driver has ended
-(``worker.lending``). ``ray.init()`` without arguments finds the cluster. Azure ML means the same by its distribution
-"Ray", where it starts the cluster itself.
+(``worker.watch.ray_cluster``). ``ray.init()`` without arguments finds the cluster. Azure ML means the same by its
+distribution "Ray", where it starts the cluster itself.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from distdl_jupyter.backends.torch import TRAINERS
 from distdl_jupyter.backends.usage import Usage
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.plan import Placement, Plan, RankPlace
-from distdl_jupyter.worker import raynode
+from distdl_jupyter.worker.watch import ray_cluster
 
 if TYPE_CHECKING:
     from distdl_jupyter.core.spec import JobSpec
@@ -40,7 +40,7 @@ class RayBackend(Backend):
         if find_spec("ray") is None:
             return "Ray is not installed in this environment: run 'pip install distdl-jupyter[ray]'."
         version = metadata.version("ray")
-        if not raynode.asks_for_token(version):
+        if not ray_cluster.asks_for_token(version):
             return f"Ray {version} lets everybody on the network in: run 'pip install distdl-jupyter[ray] --upgrade'."
         return ""
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core.words import count, seconds_taken
 from distdl_jupyter.core.words import ranks as ranks_in_words
-from distdl_jupyter.worker.echo import says_peer_is_gone
+from distdl_jupyter.worker.watch.lost_peer import says_peer_is_gone
 
 if TYPE_CHECKING:
     from distdl_jupyter.core.rank import RankView

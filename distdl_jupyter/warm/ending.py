@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from distdl_jupyter.worker import parting
+from distdl_jupyter.worker.watch import shutdown
 
 
 def run(program: Callable[[], Any]) -> NoReturn:
@@ -16,7 +16,7 @@ def run(program: Callable[[], Any]) -> NoReturn:
     code = 1
     try:
         code = _code_of(program)
-        parting.end(code)
+        shutdown.end(code)
     except BaseException:  # noqa: BLE001 - even what goes wrong at the end stays here
         os._exit(code)
     finally:

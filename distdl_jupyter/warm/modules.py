@@ -27,7 +27,7 @@ OWN = (
     "distdl_jupyter.backends.horovod",
     "distdl_jupyter.worker.rank",
     "distdl_jupyter.worker.failure",
-    "distdl_jupyter.worker.echo",
+    "distdl_jupyter.worker.watch.lost_peer",
     "cloudpickle",
     "multiprocessing.process",
     "runpy",

@@ -15,7 +15,7 @@ from distdl_jupyter.clusters import forking, processes
 from distdl_jupyter.clusters.forking import Program
 from distdl_jupyter.warm import child, doubts, ending, threads
 from distdl_jupyter.warm.prepared import Prepared
-from distdl_jupyter.worker import parting
+from distdl_jupyter.worker.watch import shutdown
 
 #: ``python -P -m MODULE ARGUMENTS``: the one form of a command line that is understood here.
 _BEFORE = ("-P", "-m")
@@ -94,7 +94,7 @@ class Forker:
         if name := self._prepared.differing(environment):
             return f"its environment variable {name} has another value than when the template was made"
         # What was injected into the template lives by its end, which a forked process does not have.
-        if any(environment.get(name) for name in parting.INJECTED):
+        if any(environment.get(name) for name in shutdown.INJECTED):
             return "a library is injected into it (LD_PRELOAD)"
         return "the supervisor has started threads" if doubts.threads() > 1 else ""
 

@@ -28,9 +28,9 @@ def run(folder: Path, payload: Payload, sources: Sources) -> Any:
     """Run the payload and return the rank's value; whatever the code raises comes through."""
     if "DISTDL_RAY" not in os.environ:
         return _run(folder, payload, sources)
-    from distdl_jupyter.worker import lending
+    from distdl_jupyter.worker.watch import ray_cluster
 
-    with lending.in_cluster(os.environ["DISTDL_RAY"]) as lends:
+    with ray_cluster.in_cluster(os.environ["DISTDL_RAY"]) as lends:
         return None if lends else _run(folder, payload, sources)
 
 

@@ -12,9 +12,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from distdl_jupyter.worker import hints, masking, shortly, statement
+from distdl_jupyter.worker import masking, shortly, statement
 from distdl_jupyter.worker.sources import Cell, Sources, show
 from distdl_jupyter.worker.statement import View
+from distdl_jupyter.worker.watch import hints
 
 _HERE = f"{Path(__file__).parent}/"
 _AROUND = 2

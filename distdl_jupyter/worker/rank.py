@@ -16,21 +16,17 @@ from distdl_jupyter.worker import (
     channel,
     execute,
     learning,
-    parting,
     payload,
     report,
     results,
     stacks,
     streams,
-    watch,
     watchword,
 )
 from distdl_jupyter.worker.identity import Identity, identify
 from distdl_jupyter.worker.sources import Sources
-from distdl_jupyter.worker.watch import autolog
+from distdl_jupyter.worker.watch import autolog, listen, shutdown
 
-#: Packages whose versions a rank tells; read from file names, nothing is imported.
-PACKAGES = ("torch", "horovod", "tensorflow", "keras", "lightning", "pytorch_lightning", "transformers", "numpy")
 #: Exit code of a program that was interrupted, as shells give it.
 INTERRUPTED = 130
 #: Exit code of a rank that was started wrongly (EX_USAGE).
@@ -53,7 +49,7 @@ def main() -> int:
     watchword.put(os.environ)
     _tell("hello", pid=os.getpid(), host=identity.host, python=sys.version.split()[0], versions=versions())
     _tell_exec()
-    watch.start()
+    listen.start()
     code = _run(identity, Sources())
     learning.tell()
     return code
@@ -69,7 +65,7 @@ def _run(identity: Identity, sources: Sources) -> int:
         return _failed(error, identity, sources)
     _quiet()
     _deliver(identity, value)
-    parting.leave()
+    shutdown.leave()
     return 0
 
 
@@ -103,7 +99,7 @@ def _exited(error: SystemExit, identity: Identity, sources: Sources) -> int:
     code = error.code
     if code is None or code == 0:
         _deliver(identity, None)
-        parting.leave()
+        shutdown.leave()
         return 0
     if not isinstance(code, int):
         sys.stderr.write(f"{code}\n")
@@ -129,7 +125,7 @@ def _tell_failure(error: BaseException, identity: Identity, sources: Sources) ->
 
 def _printed(failure: dict[str, Any]) -> str:
     """Return what the log shows of an error; one that only tells of a lost peer would bury the cause under itself."""
-    from distdl_jupyter.worker.echo import says_peer_is_gone
+    from distdl_jupyter.worker.watch.lost_peer import says_peer_is_gone
 
     type_, message = str(failure["type"]), str(failure["message"])
     if not says_peer_is_gone(type_, message):
@@ -173,6 +169,6 @@ def versions() -> dict[str, str]:
         with contextlib.suppress(OSError):
             for entry in Path(directory).glob("*.dist-info"):
                 name, _, version = entry.stem.partition("-")
-                if name in PACKAGES:
+                if name in listen.PACKAGES:
                     found.setdefault(name, version)
     return found

@@ -15,7 +15,7 @@ from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.registry import backend
 from distdl_jupyter.submission import submit_source
-from distdl_jupyter.worker import raynode
+from distdl_jupyter.worker.watch import ray_cluster
 from tests.conftest import wait_for
 from tests.frameworks import RAY
 
@@ -109,16 +109,16 @@ def test_canceling_leaves_nothing_of_ray():
 
 
 def test_a_folder_that_nobody_holds_any_more_is_removed(tmp_path, monkeypatch):
-    monkeypatch.setattr(raynode, "_ROOT", tmp_path)
+    monkeypatch.setattr(ray_cluster, "_ROOT", tmp_path)
     old, young, held = (tmp_path / f"distdl-ray-{name * 8}" for name in "abc")
     mine = tmp_path / "distdl-ray-pictures"
     mine.mkdir()
-    locks = [raynode._own_folder(folder) for folder in (old, young, held)]
+    locks = [ray_cluster._own_folder(folder) for folder in (old, young, held)]
     for folder in (old, held, mine):
         os.utime(folder, (time.time() - 1000,) * 2)
     os.close(locks[0])
     os.close(locks[1])
-    raynode._remove_abandoned()
+    ray_cluster._remove_abandoned()
     assert (old.exists(), young.exists(), held.exists(), mine.exists()) == (False, True, True, True)
     os.close(locks[2])
 
@@ -127,10 +127,10 @@ def test_a_node_is_started_at_its_own_address_and_ports_and_ended_with_the_rank(
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho $$ \"$@\"; echo 'Ray runtime started.'; exec sleep 600\n")
     python.chmod(0o755)
-    monkeypatch.setattr(raynode, "_ROOT", tmp_path)
-    monkeypatch.setattr(raynode.sys, "executable", str(python))
+    monkeypatch.setattr(ray_cluster, "_ROOT", tmp_path)
+    monkeypatch.setattr(ray_cluster.sys, "executable", str(python))
     monkeypatch.setenv("DISTDL_JOB_ID", "20260101-000000-aaaaa")
-    with raynode.RayNode("127.0.0.7", 3, (11, 12, 13, 14)) as node:
+    with ray_cluster.RayNode("127.0.0.7", 3, (11, 12, 13, 14)) as node:
         node.start("--head")
         (log,) = node.folder.glob("start-*.log")
         pid, *words = log.read_text().splitlines()[0].split()
@@ -152,7 +152,7 @@ def test_somebody_elses_folder_is_not_used(tmp_path):
         pytest.skip("only root can give a folder to somebody else")
     os.chown(folder, 12345, 12345)
     with pytest.raises(PermissionError, match="belongs to somebody else"):
-        raynode._own_folder(folder)
+        ray_cluster._own_folder(folder)
 
 
 def test_a_ray_that_asks_nobody_for_a_token_is_refused(monkeypatch):

@@ -16,8 +16,8 @@ from typing import Any
 from distdl_jupyter.worker import execute, payload, pictures, report
 from distdl_jupyter.worker.data import data_path
 from distdl_jupyter.worker.identity import Identity
-from distdl_jupyter.worker.serving import meeting
 from distdl_jupyter.worker.sources import Sources
+from distdl_jupyter.worker.watch import persistent_groups
 
 
 class Room:
@@ -32,7 +32,7 @@ class Room:
         )  # fmt: skip
         builtins.display = pictures.display  # type: ignore[attr-defined]
         builtins.input = _no_input
-        meeting.watch()
+        persistent_groups.watch()
 
     def run(self, asked: Mapping[str, Any], body: bytes) -> Any:
         """Run ``code`` as a cell and return the value of its last expression; ``names`` in ``body`` come first."""
@@ -62,7 +62,7 @@ class Room:
         folder = Path(str(asked["folder"]))
         before = (list(sys.path), list(sys.argv), Path.cwd())
         try:
-            with meeting.kept():
+            with persistent_groups.kept():
                 return execute.run(folder, payload.read(folder), self._sources)
         finally:
             sys.path[:], sys.argv[:] = before[0], before[1]

@@ -1,17 +1,5 @@
-"""Listens to the frameworks that training code uses: when the ranks meet, and what a framework reports by itself.
+"""What a rank knows of the frameworks that training code uses.
 
+When the ranks meet, what a framework reports by itself, how a lost peer sounds, what an error means, how a rank leaves.
 Nothing here imports a framework, and nothing here can break user code: what fails becomes a note.
 """
-
-from distdl_jupyter.worker.watch import device, display, keras, lightning, rendezvous, tensorboard, transformers
-from distdl_jupyter.worker.watch.hooks import PostImport, install
-
-__all__ = ["start"]
-
-
-def start() -> PostImport:
-    """Begin to listen; to be called once, before any user code is imported."""
-    finder = install()
-    for part in (device, display, rendezvous, keras, lightning, transformers, tensorboard):
-        part.watch(finder)
-    return finder
