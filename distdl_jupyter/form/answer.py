@@ -20,7 +20,7 @@ from distdl_jupyter.form import arguments, magic
 from distdl_jupyter.form import defaults as presets
 from distdl_jupyter.form.celltext import MAGICS, CellText, split
 from distdl_jupyter.form.defaults import Defaults
-from distdl_jupyter.form.model import CHOSEN, FormModel
+from distdl_jupyter.form.model import FormModel
 from distdl_jupyter.form.subject import CellSubject, Look, Remembered, Subject
 from distdl_jupyter.presentation.plain import plain
 
@@ -83,7 +83,7 @@ class PageForm(FormModel):
         """Set what the page has chosen and return, by field, why a value was not taken."""
         problems = {}
         with self._silence():
-            for name in CHOSEN:
+            for name in self.chosen():
                 try:
                     if name in fields:
                         setattr(self, name, fields[name])

@@ -18,8 +18,6 @@ from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 from distdl_jupyter.core.words import money
 from distdl_jupyter.presentation.cost import rate
 
-#: What the page sets.
-CHOSEN = ["price_per_hour"]
 NOT_USUAL = "Spot nodes have other prices, which change: give the price yourself."
 
 
@@ -57,7 +55,7 @@ def rented(compute_target: str, vm_size: str) -> Rented:
 class CostFields(traitlets.HasTraits):
     """A price as it was typed, and what all nodes cost in an hour."""
 
-    price_per_hour = traitlets.Unicode("").tag(sync=True)
+    price_per_hour = traitlets.Unicode("").tag(sync=True, chosen=True)
     cost = traitlets.Dict().tag(sync=True)
 
     #: Seconds that an answer waits for a price of which nothing is known yet.

@@ -14,15 +14,12 @@ from distdl_jupyter.form import datanow, datarows
 from distdl_jupyter.form.datarows import Row
 from distdl_jupyter.preflight import Check
 
-#: What the page sets.
-CHOSEN = ["data", "outputs"]
-
 
 class DataFields(traitlets.HasTraits):
     """Sources as rows, each as it was typed, and where outputs go."""
 
-    data: traitlets.List[Any] = traitlets.List(traitlets.Dict()).tag(sync=True)
-    outputs = traitlets.Unicode("").tag(sync=True)
+    data: traitlets.List[Any] = traitlets.List(traitlets.Dict()).tag(sync=True, chosen=True)
+    outputs = traitlets.Unicode("").tag(sync=True, chosen=True)
     data_now = traitlets.Dict().tag(sync=True)
 
     #: The folder that local paths begin in; without one it is the folder that the job will work in.

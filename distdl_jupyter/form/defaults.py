@@ -28,8 +28,8 @@ class Defaults:
     compute_target: str = "local"
     name: str = ""
     environment_variables: dict[str, str] = field(default_factory=dict)
-    stop_after: float = 0.0
-    hang_after: float = 0.0
+    max_run_duration_seconds: float = 0.0
+    hang_timeout_seconds: float = 0.0
     max_restarts: int = 0
     vm_size: str = ""
     use_gpu: GpuWord = ""
@@ -54,8 +54,8 @@ def read(given: Mapping[str, Any]) -> Defaults:
         compute_target=target,
         name=common.get("name", ""),
         environment_variables=common.get("environment_variables", {}),
-        stop_after=common.get("max_run_duration_seconds", 0.0),
-        hang_after=common.get("hang_timeout_seconds", 0.0),
+        max_run_duration_seconds=common.get("max_run_duration_seconds", 0.0),
+        hang_timeout_seconds=common.get("hang_timeout_seconds", 0.0),
         max_restarts=common.get("max_restarts", 0),
         vm_size=azure.find(common["vm_size"]).name if "vm_size" in common else "",
         use_gpu=_GPU_WORDS[common.get("use_gpu")],

@@ -20,7 +20,7 @@ from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.machine import cores
 from distdl_jupyter.core.options import MOST_RESTARTS
 from distdl_jupyter.core.words import processes
-from distdl_jupyter.form import checks, costfields, datafields, history
+from distdl_jupyter.form import checks, history
 from distdl_jupyter.form import choices as offered
 from distdl_jupyter.form import defaults as presets
 from distdl_jupyter.form import magic as magics
@@ -32,39 +32,28 @@ from distdl_jupyter.form.datafields import DataFields
 from distdl_jupyter.form.defaults import Defaults
 from distdl_jupyter.form.subject import FunctionSubject, Subject
 
-#: Fields of a request under the names that they have here.
-_FIELDS = {"max_run_duration_seconds": "stop_after", "hang_timeout_seconds": "hang_after"}
 _USE_GPU = {"": None, "yes": True, "no": False}
 MAX_COUNT = 10_000
-#: Fields that begin as they were given.
-_AS_GIVEN = (
-    "node_count", "compute_target", "vm_size", "use_gpu", "stop_after", "hang_after", "max_restarts", "outputs",
-    "price_per_hour",
-)  # fmt: skip
-#: What the page sets.
-CHOSEN = [
-    "vm_size", "node_count", "process_count_per_node", "automatic", "distributed_backend", "backend_options",
-    "compute_target", "name", "stop_after", "hang_after", "max_restarts", "use_gpu", *datafields.CHOSEN,
-    *costfields.CHOSEN,
-]  # fmt: skip
+#: What the user chooses and the form works out where nothing was given.
+_WORKED_OUT = ("automatic", "process_count_per_node", "distributed_backend", "name")
 
 
 class FormModel(DataFields, CostFields):
     """One form for one function or cell."""
 
-    # What the user chooses.
-    vm_size = traitlets.Unicode("").tag(sync=True)
-    node_count = traitlets.Int(1, min=1, max=MAX_COUNT).tag(sync=True)
-    process_count_per_node = traitlets.Int(1, min=1, max=MAX_COUNT).tag(sync=True)
-    automatic = traitlets.Bool(default_value=True).tag(sync=True)
-    distributed_backend = traitlets.Unicode("plain").tag(sync=True)
-    backend_options = traitlets.Dict().tag(sync=True)
-    compute_target = traitlets.Unicode("local").tag(sync=True)
-    name = traitlets.Unicode("").tag(sync=True)
-    stop_after = traitlets.Float(0.0, min=0.0).tag(sync=True)
-    hang_after = traitlets.Float(0.0, min=0.0).tag(sync=True)
-    max_restarts = traitlets.Int(0, min=0, max=MOST_RESTARTS).tag(sync=True)
-    use_gpu = traitlets.Enum(list(_USE_GPU), "").tag(sync=True)
+    # What the user chooses, under the names of the options.
+    vm_size = traitlets.Unicode("").tag(sync=True, chosen=True)
+    node_count = traitlets.Int(1, min=1, max=MAX_COUNT).tag(sync=True, chosen=True)
+    process_count_per_node = traitlets.Int(1, min=1, max=MAX_COUNT).tag(sync=True, chosen=True)
+    automatic = traitlets.Bool(default_value=True).tag(sync=True, chosen=True)
+    distributed_backend = traitlets.Unicode("plain").tag(sync=True, chosen=True)
+    backend_options = traitlets.Dict().tag(sync=True, chosen=True)
+    compute_target = traitlets.Unicode("local").tag(sync=True, chosen=True)
+    name = traitlets.Unicode("").tag(sync=True, chosen=True)
+    max_run_duration_seconds = traitlets.Float(0.0, min=0.0).tag(sync=True, chosen=True)
+    hang_timeout_seconds = traitlets.Float(0.0, min=0.0).tag(sync=True, chosen=True)
+    max_restarts = traitlets.Int(0, min=0, max=MOST_RESTARTS).tag(sync=True, chosen=True)
+    use_gpu = traitlets.Enum(list(_USE_GPU), "").tag(sync=True, chosen=True)
 
     # What the page shows.
     choices = traitlets.Dict().tag(sync=True)
@@ -98,8 +87,13 @@ class FormModel(DataFields, CostFields):
         self._history = history.past_jobs()
         self.capture()
         self._begin(given)
-        self.observe(self._changed, names=CHOSEN)
+        self.observe(self._changed, names=self.chosen())
         self.recompute()
+
+    @classmethod
+    def chosen(cls) -> list[str]:
+        """Return the names of the traits that the page sets."""
+        return cls.class_trait_names(chosen=True)
 
     # ---- beginning ----
 
@@ -110,16 +104,17 @@ class FormModel(DataFields, CostFields):
             "backends": offered.backends(),
             "clusters": offered.clusters(),
             "durations": offered.durations(),
+            "most_restarts": MOST_RESTARTS,
+            "chosen": self.chosen(),
         }
-        for name in _AS_GIVEN:
-            setattr(self, name, getattr(given, name))
-        self.data = list(given.data)
+        for name in self.chosen():
+            if name not in _WORKED_OUT:
+                setattr(self, name, getattr(given, name))
         self.name = given.name or self._look.name
         self._begin_processes(given.process_count_per_node)
         self.distributed_backend = given.distributed_backend or offered.likely_backend(
             self.choices["backends"], self.training.wanted_backend(), self.process_count
         )
-        self.backend_options = given.backend_options
         self._variables = dict(given.environment_variables)
         self.environment = wording.environment(self._variables)
 
@@ -174,8 +169,8 @@ class FormModel(DataFields, CostFields):
             "compute_target": self.compute_target,
             "name": self.name.strip() or self._look.name,
             "environment_variables": dict(self._variables) or None,
-            "max_run_duration_seconds": self.stop_after or None,
-            "hang_timeout_seconds": self.hang_after or None,
+            "max_run_duration_seconds": self.max_run_duration_seconds or None,
+            "hang_timeout_seconds": self.hang_timeout_seconds or None,
             "max_restarts": self.max_restarts or None,
             "vm_size": self.vm_size or None,
             "price_per_hour": self.price_per_hour or None,
@@ -257,7 +252,7 @@ class FormModel(DataFields, CostFields):
             rate=self.rate_words,
             interruptible=nodes.interruptible,
             nodes_exist=nodes.exist,
-            max_run_duration_seconds=self.stop_after or None,
+            max_run_duration_seconds=self.max_run_duration_seconds or None,
         )
 
     # ---- what the page asks for ----
@@ -273,7 +268,7 @@ class FormModel(DataFields, CostFields):
             if "process_count_per_node" in change:
                 self.automatic = False
             for name, value in change.items():
-                setattr(self, _FIELDS.get(name, name), value)
+                setattr(self, name, value)
             self._follow_gpus()
         if rates:
             self._subject.pass_rates(rates)

@@ -62,11 +62,7 @@ def place(source: Source) -> tuple[int | None, str]:
 
 
 #: Which field of the page an error is shown beside, by the name of the option where that differs.
-_BESIDE = {
-    "max_run_duration_seconds": "stop_after",
-    "hang_timeout_seconds": "hang_after",
-    "environment_variables": "environment",
-}
+_BESIDE = {"environment_variables": "environment"}
 
 
 def problems(items: Sequence[Mapping[str, str]]) -> dict[str, str]:

@@ -450,8 +450,8 @@ class FormAnswer:
     backend_options: dict[str, Any]
     compute_target: str
     name: str
-    stop_after: float
-    hang_after: float
+    max_run_duration_seconds: float
+    hang_timeout_seconds: float
     max_restarts: int
     use_gpu: Literal["", "yes", "no"]
     data: tuple[dict[str, Any], ...]

@@ -996,8 +996,8 @@ export interface components {
             };
             compute_target: string;
             name: string;
-            stop_after: number;
-            hang_after: number;
+            max_run_duration_seconds: number;
+            hang_timeout_seconds: number;
             max_restarts: number;
             /** @enum {string} */
             use_gpu: "" | "yes" | "no";

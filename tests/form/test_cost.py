@@ -104,5 +104,5 @@ def test_the_advice_on_a_limit_sets_the_form_s_own_field(azure) -> None:
     limit = next(one for one in form.advice if one["code"] == "no-time-limit")
     assert "about\xa03.50 USD/h" in limit["reason"] or "about 3.50 USD/h for 1 node" in limit["reason"]
     form.apply("no-time-limit")
-    assert form.stop_after == 86_400
+    assert form.max_run_duration_seconds == 86_400
     assert not any(one["code"] == "no-time-limit" for one in form.advice)

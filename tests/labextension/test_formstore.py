@@ -12,6 +12,7 @@ HERE = Path(__file__).parents[2] / "labextension"
 PAGE = """
 const waiting = [], submitted = [], asked = [];
 const answer = (question) => ({
+  choices: { chosen: ['process_count_per_node'] },
   status: {}, checks: {}, environment: [], problems: {}, answered: 0, ...(question.fields ?? {}),
   options: { processes: question.fields?.process_count_per_node ?? 2 } });
 const text = {

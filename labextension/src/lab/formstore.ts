@@ -12,9 +12,6 @@ export interface Text {
   submit(form: Answer, secrets: Record<string, string>): Promise<Fields['status']>;
 }
 
-const CHOSEN = [
-  'vm_size', 'node_count', 'process_count_per_node', 'automatic', 'distributed_backend', 'backend_options', 'compute_target', 'name', 'stop_after', 'hang_after', 'max_restarts', 'use_gpu', 'data', 'outputs', 'price_per_hour',
-] as const satisfies readonly (keyof Chosen)[];
 /** Clicks in quick succession are one question. */
 const PAUSE = 120;
 
@@ -63,9 +60,9 @@ export class FormStore implements Store {
     if (this.#timer === undefined && !this.#over) void this.ask();
   }
 
-  /** What the page has chosen, to be kept and given to `restore`. */
+  /** What the page has chosen, under the names of the options. */
   get chosen(): Chosen {
-    return Object.fromEntries(CHOSEN.map((name) => [name, this.#form[name]])) as unknown as Chosen;
+    return Object.fromEntries(this.#form.choices.chosen.map((name) => [name, this.#form[name]])) as unknown as Chosen;
   }
 
   /**

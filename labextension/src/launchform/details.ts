@@ -14,10 +14,10 @@ export class Details implements Part {
   readonly #problems: [Problem, Problem];
 
   constructor(private readonly store: Store) {
-    this.#problems = [new Problem(store, ['name']), new Problem(store, ['stop_after'])];
+    this.#problems = [new Problem(store, ['name']), new Problem(store, ['max_run_duration_seconds'])];
     const [name, stop] = [freshId('name'), freshId('stop')];
     this.#name = new TextField({ 'aria-labelledby': name, maxlength: '120' }, (value) => store.set({ name: value }));
-    this.#stop = new Select(stop, (value) => store.set({ stop_after: Number(value) }));
+    this.#stop = new Select(stop, (value) => store.set({ max_run_duration_seconds: Number(value) }));
     this.element = h('section', { class: 'dd-form-part dd-name-and-stop' },
       labelled(__('Name'), name, this.#name.element, this.#problems[0].element),
       labelled(__('Stop after'), stop, this.#stop.element, this.#problems[1].element),
@@ -26,7 +26,7 @@ export class Details implements Part {
 
   update(): void {
     for (const problem of this.#problems) problem.update();
-    const stop = this.store.get('stop_after');
+    const stop = this.store.get('max_run_duration_seconds');
     const offered = this.store.get('choices').durations.map(({ seconds }) => ({ value: String(seconds), text: seconds ? duration(seconds) : __('No limit'), reason: '' }));
     if (!offered.some(({ value }) => value === String(stop))) offered.push({ value: String(stop), text: duration(stop), reason: '' });
     this.#stop.offer(offered);
@@ -35,8 +35,6 @@ export class Details implements Part {
   }
 }
 
-/** As `jobspec.MOST_RESTARTS`. */
-const MOST_RESTARTS = 1000;
 /** Seconds that are offered for a hang; 0 is never. */
 const HANGS = [0, 120, 300, 600, 1800, 3600];
 
@@ -52,10 +50,10 @@ export class MoreOptions implements Part {
   readonly #hang: Select;
 
   constructor(private readonly store: Store) {
-    this.#problems = [new Problem(store, ['environment']), new Problem(store, ['use_gpu']), new Problem(store, ['max_restarts']), new Problem(store, ['hang_after'])];
+    this.#problems = [new Problem(store, ['environment']), new Problem(store, ['use_gpu']), new Problem(store, ['max_restarts']), new Problem(store, ['hang_timeout_seconds'])];
     const [body, gpu, restarts, hang] = [freshId('more'), freshId('gpu'), freshId('restarts'), freshId('hang')];
     this.#restarts = new TextField({ 'aria-labelledby': restarts, inputmode: 'numeric', placeholder: '0' }, (text) => this.#setRestarts(text));
-    this.#hang = new Select(hang, (value) => store.set({ hang_after: Number(value) }));
+    this.#hang = new Select(hang, (value) => store.set({ hang_timeout_seconds: Number(value) }));
     this.#button = onClick(
       h('button', { type: 'button', class: 'dd-more', 'aria-expanded': 'false', 'aria-controls': body },
         icon('right', 12, 'dd-sub'), h('span', { class: 'dd-nw' }, __('More options')), h('span', { class: 'dd-sub dd-s12 dd-ell' }, __('environment variables, restarts, backend settings, GPU use'))),
@@ -80,7 +78,7 @@ export class MoreOptions implements Part {
     if (wrong.includes(true) && this.#body.hidden) this.#toggle();
     this.#gpu.show(this.store.get('use_gpu'));
     this.#restarts.show(String(this.store.get('max_restarts') || ''));
-    this.#drawHang(this.store.get('hang_after'));
+    this.#drawHang(this.store.get('hang_timeout_seconds'));
     this.#environment.update();
     const label = this.store.get('distributed_backend');
     const options = this.store.get('choices').backends.find((one) => one.label === label)?.options ?? [];
@@ -89,7 +87,7 @@ export class MoreOptions implements Part {
 
   #setRestarts(text: string): void {
     const count = Number(text);
-    const kept = Number.isInteger(count) ? Math.min(MOST_RESTARTS, Math.max(0, count)) : this.store.get('max_restarts');
+    const kept = Number.isInteger(count) ? Math.min(this.store.get('choices').most_restarts, Math.max(0, count)) : this.store.get('max_restarts');
     this.#restarts.input.value = String(kept || '');
     this.store.set({ max_restarts: kept });
   }

@@ -134,6 +134,9 @@ export interface Choices {
   backends: Backend[];
   clusters: Cluster[];
   durations: { seconds: number }[];
+  most_restarts: number;
+  /** The names of the traits that the page sets. */
+  chosen: (keyof Chosen)[];
 }
 
 export type OptionValue = string | number | boolean | null;
@@ -148,9 +151,9 @@ export interface Chosen {
   backend_options: Record<string, OptionValue>;
   compute_target: string;
   name: string;
-  stop_after: number;
+  max_run_duration_seconds: number;
   /** Seconds without progress after which the job is ended, 0 for never. */
-  hang_after: number;
+  hang_timeout_seconds: number;
   max_restarts: number;
   use_gpu: '' | 'yes' | 'no';
   data: DataRow[];
