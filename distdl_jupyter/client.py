@@ -341,13 +341,9 @@ def submit(
     ``options`` given beside it win. ``batchai_mounts`` says where the files of a mount are now
     (``{"nfs": "shared:/mnt/nfs"}``); ``compat.batchai.explain`` shows what each field becomes.
 
-    ``options`` are ``node_count`` (1), ``process_count_per_node`` (1, or "auto": one per GPU), ``distributed_backend``
-    (None: torch for several processes, else plain), ``compute_target`` ("local"), ``name``, ``environment_variables``,
-    ``max_run_duration_seconds``, ``hang_timeout_seconds``, ``max_restarts`` (0) and ``min_node_count`` (how often ranks
-    that failed begin again, see ``checkpoint_dir``, and with how few nodes), ``vm_size``, ``use_gpu``,
-    ``max_log_bytes``, ``stop_grace_seconds``, ``data`` (names and places of what is brought to every node, see
-    ``data_path``), ``outputs`` (a place in Blob), the options of the backend and cluster, and every alias of them
-    (core.names).
+    ``options`` are those of every job (the fields of ``core.options.JobOptions``, as ``node_count`` and
+    ``process_count_per_node``; ``distdl submit --help`` says what each is), those of the backend and of the cluster,
+    and every alias of them.
 
     Raises InvalidSpec, PluginUnavailable and DiskRefused before anything is started.
     """

@@ -21,7 +21,7 @@ from distdl_jupyter.core.plan import NoOptions, Placement, Plan, RankPlace
 from distdl_jupyter.core.spec import JobSpec
 
 if TYPE_CHECKING:
-    from distdl_jupyter.preflight.model import Check, Draft, Request
+    from distdl_jupyter.preflight.model import Check, Draft
     from distdl_jupyter.preflight.reading import Code
 
 
@@ -79,12 +79,12 @@ class Backend(ABC):
         """Return the packages whose versions say what its jobs run with."""
         return ()
 
-    def checks(self, code: Code, draft: Draft, request: Request) -> Iterator[Check | None]:
+    def checks(self, code: Code, draft: Draft, spec: JobSpec) -> Iterator[Check | None]:
         """Yield what is checked before a start beyond ``usage``; None for a check that does not concern this code."""
         from distdl_jupyter.backends import checks
 
         yield checks.kernel_memory()
-        yield checks.cuda(code, request)
+        yield checks.cuda(code, spec)
 
     @abstractmethod
     def plan(self, spec: JobSpec, placement: Placement, options: Any) -> Plan:

@@ -17,8 +17,9 @@ from typing import Any
 
 from distdl_jupyter.backends.tensorflow import STRATEGY
 from distdl_jupyter.core import gpus
+from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.words import plural, size
-from distdl_jupyter.preflight.model import Check, Draft, Finding, Request
+from distdl_jupyter.preflight.model import Check, Draft, Finding
 from distdl_jupyter.preflight.reading import Call, Code
 
 #: Below this a kernel only holds its CUDA context.
@@ -53,12 +54,12 @@ def _held(cuda: Any) -> Iterator[Finding]:
             )
 
 
-def cuda(code: Code, request: Request, devices: Sequence[int] | None = None) -> Check | None:
+def cuda(code: Code, spec: JobSpec, devices: Sequence[int] | None = None) -> Check | None:
     """Code that uses CUDA finds a GPU on this machine; None for code that does not, or that asks whether there is one.
 
     ``devices`` are the GPUs here, found out when they are not given. What another machine has its own checks say.
     """
-    if getattr(request, "cluster", "") != "local" or code.uses(*_ASKS_FOR_GPU):
+    if spec.cluster != "local" or code.uses(*_ASKS_FOR_GPU):
         return None
     calls = [call for call in code.calls if _uses_cuda(call)]
     if not calls:
@@ -85,11 +86,11 @@ def _uses_cuda(call: Call) -> bool:
     return call.last != "print" and any(_DEVICE.fullmatch(word) for word in words)
 
 
-def horovod_build(code: Code, request: Request) -> Check | None:
+def horovod_build(code: Code, spec: JobSpec) -> Check | None:
     """Horovod here was built for TensorFlow where the code uses it with that; None where it does not, or elsewhere."""
     calls = [call for call in code.calls if call.name.startswith(("horovod.tensorflow.", "horovod.keras."))]
     found = find_spec("horovod")
-    if getattr(request, "cluster", "") != "local" or not calls or found is None or found.origin is None:
+    if spec.cluster != "local" or not calls or found is None or found.origin is None:
         return None
     if any(Path(found.origin).with_name("tensorflow").glob("mpi_lib*.so")):
         return Check("Horovod's build", "with TensorFlow")
@@ -103,17 +104,17 @@ def horovod_build(code: Code, request: Request) -> Check | None:
     return Check("Horovod's build", "without TensorFlow", (finding,))
 
 
-def elastic(code: Code, request: Request) -> Check | None:
+def elastic(code: Code, spec: JobSpec) -> Check | None:
     """Code with ``hvd.elastic.run`` runs as an elastic job, and an elastic job has such code; None without Horovod."""
-    asked = request.backend_options.get("elastic") is True
+    asked = spec.backend_options.get("elastic") is True
     written = code.needs("horovod") and code.uses("elastic")
-    if request.process_count == 1 or not (asked or written):
+    if spec.process_count == 1 or not (asked or written):
         return None
     says = "processes that fail are replaced" if asked else "all processes end when one fails"
-    return Check("Elastic", says, tuple(_elastic_findings(code, request, asked=asked, written=written)))
+    return Check("Elastic", says, tuple(_elastic_findings(code, spec, asked=asked, written=written)))
 
 
-def _elastic_findings(code: Code, request: Request, *, asked: bool, written: bool) -> Iterator[Finding]:
+def _elastic_findings(code: Code, spec: JobSpec, *, asked: bool, written: bool) -> Iterator[Finding]:
     if written and not asked:
         yield Finding(
             "info",
@@ -128,7 +129,7 @@ def _elastic_findings(code: Code, request: Request, *, asked: bool, written: boo
             "elastic=True is set, but the code does not use hvd.elastic.run: who loses another process ends too.",
             "Train in a function with @hvd.elastic.run and a state of hvd.elastic, or leave elastic out.",
         )
-    if asked and not request.max_restarts:
+    if asked and not spec.max_restarts:
         yield Finding(
             "warning",
             "elastic-without-restarts",
@@ -137,17 +138,17 @@ def _elastic_findings(code: Code, request: Request, *, asked: bool, written: boo
         )
 
 
-def keras(code: Code, request: Request, environment: Mapping[str, str] = os.environ) -> Check | None:
+def keras(code: Code, spec: JobSpec, environment: Mapping[str, str] = os.environ) -> Check | None:
     """Keras trains with averaged gradients under Horovod; None when the two do not meet.
 
     Horovod's Keras wrappers override a method that Keras 3 no longer calls, so training goes on without any error and
     without averaging.
     """
     wrapped = any(call.name.startswith(("horovod.keras", "horovod.tensorflow.keras")) for call in code.calls)
-    if request.process_count == 1 or not wrapped:
+    if spec.process_count == 1 or not wrapped:
         return None
     version = _keras_version()
-    if version < 3 or _variables(request, environment).get(_LEGACY) == "1":
+    if version < 3 or _variables(spec, environment).get(_LEGACY) == "1":
         return Check("Keras", f"Keras {version}" if version else "not installed here")
     finding = Finding(
         "error",
@@ -160,17 +161,17 @@ def keras(code: Code, request: Request, environment: Mapping[str, str] = os.envi
     return Check("Keras", "gradients would not be averaged", (finding,))
 
 
-def keras_fit(code: Code, draft: Draft, request: Request, environment: Mapping[str, str] = os.environ) -> Check | None:
+def keras_fit(code: Code, draft: Draft, spec: JobSpec, environment: Mapping[str, str] = os.environ) -> Check | None:
     """``Model.fit`` works under MultiWorkerMirroredStrategy; None when the two do not meet.
 
     Keras 3 gives the strategy's distributed batches to TensorFlow as they are, which ends with "Attempt to convert a
     value (PerReplica" (https://github.com/keras-team/keras/issues/20585); tf_keras knows them.
     """
     strategy, fit = code.called(*STRATEGY), code.called("fit")
-    if request.process_count == 1 or strategy is None or fit is None:
+    if spec.process_count == 1 or strategy is None or fit is None:
         return None
     version, legacy = _keras_version(), any(_LEGACY in piece.text for piece in draft.texts)
-    if version < 3 or legacy or _variables(request, environment).get(_LEGACY) == "1" or code.needs("tf_keras"):
+    if version < 3 or legacy or _variables(spec, environment).get(_LEGACY) == "1" or code.needs("tf_keras"):
         return Check("Keras", "Keras 2 trains" if version else "not installed here")
     finding = Finding(
         "warning",
@@ -181,9 +182,9 @@ def keras_fit(code: Code, draft: Draft, request: Request, environment: Mapping[s
     return Check("Keras", "does not train under this strategy", (finding,))
 
 
-def _variables(request: Request, environment: Mapping[str, str]) -> Mapping[str, str]:
+def _variables(spec: JobSpec, environment: Mapping[str, str]) -> Mapping[str, str]:
     """Return the variables that the ranks will have."""
-    return {**environment, **getattr(request, "environment_variables", {})}
+    return {**environment, **spec.environment_variables}
 
 
 def _keras_version() -> int:

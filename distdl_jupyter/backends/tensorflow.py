@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from distdl_jupyter.core.spec import JobSpec
-    from distdl_jupyter.preflight.model import Check, Draft, Request
+    from distdl_jupyter.preflight.model import Check, Draft
     from distdl_jupyter.preflight.reading import Code
 
 
@@ -58,12 +58,12 @@ class TensorFlowBackend(Backend):
         """Return TensorFlow."""
         return (TENSORFLOW,)
 
-    def checks(self, code: Code, draft: Draft, request: Request) -> Iterator[Check | None]:
+    def checks(self, code: Code, draft: Draft, spec: JobSpec) -> Iterator[Check | None]:
         """Yield whether Keras trains under the strategy."""
         from distdl_jupyter.backends import checks
 
-        yield from super().checks(code, draft, request)
-        yield checks.keras_fit(code, draft, request)
+        yield from super().checks(code, draft, spec)
+        yield checks.keras_fit(code, draft, spec)
 
     def plan(self, spec: JobSpec, placement: Placement, options: Any) -> Plan:
         """Every rank is a worker that listens at its own port; the first one is the chief."""

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.preflight import files, names, reading, sources, training
-from distdl_jupyter.preflight.model import Check, Draft, Finding, Report, Request
+from distdl_jupyter.preflight.model import Check, Draft, Finding, Report
 
 
-def report(draft: Draft, request: Request) -> Report:
-    """Return every check with what it saw. A JobSpec is a request."""
+def report(draft: Draft, spec: JobSpec) -> Report:
+    """Return every check with what it saw."""
     code = reading.read(draft)
-    backend = training.chosen(request)
+    backend = training.chosen(spec)
     checks: list[Check | None] = [names.names(draft), names.captured_values(draft)]
     if backend is not None:
         checks += [
-            training.backend(code, draft, request, backend),
-            training.gradients(code, request, backend.usage),
-            training.data(code, draft, request, backend.usage),
+            training.backend(code, draft, spec, backend),
+            training.gradients(code, spec, backend.usage),
+            training.data(code, draft, spec, backend.usage),
         ]
-    checks += [sources.sources(code, request), files.files(code, request)]
+    checks += [sources.sources(code, spec), files.files(code, spec)]
     if backend is not None:
-        checks += backend.checks(code, draft, request)
+        checks += backend.checks(code, draft, spec)
     return Report(tuple(check for check in checks if check is not None))
 
 
-def check(draft: Draft, request: Request) -> list[Finding]:
+def check(draft: Draft, spec: JobSpec) -> list[Finding]:
     """Return what was found, errors first; the caller refuses to start when there is one."""
-    return report(draft, request).findings
+    return report(draft, spec).findings

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
+from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.words import plural
-from distdl_jupyter.preflight.model import Check, Finding, Request
+from distdl_jupyter.preflight.model import Check, Finding
 from distdl_jupyter.preflight.reading import Call, Code, speaks_of_rank
 
 #: Calls that write, with the position of the path among the arguments; methods have theirs behind ``.``.
@@ -20,10 +21,10 @@ _FEW = 3
 _PATH_METHODS = ("write_text", "write_bytes")
 
 
-def files(code: Code, request: Request) -> Check:
+def files(code: Code, spec: JobSpec) -> Check:
     """No two ranks write the same file."""
     name = "Files"
-    if request.process_count == 1:
+    if spec.process_count == 1:
         return Check(name, "one process writes")
     writes = [(call, path) for call in code.calls if (path := _fixed_path(call, code)) is not None]
     found = [_finding(call, path) for call, path in writes[:_FEW]]

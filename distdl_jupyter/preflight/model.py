@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from distdl_jupyter.core.spec import Captured, Kind
 from distdl_jupyter.core.words import plural
@@ -58,30 +58,6 @@ class Report:
         counts = [(sum(f.level == level for f in self.findings), level) for level in _LEVELS[:2]]
         found = ", ".join(plural(count, level) for count, level in counts if count)
         return f"{passed} of {len(self.checks)} checks passed, {found}"
-
-
-class Request(Protocol):
-    """What is asked for, as far as checks need it; a JobSpec is one."""
-
-    @property
-    def distributed_backend(self) -> str:
-        """Label of the backend."""
-        ...
-
-    @property
-    def process_count(self) -> int:
-        """World size."""
-        ...
-
-    @property
-    def backend_options(self) -> Mapping[str, Any]:
-        """Options of the backend."""
-        ...
-
-    @property
-    def max_restarts(self) -> int:
-        """How often failures are made good."""
-        ...
 
 
 class Text(Protocol):

@@ -9,19 +9,19 @@ import ast
 from collections.abc import Iterator
 
 from distdl_jupyter.core.data import DataSource
+from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.words import listing
-from distdl_jupyter.preflight.model import Check, Finding, Request
+from distdl_jupyter.preflight.model import Check, Finding
 from distdl_jupyter.preflight.reading import Call, Code
 
 
-def sources(code: Code, request: Request) -> Check | None:
-    """Each ``data_path("name")`` of the code has its source; None where no data is asked for or known of."""
-    given: tuple[DataSource, ...] | None = getattr(request, "data", None)
+def sources(code: Code, spec: JobSpec) -> Check | None:
+    """Each ``data_path("name")`` of the code has its source; None where no data is asked for."""
     asked = _asked(code)
-    if given is None or not (given or asked):
+    if not (spec.data or asked):
         return None
-    findings = (*_lacking(asked, given), *_mounted(given))
-    names = [source.name for source in given]
+    findings = (*_lacking(asked, spec.data), *_mounted(spec.data))
+    names = [source.name for source in spec.data]
     return Check("Data sources", listing(names) if names else "none", findings)
 
 

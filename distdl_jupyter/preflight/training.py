@@ -13,8 +13,9 @@ from typing import Any
 from distdl_jupyter import registry
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.names import backend_label
+from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.words import TIMES, count
-from distdl_jupyter.preflight.model import Check, Draft, Finding, Request
+from distdl_jupyter.preflight.model import Check, Draft, Finding
 from distdl_jupyter.preflight.reading import Call, Code
 
 _KNOWS_RANK = ("DistributedSampler", "num_replicas", "rank", "local_rank", "get_rank", "RANK", "shard",
@@ -22,18 +23,18 @@ _KNOWS_RANK = ("DistributedSampler", "num_replicas", "rank", "local_rank", "get_
 _NOT_READ = "the code is not at hand, so it was not read"
 
 
-def chosen(request: Request) -> Any:
+def chosen(spec: JobSpec) -> Any:
     """Return the backend that is asked for, None for one that is not known here."""
     with contextlib.suppress(DistDLError):
-        return registry.backend(request.distributed_backend, {})[0]
+        return registry.backend(spec.distributed_backend, {})[0]
     return None
 
 
-def backend(code: Code, draft: Draft, request: Request, mine: Any) -> Check:
+def backend(code: Code, draft: Draft, spec: JobSpec, mine: Any) -> Check:
     """The ranks meet: the code initialises the backend that was chosen."""
     name, usage = "Backend", mine.usage
-    if request.process_count == 1:
-        return Check(name, "one process needs no meeting", tuple(_alone(code, request, mine)))
+    if spec.process_count == 1:
+        return Check(name, "one process needs no meeting", tuple(_alone(code, spec, mine)))
     if not code.read:
         return Check(name, _NOT_READ)
     helper = next((library for library in usage.trainers if library in code.imports), None)
@@ -42,8 +43,8 @@ def backend(code: Code, draft: Draft, request: Request, mine: Any) -> Check:
     if (call := usage.met(code)) is not None:
         return Check(name, f"{usage.written(call)} in {call.place}")
     if not usage.meets:
-        return Check(name, f"{backend_label(request.distributed_backend)} makes the processes meet")
-    finding = _mismatch(code, request, mine) or _never(usage, draft, request, code)
+        return Check(name, f"{backend_label(spec.distributed_backend)} makes the processes meet")
+    finding = _mismatch(code, spec, mine) or _never(usage, draft, spec, code)
     return Check(name, "not initialised", (finding,))
 
 
@@ -59,8 +60,8 @@ def _choose(backend: Any) -> str:
     return f"Choose distributed_backend={next(iter(backend.labels), backend.name)!r}"
 
 
-def _alone(code: Code, request: Request, mine: Any) -> Iterator[Finding]:
-    label = backend_label(request.distributed_backend)
+def _alone(code: Code, spec: JobSpec, mine: Any) -> Iterator[Finding]:
+    label = backend_label(spec.distributed_backend)
     for other, call in _others(code, mine):
         calls = f"{call.beginning} calls {other.usage.written(call)}, which"
         if other.usage.alone == "fails" and not mine.meets and not _says_where(call):
@@ -77,31 +78,30 @@ def _says_where(call: Call) -> bool:
     return bool({"init_method", "store", "rank"} & {keyword.arg for keyword in call.node.keywords})
 
 
-def _mismatch(code: Code, request: Request, mine: Any) -> Finding | None:
+def _mismatch(code: Code, spec: JobSpec, mine: Any) -> Finding | None:
     """Return that the code initialises another backend than the chosen one, which it does not initialise."""
     for other, call in _others(code, mine):
         calls = f"The code calls {other.usage.written(call)} in {call.place}"
-        text = f"{calls}, but the job runs on {request.distributed_backend}."
+        text = f"{calls}, but the job runs on {spec.distributed_backend}."
         return Finding("error", "other-backend", text, f"{_choose(other)}.")
     return None
 
 
-def _never(usage: Any, draft: Draft, request: Request, code: Code) -> Finding:
+def _never(usage: Any, draft: Draft, spec: JobSpec, code: Code) -> Finding:
     unit = {"cell": "cell", "function": "function", "script": "script"}[draft.kind]
     return Finding(
         "warning",
         "backend-not-initialised",
-        f"The {unit} never initialises {usage.title}: its {request.process_count} processes would not know of each "
-        "other.",
+        f"The {unit} never initialises {usage.title}: its {spec.process_count} processes would not know of each other.",
         f"Begin it with {usage.begin(code.imports)}.",
     )
 
 
-def gradients(code: Code, request: Request, usage: Any) -> Check:
+def gradients(code: Code, spec: JobSpec, usage: Any) -> Check:
     """Gradients are averaged over ranks, and all ranks start from the same weights."""
     name = "Gradients"
-    if request.process_count == 1 or not usage.averages:
-        return Check(name, "one process" if request.process_count == 1 else "the backend averages them")
+    if spec.process_count == 1 or not usage.averages:
+        return Check(name, "one process" if spec.process_count == 1 else "the backend averages them")
     if not code.read:
         return Check(name, _NOT_READ)
     if code.needs(*usage.trainers):
@@ -123,14 +123,14 @@ def gradients(code: Code, request: Request, usage: Any) -> Check:
     return Check(name, "averaged over the ranks")
 
 
-def data(code: Code, draft: Draft, request: Request, usage: Any) -> Check:
+def data(code: Code, draft: Draft, spec: JobSpec, usage: Any) -> Check:
     """Each rank reads its own part of the data, in a new order each epoch."""
     name = "Data"
-    if request.process_count == 1:
+    if spec.process_count == 1:
         return Check(name, "one process reads all of it")
     if not code.read:
         return Check(name, _NOT_READ)
-    batch = tuple(_global_batch(code, draft, request))
+    batch = tuple(_global_batch(code, draft, spec))
     loader, sampler = code.called("DataLoader"), code.called("DistributedSampler")
     if sampler is not None:
         return Check(name, f"divided by the sampler in {sampler.place}", (*_order(code, sampler), *batch))
@@ -157,13 +157,13 @@ def _order(code: Code, sampler: Call) -> Iterator[Finding]:
         )
 
 
-def _global_batch(code: Code, draft: Draft, request: Request) -> Iterator[Finding]:
+def _global_batch(code: Code, draft: Draft, spec: JobSpec) -> Iterator[Finding]:
     size = draft.numbers.get("batch_size")
     given = [k.value for call in code.calls for k in call.node.keywords if k.arg == "batch_size"]
     for expression in [code.assigned.get("batch_size"), *given]:
         if size is None and isinstance(expression, ast.Constant) and isinstance(expression.value, int):
             size = expression.value
     if size is not None and size > 0:
-        total = count(size * request.process_count)
-        text = f"Each step sees {count(size)} {TIMES} {request.process_count} = {total} samples."
+        total = count(size * spec.process_count)
+        text = f"Each step sees {count(size)} {TIMES} {spec.process_count} = {total} samples."
         yield Finding("info", "global-batch", text)
