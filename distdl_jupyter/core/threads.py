@@ -9,13 +9,13 @@ import dataclasses
 import re
 from dataclasses import dataclass
 
+from distdl_jupyter.worker.watch.frameworks import MEETING
+
 _THREAD = re.compile(r"(Current thread|Thread) (0x[0-9a-fA-F]+)(?: \[(.*)\])? \(most recent call first\):")
 _FRAME = re.compile(r'  File "(.*)", line (\d+|\?+) in (.*)')
 _ESCAPED = re.compile(r"\\(x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})")
 #: Calls inside a library by which its own functions are only wrapped.
 _WRAPPERS = frozenset(("wrapper", "inner", "wrapped", "decorate_context"))
-#: Where ranks wait for each other, and how people call the module.
-_MEETING = (("horovod/", "hvd"), ("torch/distributed/", "torch.distributed"), ("deepspeed/comm/", "deepspeed.comm"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Thread:
         if any(frame.file.startswith("<frozen importlib") for frame in self.inside):
             return ""  # such a module is being imported, which waits for nobody
         for frame in reversed(self.inside):
-            for folder, module in _MEETING:
+            for folder, module in MEETING:
                 if f"/{folder}" in frame.file and not frame.function.startswith(("_", "<")) and (
                     frame.function not in _WRAPPERS
                 ):  # fmt: skip

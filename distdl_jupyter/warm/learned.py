@@ -10,12 +10,8 @@ from typing import Any
 
 from distdl_jupyter.core import whole
 from distdl_jupyter.worker import learning
+from distdl_jupyter.worker.watch.frameworks import NOT_FORKED
 
-#: Libraries that must not be forked, or say so, and those whose import a rank is to refuse at the right moment.
-_NEVER = (
-    "tensorflow", "keras", "tf_keras", "jax", "jaxlib", "grpc", "ray", "pyspark", "horovod.tensorflow",
-    "horovod.keras", "horovod._keras", "antigravity", "this",
-)  # fmt: skip
 #: How many jobs are remembered; what none of them has imported is forgotten.
 _JOBS = 8
 #: How often unfit modules are found, and everything imported anew, before nothing more is learned from these jobs.
@@ -69,7 +65,7 @@ def take_from(folder: Path) -> list[str]:
 
 
 def _is_never(name: str) -> bool:
-    return any(name == other or name.startswith(f"{other}.") for other in _NEVER)
+    return any(name == other or name.startswith(f"{other}.") for other in NOT_FORKED)
 
 
 def of_job(folder: Path) -> list[str]:

@@ -25,7 +25,7 @@ from distdl_jupyter.worker import (
 )
 from distdl_jupyter.worker.identity import Identity, identify
 from distdl_jupyter.worker.sources import Sources
-from distdl_jupyter.worker.watch import autolog, listen, shutdown
+from distdl_jupyter.worker.watch import autolog, frameworks, listen, shutdown
 
 #: Exit code of a program that was interrupted, as shells give it.
 INTERRUPTED = 130
@@ -169,6 +169,6 @@ def versions() -> dict[str, str]:
         with contextlib.suppress(OSError):
             for entry in Path(directory).glob("*.dist-info"):
                 name, _, version = entry.stem.partition("-")
-                if name in listen.PACKAGES:
+                if name in frameworks.OF_RANKS:
                     found.setdefault(name, version)
     return found

@@ -10,12 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters.base import Check, CheckLevel
+from distdl_jupyter.worker.watch.frameworks import TALKING
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.ssh.findings import Told
 
-#: Packages that talk to each other over the network, so one version must run everywhere.
-_TALKING = frozenset(("torch", "horovod", "tensorflow", "ray"))
 #: Packages that every job needs, whose versions need not be the same to the digit.
 _LENIENT = frozenset(("cloudpickle",))
 
@@ -72,7 +71,7 @@ def _public(version: str) -> str:
 
 
 def _one_package(name: str, version: str, standard: str, own: str, one: Told, needed: set[str]) -> Check:
-    strict = name in _TALKING or (name in needed and name not in _LENIENT)
+    strict = name in TALKING or (name in needed and name not in _LENIENT)
     if not version:
         level: CheckLevel = "error" if name in needed else "warning"
         return Check(one.host, name, level, f"{name} is not installed", _install(name, standard or own, one))

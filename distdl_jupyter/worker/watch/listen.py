@@ -3,9 +3,6 @@
 from distdl_jupyter.worker.watch import device, display, keras, lightning, rendezvous, tensorboard, transformers
 from distdl_jupyter.worker.watch.hooks import PostImport, install
 
-#: Packages whose versions a rank tells; read from file names, nothing is imported.
-PACKAGES = ("torch", "horovod", "tensorflow", "keras", "lightning", "pytorch_lightning", "transformers", "numpy")
-
 
 def start() -> PostImport:
     """Begin to listen; to be called once, before any user code is imported."""
