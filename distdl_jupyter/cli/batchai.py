@@ -21,9 +21,9 @@ def explain(chosen: argparse.Namespace) -> int:
     """Print the table; 0 when the job could start."""
     from distdl_jupyter.compat import batchai
 
-    told = batchai.explain(chosen.batchai_job, batchai_mounts=_mounts(chosen))
-    print(told)
-    return 0 if told.ready else 1
+    explanation = batchai.explain(chosen.batchai_job, batchai_mounts=_mounts(chosen))
+    print(explanation)
+    return 0 if explanation.ready else 1
 
 
 def draft(chosen: argparse.Namespace, options: dict[str, Any]) -> tuple[Draft, dict[str, Any]]:

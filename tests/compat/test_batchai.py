@@ -5,7 +5,6 @@ import json
 import pytest
 
 from distdl_jupyter.compat import batchai
-from distdl_jupyter.compat.batchai.program import program
 from distdl_jupyter.core.errors import InvalidSpec
 
 HOROVOD = {
@@ -167,6 +166,19 @@ def test_secret_arguments_are_hidden(folder):
     assert "--api-token ••• --password=••• --lr 0.1" in told
 
 
+def test_arguments_are_split_as_a_shell_splits_them(folder):
+    settings = {"pythonScriptFilePath": "scripts/horovod/mnist.py", "commandLineArgs": "--dir=$ROOT/x --name 'a b'"}
+    assert batchai.read(job(folder, horovodSettings=settings)).arguments == ("--dir=$ROOT/x", "--name", "a b")
+
+
+def test_secrets_in_a_command_line_are_hidden(folder):
+    line = "API_KEY=abc123 mpirun -x DB_PASSWORD=xyz python mnist.py --lr 1 --api-token 'q w' --auth-token=uvw"
+    changed = job(folder, horovodSettings=None, customToolkitSettings={"commandLine": f"curl --token tuv; {line}"})
+    told = repr(batchai.explain(changed))
+    assert [secret for secret in ("abc123", "xyz", "q w", "'q", "w'", "uvw", "tuv") if secret in told] == []
+    assert "--lr 1" in told
+
+
 def test_variables_of_batch_ai_are_filled_in_by_the_ranks(folder):
     variables = [
         {"name": "HOROVOD_TIMELINE", "value": "$AZ_BATCHAI_OUTPUT_MODEL/timeline.json"},
@@ -208,10 +220,11 @@ def test_the_cluster_s_retired_size_is_answered_with_its_successor(folder):
 
 
 def test_preparation_and_image_are_told_not_done(folder):
-    changed = job(folder, jobPreparation={"commandLine": "apt update; pip install horovod surely-absent"},
+    line = "apt update; pip install 'surely-absent>=0.1' x-absent[y] -r more.txt && python -m pip install numpy"
+    changed = job(folder, jobPreparation={"commandLine": line},
                   containerSettings={"imageSourceRegistry": {"image": "tensorflow/tensorflow:1.8.0-gpu"}})  # fmt: skip
     told = batchai.explain(changed)
-    assert "pip install surely-absent" in rows(told, "jobPreparation")[0].became
+    assert rows(told, "jobPreparation")[0].became.endswith("not installed here: pip install surely-absent x-absent")
     assert rows(told, "containerSettings: image")[0].how == "ignored"
 
 
@@ -236,20 +249,24 @@ def test_every_field_of_the_job_stands_in_the_table(folder):
         ("pyTorchSettings", {"pythonScriptFilePath": "t.py", "communicationBackend": "tcp"}, 1, "torch-gloo", 1),
         ("pyTorchSettings", {"pythonScriptFilePath": "t.py"}, 2, "torch", 2),
         ("tensorFlowSettings", {"pythonScriptFilePath": "t.py", "masterCommandLineArgs": "-a"}, 3, "plain", 1),
-        ("customMpiSettings", {"commandLine": "python t.py", "processCount": 4}, 2, "", 4),
+        ("customMpiSettings", {"commandLine": "python t.py", "processCount": 4}, 2, "horovod-mpi", 4),
         ("customToolkitSettings", {"commandLine": "python t.py"}, 2, "plain", 1),
-        ("customToolkitSettings", {"commandLine": "mpirun -ppn 4 python t.py"}, 2, "", 8),
-        ("customToolkitSettings", {"commandLine": "mpirun python t.py"}, 2, "", 2),
-        ("chainerSettings", {"pythonScriptFilePath": "t.py", "processCount": 2}, 1, "", 2),
-        ("cntkSettings", {"pythonScriptFilePath": "t.py", "languageType": "Python"}, 1, "", 1),
+        ("customToolkitSettings", {"commandLine": "mpirun -ppn 4 python t.py"}, 2, "horovod-mpi", 8),
+        ("customToolkitSettings", {"commandLine": "mpirun python t.py"}, 2, "horovod-mpi", 2),
+        ("chainerSettings", {"pythonScriptFilePath": "t.py", "processCount": 2}, 1, "horovod-mpi", 2),
+        ("cntkSettings", {"pythonScriptFilePath": "t.py", "languageType": "Python"}, 1, "plain", 1),
         ("caffe2Settings", {"pythonScriptFilePath": "t.py"}, 2, "torch", 2),
         ("caffe2Settings", {"pythonScriptFilePath": "t.py"}, 1, "plain", 1),
     ],
 )
-def test_each_kind_of_settings(toolkit, settings, nodes, backend, processes):
-    found = program(toolkit, settings, nodes)
-    assert (found.script, found.backend, found.processes) == ("t.py", backend, processes)
-    assert found.processes % found.nodes == 0
+def test_each_kind_of_settings(toolkit, settings, nodes, backend, processes, folder):
+    (folder / "t.py").write_text("print(1)\n")
+    found = batchai.read(job(folder, **{"nodeCount": nodes, "horovodSettings": None, toolkit: settings}))
+    assert found.problems == []
+    assert found.script == (folder / "t.py").resolve()
+    options = found.options
+    assert (options["distributed_backend"], options["node_count"] * options["process_count_per_node"]) == (
+        backend, processes)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -260,14 +277,32 @@ def test_each_kind_of_settings(toolkit, settings, nodes, backend, processes):
         ("horovodSettings", {"commandLineArgs": "-a"}, "no pythonScriptFilePath"),
         ("horovodSettings", {"pythonScriptFilePath": "t.py", "processCount": 3}, "3 processes cannot be divided"),
         ("customToolkitSettings", {"commandLine": "bash run.sh"}, "shell script run.sh"),
+        ("customToolkitSettings", {"formula": 1}, "no commandLine"),
+        ("horovodSettings", {"pythonScriptFilePath": "t.py", "commandLineArgs": "'--open"}, "cannot be split"),
     ],
 )
 def test_what_cannot_run_here_is_refused_with_a_remedy(toolkit, settings, says, folder):
-    with pytest.raises(InvalidSpec, match=says) as refused:
-        program(toolkit, settings, 2)
-    assert refused.value.hint
     changed = job(folder, **{"horovodSettings": None, toolkit: settings})
+    with pytest.raises(InvalidSpec, match=says) as refused:
+        batchai.draft(changed)
+    assert refused.value.hint
     assert not batchai.explain(changed).ready
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"nodeCount": "two"}, "nodeCount is 'two', but it takes a whole number"),
+        ({"horovodSettings": {"pythonScriptFilePath": "t.py", "processCount": 0}}, "processCount is 0"),
+        ({"horovodSettings": "t.py"}, "horovodSettings of the Batch AI job is not a JSON object"),
+        ({"inputDirectories": {"id": "A"}}, "inputDirectories of the Batch AI job is not a list of JSON objects"),
+        ({"environmentVariables": ["A=1"]}, "environmentVariables of the Batch AI job is not a list of JSON objects"),
+        ({"stdOutErrPathPrefix": ["/logs"]}, "stdOutErrPathPrefix of the Batch AI job is not text"),
+    ],
+)
+def test_field_of_another_type_is_named(changes, says, folder):
+    with pytest.raises(InvalidSpec, match=says):
+        batchai.draft(job(folder, **changes))
 
 
 def test_a_shell_script_beside_the_job_is_read(folder):

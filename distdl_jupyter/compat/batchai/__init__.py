@@ -6,16 +6,15 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.compat.batchai.explained import Explanation
-from distdl_jupyter.compat.batchai.reading import read
-from distdl_jupyter.compat.batchai.record import Imported
+from distdl_jupyter.compat.batchai.conversion import read
+from distdl_jupyter.compat.batchai.explanation import Explanation, ImportedJob
 from distdl_jupyter.core.names import override
 
 if TYPE_CHECKING:
     from distdl_jupyter.capture import Draft
-    from distdl_jupyter.compat.batchai.document import JobFile
+    from distdl_jupyter.compat.batchai.job_file import JobFile
 
-__all__ = ["Explanation", "Imported", "draft", "explain", "read"]
+__all__ = ["Explanation", "ImportedJob", "draft", "explain", "read"]
 
 
 def explain(
@@ -44,19 +43,16 @@ def draft(
     """
     from distdl_jupyter.capture import capture_script
 
-    found = read(job, cluster=cluster, batchai_mounts=batchai_mounts)
-    if found.problems:
-        raise found.problems[0]
-    assert found.script is not None, "a job without a script has a problem"
-    captured = capture_script(found.script, found.directory, list(found.arguments))
-    payload = {**captured.payload_json, "layout": found.layout}
-    made = dataclasses.replace(captured, payload_json=payload, secret_variables=frozenset(found.secrets))
-    return made, _together(found.options, options or {})
-
-
-def _together(read_: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    found = override(read_, given)
+    imported = read(job, cluster=cluster, batchai_mounts=batchai_mounts)
+    if imported.problems:
+        raise imported.problems[0]
+    assert imported.script is not None, "a job without a script has a problem"
+    captured = capture_script(imported.script, imported.directory, list(imported.arguments))
+    payload = {**captured.payload_json, "layout": imported.layout}
+    code = dataclasses.replace(captured, payload_json=payload, secret_variables=frozenset(imported.secrets))
+    options = options or {}
+    merged = override(imported.options, options)
     for name in ("environment_variables", "env"):
-        if isinstance(given.get(name), Mapping):
-            found[name] = {**read_.get("environment_variables", {}), **given[name]}
-    return found
+        if isinstance(options.get(name), Mapping):
+            merged[name] = {**imported.options.get("environment_variables", {}), **options[name]}
+    return code, merged
