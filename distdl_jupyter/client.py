@@ -32,9 +32,8 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.logline import LogLine
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.core.view import JobView
-    from distdl_jupyter.presentation.jobrow import JobRow
-    from distdl_jupyter.presentation.jobtable import JobTable
-    from distdl_jupyter.presentation.stacktable import StacksShown
+    from distdl_jupyter.views.job_table import JobRow, JobTable
+    from distdl_jupyter.views.stacks import StacksShown
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -284,7 +283,7 @@ class Jobs(list[Job]):
 
     def table(self) -> JobTable:
         """Return the table, which is made anew each time."""
-        from distdl_jupyter.presentation.jobtable import JobTable
+        from distdl_jupyter.views.job_table import JobTable
 
         ids = {job.id for job in self}
         return JobTable([row for row in rows() if row.id in ids])

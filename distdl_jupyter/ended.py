@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING
 from distdl_jupyter.core import whole
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore
-from distdl_jupyter.presentation.jobrow import JobRow
-from distdl_jupyter.presentation.listing import job_row
+from distdl_jupyter.views.job_table import JobRow, job_row
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable

@@ -20,7 +20,7 @@ from distdl_jupyter.core.errors import DistDLError, JobNotFound, LaunchFailed
 from distdl_jupyter.core.events import Event, EventWriter, JobLock
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.view import JobView
-from distdl_jupyter.supervisor import detach, resume
+from distdl_jupyter.supervisor import control, resume
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -189,13 +189,13 @@ def settle(folder: JobFolder, *, gone: Holder | None = None) -> bool:
         found, _ = events.read(folder.events, max(0, before - _LATEST))
         if last.state.ended:
             return False
-        if _far(spec.cluster) and not resume.hopeless(found):
+        if _far(spec.cluster) and not resume.is_hopeless(found):
             # Other machines take seconds to ask; a new supervisor does it, and finds the job again where it can.
             _write(folder, "resume")
             with contextlib.suppress(OSError, LaunchFailed):
-                detach.start(folder, lock, {}, python=_still_there(spec.python))
+                control.start_supervisor(folder, lock, {}, python=_still_there(spec.python))
                 return False
-        for type_, fields in resume.end(folder, last, spec.cluster, gone):
+        for type_, fields in resume.end_events(folder, last, spec.cluster, gone):
             _write(folder, type_, **fields)
         return True
     finally:

@@ -180,7 +180,7 @@ def _others(failure: Failure, process_count: int) -> tuple[str, ...]:
 def metrics_frame(folder: JobFolder) -> pd.DataFrame:
     """Return one row per report: ``rank``, ``step``, ``time`` (UTC), and a column a metric (NaN: not reported).
 
-    Of a great many reports those that no curve can tell apart are one row, the last of them (supervisor.thinning).
+    Of a great many reports those that no curve can tell apart are one row, the last of them (supervisor.recorder).
     A job that was restarted has ``attempt`` besides, from 0: what an attempt reports again stands there twice.
     """
     import pandas as pd

@@ -21,8 +21,8 @@ from distdl_jupyter.core import whole, words
 from distdl_jupyter.core.errors import DiskRefused, InvalidSpec, JobNotFound, JobStillRunning
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore
-from distdl_jupyter.presentation import table
-from distdl_jupyter.presentation.jobrow import StateName
+from distdl_jupyter.views import table
+from distdl_jupyter.views.job_table import StateName
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING
 from distdl_jupyter.core import stacks
 from distdl_jupyter.core.errors import JobNotRunning
 from distdl_jupyter.core.words import plural
-from distdl_jupyter.presentation import stacktable
 from distdl_jupyter.supervisor import control
+from distdl_jupyter.views.stacks import StacksShown, displayable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from distdl_jupyter.core.store import JobFolder
     from distdl_jupyter.core.view import JobView
-    from distdl_jupyter.presentation.stacktable import StacksShown
 
 #: Seconds between two looks whether the stacks are there.
 _POLL = 0.05
@@ -57,7 +56,7 @@ def kept(folder: JobFolder, number: int | None = None) -> StacksShown:
         which = "no stacks are kept of it" if number is None else f"no stacks {number} are kept of it"
         hint = f"There are: {', '.join(map(str, numbers))}." if numbers else "Take them while its ranks run."
         raise JobNotRunning(f"Job {folder.id}: {which}.", hint=hint)
-    return stacktable.shown(found)
+    return displayable(found)
 
 
 def take(folder: JobFolder, look: Callable[[], JobView], timeout: float) -> StacksShown:
@@ -75,7 +74,7 @@ def take(folder: JobFolder, look: Callable[[], JobView], timeout: float) -> Stac
         view = look()
         new = [one.number for one in view.stacks if one.number > before]
         if new and (found := stacks.read(folder, new[0])) is not None:
-            return stacktable.shown(found)
+            return displayable(found)
         if why := _nobody(view):
             raise JobNotRunning(f"Job {folder.id} {why}, so there are no stacks to take.", hint=_kept_hint(view))
         if time.monotonic() > until:

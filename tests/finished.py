@@ -4,7 +4,7 @@ from distdl_jupyter.core.events import JobLock
 from distdl_jupyter.core.spec import JobSpec, Source
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore, new_id
-from distdl_jupyter.supervisor.ledger import Ledger
+from distdl_jupyter.supervisor.recorder import EventRecorder
 
 
 def job(number=0, state=State.COMPLETED, **more):
@@ -19,20 +19,20 @@ def job(number=0, state=State.COMPLETED, **more):
     folder.spec_file.write_text(spec.dumps())
     lock = JobLock.acquire(folder.lock)
     folder = store.publish(folder)
-    ledger = Ledger(folder, spec)
-    train(ledger, state)
-    ledger.close()
+    recorder = EventRecorder(folder, spec)
+    train(recorder, state)
+    recorder.close()
     lock.release()
     return folder
 
 
-def train(ledger, state):
+def train(recorder, state):
     """Write what a short training writes."""
-    ledger.state(State.RUNNING)
+    recorder.state(State.RUNNING)
     for rank in range(2):
-        ledger.write("rank", rank=rank, status="started", pid=7, host="node-a")
+        recorder.write("rank", rank=rank, status="started", pid=7, host="node-a")
     for step in range(5):
-        ledger.write("metric", rank=0, step=step, values={"accuracy": step / 4, "loss": 4 - step})
-        ledger.write("log", rank=0, stream="out", text=f"step {step}")
+        recorder.write("metric", rank=0, step=step, values={"accuracy": step / 4, "loss": 4 - step})
+        recorder.write("log", rank=0, stream="out", text=f"step {step}")
     if state.ended:
-        ledger.state(state, "It was so." if state is not State.COMPLETED else "")
+        recorder.state(state, "It was so." if state is not State.COMPLETED else "")

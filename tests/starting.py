@@ -20,7 +20,7 @@ import pytest
 
 import tests
 from distdl_jupyter.clusters.forking import WARM
-from distdl_jupyter.warm import asking, learned, place
+from distdl_jupyter.warm import asking, doubts, learned, place
 from distdl_jupyter.warm.beginning import COLD
 
 #: What the template imports before the first job has said what it needs.
@@ -107,6 +107,17 @@ def revive():
     said = asking.status(where)
     if said is not None and said["pid"] != _own.get(where.key):
         asking.stop(where)
+    said = _made(where)
+    if doubts.differing(psutil.Process(said["pid"]).environ(), os.environ, {"TMPDIR"}):
+        # A job of an earlier test was still having it made.
+        asking.stop(where)
+        said = _made(where)
+    _own[where.key] = said["pid"]
+    return said
+
+
+def _made(where):
+    """Return what the next ready template says, one that is made already or by now."""
     if not asking.is_being_made(where):  # a second one would wait for the first one's end
         asking.make(where)
     # What it learns from an earlier test's job may make it begin anew.
@@ -114,7 +125,6 @@ def revive():
     while (said := asking.wait_until_ready(where)) is None or said["learning"]:
         assert time.monotonic() < until, where.log.read_text()
         time.sleep(0.05)
-    _own[where.key] = said["pid"]
     return said
 
 

@@ -7,6 +7,7 @@ it is on disk at the start of the job. Nothing is imported to find out.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import shutil
@@ -114,12 +115,20 @@ def _pth_folders() -> Iterator[Path]:
                     yield (Path(packages) / line.strip()).resolve()
 
 
+def _find_new_files() -> None:
+    """Let Python list the folders of its path anew; an import in another thread breaks that off."""
+    for _ in range(5):
+        with contextlib.suppress(RuntimeError):  # "dictionary changed size during iteration"
+            importlib.invalidate_caches()
+            return
+
+
 def local_modules(names: Iterable[str], folders: dict[Path, str]) -> list[LocalModule]:
     """Return the modules of ``names`` that lie in ``folders``, and those that they import in turn.
 
     Raises InvalidSpec when they are too large to travel, as soon as that is known.
     """
-    importlib.invalidate_caches()
+    _find_new_files()
     found: dict[str, LocalModule | None] = {}
     pending = [name.partition(".")[0] for name in names]
     while pending:

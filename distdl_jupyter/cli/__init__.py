@@ -23,7 +23,7 @@ from distdl_jupyter.core.options import ABOUT, flags
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.words import clock, findings, listing, plural, short_id
 from distdl_jupyter.form import arguments
-from distdl_jupyter.presentation import jobtable, table
+from distdl_jupyter.views import job_table, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -165,8 +165,8 @@ def _ls(chosen: argparse.Namespace) -> int:
     if not rows:
         print("No jobs yet. Put %%distributed -p 2 on top of a cell that trains, or: distdl submit -p 2 train.py")
         return 0
-    head = tuple(name.upper() for name in jobtable.HEAD)
-    print(table.whole_text([head, *jobtable.cells(rows, time.time(), signs=False)]))
+    head = tuple(name.upper() for name in job_table.HEAD)
+    print(table.whole_text([head, *job_table.cells(rows, time.time(), signs=False)]))
     if older := client.count() - len(rows):
         print(f"{plural(older, 'older job')}: distdl ls --all")
     return 0

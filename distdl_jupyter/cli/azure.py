@@ -50,11 +50,11 @@ def _verb(verbs: Any, name: str, run: Callable[[argparse.Namespace], int], text:
 
 
 def _status(chosen: argparse.Namespace) -> int:
-    from distdl_jupyter.presentation import azure
-    from distdl_jupyter.presentation.plain import plain
+    from distdl_jupyter.views import azure
+    from distdl_jupyter.views.to_json import to_json
 
-    told = azure.page()
-    print(json.dumps(plain(told), indent=1) if chosen.json else "\n".join(azure.lines(told)))
+    told = azure.sign_in_view()
+    print(json.dumps(to_json(told), indent=1) if chosen.json else "\n".join(azure.sign_in_lines(told)))
     return 0 if told.state == "signed_in" else 1
 
 
@@ -77,10 +77,10 @@ def _sign_in(chosen: argparse.Namespace) -> int:
 def _waited(now: Status) -> Status:
     """Return the status when nobody is waited for any more; what is to be done is said once."""
     from distdl_jupyter.azure import identity
-    from distdl_jupyter.presentation import azure
+    from distdl_jupyter.views import azure
 
     if now.state == "waiting":
-        print("\n".join(azure.lines(azure.page(now))), file=sys.stderr, flush=True)
+        print("\n".join(azure.sign_in_lines(azure.sign_in_view(now))), file=sys.stderr, flush=True)
     while now.state == "waiting":
         time.sleep(_POLL)
         now = identity.status()
@@ -98,7 +98,7 @@ def _sign_out(_: argparse.Namespace) -> int:
 def _subscriptions(chosen: argparse.Namespace) -> int:
     from distdl_jupyter.azure import identity, settings
     from distdl_jupyter.core.errors import InvalidSpec
-    from distdl_jupyter.presentation import table
+    from distdl_jupyter.views import table
 
     found = identity.subscriptions()
     if chosen.use:

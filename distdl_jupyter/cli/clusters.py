@@ -62,8 +62,8 @@ def _verb(verbs: Any, name: str, run: Callable[[argparse.Namespace], int], text:
 
 def _list(chosen: argparse.Namespace) -> int:
     from distdl_jupyter import places
-    from distdl_jupyter.presentation import table
-    from distdl_jupyter.presentation.places import cluster_rows
+    from distdl_jupyter.views import table
+    from distdl_jupyter.views.clusters import cluster_rows
 
     found = places.clusters().look(PATIENCE)
     if chosen.json:
@@ -76,9 +76,9 @@ def _list(chosen: argparse.Namespace) -> int:
 
 
 def _plain(one: Any) -> dict[str, Any]:
-    from distdl_jupyter.presentation.plain import plain
+    from distdl_jupyter.views.to_json import to_json
 
-    told: dict[str, Any] = plain(one)
+    told: dict[str, Any] = to_json(one)
     target = told.pop("target")
     return {**target, **told}
 
@@ -122,12 +122,12 @@ def _read(call: str, kind: str, words: list[str]) -> dict[str, Any]:
 
 def _show(chosen: argparse.Namespace) -> int:
     from distdl_jupyter import places
-    from distdl_jupyter.presentation import table
-    from distdl_jupyter.presentation.places import node_rows, sentence
+    from distdl_jupyter.views import table
+    from distdl_jupyter.views.clusters import cluster_line, node_rows
 
     place = places.Place(chosen.name)
     (found,) = places.look_at_all([place.target], 2 * PATIENCE)
-    print(sentence(found))
+    print(cluster_line(found))
     for name, value in place.options.items():
         print(f"{name}: {value}")
     if found.nodes:

@@ -67,8 +67,8 @@ def _usage(parser: argparse.ArgumentParser) -> int:
 
 def _list(chosen: argparse.Namespace) -> int:
     from distdl_jupyter import places, registry
-    from distdl_jupyter.presentation import table
-    from distdl_jupyter.presentation.places import cluster_rows
+    from distdl_jupyter.views import table
+    from distdl_jupyter.views.clusters import cluster_rows
 
     if chosen.name is not None:
         print(repr(_place(chosen.name).choices("compute")))
@@ -89,13 +89,13 @@ def _sizes(chosen: argparse.Namespace) -> int:
 def _create(chosen: argparse.Namespace) -> int:
     from distdl_jupyter import registry
     from distdl_jupyter.places import making
-    from distdl_jupyter.presentation.places import forecast
+    from distdl_jupyter.views.clusters import cost_forecast
 
     place = _place(chosen.name)
     wanted = _wanted(registry.get("clusters", place.kind), place.name, chosen.flags)
     yes, wait = wanted.pop("yes", False), wanted.pop("wait", False)
     found = making.forecast(place.target, wanted)
-    print(f"{place.name}: up to {found.max_nodes} of {found.size}. {forecast(found)}")
+    print(f"{place.name}: up to {found.max_nodes} of {found.size}. {cost_forecast(found)}")
     if not (yes or _agreed("Create them?")):
         return 1
     place.create(wait=wait, **wanted)
@@ -120,12 +120,12 @@ def _wanted(kind: Any, name: str, words: list[str]) -> dict[str, Any]:
 
 
 def _scale(chosen: argparse.Namespace) -> int:
-    from distdl_jupyter.presentation.places import kept_up
+    from distdl_jupyter.views.clusters import idle_cost_warning
 
     if chosen.max_nodes is None and chosen.min_nodes is None:
         raise InvalidSpec("Nothing is to be changed.", field="max_nodes", hint="Give --max-nodes or --min-nodes.")
     place = _place(chosen.name)
-    if warning := kept_up(chosen.min_nodes or 0):
+    if warning := idle_cost_warning(chosen.min_nodes or 0):
         print(warning)
         if not (chosen.yes or _agreed("Keep them up?")):
             return 1

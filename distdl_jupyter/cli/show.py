@@ -6,9 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from distdl_jupyter.core.words import duration, number, processes, short_id
-from distdl_jupyter.presentation import staging
-from distdl_jupyter.presentation.card import elsewhere
-from distdl_jupyter.presentation.cost import cost_words
+from distdl_jupyter.views.card import cost_text, elsewhere, staging_bars, staging_node, staging_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,9 +27,9 @@ def lines(view: JobView) -> Iterator[str]:
         f"{view.distributed_backend}, {duration(view.elapsed(now))}"
     )
     if view.price_per_hour is not None:
-        yield f"{cost_words(view, now)} ({view.price_source})"
-    for bar in staging.bars(view):
-        yield f"{bar.source} on {staging.where(bar)}: {staging.says(bar)}"
+        yield f"{cost_text(view, now)} ({view.price_source})"
+    for bar in staging_bars(view):
+        yield f"{bar.source} on {staging_node(bar)}: {staging_text(bar)}"
     for metric in view.metrics.values():
         yield f"{metric.name} {number(metric.mean)} at step {number(metric.step)}"
     for rank in view.ranks:

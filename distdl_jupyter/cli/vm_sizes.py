@@ -12,7 +12,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core.words import money, plural
-from distdl_jupyter.presentation import table
+from distdl_jupyter.views import table
 
 if TYPE_CHECKING:
     from distdl_jupyter.azure import VmSize

@@ -2,7 +2,7 @@
 
 Every process that a job starts inherits ``DISTDL_JOB_ID`` in its environment, so daemonised grandchildren are found
 too; descendants of known processes are added in case one of them cleared its environment. One that also left its
-parents is adopted by the supervisor, and by the guardian when that was killed (Linux). Only when both were killed at
+parents is adopted by the supervisor, and by the watchdog when that was killed (Linux). Only when both were killed at
 the same moment does a daemon without mark and parents get away.
 """
 

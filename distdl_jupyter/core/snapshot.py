@@ -5,7 +5,7 @@ anybody who has folded all of a log up to ``cursor`` may write it, with or witho
 whole, and whichever of two writers comes last, what stands there is true. A reader folds what stands behind the cursor
 itself, so a log that grew afterwards needs no other treatment.
 
-The supervisor writes it: ``snapshot.write(folder, view, cursor)`` in ``supervisor.ledger``, with the size of the file
+The supervisor writes it: ``snapshot.write(folder, view, cursor)`` in ``supervisor.recorder``, with the size of the file
 as ``cursor`` (its view holds all that it wrote), when the job has ended and before that at most every few seconds or
 megabytes. A reader that met an ended job without one writes it when it has folded *all* of the log (one that left the
 log lines out has no view for others).

@@ -22,7 +22,7 @@ from distdl_jupyter.form.celltext import MAGICS, CellText, split
 from distdl_jupyter.form.defaults import Defaults
 from distdl_jupyter.form.model import FormModel
 from distdl_jupyter.form.subject import CellSubject, Look, Remembered, Subject
-from distdl_jupyter.presentation.plain import plain
+from distdl_jupyter.views.to_json import to_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def answer(question: Question, kernel: Kernel | None = None) -> dict[str, Any]:
     if line.problem:
         problems["line"] = f"{line.problem} Submit replaces the line."
     more = {"problems": {**form.problems, **problems}, "options": _options(form), "code": text.body}
-    return {name: plain(value) for name, value in {**shown, **more}.items()}
+    return {name: to_json(value) for name, value in {**shown, **more}.items()}
 
 
 def _subject(question: Question, text: CellText, kernel: Kernel | None) -> Subject:

@@ -16,7 +16,7 @@ from distdl_jupyter import registry, targets
 from distdl_jupyter.azure import cost, prices
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 from distdl_jupyter.core.words import money
-from distdl_jupyter.presentation.cost import rate
+from distdl_jupyter.views.card import hourly_cost_text
 
 NOT_USUAL = "Spot nodes have other prices, which change: give the price yourself."
 
@@ -86,7 +86,7 @@ def shown(nodes: Rented, own: str, node_count: int, patience: float) -> dict[str
     return {
         **told,
         "per_hour": money(found.per_hour * node_count, found.currency),
-        "words": rate(found.per_hour, found.currency, node_count),
+        "words": hourly_cost_text(found.per_hour, found.currency, node_count),
         "source": found.source,
     }
 

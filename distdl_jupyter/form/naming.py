@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter import registry, targets
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.places import Place, making
-from distdl_jupyter.presentation import plugins
+from distdl_jupyter.views import plugins
 
 if TYPE_CHECKING:
     from distdl_jupyter.form.model import FormModel
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def kinds() -> list[dict[str, Any]]:
     """Return the kinds of clusters with their options as JSON schemas, and why one cannot be used here."""
-    return [dataclasses.asdict(plugins.told("clusters", name)) for name in registry.names("clusters")]
+    return [dataclasses.asdict(plugins.plugin_view("clusters", name)) for name in registry.names("clusters")]
 
 
 def add(form: FormModel, name: str, kind: str, options: Mapping[str, Any]) -> None:

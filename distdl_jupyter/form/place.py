@@ -13,7 +13,7 @@ from distdl_jupyter import registry, targets
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.places import standing
 from distdl_jupyter.places.glimpse import Glimpse, glimpse
-from distdl_jupyter.presentation.checks import folded
+from distdl_jupyter.views.clusters import merge_hosts
 
 _FOUND = {"error": 0, "warning": 1}
 
@@ -43,7 +43,7 @@ def shown(found: Glimpse | None) -> dict[str, Any]:
     if found is None:
         return {}
     known = found.standing
-    wrong = [one for one in folded(found.checks or ()) if one.level in _FOUND]
+    wrong = [one for one in merge_hosts(found.checks or ()) if one.level in _FOUND]
     return {
         "looking": found.looking,
         "known": known is not None,

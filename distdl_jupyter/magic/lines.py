@@ -15,13 +15,13 @@ from distdl_jupyter.core.words import plural, short_id
 from distdl_jupyter.form.arguments import Parser, allowed, pairs_of, value_of
 from distdl_jupyter.magic.session import Session, told_shortly
 from distdl_jupyter.magic.topics import TOPICS
-from distdl_jupyter.presentation.jobtable import JobTable
+from distdl_jupyter.views.job_table import JobTable
 
 if TYPE_CHECKING:
     from distdl_jupyter.client import Job
     from distdl_jupyter.core.logline import LogLine
     from distdl_jupyter.places import Checks, Places
-    from distdl_jupyter.presentation.stacktable import StacksShown
+    from distdl_jupyter.views.stacks import StacksShown
 
 _TAIL = 200
 #: Jobs that a list shows when not all are asked for.

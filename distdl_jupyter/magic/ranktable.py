@@ -7,7 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from distdl_jupyter.core import words
-from distdl_jupyter.presentation import table
+from distdl_jupyter.views import table
 
 if TYPE_CHECKING:
     from distdl_jupyter.ranks import Ranks

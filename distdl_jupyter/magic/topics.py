@@ -13,7 +13,7 @@ def azure(changes: Mapping[str, str], paged: bool = True) -> Any:  # noqa: FBT00
     """
     from distdl_jupyter.azure import identity, settings
     from distdl_jupyter.panels import azure_sign_in
-    from distdl_jupyter.presentation import azure as shown
+    from distdl_jupyter.views import azure as azure_view
 
     given = dict(changes)
     if given.get("credential"):
@@ -23,7 +23,7 @@ def azure(changes: Mapping[str, str], paged: bool = True) -> Any:  # noqa: FBT00
         settings.change(**given)
     if paged:
         return azure_sign_in()
-    print("\n".join(shown.lines(shown.page())), flush=True)  # noqa: T201 - the line's output
+    print("\n".join(azure_view.sign_in_lines(azure_view.sign_in_view())), flush=True)  # noqa: T201 - the line's output
     return None
 
 

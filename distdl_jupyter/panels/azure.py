@@ -13,8 +13,8 @@ import anywidget
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.panels.assets import asset
 from distdl_jupyter.panels.subshell import reachable
-from distdl_jupyter.presentation import azure
-from distdl_jupyter.presentation.plain import plain
+from distdl_jupyter.views import azure
+from distdl_jupyter.views.to_json import to_json
 
 
 class AzurePanel(anywidget.AnyWidget):
@@ -43,7 +43,7 @@ def answer(message: Mapping[str, Any]) -> dict[str, Any]:
         return {"error": {"message": f"The panel was asked for {action}, which it does not know.",
                           "hint": "Reload the page.", "field": ""}}  # fmt: skip
     try:
-        return {"value": plain(azure.carried_out(action, dict(message.get("given") or {})))}
+        return {"value": to_json(azure.perform(action, dict(message.get("given") or {})))}
     except DistDLError as error:
         return {"error": error.to_json()}
 

@@ -17,8 +17,8 @@ import traitlets
 
 from distdl_jupyter.panels import pictures
 from distdl_jupyter.panels.assets import asset
-from distdl_jupyter.presentation.plain import plain
-from distdl_jupyter.presentation.rows import told
+from distdl_jupyter.views.job_page import log_changes
+from distdl_jupyter.views.to_json import to_json
 
 if TYPE_CHECKING:
     from distdl_jupyter.core.log import LogBook
@@ -97,7 +97,7 @@ class LogWidget(anywidget.AnyWidget):
         found = book.changes(self._mark) if book.knows(self._mark) or not self._mark else None
         if found is None or len(found.rows) > _NEWEST:
             return {"whole": True, **self._newest(_NEWEST)}
-        return {"whole": False, **plain(told(book, found.rows))}
+        return {"whole": False, **to_json(log_changes(book, found.rows))}
 
     def keep_tail(self) -> None:
         """Put the newest rows into the trait."""
@@ -107,7 +107,7 @@ class LogWidget(anywidget.AnyWidget):
 
     def _newest(self, many: int) -> dict[str, Any]:
         book = self._reading.log
-        return plain(told(book, book.between(book.next - many, book.next)))  # type: ignore[no-any-return]
+        return to_json(log_changes(book, book.between(book.next - many, book.next)))  # type: ignore[no-any-return]
 
     def _before(self, n: int) -> dict[str, Any]:
-        return plain(told(self._reading.log, self._reading.window.before(n, _OLDER)))  # type: ignore[no-any-return]
+        return to_json(log_changes(self._reading.log, self._reading.window.before(n, _OLDER)))  # type: ignore[no-any-return]

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import traitlets
 
 from distdl_jupyter.core import words
-from distdl_jupyter.presentation.card import card, foot
-from distdl_jupyter.presentation.curve import summary, table
-from distdl_jupyter.presentation.metric import favourite
-from distdl_jupyter.presentation.plain import plain
+from distdl_jupyter.views.card import card, notice_line
+from distdl_jupyter.views.curve import summary, table
+from distdl_jupyter.views.job_table import default_metric
+from distdl_jupyter.views.to_json import to_json
 
 if TYPE_CHECKING:
     from distdl_jupyter.core.series import SeriesBook
@@ -68,11 +68,11 @@ class JobModel(traitlets.HasTraits):
         """Set the traits to what is known now (epoch seconds)."""
         view = self.view
         with self.hold_trait_notifications():
-            self.foot = plain(foot(view))
+            self.foot = to_json(notice_line(view))
             self.metrics = [{"name": name, "value": words.number(m.mean)} for name, m in view.metrics.items()]
             if not self.metric and view.metrics:
-                self.metric = favourite(list(view.metrics))
-            self._say(plain(card(view, now, has_checkpoints=self.reading.has_checkpoints)))
+                self.metric = default_metric(list(view.metrics))
+            self._say(to_json(card(view, now, has_checkpoints=self.reading.has_checkpoints)))
             failure = self.card["failure"]
             self.failed = _first_line(failure) if failure else {}
             if now - self.beat >= _BEAT:

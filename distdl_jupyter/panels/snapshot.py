@@ -52,9 +52,8 @@ from distdl_jupyter.panels.snapshot_parts import (
 )
 from distdl_jupyter.panels.snapshot_stacks import restarts, restarts_word, stacks_part, stall
 from distdl_jupyter.panels.snapshot_staging import staging
-from distdl_jupyter.presentation.card import foot
-from distdl_jupyter.presentation.schema import FailureCard, Stacks
-from distdl_jupyter.presentation.story import failure_card
+from distdl_jupyter.views.card import failure_card, notice_line
+from distdl_jupyter.views.schema import FailureCard, Stacks
 
 #: Bytes of a page, always.
 LIMIT = 60_000
@@ -186,7 +185,7 @@ def _running(view: JobView) -> Html:
 
 
 def _notice(view: JobView, detail: Detail) -> Html:
-    notice = foot(view).notice
+    notice = notice_line(view).notice
     if notice is None:
         return Html("")
     style = f"padding:7px 12px;font-size:12px;border-top:1px solid {BORDER};background:{WARN_TINT};color:{WARN}"

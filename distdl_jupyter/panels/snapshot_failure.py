@@ -29,7 +29,7 @@ from distdl_jupyter.panels.markup import (
     text,
 )
 from distdl_jupyter.panels.snapshot_parts import Detail, shape
-from distdl_jupyter.presentation.schema import FailureCard, Frame, OtherRank
+from distdl_jupyter.views.schema import FailureCard, Frame, OtherRank
 
 _PART = f"padding:7px 12px;font-weight:600;line-height:20px;border-bottom:1px solid {BORDER}"
 _BAR = f"padding:3px 12px;font:12px/18px {SANS};color:{INK_2};background:{SUNK};border-bottom:1px solid {BORDER_2}"

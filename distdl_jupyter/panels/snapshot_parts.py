@@ -37,7 +37,7 @@ from distdl_jupyter.panels.markup import (
     span,
     text,
 )
-from distdl_jupyter.presentation.cost import cost_words
+from distdl_jupyter.views.card import cost_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ def facts(view: JobView) -> list[str]:
         view.compute_target,
         words.processes(view.node_count, view.process_count_per_node),
         view.distributed_backend,
-        *filter(None, [cost_words(view, view.last_sign)]),
+        *filter(None, [cost_text(view, view.last_sign)]),
     ]
 
 

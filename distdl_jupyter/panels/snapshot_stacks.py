@@ -30,7 +30,7 @@ from distdl_jupyter.panels.markup import (
 if TYPE_CHECKING:
     from distdl_jupyter.core.view import JobView
     from distdl_jupyter.panels.snapshot_parts import Detail
-    from distdl_jupyter.presentation.schema import StackFrame, StackGroup, Stacks
+    from distdl_jupyter.views.schema import StackFrame, StackGroup, Stacks
 
 #: Columns and restarts beyond these are counted.
 _COLUMNS, _RESTARTS = 6, 5

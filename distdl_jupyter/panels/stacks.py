@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core import stacks as kept
 from distdl_jupyter.core.errors import DistDLError, JobNotFound
-from distdl_jupyter.presentation import stacks
-from distdl_jupyter.presentation.plain import plain
+from distdl_jupyter.views import stacks
+from distdl_jupyter.views.to_json import to_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from distdl_jupyter.client import Job
     from distdl_jupyter.core.store import JobFolder
-    from distdl_jupyter.presentation.schema import Stacks
+    from distdl_jupyter.views.schema import Stacks
 
 
 def answer(job: Job, question: Mapping[str, Any]) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def answer(job: Job, question: Mapping[str, Any]) -> dict[str, Any]:
         if question.get("ask") == "take":
             job.ask_stacks()
             return {"value": None}
-        return {"value": plain(stacks.stacks(_read(job, question.get("number"))))}
+        return {"value": to_json(stacks.stacks(_read(job, question.get("number"))))}
     except DistDLError as error:
         return {"error": error.to_json()}
     except OSError as error:

@@ -34,7 +34,7 @@ from distdl_jupyter.panels.markup import (
     text,
 )
 from distdl_jupyter.panels.snapshot_parts import pill, shape
-from distdl_jupyter.presentation.timeline import Step, StepState, steps_of
+from distdl_jupyter.views.job_page import Step, StepState, job_steps
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,7 +74,7 @@ class Timeline:
     def _now(self) -> tuple[JobView, tuple[Step, ...]]:
         with self._reading:
             view = self._follower.catch_up()
-            return view, steps_of(view, self._follower.spec, view.ended or max(time.time(), view.last_sign))
+            return view, job_steps(view, self._follower.spec, view.ended or max(time.time(), view.last_sign))
 
     def __repr__(self) -> str:
         return plain_text(*self._now())

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from distdl_jupyter.clusters.base import Check
 from distdl_jupyter.places import standing
 from distdl_jupyter.places.standing import Standing
-from distdl_jupyter.presentation.checks import is_red
 from distdl_jupyter.targets import Target
+from distdl_jupyter.views.clusters import has_errors
 
 #: Seconds for which nodes, and checks without a red row, are good enough for a form.
 NODES_FRESH, CHECKS_FRESH = 15.0, 300.0
@@ -101,5 +101,5 @@ def _look_once(one: Glimpse, target: Target, needs: Mapping[str, Sequence[str]])
 
 def _is_old(one: Glimpse, now: Standing) -> bool:
     """Say whether the checks are long ago, or the nodes belie them."""
-    red = is_red(one.checks or ())
+    red = has_errors(one.checks or ())
     return time.monotonic() - one.checked > CHECKS_FRESH or red or any(node.state == "down" for node in now.nodes)

@@ -14,10 +14,9 @@ from distdl_jupyter.clusters.machines import Choice, Machines
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.places import listed, making, standing
 from distdl_jupyter.places.standing import Standing
-from distdl_jupyter.presentation import checks as check_words
-from distdl_jupyter.presentation import places as words
-from distdl_jupyter.presentation import table
 from distdl_jupyter.targets import Target
+from distdl_jupyter.views import clusters as views
+from distdl_jupyter.views import table
 
 #: Seconds after which a table of clusters shows a silent one as such.
 PATIENCE = 5.0
@@ -29,20 +28,20 @@ class Nodes(list[NodeInfo]):
     """The machines of a cluster, which show themselves as a table."""
 
     def __repr__(self) -> str:
-        return table.text(words.node_rows(self)) if self else "No node is known."
+        return table.text(views.node_rows(self)) if self else "No node is known."
 
     def _repr_html_(self) -> str:
-        return table.html(words.node_rows(self)) if self else "<p>No node is known.</p>"
+        return table.html(views.node_rows(self)) if self else "<p>No node is known.</p>"
 
 
 class Choices(list[Choice]):
     """Values that an option may have, which show themselves as a table."""
 
     def __repr__(self) -> str:
-        return table.text(words.choice_rows(self)) if self else "Nothing is offered."
+        return table.text(views.choice_rows(self)) if self else "Nothing is offered."
 
     def _repr_html_(self) -> str:
-        return table.html(words.choice_rows(self)) if self else "<p>Nothing is offered.</p>"
+        return table.html(views.choice_rows(self)) if self else "<p>Nothing is offered.</p>"
 
 
 class Checks(list[Check]):
@@ -51,13 +50,13 @@ class Checks(list[Check]):
     @property
     def ok(self) -> bool:
         """Whether nothing keeps a job from running there."""
-        return not check_words.is_red(self)
+        return not views.has_errors(self)
 
     def __repr__(self) -> str:
-        return check_words.table(self)
+        return views.check_table(self)
 
     def _repr_html_(self) -> str:
-        return table.html(words.check_rows(check_words.folded(self)))
+        return table.html(views.check_rows(views.merge_hosts(self)))
 
 
 class Place:
@@ -145,7 +144,7 @@ class Place:
 
     def __repr__(self) -> str:
         (found,) = standing.look_at_all([self.target], PATIENCE)
-        return words.sentence(found)
+        return views.cluster_line(found)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Place) and other.name == self.name
@@ -178,7 +177,7 @@ class Places(Sequence[Place]):
         return any(target.name == name for target in self._targets)
 
     def _rows(self) -> list[tuple[str, ...]]:
-        return words.cluster_rows(self.look())
+        return views.cluster_rows(self.look())
 
     def look(self, seconds: float = PATIENCE) -> list[Standing]:
         """Return how all stand now, within ``seconds``."""

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from distdl_jupyter.azure.settings import CredentialKind
-from distdl_jupyter.presentation import azure
-from distdl_jupyter.presentation.azure import AzureSignIn, AzureSubscription
 from distdl_jupyter.server.base import Handler, answers
+from distdl_jupyter.views import azure
+from distdl_jupyter.views.azure import AzureSignIn, AzureSubscription
 
 __all__ = ["Azure", "AzureByCode", "AzureChange", "AzureOut", "AzureStart", "AzureSubscriptions"]
 
@@ -52,7 +52,7 @@ class AzureSubscriptionList:
 
 async def _done(action: str, body: object = None) -> Any:
     given = {} if body is None else {k: v for k, v in dataclasses.asdict(body).items() if v is not None}  # type: ignore[call-overload]
-    return await asyncio.to_thread(azure.carried_out, action, given)
+    return await asyncio.to_thread(azure.perform, action, given)
 
 
 class Azure(Handler):

@@ -24,9 +24,9 @@ from tornado import web
 
 from distdl_jupyter.core import errors
 from distdl_jupyter.core.store import is_id
-from distdl_jupyter.presentation.plain import plain
 from distdl_jupyter.server import fields
 from distdl_jupyter.server.schema import ApiError
+from distdl_jupyter.views.to_json import to_json
 
 if TYPE_CHECKING:
     from distdl_jupyter.server.app import DistDLApp
@@ -143,7 +143,7 @@ def _action(method: Any, verb: str) -> str:
 
 def encode(answer: object) -> bytes:
     """Return an answer as strict JSON."""
-    return json.dumps(plain(answer), allow_nan=False, separators=(",", ":")).encode()
+    return json.dumps(to_json(answer), allow_nan=False, separators=(",", ":")).encode()
 
 
 def _no_number(word: str) -> float:

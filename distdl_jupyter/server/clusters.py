@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter import places, targets
 from distdl_jupyter.core import words
 from distdl_jupyter.places import making, standing
-from distdl_jupyter.presentation import checks
 from distdl_jupyter.server.base import Handler, answers, executes
 from distdl_jupyter.server.schema import (
     CheckCluster,
@@ -24,6 +23,7 @@ from distdl_jupyter.server.schema import (
     NodeState,
     ScaleCluster,
 )
+from distdl_jupyter.views.clusters import has_errors, merge_hosts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -169,5 +169,5 @@ class CheckOfCluster(Handler):
         target = await self.apart(places.find, name)
         needs = await self.apart(standing.needs, body.distributed_backend) if body.distributed_backend else None
         found = await self.app.looks.checked(target, needs)
-        rows = tuple(CheckRow(one.node, one.what, one.level, one.says, one.remedy) for one in checks.folded(found))
-        return ClusterChecks(rows, checks.is_red(found))
+        rows = tuple(CheckRow(one.node, one.what, one.level, one.says, one.remedy) for one in merge_hosts(found))
+        return ClusterChecks(rows, has_errors(found))

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.ended import listed
-from distdl_jupyter.presentation import compare
 from distdl_jupyter.reading import Outline
 from distdl_jupyter.server.base import Handler, answers
 from distdl_jupyter.server.jobs import attached
 from distdl_jupyter.server.schema import CompareQuery, Comparison
+from distdl_jupyter.views import compare
 
 if TYPE_CHECKING:
-    from distdl_jupyter.presentation.jobrow import JobRow
+    from distdl_jupyter.views.job_table import JobRow
 
 #: Curves that can still be told apart.
 MOST = 12
@@ -34,7 +34,7 @@ def _compared(query: CompareQuery) -> Comparison:
     if not 1 <= len(ids) <= MOST:
         raise InvalidSpec(f"ids takes 1 to {MOST} different jobs.", field="ids")
     readings = [_read(id_) for id_ in ids]
-    subjects = [compare.Subject(one.spec, one.view, one.book) for one in readings]
+    subjects = [compare.ComparedJob(one.spec, one.view, one.book) for one in readings]
     now = time.time()
     metric = compare.chosen_metric(subjects, query.metric)
     return Comparison(
@@ -44,7 +44,7 @@ def _compared(query: CompareQuery) -> Comparison:
         ),
         jobs=tuple(_row(one) for one in readings),
         metrics=compare.metric_names(subjects),
-        rows=compare.rows(subjects, now),
+        rows=compare.comparison_rows(subjects, now),
     )  # fmt: skip
 
 

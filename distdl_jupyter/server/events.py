@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, TypeVar
 from tornado.iostream import StreamClosedError
 
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.presentation.plain import plain
 from distdl_jupyter.server.base import Handler, answers, reads
 from distdl_jupyter.server.live import encode
 from distdl_jupyter.server.messages import Alive, Batch, Hello, Subscription
+from distdl_jupyter.views.to_json import to_json
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -74,7 +74,7 @@ class Events(Handler):
         while True:
             lines = await self._unless_closed(viewer.due())
             if not lines and time.monotonic() - quiet_since >= self.app.keep_alive_seconds:
-                lines = [encode(plain(Alive(time.time(), "alive")))]
+                lines = [encode(to_json(Alive(time.time(), "alive")))]
             if lines:
                 await self._say(lines)
                 quiet_since = time.monotonic()
@@ -100,7 +100,7 @@ class Events(Handler):
         self.finish(b'{"messages":[' + messages + b"]}")
 
     def _hello(self) -> bytes:
-        return encode(plain(Hello(self.app.streams.boot, time.time(), "hello")))
+        return encode(to_json(Hello(self.app.streams.boot, time.time(), "hello")))
 
     async def _unless_closed(self, work: Awaitable[T]) -> T:
         """Return what ``work`` gives. Raises _Closed as soon as there is nobody to give it to."""

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from distdl_jupyter import client, ended, retention
 from distdl_jupyter.core.state import State
-from distdl_jupyter.presentation import card, detail, story
-from distdl_jupyter.presentation.jobrow import JobRow
-from distdl_jupyter.presentation.schema import JobDetail
 from distdl_jupyter.reading import Outline
 from distdl_jupyter.server import submitting
 from distdl_jupyter.server.base import Handler, answers, checked_id, executes
 from distdl_jupyter.server.schema import Cancel, JobList, JobsQuery, NewJob, Prune, Result
+from distdl_jupyter.views import card, job_page
+from distdl_jupyter.views.job_table import JobRow
+from distdl_jupyter.views.schema import JobDetail
 
 if TYPE_CHECKING:
     from distdl_jupyter.ended import Listed
@@ -89,7 +89,7 @@ class JobById(Handler):
 
 
 def _detail(reading: Reading) -> JobDetail:
-    return detail.detail(reading.view, reading.spec, time.time(), has_checkpoints=reading.has_checkpoints)
+    return job_page.job_detail(reading.view, reading.spec, time.time(), has_checkpoints=reading.has_checkpoints)
 
 
 class PruneJobs(Handler):
@@ -145,5 +145,5 @@ def _result(id_: str) -> Result:
         state=card.state_name(view),
         ok=view.state is State.COMPLETED if view.state.ended else None,
         values=tuple(rank.result or "" for rank in view.ranks) if view.state is State.COMPLETED else (),
-        failure=story.failure_card(view),
+        failure=card.failure_card(view),
     )

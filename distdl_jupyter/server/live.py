@@ -15,19 +15,19 @@ import time
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.presentation import card, curve, detail, rows
-from distdl_jupyter.presentation.metric import favourite
-from distdl_jupyter.presentation.plain import plain
 from distdl_jupyter.reading import Reading
 from distdl_jupyter.server.messages import CurveMessage, JobMessage
+from distdl_jupyter.views import card, curve, job_page
+from distdl_jupyter.views.job_table import default_metric
+from distdl_jupyter.views.to_json import to_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from distdl_jupyter.core.log import Row
     from distdl_jupyter.core.store import JobFolder
-    from distdl_jupyter.presentation.schema import LogChanges
     from distdl_jupyter.server.messages import CurveWish
+    from distdl_jupyter.views.schema import LogChanges
 
 #: Rows of a job's log that are kept for its pages.
 KEPT = 100_000
@@ -143,8 +143,8 @@ class LiveJob:
     def _state(self, now: float) -> Told:
         view = self._reading.view
         shown = card.card(view, now, has_checkpoints=self._reading.has_checkpoints)
-        ranks = tuple(detail.rank_row(rank) for rank in view.ranks)
-        data = plain(JobMessage(self.id, shown, curve.metrics(view), ranks, key="", type="job"))
+        ranks = tuple(job_page.rank_row(rank) for rank in view.ranks)
+        data = to_json(JobMessage(self.id, shown, curve.metrics(view), ranks, key="", type="job"))
         timeless = {**data, "card": {**data["card"], "now": 0, "left": None}}
         data["key"] = _digest(encode(timeless))
         return Told(encode(data), data["key"], mark=int(now * 1000))
@@ -173,7 +173,7 @@ class LiveJob:
 
     def _rows(self, found: list[Row], mark: int, *, whole: bool, more: bool = False) -> Told:
         about = {"id": self.id, "mark": mark, "whole": whole, "type": "log"}
-        return Told(encode({**_wire(rows.told(self._reading.log, found)), **about}), str(mark), mark, more)
+        return Told(encode({**_wire(job_page.log_changes(self._reading.log, found)), **about}), str(mark), mark, more)
 
     @property
     def mark(self) -> int:
@@ -197,7 +197,7 @@ class LiveJob:
 
     def _wanted(self, wish: CurveWish) -> tuple[str, int]:
         book = self._reading.book
-        metric = wish.metric or favourite(book.names)
+        metric = wish.metric or default_metric(book.names)
         return metric, book.count(metric)
 
     def _curve(self, wish: CurveWish, metric: str, count: int) -> Told:
@@ -206,7 +206,7 @@ class LiveJob:
             **{name: getattr(made, name) for name in _names(made)}, id=self.id, asked=wish.metric, dark=wish.dark,
             key=f"{metric} {count}", type="curve",
         )  # fmt: skip
-        return Told(encode(plain(told)), told.key)
+        return Told(encode(to_json(told)), told.key)
 
     def _once(self, about: object, made_of: object, make: Callable[[], Told]) -> Told:
         """Return a message that was made of the same before, else make it. The lock is held."""
@@ -236,7 +236,7 @@ def _names(of: Any) -> list[str]:
 
 def log_rows(reading: Reading, found: list[Row]) -> bytes:
     """Return rows of a log as they travel."""
-    return encode(_wire(rows.told(reading.log, found)))
+    return encode(_wire(job_page.log_changes(reading.log, found)))
 
 
 def encode(data: object) -> bytes:

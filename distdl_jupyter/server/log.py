@@ -12,13 +12,13 @@ from distdl_jupyter.core.logline import lines_of
 from distdl_jupyter.core.printable import printable
 from distdl_jupyter.core.words import clock
 from distdl_jupyter.follow import Follower
-from distdl_jupyter.presentation import curve
-from distdl_jupyter.presentation.metric import favourite
-from distdl_jupyter.presentation.schema import Curve, LogChanges
 from distdl_jupyter.server.base import Handler, answers, checked_id
 from distdl_jupyter.server.jobs import attached
 from distdl_jupyter.server.live import log_rows
 from distdl_jupyter.server.messages import CurveQuery, LogQuery, MetricSeries, MetricsList, MetricsQuery, RankSeries
+from distdl_jupyter.views import curve
+from distdl_jupyter.views.job_table import default_metric
+from distdl_jupyter.views.schema import Curve, LogChanges
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -114,5 +114,5 @@ class JobCurve(Handler):
 
 def _curve(reading: Reading, query: CurveQuery) -> Curve:
     options: dict[str, Any] = {"width": query.width, "height": query.height}
-    metric = query.metric or favourite(reading.book.names)
+    metric = query.metric or default_metric(reading.book.names)
     return curve.curve(reading.book, metric, mode=query.mode, log=query.log, dark=query.dark, **options)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from distdl_jupyter.presentation.jobrow import JobRow
-from distdl_jupyter.presentation.schema import Card, Curve, LogChanges, MetricValue, RankRow
 from distdl_jupyter.server.schema import Cluster
+from distdl_jupyter.views.job_table import JobRow
+from distdl_jupyter.views.schema import Card, Curve, LogChanges, MetricValue, RankRow
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ from distdl_jupyter.azure.merged import sizes
 from distdl_jupyter.core import gpus
 from distdl_jupyter.core.machine import cores
 from distdl_jupyter.form.history import past_jobs
-from distdl_jupyter.presentation import plugins
 from distdl_jupyter.server.base import Handler, answers, reads
 from distdl_jupyter.server.schema import (
     AdviceList,
@@ -23,6 +22,7 @@ from distdl_jupyter.server.schema import (
     VmSizeRow,
     VmSizesQuery,
 )
+from distdl_jupyter.views import plugins
 
 
 class Plugins(Handler):
@@ -36,8 +36,8 @@ class Plugins(Handler):
 
 def _plugins() -> PluginList:
     return PluginList(
-        backends=tuple(plugins.told("backends", name) for name in registry.names("backends")),
-        clusters=tuple(plugins.told("clusters", name) for name in registry.names("clusters")),
+        backends=tuple(plugins.plugin_view("backends", name) for name in registry.names("backends")),
+        clusters=tuple(plugins.plugin_view("clusters", name) for name in registry.names("clusters")),
     )
 
 

@@ -1,6 +1,6 @@
 """What the API takes and gives, as dataclasses: the OpenAPI file and the pages' TypeScript types are made of these.
 
-What is told of a job itself stands in ``presentation.schema``. A field's metadata is for the OpenAPI file and for
+What is told of a job itself stands in ``views.schema``. A field's metadata is for the OpenAPI file and for
 ``server.fields``: ``help``, ``minimum``, ``maximum``.
 """
 
@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from distdl_jupyter.presentation.jobrow import JobRow, StateName
-from distdl_jupyter.presentation.schema import ComparisonRow, Curve, FailureCard, Plugin
+from distdl_jupyter.views.job_table import JobRow, StateName
+from distdl_jupyter.views.schema import ComparisonRow, Curve, FailureCard, Plugin
 
 NodeState = Literal["idle", "busy", "down", "unknown", "starting"]
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from distdl_jupyter.core import stacks as kept
 from distdl_jupyter.core.errors import JobNotFound
-from distdl_jupyter.presentation import stacks
-from distdl_jupyter.presentation.schema import Stacks
 from distdl_jupyter.server.base import Handler, answers
 from distdl_jupyter.server.jobs import attached
 from distdl_jupyter.server.schema import StacksQuery
+from distdl_jupyter.views import stacks
+from distdl_jupyter.views.schema import Stacks
 
 
 class JobStacks(Handler):

@@ -11,9 +11,9 @@ import time
 from typing import TYPE_CHECKING
 
 from distdl_jupyter.core.store import is_id
-from distdl_jupyter.presentation.plain import plain
 from distdl_jupyter.server.live import encode
 from distdl_jupyter.server.messages import ClustersMessage, Gone
+from distdl_jupyter.views.to_json import to_json
 
 if TYPE_CHECKING:
     from distdl_jupyter.server.live import LiveJob
@@ -78,7 +78,7 @@ class _JobPlace:
     def due(self) -> list[bytes]:
         """Return the messages of now. It may take a while: not in the event loop."""
         if self.watched is None or self.watched.gone:
-            told = [] if self.gone else [encode(plain(Gone(self._id, "gone", "gone")))]
+            told = [] if self.gone else [encode(to_json(Gone(self._id, "gone", "gone")))]
             self.gone, self.held = True, False
             return told
         live = self.watched.live
@@ -203,13 +203,13 @@ class Viewer:
             return []
         since = self._list_mark if self._list_mark < self._list.mark else 0
         self._list_mark = self._list.mark
-        return [encode(plain(self._list.message(since, self._key(self._list.mark))))]
+        return [encode(to_json(self._list.message(since, self._key(self._list.mark))))]
 
     def _clusters_due(self) -> list[bytes]:
         if self._clusters is None or self._clusters.mark == self._clusters_mark:
             return []
         self._clusters_mark = self._clusters.mark
-        return [encode(plain(ClustersMessage(self._clusters.clusters, self._key(self._clusters.mark), "clusters")))]
+        return [encode(to_json(ClustersMessage(self._clusters.clusters, self._key(self._clusters.mark), "clusters")))]
 
     async def wait(self, seconds: float) -> None:
         """Wait until there may be something to tell, at most so many seconds."""

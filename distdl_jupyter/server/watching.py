@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from distdl_jupyter.ended import Listed
-    from distdl_jupyter.presentation.jobrow import JobRow
     from distdl_jupyter.server.app import DistDLApp
     from distdl_jupyter.server.schema import Cluster
+    from distdl_jupyter.views.job_table import JobRow
 
 T = TypeVar("T")
 W = TypeVar("W", bound="Watched")

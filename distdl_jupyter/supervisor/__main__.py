@@ -19,8 +19,7 @@ from distdl_jupyter.clusters.processes import adopt_orphans
 from distdl_jupyter.core import locks, signals
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.store import JobFolder
-from distdl_jupyter.supervisor import collapse
-from distdl_jupyter.supervisor.guardian import guard
+from distdl_jupyter.supervisor import watchdog
 from distdl_jupyter.supervisor.run import Supervisor
 
 #: Files that may always be opened to write why a job has ended.
@@ -35,20 +34,20 @@ def main() -> None:
 
 
 def supervise(folder: JobFolder, secret_variables: Mapping[str, str]) -> None:
-    """Set up signals and the guardian, hand over to the supervisor, and tell of the ended job who wants to know.
+    """Set up signals and the watchdog, run the supervisor, and report the ended job to monitoring.
 
     The calling process has the job's lock and its standard output goes into the job's supervisor.log.
     """
     spare: list[int] = []
     try:
         spare.extend(os.open(os.devnull, os.O_RDONLY) for _ in range(_SPARE))
-        if not _goes_on_alone(folder):
-            guard(folder.id)
+        if not _survives_its_supervisor(folder):
+            watchdog.start(folder.id)
         locks.sign(folder.lock)
         adopt_orphans()
         supervisor = Supervisor(folder, secret_variables, _wake_on_child())
     except Exception as error:
-        _collapse(folder, error, spare)
+        _fail_fast(folder, error, spare)
         raise
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: supervisor.interrupt())
@@ -61,23 +60,23 @@ def supervise(folder: JobFolder, secret_variables: Mapping[str, str]) -> None:
 def _run(supervisor: Supervisor, folder: JobFolder, spare: list[int]) -> None:
     try:
         supervisor.run()
-    except Exception as error:  # noqa: BLE001 - printed as Python prints what nobody catches, without secrets
+    except Exception as error:  # noqa: BLE001 - printed as Python prints what is not caught, without secrets
         sys.stderr.write(supervisor.redactor.text(traceback.format_exc()))
-        _collapse(folder, error, spare)
+        _fail_fast(folder, error, spare)
         raise SystemExit(1) from None
 
 
-def _collapse(folder: JobFolder, error: Exception, spare: list[int]) -> None:
-    """Let a job end whose supervisor lacks what it needs; one that goes on alone waits for its next supervisor."""
+def _fail_fast(folder: JobFolder, error: Exception, spare: list[int]) -> None:
+    """End a job whose supervisor lacks what it needs; one that survives its supervisor waits for the next one."""
     for descriptor in spare:
         os.close(descriptor)
-    if not _goes_on_alone(folder):
+    if not _survives_its_supervisor(folder):
         with contextlib.suppress(OSError):
-            collapse.end(folder, error)
+            watchdog.fail_fast(folder, error)
 
 
-def _goes_on_alone(folder: JobFolder) -> bool:
-    """Say whether the job is to live on without its supervisor, where a later one finds it again."""
+def _survives_its_supervisor(folder: JobFolder) -> bool:
+    """Say whether the job is to go on without its supervisor, where a later one reattaches to it."""
     try:
         return bool(registry.get("clusters", folder.spec().cluster).can_attach)
     except DistDLError:

@@ -1,7 +1,11 @@
-"""Requests to a running supervisor: one JSON line each, appended to the job's ``control`` file by anyone who may.
+"""What other processes do to a supervisor: start it, and send it requests.
 
-A file and not a socket, because it works from any process of the user, survives whoever wrote it, has no address and
-no length limit on its path. A request is taken up within a tenth of a second.
+* It outlives the process that starts it: Jupyter's interrupt and kill go to the kernel's whole process group, so it
+  gets a session of its own. It is handed the open descriptor of the job's lock: between submitter and supervisor there
+  is no moment without a writer.
+* A request is one JSON line, appended to the job's ``control`` file by anyone who may: a file and not a socket, because
+  it works from any process of the user, survives its sender, has no address and no length limit on its path. A request
+  is read within a tenth of a second.
 """
 
 from __future__ import annotations
@@ -10,14 +14,66 @@ import contextlib
 import errno
 import json
 import os
+import subprocess
+import sys
+import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
-from distdl_jupyter.core import disk, locks, reserve
+from distdl_jupyter.core import disk, limits, locks, reserve
+from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.events import read
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
+
+    from distdl_jupyter.core.events import JobLock
+    from distdl_jupyter.core.store import JobFolder
+
+
+def start_supervisor(
+    folder: JobFolder, lock: JobLock, secret_variables: Mapping[str, str], *, python: str = ""
+) -> None:
+    """Start the supervisor of a published job, under the interpreter ``python``, and give it the lock.
+
+    Raises LaunchFailed when it cannot be started, and OSError when the job's folder cannot be written.
+    """
+    with folder.supervisor_log.open("ab") as log:
+        try:
+            process = _spawn(folder, lock.fd, log, python or sys.executable)
+            assert process.stdin is not None
+            with process.stdin as pipe:
+                pipe.write(json.dumps(dict(secret_variables)).encode() + b"\n")
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise LaunchFailed(f"The job cannot be started: {reason}.", hint=limits.remedy(error)) from error
+    lock.release()
+    # A child that ended stays a zombie until its parent waits for it. Where no thread can be had it stays one until
+    # this process ends, which is no reason to refuse a job that has begun.
+    with contextlib.suppress(RuntimeError):
+        threading.Thread(target=process.wait, name=f"reap-{folder.id}", daemon=True).start()
+
+
+def _spawn(folder: JobFolder, lock: int, log: IO[bytes], python: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [python, "-P", "-m", "distdl_jupyter.supervisor", str(folder.path), str(lock)],
+        stdin=subprocess.PIPE,
+        stdout=log,
+        stderr=log,
+        cwd=folder.path,
+        env=_without_mark(),
+        pass_fds=(lock,),
+        start_new_session=True,
+    )
+
+
+def _without_mark() -> dict[str, str]:
+    """A job that a rank submits must not count as a process of that rank's job."""
+    return {name: value for name, value in os.environ.items() if name != "DISTDL_JOB_ID"}
+
+
+# requests -------------------------------------------------------------------------------------
 
 
 def request(control: Path, action: str, **fields: Any) -> None:
@@ -43,8 +99,8 @@ def _append(control: Path, line: bytes) -> None:
         os.close(fd)
 
 
-class Inbox:
-    """The supervisor's side: each request once. While it is asked for them, other hosts see that it lives."""
+class ControlReader:
+    """The supervisor's side: returns each request once; reading is the heartbeat that other hosts see."""
 
     def __init__(self, control: Path, lock: Path | None = None) -> None:
         self._control = control
@@ -52,7 +108,7 @@ class Inbox:
         self._beat = time.monotonic()
         self._cursor = 0
 
-    def take(self) -> list[dict[str, Any]]:
+    def read(self) -> list[dict[str, Any]]:
         """Return the requests since the last call."""
         if self._lock is not None and time.monotonic() >= self._beat:
             self._beat = time.monotonic() + locks.BEAT

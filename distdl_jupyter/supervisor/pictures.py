@@ -14,19 +14,19 @@ from distdl_jupyter.core import pictures, whole
 from distdl_jupyter.core.words import count
 
 if TYPE_CHECKING:
-    from distdl_jupyter.supervisor.ledger import Ledger
+    from distdl_jupyter.supervisor.recorder import EventRecorder
     from distdl_jupyter.worker.pictures import Form
 
 
 class Pictures:
     """The pictures of one job. Made when the first part of one arrives: most jobs show none."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
+    def __init__(self, recorder: EventRecorder) -> None:
+        self._recorder = recorder
         self._parts: dict[int, list[str]] = {}
-        self._numbers = {_key(data): number for number, data in pictures.all_of(ledger.place)}
-        self._next = max([0, *self._numbers.values(), *(one.number for one in ledger.view.pictures)]) + 1
-        self._said: set[str] = set()
+        self._numbers = {_key(data): number for number, data in pictures.all_of(recorder.folder.path)}
+        self._next = max([0, *self._numbers.values(), *(one.number for one in recorder.view.pictures)]) + 1
+        self._logged: set[str] = set()
 
     def take(self, rank: int, report: dict[str, Any]) -> None:
         """Take a part of a picture of one rank; with the last one it is kept."""
@@ -49,27 +49,27 @@ class Pictures:
         number = self._numbers.get(key)
         if number is None:
             if self._next > pictures.MOST:
-                self._say(f"The job has shown {count(pictures.MOST)} pictures; later ones are left out.")
+                self._log_once(f"The job has shown {count(pictures.MOST)} pictures; later ones are left out.")
                 return
             number = self._next
-            file = pictures.path(self._ledger.place, number, form.name)
+            file = pictures.path(self._recorder.folder.path, number, form.name)
             try:
                 file.parent.mkdir(mode=0o700, exist_ok=True)
                 whole.keep(file, data)
             except OSError as error:
-                self._say(f"Pictures cannot be kept: {error.strerror}.")
+                self._log_once(f"Pictures cannot be kept: {error.strerror}.")
                 return
             self._numbers[key], self._next = number, number + 1
         size = {"form": form.name, "width": form.width, "height": form.height}
-        self._ledger.write("picture", number=number, rank=rank, **size)
+        self._recorder.write("picture", number=number, rank=rank, **size)
         text = f"[picture {number}: {form.width}\N{MULTIPLICATION SIGN}{form.height}]"
-        name = pictures.path(self._ledger.place, number, form.name).name
-        self._ledger.write("log", rank=rank, stream="out", text=text, picture=name)
+        name = pictures.path(self._recorder.folder.path, number, form.name).name
+        self._recorder.write("log", rank=rank, stream="out", text=text, picture=name)
 
-    def _say(self, text: str) -> None:
-        if text not in self._said:
-            self._said.add(text)
-            self._ledger.say(text)
+    def _log_once(self, text: str) -> None:
+        if text not in self._logged:
+            self._logged.add(text)
+            self._recorder.log(text)
 
 
 def _decoded(text: str) -> bytes:

@@ -1,4 +1,4 @@
-"""What the log of a rank that has ended tells of its end: where it crashed, and its last error lines.
+"""What the log of a rank that has ended shows of its end: where it crashed, and its last error lines.
 
 A process that crashes reports nothing, but ``faulthandler`` writes its stacks to stderr; one that calls ``sys.exit(2)``
 has mostly printed why. Both become the rank's error, so that they are shown as an exception is.
@@ -44,7 +44,7 @@ _WORKER = re.compile(r".*/distdl_jupyter/worker(?=/)")
 
 
 def error_of(folder: JobFolder, rank: RankView) -> dict[str, Any] | None:
-    """Return the error of a rank that has ended as far as its log tells more than is known, else None."""
+    """Return the error of a rank that has ended where its log shows more than is known, else None."""
     if rank.signal in CRASHES and rank.ok is None:
         return _crash(folder, rank)
     if rank.ok is False and rank.error and _exit_code(rank.error):
@@ -68,11 +68,11 @@ def _with_last_lines(error: Mapping[str, Any], lines: Sequence[str]) -> dict[str
     shown = [line for line in lines if line.strip()][-_SHOWN:]
     if not shown:
         return None
-    told = next((line for line in reversed(shown) if "error" in line.lower()), shown[-1]).strip()
+    cause = next((line for line in reversed(shown) if "error" in line.lower()), shown[-1]).strip()
     trace = str(error.get("traceback", "")).rstrip()
     return {
         **error,
-        "hint": f"It printed: {told}{'' if told.endswith(('.', '!', '?')) else '.'}",
+        "hint": f"It printed: {cause}{'' if cause.endswith(('.', '!', '?')) else '.'}",
         "traceback": "\n".join([trace, "The last error lines:", *shown]),
     }
 

@@ -1,6 +1,6 @@
 """What a second supervisor of a job must know: how the first one started it, how far it had read, what is left of it.
 
-Readings of the events, and the end of a job that nobody can go on with.
+All of it is read from the events; ``end_events`` is the end of a job that no supervisor can go on with.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 #: Supervisors that may die one after another without anything new from the job.
 _TRIES = 3
-#: The code of the note that a supervisor writes when it has found the job again.
-FOUND_AGAIN = "found-again"
+#: The code of the note that a supervisor writes when it has reattached to the job.
+REATTACHED = "found-again"
 
 
 class Handle(NamedTuple):
@@ -36,13 +36,13 @@ class Handle(NamedTuple):
 _MANY = ("log", "metric", "progress")
 
 
-class Past:
-    """What is needed of the events before, which may be a gigabyte."""
+class History:
+    """What is needed of the events so far, which may be a gigabyte."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
         #: How many bytes of each (rank, stream) are in the events; reports stand on the stream "out". What is no
-        #: rank's own, as a launcher's words, is counted as (-1, "sys").
+        #: rank's own, as a launcher's output, is counted as (-1, "sys").
         self.positions: dict[tuple[int, str], int] = {}
 
     def add(self, event: Event) -> None:
@@ -51,8 +51,8 @@ class Past:
             self.events[-1] = event
         else:
             self.events.append(event)
-        if is_anew(event):
-            self.positions.clear()  # what ranks say now stands in files of its own
+        if is_full_restart(event):
+            self.positions.clear()  # the output of this attempt stands in files of its own
         at, rank = event.get("at"), event.get("rank")
         if isinstance(at, int):
             stream = str(event.get("stream")) if event["type"] == "log" else "out"
@@ -60,48 +60,48 @@ class Past:
             self.positions[key] = max(at, self.positions.get(key, 0))
 
 
-def is_anew(event: Event) -> bool:
+def is_full_restart(event: Event) -> bool:
     """Say whether all ranks begin anew with this event."""
     return event["type"] == "restart" and event.get("ranks") is None
 
 
-def is_between(past: Sequence[Event]) -> bool:
+def is_between_attempts(history: Sequence[Event]) -> bool:
     """Say whether all ranks were to begin anew and none has been started."""
-    last = next((event for event in reversed(past) if event["type"] == "handle" or is_anew(event)), None)
+    last = next((event for event in reversed(history) if event["type"] == "handle" or is_full_restart(event)), None)
     return last is not None and last["type"] == "restart"
 
 
-def handle(past: Sequence[Event]) -> Handle | None:
+def last_handle(history: Sequence[Event]) -> Handle | None:
     """Return the handle that was written after the last start, None when the job was not started."""
-    for event in reversed(past):
+    for event in reversed(history):
         if event["type"] == "handle":
             return Handle(event.get("data") or {}, str(event.get("nonce") or ""))
     return None
 
 
-def asked_for(past: Sequence[Event]) -> bool:
-    """Say whether whoever started this supervisor found the job without a writer."""
-    return bool(past) and past[-1]["type"] == "resume"
+def is_takeover(history: Sequence[Event]) -> bool:
+    """Say whether this supervisor was started for a job that had lost its writer."""
+    return bool(history) and history[-1]["type"] == "resume"
 
 
-def hopeless(past: Sequence[Event]) -> bool:
-    """Say whether several supervisors died in a row without hearing anything of the job."""
+def is_hopeless(history: Sequence[Event]) -> bool:
+    """Say whether several supervisors died in a row without any event of the job between them."""
     tries = 0
-    for event in reversed(past):
+    for event in reversed(history):
         if event["type"] == "resume":
             tries += 1
-        elif event.get("code") != FOUND_AGAIN:
+        elif event.get("code") != REATTACHED:
             break
     return tries >= _TRIES
 
 
-def began(past: Sequence[Event]) -> float | None:
+def left_queue_at(history: Sequence[Event]) -> float | None:
     """Return when the job left its queue (seconds since the epoch), None when it has not."""
-    states = (event for event in past if event["type"] == "state")
+    states = (event for event in history if event["type"] == "state")
     return next((float(event["t"]) for event in states if event.get("state") != State.QUEUED), None)
 
 
-def end(
+def end_events(
     folder: JobFolder, view: JobView, kind: str, gone: Holder | None = None
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """End what is left of a job whose supervisor died and yield the type and the fields of the events to write.
@@ -109,7 +109,7 @@ def end(
     A job all of whose ranks have delivered is done, whatever of its log a power cut has taken; else it is lost.
     ``gone`` is its supervisor where a user has said that the other host on which it ran is gone: nothing is left here.
     """
-    reason = _lost(folder, view, kind) if gone is None else _declared(gone)
+    reason = _lost_reason(folder, view, kind) if gone is None else _declared_lost_reason(gone)
     values = [folder.result(rank.rank) for rank in view.ranks]
     if view.state is State.CANCELING or not all(value.exists() for value in values):
         yield "state", {"state": State.LOST.value, "reason": reason}
@@ -122,7 +122,7 @@ def end(
     yield "state", {"state": State.COMPLETED.value, "reason": ""}
 
 
-def _lost(folder: JobFolder, view: JobView, kind: str) -> str:
+def _lost_reason(folder: JobFolder, view: JobView, kind: str) -> str:
     known = view.handle or {}
     try:
         left = registry.get("clusters", kind).sweep(view.id, known.get("data") or {})
@@ -131,17 +131,17 @@ def _lost(folder: JobFolder, view: JobView, kind: str) -> str:
     else:
         found = f"{plural(len(left), 'process')} of it {'was' if len(left) == 1 else 'were'} ended." if left else (
             "No process of it is left.")  # fmt: skip
-    return f"The supervisor ended without a result. {found}{_last_words(folder)}"
+    return f"The supervisor ended without a result. {found}{_last_line(folder)}"
 
 
-def _declared(gone: Holder) -> str:
+def _declared_lost_reason(gone: Holder) -> str:
     return (
         f"A user has said that {gone.host}, on which its supervisor ran, is gone for good. It was last heard at "
         f"{date_and_clock(gone.heard)}."
     )
 
 
-def _last_words(folder: JobFolder) -> str:
+def _last_line(folder: JobFolder) -> str:
     try:
         lines = folder.supervisor_log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     except OSError:

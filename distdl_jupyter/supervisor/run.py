@@ -1,36 +1,47 @@
-"""One job from its spec to its end: begin, watch, begin again where that was asked for, collect, clean.
+"""One job from its spec to its end: launch, watch, restart where that was asked for, collect, clean.
 
-The supervisor decides only on the view that its own events fold to. Ranks are unpickling strangers to it: it reads
+The supervisor decides only on the view that its own events fold to. It trusts no rank and never unpickles: it reads
 JSON alone.
 """
 
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from typing import TYPE_CHECKING
 
 from distdl_jupyter import registry
 from distdl_jupyter.core.errors import DistDLError, LaunchFailed
 from distdl_jupyter.core.events import batches
+from distdl_jupyter.core.failure import is_lost
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.words import plural, size
-from distdl_jupyter.supervisor import data, known, restarting, resume, telling
+from distdl_jupyter.supervisor import messages, resume
 from distdl_jupyter.supervisor.attempt import Attempt, Clock
-from distdl_jupyter.supervisor.beginning import Beginning, Canceled
-from distdl_jupyter.supervisor.control import Inbox, request
-from distdl_jupyter.supervisor.ledger import Ledger
+from distdl_jupyter.supervisor.control import ControlReader, request
+from distdl_jupyter.supervisor.launch import BackgroundCall, Canceled, Launch
+from distdl_jupyter.supervisor.recorder import EventRecorder, redactor_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from distdl_jupyter.clusters.base import Run
+    from distdl_jupyter.core.rank import RankView
     from distdl_jupyter.core.redact import Redactor
+    from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.core.store import JobFolder
+    from distdl_jupyter.core.view import JobView
 
 #: Seconds between two looks whether the job was canceled.
 _TICK = 0.1
+#: Seconds before the first restart, doubled before each further one, and the most.
+_FIRST_DELAY, _LONGEST_DELAY = 1.0, 30.0
+#: Seconds in which processes ended together.
+_AT_ONCE = 0.9
+#: Seconds that sending outputs has to end by itself when the job is canceled.
+_CANCEL_GRACE = 5.0
 
 
 class Supervisor:
@@ -39,61 +50,61 @@ class Supervisor:
     def __init__(self, folder: JobFolder, secret_variables: Mapping[str, str], wake: int) -> None:
         self._folder = folder
         self._spec = folder.spec()
-        self._ledger = Ledger(folder, self._spec, known.redactor(folder, self._spec, secret_variables))
-        self._past = resume.Past()
+        self._recorder = EventRecorder(folder, self._spec, redactor_of(folder, self._spec, secret_variables))
+        self._history = resume.History()
         for found, _ in batches(folder.events):
             for event in found:
-                self._past.add(event)
-                self._ledger.fold(event)
+                self._history.add(event)
+                self._recorder.fold(event)
         self._wake = wake
-        self._inbox = Inbox(folder.control, folder.lock)
+        self._control = ControlReader(folder.control, folder.lock)
         self._clock = Clock(self._spec.max_run_duration_seconds)
-        self._beginning = Beginning(folder, self._ledger, self._inbox, self._clock, secret_variables)
+        self._launch = Launch(self._recorder, self._control, self._clock, secret_variables)
         #: Why the last attempt was stopped (see ``Attempt``), and the sentence for it.
         self._stopped_by = self._reason = ""
 
     def run(self) -> None:
         """Run the job to its end; whatever happens, an end state is written and nothing is left running."""
         try:
-            run = self._begin()
+            run = self._launch_or_reattach()
             while run is not None:
                 self._attempt(run)
-                run = self._begin_again() if self._goes_on else None
+                run = self._restart() if self._will_restart else None
         except Canceled as canceled:
             self._stopped_by, self._reason = canceled.by, canceled.reason
-            self._beginning.forget_data()
+            self._launch.remove_staged_data()
         except DistDLError as error:
-            self._beginning.forget_data()
-            self._refuse(error)
+            self._launch.remove_staged_data()
+            self._fail_launch(error)
             return
         self._finish(self._reason)
 
     @property
     def redactor(self) -> Redactor:
         """What masks secrets in all that is written of the job."""
-        return self._ledger.redactor
+        return self._recorder.redactor
 
     def interrupt(self) -> None:
         """Take a signal to the supervisor itself as a request to stop (called from a signal handler)."""
         with contextlib.suppress(DistDLError):
             request(self._folder.control, "cancel")
 
-    def _begin(self) -> Run | None:
-        """Return the run, a found one when an earlier supervisor of this job died; None when it has ended."""
-        if not resume.asked_for(self._past.events):
-            return self._beginning.start()
-        if (began := resume.began(self._past.events)) is not None:
+    def _launch_or_reattach(self) -> Run | None:
+        """Return the run, reattached to when an earlier supervisor of this job died; None when it has ended."""
+        if not resume.is_takeover(self._history.events):
+            return self._launch.start()
+        if (began := resume.left_queue_at(self._history.events)) is not None:
             self._clock.began_at(began)
-        run = self._beginning.find_again(self._past)
+        run = self._launch.reattach(self._history)
         if run is None:
-            self._beginning.forget_data()
+            self._launch.remove_staged_data()
         return run
 
     def _attempt(self, run: Run) -> None:
         """See one attempt through, until nothing of it is left, and decide whether another one follows."""
-        beginning = self._beginning
+        launch = self._launch
         attempt = Attempt(
-            run, self._ledger, beginning.backend, self._inbox, self._clock, nonce=beginning.nonce, wake=self._wake
+            run, self._recorder, launch.backend, self._control, self._clock, nonce=launch.nonce, wake=self._wake
         )
         try:
             attempt.watch()
@@ -102,103 +113,103 @@ class Supervisor:
         finally:
             run.close()
 
-    def _begin_again(self) -> Run | None:
-        """Start all ranks anew, as often as it takes and is allowed; a start that fails is a failure as any other.
+    def _restart(self) -> Run | None:
+        """Start all ranks anew, as often as it takes and is allowed; a start that fails counts as a failure.
 
         Raises Canceled, and the DistDLError of the last start that was allowed.
         """
         while True:
-            self._restart()
+            self._prepare_restart()
             try:
-                return self._beginning.start()
+                return self._launch.start()
             except DistDLError as error:
-                if self._left == 0:
+                if self._restarts_left == 0:
                     raise
                 self._stopped_by, self._reason = "", error.message
 
-    def _restart(self) -> None:
-        """Tell of a restart, clear what the last attempt left, and wait a little. Raises Canceled."""
-        ledger, view = self._ledger, self._ledger.view
+    def _prepare_restart(self) -> None:
+        """Record a restart, remove the results of the last attempt, and wait a little. Raises Canceled."""
+        recorder, view = self._recorder, self._recorder.view
         failure = None if self._reason else view.failure
-        reason = self._why_ended()
+        reason = self._end_reason()
         self._stopped_by, self._reason = "", ""
-        self._beginning.gone = restarting.lost_nodes(view)
+        self._launch.lost_nodes = lost_nodes(view)
         self._clock.keep()
-        restarting.clear(self._folder)
-        ledger.settle()
-        ledger.write("restart", reason=reason, rank=None if failure is None else failure.rank,
-                     queued=self._beginning.cluster.queues)  # fmt: skip
-        ledger.say(restarting.heading(view))
-        self._pause(restarting.pause(view.restart_count))
+        _remove_results(self._folder)
+        recorder.flush()
+        recorder.write("restart", reason=reason, rank=None if failure is None else failure.rank,
+                     queued=self._launch.cluster.queues)  # fmt: skip
+        recorder.log(messages.restart_heading(view))
+        self._wait(restart_delay(view.restart_count))
 
-    def _pause(self, seconds: float) -> None:
-        ledger, until = self._ledger, time.monotonic() + seconds
-        ledger.phase("start", restarting.announcement(ledger.view, seconds))
+    def _wait(self, seconds: float) -> None:
+        recorder, until = self._recorder, time.monotonic() + seconds
+        recorder.phase("start", messages.restart_announcement(recorder.view, seconds))
         while (left := until - time.monotonic()) > 0:
-            self._beginning.heed()
+            self._launch.raise_if_canceled()
             time.sleep(min(_TICK, left))
 
     @property
-    def _left(self) -> int:
+    def _restarts_left(self) -> int:
         """How many restarts are left."""
-        return self._spec.max_restarts - self._ledger.view.restart_count
+        return self._spec.max_restarts - self._recorder.view.restart_count
 
     @property
-    def _goes_on(self) -> bool:
+    def _will_restart(self) -> bool:
         """Whether the attempt that has just ended is followed by another one."""
-        if self._left <= 0 or self._stopped_by in ("user", "time"):
+        if self._restarts_left <= 0 or self._stopped_by in ("user", "time"):
             return False
-        return self._stopped_by == "hang" or self._ledger.view.failure is not None
+        return self._stopped_by == "hang" or self._recorder.view.failure is not None
 
-    def _why_ended(self) -> str:
-        failure = self._ledger.view.failure
+    def _end_reason(self) -> str:
+        failure = self._recorder.view.failure
         if self._reason or failure is None:
             return self._reason
-        return telling.failed_first(failure, self._ledger.view.process_count)
+        return messages.failed_first(failure, self._recorder.view.process_count)
 
-    def _refuse(self, error: DistDLError) -> None:
+    def _fail_launch(self, error: DistDLError) -> None:
         if isinstance(error, LaunchFailed) and error.output:
-            self._ledger.say(error.output)
+            self._recorder.log(error.output)
         self._finish(f"{error.message} {error.hint}".strip(), failed=True)
 
     # end --------------------------------------------------------------------------------------
 
     def _clean_up(self, run: Run, attempt: Attempt) -> None:
         """Nothing of the attempt may stay alive, whatever the ranks left behind."""
-        attempt.settle()
+        attempt.drain()
         self._collect(run, attempt)
         attempt.end_leftovers()
-        if not self._goes_on:
+        if not self._will_restart:
             self._deliver()
-            self._note_afterwards()
-            self._ledger.phase("clean", "no process left")
+            self._note_remaining_costs()
+            self._recorder.phase("clean", "no process left")
         attempt.close()
 
     def _collect(self, run: Run, attempt: Attempt) -> None:
-        self._ledger.phase("collect")
+        self._recorder.phase("collect")
         try:
             run.collect()
         except (DistDLError, OSError) as error:
-            self._ledger.note("error", str(error), "not-collected")
-        attempt.note_remarks()
-        self._ledger.phase("collect", self._collected())
+            self._recorder.note("error", str(error), "not-collected")
+        attempt.record_remarks()
+        self._recorder.phase("collect", self._collected())
 
-    def _note_afterwards(self) -> None:
-        """Say what goes on where the job ran, above all what goes on costing money; nobody waits for a silent cloud."""
-        cluster = self._beginning.cluster
+    def _note_remaining_costs(self) -> None:
+        """Note what stays where the job ran, above all what goes on costing money; a silent cloud is skipped."""
+        cluster = self._launch.cluster
         if not cluster.can_create:
             return
         with contextlib.suppress(DistDLError):
             options = registry.check_options("clusters", self._spec.cluster, self._spec.cluster_options)
             for remark in cluster.afterwards(options):
-                self._ledger.note(remark.level, remark.text, remark.code)
+                self._recorder.note(remark.level, remark.text, remark.code)
 
     def _deliver(self) -> None:
-        failed = self._ledger.view.failure is not None or self._stopped_by in ("time", "hang")
-        data.deliver(self._spec, self._folder, self._ledger, failed=failed, canceled=self._is_canceled)
+        failed = self._recorder.view.failure is not None or self._stopped_by in ("time", "hang")
+        deliver_outputs(self._spec, self._recorder, failed=failed, canceled=self._is_canceled)
 
     def _is_canceled(self) -> bool:
-        return any(wish["type"] == "cancel" for wish in self._inbox.take())
+        return any(request["type"] == "cancel" for request in self._control.read())
 
     def _collected(self) -> str:
         values = list(self._folder.results.glob("rank-*.pkl"))
@@ -208,23 +219,95 @@ class Supervisor:
         return f"{', '.join(parts)}, {size(total)}"
 
     def _finish(self, reason: str, *, failed: bool = False) -> None:
-        ledger = self._ledger
-        if ledger.view.state.ended:
-            ledger.close()
+        recorder = self._recorder
+        if recorder.view.state.ended:
+            recorder.close()
             return
         if self._stopped_by == "user" and not failed:
-            ledger.state(State.CANCELED, reason)
+            recorder.state(State.CANCELED, reason)
         elif self._stopped_by in ("time", "hang") or failed:
-            ledger.state(State.FAILED, reason)
-        elif ledger.view.failure is not None:
-            ledger.state(State.FAILED, restarting.used_up(self._why_ended(), ledger.view))
+            recorder.state(State.FAILED, reason)
+        elif recorder.view.failure is not None:
+            recorder.state(State.FAILED, messages.restarts_used_up(self._end_reason(), recorder.view))
         else:
-            ledger.state(State.COMPLETED)
-        ledger.close()
+            recorder.state(State.COMPLETED)
+        recorder.close()
 
 
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size
-    except OSError:  # somebody deletes it meanwhile
+    except OSError:  # deleted meanwhile
         return 0
+
+
+# restarts -------------------------------------------------------------------------------------
+
+
+def restart_delay(number: int) -> float:
+    """Return how many seconds to wait before the restart of this number, from 1."""
+    return float(min(_LONGEST_DELAY, _FIRST_DELAY * 2 ** min(number - 1, 10)))
+
+
+def _remove_results(folder: JobFolder) -> None:
+    """Remove the values of the attempt that ended: those of the next one take their place. Checkpoints stay."""
+    for path in folder.results.glob("rank-*.pkl"):
+        path.unlink(missing_ok=True)
+
+
+def lost_nodes(view: JobView) -> frozenset[int]:
+    """Return the nodes that were lost whole with the first failure: their ranks' exits are unknown, or all were killed.
+
+    Exits that are reported as killed count where nodes are emulated, which cannot fall silent; a real node that is
+    there after all is used again.
+    """
+    failure = view.failure
+    if failure is None:
+        return frozenset()
+    nodes = {rank.node for rank in view.ranks}
+    fallen = {rank.rank for rank in view.ranks if is_lost(rank) or _killed_at(rank, failure.when)}
+    return frozenset(node for node in nodes if all(one.rank in fallen for one in view.ranks if one.node == node))
+
+
+def _killed_at(rank: RankView, moment: float) -> bool:
+    """Say whether the rank was killed then and not by the supervisor, which waits a second before it ends others."""
+    return rank.signal == "KILL" and rank.ended is not None and rank.ended - moment < _AT_ONCE
+
+
+# outputs --------------------------------------------------------------------------------------
+
+
+def deliver_outputs(spec: JobSpec, recorder: EventRecorder, *, failed: bool, canceled: Callable[[], bool]) -> None:
+    """Send outputs, values and the log of a job that failed to the place that it names.
+
+    Whatever goes wrong is a warning: the files stay in the job's folder. ``canceled`` is polled.
+    """
+    if not spec.outputs:
+        return
+    from distdl_jupyter.storage import outgoing
+
+    stop = threading.Event()
+    place = outgoing.url(spec)
+    recorder.phase("collect", f"sending outputs to {place}")
+    call = BackgroundCall(lambda: outgoing.deliver(recorder.folder, spec, with_log=failed, stopped=stop.is_set))
+    until: float | None = None
+    while not call.done(_TICK) and (until is None or time.monotonic() < until):
+        if until is None and canceled():
+            stop.set()
+            until = time.monotonic() + _CANCEL_GRACE
+    here = f"The files stay in {recorder.folder.path}."
+    if until is not None:
+        recorder.note(
+            "warning", f"The outputs were not sent to {place} whole, because you stopped it. {here}", "outputs"
+        )
+        return
+    try:
+        sent = call.result()
+    except (DistDLError, OSError) as error:
+        recorder.note("warning", f"The outputs were not sent: {error} {here}", "outputs")
+        return
+    if sent.warning:
+        recorder.note("warning", sent.warning, "data")
+    there = f", {plural(sent.there, 'file')} were there already" if sent.there else ""
+    recorder.log(f"Sent {plural(sent.files, 'file')}, {size(sent.bytes)}, to {place}{there}")
+    recorder.phase("collect", f"{plural(sent.files, 'file')} to {place}")

@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.supervisor.items import Text
-from distdl_jupyter.supervisor.pump import Pump
+from distdl_jupyter.supervisor.log_reader import LogReader, LogText
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from distdl_jupyter.clusters.base import Exit, Remark, Run, Stream
-    from distdl_jupyter.supervisor.items import Item
+    from distdl_jupyter.supervisor.log_reader import Item
 
 _TICK = 0.05
 #: One stream of one rank, as in ``Cluster.attach``; rank None is the launcher's own.
@@ -32,19 +31,19 @@ class Listener:
         self.remarks: list[Remark] = []
         #: How far each kept stream was written down, for ``attach``.
         self.positions: dict[tuple[int, str], int] = {}
-        self._pump = Pump(run.streams, nonce, self)
+        self._reader = LogReader(run.streams, nonce, self)
 
     def take(self, stream: Stream, items: list[Item]) -> None:
-        """Write down what a stream said (the pump's sink)."""
+        """Write down what a stream said (the sink of a ``LogReader``)."""
         for item in items:
             if stream.start is not None and stream.rank is not None:
                 self.positions[stream.rank, stream.name] = stream.start + item.end
-            if isinstance(item, Text):
+            if isinstance(item, LogText):
                 self._text(stream, item)
             elif stream.rank is not None:
                 self.reports.setdefault(stream.rank, []).append(item.data)
 
-    def _text(self, stream: Stream, item: Text) -> None:
+    def _text(self, stream: Stream, item: LogText) -> None:
         if stream.rank is None:
             self.run.overheard(item.text + "\n")
         if not item.redraws or item.closed:
@@ -56,10 +55,10 @@ class Listener:
 
     def listen(self) -> None:
         """Listen for a moment. An end that is told twice, or of a rank that is none, is an error."""
-        self._pump.run(_TICK)
+        self._reader.run(_TICK)
         exits = self.run.poll()
         if exits:
-            self._pump.drain()
+            self._reader.drain()
         for exit_ in exits:
             assert exit_.rank not in self.exits, f"the end of rank {exit_.rank} was told twice"
             self.exits[exit_.rank] = exit_
@@ -88,7 +87,7 @@ class Listener:
 
     def drain(self) -> None:
         """Read what is left."""
-        self._pump.drain()
+        self._reader.drain()
 
     def close(self, patience: float = 20.0) -> None:
         """End what still lives, hear of it, and free what the run holds, whatever a test has done."""
@@ -97,7 +96,7 @@ class Listener:
             self.run.signal("KILL")
             self.run.poll()
             time.sleep(_TICK)
-        self._pump.finish()
+        self._reader.finish()
         self.run.poll()
         self.run.close()
 

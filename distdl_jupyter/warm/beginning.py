@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core import whole
 from distdl_jupyter.core.events import EventWriter
-from distdl_jupyter.supervisor import detach
+from distdl_jupyter.supervisor import control
 from distdl_jupyter.warm import asking, place, settings
 from distdl_jupyter.worker import learning
 
@@ -34,7 +34,7 @@ def begin(folder: JobFolder, lock: JobLock, secret_variables: Mapping[str, str],
     """
     spec = folder.spec()
     if not _applies(spec):
-        detach.start(folder, lock, secret_variables, python=python)
+        control.start_supervisor(folder, lock, secret_variables, python=python)
         return ""
     where = place.of(python)
     learning.folder_of(folder.path).mkdir(mode=0o700, exist_ok=True)
@@ -43,7 +43,7 @@ def begin(folder: JobFolder, lock: JobLock, secret_variables: Mapping[str, str],
         lock.release()
         return ""
     _note(folder, where, reason)
-    detach.start(folder, lock, secret_variables, python=python)
+    control.start_supervisor(folder, lock, secret_variables, python=python)
     with contextlib.suppress(OSError):
         asking.make(where, folder)
     return reason

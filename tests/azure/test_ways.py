@@ -12,7 +12,7 @@ import pytest
 from distdl_jupyter.azure import identity, settings, ways
 from distdl_jupyter.core.errors import InvalidSpec, NotSignedIn
 from distdl_jupyter.environment import doctor
-from distdl_jupyter.presentation import azure as pages
+from distdl_jupyter.views import azure as pages
 from tests.standin.login import CLIENT, DEVELOPER_CLIENT, SECRET, TENANT, USER
 from tests.standin.server import Answer
 
@@ -146,7 +146,7 @@ def test_a_way_that_there_is_not_names_those_that_there_are(azure):
 
 def test_a_key_in_the_environment_is_warned_of_and_never_shown(azure, monkeypatch):
     monkeypatch.setenv("AZURE_STORAGE_KEY", "a-key-of-a-whole-account")
-    page = pages.page()
+    page = pages.sign_in_view()
     assert "AZURE_STORAGE_KEY in the environment opens a whole storage account" in page.warning
     assert "a-key-of" not in repr(page)
     assert [row.name for row in doctor._azure()] == ["Azure"]

@@ -8,7 +8,7 @@ from pathlib import Path
 from distdl_jupyter.core.spec import JobSpec, Source
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore, new_id
-from distdl_jupyter.supervisor.ledger import Ledger
+from distdl_jupyter.supervisor.recorder import EventRecorder
 
 STEPS, NOTES = 200, 50
 CODE = "\n".join(
@@ -35,30 +35,30 @@ def _job(store: JobStore, number: int, created: float) -> None:
     folder = store.prepare(spec.id)
     folder.spec_file.write_text(spec.dumps())
     folder = store.publish(folder)
-    ledger = Ledger(folder, spec)
-    _train(ledger, ranks, failed=number % 10 == 9)
-    ledger.close()
+    recorder = EventRecorder(folder, spec)
+    _train(recorder, ranks, failed=number % 10 == 9)
+    recorder.close()
 
 
-def _train(ledger: Ledger, ranks: int, *, failed: bool) -> None:
+def _train(recorder: EventRecorder, ranks: int, *, failed: bool) -> None:
     for phase in ("capture", "stage", "start", "rendezvous", "train"):
-        ledger.phase(phase, "4 processes")
+        recorder.phase(phase, "4 processes")
     for rank in range(ranks):
-        ledger.write("rank", rank=rank, status="started", pid=1000 + rank, host="node-a", node=0, local_rank=rank)
-    ledger.state(State.RUNNING)
+        recorder.write("rank", rank=rank, status="started", pid=1000 + rank, host="node-a", node=0, local_rank=rank)
+    recorder.state(State.RUNNING)
     for step in range(STEPS):
-        ledger.write("metric", rank=0, step=step, values={"loss": math.exp(-step / 50), "accuracy": step / STEPS})
-        ledger.write("progress", rank=0, done=step, total=STEPS, unit="steps")
-        ledger.write(
+        recorder.write("metric", rank=0, step=step, values={"loss": math.exp(-step / 50), "accuracy": step / STEPS})
+        recorder.write("progress", rank=0, done=step, total=STEPS, unit="steps")
+        recorder.write(
             "log", rank=step % ranks, stream="out", text=f"step {step} of {STEPS}\nloss {math.exp(-step / 50)}"
         )
     for note in range(NOTES):
-        ledger.note("info", f"Rank {note % ranks} found something out that its user may want to know, number {note}.")
+        recorder.note("info", f"Rank {note % ranks} found something out that its user may want to know, number {note}.")
     for rank in range(ranks):
         code = 1 if failed and rank == 0 else 0
-        ledger.write("rank", rank=rank, status="ended", code=code)
-        ledger.write("result", rank=rank, ok=not code, repr="{'loss': 0.018}", error=_error() if code else None)
-    ledger.state(State.FAILED if failed else State.COMPLETED, "Rank 0 raised." if failed else "")
+        recorder.write("rank", rank=rank, status="ended", code=code)
+        recorder.write("result", rank=rank, ok=not code, repr="{'loss': 0.018}", error=_error() if code else None)
+    recorder.state(State.FAILED if failed else State.COMPLETED, "Rank 0 raised." if failed else "")
 
 
 def _error() -> dict[str, object]:

@@ -41,7 +41,7 @@ PYTHON = {
 PROGRAM = """
 import json, os, sys, time
 from distdl_jupyter import client, listing
-from distdl_jupyter.presentation import jobtable
+from distdl_jupyter.views import job_table
 begun = time.perf_counter()
 {code}
 sys.stderr.write(str(time.perf_counter() - begun))

@@ -13,8 +13,8 @@ from distdl_jupyter.core.events import EventWriter, JobLock
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore
 from distdl_jupyter.listing import Listing
-from distdl_jupyter.presentation.card import card
 from distdl_jupyter.ranks import beginning, found
+from distdl_jupyter.views.card import card
 from tests import finished
 from tests.elsewhere import sign_elsewhere
 

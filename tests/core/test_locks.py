@@ -14,7 +14,7 @@ from distdl_jupyter.core import disk, locks
 from distdl_jupyter.core.errors import DiskRefused
 from distdl_jupyter.core.events import JobLock
 from distdl_jupyter.host import processes
-from distdl_jupyter.supervisor.control import Inbox
+from distdl_jupyter.supervisor.control import ControlReader
 from tests.elsewhere import sign_elsewhere
 
 
@@ -92,10 +92,10 @@ def test_another_host_was_heard_when_it_last_wrote_anything(path, tmp_path):
 
 def test_a_supervisor_that_takes_requests_gives_a_sign_now_and_then(path, tmp_path):
     path.touch()
-    inbox = Inbox(tmp_path / "control", path)
+    reader = ControlReader(tmp_path / "control", path)
     for expected in (True, False):
         os.utime(path, (1.0, 1.0))
-        inbox.take()
+        reader.read()
         assert (path.stat().st_mtime > 1.0) is expected
 
 

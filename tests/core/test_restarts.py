@@ -14,7 +14,8 @@ from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.reading import Outline
-from distdl_jupyter.supervisor import restarting, resume
+from distdl_jupyter.supervisor import resume
+from distdl_jupyter.supervisor.run import lost_nodes, restart_delay
 
 SPEC = JobSpec(id="20261121-024912-k3f9", name="digits", node_count=2, process_count_per_node=2, created=100.0,
                max_restarts=3)  # fmt: skip
@@ -158,27 +159,27 @@ def test_curves_are_the_same_whether_read_at_once_or_while_the_job_goes_on(tmp_p
 
 
 def test_a_second_supervisor_reads_the_files_of_the_last_attempt_only():
-    past = resume.Past()
+    history = resume.History()
     for event in (
         {"v": 1, "t": 1.0, "type": "handle", "data": {"run": "slurm"}, "nonce": "a"},
         {"v": 1, "t": 1.0, "type": "log", "rank": 0, "stream": "out", "text": "x", "at": 900},
         RESTART,
     ):
-        past.add(event)
-    assert past.positions == {}
-    assert resume.is_between(past.events)
-    past.add({"v": 1, "t": 2.0, "type": "handle", "data": {"run": "slurm-1"}, "nonce": "a"})
-    past.add({"v": 1, "t": 2.0, "type": "log", "rank": 0, "stream": "out", "text": "x", "at": 7})
-    assert past.positions == {(0, "out"): 7}
-    assert not resume.is_between(past.events)
-    assert resume.handle(past.events).data == {"run": "slurm-1"}
-    past.add({**RESTART, "ranks": [1]})  # one rank was replaced, the others go on
-    assert past.positions == {(0, "out"): 7}
-    assert not resume.is_between(past.events)
+        history.add(event)
+    assert history.positions == {}
+    assert resume.is_between_attempts(history.events)
+    history.add({"v": 1, "t": 2.0, "type": "handle", "data": {"run": "slurm-1"}, "nonce": "a"})
+    history.add({"v": 1, "t": 2.0, "type": "log", "rank": 0, "stream": "out", "text": "x", "at": 7})
+    assert history.positions == {(0, "out"): 7}
+    assert not resume.is_between_attempts(history.events)
+    assert resume.last_handle(history.events).data == {"run": "slurm-1"}
+    history.add({**RESTART, "ranks": [1]})  # one rank was replaced, the others go on
+    assert history.positions == {(0, "out"): 7}
+    assert not resume.is_between_attempts(history.events)
 
 
 def test_pauses_grow_and_end_at_half_a_minute():
-    assert [restarting.pause(number) for number in (1, 2, 3, 4, 5, 6, 1000)] == [1, 2, 4, 8, 16, 30, 30]
+    assert [restart_delay(number) for number in (1, 2, 3, 4, 5, 6, 1000)] == [1, 2, 4, 8, 16, 30, 30]
 
 
 def ended(view, rank, when, **how):
@@ -197,4 +198,4 @@ def test_a_node_is_lost_when_all_its_ranks_fall_at_once(ends, lost):
     view = JobView.of(SPEC)
     for rank, (when, name) in ends.items():
         ended(view, rank, when, signal=name)
-    assert restarting.lost_nodes(view) == lost
+    assert lost_nodes(view) == lost

@@ -19,9 +19,9 @@ from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore
 from distdl_jupyter.submission import submit_source
-from distdl_jupyter.supervisor import shortage
-from distdl_jupyter.supervisor.items import Text
-from distdl_jupyter.supervisor.ledger import Ledger
+from distdl_jupyter.supervisor import buffered_writer
+from distdl_jupyter.supervisor.log_reader import LogText
+from distdl_jupyter.supervisor.recorder import EventRecorder
 from tests.conftest import until_gone, wait_for
 from tests.faults import disks, jobs
 from tests.selection import few_or_all
@@ -349,19 +349,19 @@ def limit():
 @pytest.mark.parametrize("short_of", ["disk", "limit"])
 def test_an_end_that_is_told_in_the_room_that_is_kept(short_of, size, request, distdl_home, monkeypatch):
     request.getfixturevalue(short_of)
-    monkeypatch.setattr(shortage, "_ALL", 0.1)
-    monkeypatch.setattr(shortage, "_END", 1.0)
+    monkeypatch.setattr(buffered_writer, "_WAIT_FOR_ALL", 0.1)
+    monkeypatch.setattr(buffered_writer, "_WAIT_FOR_END", 1.0)
     folder = JobFolder(distdl_home / "job")
     folder.path.mkdir(parents=True)
-    ledger = Ledger(folder, JobSpec(id="20261121-024912-k3f9x", name="x", kind="function", created=1.0))
+    recorder = EventRecorder(folder, JobSpec(id="20261121-024912-k3f9x", name="x", kind="function", created=1.0))
     if short_of == "disk":
         disks.fill(distdl_home)
     for number in range(200_000 // size):
-        ledger.take(Stream(-1, 0, "out"), [Text(f"line {number} " + "x" * size)])
-        ledger.tick()
+        recorder.take(Stream(-1, 0, "out"), [LogText(f"line {number} " + "x" * size)])
+        recorder.tick()
     for state in ("starting", "running", "failed"):
-        ledger.state(State(state), "Its own reason.")
-    ledger.close()
+        recorder.state(State(state), "Its own reason.")
+    recorder.close()
     found, end = events.read_all(folder.events)
     assert end == folder.events.stat().st_size
     assert [event["state"] for event in found if event["type"] == "state"] == ["starting", "running", "failed"]

@@ -8,7 +8,7 @@ import pytest
 
 from distdl_jupyter import jobs, ranks
 from distdl_jupyter.core.state import State
-from distdl_jupyter.presentation.listing import job_row
+from distdl_jupyter.views.job_table import job_row
 from tests.conftest import wait_for
 from tests.magic.conftest import Kernel, environment
 

@@ -25,7 +25,7 @@ SEED = 20261122
 #: How many mutants of which files of ``distdl_jupyter``.
 AREAS = {
     "core": (24, "core/*.py"), "supervisor": (20, "supervisor/*.py"), "form": (20, "form/*.py"),
-    "presentation": (16, "presentation/*.py"), "server": (18, "server/*.py"), "local": (16, "clusters/*.py"),
+    "views": (16, "views/*.py"), "server": (18, "server/*.py"), "local": (16, "clusters/*.py"),
     "ssh": (17, "clusters/ssh/*.py"), "slurm": (15, "clusters/slurm/*.py"), "azureml": (14, "clusters/azureml/*.py"),
 }  # fmt: skip
 #: How often an operator is drawn beside the others, by its name; those that only lead to a TypeError are left out.

@@ -8,11 +8,11 @@ from tests.scheduling import recorded, scope
 
 #: Whose tests run the code of a folder, besides the folder's own.
 FURTHER = {
-    "distdl_jupyter/core": "presentation form capture supervisor panels monitoring labextension compat preflight cli"
+    "distdl_jupyter/core": "views form capture supervisor panels monitoring labextension compat preflight cli"
     " server client magic worker ranks storage faults backends clusters notebooks warm security multihost browser",
     "distdl_jupyter/supervisor": "core monitoring client faults ranks backends warm clusters storage security magic",
     "distdl_jupyter/form": "panels places server magic cli browser",
-    "distdl_jupyter/presentation": "panels form places azure server cli magic labextension ranks client browser",
+    "distdl_jupyter/views": "panels form places azure server cli magic labextension ranks client browser",
     "distdl_jupyter/server": "form places labextension security faults notebooks browser",
     "distdl_jupyter/clusters/ssh": "multihost storage security server form cli faults",
     "distdl_jupyter/clusters/slurm": "storage multihost server form faults security",

@@ -15,7 +15,7 @@ from distdl_jupyter.core import words
 from distdl_jupyter.core.log import LogBook
 from distdl_jupyter.core.spec import looks_secret
 from distdl_jupyter.core.state import PHASES, State
-from distdl_jupyter.presentation.rows import row as _row
+from distdl_jupyter.views.job_page import log_row as _row
 
 HERE = Path(__file__).parents[2] / "labextension"
 

@@ -14,8 +14,8 @@ from distdl_jupyter.panels.feed import Feed, Pace
 from distdl_jupyter.panels.logview import LogWidget
 from distdl_jupyter.panels.model import JobModel
 from distdl_jupyter.panels.monitor import panel
-from distdl_jupyter.presentation.metric import favourite
 from distdl_jupyter.reading import Reading
+from distdl_jupyter.views.job_table import default_metric
 from tests.conftest import wait_for
 from tests.panels import recorded
 
@@ -53,8 +53,8 @@ def make_model():
 
 
 def test_the_loss_is_shown_first():
-    assert favourite(["accuracy", "train_loss", "lr"]) == "train_loss"
-    assert favourite(["accuracy", "lr"]) == "accuracy"
+    assert default_metric(["accuracy", "train_loss", "lr"]) == "train_loss"
+    assert default_metric(["accuracy", "lr"]) == "accuracy"
 
 
 def test_a_card_travels_only_when_more_than_the_time_changed():

@@ -10,8 +10,8 @@ from distdl_jupyter import add_cluster, clusters, submit
 from distdl_jupyter.clusters.machines import Machines
 from distdl_jupyter.core.errors import ClusterRefused, InvalidSpec
 from distdl_jupyter.places import making
-from distdl_jupyter.presentation import places as words
 from distdl_jupyter.testing import DescriptionContract
+from distdl_jupyter.views import clusters as views
 from tests import plugin
 
 
@@ -105,7 +105,7 @@ def test_a_change_that_failed_is_told_to_who_waits(forge):
     forge.write_text(json.dumps({**json.loads(forge.read_text()), "problem": "No iron."}))
     with pytest.raises(ClusterRefused, match=r"No iron\."):
         making.settled(lab.target, 10.0)
-    assert words.trouble(lab_look(lab)) == "No iron."
+    assert views.cluster_problem(lab_look(lab)) == "No iron."
 
 
 def lab_look(lab):
@@ -129,8 +129,8 @@ def test_no_machine_is_ended_below_a_job_and_its_end_says_what_stays_up(forge):
 
 def test_what_machines_would_cost_is_said_in_sentences():
     made = Machines(exists=False, max_nodes=4, cost_per_hour=0.5, currency="USD", price_source="the smith")
-    assert words.forecast(made) == "A node costs 0.50 USD/h while it is up, 4 nodes 2.00 USD/h (the smith)."
+    assert views.cost_forecast(made) == "A node costs 0.50 USD/h while it is up, 4 nodes 2.00 USD/h (the smith)."
     unknown = Machines(exists=False, max_nodes=1, min_nodes=1)
-    assert words.forecast(unknown) == (
+    assert views.cost_forecast(unknown) == (
         "What a node costs is unknown. 1 node stays up and costs money all the time, also without a job."
     )

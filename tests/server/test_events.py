@@ -12,9 +12,9 @@ import pytest
 
 from distdl_jupyter.core import events, logline, logwindow
 from distdl_jupyter.core.store import JobStore
-from distdl_jupyter.presentation.rows import row as wire
 from distdl_jupyter.reading import Reading
 from distdl_jupyter.server import live, viewer
+from distdl_jupyter.views.job_page import log_row as wire
 from tests.conftest import wait_for
 from tests.panels import recorded
 from tests.server.listening import STREAM, Page, apply, batch, listening

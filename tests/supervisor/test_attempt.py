@@ -10,10 +10,10 @@ from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.supervisor import attempt as under_test
-from distdl_jupyter.supervisor import stopping
+from distdl_jupyter.supervisor import stop
 from distdl_jupyter.supervisor.attempt import Attempt, Clock
-from distdl_jupyter.supervisor.control import Inbox, request
-from distdl_jupyter.supervisor.ledger import Ledger
+from distdl_jupyter.supervisor.control import ControlReader, request
+from distdl_jupyter.supervisor.recorder import EventRecorder
 
 
 class Stuck(Run):
@@ -64,28 +64,28 @@ class Passing:
 def begin(tmp_path, monkeypatch):
     """Return ``begin(run)``, an attempt of two ranks in which waiting takes no time."""
     clock, opened = Passing(), []
-    for module in (under_test, stopping):
+    for module in (under_test, stop):
         monkeypatch.setattr(module, "time", clock)
 
-    def wait(_pump, seconds):
+    def wait(_reader, seconds):
         clock.now += seconds
         assert clock.now < 2000, "it waits for ever"
 
-    monkeypatch.setattr(under_test.Pump, "run", wait)
+    monkeypatch.setattr(under_test.LogReader, "run", wait)
 
     def make(run):
         folder = JobFolder(tmp_path)
-        ledger = Ledger(folder, JobSpec(id="20261121-024912-k3f9x", name="x", process_count_per_node=2))
+        recorder = EventRecorder(folder, JobSpec(id="20261121-024912-k3f9x", name="x", process_count_per_node=2))
         for state in (State.PREPARING, State.STARTING, State.RUNNING):
-            ledger.state(state)
+            recorder.state(state)
         for start in run.started():
-            ledger.write("rank", rank=start.rank, status="started", pid=start.pid)
+            recorder.write("rank", rank=start.rank, status="started", pid=start.pid)
         read, write = os.pipe()
         os.set_blocking(read, False)
-        inbox, backend = Inbox(folder.control), SimpleNamespace(meets=False)
-        made = Attempt(run, ledger, backend, inbox, Clock(None), nonce="n", wake=read)
-        opened.extend([lambda: os.close(read), lambda: os.close(write), made.close, ledger.close])
-        return made, ledger, clock, folder
+        reader, backend = ControlReader(folder.control), SimpleNamespace(meets=False)
+        made = Attempt(run, recorder, backend, reader, Clock(None), nonce="n", wake=read)
+        opened.extend([lambda: os.close(read), lambda: os.close(write), made.close, recorder.close])
+        return made, recorder, clock, folder
 
     yield make
     for close in reversed(opened):
@@ -94,13 +94,13 @@ def begin(tmp_path, monkeypatch):
 
 def test_ranks_that_kill_does_not_reach_end_the_wait_with_a_sentence(begin):
     run = Stuck(101, 102)
-    made, ledger, clock, folder = begin(run)
+    made, recorder, clock, folder = begin(run)
     request(folder.control, "cancel", now=True)
     made.watch()
     assert made.stopped_by == "user"
     assert made.reason == "Rank 0 cannot be ended (state D)."
-    assert [rank.evidence for rank in ledger.view.ranks] == [f"Rank {n} cannot be ended (state D)." for n in (0, 1)]
-    notes = [note["text"] for note in ledger.view.notes if note["code"] == "unkillable"]
+    assert [rank.evidence for rank in recorder.view.ranks] == [f"Rank {n} cannot be ended (state D)." for n in (0, 1)]
+    notes = [note["text"] for note in recorder.view.notes if note["code"] == "unkillable"]
     assert notes[1] == (
         "Rank 1 cannot be ended (state D): process 102 waits in the kernel, as for a disk, a network folder or a "
         "device, and ends when that answers."
@@ -112,9 +112,9 @@ def test_ranks_that_kill_does_not_reach_end_the_wait_with_a_sentence(begin):
 
 def test_a_process_that_ranks_have_left_and_kill_does_not_reach_is_told_and_looked_at_once_a_second(begin):
     run = Stuck(103)
-    made, ledger, clock, _ = begin(run)
+    made, recorder, clock, _ = begin(run)
     made.end_leftovers()
-    (note,) = ledger.view.notes
+    (note,) = recorder.view.notes
     assert note["text"].startswith("Process 103 cannot be ended (state D): it waits in the kernel, ")
     assert clock.now - 1000 < 12
     assert run.looks < 20

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from distdl_jupyter.core.events import MAX_LOG_TEXT
 from distdl_jupyter.core.redact import Redactor
-from distdl_jupyter.supervisor.items import Report, Text
-from distdl_jupyter.supervisor.lines import MAX_LINE, MAX_REPORT, LineSplitter
+from distdl_jupyter.supervisor.log_reader import MAX_LINE, MAX_REPORT, LineSplitter, LogText, RankReport
 from distdl_jupyter.worker import protocol
 
 NONCE = "5ec2e7"
@@ -30,11 +29,11 @@ def run(pieces, nonce=NONCE, *, in_order=True):
 
 
 def texts(items):
-    return [line for item in items if isinstance(item, Text) for line in item.text.split("\n")]
+    return [line for item in items if isinstance(item, LogText) for line in item.text.split("\n")]
 
 
 def reports(items):
-    return [item.data for item in items if isinstance(item, Report)]
+    return [item.data for item in items if isinstance(item, RankReport)]
 
 
 lines_without_control = st.text(
@@ -152,7 +151,7 @@ def test_a_bar_below_a_bar_is_one_line_a_step_of_the_upper_one(size, leave):
     for at in range(0, len(data), size):
         items += [*splitter.feed(data[at : at + size]), *splitter.pending()]
     items += splitter.finish()
-    said = [item.text for item in items if isinstance(item, Text) and (not item.redraws or item.closed)]
+    said = [item.text for item in items if isinstance(item, LogText) and (not item.redraws or item.closed)]
     assert len(said) <= 8, said
     assert sum("epoch" in line and "3/3" in line for line in said) == 1
     assert items[-1].end == len(data)
@@ -167,13 +166,13 @@ def test_lines_of_nothing_but_cursor_codes_are_none():
 def test_a_progress_bar_becomes_one_redrawn_line():
     splitter = LineSplitter(NONCE)
     assert splitter.feed(b"\r 10%|#  ") == []
-    assert splitter.pending() == [Text(" 10%|#  ", redraws=1)]
+    assert splitter.pending() == [LogText(" 10%|#  ", redraws=1)]
     assert splitter.pending() == []
     splitter.feed(b"\r 50%|##")
-    assert splitter.pending() == [Text(" 50%|##", redraws=2)]
+    assert splitter.pending() == [LogText(" 50%|##", redraws=2)]
     assert splitter.feed(b"\r100%|###\nnext\n") == [
-        Text("100%|###", redraws=3, closed=True, end=27),
-        Text("next", end=32),
+        LogText("100%|###", redraws=3, closed=True, end=27),
+        LogText("next", end=32),
     ]
 
 
@@ -192,7 +191,7 @@ def test_reading_again_behind_any_item_loses_and_repeats_nothing(parts, cut):
 
 
 def test_windows_line_ends_are_plain_lines():
-    assert run([b"one\r\ntwo\r\n"]) == [Text("one\ntwo", end=10)]
+    assert run([b"one\r\ntwo\r\n"]) == [LogText("one\ntwo", end=10)]
 
 
 def test_invalid_utf8_and_nul_are_shown_and_nothing_is_lost():
@@ -235,9 +234,9 @@ def line_by_line(data):
 def as_said(items):
     said = []
     for item in items:
-        if isinstance(item, Text) and item.redraws:
+        if isinstance(item, LogText) and item.redraws:
             said.append(("drawn", item.text, item.redraws))
-        elif isinstance(item, Text):
+        elif isinstance(item, LogText):
             said += item.text.split("\n")
     return said
 
@@ -295,7 +294,7 @@ def test_plain_lines_are_never_looked_at_one_by_one(monkeypatch):
 def test_text_around_metrics_stays_together_and_a_result_stands_behind_its_text():
     result = protocol.encode(NONCE, {"type": "result", "ok": True})
     items = LineSplitter(NONCE, in_order=False).feed((b"line\n" + METRIC) * 100 + b"last\n" + result + b"after\n")
-    kinds = ["text" if isinstance(item, Text) else item.data["type"] for item in items]
+    kinds = ["text" if isinstance(item, LogText) else item.data["type"] for item in items]
     assert kinds == ["text", *["metric"] * 100, "result", "text"]
     assert items[0].text.split("\n") == ["line"] * 100 + ["last"]
 
@@ -337,8 +336,8 @@ def test_a_progress_bar_that_never_ends_takes_no_memory_and_is_one_line():
     (shown,) = splitter.pending()
     assert (shown.text, shown.redraws) == (" step    299999", 300_000)
     assert splitter.feed(b"\nnext\n") == [
-        Text(" step    299999", redraws=300_000, closed=True, end=300_000 * 16 + 1),
-        Text("next", end=300_000 * 16 + 6),
+        LogText(" step    299999", redraws=300_000, closed=True, end=300_000 * 16 + 1),
+        LogText("next", end=300_000 * 16 + 6),
     ]
 
 
@@ -368,5 +367,5 @@ def test_a_line_in_the_middle_of_a_flood_is_not_shown_before_its_end_but_one_tha
     for n in range(5):
         splitter.feed(b"whole\nhal" if n == 0 else b"f\nhal")
         assert splitter.pending() == []
-    assert splitter.pending() == [Text("hal", redraws=1, end=6 + 4 * 5)]
-    assert splitter.feed(b"f\n") == [Text("half", redraws=1, closed=True, end=6 + 5 * 5)]
+    assert splitter.pending() == [LogText("hal", redraws=1, end=6 + 4 * 5)]
+    assert splitter.feed(b"f\n") == [LogText("half", redraws=1, closed=True, end=6 + 5 * 5)]

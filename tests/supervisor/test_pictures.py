@@ -12,11 +12,10 @@ from distdl_jupyter.core.events import read_all
 from distdl_jupyter.core.logline import last_lines, lines_of
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.core.view import JobView
-from distdl_jupyter.supervisor.items import Report
-from distdl_jupyter.supervisor.ledger import Ledger
-from distdl_jupyter.supervisor.lines import LineSplitter
+from distdl_jupyter.supervisor.log_reader import LineSplitter, RankReport
+from distdl_jupyter.supervisor.recorder import EventRecorder
 from distdl_jupyter.worker.channel import Channel
-from tests.supervisor.test_ledger import spec
+from tests.supervisor.test_recorder import spec
 from tests.worker.test_pictures import jpeg, png
 
 NONCE = "5f0c7d1e9ab2"
@@ -34,8 +33,8 @@ def parts(data, size=1000):
     return [{"type": "picture", "begin": at, "of": len(text), "data": text[at : at + size]} for at in begins]
 
 
-def take(ledger, rank, *reports):
-    ledger.take(OUT[rank], [Report(report) for report in reports])
+def take(recorder, rank, *reports):
+    recorder.take(OUT[rank], [RankReport(report) for report in reports])
 
 
 def sent(data):
@@ -55,10 +54,10 @@ def sent(data):
 
 def test_a_picture_is_kept_and_its_line_says_where(folder):
     data = png(640, 480, bytes(range(256)) * 100)
-    ledger = Ledger(folder, spec())
+    recorder = EventRecorder(folder, spec())
     splitter = LineSplitter(NONCE)
-    ledger.take(OUT[1], splitter.feed(b"before\n" + sent(data) + b"after\n"))
-    ledger.close()
+    recorder.take(OUT[1], splitter.feed(b"before\n" + sent(data) + b"after\n"))
+    recorder.close()
     assert pictures.read(folder.path, 1) == (data, "png")
     file = folder.path / "pictures" / "1.png"
     assert [stat.S_IMODE(one.stat().st_mode) for one in (file, file.parent)] == [0o600, 0o700]
@@ -77,18 +76,18 @@ def test_a_picture_is_kept_and_its_line_says_where(folder):
 
 def test_equal_pictures_of_ranks_are_one_also_for_a_supervisor_that_takes_over(folder):
     same, other = png(8, 8), jpeg(9, 9)
-    ledger = Ledger(folder, spec())
+    recorder = EventRecorder(folder, spec())
     for rank in (0, 1):
-        take(ledger, rank, *parts(same))
-    ledger.close()
-    ledger = Ledger(folder, spec())
+        take(recorder, rank, *parts(same))
+    recorder.close()
+    recorder = EventRecorder(folder, spec())
     for event in read_all(folder.events)[0]:
-        ledger.fold(event)
-    take(ledger, 0, *parts(same))
-    take(ledger, 0, *parts(other))
-    assert [(one.number, one.ranks) for one in ledger.view.pictures] == [(1, [0, 1]), (2, [0])]
+        recorder.fold(event)
+    take(recorder, 0, *parts(same))
+    take(recorder, 0, *parts(other))
+    assert [(one.number, one.ranks) for one in recorder.view.pictures] == [(1, [0, 1]), (2, [0])]
     assert sorted(one.name for one in (folder.path / "pictures").iterdir()) == ["1.png", "2.jpeg"]
-    ledger.close()
+    recorder.close()
 
 
 @pytest.mark.parametrize(
@@ -108,43 +107,43 @@ def test_equal_pictures_of_ranks_are_one_also_for_a_supervisor_that_takes_over(f
     ],
 )
 def test_what_is_no_whole_picture_changes_nothing(folder, reports):
-    ledger = Ledger(folder, spec())
+    recorder = EventRecorder(folder, spec())
     for report in reports:
-        take(ledger, 0, report)
-    assert ledger.view.pictures == []
-    take(ledger, 0, *parts(png(9, 9)))
-    assert [one.number for one in ledger.view.pictures] == [1]
-    ledger.close()
+        take(recorder, 0, report)
+    assert recorder.view.pictures == []
+    take(recorder, 0, *parts(png(9, 9)))
+    assert [one.number for one in recorder.view.pictures] == [1]
+    recorder.close()
 
 
 def test_parts_of_two_ranks_may_alternate_and_a_new_beginning_replaces_an_old_one(folder):
-    ledger = Ledger(folder, spec())
+    recorder = EventRecorder(folder, spec())
     one, two = png(9, 9, bytes(range(256)) * 20), png(8, 8, bytes(range(256)) * 20)
-    take(ledger, 0, *parts(one)[:3])
+    take(recorder, 0, *parts(one)[:3])
     for first, second in zip(parts(one), parts(two), strict=False):
-        take(ledger, 0, first)
-        take(ledger, 1, second)
-    take(ledger, 0, *parts(one)[len(parts(two)) :])
+        take(recorder, 0, first)
+        take(recorder, 1, second)
+    take(recorder, 0, *parts(one)[len(parts(two)) :])
     assert {pictures.read(folder.path, number)[0] for number in (1, 2)} == {one, two}
-    ledger.close()
+    recorder.close()
 
 
 def test_a_job_keeps_100_pictures_and_says_once_that_it_has_shown_more(folder):
-    ledger = Ledger(folder, spec())
+    recorder = EventRecorder(folder, spec())
     for width in range(1, 104):
-        take(ledger, width % 2, *parts(png(width, 1)))
-    assert len(ledger.view.pictures) == len(list((folder.path / "pictures").iterdir())) == 100
-    ledger.close()
+        take(recorder, width % 2, *parts(png(width, 1)))
+    assert len(recorder.view.pictures) == len(list((folder.path / "pictures").iterdir())) == 100
+    recorder.close()
     said = [event["text"] for event in read_all(folder.events)[0] if event.get("stream") == "sys"]
     assert said == ["The job has shown 100 pictures; later ones are left out."]
 
 
 def test_a_folder_that_takes_no_pictures_is_told_and_the_job_goes_on(folder):
     (folder.path / "pictures").write_text("in the way")
-    ledger = Ledger(folder, spec())
+    recorder = EventRecorder(folder, spec())
     for width in (1, 2):
-        take(ledger, 0, *parts(png(width, 1)))
-    ledger.close()
+        take(recorder, 0, *parts(png(width, 1)))
+    recorder.close()
     said = [event["text"] for event in read_all(folder.events)[0] if event["type"] == "log"]
     assert said == ["Pictures cannot be kept: File exists."]
 

@@ -1,5 +1,0 @@
-"""A job as people are shown it: plain data, the same for the panel in a notebook and for the pages of JupyterLab.
-
-Pure functions from views to frozen dataclasses; the TypeScript types of the pages are generated from these. Knows no
-widget, no server and no file.
-"""

@@ -1,0 +1,315 @@
+"""Watching one attempt for progress: notes stalls, ends hangs, collects stacks where they explain what is wrong.
+
+``HangDetector`` stops nothing itself: ``hang`` is the sentence with which the attempt is to be stopped. ``StallTimer``
+is pure. ``core.stacks`` is imported when stacks are collected: most jobs never need it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.core.state import State
+from distdl_jupyter.core.words import count, date_and_clock, duration, ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from distdl_jupyter.clusters.base import Run
+    from distdl_jupyter.core.events import Event
+    from distdl_jupyter.core.rank import RankView
+    from distdl_jupyter.core.stacks import Taken
+    from distdl_jupyter.host.stacks import Answer
+    from distdl_jupyter.supervisor.recorder import EventRecorder
+
+#: Seconds of silence that make a stall, instead of the job's own pace; 0: never.
+VARIABLE = "DISTDL_STALL_SECONDS"
+#: Events that show that a rank goes on.
+_SIGNS = frozenset(("metric", "progress", "log", "mark", "rank", "result", "restart"))
+#: What libraries print while they wait in vain, which is no sign of progress.
+_WARNINGS = ("waiting for remainder of ranks", "Missing ranks:", "Stalled ranks:", "[missing ranks:",
+             '(marked by "!") is stalled', "Watchdog caught collective operation timeout")  # fmt: skip
+#: Seconds of silence that are always fine; and while a job is still importing, or its pace is not known.
+_SHORT, _UNKNOWN = 60.0, 300.0
+#: How many times the longest silence so far another one may last.
+_TIMES = 5.0
+
+
+class HangDetector:
+    """Registers itself as ``recorder.on_event``; ``tick`` is called all the time."""
+
+    def __init__(self, run: Run, recorder: EventRecorder) -> None:
+        self._run = run
+        self._recorder = recorder
+        self._spec = recorder.spec
+        self._timer = StallTimer(time.monotonic(), _limit())
+        self._stacks: StackCollector | None = None
+        self._collected_for = ""
+        self._stalled_at: float | None = None
+        #: Why the job is to be stopped, "" while it is not.
+        self.hang = ""
+        recorder.on_event = self.on_event
+
+    def on_event(self, event: Event) -> None:
+        """Take what a rank reports for a sign that it goes on."""
+        if event["type"] in _SIGNS and event.get("rank") is not None and not _is_warning(event):
+            begins = event["type"] != "rank" or event.get("status") == "ready"
+            self._timer.on_activity(time.monotonic(), event["rank"], begins=begins)
+
+    def collect_stacks(self, why: str) -> None:
+        """Begin to collect the stacks of all ranks."""
+        if self._stacks is None:
+            self._stacks = StackCollector(self._run, self._recorder, self._silence_of)
+        self._stacks.request(why)
+
+    def stacks_collected(self, why: str) -> bool:
+        """Collect stacks before something ends the ranks; say whether they are there, or cannot be had."""
+        if not self._recorder.connected:
+            return True
+        if self._collected_for != why:
+            self._collected_for = why
+            self.collect_stacks(why)
+        return self._stacks is None or not self._stacks.busy
+
+    def tick(self) -> None:
+        """Do what is due."""
+        taken = self._stacks.tick() if self._stacks is not None else None
+        now = time.monotonic()
+        if not self._is_expected:
+            self._timer.pause(now)
+        if self._stalled_at is not None:
+            self._end_stall_on_activity(now)
+        elif self._timer.stalled(now):
+            self._stalled_at = now
+            self.collect_stacks("stall")
+        if taken is not None and self._stalled_at is not None and self._recorder.view.stall is None:
+            self._report_stall(now, taken)
+        self._notice_hang(now)
+
+    @property
+    def _is_expected(self) -> bool:
+        """Whether ranks have begun and have something to do: no queue, no stop, no wait for a user's next cell."""
+        recorder = self._recorder
+        return (
+            bool(recorder.connected)
+            and recorder.view.state in (State.STARTING, State.RUNNING)
+            and recorder.view.stop is None
+            and not recorder.waits_for_a_cell
+        )
+
+    def _end_stall_on_activity(self, now: float) -> None:
+        assert self._stalled_at is not None
+        if self._timer.silence(now) < now - self._stalled_at:
+            self._stalled_at = None
+            if self._recorder.view.stall is not None:
+                self._recorder.write("stall", since=None, ranks=[], text="")
+
+    def _report_stall(self, now: float, taken: Taken) -> None:
+        silence = self._timer.silence(now)
+        differ, where = self._explained(taken)
+        text = f"No progress for {duration(silence)}{f': {where}' if where else ''}."
+        self._recorder.write("stall", since=round(time.time() - silence, 3), ranks=differ, text=text)
+
+    def _explained(self, taken: Taken) -> tuple[list[int], str]:
+        """Return the ranks that differ from the others, and who stands where."""
+        if taken.ranks:
+            return list(taken.differ), taken.sentence
+        return self._behind()
+
+    def _behind(self) -> tuple[list[int], str]:
+        """Tell ranks apart by their last steps, where no stacks can be had."""
+        steps = {one.rank: one.last_step for one in self._recorder.view.ranks if one.last_step is not None}
+        if len(set(steps.values())) < 2:
+            return [], ""
+        last = min(steps.values())
+        behind = [rank for rank, step in steps.items() if step == last]
+        return behind, f"{ranks(behind)} reported step {count(last)} last, others step {count(max(steps.values()))}"
+
+    def _notice_hang(self, now: float) -> None:
+        timeout = self._spec.hang_timeout_seconds
+        if timeout is None or self.hang or not self._is_expected:
+            return
+        if self._timer.silence(now) <= self._timer.effective(timeout):
+            return
+        if self.stacks_collected("hang"):
+            last = self._stacks.last if self._stacks is not None else None
+            where = self._explained(last)[1] if last is not None else ""
+            self.hang = (
+                f"The job was stopped, because no rank made progress for {duration(timeout)}, its hang_timeout_seconds"
+                f"{f': {where}' if where else ''}."
+            )
+
+    def _silence_of(self, rank: int) -> float | None:
+        return self._timer.silence_of(rank, time.monotonic())
+
+
+def _limit() -> float | None:
+    try:
+        return max(0.0, float(os.environ[VARIABLE]))
+    except (KeyError, ValueError):
+        return None
+
+
+def _is_warning(event: Event) -> bool:
+    """Say whether a log event holds nothing but a library's words about ranks that it waits for."""
+    if event["type"] != "log":
+        return False
+    lines = str(event.get("text", "")).splitlines()
+    return any(mark in line for line in lines for mark in _WARNINGS) and len(lines) < 20
+
+
+class StallTimer:
+    """``limit`` seconds of silence make a stall; None: the limit follows the pace of the job itself; 0: never.
+
+    It gets activity and the time, in seconds of any clock that never goes back, and knows neither events nor stacks.
+    """
+
+    def __init__(self, now: float, limit: float | None = None) -> None:
+        self._limit = limit
+        self._since = now
+        self._longest: float | None = None
+        self._last: dict[int, float] = {}
+        self._signs = 0
+        #: Whether a rank has got behind its imports: it met the others, printed or reported something.
+        self.begun = False
+
+    def on_activity(self, now: float, rank: int | None = None, *, begins: bool = True) -> None:
+        """Take note that a rank goes on (None: all of them); ``begins`` unless it may still be importing."""
+        if self._signs and self.begun:
+            self._longest = max(self._longest or 0.0, now - self._since)
+        self._signs += 1
+        self._since, self.begun = now, self.begun or begins
+        if rank is not None:
+            self._last[rank] = now
+
+    def pause(self, now: float) -> None:
+        """Expect nothing now: silence is counted from here on, and this one says nothing about the pace."""
+        self._since, self._signs = now, 0
+
+    def silence(self, now: float) -> float:
+        """Return for how many seconds no rank has been active."""
+        return max(0.0, now - self._since)
+
+    def silence_of(self, rank: int, now: float) -> float | None:
+        """Return for how many seconds one rank has not been active, None when it never was."""
+        return max(0.0, now - self._last[rank]) if rank in self._last else None
+
+    def effective(self, seconds: float) -> float:
+        """Return the limit that applies now instead of ``seconds``: imports from a slow disk take their time."""
+        return seconds if self.begun else max(seconds, _UNKNOWN)
+
+    @property
+    def limit(self) -> float | None:
+        """The seconds of silence that make a stall, None for never."""
+        if self._limit is not None:
+            return self.effective(self._limit) if self._limit else None
+        return _UNKNOWN if self._longest is None else max(_SHORT, _TIMES * self._longest)
+
+    def stalled(self, now: float) -> bool:
+        """Say whether the silence is longer than it should be."""
+        limit = self.limit
+        return limit is not None and self.silence(now) > limit
+
+
+class StackCollector:
+    """Collects the stacks of all ranks: asks the run, waits some seconds without blocking, keeps and records them.
+
+    A request while answers are awaited shares them. ``silence_of`` says for how many seconds a rank has not been
+    active, None where it never was.
+    """
+
+    def __init__(self, run: Run, recorder: EventRecorder, silence_of: Callable[[int], float | None]) -> None:
+        self._folder = recorder.folder
+        self._run = run
+        self._recorder = recorder
+        self._silence_of = silence_of
+        self._why = ""
+        self._until = 0.0
+        self._answers: dict[int, Answer] = {}
+        #: What was collected last, and why.
+        self.last: Taken | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether answers are awaited."""
+        return bool(self._why)
+
+    def request(self, why: str) -> None:
+        """Ask all ranks, unless answers are awaited already: the graver reason is recorded then."""
+        if self.busy:
+            self._why = why if self._why == "asked" else self._why
+            return
+        self._why, self._until = why, time.monotonic() + self._run.stacks_seconds
+        self._answers = {}
+        if not self._run.no_stacks():
+            self._run.ask_stacks()
+
+    def tick(self) -> Taken | None:
+        """Take in answers; when all have come, or the time is over, keep, record and return them."""
+        if not self.busy:
+            return None
+        self._answers.update(self._run.stacks())
+        missing = [rank for rank in self._living() if rank.rank not in self._answers]
+        if missing and not self._run.no_stacks() and time.monotonic() < self._until:
+            return None
+        why, self._why = self._why, ""
+        self.last = self._keep(why)
+        return self.last
+
+    def _living(self) -> list[RankView]:
+        return [rank for rank in self._recorder.view.ranks if rank.status != "ended"]
+
+    def _keep(self, why: str) -> Taken:
+        from distdl_jupyter.core import stacks
+
+        known = [*stacks.numbers(self._folder), *(one.number for one in self._recorder.view.stacks)]
+        number = max(known, default=0) + 1
+        data, code = self._data(why), stacks.payload(self._folder)
+        with contextlib.suppress(OSError):  # a full disk: where the ranks are is recorded all the same
+            _write(stacks.path(self._folder, number), data)
+        taken = stacks.taken(number, data, code)
+        self._recorder.write("stacks", number=number, why=why, ranks=sorted(taken.ranks), missing=sorted(taken.missing))
+        return taken
+
+    def _data(self, why: str) -> dict[str, Any]:
+        from distdl_jupyter.core import stacks
+
+        answered = {rank: one for rank, one in self._answers.items() if one.text}
+        found = {str(rank): self._of(rank, one) for rank, one in sorted(answered.items())}
+        missing = {str(one.rank): self._reason(one) for one in self._recorder.view.ranks if one.rank not in answered}
+        texts = [(one["text"], one["about"]) for one in found.values()]
+        lines = stacks.sources(self._folder, stacks.payload(self._folder), texts)
+        clean = self._recorder.redactor.data(lines)
+        return {"t": round(time.time(), 3), "why": why, "ranks": found, "missing": missing, "sources": clean}
+
+    def _of(self, rank: int, answer: Answer) -> dict[str, Any]:
+        view, silent = self._recorder.view.ranks[rank], self._silence_of(rank)
+        return {
+            "text": answer.text,
+            "host": view.host,
+            "pid": answer.about.get("pid"),
+            "state": answer.state,
+            "step": view.last_step,
+            "silent": None if silent is None else round(silent, 1),
+            "about": answer.about,
+        }
+
+    def _reason(self, rank: RankView) -> str:
+        if rank.status == "ended":
+            return "Its process has ended." if rank.ended is None else f"It ended at {date_and_clock(rank.ended)}."
+        if (answer := self._answers.get(rank.rank)) is not None:
+            return answer.missing
+        return self._run.no_stacks() or "It has not answered in time."
+
+
+def _write(path: Path, data: dict[str, Any]) -> None:
+    """Write a file that only its owner reads and that appears whole."""
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    hidden = path.with_name(f".{path.name}")
+    with open(os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as file:  # noqa: PTH123
+        json.dump(data, file)
+    hidden.replace(path)

@@ -1,0 +1,282 @@
+"""The start of a job's ranks: place, plan, stage data, start; or reattach to what a supervisor that died had started.
+
+What asks Azure runs in a thread, so that a request to cancel is obeyed at once. Azure's packages are imported only for
+a job that names a place in Blob.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from distdl_jupyter import registry
+from distdl_jupyter.clusters import environment
+from distdl_jupyter.clusters.base import Context
+from distdl_jupyter.core.errors import DistDLError, LaunchFailed
+from distdl_jupyter.core.state import State
+from distdl_jupyter.core.words import listing, plural
+from distdl_jupyter.supervisor import messages, resume
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from distdl_jupyter.backends.base import Backend
+    from distdl_jupyter.clusters.base import Cluster, Run
+    from distdl_jupyter.core.plan import Placement
+    from distdl_jupyter.core.spec import JobSpec
+    from distdl_jupyter.storage.staging import JobStaging
+    from distdl_jupyter.supervisor.attempt import Clock
+    from distdl_jupyter.supervisor.control import ControlReader
+    from distdl_jupyter.supervisor.recorder import EventRecorder
+
+T = TypeVar("T")
+
+#: Seconds between two questions whether it is the job's turn, or whether its data are staged.
+_POLL_SECONDS = 0.1
+
+
+class Canceled(Exception):
+    """The job was stopped while it was being placed or started.
+
+    ``by`` is user or time (see ``Attempt.stopped_by``), ``reason`` a sentence for it or "".
+    """
+
+    def __init__(self, by: str, reason: str = "") -> None:
+        super().__init__(reason)
+        self.by = by
+        self.reason = reason
+
+
+class Launch:
+    """Starts the ranks, once for each attempt; each attempt has a cluster of its own."""
+
+    def __init__(
+        self, recorder: EventRecorder, control: ControlReader, clock: Clock, secrets: Mapping[str, str]
+    ) -> None:
+        self._folder = recorder.folder
+        self._spec = recorder.spec
+        self._recorder = recorder
+        self._control = control
+        self._clock = clock
+        self._secrets = dict(secrets)
+        self.nonce = os.urandom(8).hex()
+        #: The nodes that were lost when the ranks last ran.
+        self.lost_nodes: frozenset[int] = frozenset()
+        self.cluster: Cluster
+        self.backend: Backend
+
+    def start(self) -> Run:
+        """Place and start all ranks. Raises DistDLError with the reason, Canceled."""
+        options = self._load_plugins()
+        try:
+            return self._start(options)
+        except BaseException:
+            self.cluster.give_back()
+            raise
+
+    def _start(self, options: Any) -> Run:
+        recorder, spec = self._recorder, self._spec
+        cluster, backend = self.cluster, self.backend
+        restarted = bool(recorder.view.restart_count)
+        cluster_options = registry.check_options("clusters", spec.cluster, spec.cluster_options)
+        self._await_turn(cluster_options)
+        if not cluster.queues and not restarted:
+            recorder.state(State.PREPARING)
+        self._check(cluster_options, options)
+        context = self._context_for(options)
+        if cluster.far or spec.data or not restarted:
+            context.tell("stage", "" if cluster.far or spec.data else "nothing to copy")
+        placement = cluster.place(spec, backend.ports, cluster_options, context)
+        spec = self._placed(placement)
+        plan = backend.plan(spec, placement, options)
+        self.raise_if_canceled()
+        if not cluster.queues:
+            recorder.state(State.STARTING)
+        recorder.phase("start", f"0 of {plural(spec.process_count, 'process')}")
+        run = cluster.start(spec, placement, plan, context)
+        recorder.write("handle", cluster=cluster.name, data=run.handle(), nonce=self.nonce)
+        for place in placement.ranks:
+            recorder.write("rank", rank=place.rank, status="waiting", node=place.node, host=place.host,
+                         local_rank=place.local_rank, gpu=place.gpu)  # fmt: skip
+        for start in run.started():
+            recorder.write("rank", rank=start.rank, status="started", pid=start.pid)
+        recorder.log(spec.distributed_backend if cluster.far else messages.versions(spec))
+        for note in plan.notes:
+            recorder.note("info", note)
+        return run
+
+    def _await_turn(self, cluster_options: Any) -> None:
+        """Wait until the cluster has what the job must have alone; this is no running, and no preparing yet."""
+        while why := self.cluster.turn(self._spec, cluster_options):
+            self._recorder.phase("stage", why)
+            self._clock.restart()
+            self.raise_if_canceled()
+            time.sleep(_POLL_SECONDS)
+
+    def _check(self, cluster_options: Any, options: Any) -> None:
+        # Their values are not stored: a supervisor that took this job over from one that died does not know them.
+        if missing := [name for name in self._spec.secret_variables if name not in self._secrets]:
+            raise LaunchFailed(
+                f"The ranks cannot begin again: the value of {listing(missing)}, which is secret, was known to the "
+                "supervisor that died alone.", hint="Resume the job where the variable is set: job.resume().",
+            )  # fmt: skip
+        far = self.cluster.far
+        for reason in (self.cluster.unavailable(cluster_options), "" if far else self.backend.unavailable(options)):
+            if reason:
+                raise LaunchFailed(reason)
+
+    def _context_for(self, options: Any) -> Context:
+        """Return what a start needs, with what the backend asks for."""
+        context, backend = self._context(), self.backend
+        context.modules, context.programs = backend.modules(options), backend.programs(options)
+        context.rank_ports = backend.rank_ports
+        if self.cluster.stages:
+            context.staging = self._stage_data(self.raise_if_canceled)
+        if context.restart:
+            context.gone, context.least_node_count = self.lost_nodes, self._spec.min_node_count
+        return context
+
+    def _placed(self, placement: Placement) -> JobSpec:
+        """Return the spec of what begins now, which may be on fewer nodes or on more than what ran before."""
+        view, spec = self._recorder.view, self._spec
+        if len(placement.ranks) != view.process_count:
+            self._recorder.write("world", node_count=placement.node_count, process_count=len(placement.ranks))
+            self._recorder.note("warning", messages.world(spec, placement.node_count), "nodes")
+        if placement.node_count == spec.node_count:
+            return spec
+        return dataclasses.replace(spec, node_count=placement.node_count)
+
+    def reattach(self, history: resume.History) -> Run | None:
+        """Reattach to the job of a supervisor that died; where that is impossible, end what is left of it as lost.
+
+        Ranks that were to be restarted are started. Raises DistDLError when that fails, Canceled.
+        """
+        self._load_plugins()
+        if self.cluster.can_attach and resume.is_between_attempts(history.events):
+            with contextlib.suppress(DistDLError):
+                self.cluster.sweep(self._spec.id, {})
+            return self.start()
+        recorder, handle = self._recorder, resume.last_handle(history.events)
+        try:
+            if not self.cluster.can_attach or handle is None or not handle.nonce:
+                raise LaunchFailed("This kind of cluster cannot go on without its supervisor.")
+            self.nonce = handle.nonce
+            context = self._context()
+            context.staging = self._staging_for_reattach()
+            run = self.cluster.attach(self._spec, handle.data, context, history.positions)
+        except DistDLError:
+            for type_, fields in resume.end_events(self._folder, recorder.view, self._spec.cluster):
+                recorder.write(type_, **fields)
+            return None
+        recorder.note("info", "The job was found again after its supervisor had died.", resume.REATTACHED)
+        return run
+
+    def _load_plugins(self) -> Any:
+        self.cluster = registry.get("clusters", self._spec.cluster)
+        self.backend, options = registry.backend(self._spec.distributed_backend, self._spec.backend_options)
+        return options
+
+    def _staging_for_reattach(self) -> JobStaging | None:
+        """Return what serves the nodes' stagers, unless every rank was started before."""
+        if not self.cluster.stages or all(rank.pid is not None for rank in self._recorder.view.ranks):
+            return None
+        return self._stage_data(lambda: None)
+
+    def _stage_data(self, check: Callable[[], None]) -> JobStaging | None:
+        """Return what brings the job's data to its nodes, None when it has none.
+
+        ``check`` is called while this waits and may raise. Raises DataUnavailable, NotSignedIn.
+        """
+        spec, recorder = self._spec, self._recorder
+        if not spec.data:
+            return None
+        from distdl_jupyter.storage.staging import JobStaging
+
+        recorder.phase("stage", f"looking at {plural(len(spec.data), 'data source')}")
+        staging = JobStaging(spec, recorder.write)
+        call = BackgroundCall(staging.prepare)
+        while not call.done(_POLL_SECONDS):
+            check()
+        for text in call.result():
+            recorder.note("warning", text, "data")
+        recorder.log(f"Data: {staging.summary}")
+        return staging
+
+    def _context(self) -> Context:
+        return Context(
+            self._folder,
+            self._job_environment(),
+            environment.for_ranks_here(os.environ),
+            tell=self._report_phase,
+            restart=self._recorder.view.restart_count,
+        )
+
+    def _report_phase(self, phase: str, detail: str) -> None:
+        self._recorder.phase(phase, detail)
+        self.raise_if_canceled()
+
+    def raise_if_canceled(self) -> None:
+        """Raise Canceled when the job was canceled, or its time is over, before it has begun."""
+        if any(request["type"] == "cancel" for request in self._control.read()):
+            raise Canceled("user")
+        # In a queue the time has not begun.
+        if (over := self._clock.over()) and not self.cluster.queues:
+            raise Canceled("time", over)
+
+    def _job_environment(self) -> dict[str, str]:
+        """Return the job's own variables of every rank: its marks, the user's variables and their secret values."""
+        own = {"CUDA_VISIBLE_DEVICES": ""} if self._spec.use_gpu is False else {}
+        own |= {
+            "DISTDL_JOB_ID": self._spec.id,
+            "DISTDL_JOB_DIR": str(self._folder.path),
+            "DISTDL_NONCE": self.nonce,
+            "DISTDL_RESTART_COUNT": str(self._recorder.view.restart_count),
+            "DISTDL_MAX_RESTARTS": str(self._spec.max_restarts),
+            "PYTHONUNBUFFERED": "1",
+        }
+        if self._spec.distributed_backend.startswith("torch"):
+            # https://docs.pytorch.org/docs/stable/elastic/run.html, "Environment Variables"
+            own |= {
+                "TORCHELASTIC_RUN_ID": self._spec.id,
+                "TORCHELASTIC_RESTART_COUNT": own["DISTDL_RESTART_COUNT"],
+                "TORCHELASTIC_MAX_RESTARTS": own["DISTDL_MAX_RESTARTS"],
+            }
+        return own | self._spec.environment_variables | self._secrets
+
+    def remove_staged_data(self) -> None:
+        """Remove what was staged on nodes for ranks that were never started."""
+        if self._spec.data and hasattr(self, "cluster"):
+            with contextlib.suppress(DistDLError):
+                self.cluster.sweep(self._spec.id, {})
+
+
+class BackgroundCall(Generic[T]):
+    """A function call in a daemon thread, which may be abandoned."""
+
+    def __init__(self, function: Callable[[], T]) -> None:
+        self._function = function
+        self._results: list[T] = []
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="data", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._results.append(self._function())
+        except BaseException as error:  # noqa: BLE001 - ``result`` raises it
+            self._error = error
+
+    def done(self, seconds: float) -> bool:
+        """Wait so many seconds at most and say whether the call has ended."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def result(self) -> T:
+        """Return what the function returned, or raise what it raised."""
+        if self._error is not None:
+            raise self._error
+        return self._results[0]

@@ -1,0 +1,481 @@
+"""Reads every stream of a run and cuts it into items: log texts and reports, in the order in which they were written.
+
+* ``LogReader`` reads the descriptors and keeps no state of the job; its ``sink`` decides what a report means. Each
+  round reads every stream that has something once, so that none waits for another's flood; what a process wrote stays
+  in its pipe until then, and a pipe that holds much lets it write on.
+* ``LineSplitter`` is pure, bytes in, items out: lines, redrawn lines, reports between them. Lines without a report and
+  without a carriage return are never looked at one by one, so that a flood of them costs a search and a copy.
+* ``ItemCollector`` makes few large texts of many small ones.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import selectors
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from distdl_jupyter.core.events import MAX_LOG_TEXT
+from distdl_jupyter.host import flow
+from distdl_jupyter.supervisor import reports
+from distdl_jupyter.worker import protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from distdl_jupyter.clusters.base import Stream
+
+#: Bytes that are read of one stream in a round, and of all of them together where there are many.
+_READ, _ROUND = 1024 * 1024, 8 * 1024 * 1024
+#: Seconds between two looks at lines without an end: one that is met again is shown as it stands.
+_PENDING_AFTER = 0.2
+#: Seconds for the last output of streams that a process still holds open.
+_LAST = 1.0
+#: A line without an end is passed on in pieces beyond this many bytes; what stands behind a marker may be longer.
+MAX_LINE, MAX_REPORT = 1024 * 1024, 16 * 1024 * 1024
+#: How tqdm goes back to the line of the first bar from that of the second one.
+_UP = b"\x1b[A"
+#: Bytes that are shown of a line while it has no end.
+_SHOWN = 8 * 1024
+#: Reports that may stand behind the lines around them.
+_MOVABLE = ("metric", "progress")
+#: What moves a terminal's cursor, erases, or sets a mode (ECMA-48, DEC): the means of a live display. What gives text
+#: its look (SGR, which ends in m) is none of it.
+_CURSOR = rb"\x1b(?:\[[0-?]*[ -/]*[@-ln-~]|[78DEM])"
+_CURSOR_CODE, _CURSOR_LINES = re.compile(_CURSOR), re.compile(rb"^(?:%s)+\r?\n" % _CURSOR, re.MULTILINE)
+_HALF_CODE = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*)?\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class LogText:
+    """Whole lines without the last newline; with ``redraws`` one line that was drawn over (see core.events).
+
+    ``end`` counts the stream's bytes up to behind the last whole line.
+    """
+
+    text: str
+    redraws: int = 0
+    closed: bool = False
+    end: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RankReport:
+    """What a rank reported; ``end`` counts the stream's bytes up to behind the report."""
+
+    data: dict[str, Any]
+    end: int = 0
+
+
+Item = LogText | RankReport
+
+
+class ItemSink(Protocol):
+    """Takes the items of streams."""
+
+    def take(self, stream: Stream, items: list[Item]) -> None:
+        """Take items of one stream, in order."""
+
+
+class LogReader:
+    """Reads the streams of one run without ever blocking on a single one. ``safe_end``: see ``LineSplitter``."""
+
+    def __init__(
+        self, streams: Iterable[Stream], nonce: str, sink: ItemSink, *, safe_end: Callable[[str], int] | None = None
+    ) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._wakes = selectors.DefaultSelector()
+        self._sink = sink
+        self._splitters: dict[int, LineSplitter] = {}
+        self._half: dict[int, int] = {}
+        self._looked = time.monotonic()
+        self._pace = flow.Pace()
+        streams = tuple(streams)
+        self._nonce = nonce
+        self._safe_end = safe_end
+        self._most = max(flow.LEAST, min(_READ, _ROUND // max(1, len(streams))))
+        self.add(streams)
+
+    def add(self, streams: Iterable[Stream]) -> None:
+        """Read these streams too; those that are known are left out."""
+        new = [stream for stream in streams if stream.fd not in self._splitters]
+        count = len(self._splitters) + len(new)
+        for stream in new:
+            self._selector.register(stream.fd, selectors.EVENT_READ, stream)
+            self._splitters[stream.fd] = LineSplitter(
+                self._nonce if stream.rank is not None else "", in_order=stream.start is not None,
+                safe_end=self._safe_end,
+            )  # fmt: skip
+            self._half[stream.fd] = flow.widen(stream.fd, count) // 2
+
+    def watch(self, fd: int) -> None:
+        """Let ``run`` return early when ``fd`` becomes readable (a wake-up pipe)."""
+        self._selector.register(fd, selectors.EVENT_READ, None)
+        self._wakes.register(fd, selectors.EVENT_READ, None)
+
+    def run(self, seconds: float) -> bool:
+        """Read what comes within ``seconds``, returning after the first readable round. True when something came.
+
+        Streams that are written to all the time are read in rounds with pauses between: many small reads would take
+        from the ranks the processor that they need. Only a wake-up ends a pause.
+        """
+        pause = self._pace.pause()
+        if pause:
+            self._wakes.select(pause)
+        came, much = 0, False
+        for key, _ in self._selector.select(seconds):
+            if key.data is None:
+                _empty(key.fd)
+            else:
+                count = self._read(key.data, self._most)
+                came, much = came + count, much or count >= self._half[key.fd]
+        if came:
+            self._pace.round(hurried=much)
+        if time.monotonic() - self._looked > _PENDING_AFTER:
+            self._show_pending()
+        return came > 0
+
+    def drain(self) -> bool:
+        """Read what was written by now, however much is written meanwhile. True when something was."""
+        came = 0
+        for key in list(self._selector.get_map().values()):
+            if key.data is not None:
+                left = flow.waiting(key.fd)
+                while left > 0 and (count := self._read(key.data, min(left, self._most))):
+                    left, came = left - count, came + count
+        return came > 0
+
+    def finish(self) -> None:
+        """Read the rest, pass on the last lines without an end and close the selector."""
+        until = time.monotonic() + _LAST
+        while self.drain() and time.monotonic() < until:
+            pass
+        for key in list(self._selector.get_map().values()):
+            if key.data is not None:
+                self._end(key.data)
+        self._selector.close()
+        self._wakes.close()
+
+    def _read(self, stream: Stream, most: int) -> int:
+        try:
+            data = os.read(stream.fd, most)
+        except BlockingIOError:
+            return 0
+        if not data:
+            self._end(stream)
+            return 0
+        self._give(stream, self._splitters[stream.fd].feed(data))
+        return len(data)
+
+    def _end(self, stream: Stream) -> None:
+        self._give(stream, self._splitters[stream.fd].finish())
+        self._selector.unregister(stream.fd)
+
+    def _show_pending(self) -> None:
+        self._looked = time.monotonic()
+        for key in list(self._selector.get_map().values()):
+            if key.data is not None:
+                self._give(key.data, self._splitters[key.fd].pending())
+
+    def _give(self, stream: Stream, items: list[Item]) -> None:
+        if items:
+            self._sink.take(stream, items)
+
+
+def _empty(fd: int) -> None:
+    try:
+        while os.read(fd, 4096):
+            pass
+    except BlockingIOError:
+        return
+
+
+class LineSplitter:
+    """Cuts one stream of a rank into items. ``nonce`` marks the reports ("" looks for none).
+
+    Where a reader may have to go on behind any item, all are ``in_order``; else text with metrics in it stays together.
+    ``safe_end`` says up to where a line that is too long may be cut without cutting a secret in two.
+    """
+
+    def __init__(self, nonce: str, *, in_order: bool = True, safe_end: Callable[[str], int] | None = None) -> None:
+        self._safe_end = safe_end
+        self._in_order = in_order
+        self._nonce = nonce
+        self._marker = protocol.marker(nonce) if nonce else b""
+        self._end = 0  # bytes up to behind the last whole line
+        self._tail: list[bytes] = []  # what came of the line that has not ended
+        self._size = 0  # bytes of the tail
+        self._limit = MAX_LINE  # size at which the tail is looked at
+        self._before = 0  # bytes of that line that were drawn over and forgotten
+        self._before_redraws = 0
+        self._open = 0  # redraws already passed on for that line
+        self._shown = b""
+        self._new = False  # whether something of it came since it was shown
+        self._just_begun = False  # whether the line before ended since that was asked
+
+    def feed(self, data: bytes) -> list[Item]:
+        """Take the next bytes and return what is complete."""
+        self._new = True
+        if b"\n" in data:
+            data = self._joined_where_drawn_below(data)
+        cut = data.rfind(b"\n") + 1
+        if not cut:
+            self._keep(data)
+            return self._relieve() if self._size > self._limit else []
+        self._just_begun = True
+        block = b"".join((*self._tail, data[:cut]))
+        self._forget_tail()
+        self._keep(data[cut:])
+        return self._lines(block)
+
+    def _joined_where_drawn_below(self, data: bytes) -> bytes:
+        """Return the bytes with a carriage return for a newline that only leads back to a bar below another one."""
+        before = self._whole_tail()[-len(_UP) :]
+        if b"\x1b" not in data and b"\x1b" not in before:
+            return data
+        return (before + data).replace(_UP + b"\n", _UP + b"\r")[len(before) :]
+
+    def pending(self) -> list[Item]:
+        """Return the line that has not ended yet as a redrawn one, when it changed since the last call.
+
+        One that began since then is left alone unless it was drawn over: in a flood the next bytes end it.
+        """
+        tail = self._whole_tail()
+        begun, self._just_begun = self._just_begun, False
+        if not self._new or not tail or (begun and b"\r" not in tail):
+            return []
+        self._new = False
+        drawn = _cut(_last_drawn(_without_cursor_codes(_without_half_code(tail)))[:_SHOWN])
+        if not drawn or drawn == self._shown or (self._marker and self._marker[:1] in tail):
+            return []
+        self._shown = drawn
+        self._open = max(1, self._before_redraws + tail.count(b"\r"))
+        return [LogText(_decoded(drawn), redraws=self._open, end=self._end)]
+
+    def finish(self) -> list[Item]:
+        """Return what is left when the stream has ended."""
+        if not self._size:
+            return []
+        left = self._whole_tail()
+        self._forget_tail()
+        return self._lines(left + b"\n")
+
+    # the line that has not ended ------------------------------------------------------------------
+
+    def _keep(self, data: bytes) -> None:
+        if data:
+            self._tail.append(data)
+            self._size += len(data)
+
+    def _forget_tail(self) -> None:
+        self._tail, self._size, self._limit = [], 0, MAX_LINE
+
+    def _whole_tail(self) -> bytes:
+        if len(self._tail) > 1:
+            self._tail = [b"".join(self._tail)]
+        return self._tail[0] if self._tail else b""
+
+    def _relieve(self) -> list[Item]:
+        """Pass on, or forget where it was drawn over, what has become too long to be kept."""
+        tail = self._whole_tail()
+        stop = self._text_before_report(tail)
+        drawn = _last_drawn_at(tail[:stop])[0]
+        items: list[Item] = []
+        if drawn:
+            self._before += drawn
+            self._before_redraws += tail.count(b"\r", 0, drawn)
+            tail = tail[drawn:]
+        elif stop > MAX_LINE // 2:
+            items = self._piece(tail[:stop])
+            tail = tail[stop:]
+        self._forget_tail()
+        self._keep(tail)
+        self._limit = self._size + MAX_LINE
+        return items
+
+    def _text_before_report(self, tail: bytes) -> int:
+        """Return how many bytes of the tail are text for certain, and no half of a character at their end."""
+        mark = tail.find(self._marker) if self._marker else -1
+        if mark >= 0 and len(tail) - mark <= MAX_REPORT:
+            return mark
+        half = tail.rfind(b"\x1e", len(tail) - len(self._marker)) if self._marker else -1
+        stop = half if half >= 0 else len(_cut(tail))
+        if self._safe_end is None or not MAX_LINE // 2 < stop < MAX_REPORT:
+            return stop
+        # One character a byte, so that places are those of the bytes.
+        return len(_cut(tail[: self._safe_end(tail[:stop].decode("latin-1"))]))
+
+    def _piece(self, text: bytes) -> list[Item]:
+        """Return a part of a line that is too long, as a line of its own."""
+        out = ItemCollector(in_order=self._in_order)
+        self._line(text, len(text), out)
+        return out.items()
+
+    # whole lines ----------------------------------------------------------------------------------
+
+    def _lines(self, block: bytes) -> list[Item]:
+        out = ItemCollector(in_order=self._in_order)
+        begin = 0
+        for start, stop in self._special(block):
+            self._plain(block, begin, start, out)
+            self._line(block[start : stop - 1], stop - start, out)
+            begin = stop
+        self._plain(block, begin, len(block), out)
+        return out.items()
+
+    def _special(self, block: bytes) -> Iterator[tuple[int, int]]:
+        """Yield begin and end of every line that has a report, was drawn over or was already shown."""
+        if self._open or self._before:
+            yield 0, (behind := block.index(b"\n") + 1)
+        else:
+            behind = 0
+        mark, drawn = self._find_mark(block, behind), self._find_drawn(block, behind)
+        while (at := min(mark, drawn)) < len(block):
+            stop = block.index(b"\n", at) + 1
+            yield block.rfind(b"\n", behind, at) + 1 or behind, stop
+            behind = stop
+            mark = self._find_mark(block, stop) if mark < stop else mark
+            drawn = self._find_drawn(block, stop) if drawn < stop else drawn
+
+    def _find_mark(self, block: bytes, begin: int) -> int:
+        at = block.find(self._marker, begin) if self._marker else -1
+        return at if at >= 0 else len(block)
+
+    def _find_drawn(self, block: bytes, begin: int) -> int:
+        at = block.find(b"\r", begin)
+        return at if at >= 0 else len(block)
+
+    def _plain(self, block: bytes, begin: int, stop: int, out: ItemCollector) -> None:
+        if begin < stop:
+            self._end += stop - begin
+            out.plain(block[begin:stop], self._end)
+
+    def _line(self, raw: bytes, length: int, out: ItemCollector) -> None:
+        """Take one line without its end; ``length`` counts its bytes in the stream."""
+        report, line = self._take_report(raw)
+        length += self._before
+        if line is not None and (self._open or self._before or b"\r" in line.rstrip(b"\r")):
+            seen = _without_cursor_codes(line)
+            if self._open or seen is line or _last_drawn(seen):
+                out.text(self._redrawn(seen, self._end + length))
+        elif line is not None:
+            # Text before a report stands on the report's own line: both are read when that line is.
+            out.plain(line.rstrip(b"\r") + b"\n", self._end + (0 if report else length))
+        self._end += length
+        self._before = self._before_redraws = 0
+        if report is not None:
+            out.report(RankReport(report, self._end))
+
+    def _take_report(self, raw: bytes) -> tuple[dict[str, Any] | None, bytes | None]:
+        if not self._marker or self._marker not in raw:
+            return None, raw
+        text, report = protocol.split(raw, self._nonce)
+        return (None, raw) if report is None or not reports.is_valid(report) else (report, text or None)
+
+    def _redrawn(self, line: bytes, end: int) -> LogText:
+        redraws = max(1, self._before_redraws + line.count(b"\r"), self._open)
+        self._open, self._shown = 0, b""
+        return LogText(_decoded(_last_drawn(line)), redraws=redraws, closed=True, end=end)
+
+
+def _last_drawn(line: bytes) -> bytes:
+    begin, stop = _last_drawn_at(line)
+    return line[begin:stop]
+
+
+def _last_drawn_at(line: bytes) -> tuple[int, int]:
+    """Return begin and end of what stands between carriage returns, the last of it that is not blank."""
+    inked = len(line.rstrip(b"\r \t\v\f"))
+    stop = line.find(b"\r", inked)
+    return line.rfind(b"\r", 0, inked) + 1, (len(line) if stop < 0 else stop) if inked else 0
+
+
+def _cut(text: bytes) -> bytes:
+    """Return the bytes without a last character that is not whole (UTF-8 takes up to four bytes for one)."""
+    for back in range(1, min(4, len(text) + 1)):
+        byte = text[-back]
+        if byte >= 0xC0:
+            length = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+            return text[:-back] if length > back else text
+        if byte < 0x80:
+            break
+    return text
+
+
+class ItemCollector:
+    """Collects items: plain lines become texts of up to ``MAX_LOG_TEXT`` bytes.
+
+    Metrics and progress go behind the text that came with them unless everything is to be ``in_order``.
+    """
+
+    def __init__(self, *, in_order: bool) -> None:
+        self._in_order = in_order
+        self._items: list[Item] = []
+        self._later: list[Item] = []
+        self._lines: list[bytes] = []
+        self._size = self._end = 0
+
+    def plain(self, lines: bytes, end: int) -> None:
+        """Take whole lines with their ends; the stream's bytes up to behind them are ``end``."""
+        begin = end - len(lines)
+        for start, stop in _parts(lines):
+            if self._size + stop - start > MAX_LOG_TEXT:
+                self._flush_lines()
+            self._lines.append(lines[start:stop])
+            self._size, self._end = self._size + stop - start, begin + stop
+
+    def text(self, text: LogText) -> None:
+        """Take a line that was drawn over."""
+        self._flush()
+        self._items.append(text)
+
+    def report(self, report: RankReport) -> None:
+        """Take a report."""
+        self._later.append(report)
+        if self._in_order or report.data["type"] not in _MOVABLE:
+            self._flush()
+
+    def items(self) -> list[Item]:
+        """Return all of them in order."""
+        self._flush()
+        return self._items
+
+    def _flush(self) -> None:
+        self._flush_lines()
+        self._items += self._later
+        self._later = []
+
+    def _flush_lines(self) -> None:
+        if self._lines:
+            lines = self._lines[0] if len(self._lines) == 1 else b"".join(self._lines)
+            if lines := _without_cursor_codes(lines):
+                self._items.append(LogText(_decoded(lines[:-1]), end=self._end))
+            self._lines, self._size = [], 0
+
+
+def _parts(lines: bytes) -> Iterator[tuple[int, int]]:
+    """Yield begin and end of runs of whole lines up to ``MAX_LOG_TEXT`` bytes; a longer line stands alone."""
+    begin = 0
+    while begin < len(lines):
+        most = begin + MAX_LOG_TEXT
+        stop = len(lines) if most >= len(lines) else lines.rfind(b"\n", begin, most) + 1
+        stop = stop if stop > begin else lines.index(b"\n", most) + 1
+        yield begin, stop
+        begin = stop
+
+
+def _without_cursor_codes(text: bytes) -> bytes:
+    """Return the text without what means nothing in a log; a whole line of nothing else is none."""
+    return _CURSOR_CODE.sub(b"", _CURSOR_LINES.sub(b"", text)) if b"\x1b" in text else text
+
+
+def _without_half_code(text: bytes) -> bytes:
+    """Return what has come of a line without a control sequence that has not come whole."""
+    return _HALF_CODE.sub(b"", text)
+
+
+def _decoded(text: bytes) -> str:
+    """Return the text; what is no UTF-8 is shown as such."""
+    return text.decode("utf-8", errors="replace")

@@ -1,0 +1,94 @@
+"""Sentences of a supervisor about what ran, how it ended and what is restarted. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from distdl_jupyter import registry
+from distdl_jupyter.core.failure import describe, is_lost
+from distdl_jupyter.core.words import plural, ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from distdl_jupyter.clusters.base import Exit
+    from distdl_jupyter.core.failure import Failure
+    from distdl_jupyter.core.rank import RankView
+    from distdl_jupyter.core.spec import JobSpec
+    from distdl_jupyter.core.view import JobView
+
+
+def versions(spec: JobSpec) -> str:
+    """Return what the ranks run with, for the record: "horovod-gloo, Horovod 0.28.1, torch 2.13.0, Python 3.11.7"."""
+    backend, options = registry.backend(spec.distributed_backend, dict(spec.backend_options))
+    shown = {package.name: package.title for package in backend.packages(options)} | {"python": "Python"}
+    known = [f"{title} {spec.versions[name]}" for name, title in shown.items() if name in spec.versions]
+    return ", ".join([spec.distributed_backend, *known])
+
+
+def endings(all_ranks: Sequence[RankView]) -> str:
+    """Return how the ranks' processes ended: "4 ranks ended with code 0"; those that ended alike together."""
+    alike: dict[str, list[int]] = {}
+    for rank in all_ranks:
+        alike.setdefault(_ending(rank), []).append(rank.rank)
+    if len(alike) == 1:
+        return f"{plural(len(all_ranks), 'rank')} {next(iter(alike))}"
+    return "; ".join(f"{ranks(numbers)} {how}" for how, numbers in alike.items())
+
+
+def _ending(rank: RankView) -> str:
+    if is_lost(rank):
+        return "lost"
+    return f"ended by SIG{rank.signal}" if rank.signal else f"ended with code {rank.code}"
+
+
+def replaced(rank: RankView, end: Exit) -> str:
+    """Return how the process of a rank ended that another one replaces."""
+    ended = dataclasses.replace(rank, status="ended", code=end.code, signal=end.signal)
+    return " ".join(filter(None, (f"Rank {rank.rank} failed: {describe(ended)}.", end.evidence)))
+
+
+def world(spec: JobSpec, node_count: int) -> str:
+    """Return on how many nodes the ranks begin now, which are not as many as before."""
+    if node_count == spec.node_count:
+        return f"All {node_count} nodes are there again, with {plural(spec.process_count, 'process')}."
+    count = node_count * spec.process_count_per_node
+    return f"The job goes on with {node_count} of {spec.node_count} nodes, {plural(count, 'process')}."
+
+
+def waiting_for(ranks: list[int]) -> str:
+    """Return for which ranks the others wait, "" for none."""
+    if not ranks:
+        return ""
+    shown = ", ".join(map(str, ranks[:8])) + (" ..." if len(ranks) > 8 else "")
+    return f"waiting for rank{'s' if len(ranks) > 1 else ''} {shown}"
+
+
+def failed_first(failure: Failure, process_count: int) -> str:
+    """Return which rank failed first, and how."""
+    if failure.kind == "unequal":
+        return failure.what
+    who = f"Rank {failure.rank} of {process_count} failed first" if process_count > 1 else "The process failed"
+    text = f"{who}: {failure.what}"
+    if failure.kind == "lost" and failure.evidence:
+        text += f". {failure.evidence}"
+    return text
+
+
+def restart_announcement(view: JobView, seconds: float) -> str:
+    """Return what is shown while a restart is waited for: "restart 2 of 3 in 2 s"."""
+    return f"restart {view.restart_count} of {view.max_restarts} in {seconds:g} s"
+
+
+def restart_heading(view: JobView) -> str:
+    """Return the line of the log between two attempts."""
+    return f"--- restart {view.restart_count} of {view.max_restarts}: {view.restarts[-1].reason} ---"
+
+
+def restarts_used_up(reason: str, view: JobView) -> str:
+    """Return why a job failed for good: the last failure, and those that it was started anew after."""
+    if not view.restarts:
+        return reason
+    before = "; ".join(f"{number}. {one.reason.rstrip('.')}" for number, one in enumerate(view.restarts, 1))
+    return f"{reason.rstrip('.')}. It was restarted {plural(len(view.restarts), 'time')} before, after: {before}."

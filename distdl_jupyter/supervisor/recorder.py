@@ -1,0 +1,428 @@
+"""Records a job: turns what ranks report into events, and keeps the view and the curves that these fold to.
+
+``EventRecorder`` decides what a text or report means for the log and the view; it starts, watches and stops nothing.
+Every text passes its redactor before it is written or folded. ``CurveCache`` folds the curves beside the view, and
+``MergedReports`` makes one event of the reports of metrics that no curve can tell apart.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.core import snapshot
+from distdl_jupyter.core.events import Event
+from distdl_jupyter.core.packing import number_to_json
+from distdl_jupyter.core.redact import Redactor, hidden
+from distdl_jupyter.core.state import State
+from distdl_jupyter.core.view import JobView
+from distdl_jupyter.core.words import size as size_in_words
+from distdl_jupyter.supervisor import reports
+from distdl_jupyter.supervisor.buffered_writer import BufferedEventWriter, DiskFullMonitor
+from distdl_jupyter.supervisor.log_reader import LogText
+from distdl_jupyter.worker.secretforms import MASK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from distdl_jupyter.clusters.base import Stream
+    from distdl_jupyter.core.buckets import Series
+    from distdl_jupyter.core.rank import RankView
+    from distdl_jupyter.core.series import SeriesBook
+    from distdl_jupyter.core.spec import JobSpec
+    from distdl_jupyter.core.store import JobFolder
+    from distdl_jupyter.supervisor.log_reader import Item
+    from distdl_jupyter.supervisor.pictures import Pictures
+
+#: Seconds between two events of progress of one rank.
+_PROGRESS_EVERY = 0.1
+#: The snapshot of the view is written after (bytes, seconds) since the last time, whatever comes first, and at the end.
+_SNAPSHOT_AFTER = ((8_000_000, 0.5), (250_000, 5.0))
+#: The code of the note that lines of the log are left out.
+_LOG_LIMIT = "log-limit"
+#: Before these events all held reports of metrics are written.
+_AFTER_METRICS = ("rank", "restart", "result", "state", "world")
+#: Bytes of text of the log's parts behind its first half at least (see core.parts): the job's last events are in them.
+_LEAST_PART = 300_000
+#: Characters from which on an unfinished line may be shown in part only.
+_LONGEST_OPEN = 7 * 1024
+#: Reports of metrics of a job that are written whole; of more those that no curve can tell apart become one.
+_UNMERGED = 100_000
+#: Writing snapshots takes at most this part of the time.
+_SNAPSHOT_SHARE = 0.02
+#: Values of all series, of 48 bytes each, that the curve cache folds at most.
+_MOST_CURVE_VALUES = 2_000_000
+#: Seconds for which reports are held back at most.
+_LONGEST = 30.0
+
+
+class EventRecorder:
+    """Writes events and folds them at once, so that the supervisor decides on what every reader will see."""
+
+    def __init__(self, folder: JobFolder, spec: JobSpec, redactor: Redactor | None = None) -> None:
+        self.view = JobView.of(spec)
+        self.spec = spec
+        self.redactor = redactor or Redactor()
+        self.folder = folder
+        self._writer = BufferedEventWriter(folder)
+        self._curves = CurveCache(folder)
+        self._disk_full = DiskFullMonitor(self._writer, folder.path, self.view.apply)
+        #: Bytes of text that go into the present file of the log: half of all at first, then two parts are kept.
+        self._room = spec.max_log_bytes // 2
+        self._part_room = max(_LEAST_PART, spec.max_log_bytes // 4)
+        #: Lines in the first file, None while that is the present one.
+        self._first_lines: int | None = None
+        self._has_left_out = False
+        #: Reports of progress that came too soon after the last one of their rank, with their origin.
+        self._held_progress: dict[int, tuple[dict[str, Any], dict[str, int]]] = {}
+        #: Reports of metrics so far, and by rank those that are held back to be merged.
+        self._report_count = 0
+        self._merged: dict[int, MergedReports] = {}
+        self._progress_at: dict[int, float] = {}
+        self._saved_size, self._saved_at, self._save_cost = self._writer.size, time.monotonic(), 0.0
+        self.connected: set[int] = set()
+        self.ready: set[int] = set()
+        self.in_rendezvous: set[int] = set()
+        #: Ranks whose process runs another program now (os.exec), which reports nothing.
+        self.replaced_programs: set[int] = set()
+        self._running_cells: dict[int, str] = {}
+        self.pictures: Pictures | None = None
+        self._origin: dict[str, int] = {}
+        #: Whether the ranks of this attempt have reported a metric or progress.
+        self.reported = False
+        self.on_launcher_output: Callable[[str], None] = lambda _text: None
+        #: Called with every event that is written.
+        self.on_event: Callable[[Event], None] = lambda _event: None
+
+    def fold(self, event: Event) -> None:
+        """Fold an event that was written before, by the submitter or a supervisor that died."""
+        self.view.apply(event)
+        self._curves.apply(event)
+        self._follow(event)
+        if event["type"] == "rank" and event.get("pid") is not None:
+            self.connected.add(event["rank"])
+        if event["type"] == "rank" and event.get("status") == "ready":
+            self.ready.add(event["rank"])
+        if event["type"] == "log" and "at" in event:
+            self._room -= len(event["text"].encode(errors="replace")) + 1
+        elif event["type"] == "part":
+            self._room, self._first_lines = self._part_room, event["first"]
+        self._has_left_out = self._has_left_out or event.get("code") == _LOG_LIMIT
+
+    def write(self, type_: str, /, **fields: Any) -> None:
+        """Write one event and fold it in. An event of a kept stream carries its position there (see ``Stream``)."""
+        if type_ in _AFTER_METRICS:
+            self._write_all_merged()
+        if type_ == "log":
+            self._put(type_, **{**fields, "text": self.redactor.text(fields["text"])})
+        else:
+            self._put(type_, **self.redactor.event(type_, fields))
+
+    def _put(self, type_: str, /, **fields: Any) -> None:
+        if self._disk_full.drops(type_, fields):
+            return
+        event = self._writer.write(type_, **fields, **self._origin)
+        self.view.apply(event)
+        self._curves.apply(event)
+        self._follow(event)
+        self.on_event(event)
+
+    def _follow(self, event: Event) -> None:
+        if event["type"] in ("metric", "progress"):
+            self.reported = True
+            self._report_count += event.get("reports", 1) if event["type"] == "metric" else 0
+        elif event["type"] == "restart":
+            self._forget(event.get("ranks"))
+        elif event["type"] == "rank" and event.get("status") == "waiting":
+            self._forget([event["rank"]])
+
+    def replace(self, rank: RankView, pid: int, reason: str) -> None:
+        """Write that another process takes the place of a rank's process ``pid``; it may have connected already."""
+        self.write("restart", rank=rank.rank, ranks=[rank.rank], reason=reason)
+        self.log(f"{reason} Another process takes its place.")
+        if rank.pid not in (None, pid):
+            reports.on_hello(self, rank.rank, {"pid": rank.pid, "host": rank.host})
+
+    def _forget(self, ranks: list[int] | None) -> None:
+        """Expect ranks to connect and to meet anew, None for all of them."""
+        self.reported = self.reported and ranks is not None
+        for seen in (self.connected, self.ready, self.in_rendezvous, self.replaced_programs):
+            seen.difference_update(seen.copy() if ranks is None else ranks)
+
+    def state(self, state: State, reason: str = "") -> None:
+        """Write a change of state; a state that cannot follow is left out."""
+        if self.view.state is not state:
+            self.write("state", state=state.value, reason=reason)
+
+    def phase(self, phase: str, detail: str = "") -> None:
+        """Write that a phase began, or a new detail of the one that lasts."""
+        last = self.view.phases[-1] if self.view.phases else None
+        if last is None or last.phase != phase or last.detail != detail:
+            self.write("phase", phase=phase, detail=detail)
+
+    def set_cell(self, rank: int, label: str) -> None:
+        """Note which cell a rank that stays runs now ("": none), as the detail of its training."""
+        self._running_cells.pop(rank, None)
+        if label:
+            self._running_cells[rank] = label
+        if self.view.phases and self.view.phases[-1].phase == "train":
+            last = next(reversed(self._running_cells.values()), "")
+            self.phase("train", f"runs {last}" if last else "waits for a cell")
+
+    @property
+    def waits_for_a_cell(self) -> bool:
+        """Whether the ranks wait for cells, and none of them runs one now."""
+        return self.spec.kind == "ranks" and not self._running_cells
+
+    def note(self, level: str, text: str, code: str = "") -> None:
+        """Write a sentence for the user."""
+        self.write("note", level=level, text=text, code=code)
+
+    def log(self, text: str) -> None:
+        """Write a line of the system's own into the log."""
+        self.write("log", rank=None, stream="sys", text=text)
+
+    def tick(self) -> None:
+        """Do what is due from time to time."""
+        self._disk_full.check()
+        now = time.monotonic()
+        for rank in [rank for rank in self._held_progress if now - self._progress_at[rank] >= _PROGRESS_EVERY]:
+            self._write_progress(rank)
+        for rank in [rank for rank, held in self._merged.items() if held.is_due]:
+            self._write_merged(rank)
+        grown, waited = self._writer.size - self._saved_size, now - self._saved_at
+        due = any(grown >= size and waited >= seconds for size, seconds in _SNAPSHOT_AFTER)
+        if due and waited * _SNAPSHOT_SHARE > self._save_cost:
+            self._save()
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether the job's folder was deleted."""
+        return self._writer.is_deleted
+
+    def flush(self) -> None:
+        """Write what was held back."""
+        for rank in list(self._held_progress):
+            self._write_progress(rank)
+        self._write_all_merged()
+
+    def close(self) -> None:
+        """Write what was held back, save what readers begin with and close the log."""
+        self.flush()
+        written = self._disk_full.finish()
+        if written:
+            self._save()
+        self._writer.close()
+        if self.view.state.ended and written:
+            from distdl_jupyter import ended  # what only an end needs is no part of a job's start
+
+            ended.leave(self.folder, self.view, self.spec)
+
+    def _save(self) -> None:
+        if self._writer.refused is not None:
+            return  # the view knows more than the file
+        begun = time.monotonic()
+        self._saved_size, self._saved_at = self._writer.size, begun
+        snapshot.write(self.folder, self.view, self._writer.size)
+        self._curves.save(self._writer.size)
+        self._save_cost = time.monotonic() - begun
+
+    # items of streams -------------------------------------------------------------------------
+
+    def take(self, stream: Stream, items: list[Item]) -> None:
+        """Take items of one stream (the sink of a ``LogReader``)."""
+        with self._writer.together():
+            for item in items:
+                self._origin = {} if stream.start is None else {"at": stream.start + item.end}
+                if isinstance(item, LogText):
+                    self._text(stream, item)
+                else:
+                    self._report(stream, item.data)
+            self._origin = {}
+
+    def _text(self, stream: Stream, item: LogText) -> None:
+        if stream.rank is None:
+            self.on_launcher_output(item.text + "\n")
+        content = self._shown(stream, item).encode() + b"\n"
+        if len(content) > self._room:
+            whole, newline, rest = content[: max(0, self._room)].rpartition(b"\n")
+            if newline:
+                self._write_log(stream, item, whole.decode())
+                content = rest + content[max(0, self._room) :]
+            self._begin_part()
+        self._room -= len(content)
+        self._write_log(stream, item, content[:-1].decode())
+
+    def _begin_part(self) -> None:
+        """Let the log go on in another part; from the third one on the first of them is left out."""
+        if self._first_lines is None:
+            self._first_lines = self.view.lines
+        counts = {str(rank.rank): [rank.lines, rank.error_lines] for rank in self.view.ranks if rank.lines}
+        left_out = self._writer.begin_part(lines=self.view.lines, first=self._first_lines, counts=counts)
+        self._room = self._part_room
+        if left_out and not self._has_left_out:
+            self._has_left_out = True
+            limit = size_in_words(self.spec.max_log_bytes)
+            self.note("warning", f"The log is longer than its limit of {limit}: its first half and its last lines are "
+                      "kept, those between are left out. Raise max_log_bytes to keep more.", _LOG_LIMIT)  # fmt: skip
+
+    def _shown(self, stream: Stream, item: LogText) -> str:
+        """Return an item's text without secrets, whole ones and those that an unfinished line has begun with."""
+        if item.redraws and not item.closed:
+            whole = len(item.text) < _LONGEST_OPEN
+            return self.redactor.cut(item.text if whole else item.text[: self.redactor.safe_end(item.text)])
+        return self.redactor.lines((stream.rank, stream.name), item.text)
+
+    def _write_log(self, stream: Stream, item: LogText, text: str) -> None:
+        more: dict[str, Any] = {"redraws": item.redraws} if item.redraws else {}
+        if item.closed:
+            more["closed"] = True
+        name = stream.name if stream.rank is not None else "sys"
+        self._put("log", rank=stream.rank, stream=name, text=text, **more)
+
+    def _report(self, stream: Stream, report: dict[str, Any]) -> None:
+        rank = stream.rank if stream.rank is not None else report.get("rank")
+        handler = reports.HANDLERS.get(str(report.get("type")))
+        view = self.view.rank(rank)
+        if handler is not None and view is not None:
+            # A program that knows the nonce may report anything; what is no valid report must not end the job.
+            with contextlib.suppress(LookupError, TypeError, ValueError, AttributeError):
+                handler(self, view.rank, report)
+
+    def metric(self, rank: int, step: float, values: dict[str, float]) -> None:
+        """Take a metric: of a great many those that no curve can tell apart are written as one."""
+        held = self._merged.get(rank)
+        alike = self._report_count >= _UNMERGED and self._curves.extends(rank, step, values)
+        if not alike or (held is not None and not held.takes(step, values)):
+            self._write_merged(rank)
+            self.write("metric", rank=rank, step=step, values=values)
+            return
+        if held is None:
+            held = self._merged[rank] = MergedReports()
+        held.add(step, values, self._origin)
+        self.on_event({"type": "metric", "rank": rank})
+
+    def _write_all_merged(self) -> None:
+        for rank in list(self._merged):
+            self._write_merged(rank)
+
+    def _write_merged(self, rank: int) -> None:
+        held = self._merged.pop(rank, None)
+        if held is not None:
+            before, self._origin = self._origin, held.origin
+            self.write("metric", rank=rank, **held.fields())
+            self._origin = before
+
+    def progress(self, rank: int, report: dict[str, Any]) -> None:
+        """Take progress: what comes in quick succession is written when it has come to rest, or now and then."""
+        self._held_progress[rank] = (report, self._origin)
+        if time.monotonic() - self._progress_at.get(rank, -1.0) >= _PROGRESS_EVERY:
+            self._write_progress(rank)
+
+    def _write_progress(self, rank: int) -> None:
+        report, origin = self._held_progress.pop(rank)
+        before, self._origin = self._origin, origin
+        self.write("progress", rank=rank, done=report["done"], total=report.get("total"), unit=report.get("unit", ""))
+        self._origin, self._progress_at[rank] = before, time.monotonic()
+
+
+class CurveCache:
+    """The curves of the running job; they cost nothing without reports, and are given up when there are too many.
+
+    Late viewers load them (core.keptcurves), and they say which reports need not be told apart (``MergedReports``).
+    """
+
+    def __init__(self, folder: JobFolder) -> None:
+        self._folder = folder
+        self._book: SeriesBook | None = None
+        self._given_up = False
+
+    def apply(self, event: Event) -> None:
+        """Fold one event in."""
+        if event["type"] == "metric" and self._book is None and not self._given_up:
+            from distdl_jupyter.core.series import SeriesBook
+
+            self._book = SeriesBook()
+        if self._book is not None:
+            self._book.apply(event)
+
+    def extends(self, rank: int, step: float, names: Iterable[str]) -> bool:
+        """Say whether a curve need not tell a report from the rank's newest one (see ``SeriesBook.extends``)."""
+        return self._book is not None and self._book.extends(rank, step, names)
+
+    def save(self, cursor: int) -> None:
+        """Save the curves of all events in the first ``cursor`` bytes."""
+        if self._book is None:
+            return
+        from distdl_jupyter.core import keptcurves
+
+        if self._book.size > _MOST_CURVE_VALUES:
+            self._book, self._given_up = None, True
+        else:
+            keptcurves.write(self._folder, self._book, cursor)
+
+
+class MergedReports:
+    """Reports of one rank with the same metrics that no curve can tell apart, held back to be written as one event.
+
+    The first reports of a job are written as they come. After that (``EventRecorder.metric``), what a rank reports in a
+    bucket of the curves (core.buckets) in which it has reported before waits until it reports in another one, or for
+    ``_LONGEST`` seconds: then one event says all that a curve shows of it. So a job writes a few thousand events a day
+    for each rank. ``origin`` is that of the last report.
+    """
+
+    def __init__(self) -> None:
+        self.step = 0.0
+        self.values: Mapping[str, float] = {}
+        self.origin: dict[str, int] = {}
+        self._count = 0
+        self._series: list[Series] = []
+        self._until = time.monotonic() + _LONGEST
+
+    def takes(self, step: float, values: Mapping[str, float]) -> bool:
+        """Say whether a report can go to these: it is not of an earlier step and has the same metrics."""
+        return not self._count or (step >= self.step and values.keys() == self.values.keys())
+
+    def add(self, step: float, values: Mapping[str, float], origin: dict[str, int]) -> None:
+        """Take one report."""
+        if not self._series:
+            from distdl_jupyter.core.buckets import Series  # most jobs report far less
+
+            self._series = [Series() for _ in values]
+        for series, name in zip(self._series, self.values or values, strict=True):
+            series.add(0, step, values[name], 0.0)
+        # In the order of the first report's names, as the series are.
+        self.values = {name: values[name] for name in self.values or values}
+        self.step, self.origin, self._count = step, origin, self._count + 1
+
+    @property
+    def is_due(self) -> bool:
+        """Whether they were held back for long enough."""
+        return time.monotonic() >= self._until
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of the event that says it all (see core.events)."""
+        values = {"step": self.step, "values": self.values}
+        if self._count == 1:
+            return values
+        folded = [[*map(number_to_json, one.folded)] for one in self._series]
+        return {**values, "reports": self._count, "folded": folded}
+
+
+def redactor_of(folder: JobFolder, spec: JobSpec, secret_variables: Mapping[str, str]) -> Redactor:
+    """Return what masks the secrets of the job's variables, the supervisor's environment and a script's arguments."""
+    return Redactor.of(os.environ, {**secret_variables, **hidden(spec.script_arguments, _arguments(folder, spec))})
+
+
+def _arguments(folder: JobFolder, spec: JobSpec) -> list[Any]:
+    """Return the script's true arguments, which are stored with its code; none when the spec masks none of them."""
+    if not any(MASK in word for word in spec.script_arguments):
+        return []
+    try:
+        found = json.loads((folder.path / "payload.json").read_text(encoding="utf-8")).get("arguments")
+    except (OSError, ValueError, AttributeError):
+        return []
+    return found if isinstance(found, list) else []

@@ -1,0 +1,137 @@
+"""Ending a job's processes: INT, then TERM, then KILL, with a visible grace between them.
+
+``Stopper`` is a state machine that is asked every tick; ``UnkillableProcesses`` keeps account of processes in state D.
+They decide by the clock and by what is left, and know nothing of events.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from distdl_jupyter.clusters.base import Run, Unkillable
+
+#: Seconds of KILL after which it is asked why processes live on.
+_OUTLIVES = 5.0
+#: Seconds between two looks at the process table while processes outlive KILL.
+LOOK_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class StopStep:
+    """Send ``signal`` ("" sends nothing) and then wait ``grace`` seconds."""
+
+    signal: str
+    grace: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What was just done, for the view: seconds until the next signal and until KILL (None: no more)."""
+
+    signal: str
+    next: str
+    next_in: float | None
+    kill_in: float | None
+
+
+def gentle(grace: float) -> tuple[StopStep, ...]:
+    """A stop that was asked for: training code may save its work after INT."""
+    return (StopStep("INT", grace), StopStep("TERM", 2 * grace), StopStep("KILL", 1.0))
+
+
+def after_failure() -> tuple[StopStep, ...]:
+    """A rank failed: the others get a moment to report what they saw, then must be gone within 5 s in all."""
+    return (StopStep("", 1.0), StopStep("TERM", 1.5), StopStep("KILL", 1.0))
+
+
+def after_hang() -> tuple[StopStep, ...]:
+    """No rank goes on: those that can still hear INT may save their work, and none gets the time of a training one."""
+    return (StopStep("INT", 2.0), StopStep("TERM", 2.0), StopStep("KILL", 1.0))
+
+
+def at_once() -> tuple[StopStep, ...]:
+    """KILL now."""
+    return (StopStep("KILL", 1.0),)
+
+
+def terminate() -> tuple[StopStep, ...]:
+    """The ranks have ended; what they left running must end too."""
+    return (StopStep("TERM", 1.0), StopStep("KILL", 1.0))
+
+
+class Stopper:
+    """Goes through the steps; KILL is repeated until nothing is left."""
+
+    def __init__(self, steps: tuple[StopStep, ...], send: Callable[[str], None]) -> None:
+        self._steps = list(steps)
+        self._send = send
+        self._next_at = time.monotonic()
+        self._killed_at = math.inf
+
+    @property
+    def killing(self) -> float:
+        """Seconds since the first KILL, below zero before it."""
+        return time.monotonic() - self._killed_at
+
+    def hurry(self) -> None:
+        """Go to KILL at the next tick."""
+        self._steps = list(at_once())
+        self._next_at = time.monotonic()
+
+    def tick(self) -> Sent | None:
+        """Carry out the next step when its time has come and return it."""
+        now = time.monotonic()
+        if now < self._next_at:
+            return None
+        step = self._steps[0]
+        if len(self._steps) > 1:
+            self._steps.pop(0)
+        if step.signal:
+            self._send(step.signal)
+        if step.signal == "KILL":
+            self._killed_at = min(self._killed_at, now)
+        self._next_at = now + step.grace
+        return self._describe(step)
+
+    def _describe(self, done: StopStep) -> Sent:
+        if done.signal == "KILL":
+            return Sent("KILL", "", None, None)
+        before_kill = sum(step.grace for step in self._steps if step.signal != "KILL")
+        return Sent(done.signal, self._steps[0].signal, done.grace, done.grace + before_kill)
+
+
+class UnkillableProcesses:
+    """The processes of a run that wait in the kernel (state D), where KILL does not reach them."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._stuck: set[Unkillable] = set()
+        #: What seemed stuck at the last look, and when the next look is due.
+        self._seen: set[Unkillable] = set()
+        self._next_look = 0.0
+
+    def __len__(self) -> int:
+        return len(self._stuck)
+
+    def found(self, stopper: Stopper) -> list[Unkillable]:
+        """Return the new ones, which KILL has not reached for some time: they may never end."""
+        if stopper.killing < _OUTLIVES or time.monotonic() < self._next_look:
+            return []
+        self._next_look = time.monotonic() + LOOK_SECONDS
+        found = set(self._run.unkillable())
+        # A process that reads from a disk is in that state for a moment, too.
+        new = sorted(found & self._seen - self._stuck)
+        self._stuck.update(new)
+        self._seen = found
+        return new
+
+    def killable(self) -> int:
+        """Return how many processes of the job live that can be ended."""
+        alive = len(self._run.alive())
+        return alive - len(self._stuck.intersection(self._run.unkillable())) if alive and self._stuck else alive

@@ -1,0 +1,411 @@
+"""The card of a job: all that the head of its panel shows, with its cost, its data on the way and its failure.
+
+Pure. Times are epoch seconds of this machine's clock; ``now`` goes along, because a browser's clock may be another.
+A place or a time that no event reports is left out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from typing import Any, get_args
+
+from distdl_jupyter.core import words
+from distdl_jupyter.core.failure import Failure, crash, describe, has_failed, is_echo, is_lost
+from distdl_jupyter.core.rank import RankView
+from distdl_jupyter.core.spec import JobSpec
+from distdl_jupyter.core.state import State
+from distdl_jupyter.core.view import JobView
+from distdl_jupyter.views.job_table import StateName
+from distdl_jupyter.views.schema import (
+    Card,
+    Cause,
+    Cost,
+    FailureCard,
+    Frame,
+    Host,
+    Moment,
+    Notice,
+    NoticeLine,
+    OtherRank,
+    Phase,
+    Picture,
+    RankStatus,
+    Restart,
+    StacksTaken,
+    StacksWhy,
+    StagingBar,
+    Stall,
+    Stop,
+)
+from distdl_jupyter.views.to_json import finite
+
+#: Up to so many ranks are dots; above that each node is one count.
+MAX_DOTS = 64
+#: More staging bars than that are summed up by source.
+MAX_BARS = 8
+#: Ranks that still run are named one by one up to here.
+_NAMED = 3
+_LEVELS = {"warning": 1, "error": 2}
+#: A failure is shown when the job has ended: before that the first sign may still turn out to be an echo.
+_HAS_FAILED = (State.FAILED, State.LOST)
+#: Ranks that ended within so many seconds of each other, in the same way, are one entry.
+_GROUP_SECONDS = 1.0
+
+
+def card(view: JobView, now: float, *, has_checkpoints: bool = False) -> Card:
+    """Return everything that the head of a panel shows; whether there are checkpoints is known from the job's files."""
+    line = notice_line(view)
+    return Card(
+        id=view.id,
+        name=view.name,
+        state=line.state,
+        reason=view.reason,
+        compute_target=view.compute_target,
+        backend=view.distributed_backend,
+        node_count=view.node_count,
+        process_count_per_node=view.process_count_per_node,
+        created=view.created,
+        ended=view.ended,
+        last_sign=view.last_sign,
+        now=now,
+        phases=tuple(Phase(phase.phase, phase.detail, phase.begun, phase.seconds) for phase in view.phases),
+        hosts=hosts(view),
+        done=finite(view.done),
+        total=finite(view.total),
+        unit=view.unit,
+        left=finite(view.remaining(now)),
+        step=last_step(view),
+        stop=_stop(view),
+        lines=view.lines,
+        failure=failure_card(view),
+        can_rerun=view.state.ended,
+        notice=line.notice,
+        result=line.result,
+        has_metrics=line.has_metrics,
+        cost=cost(view, now),
+        staging=staging_bars(view),
+        restarts=tuple(Restart(restart.t, restart.reason, restart.rank) for restart in view.restarts),
+        max_restarts=view.max_restarts,
+        stall=_stall(view),
+        stacks=tuple(StacksTaken(taken.number, taken.t, stacks_why(taken.why)) for taken in view.stacks),
+        can_ask_stacks=can_ask_stacks(view),
+        pictures=tuple(
+            Picture(picture.number, picture.t, picture.width, picture.height, tuple(picture.ranks))
+            for picture in view.pictures
+        ),
+        resumed_from=view.resumed_from,
+        can_resume=view.state.ended and has_checkpoints,
+    )
+
+
+def notice_line(view: JobView) -> NoticeLine:
+    """Return the part of the card that the notice line below the panel depends on."""
+    return NoticeLine(
+        state=state_name(view),
+        reason=view.reason,
+        notice=_notice(view),
+        result=_result(view),
+        has_metrics=bool(view.metrics),
+    )
+
+
+def state_name(view: JobView) -> StateName:
+    """Return the state as pages name it."""
+    return view.state.value
+
+
+def hosts(view: JobView) -> tuple[Host, ...]:
+    """Return each node with its ranks' status; jobs above ``MAX_DOTS`` ranks get counts only."""
+    nodes: dict[int, list[RankView]] = {}
+    for rank in view.ranks:
+        nodes.setdefault(rank.node, []).append(rank)
+    dots = view.process_count <= MAX_DOTS
+    return tuple(
+        Host(
+            name=next((rank.host for rank in ranks if rank.host), ""),
+            ranks=tuple((rank.rank, rank_status(rank)) for rank in ranks) if dots else (),
+            counts=dict(Counter(rank_status(rank) for rank in ranks)),
+        )
+        for _, ranks in sorted(nodes.items())
+    )
+
+
+def rank_status(rank: RankView) -> RankStatus:
+    """Return waiting, started, ready, ended or failed."""
+    return "failed" if has_failed(rank) else rank.status  # type: ignore[return-value]  # one of those by its docstring
+
+
+def can_ask_stacks(view: JobView) -> bool:
+    """Say whether some rank has begun and not ended, so that it may be asked where it stands."""
+    return not view.state.ended and any(rank.status in ("started", "ready") for rank in view.ranks)
+
+
+def _stall(view: JobView) -> Stall | None:
+    stall = view.stall
+    if stall is None or view.state.ended:
+        return None
+    return Stall(stall.since, tuple(stall.ranks), stall.text)
+
+
+def stacks_why(word: str) -> StacksWhy:
+    """Return why stacks were taken; a word of a later version counts as asked."""
+    return word if word in get_args(StacksWhy) else "asked"  # type: ignore[return-value]  # one of them
+
+
+def elsewhere(view: JobView) -> str:
+    """Return on which other host the job's supervisor runs, and what to do when that may be gone; "" for none."""
+    if view.elsewhere is None:
+        return ""
+    return f"{view.elsewhere.says()} {view.elsewhere.remedy(view.id) if view.elsewhere.is_silent else ''}".rstrip()
+
+
+def last_step(view: JobView) -> float | None:
+    """Return the highest step that a rank has reported, None when there is none."""
+    return max((step for rank in view.ranks if (step := finite(rank.last_step)) is not None), default=None)
+
+
+def _stop(view: JobView) -> Stop | None:
+    stop = view.stop
+    if stop is None:
+        return None
+    living = [rank for rank in view.ranks if rank.status != "ended"]
+    return Stop(
+        by=stop.by,
+        signal=stop.signal,
+        sent=stop.sent,
+        next=stop.next,
+        next_at=stop.next_at,
+        kill_at=stop.kill_at,
+        remaining=len(living),
+        places=tuple(_rank_and_pid(rank) for rank in living) if len(living) <= _NAMED else (),
+    )
+
+
+def _rank_and_pid(rank: RankView) -> str:
+    parts = [f"rank {rank.rank}", rank.host, f"pid {rank.pid}" if rank.pid is not None else ""]
+    return ", ".join(part for part in parts if part)
+
+
+def _notice(view: JobView) -> Notice | None:
+    """Return the gravest note, the newest of equals; information stays in the log.
+
+    A supervisor on another host comes first when it is silent and last when it is not.
+    """
+    graded = [note for note in view.notes if note["level"] in _LEVELS]
+    if view.elsewhere is not None and (view.elsewhere.is_silent or not graded):
+        return Notice("warning", elsewhere(view))
+    if not graded or view.state is State.FAILED:
+        return None
+    worst = max(reversed(graded), key=lambda note: _LEVELS[note["level"]])
+    return Notice(worst["level"], worst["text"])
+
+
+def _result(view: JobView) -> str:
+    first = view.ranks[0]
+    return first.result if first.ok and first.result and first.result != "None" else ""
+
+
+def cost(view: JobView, now: float) -> Cost | None:
+    """Return what pages draw the running sum from, None without a price.
+
+    The sum is nodes x hours x price from the moment when the nodes were the job's own.
+    """
+    spent = view.cost(now)
+    if spent is None or view.price_per_hour is None:
+        return None
+    return Cost(
+        per_hour=view.price_per_hour * view.node_count,
+        currency=view.currency,
+        source=view.price_source,
+        nodes=view.node_count,
+        since=view.placed,
+        spent=spent,
+    )
+
+
+def cost_text(view: JobView, now: float) -> str:
+    """Return ``about 1.23 USD so far``, without the last words at the end, the rate before the start; else ""."""
+    spent = view.cost(now)
+    if spent is None or view.price_per_hour is None:
+        return ""
+    if view.placed is None:
+        return "" if view.state.ended else hourly_cost_text(view.price_per_hour, view.currency, view.node_count)
+    return f"about {words.money(spent, view.currency)}{'' if view.state.ended else ' so far'}"
+
+
+def hourly_cost_text(per_hour: float, currency: str, nodes: int) -> str:
+    """Return what ``nodes`` nodes at this price cost in an hour: ``about 7.35 USD/h for 2 nodes``."""
+    return f"about {words.money(per_hour * nodes, currency)}/h for {words.plural(nodes, 'node')}"
+
+
+def price_text(spec: JobSpec) -> str:
+    """Return the price in the spec: ``3.67 USD for a node and hour (Retail Prices API, ...)``, "" without one."""
+    if spec.price_per_hour is None:
+        return ""
+    return f"{words.money(spec.price_per_hour, spec.currency)} for a node and hour ({spec.price_source})"
+
+
+def staging_bars(view: JobView) -> tuple[StagingBar, ...]:
+    """Return a bar for each data source on each node, or in sum where there are many; none without data to stage."""
+    bars = tuple(
+        StagingBar(item.source, item.host, 1, item.done, item.total, item.files, item.of, item.cached)
+        for item in view.staging
+    )
+    return bars if len(bars) <= MAX_BARS else _summed(bars)
+
+
+def _summed(bars: tuple[StagingBar, ...]) -> tuple[StagingBar, ...]:
+    names = dict.fromkeys(item.source for item in bars)
+    return tuple(_sum_of(name, [item for item in bars if item.source == name]) for name in names)
+
+
+def _sum_of(name: str, same: list[StagingBar]) -> StagingBar:
+    return StagingBar(
+        source=name,
+        host="",
+        nodes=len(same),
+        done=sum(item.done for item in same),
+        total=sum(item.total for item in same),
+        files=sum(item.files for item in same),
+        of=sum(item.of for item in same),
+        cached=sum(item.cached for item in same),
+    )
+
+
+def staging_node(bar: StagingBar) -> str:
+    """Return the node, or how many there are."""
+    return bar.host or words.plural(bar.nodes, "node")
+
+
+def staging_text(bar: StagingBar) -> str:
+    """Return how far it is: ``1.2 GB of 4.8 GB, 210 of 512 files, 300 MB from the cache``."""
+    parts = [f"{words.size(bar.done)} of {words.size(bar.total)}"]
+    if bar.of > 1:
+        parts.append(f"{words.count(bar.files)} of {words.plural(bar.of, 'file')}")
+    if bar.cached:
+        parts.append(f"{words.size(bar.cached)} from the cache")
+    return ", ".join(parts)
+
+
+def staging_share(bar: StagingBar) -> float:
+    """Return how much has arrived, from 0 to 1; no bytes at all count as 1."""
+    return min(1.0, bar.done / bar.total) if bar.total else 1.0
+
+
+def failure_card(view: JobView) -> FailureCard | None:
+    """Return the failure as the panel shows it, None when there is none.
+
+    A job that failed as a whole, before any rank did or because its ranks did not make the same calls, has ``rank``
+    None; the state's reason or ``what`` says why.
+    """
+    if view.state not in _HAS_FAILED:
+        return None
+    failure = view.failure
+    if failure is None:
+        return FailureCard(rank=None, when=view.ended) if view.state is State.FAILED else None
+    error = failure.error or {}
+    return FailureCard(
+        rank=None if failure.kind == "unequal" else failure.rank,
+        when=failure.when,
+        what=failure.what,
+        error_type=str(error.get("type", "")),
+        message=str(error.get("message", "")),
+        place=rank_place(view.ranks[failure.rank]),
+        hint=" ".join(str(part) for part in (error.get("hint", ""), failure.evidence) if part and part != "stopped"),
+        frames=_frames(error),
+        values=tuple((str(name), str(value)) for name, value in error.get("values", [])),
+        values_at=error.get("values_at"),
+        causes=tuple(_cause(cause) for cause in error.get("causes", [])),
+        traceback=str(error.get("traceback", "")),
+        others=tuple(OtherRank(other["rank"], other["what"], other["after"]) for other in failure.others),
+        story=tuple(failure_timeline(view, failure)),
+    )
+
+
+def _cause(error: dict[str, Any]) -> Cause:
+    return Cause(str(error.get("type", "")), str(error.get("message", "")), _frames(error))
+
+
+def _frames(error: dict[str, Any]) -> tuple[Frame, ...]:
+    return tuple(_frame(frame) for frame in error.get("frames", []))
+
+
+def _frame(frame: dict[str, Any]) -> Frame:
+    return Frame(
+        file=str(frame.get("file", "")),
+        line=int(frame.get("line") or 0),
+        function=str(frame.get("function") or ""),
+        kind=str(frame.get("kind", "")),
+        label=str(frame.get("label", "")),
+        cell=frame.get("cell"),
+        source=tuple((int(number), str(text)) for number, text in frame.get("source") or ()),
+    )
+
+
+def rank_place(rank: RankView) -> str:
+    """Return where a rank runs, as far as it is known: ``node-b (pid 48213, GPU 0)``."""
+    inside = [f"pid {rank.pid}"] if rank.pid is not None else []
+    inside += [f"GPU {rank.gpu}"] if rank.gpu is not None else []
+    if not rank.host:
+        return ", ".join(inside)
+    return f"{rank.host} ({', '.join(inside)})" if inside else rank.host
+
+
+def failure_timeline(view: JobView, failure: Failure) -> list[Moment]:
+    """Return what happened in order: when the ranks met, the first failure, the others grouped by how they ended."""
+    entries = [
+        *_rendezvous_entries(view),
+        Moment(failure.when, _first_failure_text(view, failure), bad=True),
+        *_other_entries(view, failure),
+    ]
+    if view.process_count > 1 and view.ended is not None and all(rank.status == "ended" for rank in view.ranks):
+        entries[-1] = dataclasses.replace(entries[-1], text=f"{entries[-1].text}; no process left")
+    return entries
+
+
+def _rendezvous_entries(view: JobView) -> list[Moment]:
+    train = next((phase for phase in view.phases if phase.phase == "train"), None)
+    if train is None or train.begun is None:
+        return []
+    who = f"{words.plural(view.process_count, 'rank')} met and started" if view.process_count > 1 else "Started"
+    return [Moment(train.begun, f"{who} training", bad=False)]
+
+
+def _first_failure_text(view: JobView, failure: Failure) -> str:
+    who = f"Rank {failure.rank}" if view.process_count > 1 else "The process"
+    if failure.kind == "unequal":
+        return failure.what
+    if failure.error and failure.kind != "signal":
+        return f"{who} raised {failure.error.get('type', 'an exception')}"
+    return f"{who} {_exit_text(view.ranks[failure.rank])}"
+
+
+def _exit_text(rank: RankView) -> str:
+    if rank.signal:
+        return f"ended by SIG{rank.signal}"
+    if rank.code:
+        return f"ended with exit code {rank.code}"
+    return f"was {describe(rank)}" if is_lost(rank) else describe(rank)
+
+
+def _other_entries(view: JobView, failure: Failure) -> list[Moment]:
+    groups: list[tuple[str, float, list[int]]] = []
+    for other in failure.others:
+        how, after = _other_text(view.ranks[other["rank"]], failure.rank), other["after"]
+        if groups and groups[-1][0] == how and after - groups[-1][1] <= _GROUP_SECONDS:
+            groups[-1][2].append(other["rank"])
+        else:
+            groups.append((how, after, [other["rank"]]))
+    return [
+        Moment(failure.when + after, f"{words.ranks(sorted(ranks)).capitalize()} {how}", bad=False)
+        for how, after, ranks in groups
+    ]
+
+
+def _other_text(rank: RankView, first: int) -> str:
+    if is_echo(rank.error):
+        return f"lost rank {first}"
+    if rank.error and not crash(rank):
+        return f"raised {rank.error.get('type', 'an exception')}"
+    return _exit_text(rank)

@@ -1,0 +1,271 @@
+"""Clusters, their nodes and the checks of their machines as rows and sentences, for a terminal and for a notebook."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from distdl_jupyter.clusters.base import Check, CheckLevel, NodeInfo
+from distdl_jupyter.clusters.machines import Choice, Machines
+from distdl_jupyter.core.words import TIMES, plural
+
+_NODE_SIGNS = {"up": "●", "down": "✗", "starting": "◔", "unknown": "?"}
+_LEVEL_SIGNS = {"ok": "✓", "info": "i", "warning": "!", "error": "✗"}
+#: Signs of ``check_table``.
+_TERMINAL_SIGNS: dict[CheckLevel, str] = {"ok": "✓", "info": "·", "warning": "!", "error": "✗"}
+_SEVERITY: dict[CheckLevel, int] = {"error": 0, "warning": 1, "info": 2, "ok": 3}
+#: Hosts named one by one in a line of passed checks.
+_NAMED = 3
+#: Lines of passed checks of one kind, at most; beyond, one stands for them.
+_MOST_LINES = 8
+_ARROW = "→"
+
+
+class NamedCluster(Protocol):
+    """A cluster's name and kind."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+
+    @property
+    def kind(self) -> str:
+        """The kind of cluster."""
+
+
+class ClusterStatusLike(Protocol):
+    """A cluster as it is now."""
+
+    @property
+    def target(self) -> NamedCluster:
+        """Which one."""
+
+    @property
+    def detail(self) -> str:
+        """What machines these are."""
+
+    @property
+    def problem(self) -> str:
+        """Why it cannot be used."""
+
+    @property
+    def remedy(self) -> str:
+        """What changes that."""
+
+    @property
+    def nodes(self) -> tuple[NodeInfo, ...]:
+        """Its machines."""
+
+    @property
+    def machines(self) -> Machines | None:
+        """Its machines as a whole."""
+
+    @property
+    def billed(self) -> int:
+        """How many nodes cost money now."""
+
+    @property
+    def cost_per_hour(self) -> float | None:
+        """What they cost in an hour."""
+
+    @property
+    def currency(self) -> str:
+        """The currency of that."""
+
+    @property
+    def up(self) -> int:
+        """How many answer."""
+
+    @property
+    def gpus(self) -> int:
+        """Their GPUs."""
+
+
+def cluster_rows(statuses: Iterable[ClusterStatusLike]) -> list[tuple[str, ...]]:
+    """Return a table of clusters with its head: name, kind, nodes, GPUs, what is wrong; the cost where there is one."""
+    shown = list(statuses)
+    costs = any(status.billed for status in shown)
+    head = ("Name", "Kind", "Nodes", "GPUs", *(("Cost",) if costs else ()), "Problem")
+    return [head, *(_cluster_row(status, costs=costs) for status in shown)]
+
+
+def _cluster_row(status: ClusterStatusLike, *, costs: bool) -> tuple[str, ...]:
+    most = max(len(status.nodes), status.machines.max_nodes if status.machines else 0)
+    nodes = f"{status.up} of {most} up" if most else ""
+    gpus = str(status.gpus) if status.nodes else ""
+    return (
+        status.target.name,
+        status.target.kind,
+        nodes,
+        gpus,
+        *((cluster_cost(status),) if costs else ()),
+        cluster_problem(status),
+    )
+
+
+def cluster_cost(status: ClusterStatusLike) -> str:
+    """Return what a cluster's nodes cost now: ``2 nodes cost money: 1.05 USD/h``; "" when none does."""
+    if not status.billed:
+        return ""
+    verb = "costs" if status.billed == 1 else "cost"
+    amount = _per_hour(status.cost_per_hour, status.currency) or "price unknown"
+    return f"{plural(status.billed, 'node')} {verb} money: {amount}"
+
+
+def _per_hour(amount: float | None, currency: str) -> str:
+    """Return a price: ``1.05 USD/h``, "" when it is not known."""
+    return "" if amount is None else f"{amount:,.2f} {currency}/h".replace("  ", " ")
+
+
+def cost_forecast(machines: Machines) -> str:
+    """Return in sentences what machines that are to be made cost."""
+    price = _per_hour(machines.cost_per_hour, machines.currency)
+    if not price:
+        costs = "What a node costs is unknown."
+    else:
+        most = _per_hour((machines.cost_per_hour or 0.0) * machines.max_nodes, machines.currency)
+        each = f"A node costs {price} while it is up"
+        several = f", {plural(machines.max_nodes, 'node')} {most}" if machines.max_nodes > 1 else ""
+        costs = f"{each}{several} ({machines.price_source})."
+    return f"{costs} {idle_cost_warning(machines.min_nodes)}".strip()
+
+
+def idle_cost_warning(min_nodes: int) -> str:
+    """Return the warning about nodes that stay up without a job, "" when none does."""
+    if not min_nodes:
+        return ""
+    verb = "stays up and costs" if min_nodes == 1 else "stay up and cost"
+    return f"{plural(min_nodes, 'node')} {verb} money all the time, also without a job."
+
+
+def cluster_problem(status: ClusterStatusLike) -> str:
+    """Return what is wrong with a cluster in one line: itself, or its nodes that do not answer; "" when all is well."""
+    if status.problem:
+        return f"{status.problem} {status.remedy}".strip()
+    if status.machines is not None and status.machines.problem:
+        return status.machines.problem
+    silent = [node for node in status.nodes if node.state in ("down", "unknown")]
+    return "; ".join(f"{node.name}: {node.detail or 'does not answer'}" for node in silent)
+
+
+def cluster_line(status: ClusterStatusLike) -> str:
+    """Return a cluster in one line: ``lab: ssh, 2 of 3 nodes up, 4 GPUs; node-c: no answer``."""
+    parts = [status.target.kind]
+    if status.nodes:
+        parts.append(f"{status.up} of {plural(len(status.nodes), 'node')} up")
+    if status.gpus:
+        parts.append(plural(status.gpus, "GPU"))
+    if status.billed:
+        parts.append(cluster_cost(status))
+    if status.machines is not None and status.machines.state:
+        parts.append(status.machines.state)
+    return "; ".join(part for part in (f"{status.target.name}: {', '.join(parts)}", cluster_problem(status)) if part)
+
+
+def node_rows(nodes: Sequence[NodeInfo]) -> list[tuple[str, ...]]:
+    """Return a table of nodes with its head; what is not known stays empty."""
+    return [("Node", "State", "GPUs", "Cores", "Load", "Ranks", "Python", "Detail"), *map(_node_row, nodes)]
+
+
+def _node_row(node: NodeInfo) -> tuple[str, ...]:
+    gpus = f"{node.gpus} {TIMES} {node.gpu_name or 'GPU'}" if node.gpus else ""
+    return (
+        node.name,
+        f"{_NODE_SIGNS[node.state]} {node.state}",
+        gpus,
+        str(node.cores) if node.cores else "",
+        "" if node.load is None else f"{node.load:.1f}",
+        "" if node.ranks is None else str(node.ranks),
+        node.python,
+        node.detail,
+    )
+
+
+def choice_rows(choices: Sequence[Choice]) -> list[tuple[str, ...]]:
+    """Return a table of values that an option may have, with its head."""
+    return [("Value", "Name", "Detail"), *((choice.value, choice.label, choice.detail) for choice in choices)]
+
+
+def check_rows(checks: Sequence[Check]) -> list[tuple[str, ...]]:
+    """Return a table of checks with its head."""
+    head = ("Node", "What", "", "Says", "Remedy")
+    return [head, *((check.node, check.what, _LEVEL_SIGNS[check.level], check.says, check.remedy) for check in checks)]
+
+
+def has_errors(checks: Iterable[Check]) -> bool:
+    """Say whether anything keeps a job from running."""
+    return any(check.level == "error" for check in checks)
+
+
+def merge_hosts(checks: Sequence[Check]) -> list[Check]:
+    """Return one row for hosts with the same result of a check; its ``node`` names them.
+
+    Checks keep their order, and within one the worst result comes first.
+    """
+    hosts = list(dict.fromkeys(check.node for check in checks if check.node))
+    whats = list(dict.fromkeys(check.what for check in checks))
+    ordered = sorted(checks, key=lambda check: (whats.index(check.what), _SEVERITY[check.level]))
+    alike: dict[Check, list[str]] = {}
+    for check in ordered:
+        alike.setdefault(replace(check, node=""), []).append(check.node)
+    return _shorten([replace(check, node=_host_names(check, nodes, hosts)) for check, nodes in alike.items()])
+
+
+def _host_names(check: Check, nodes: Sequence[str], hosts: Sequence[str]) -> str:
+    if nodes == [""]:
+        return ""
+    if len(hosts) > 1 and len(nodes) == len(hosts):
+        return f"all {len(hosts)} hosts"
+    if check.level in ("ok", "info") and len(nodes) > _NAMED:
+        return plural(len(nodes), "host")
+    return ", ".join(nodes)
+
+
+def _shorten(rows: Sequence[Check]) -> list[Check]:
+    """Keep the first and a count of many passed checks of one kind, such as each host's address."""
+    found: list[Check] = []
+    well: dict[str, list[Check]] = {}
+    for row in rows:
+        if row.level == "ok":
+            well.setdefault(row.what, []).append(row)
+    for row in rows:
+        like = well.get(row.what, [])
+        if row.level != "ok" or len(like) <= _MOST_LINES:
+            found.append(row)
+        elif row is like[0]:
+            found += [row, Check(f"{len(like) - 1} more", row.what, "ok", "likewise")]
+    return found
+
+
+def check_table(checks: Sequence[Check], width: int = 100) -> str:
+    """Return the checks as a table of ``width`` characters: sign, hosts, check, result; below it the remedy.
+
+    A remedy that is a command is never broken, so that it can be copied.
+    """
+    if not checks:
+        return "Nothing was looked at."
+    rows = merge_hosts(checks)
+    node = max((len(row.node) for row in rows), default=0)
+    what = max((len(row.what) for row in rows), default=0)
+    indent = " " * (node + what + 6)
+    lines = [line for row in rows for line in _check_lines(row, node, what, indent, width)]
+    return "\n".join([*lines, "", check_summary(checks)])
+
+
+def _check_lines(row: Check, node: int, what: int, indent: str, width: int) -> list[str]:
+    head = f"{_TERMINAL_SIGNS[row.level]} {row.node:<{node}}  {row.what:<{what}}  "
+    room = max(30, width - len(indent))
+    first, *more = textwrap.wrap(row.says, room, break_long_words=False, break_on_hyphens=False) or [""]
+    lines = [f"{head}{first}", *(f"{indent}{line}" for line in more)]
+    if row.remedy and row.level in ("warning", "error"):
+        lines.append(f"{indent}{_ARROW} {row.remedy}")
+    return [line.rstrip() for line in lines]
+
+
+def check_summary(checks: Iterable[Check]) -> str:
+    """Return the sum of the table: ``1 error, 2 warnings.``, ``All is well.``; a shared row counts once."""
+    levels = [row.level for row in merge_hosts(list(checks))]
+    found = [plural(levels.count(level), level) for level in ("error", "warning") if level in levels]
+    return f"{', '.join(found)}." if found else "All is well."

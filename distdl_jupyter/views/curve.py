@@ -1,0 +1,90 @@
+"""A metric as a figure, and in words and as a short table for those who cannot see it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from distdl_jupyter.core import words
+from distdl_jupyter.core.figure import Mode, figure
+from distdl_jupyter.views.schema import Curve, MetricValue
+from distdl_jupyter.views.to_json import finite
+
+if TYPE_CHECKING:
+    from distdl_jupyter.core.curves import Band, Row
+    from distdl_jupyter.core.series import SeriesBook
+    from distdl_jupyter.core.view import JobView
+
+#: Rows of a table.
+_ROWS = 24
+_Value = TypeVar("_Value")
+
+
+def metrics(view: JobView) -> tuple[MetricValue, ...]:
+    """Return each metric with its newest mean over ranks."""
+    return tuple(
+        MetricValue(name, words.number(metric.mean), finite(metric.mean), finite(metric.step) or 0.0, metric.count)
+        for name, metric in view.metrics.items()
+    )
+
+
+def curve(
+    book: SeriesBook, metric: str, *, mode: Mode = "band", log: bool = False, dark: bool = False,
+    width: int | None = None, height: int | None = None,
+) -> Curve:  # fmt: skip
+    """Return a metric with its figure, its summary and its table (see ``core.figure.figure`` for the options)."""
+    drawn = figure(book, metric, mode=mode, log=log, dark=dark, width=width, height=height)
+    band = book.band(metric)
+    return Curve(
+        metric=metric,
+        mode=mode,
+        log=log,
+        count=book.count(metric),
+        data=tuple(drawn["data"]),
+        layout=drawn["layout"],
+        summary=summary(metric, band),
+        table=tuple(tuple(cells) for cells in table(band)),
+    )
+
+
+def summary(metric: str, band: Band) -> str:
+    """Return a curve as one sentence: first, last and extent."""
+    rows = [row for row in band.rows if row.mean is not None]
+    if not rows:
+        return f"Curve of {metric}: no values yet"
+    first, last = rows[0], rows[-1]
+    low = min(row.low for row in rows if row.low is not None)
+    high = max(row.high for row in rows if row.high is not None)
+    return (
+        f"Curve of {metric} over {words.plural(last.step - first.step, 'step')}: from {_number(first.mean)} to "
+        f"{_number(last.mean)}, lowest {words.number(low)}, highest {words.number(high)}"
+    )
+
+
+def table(band: Band) -> list[list[str]]:
+    """Return at most ``_ROWS`` rows spread over the curve, newest first: step, mean, lowest (rank), highest (rank)."""
+    return [_table_row(row) for row in reversed(spread(band.rows))]
+
+
+def spread(values: Sequence[_Value]) -> Sequence[_Value]:
+    """Return at most ``_ROWS`` values, evenly spread from the first to the last."""
+    last = len(values) - 1
+    return values if last < _ROWS else [values[round(at * last / (_ROWS - 1))] for at in range(_ROWS)]
+
+
+def _table_row(row: Row) -> list[str]:
+    return [
+        words.count(row.step),
+        _number(row.mean),
+        _with_rank(row.low, row.low_rank),
+        _with_rank(row.high, row.high_rank),
+    ]
+
+
+def _number(value: float | None) -> str:
+    return words.number(value) if value is not None and math.isfinite(value) else "not a number"
+
+
+def _with_rank(value: float | None, rank: int | None) -> str:
+    return "" if value is None else f"{words.number(value)} ({rank})"

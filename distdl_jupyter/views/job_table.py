@@ -1,0 +1,178 @@
+"""Jobs as rows of a list, and the list as a table for a notebook or a terminal.
+
+A row is cheap: a list makes hundreds of them. ``JobRow`` stands here and not in ``schema``, because a list of jobs
+needs none of the other shapes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, Literal
+
+from distdl_jupyter.core import words
+from distdl_jupyter.core.state import State
+from distdl_jupyter.views import table
+from distdl_jupyter.views.to_json import finite
+
+if TYPE_CHECKING:
+    from distdl_jupyter.core.spec import JobSpec
+    from distdl_jupyter.core.view import JobView, MetricView
+
+HEAD = ("Id", "State", "Name", "Processes", "Backend", "Elapsed", "Last", "Created")
+_EMPTY = "No jobs yet. Put %%distributed -p 2 on top of a cell that trains."
+#: Points of the sparkline.
+_POINTS = 40
+
+StateName = Literal[
+    "queued", "preparing", "starting", "running", "canceling", "completed", "failed", "canceled", "lost"
+]
+
+
+@dataclass(frozen=True, slots=True)
+class JobRow:
+    """One job in a list. ``spark`` are up to 40 means of ``metric`` over time; ``says`` why it failed or is lost."""
+
+    id: str
+    name: str
+    state: StateName
+    says: str
+    compute_target: str
+    backend: str
+    node_count: int
+    process_count_per_node: int
+    created: float
+    ended: float | None
+    last_sign: float
+    done: float | None
+    total: float | None
+    left: float | None
+    metric: str
+    value: float | None
+    spark: tuple[float | None, ...]
+    #: Rank that failed first.
+    failed_rank: int | None
+    notebook: str
+    can_rerun: bool
+    #: It has ended and left checkpoints.
+    can_resume: bool
+    #: How often its ranks were started anew.
+    restarts: int
+    #: It makes no progress; ``says`` tells which rank differs.
+    stalled: bool
+
+
+def job_row(view: JobView, spec: JobSpec, now: float, *, has_checkpoints: bool = False) -> JobRow:
+    """Return the row of a job at the moment ``now`` (epoch seconds)."""
+    metric = view.metrics.get(default_metric(list(view.metrics)))
+    return JobRow(
+        id=view.id,
+        name=view.name,
+        state=view.state.value,
+        says=_status_text(view),
+        compute_target=view.compute_target,
+        backend=view.distributed_backend,
+        node_count=view.node_count,
+        process_count_per_node=view.process_count_per_node,
+        created=view.created,
+        ended=view.ended,
+        last_sign=view.last_sign,
+        done=finite(view.done),
+        total=finite(view.total),
+        left=finite(view.remaining(now)),
+        metric=metric.name if metric else "",
+        value=finite(metric.mean) if metric else None,
+        spark=sparkline(metric),
+        failed_rank=view.failure.rank if view.failure and view.failure.kind != "unequal" else None,
+        notebook=spec.source.notebook,
+        can_rerun=view.state.ended,
+        can_resume=view.state.ended and has_checkpoints,
+        restarts=view.restart_count,
+        stalled=view.stall is not None and not view.state.ended,
+    )
+
+
+def _status_text(view: JobView) -> str:
+    """Return in a few words what failed, what the job waits for or what persistent ranks run."""
+    if view.state is State.FAILED and view.failure is not None:
+        if view.failure.kind == "unequal":
+            return view.failure.what.rpartition(": ")[2]
+        what = view.failure.what.split(":")[0]
+        return f"{what} on rank {view.failure.rank}" if view.process_count > 1 else what
+    if view.elsewhere is not None:
+        return view.elsewhere.says()
+    if view.state is State.RUNNING and view.stall is not None:
+        return view.stall.text
+    if view.state in (State.QUEUED, State.PREPARING, State.STARTING, State.RUNNING) and view.phases:
+        return view.phases[-1].detail
+    return view.reason
+
+
+def default_metric(names: Sequence[str]) -> str:
+    """Return the metric to show first: the loss, else the first one reported, "" when there is none."""
+    return next((name for name in names if "loss" in name.lower()), names[0] if names else "")
+
+
+def sparkline(metric: MetricView | None) -> tuple[float | None, ...]:
+    """Return up to 40 means of a metric, spread over its steps, the newest last; () for fewer than two.
+
+    Four digits are enough at that size, and a list of a thousand jobs holds as many curves.
+    """
+    means = metric.trail.to(metric.mean, _POINTS) if metric is not None else []
+    return tuple(finite(float(f"{mean:.4g}")) for mean in means) if len(means) > 1 else ()
+
+
+class JobTable:
+    """Jobs that show themselves as a table; ``older`` is how many more jobs there are. HTML is escaped."""
+
+    def __init__(self, jobs: Sequence[JobRow], older: int = 0, now: float | None = None) -> None:
+        self._rows = cells(jobs, time.time() if now is None else now)
+        self._older = older
+
+    def __repr__(self) -> str:
+        if not self._rows:
+            return _EMPTY
+        return "\n".join([table.whole_text([HEAD, *self._rows]), *([self._older_text()] if self._older else [])])
+
+    def _repr_html_(self) -> str:
+        if not self._rows:
+            return f"<p>{escape(_EMPTY)}</p>"
+        more = f"<p>{escape(self._older_text())}</p>" if self._older else ""
+        return f"{table.whole_html([HEAD, *self._rows])}{more}"
+
+    def _older_text(self) -> str:
+        return f"{words.plural(self._older, 'older job')}: %dist_jobs --all"
+
+
+def cells(jobs: Sequence[JobRow], now: float, *, signs: bool = True) -> list[tuple[str, ...]]:
+    """Return the rows below ``HEAD`` at the moment ``now`` (epoch seconds); ``signs`` puts a shape at each state."""
+    return [
+        (
+            job.id,
+            _state(job, signs=signs),
+            job.name,
+            words.processes(job.node_count, job.process_count_per_node),
+            job.backend,
+            words.duration((now if job.ended is None else job.ended) - job.created),
+            _last_value(job),
+            words.ago(max(0.0, now - job.created)),
+        )
+        for job in jobs
+    ]
+
+
+def _state(job: JobRow, *, signs: bool) -> str:
+    state = State(job.state)
+    text = f"{words.SHAPE_SIGNS[words.STATE_SHAPES[state]]} {words.STATE_WORDS[state]}" if signs else job.state
+    if state is State.RUNNING and job.total and job.done is not None:
+        text += f" {words.percent(job.done, job.total)}"
+    return text
+
+
+def _last_value(job: JobRow) -> str:
+    """Return the newest mean of the metric shown first, or that it is not finite."""
+    if not job.metric:
+        return ""
+    return f"{job.metric} {'not finite' if job.value is None else words.number(job.value)}"

@@ -1,0 +1,449 @@
+"""What pages are told of a job and of the plug-ins: frozen dataclasses, from which the TypeScript types are generated.
+
+Times are epoch seconds of this machine's clock, durations seconds, sizes bytes. Numbers are finite or None.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from distdl_jupyter.views.job_table import StateName
+
+RankStatus = Literal["waiting", "started", "ready", "ended", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """One step of the set-up; ``seconds`` is None while it lasts."""
+
+    phase: str
+    detail: str
+    begun: float | None
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """One node: its ranks as (rank, status), or only counts when the job is large."""
+
+    name: str
+    ranks: tuple[tuple[int, RankStatus], ...]
+    counts: dict[RankStatus, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """A stop in progress: the signal sent last, when the next comes; ``places`` are the last few ranks left."""
+
+    by: str
+    signal: str
+    sent: float
+    next: str
+    next_at: float | None
+    kill_at: float | None
+    remaining: int
+    places: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One frame of a traceback; ``source`` are some lines around as (number, text)."""
+
+    file: str
+    line: int
+    function: str
+    kind: str
+    label: str
+    cell: int | None
+    source: tuple[tuple[int, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """An exception behind another."""
+
+    type: str
+    message: str
+    frames: tuple[Frame, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OtherRank:
+    """A rank that ended because of the first, ``after`` so many seconds."""
+
+    rank: int
+    what: str
+    after: float
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One line of what happened; ``bad`` is the failure itself."""
+
+    t: float
+    text: str
+    bad: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FailureCard:
+    """The first failure. ``rank`` is None when the job failed as a whole; ``values`` belong to frame ``values_at``."""
+
+    rank: int | None
+    when: float | None
+    what: str = ""
+    error_type: str = ""
+    message: str = ""
+    place: str = ""
+    hint: str = ""
+    frames: tuple[Frame, ...] = ()
+    values: tuple[tuple[str, str], ...] = ()
+    values_at: int | None = None
+    #: Nearest first.
+    causes: tuple[Cause, ...] = ()
+    traceback: str = ""
+    others: tuple[OtherRank, ...] = ()
+    story: tuple[Moment, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """The one line at the foot of a panel."""
+
+    level: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class NoticeLine:
+    """What the notice line below a panel depends on."""
+
+    state: StateName
+    reason: str
+    notice: Notice | None
+    result: str
+    has_metrics: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MetricValue:
+    """A metric's name with its newest mean over ranks, as a number and in words."""
+
+    name: str
+    value: str
+    mean: float | None
+    step: float
+    #: Points that came over all ranks: a curve is drawn anew when this has changed.
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a job's nodes cost. ``per_hour`` is for all of them together, ``spent`` at the card's ``now``.
+
+    ``since`` is when its nodes were its own, None before that.
+    """
+
+    per_hour: float
+    currency: str
+    source: str
+    nodes: int
+    since: float | None
+    spent: float
+
+
+@dataclass(frozen=True, slots=True)
+class StagingBar:
+    """A data source on its way to the node ``host``, or to ``nodes`` nodes in sum (``host`` ""): bytes and files.
+
+    ``cached`` bytes of ``done`` were on the disks already.
+    """
+
+    source: str
+    host: str
+    nodes: int
+    done: int
+    total: int
+    files: int
+    of: int
+    cached: int
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """One restart of all ranks: when, after what, and which rank had failed (None: the job as a whole)."""
+
+    t: float
+    reason: str
+    rank: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """A job that makes no progress ``since`` then; ``ranks`` differ from the others, ``text`` is one sentence."""
+
+    since: float
+    ranks: tuple[int, ...]
+    text: str
+
+
+#: Why stacks were taken: a user asked, no progress, no progress for too long, the time of the job was over.
+StacksWhy = Literal["asked", "stall", "hang", "time"]
+
+
+@dataclass(frozen=True, slots=True)
+class StacksTaken:
+    """Stacks that can be asked for by ``number``."""
+
+    number: int
+    t: float
+    why: StacksWhy
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A picture that ``ranks`` have shown, the first of them at ``t``; it is asked for by ``number``."""
+
+    number: int
+    t: float
+    width: int
+    height: int
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """Everything that the head of a panel shows; ``now`` is the clock when it was made."""
+
+    id: str
+    name: str
+    state: StateName
+    reason: str
+    compute_target: str
+    backend: str
+    node_count: int
+    process_count_per_node: int
+    created: float
+    ended: float | None
+    last_sign: float
+    now: float
+    phases: tuple[Phase, ...]
+    hosts: tuple[Host, ...]
+    done: float | None
+    total: float | None
+    unit: str
+    left: float | None
+    step: float | None
+    stop: Stop | None
+    lines: int
+    failure: FailureCard | None
+    can_rerun: bool
+    notice: Notice | None
+    result: str
+    has_metrics: bool
+    #: None where nobody said what a node costs.
+    cost: Cost | None
+    staging: tuple[StagingBar, ...]
+    #: Oldest first; ``max_restarts`` is how many there may be.
+    restarts: tuple[Restart, ...]
+    max_restarts: int
+    stall: Stall | None
+    #: Oldest first.
+    stacks: tuple[StacksTaken, ...]
+    #: Whether its ranks can be asked for their stacks now.
+    can_ask_stacks: bool
+    #: Oldest first.
+    pictures: tuple[Picture, ...]
+    #: The job from whose checkpoints this one goes on, "" for none.
+    resumed_from: str
+    #: It has ended and left checkpoints.
+    can_resume: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RankRow:
+    """One rank in the table of ranks."""
+
+    rank: int
+    local_rank: int
+    node: int
+    host: str
+    pid: int | None
+    gpu: int | None
+    status: RankStatus
+    last_step: float | None
+    lines: int
+    error_lines: int
+    #: How its process ended: ``exit code 3``, ``ended by SIGKILL``; "" while it lives or when it ended well.
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class StackFrame:
+    """One frame of a stack. ``kind`` is cell, user, library or worker; ``source`` its line, "" where nobody has it."""
+
+    file: str
+    line: int
+    function: str
+    kind: str
+    label: str
+    cell: int | None
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class StackThread:
+    """A thread that is not the main one; the newest frame comes first."""
+
+    name: str
+    frames: tuple[StackFrame, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StackPlace:
+    """One rank when its stack was taken: ``state`` of its process, last ``step``, seconds since its last sign."""
+
+    rank: int
+    host: str
+    pid: int | None
+    state: str
+    step: float | None
+    silent: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class StackGroup:
+    """Ranks whose main threads stand at the same place; ``frames`` newest first, ``at`` is that place in words."""
+
+    ranks: tuple[int, ...]
+    at: str
+    differs: bool
+    frames: tuple[StackFrame, ...]
+    #: Of the first of the ranks.
+    threads: tuple[StackThread, ...]
+    places: tuple[StackPlace, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StackMissing:
+    """A rank that gave no stack, with the reason as a sentence."""
+
+    rank: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stacks:
+    """The stacks of all ranks at one moment, side by side: the groups with the fewest ranks first.
+
+    ``says`` is who stands where, as a clause.
+    """
+
+    number: int
+    t: float
+    why: StacksWhy
+    says: str
+    groups: tuple[StackGroup, ...]
+    missing: tuple[StackMissing, ...]
+
+
+#: number, time, rank or null, stream, text, redraws, {rank: number of the line in that rank's output}
+LogRow = tuple[int, float, int | None, str, str, int, dict[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class LogChanges:
+    """What a log view must do: put ``rows`` in by number, forget those below ``first``, replace ``open``."""
+
+    rows: tuple[LogRow, ...]
+    #: Lines that are being redrawn; they stand below all rows.
+    open: tuple[LogRow, ...]
+    #: Number of the oldest row that is kept, and of the next row to come.
+    first: int
+    next: int
+    #: Lines in all ranks, and on stderr by rank.
+    total: int
+    errors: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A drawn metric: plotly's ``data`` and ``layout``, the curve in one sentence and as a table of a few rows."""
+
+    metric: str
+    mode: str
+    log: bool
+    count: int
+    data: tuple[dict[str, Any], ...]
+    layout: dict[str, Any]
+    summary: str
+    table: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SpecRow:
+    """One line of the spec as people read it; ``field`` is its primary name."""
+
+    field: str
+    label: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedName:
+    """One name that travelled with the job; ``size`` as pickled."""
+
+    name: str
+    kind: str
+    detail: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobDetail:
+    """One job with everything that does not stream: the spec, its code and what travelled with it."""
+
+    card: Card
+    metrics: tuple[MetricValue, ...]
+    ranks: tuple[RankRow, ...]
+    spec: tuple[SpecRow, ...]
+    captured: tuple[CapturedName, ...]
+    code: str
+    command: str
+    notebook: str
+    cell_id: str
+    execution_count: int | None
+    #: The state of the environment when it was submitted.
+    versions: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonRow:
+    """One line of jobs side by side: a value for each job ("" where it has none), and which of them is the best."""
+
+    section: Literal["Spec", "Result"]
+    field: str
+    label: str
+    values: tuple[str, ...]
+    differs: bool
+    best: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """One backend or kind of cluster; ``options`` is the JSON schema of its options.
+
+    A property with ``x-asked`` has values that the server can be asked for.
+
+    ``problem`` says why it cannot be used here ("" when it can), ``remedy`` what changes that.
+    """
+
+    name: str
+    title: str
+    labels: tuple[str, ...]
+    options: dict[str, Any]
+    problem: str
+    remedy: str
+    #: The JSON schema of what is said of machines that this kind of cluster can make, None for one that makes none.
+    wanted: dict[str, Any] | None = None

@@ -1,0 +1,199 @@
+"""The stacks of all ranks side by side: for pages as plain data, as text, and as HTML that a saved notebook keeps.
+
+Ranks that stand at the same place share a column; those that differ from the others come first. Newest calls stand on
+top. In text and HTML the user's own calls carry their line, and calls of libraries in a row share one line.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import shutil
+from html import escape
+from typing import TYPE_CHECKING
+
+from distdl_jupyter.core.stacks import Taken
+from distdl_jupyter.core.words import clock, count, duration, plural, ranks
+from distdl_jupyter.views.card import stacks_why
+from distdl_jupyter.views.schema import StackFrame, StackGroup, StackMissing, StackPlace, Stacks, StackThread
+from distdl_jupyter.views.to_json import finite
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from distdl_jupyter.core.stacks import Group, RankStacks
+    from distdl_jupyter.core.threads import Frame, Thread
+
+#: The execution count in the label of a cell: "In [7]".
+_COUNT = re.compile(r"\[(\d+)\]")
+#: Threads and frames beyond these say nothing more: a recursion, a pool.
+_MOST_THREADS, _MOST_FRAMES = 40, 60
+_WHY = {"asked": "", "stall": ", taken because of no progress", "hang": ", taken before the job was stopped as hung",
+        "time": ", taken when the job's time was over"}  # fmt: skip
+#: Columns of characters: the least that one needs, and what is between two.
+_NARROWEST, _BETWEEN = 44, 3
+#: Threads beside the main one that text and HTML show of a rank.
+_THREADS_SHOWN = 6
+
+
+def stacks(taken: Taken) -> Stacks:
+    """Return the stacks for a page, the ranks that differ from the others first."""
+    return Stacks(
+        number=taken.number,
+        t=taken.t,
+        why=stacks_why(taken.why),
+        says=taken.sentence,
+        groups=tuple(_group(taken, group) for group in taken.groups()),
+        missing=tuple(StackMissing(rank, reason) for rank, reason in sorted(taken.missing.items())),
+    )
+
+
+def _group(taken: Taken, group: Group) -> StackGroup:
+    differ = set(taken.differ)
+    members = [taken.ranks[rank] for rank in group.ranks]
+    return StackGroup(
+        ranks=group.ranks,
+        at=group.says,
+        differs=all(rank in differ for rank in group.ranks),
+        frames=_frames(group.thread),
+        threads=tuple(StackThread(thread.name, _frames(thread)) for thread in members[0].others[:_MOST_THREADS]),
+        places=tuple(_place(member) for member in members),
+    )
+
+
+def _frames(thread: Thread) -> tuple[StackFrame, ...]:
+    """Return the frames of a thread, newest first, as far as the user's code reaches."""
+    return tuple(_frame(frame) for frame in (_own_frames(thread) or thread.frames)[:_MOST_FRAMES])
+
+
+def _own_frames(thread: Thread) -> list[Frame]:
+    """Return the frames of a thread, newest first, without the worker's that led to the user's code."""
+    frames = list(thread.frames)
+    while frames and frames[-1].kind == "worker":
+        frames.pop()
+    return frames
+
+
+def _frame(frame: Frame) -> StackFrame:
+    match = _COUNT.search(frame.label) if frame.kind == "cell" else None
+    cell = int(match[1]) if match else None
+    return StackFrame(frame.file, frame.line, frame.function, frame.kind, frame.label, cell, frame.source)
+
+
+def _place(member: RankStacks) -> StackPlace:
+    return StackPlace(member.rank, member.host, member.pid, member.state, finite(member.step), finite(member.silent))
+
+
+class StacksShown(Taken):
+    """Stacks that show themselves; ``width`` of the text is the terminal's."""
+
+    def __repr__(self) -> str:
+        return text(self, shutil.get_terminal_size((120, 24)).columns)
+
+    def _repr_html_(self) -> str:
+        return html(self)
+
+
+def displayable(taken: Taken) -> StacksShown:
+    """Return the same stacks as a value that shows itself."""
+    return StacksShown(taken.number, taken.t, taken.why, taken.ranks, taken.missing)
+
+
+def text(taken: Taken, width: int = 120) -> str:
+    """Return the stacks in columns as far as ``width`` has room for them, else below each other."""
+    blocks = [_block(taken, group) for group in taken.groups()]
+    across = max(1, min(len(blocks), (width + _BETWEEN) // (_NARROWEST + _BETWEEN)))
+    column = (width + _BETWEEN) // across - _BETWEEN
+    lines = [*_head(taken), ""]
+    for at in range(0, len(blocks), across):
+        lines += [*_beside(blocks[at : at + across], column), ""]
+    return "\n".join(lines).rstrip()
+
+
+def html(taken: Taken) -> str:
+    """Return the stacks as an HTML table with one column for each group of ranks. Everything is escaped."""
+    cells = "".join(f'<td style="text-align:left;vertical-align:top">{_html_block(taken, group)}</td>'
+                    for group in taken.groups())  # fmt: skip
+    head = "".join(f"<div>{escape(line)}</div>" for line in _head(taken))
+    return f"<div>{head}<table><tbody><tr>{cells}</tr></tbody></table></div>"
+
+
+def _head(taken: Taken) -> list[str]:
+    many = len(taken.ranks) + len(taken.missing)
+    lines = [f"Stacks of {plural(many, 'rank')} at {clock(taken.t)}{_WHY.get(taken.why, '')}"]
+    if taken.sentence:
+        lines.append(f"{taken.sentence[0].upper()}{taken.sentence[1:]}.")
+    alike: dict[str, list[int]] = {}
+    for rank, why in sorted(taken.missing.items()):
+        alike.setdefault(why, []).append(rank)
+    return lines + [f"{ranks(who).capitalize()} gave none: {why}" for why, who in alike.items()]
+
+
+def _block(taken: Taken, group: Group) -> list[str]:
+    return [_title(taken, group), *_lines(taken, group)]
+
+
+def _lines(taken: Taken, group: Group) -> Iterator[str]:
+    first = taken.ranks[group.ranks[0]]
+    yield from _calls(group.thread)
+    others = first.others
+    with_own = [thread for thread in others if thread.own is not None]
+    for thread in with_own[:_THREADS_SHOWN]:
+        yield f"another thread{f' ({thread.name})' if thread.name else ''}:"
+        yield from (f"  {line}" for line in _calls(thread))
+    rest = len(others) - len(with_own[:_THREADS_SHOWN])
+    if rest:
+        yield f"and {plural(rest, 'thread')} of libraries"
+
+
+def _title(taken: Taken, group: Group) -> str:
+    members = [taken.ranks[rank] for rank in group.ranks]
+    return f"{ranks(group.ranks).capitalize()}: {_rank_states(members)}".rstrip(": ")
+
+
+def _rank_states(members: Sequence[RankStacks]) -> str:
+    first = members[0]
+    states = ", ".join(dict.fromkeys(member.state for member in members if member.state))
+    silent = min((member.silent for member in members if member.silent is not None), default=None)
+    parts = [states, f"step {count(first.step)}" if first.step is not None else "",
+             f"silent for {duration(silent)}" if silent is not None else ""]  # fmt: skip
+    return ", ".join(part for part in parts if part)
+
+
+def _calls(thread: Thread) -> Iterator[str]:
+    frames = _own_frames(thread)
+    if not frames:
+        yield "no code of the job"
+    for own, run in itertools.groupby(frames, lambda frame: frame.own):
+        if own:
+            for frame in run:
+                yield f"{frame.place}, in {frame.function}"
+                if frame.source:
+                    yield f"    {frame.source}"
+        else:
+            yield _library_calls(list(run))
+
+
+def _library_calls(frames: list[Frame]) -> str:
+    newest = frames[0]
+    more = f" and {plural(len(frames) - 1, 'call')} below" if len(frames) > 1 else ""
+    return f"· {newest.place}, in {newest.function}{more}"
+
+
+def _beside(blocks: Sequence[Sequence[str]], width: int) -> Iterator[str]:
+    for row in itertools.zip_longest(*blocks, fillvalue=""):
+        yield (" " * _BETWEEN).join(_cut(cell, width).ljust(width) for cell in row).rstrip()
+
+
+def _cut(line: str, width: int) -> str:
+    return line if len(line) <= width else f"{line[: width - 1]}…"
+
+
+def _html_block(taken: Taken, group: Group) -> str:
+    differs = set(group.ranks) <= set(taken.differ)
+    title = escape(_title(taken, group))
+    body = "\n".join(
+        f'<span style="opacity:0.6">{escape(line)}</span>' if line.lstrip().startswith("·") else escape(line)
+        for line in _lines(taken, group)
+    )
+    return f'<div>{f"<b>{title}</b>" if differs else title}</div><pre style="margin:0">{body}</pre>'

@@ -1,0 +1,164 @@
+"""Streams that flood are read without starving others, without end and without being kept."""
+
+import contextlib
+import fcntl
+import os
+import resource
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from distdl_jupyter.clusters.base import Stream
+from distdl_jupyter.host import flow
+from distdl_jupyter.supervisor import log_reader as under_test
+from distdl_jupyter.supervisor.log_reader import LogReader, LogText, RankReport
+from distdl_jupyter.worker import protocol
+from tests.conftest import wait_for
+
+NONCE = "5ec2e7"
+METRIC = protocol.encode(NONCE, {"type": "metric", "step": 1, "values": {"loss": 0.5}})
+
+
+class Sink:
+    """Counts bytes of text by rank and keeps what was said in order."""
+
+    def __init__(self):
+        self.bytes, self.reports, self.lines = {}, [], {}
+
+    def take(self, stream, items):
+        for item in items:
+            if isinstance(item, RankReport):
+                self.reports.append((stream.rank, dict(self.bytes)))
+            elif isinstance(item, LogText):
+                self.bytes[stream.rank] = self.bytes.get(stream.rank, 0) + len(item.text) + 1
+                if not item.redraws or item.closed:
+                    self.lines[stream.rank] = self.lines.get(stream.rank, 0) + item.text.count("\n") + 1
+
+
+@pytest.fixture
+def streams():
+    """Make a stream for a rank: (Stream, descriptor to write to)."""
+    opened, started = [], []
+
+    def make(rank, command=None):
+        read, write = os.pipe()
+        os.set_blocking(read, False)
+        opened.append(read)
+        if command is not None:
+            started.append(subprocess.Popen(command, stdout=write, stdin=subprocess.DEVNULL))
+            os.close(write)
+            return Stream(read, rank, "out")
+        opened.append(write)
+        return Stream(read, rank, "out"), write
+
+    yield make
+    for process in started:
+        process.kill()
+        process.wait()
+    for fd in opened:
+        with contextlib.suppress(OSError):
+            os.close(fd)
+
+
+def flood(streams, rank):
+    """A process that prints one line for ever, as fast as it can."""
+    return streams(rank, ["yes", "epoch 1 loss 0.123456 of a step like any other"])
+
+
+def test_a_metric_is_not_kept_waiting_by_the_floods_of_others(streams):
+    sink, (quiet, write) = Sink(), streams(9)
+    reader = LogReader([*(flood(streams, rank) for rank in range(3)), quiet], NONCE, sink)
+    for _ in range(20):
+        reader.run(1.0)
+    before = dict(sink.bytes)
+    os.write(write, METRIC)
+    wait_for(lambda: reader.run(1.0) and sink.reports, what="the metric")
+    ((rank, at),) = sink.reports
+    assert rank == 9
+    assert all(at[other] - before[other] <= 3 * under_test._READ for other in range(3))
+    reader.finish()
+
+
+def test_what_was_written_by_now_is_read_and_a_flood_that_goes_on_ends_nothing(streams):
+    sink, (quiet, write) = Sink(), streams(9)
+    reader = LogReader([flood(streams, 0), quiet], NONCE, sink)
+    wait_for(lambda: reader.run(1.0), what="the flood")
+    for n in range(100):
+        os.write(write, b"x" * 40_000 + b"\n")
+        reader.drain()
+        assert sink.lines[9] == n + 1
+    before = sink.bytes[0]
+    reader.drain()
+    assert sink.bytes[0] - before <= flow._MOST, "no more than its pipe held"
+    reader.finish()
+
+
+def test_a_wake_up_ends_a_pause_and_the_end_of_a_flood_is_read_whole(streams):
+    count = 300_000
+    code = f"import sys\nfor n in range({count}): sys.stdout.write('line %d\\n' % n)"
+    sink, (read, write) = Sink(), os.pipe()
+    os.set_blocking(read, False)
+    reader = LogReader([streams(rank, [sys.executable, "-c", code]) for rank in range(2)], NONCE, sink)
+    reader.watch(read)
+    os.write(write, b"\0")
+    wait_for(lambda: not reader.run(0.5) and sink.lines.get(0) == sink.lines.get(1) == count, what="all lines")
+    reader.finish()
+    assert sink.lines == {0: count, 1: count}
+    os.close(read)
+    os.close(write)
+
+
+def test_lines_that_come_one_by_one_are_read_many_at_a_time_in_the_long_run(streams):
+    sink, (stream, write) = Sink(), streams(0)
+    reader = LogReader([stream], NONCE, sink)
+    stop = threading.Event()
+
+    def drip():
+        while not stop.wait(0.0002):
+            os.write(write, b"line\n")
+
+    thread = threading.Thread(target=drip)
+    thread.start()
+    rounds = 0
+    while sink.lines.get(0, 0) < 3000:
+        rounds += reader.run(1.0)
+    stop.set()
+    thread.join()
+    assert rounds < 1500
+    reader.finish()
+
+
+def test_the_first_lines_after_silence_are_read_at_once(streams):
+    sink, (stream, write) = Sink(), streams(0)
+    reader = LogReader([stream], NONCE, sink)
+    paused = []
+    reader._wakes = type("Never", (), {"select": lambda _, seconds: paused.append(seconds), "close": lambda _: None})()
+    for n in range(flow.BURST):
+        os.write(write, b"line\n")
+        assert reader.run(1.0)
+        assert sink.lines[0] == n + 1
+    assert paused == []
+    reader.finish()
+
+
+def test_a_gigabyte_without_a_line_s_end_takes_no_memory(streams):
+    sink = Sink()
+    endless = ["sh", "-c", "head -c 100000000 /dev/zero"]
+    reader = LogReader([streams(0, endless), streams(1, endless), flood(streams, 1)], NONCE, sink)
+    wait_for(lambda: reader.run(1.0) and sink.bytes.get(0, 0) > 20_000_000, what="the beginning")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    wait_for(lambda: reader.run(1.0) and sink.bytes[0] > 98_000_000, what="the end")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # KB
+    reader.finish()
+
+
+@pytest.mark.skipif(not hasattr(fcntl, "F_GETPIPE_SZ"), reason="only Linux's pipes can be made wider")
+def test_pipes_are_widened_as_far_as_a_user_s_pipes_may_hold_together(streams):
+    few = [streams(rank)[0] for rank in range(4)]
+    LogReader(few, NONCE, Sink()).finish()
+    assert {fcntl.fcntl(stream.fd, fcntl.F_GETPIPE_SZ) for stream in few} == {1024 * 1024}
+    many = [streams(rank)[0] for rank in range(100)]
+    LogReader(many, NONCE, Sink()).finish()
+    assert {fcntl.fcntl(stream.fd, fcntl.F_GETPIPE_SZ) for stream in many} == {128 * 1024}

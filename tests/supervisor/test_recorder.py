@@ -1,0 +1,233 @@
+"""What ranks say becomes events: up to the log's limit and not a byte more, and never too many."""
+
+import dataclasses
+import json
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distdl_jupyter.clusters.base import Stream
+from distdl_jupyter.core import parts, snapshot
+from distdl_jupyter.core.events import read_all
+from distdl_jupyter.core.spec import JobSpec
+from distdl_jupyter.core.state import State
+from distdl_jupyter.core.store import JobFolder
+from distdl_jupyter.core.view import JobView
+from distdl_jupyter.supervisor import recorder as under_test
+from distdl_jupyter.supervisor import resume
+from distdl_jupyter.supervisor.log_reader import LogText, RankReport
+from distdl_jupyter.supervisor.recorder import EventRecorder
+
+OUT, ERR, LAUNCHER, KEPT = Stream(-1, 0, "out"), Stream(-1, 1, "err"), Stream(-1, None, "out"), Stream(-1, 0, "out", 10)
+
+
+def spec(**changes):
+    made = JobSpec(id="20261121-024912-k3f9x", name="x", kind="function", created=1.0, process_count_per_node=2)
+    return dataclasses.replace(made, **changes)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return JobFolder(tmp_path)
+
+
+def logs(folder):
+    return [event["text"] for event in read_all(folder.events)[0] if event["type"] == "log"]
+
+
+def kinds(folder):
+    return [event["type"] for event in read_all(folder.events)[0]]
+
+
+def metric(step, **values):
+    return RankReport({"type": "metric", "step": step, "values": values or {"loss": 0.5}})
+
+
+def progress(done):
+    return RankReport({"type": "progress", "done": done, "total": 100})
+
+
+@given(st.lists(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\n"), max_size=20), min_size=1)),
+       st.integers(1, 300))  # fmt: skip
+def test_log_beyond_its_limit_keeps_the_first_and_the_last_lines_and_says_so_once(tmp_path_factory, texts, limit):
+    folder = JobFolder(tmp_path_factory.mktemp("job"))
+    recorder = EventRecorder(folder, spec(max_log_bytes=limit))
+    recorder._part_room = part = max(1, limit // 4)
+    for text in texts:
+        recorder.take(OUT, [LogText("\n".join(text)), metric(1)])
+    recorder.close()
+    every = [line for text in texts for line in text]
+    kept = [line for text in logs(folder) for line in text.split("\n")]
+    notices = [line for line in kept if line.endswith("left out here; raise max_log_bytes to keep more")]
+    missing = len(every) - len(kept) + len(notices)
+    assert len(notices) == (missing > 0)
+    first = kept.index(notices[0]) if notices else len(kept)
+    last = kept[first + 1 :]
+    assert kept[:first] == every[:first]
+    assert last == every[len(every) - len(last) :]
+    assert recorder.view.lines == len(every)
+    if notices:
+        assert notices[0].startswith(f"\u2026 {missing} line")
+        assert sum(len(line.encode()) + 1 for line in every[: first + 1]) > limit // 2
+        beyond = every[len(every) - len(last) - 1 :]
+        assert sum(len(line.encode()) + 1 for line in beyond) > part
+    notes = [event["code"] for event in read_all(folder.events)[0] if event["type"] == "note"]
+    assert notes == (["log-limit"] if missing else [])
+    assert kinds(folder).count("metric") == len(texts)
+
+
+def test_what_a_launcher_and_the_system_say_is_heard_and_written_beyond_the_limit(folder):
+    recorder, heard = EventRecorder(folder, spec(max_log_bytes=10)), []
+    recorder.on_launcher_output = heard.append
+    recorder.take(OUT, [LogText("y" * 50)])
+    recorder.take(LAUNCHER, [LogText("rank 1 was killed")])
+    recorder.log("2 ranks ended")
+    recorder.close()
+    assert heard == ["rank 1 was killed\n"]
+    assert logs(folder) == ["y" * 50, "rank 1 was killed", "2 ranks ended"]
+
+
+def test_a_line_that_is_drawn_over_counts_each_time_that_it_is_written(folder):
+    recorder = EventRecorder(folder, spec(max_log_bytes=1000))
+    recorder._part_room = 250
+    for n in range(1, 200):
+        recorder.take(ERR, [LogText(f"bar {n}".ljust(99), redraws=n)])
+    recorder.close()
+    assert [text.split()[1] for text in logs(folder)] == ["1", "2", "3", "4", "5", "0", "196", "197", "198", "199"]
+
+
+def test_log_whose_parts_cannot_be_made_goes_on_where_it_is(folder):
+    (folder.path / "parts").touch()
+    recorder = EventRecorder(folder, spec(max_log_bytes=100))
+    recorder._part_room = 25
+    for n in range(50):
+        recorder.take(OUT, [LogText(f"line {n}")])
+    recorder.close()
+    assert logs(folder) == [f"line {n}" for n in range(50)]
+
+
+def test_progress_of_quick_succession_is_written_now_and_then_and_the_last_always(folder, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    recorder = EventRecorder(folder, spec())
+    for n in range(50):
+        recorder.take(OUT, [progress(n)])
+        recorder.take(ERR, [progress(1000 + n)])
+    now[0] += 0.05
+    recorder.tick()
+    assert kinds(folder) == ["progress", "progress"]
+    now[0] += 0.06
+    recorder.tick()
+    recorder.take(OUT, [progress(77)])
+    recorder.take(OUT, [RankReport({"type": "result", "ok": True, "repr": "1"})])
+    told = [(event["type"], event["rank"], event.get("done")) for event in read_all(folder.events)[0]]
+    assert told == [
+        ("progress", 0, 0), ("progress", 1, 1000), ("progress", 0, 49), ("progress", 1, 1049),
+        ("progress", 0, 77), ("result", 0, None),
+    ]  # fmt: skip
+    recorder.take(OUT, [progress(78), progress(79)])
+    recorder.close()
+    assert recorder.view.done == 79
+    assert kinds(folder).count("progress") == 6
+
+
+def test_what_a_kept_stream_says_carries_the_place_behind_it_also_when_it_is_written_later(folder):
+    recorder = EventRecorder(folder, spec())
+    recorder.take(KEPT, [dataclasses.replace(progress(1), end=5), dataclasses.replace(progress(2), end=9)])
+    recorder.take(
+        KEPT, [LogText("line", end=14), dataclasses.replace(metric(1), end=20), dataclasses.replace(metric(2), end=30)]
+    )
+    recorder.close()
+    found = read_all(folder.events)[0]
+    assert [(event["type"], event.get("at")) for event in found] == [
+        ("progress", 15), ("log", 24), ("metric", 40), ("metric", 40), ("progress", 19),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("report", [{"type": "metric"}, {"type": "metric", "step": 1, "values": {"a": []}},
+                                    {"type": "metric", "step": 1, "values": 5}, {"type": "progress"}])  # fmt: skip
+def test_a_report_that_is_none_ends_nothing(folder, report):
+    recorder = EventRecorder(folder, spec())
+    recorder.take(OUT, [RankReport(report), LogText("after")])
+    recorder.tick()
+    recorder.close()
+    assert kinds(folder) == ["log"]
+
+
+def test_what_came_together_is_one_moment_and_the_view_is_what_a_reader_folds(folder):
+    recorder = EventRecorder(folder, spec())
+    recorder.take(OUT, [LogText("a\nb"), *(metric(n, loss=n / 7, acc=float("inf")) for n in range(1000)), progress(3)])
+    recorder.state(State.PREPARING)
+    recorder.close()
+    view = JobView.of(spec())
+    for event in read_all(folder.events)[0]:
+        view.apply(event)
+    assert view.to_json() == recorder.view.to_json()
+    assert folder.events.stat().st_size < 60_000
+
+
+def test_the_view_is_kept_at_the_end_and_before_as_the_log_grows(folder, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    recorder = EventRecorder(folder, spec())
+    recorder.take(OUT, [LogText("x" * 60_000 + f"\n{n}") for n in range(5)])
+    recorder.tick()
+    assert snapshot.read(folder) is None, "it would cost more than it saves"
+    now[0] += 5.1
+    recorder.tick()
+    view, cursor = snapshot.read(folder)
+    assert (view.lines, cursor) == (10, folder.events.stat().st_size)
+    recorder.take(OUT, [LogText("last")])
+    recorder.close()
+    view, cursor = snapshot.read(folder)
+    assert (view.to_json(), cursor) == (recorder.view.to_json(), folder.events.stat().st_size)
+    assert json.loads(folder.snapshot.read_text())["cursor"] == cursor
+    assert under_test._SNAPSHOT_SHARE < 1
+
+
+def test_another_supervisor_goes_on_with_the_limit_and_with_the_connected_ranks(folder):
+    def recorder():
+        made = EventRecorder(folder, spec(max_log_bytes=200))
+        made._part_room = 100
+        for event in read_all(folder.events)[0]:
+            made.fold(event)
+        return made
+
+    first = recorder()
+    first.write("rank", rank=1, status="started", pid=77)
+    first.write("rank", rank=1, status="ready")
+    first.log("not counted " * 100)
+    first.take(KEPT, [LogText("y" * 59, end=60)])
+    first.close()
+    second = recorder()
+    assert (second.connected, second.ready) == ({1}, {1})
+    assert second._room == 200 // 2 - 60
+    second.take(KEPT, [LogText("z" * 39, end=100), LogText("a" * 49, end=150)])
+    second.close()
+    third = recorder()
+    third.take(KEPT, [LogText("b" * 49, end=200), LogText("c" * 59, end=260), LogText("d" * 59, end=320)])
+    third.close()
+    assert len(parts.parts(folder.events)) == 2
+    fourth = recorder()
+    assert fourth.view.lines == third.view.lines == 7
+    fourth.take(KEPT, [LogText("e" * 39, end=360)])
+    fourth.close()
+    kept = [text[:8] for text in logs(folder)]
+    assert kept == ["not coun", "y" * 8, "z" * 8, "\u2026 2 line", "c" * 8, "d" * 8, "e" * 8]
+    assert kinds(folder).count("note") == 1
+
+
+def test_of_a_long_past_only_what_matters_is_kept():
+    history = resume.History()
+    history.add({"type": "handle", "data": {"hosts": []}, "nonce": "n"})
+    for n in range(10_000):
+        history.add({"type": "log", "rank": 0, "stream": "err", "at": n})
+        history.add({"type": "metric", "rank": 1, "at": 2 * n})
+        history.add({"type": "log", "rank": None, "stream": "sys", "at": 7})
+    history.add({"type": "resume"})
+    assert len(history.events) == 3
+    assert resume.last_handle(history.events) == ({"hosts": []}, "n")
+    assert resume.is_takeover(history.events)
+    assert history.positions == {(0, "err"): 9999, (1, "out"): 19_998, (-1, "sys"): 7}

@@ -1,0 +1,201 @@
+"""What a panel is told of a job, for jobs as their events tell them."""
+
+import json
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distdl_jupyter.core.events import read_all
+from distdl_jupyter.core.spec import JobSpec
+from distdl_jupyter.core.state import State
+from distdl_jupyter.core.store import JobStore
+from distdl_jupyter.core.view import JobView
+from distdl_jupyter.views import job_table
+from distdl_jupyter.views.card import card, failure_card
+from distdl_jupyter.views.schema import Notice, StateName
+from distdl_jupyter.views.to_json import to_json
+from tests.panels import recorded
+
+
+@pytest.fixture
+def seen(tmp_path):
+    """Return a function that gives the view of a recorded job."""
+    stories = []
+
+    def seen_(kind):
+        story = recorded.tell(kind, JobStore(tmp_path))
+        stories.append(story)
+        view = JobView.of(story.spec)
+        for event in read_all(story.folder.events)[0]:
+            view.apply(event)
+        return view
+
+    yield seen_
+    for story in stories:
+        story.close()
+
+
+@pytest.mark.parametrize(
+    "kind", ["running", "starting", "silent", "canceling", "failed", "killed", "lost", "completed"]
+)
+def test_a_card_is_strict_json(seen, kind):
+    view = seen(kind)
+    told = to_json(card(view, view.last_sign))
+    assert json.loads(json.dumps(told, allow_nan=False))["state"] == view.state.value
+
+
+def test_a_running_job_says_how_far_it_is(seen):
+    view = seen("running")
+    told = card(view, view.last_sign)
+    assert (told.done, told.total, told.step) == (744, 1200, 744)
+    assert 0 < told.left < 60
+    assert [host.name for host in told.hosts] == ["node-a", "node-b"]
+    assert told.hosts[1].ranks == ((2, "ready"), (3, "ready"))
+    assert told.failure is None
+
+
+@pytest.mark.parametrize(("value", "shown"), [("0.97", "0.97"), ("None", ""), ("", "")])
+def test_the_value_of_rank_0_is_shown_where_it_is_one(value, shown):
+    view = JobView.of(JobSpec(id="20261121-024912-k3f9x", name="x"))
+    view.apply({"t": 1.0, "type": "result", "rank": 0, "ok": True, "repr": value})
+    assert card(view, 2.0).result == shown
+
+
+def test_a_canceling_job_names_who_is_left(seen):
+    view = seen("canceling")
+    stop = card(view, view.last_sign).stop
+    assert stop.remaining == 1
+    assert stop.places == ("rank 3, node-b, pid 48214",)
+    assert (stop.signal, stop.next) == ("INT", "TERM")
+
+
+def test_a_failure_is_told_in_order(seen):
+    view = seen("failed")
+    failure = failure_card(view)
+    assert (failure.rank, failure.what, failure.place) == (2, "KeyError: 'label'", "node-b (pid 48213, GPU 0)")
+    assert [entry.text for entry in failure.story] == [
+        "4 ranks met and started training",
+        "Rank 2 raised KeyError",
+        "Ranks 0 and 1 lost rank 2",
+        "Rank 3 ended by SIGTERM; no process left",
+    ]
+    assert [entry.bad for entry in failure.story] == [False, True, False, False]
+    times = [entry.t for entry in failure.story]
+    assert times == sorted(times)
+    assert failure.frames[failure.values_at].cell == 7
+
+
+def test_a_killed_rank_tells_what_is_known_of_it(seen):
+    failure = failure_card(seen("killed"))
+    assert failure.what == "ended by SIGKILL"
+    assert "out-of-memory" in failure.hint
+    assert failure.frames == ()
+
+
+def test_a_job_that_failed_as_a_whole_blames_no_rank():
+    view = JobView.of(JobSpec(id="20261121-024912-k3f9", name="digits"))
+    view.apply({"type": "state", "t": 5.0, "state": "failed", "reason": "The environment has no torch."})
+    told = card(view, 6.0)
+    assert told.failure.rank is None
+    assert told.reason == "The environment has no torch."
+
+
+SPEC = JobSpec(id="20261121-024912-k3f9", name="digits", process_count_per_node=2)
+
+
+def view_of(*events):
+    view = JobView.of(SPEC)
+    for number, event in enumerate(events):
+        view.apply({"t": 5.0 + number, **event})
+    return view
+
+
+def result(rank, *, ok, error=None):
+    return {"type": "result", "rank": rank, "ok": ok, "repr": "", "error": error}
+
+
+def test_ranks_that_made_different_numbers_of_steps_blame_no_rank():
+    echo = {"type": "RuntimeError", "message": "Connection closed by peer", "values": [["step", "4"]], "time": 20.0}
+    view = view_of(
+        {"type": "metric", "rank": 1, "step": 3, "values": {"loss": 1.0}},
+        {**result(1, ok=True), "t": 10.0},
+        {**result(0, ok=False, error=echo), "t": 25.0},
+        {"type": "state", "state": "failed", "t": 26.0},
+    )
+    failure = failure_card(view)
+    conclusion = "the ranks made different numbers of steps"
+    said = f"Rank 1 had finished 15 s earlier (step 3) while rank 0 was in step 4: {conclusion}"
+    assert (failure.rank, failure.what, failure.others) == (None, said, ())
+    assert "drop_last=True" in failure.hint
+    assert [(moment.text, moment.bad) for moment in failure.story] == [(said, True)]
+    assert job_table.job_row(view, SPEC, 30.0).says == conclusion
+
+
+def test_a_rank_that_left_early_is_told_with_its_remedy():
+    view = view_of(
+        {"type": "rank", "rank": 1, "status": "ended", "code": 0, "evidence": ""},
+        {"type": "state", "state": "failed"},
+    )
+    failure = failure_card(view)
+    assert (failure.rank, failure.what) == (1, "ended with code 0 before its code was done")
+    assert "os._exit()" in failure.hint
+    assert [moment.text for moment in failure.story] == ["Rank 1 ended with code 0 before its code was done"]
+
+
+def test_a_crash_is_shown_at_its_line():
+    crash = "Segmentation fault in Cell [3], line 3, in inner"
+    frame = {
+        "file": "<3>",
+        "line": 3,
+        "function": "inner",
+        "kind": "cell",
+        "label": "Cell [3]",
+        "cell": 3,
+        "source": [],
+    }
+    error = {"type": "Segmentation fault", "message": "", "crash": crash, "frames": [frame], "time": 5.0}
+    view = view_of(
+        {"type": "rank", "rank": 1, "status": "ended", "signal": "SEGV"},
+        result(1, ok=False, error=error),
+        {"type": "state", "state": "failed"},
+    )
+    failure = failure_card(view)
+    assert failure.what == f"ended by SIGSEGV: {crash}"
+    assert (failure.frames[0].cell, failure.frames[0].line) == (3, 3)
+    assert [moment.text for moment in failure.story] == ["Rank 1 ended by SIGSEGV"]
+    assert job_table.job_row(view, SPEC, 30.0).says == "ended by SIGSEGV on rank 1"
+
+
+def test_a_failure_is_told_only_when_the_job_has_ended(seen):
+    view = seen("running")
+    view.apply({"type": "rank", "t": view.last_sign + 1, "rank": 1, "status": "ended", "code": 1})
+    assert card(view, view.last_sign).failure is None
+    assert card(view, view.last_sign).hosts[0].ranks[1] == (1, "failed")
+
+
+@given(st.integers(1, 12), st.integers(1, 40))
+def test_every_rank_is_counted_once_however_many_there_are(nodes, per_node):
+    view = JobView.of(JobSpec(id="x", name="x", node_count=nodes, process_count_per_node=per_node))
+    hosts = card(view, 0.0).hosts
+    assert sum(sum(host.counts.values()) for host in hosts) == nodes * per_node
+    assert sum(len(host.ranks) for host in hosts) in (0, nodes * per_node)
+
+
+def test_numbers_that_are_not_finite_are_left_out_of_a_card():
+    view = JobView.of(JobSpec(id="x", name="x"))
+    view.apply({"type": "progress", "t": 1.0, "rank": 0, "done": float("inf"), "total": float("nan")})
+    view.apply({"type": "metric", "t": 1.0, "rank": 0, "step": float("nan"), "values": {"loss": "nan"}})
+    json.dumps(to_json(card(view, 2.0)), allow_nan=False)
+
+
+def test_the_gravest_and_newest_note_is_the_notice():
+    view = JobView.of(JobSpec(id="x", name="x"))
+    for level, text in (("info", "a"), ("warning", "b"), ("error", "c"), ("error", "d"), ("warning", "e")):
+        view.apply({"type": "note", "t": 1.0, "level": level, "text": text})
+    assert card(view, 2.0).notice == Notice("error", "d")
+
+
+def test_pages_know_every_state():
+    assert list(get_args(StateName)) == [state.value for state in State]

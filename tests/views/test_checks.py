@@ -1,0 +1,88 @@
+from distdl_jupyter.clusters.base import Check
+from distdl_jupyter.views import clusters
+
+HOSTS = ("node-a", "node-b", "node-c")
+
+
+def each(what, level, says, hosts=HOSTS, remedy=""):
+    return [Check(host, what, level, says, remedy) for host in hosts]
+
+
+TORCH = Check("node-c", "torch", "error", "torch 2.5.1, this machine has 2.13.0", "Install the same: ssh node-c pip")
+FOUND = [
+    *each("Reachable", "ok", "answers"),
+    *each("torch", "ok", "2.13.0", HOSTS[:2]),
+    TORCH,
+    *(Check(host, "Network", "ok", f"10.0.0.{at} on net{at}") for at, host in enumerate(HOSTS, 1)),
+    Check("", "Ports", "ok", "every host reaches every other"),
+    Check("node-b", "Clock", "warning", "63 s ahead", "Set it."),
+]
+
+
+def test_what_is_alike_on_all_hosts_is_one_line_and_what_is_wrong_comes_first():
+    rows = clusters.merge_hosts(FOUND)
+    assert [(row.node, row.what) for row in rows] == [
+        ("all 3 hosts", "Reachable"),
+        ("node-c", "torch"),
+        ("node-a, node-b", "torch"),
+        ("node-a", "Network"),
+        ("node-b", "Network"),
+        ("node-c", "Network"),
+        ("", "Ports"),
+        ("node-b", "Clock"),
+    ]
+    assert rows[1].remedy == TORCH.remedy
+
+
+def test_the_table_is_aligned_and_a_remedy_stands_whole_below_its_row():
+    assert clusters.check_table(FOUND, 60).splitlines() == [
+        "✓ all 3 hosts     Reachable  answers",
+        "✗ node-c          torch      torch 2.5.1, this machine has",
+        "                             2.13.0",
+        "                             → Install the same: ssh node-c pip",
+        "✓ node-a, node-b  torch      2.13.0",
+        "✓ node-a          Network    10.0.0.1 on net1",
+        "✓ node-b          Network    10.0.0.2 on net2",
+        "✓ node-c          Network    10.0.0.3 on net3",
+        "✓                 Ports      every host reaches every other",
+        "! node-b          Clock      63 s ahead",
+        "                             → Set it.",
+        "",
+        "1 error, 1 warning.",
+    ]
+
+
+def test_a_long_command_is_never_broken():
+    command = "ssh -F lab.conf node-c /opt/python/bin/python -m pip install " + "torch==2.13.0 " * 10
+    lines = clusters.check_table([Check("node-c", "torch", "error", "x", command)], 40).splitlines()
+    assert lines[1].strip() == f"→ {command}".strip()
+
+
+def test_many_hosts_take_few_lines_as_long_as_all_is_well():
+    hosts = [f"gpu{at:03}" for at in range(100)]
+    found = [
+        *each("Python", "ok", "3.11.7", hosts[:60]),
+        *each("Python", "ok", "3.11.9", hosts[60:]),
+        *(Check(host, "Network", "ok", f"10.0.0.{at} on ib0") for at, host in enumerate(hosts)),
+        *each("Disk", "warning", "3 GB free", hosts[:5], "Make room."),
+    ]
+    rows = [(row.node, row.says) for row in clusters.merge_hosts(found)]
+    assert rows == [
+        ("60 hosts", "3.11.7"),
+        ("40 hosts", "3.11.9"),
+        ("gpu000", "10.0.0.0 on ib0"),
+        ("99 more", "likewise"),
+        ("gpu000, gpu001, gpu002, gpu003, gpu004", "3 GB free"),
+    ]
+
+
+def test_one_host_is_named_and_a_shared_error_counts_once():
+    assert clusters.merge_hosts(each("Python", "ok", "3.11.7", ["node-a"]))[0].node == "node-a"
+    assert clusters.check_summary(each("Network", "error", "none")) == "1 error."
+    assert clusters.check_summary(each("Network", "ok", "one")) == "All is well."
+    assert clusters.check_table([]) == "Nothing was looked at."
+
+
+def test_red_is_an_error_and_no_warning():
+    assert clusters.has_errors(FOUND)
+    assert not clusters.has_errors([row for row in FOUND if row.level != "error"])

@@ -1,0 +1,80 @@
+"""The running cost: nodes x hours x price, only where a price is known, with who says so."""
+
+from __future__ import annotations
+
+import pytest
+
+from distdl_jupyter.core import words
+from distdl_jupyter.core.spec import JobSpec
+from distdl_jupyter.core.view import JobView
+from distdl_jupyter.views.card import card, cost_text
+from distdl_jupyter.views.job_page import spec_rows
+
+HOUR = 3600.0
+SOURCE = "Retail Prices API, westeurope, dedicated, 2026-11-20"
+
+
+def priced(**more):
+    spec = JobSpec(
+        id="x", name="digits", node_count=2, price_per_hour=3.675, currency="USD", price_source=SOURCE, **more
+    )
+    return spec, JobView.of(spec)
+
+
+def told(view, *events):
+    for event in events:
+        view.apply(event)
+    return view
+
+
+def state(name, t):
+    return {"type": "state", "state": name, "t": t}
+
+
+def test_a_job_without_a_price_has_no_cost_anywhere():
+    spec = JobSpec(id="x", name="digits")
+    view = told(JobView.of(spec), state("running", 0.0))
+    assert view.cost(HOUR) is None
+    assert card(view, HOUR).cost is None
+    assert cost_text(view, HOUR) == ""
+    assert not any(row.field == "price_per_hour" for row in spec_rows(spec))
+
+
+def test_the_sum_begins_when_the_nodes_are_its_own_and_ends_with_the_job():
+    _, view = priced()
+    assert cost_text(view, HOUR) == "about 7.35 USD/h for 2 nodes"
+    told(view, state("preparing", HOUR))
+    assert view.cost(2 * HOUR) == 0  # it waits in a queue
+    told(view, state("starting", 2 * HOUR), state("running", 2.1 * HOUR))
+    assert cost_text(view, 3 * HOUR) == "about 7.35 USD so far"
+    told(view, state("completed", 4 * HOUR))
+    assert cost_text(view, 9 * HOUR) == "about 14.70 USD"
+    shown = card(view, 9 * HOUR).cost
+    assert (shown.per_hour, shown.spent, shown.nodes, shown.since) == (
+        pytest.approx(7.35),
+        pytest.approx(14.7),
+        2,
+        2 * HOUR,
+    )
+    assert shown.source == SOURCE
+
+
+def test_a_job_that_never_had_nodes_cost_nothing():
+    _, view = priced()
+    told(view, state("canceled", HOUR))
+    assert cost_text(view, 2 * HOUR) == ""
+    assert card(view, 2 * HOUR).cost.spent == 0
+
+
+def test_the_spec_names_price_and_source_and_keeps_them():
+    spec, _ = priced()
+    row = next(row for row in spec_rows(spec) if row.field == "price_per_hour")
+    assert row.value == f"3.67 USD for a node and hour ({SOURCE})"
+    again = JobSpec.from_json(spec.to_json())
+    assert (again.price_per_hour, again.currency, again.price_source) == (3.675, "USD", SOURCE)
+
+
+def test_money_is_written_with_two_decimals_and_never_rounded_to_nothing():
+    assert words.money(0, "USD") == "0.00 USD"
+    assert words.money(0.0004, "EUR") == "0.01 EUR"
+    assert words.money(1204.5, "EUR") == "1,204.50 EUR"

@@ -1,0 +1,113 @@
+"""Clusters, values and small curves as rows and sentences."""
+
+import math
+
+import pytest
+
+from distdl_jupyter.azure import identity
+from distdl_jupyter.clusters.base import Check, NodeInfo
+from distdl_jupyter.clusters.machines import Machines
+from distdl_jupyter.core.series import SeriesBook
+from distdl_jupyter.core.spec import JobSpec
+from distdl_jupyter.core.view import JobView
+from distdl_jupyter.places.standing import Standing
+from distdl_jupyter.targets import Target
+from distdl_jupyter.views import azure, clusters, curve
+from distdl_jupyter.views.job_table import default_metric, sparkline
+from distdl_jupyter.views.to_json import finite, to_json
+
+
+def reported(*values):
+    """Return a view and the curves of a job of two ranks that report the same values."""
+    view = JobView.of(JobSpec(id="20261121-024912-k3f9x", name="digits", process_count_per_node=2))
+    book = SeriesBook()
+    for step, value in enumerate(values):
+        for rank in range(2):
+            event = {
+                "t": step + rank / 10,
+                "type": "metric",
+                "rank": rank,
+                "step": step,
+                "values": {"loss": value + rank},
+            }
+            view.apply(event)
+            book.apply(event)
+    return view, book
+
+
+def test_only_finite_numbers_have_a_place_in_json():
+    assert [finite(value) for value in (1.5, 0.0, None, math.nan, math.inf)] == [1.5, 0.0, None, None, None]
+    assert to_json({1: (2.0, math.nan)}) == {"1": [2.0, None]}
+
+
+def test_a_small_curve_has_the_newest_mean_last_and_needs_two_points():
+    assert sparkline(None) == ()
+    assert sparkline(reported(1.0)[0].metrics["loss"]) == ()
+    assert sparkline(reported(1.0, 2.0, 3.00001)[0].metrics["loss"]) == (1.5, 2.5, 3.5)
+    assert (default_metric(["accuracy", "val_loss"]), default_metric(["accuracy"]), default_metric([])) == (
+        "val_loss",
+        "accuracy",
+        "",
+    )
+
+
+def test_the_table_of_a_curve_names_the_lowest_and_the_highest_rank():
+    _, book = reported(1.0, 2.0)
+    assert curve.table(book.band("loss")) == [
+        ["1", "2.50", "2 (0)", "3 (1)"],
+        ["0", "1.50", "1 (0)", "2 (1)"],
+    ]
+
+
+LAB = Standing(Target("lab", "ssh"), nodes=(NodeInfo("a", gpus=2), NodeInfo("b", "down", "no answer")))
+RENTED = Standing(Target("ml", "azureml"), nodes=(NodeInfo("x", billed=True, cost_per_hour=1.05, currency="USD"),))
+
+
+def test_clusters_have_a_column_of_costs_when_one_costs_something():
+    assert clusters.cluster_rows([LAB]) == [
+        ("Name", "Kind", "Nodes", "GPUs", "Problem"),
+        ("lab", "ssh", "1 of 2 up", "2", "b: no answer"),
+    ]
+    assert clusters.cluster_rows([LAB, RENTED]) == [
+        ("Name", "Kind", "Nodes", "GPUs", "Cost", "Problem"),
+        ("lab", "ssh", "1 of 2 up", "2", "", "b: no answer"),
+        ("ml", "azureml", "1 of 1 up", "0", "1 node costs money: 1.05 USD/h", ""),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fewest", "most", "price", "says"),
+    [
+        (0, 1, 1.5, "A node costs 1.50 USD/h while it is up (list)."),
+        (0, 3, 1.5, "A node costs 1.50 USD/h while it is up, 3 nodes 4.50 USD/h (list)."),
+        (0, 3, None, "What a node costs is unknown."),
+        (1, 1, 1.5, "A node costs 1.50 USD/h while it is up (list). "
+                    "1 node stays up and costs money all the time, also without a job."),
+    ],
+)  # fmt: skip
+def test_what_machines_will_cost_is_told_in_sentences(fewest, most, price, says):
+    machines = Machines(
+        exists=True, min_nodes=fewest, max_nodes=most, cost_per_hour=price, currency="USD", price_source="list"
+    )
+    assert clusters.cost_forecast(machines) == says
+
+
+def test_what_is_only_for_information_stands_without_its_remedy():
+    shown = clusters.check_table([Check("", "GPUs", "info", "jobs ask for none", "Set gpus_per_node to 4.")], 80)
+    assert shown.splitlines() == ["·   GPUs  jobs ask for none", "", "All is well."]
+
+
+def test_what_a_page_asks_of_the_sign_in_is_done(monkeypatch):
+    done = []
+    for verb in ("status", "cancel", "sign_out", "sign_in"):
+        monkeypatch.setattr(identity, verb, lambda *given, verb=verb, **more: done.append((verb, given, more)))
+    monkeypatch.setattr(azure, "sign_in_view", lambda now=None: now)
+    for action in ("status", "cancel", "sign_out"):
+        azure.perform(action, {})
+    azure.perform("sign_in", {"credential": "cli", "tenant_id": "t"})
+    assert done == [
+        ("status", (), {}),
+        ("cancel", (), {}),
+        ("sign_out", (), {}),
+        ("sign_in", ("cli",), {"tenant_id": "t"}),
+    ]

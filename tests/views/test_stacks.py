@@ -1,0 +1,148 @@
+"""Where ranks stand, as pages show it: of what was really taken from threads that stand somewhere."""
+
+import faulthandler
+import tempfile
+import threading
+
+import pytest
+
+from distdl_jupyter.core.rank import RankView
+from distdl_jupyter.core.spec import JobSpec
+from distdl_jupyter.core.stacks import taken
+from distdl_jupyter.core.state import State
+from distdl_jupyter.core.view import JobView
+from distdl_jupyter.views.card import card
+from distdl_jupyter.views.job_table import job_row
+from distdl_jupyter.views.stacks import html, stacks, text
+from distdl_jupyter.views.to_json import to_json
+
+CELL = "/tmp/ipykernel_9/7.py"
+CODE = {"sources": {CELL: {"label": "In [7]", "text": "a\nb\nstep(a)\n", "first_line": 1}}}
+HVD = "/v/lib/python3.11/site-packages/horovod/torch/mpi_ops.py"
+WORKER = '  File "/p/distdl_jupyter/worker/rank.py", line 88 in run'
+HEAD = "Current thread 0x01 (most recent call first):"
+WAITS = "\n".join([HEAD, f'  File "{HVD}", line 9 in allreduce', f'  File "{CELL}", line 2 in <module>', WORKER])
+STANDS = "\n".join([HEAD, f'  File "{CELL}", line 3 in <module>', WORKER])
+
+
+def of(*texts, missing=None):
+    about = {"worker": "/p/distdl_jupyter/worker", "main": "0x01"}
+    ranks = {
+        str(number): {"text": text, "host": "node-a", "pid": 40 + number, "state": "sleeping", "step": 5.0,
+                      "silent": 61.0, "about": about}
+        for number, text in enumerate(texts)
+    }  # fmt: skip
+    return taken(3, {"t": 100.0, "why": "stall", "ranks": ranks, "missing": missing or {}}, CODE)
+
+
+def test_the_rank_that_differs_comes_first_with_its_line():
+    told = stacks(of(WAITS, WAITS, STANDS, WAITS))
+    assert [(group.ranks, group.differs) for group in told.groups] == [((2,), True), ((0, 1, 3), False)]
+    first, others = told.groups
+    assert [(one.function, one.line, one.cell, one.source, one.kind) for one in first.frames] == [
+        ("<module>", 3, 7, "step(a)", "cell")
+    ]
+    assert [one.kind for one in others.frames] == ["library", "cell"]
+    assert [(one.rank, one.pid, one.silent) for one in others.places] == [(0, 40, 61.0), (1, 41, 61.0), (3, 43, 61.0)]
+    assert told.says == "rank 2 stands in In [7], line 3, while ranks 0, 1 and 3 wait in hvd.allreduce (In [7], line 2)"
+
+
+def test_ranks_that_stand_at_the_same_place_do_not_differ():
+    (group,) = stacks(of(WAITS, WAITS)).groups
+    assert (group.ranks, group.differs) == ((0, 1), False)
+
+
+def test_a_rank_without_a_stack_is_named_with_the_reason():
+    told = stacks(of(WAITS, missing={1: "Its process did not answer within 5 s."}))
+    assert [(one.rank, one.why) for one in told.missing] == [(1, "Its process did not answer within 5 s.")]
+
+
+def test_other_threads_of_a_real_process_are_there():
+    go = threading.Event()
+    thread = threading.Thread(target=go.wait, daemon=True)
+    thread.start()
+    with tempfile.TemporaryFile("w+") as file:
+        faulthandler.dump_traceback(file, all_threads=True)
+        file.seek(0)
+        text = file.read()
+    go.set()
+    thread.join()
+    main = f"{threading.get_ident():#018x}"
+    found = taken(1, {"t": 1.0, "why": "asked", "ranks": {"0": {"text": text, "about": {"main": main}}}}, {})
+    (group,) = stacks(found).groups
+    assert group.frames[0].function == "test_other_threads_of_a_real_process_are_there"
+    assert any(one.frames[0].function == "wait" for one in group.threads)
+    assert to_json(stacks(found))["groups"][0]["ranks"] == [0]
+
+
+def view(*events, state=State.RUNNING, **spec):
+    job = JobSpec(id="20261121-024912-k3f9x", name="digits", process_count_per_node=2, created=0.0, **spec)
+    found = JobView.of(job)
+    found.state = state
+    found.ranks = [RankView(0, status="ready"), RankView(1, status="ready")]
+    for one in events:
+        found.apply(one)
+    return job, found
+
+
+STALL = {"type": "stall", "t": 70.0, "since": 9.0, "ranks": [1], "text": "No progress for 1 min: rank 1 stands in x."}
+
+
+def test_a_card_and_a_row_tell_of_a_stall_until_it_ends():
+    spec, found = view(STALL, {"type": "stacks", "t": 70.0, "number": 1, "why": "stall", "ranks": [0, 1]})
+    told = card(found, 80.0)
+    assert (told.stall.since, told.stall.ranks, told.stall.text) == (9.0, (1,), STALL["text"])
+    assert [(one.number, one.why) for one in told.stacks] == [(1, "stall")]
+    assert told.can_ask_stacks
+    row = job_row(found, spec, 80.0)
+    assert (row.stalled, row.says) == (True, STALL["text"])
+    found.apply({"type": "stall", "t": 90.0, "since": None})
+    assert card(found, 90.0).stall is None
+    assert not job_row(found, spec, 90.0).stalled
+
+
+@pytest.mark.parametrize(("state", "kept", "expected"), [
+    (State.FAILED, True, True), (State.LOST, True, True), (State.COMPLETED, True, True), (State.FAILED, False, False),
+    (State.RUNNING, True, False),
+])  # fmt: skip
+def test_only_an_ended_job_with_checkpoints_can_be_resumed(state, kept, expected):
+    spec, found = view(state=state)
+    assert card(found, 1.0, has_checkpoints=kept).can_resume is expected
+    assert job_row(found, spec, 1.0, has_checkpoints=kept).can_resume is expected
+
+
+def test_nobody_asks_ranks_that_have_not_begun_or_have_ended():
+    _, found = view()
+    found.ranks = [RankView(0), RankView(1)]
+    assert not card(found, 1.0).can_ask_stacks
+    _, found = view(state=State.CANCELED)
+    assert not card(found, 1.0).can_ask_stacks
+
+
+def test_restarts_are_told_with_the_failure_before_each():
+    spec, found = view({"type": "restart", "t": 5.0, "reason": "Rank 1 failed: KeyError: 'x'.", "rank": 1},
+                       max_restarts=3, resumed_from="20261120-024912-aaaaa")  # fmt: skip
+    told = card(found, 6.0)
+    assert [(one.t, one.reason, one.rank) for one in told.restarts] == [(5.0, "Rank 1 failed: KeyError: 'x'.", 1)]
+    assert (told.max_restarts, told.resumed_from) == (3, "20261120-024912-aaaaa")
+    assert job_row(found, spec, 6.0).restarts == 1
+
+
+def test_as_text_groups_stand_side_by_side_and_long_lines_are_cut():
+    shown = text(of(WAITS, STANDS, WAITS), 100)
+    assert all(len(line) <= 100 for line in shown.splitlines())
+    (titles,) = [line for line in shown.splitlines() if line.startswith("Rank 1: ")]
+    assert titles.startswith("Rank 1: sleeping, step 5, silent for 1 min 1 s")
+    assert "Ranks 0 and 2: sleeping" in titles
+    (calls,) = [line for line in shown.splitlines() if "· " in line]
+    assert "in <module>" in calls
+    narrow = text(of(WAITS, STANDS), 40)
+    assert "Rank 0: sleeping, step 5, silent for 1 …" in narrow
+    assert "    step(a)" in narrow
+
+
+def test_as_html_the_ranks_that_differ_are_bold_and_everything_is_escaped():
+    shown = html(of(WAITS, STANDS, WAITS))
+    assert "<b>Rank 1: sleeping, step 5, silent for 1 min 1 s</b>" in shown
+    assert "<div>Ranks 0 and 2: sleeping, step 5, silent for 1 min 1 s</div>" in shown
+    assert "in &lt;module&gt;" in shown

@@ -1,0 +1,60 @@
+"""Data on its way, as bars."""
+
+import pytest
+
+from distdl_jupyter.core.spec import JobSpec
+from distdl_jupyter.core.view import JobView
+from distdl_jupyter.panels.snapshot_staging import staging
+from distdl_jupyter.views.card import MAX_BARS, staging_bars, staging_node, staging_share, staging_text
+
+
+def event(node, source="train", **more):
+    given = {"host": f"node-{node}", "done": 1_200_000, "total": 4_800_000, "files": 210, "of": 512, "cached": 300_000}
+    return {"t": 1.0, "type": "staging", "node": node, "source": source, **given, **more}
+
+
+def view_of(*events):
+    view = JobView.of(JobSpec(id="20261121-120000-aaaaa", name="x"))
+    for one in events:
+        view.apply(one)
+    return view
+
+
+def test_one_bar_for_each_source_on_each_node_in_their_order():
+    view = view_of(event(1), event(0), event(0, "labels"), event(1, done=4_800_000, files=512))
+    found = staging_bars(view)
+    assert [(bar.source, bar.host) for bar in found] == [("train", "node-0"), ("labels", "node-0"), ("train", "node-1")]
+    assert staging_share(found[0]) == 0.25
+    assert staging_share(found[2]) == 1.0
+    assert [one.complete for one in view.staging] == [False, False, True]
+    assert staging_text(found[0]) == "1.2 MB of 4.8 MB, 210 of 512 files, 300 kB from the cache"
+
+
+def test_many_nodes_are_told_in_sum():
+    view = view_of(*(event(node) for node in range(MAX_BARS + 1)))
+    [bar] = staging_bars(view)
+    assert (staging_node(bar), bar.done, bar.files, bar.of) == ("9 nodes", 9 * 1_200_000, 9 * 210, 9 * 512)
+
+
+def test_an_empty_source_is_whole():
+    [bar] = staging_bars(view_of(event(0, done=0, total=0, files=0, of=0, cached=0)))
+    assert staging_share(bar) == 1.0
+    assert staging_text(bar) == "0 B of 0 B"
+
+
+def test_of_one_file_only_the_bytes_are_told():
+    [bar] = staging_bars(view_of(event(0, files=0, of=1, cached=0)))
+    assert staging_text(bar) == "1.2 MB of 4.8 MB"
+
+
+@pytest.mark.parametrize("broken", [{"node": "x"}, {"source": None}])
+def test_an_event_that_says_nothing_is_left_out(broken):
+    assert not staging_bars(view_of({**event(0), **broken}))
+
+
+def test_a_static_page_shows_them_escaped():
+    assert staging(view_of()) == ""
+    page = staging(view_of(event(0, "train", host="<b>")))
+    assert "&lt;b&gt;" in page
+    assert "width:25.0%" in page
+    assert "210 of 512 files" in page
