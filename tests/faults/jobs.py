@@ -61,7 +61,10 @@ def start(backend, function=train, args=None, **options):
 
 def supervisor_of(job):
     """Return the process of a job's supervisor, None where there is none."""
-    return max(_named_after(job), key=lambda process: process.pid, default=None)  # its guardian is its parent
+    # Its guardian is its parent, and a child of it that is about to become a rank still has its name.
+    text, named = job.folder.lock.read_text().strip(), _named_after(job)
+    pid = json.loads(text)["pid"] if text else None
+    return next((process for process in named if process.pid == pid), None) or max(named, key=lambda process: process.pid, default=None)
 
 
 def _named_after(job):
