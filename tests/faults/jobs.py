@@ -64,7 +64,8 @@ def supervisor_of(job):
     # Its guardian is its parent, and a child of it that is about to become a rank still has its name.
     text, named = job.folder.lock.read_text().strip(), _named_after(job)
     pid = json.loads(text)["pid"] if text else None
-    return next((process for process in named if process.pid == pid), None) or max(named, key=lambda process: process.pid, default=None)
+    named.sort(key=lambda process: (process.pid == pid, process.pid))
+    return named[-1] if named else None
 
 
 def _named_after(job):
