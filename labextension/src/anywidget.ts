@@ -42,6 +42,23 @@ export class Bin {
   };
 }
 
+/**
+ * When to ask a kernel once more that has not answered, twice as late each time: it may be gone, or runs a cell and does
+ * not read what was sent before its subshell was there.
+ */
+export class Retry {
+  #asked = -Infinity;
+  #pause = 2_000;
+
+  /** Whether it is time to ask; the caller does so then. */
+  due(): boolean {
+    if (performance.now() - this.#asked < this.#pause) return false;
+    this.#asked = performance.now();
+    this.#pause *= 2;
+    return true;
+  }
+}
+
 /** Send a message to the kernel; without one the view stays what it is. */
 export function tell(model: Model, type: string, more: Record<string, unknown> = {}): void {
   try {

@@ -5,6 +5,8 @@
  * within the two seconds that anywidget gives a model. So the kernel sends it when the first panel asks for it.
  */
 
+import { Retry } from './anywidget';
+
 /** What plotly's widget bundle exports: one widget for each call. */
 export type Factory = () => { initialize?(context: unknown): unknown; render?(context: unknown): unknown };
 
@@ -12,16 +14,10 @@ interface Slot {
   loaded: Promise<Factory>;
   resolve: (factory: Factory) => void;
   here: boolean;
-  asked: number;
-  patience: number;
+  retry: Retry;
 }
 
 const KEY = Symbol.for('distdl.plotly');
-/**
- * Milliseconds after which a panel asks again, twice as long each time: the kernel that was asked first may be gone, or
- * runs a cell and does not read what was sent before its subshell was there.
- */
-const PATIENCE = 4_000;
 
 function slot(): Slot {
   const page = globalThis as unknown as Record<symbol, Slot | undefined>;
@@ -31,7 +27,7 @@ function slot(): Slot {
 function fresh(): Slot {
   let resolve: Slot['resolve'] = () => undefined;
   const loaded = new Promise<Factory>((done) => (resolve = done));
-  return { loaded, resolve, here: false, asked: -Infinity, patience: PATIENCE / 2 };
+  return { loaded, resolve, here: false, retry: new Retry() };
 }
 
 /** The drawing code, as soon as it is there. */
@@ -42,10 +38,7 @@ export function engine(): Promise<Factory> {
 /** Whether the caller should ask its kernel for the drawing code now. */
 export function wanted(): boolean {
   const one = slot();
-  if (one.here || performance.now() - one.asked < one.patience) return false;
-  one.asked = performance.now();
-  one.patience *= 2;
-  return true;
+  return !one.here && one.retry.due();
 }
 
 /** Take the drawing code that a kernel has sent. */

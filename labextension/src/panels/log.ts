@@ -5,7 +5,7 @@
  * arrives; after the hello it sends the whole kept log once and then only what is new. A gap in the numbers of the messages
  * is answered by another hello. The rows live beside the model, so drawing a view anew needs no kernel.
  */
-import { Bin, tell, whenAttached, type Context, type Model } from '../anywidget';
+import { Bin, Retry, tell, whenAttached, type Context, type Model } from '../anywidget';
 import { adopt } from '../dom';
 import { questions } from '../kernel';
 import { LogStore, type Changes, type Older } from '../logstore';
@@ -36,8 +36,8 @@ export default () => {
   const place = newPlace();
   const redraws = new Set<() => void>();
   const wishes = new Map<number, (found: Changes) => void>();
+  const retry = new Retry();
   let seq = -1;
-  let greeted = false;
 
   const olderOf = (model: Model): Older => (before) =>
     new Promise((resolve, reject) => {
@@ -86,8 +86,11 @@ export default () => {
       const bin = new Bin();
       adopt(el);
       // Not before: a page that shows the job in another way has the model too and needs no messages.
-      if (!greeted) tell(model, 'hello', { viewer });
-      greeted = true;
+      const greet = (): void => {
+        if (seq < 0 && retry.due()) tell(model, 'hello', { viewer });
+      };
+      greet();
+      bin.every(1000, greet);
       const unfold = (): void => void el.closest('.dd-card')?.classList.add('dd-unfolded');
       const ask = questions(model, bin, 'picture');
       const view = new LogView(el, store, place, unfold, async (number) => (await ask('read', { number })) as string);
