@@ -8,15 +8,14 @@ says itself: its ``packages``, its ``order`` among the others, and how code that
 
 from __future__ import annotations
 
-import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib import metadata
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from distdl_jupyter.backends.usage import Usage
 from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core.machine import installed_version
 from distdl_jupyter.core.plan import NoOptions, Placement, Plan, RankPlace
 from distdl_jupyter.core.spec import JobSpec
 
@@ -35,10 +34,7 @@ class Package:
 
     def version(self) -> str:
         """Return the installed version, "" without one."""
-        for name in (self.name, *self.also):
-            with contextlib.suppress(metadata.PackageNotFoundError):
-                return metadata.version(name)
-        return ""
+        return installed_version(self.name, *self.also)
 
 
 TORCH = Package("torch", "torch")

@@ -17,7 +17,6 @@ from distdl_jupyter.backends.torch import TRAINERS
 from distdl_jupyter.backends.usage import Usage
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.plan import Placement, Plan, RankPlace
-from distdl_jupyter.worker.watch import ray_cluster
 
 if TYPE_CHECKING:
     from distdl_jupyter.core.spec import JobSpec
@@ -39,6 +38,8 @@ class RayBackend(Backend):
         """Ray must be installed; it is looked for without importing it."""
         if find_spec("ray") is None:
             return "Ray is not installed in this environment: run 'pip install distdl-jupyter[ray]'."
+        from distdl_jupyter.worker.watch import ray_cluster  # the nodes' side, which no other backend needs
+
         version = metadata.version("ray")
         if not ray_cluster.asks_for_token(version):
             return f"Ray {version} lets everybody on the network in: run 'pip install distdl-jupyter[ray] --upgrade'."

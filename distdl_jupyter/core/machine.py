@@ -1,7 +1,8 @@
-"""What this process may use of the machine it runs on."""
+"""What this process may use of the machine it runs on, and what is installed for it."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 
@@ -10,3 +11,13 @@ def cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def installed_version(*names: str) -> str:
+    """Return the version of the first of these distributions that is installed, "" for none."""
+    from importlib import metadata  # brings the whole of ``email``
+
+    for name in names:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.version(name)
+    return ""

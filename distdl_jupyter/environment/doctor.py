@@ -5,15 +5,14 @@ Judges the facts of ``probe``; runs nothing itself.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from typing import Literal, TextIO
 
 from distdl_jupyter.core.errors import DistDLError
+from distdl_jupyter.core.machine import installed_version
 from distdl_jupyter.core.words import listing, plural, size
 from distdl_jupyter.environment.console import ConsoleProgress
 from distdl_jupyter.environment.inspection import CONTROLLER_NAMES
@@ -192,28 +191,20 @@ def _frameworks() -> list[Row]:
     """Say what is here of the frameworks that few need: nothing is said of those that are not installed."""
     rows = []
     if tensorflow := _tensorflow_version():
-        keras = _version("tf-keras")
+        keras = installed_version("tf-keras")
         rows.append(
             Row("TensorFlow", "ok", f"{tensorflow} (tf-keras {keras})")
             if keras
             else Row("TensorFlow", "ok", f"{tensorflow} (no tf-keras: fit does not train on several ranks)",
                      "Run `pip install tf-keras` for Model.fit under MultiWorkerMirroredStrategy.")
         )  # fmt: skip
-    if ray := _version("ray"):
+    if ray := installed_version("ray"):
         rows.append(Row("Ray", "ok", ray))
     return rows
 
 
 def _tensorflow_version() -> str:
-    return _version("tensorflow", "tensorflow-cpu", "tensorflow-macos")
-
-
-def _version(*names: str) -> str:
-    """Return the version of the first of these distributions that is installed, "" for none."""
-    for name in names:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            return metadata.version(name)
-    return ""
+    return installed_version("tensorflow", "tensorflow-cpu", "tensorflow-macos")
 
 
 def _azure() -> list[Row]:

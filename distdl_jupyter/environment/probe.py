@@ -14,10 +14,10 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 
 from distdl_jupyter.core.caches import cache_directory
+from distdl_jupyter.core.machine import installed_version
 from distdl_jupyter.core.store import home
 from distdl_jupyter.environment import toolchain
 from distdl_jupyter.environment.inspection import Inspection, inspect_environment
@@ -97,22 +97,14 @@ def probe(timeout_seconds: float = 180.0) -> Environment:
             ssh=ssh.result(),
             slurm=slurm.result(),
             compiler_missing=" ".join(map(str, missing.result())),
-            jupyterlab=version_of("jupyterlab"),
-            ipywidgets=version_of("ipywidgets"),
-            anywidget=version_of("anywidget"),
+            jupyterlab=installed_version("jupyterlab"),
+            ipywidgets=installed_version("ipywidgets"),
+            anywidget=installed_version("anywidget"),
             lab_extensions_missing=_missing_lab_extensions(),
             server_extension=_has_server_extension(),
             panels_built=any((Path(__file__).parents[1] / "panels" / "static").glob("*.js")),
             jobs=jobs_disk(home()),
         )
-
-
-def version_of(package: str) -> str:
-    """Return the installed version of a distribution, "" when it is not installed."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return ""
 
 
 def infiniband_devices(folder: Path = _INFINIBAND) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ import os
 import pty
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -217,10 +218,10 @@ def test_frameworks_are_told_of_where_they_are_installed(monkeypatch: pytest.Mon
 
     def version(name: str) -> str:
         if name not in here:
-            raise doctor.metadata.PackageNotFoundError(name)
+            raise metadata.PackageNotFoundError(name)
         return here[name]
 
-    monkeypatch.setattr(doctor.metadata, "version", version)
+    monkeypatch.setattr(metadata, "version", version)
     told = {row.name: row for row in doctor._frameworks()}
     assert "2.21.0 (no tf-keras" in told["TensorFlow"].value
     assert "pip install tf-keras" in told["TensorFlow"].remedy

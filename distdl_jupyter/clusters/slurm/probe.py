@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter.clusters import package
 from distdl_jupyter.clusters.base import Check
 from distdl_jupyter.clusters.slurm import commands
+from distdl_jupyter.core.machine import installed_version
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.slurm.options import SlurmOptions
@@ -92,12 +93,7 @@ def _python(node: str, found: Mapping[str, Any], python: str) -> Check:
 
 
 def _version(node: str, name: str, there: str, python: str) -> Check:
-    from importlib import metadata
-
-    try:
-        here = metadata.version(name)
-    except metadata.PackageNotFoundError:
-        here = ""
+    here = installed_version(name)
     if there and here and there != here:
         return Check(node, name, "warning", f"{name} {there}, here it is {here}",
                      f"Install the same: {python} -m pip install {name}=={here}")  # fmt: skip
