@@ -15,10 +15,10 @@ import nbformat
 import pytest
 from playwright.sync_api import expect
 
-from distdl_jupyter.clusters import processes
 from distdl_jupyter.core.events import EventWriter, JobLock, read_all
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobFolder, JobStore, new_id
+from distdl_jupyter.host import processes
 from tests.browser import pages
 from tests.browser.conftest import Book, Lab
 from tests.browser.pages import Sidebar
@@ -187,7 +187,7 @@ def test_5_cancel_from_the_sidebar_leaves_no_process(desk: Callable[..., Book], 
     book.run_all()
     pages.says(book.output(1), "Running")
     folder = newest(book.lab)
-    assert processes.marked(folder.id)
+    assert processes.of_job({processes.MARK: folder.id})
     row = book.sidebar().job(re.compile("doomed"))
     book.picture("story-5-sidebar")
     row.hover()
@@ -276,7 +276,8 @@ def test_7_two_hundred_thousand_lines_scroll_smoothly_and_are_searched(
     expect(page.get_by_text("line 000000 of rank 0")).to_be_visible()
     longest = max(book.page.evaluate("() => window.long"), default=0)
     (book.artifacts / "story-7-longest-task.json").write_text(json.dumps(longest))
-    assert longest <= 200
+    assert longest <= 200 * crowded()
+    assert body.locator(".dd-text").count() < 1000, "only what can be seen is in the page"
     book.picture("story-7-flood")
 
 
