@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from distdl_jupyter.clusters import processes
 from distdl_jupyter.core.machine import cores
+from distdl_jupyter.host import processes
 from tests.hosts import hosts_of, three_hosts  # noqa: F401 - fixtures
 from tests.installation import installed, wheel  # noqa: F401 - fixtures
 from tests.standin.fixtures import (  # noqa: F401
@@ -32,14 +32,14 @@ def distdl_home(tmp_path, monkeypatch):
     for folder in folders:
         left = until_gone(folder.name)
         if left:
-            processes.kill_all(folder.name)
+            processes.kill_job(folder.name)
         assert not left, f"processes {left} of job {folder.name} outlived the test"
 
 
 def until_gone(job_id, patience=10.0):
     """Wait until no process of a job is left; return who is left after ``patience`` seconds."""
     until = time.monotonic() + patience
-    while (left := processes.marked(job_id)) and time.monotonic() < until:
+    while (left := processes.of_job({processes.MARK: job_id})) and time.monotonic() < until:
         time.sleep(0.05)
     return left
 

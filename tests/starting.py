@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 import tests
-from distdl_jupyter.clusters.forking import WARM
+from distdl_jupyter.host.spawn import WARM
 from distdl_jupyter.warm import asking, doubts, learned, place
 from distdl_jupyter.warm.beginning import COLD
 

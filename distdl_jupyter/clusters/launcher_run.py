@@ -1,136 +1,157 @@
-"""A started job on this machine whose ranks a launcher such as ``mpirun`` starts.
+"""A started job whose ranks a launcher such as ``mpirun`` starts.
 
-Launchers merge the lines of ranks, so each rank connects its output to named pipes of its own; and they alone see the
-ranks' exits, so which rank ended first is read from their last words.
+The launcher runs on node 0. Where the nodes are other hosts its daemons there are started by the agents (``relay``).
+Each rank connects its output to named pipes of its own machine. Which rank ended first is read from the launcher's last
+words.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import tempfile
 import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.clusters import forking, processes
-from distdl_jupyter.clusters.base import Exit, Start, Stream
-from distdl_jupyter.clusters.local_run import LocalRun
-from distdl_jupyter.worker import owned
+from distdl_jupyter.clusters.agent_run import LAUNCHER, SHELLS, START_SECONDS, WORKER, AgentRun
+from distdl_jupyter.clusters.base import Exit
+from distdl_jupyter.clusters.relay import Relay
+from distdl_jupyter.host.processes import signal_name, signal_number
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from distdl_jupyter.clusters.agents import Node
+    from distdl_jupyter.core.plan import Launcher, RankPlace
 
-    from distdl_jupyter.core.plan import Launcher
-
+#: Characters of the launcher's last words that are kept.
+_LONGEST = 20_000
 #: Seconds that a launcher may go on after its last rank.
 _IDLE = 10.0
 #: Seconds between two looks for living ranks.
 _PAUSE = 2.0
+#: The rank that ended first, its exit code and the number of its signal.
+First = tuple[int, int | None, int | None]
 
 
-class LauncherRun(LocalRun):
-    """Ranks are started by a launcher; each opens its own pair of named pipes."""
+class LauncherRun(AgentRun):
+    """Ranks are started by a launcher, and tell their pids themselves."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._launcher: subprocess.Popen[bytes] | None = None
+        self._relay: Relay | None = None
         self._said = ""
-        self._ended = False
-        self._told = False
+        self._end: Mapping[str, Any] | None = None
+        self._drains: list[Future[dict[str, Any]]] = []
+        self._drained = False
+        self._evidence = ""
         self._watch = RankWatch()
+        self._counts: list[Future[dict[str, Any]]] = []
+        #: Ranks that live, None before any machine has answered.
+        self._workers: int | None = None
         self._idle = ""
 
     def _start_ranks(self) -> None:
-        if forking.fork is not None:
-            name = Path(self._launch_with().argv[0]).name
-            forking.reasons.append(f"{'the program that leads an elastic job' if self.replaces else name} starts them")
-        environments = []
-        for place in self._placement.ranks:
-            for name in ("out", "err"):
-                fd = self._fifo(f"rank-{place.rank}.{name}", os.O_RDWR | os.O_NONBLOCK)
-                self._streams.append(Stream(fd, place.rank, name))
-            environments.append({"TMPDIR": tempfile.gettempdir(), **self._rank_environment(place)})
-        with open(self._pipes / "ranks.json", "w", encoding="utf-8", opener=owned.private) as file:
-            json.dump(environments, file)
-        read, write = os.pipe()
-        try:
-            self._launcher = subprocess.Popen(
-                [*self._found(self._launch_with().argv), *self._worker()],
-                stdin=subprocess.DEVNULL,
-                stdout=write,
-                stderr=write,
-                # Open MPI leaves folders in TMPDIR when it is killed, and a daemon of the same number fails over them.
-                env=self._environment(None) | {"TMPDIR": str(self._pipes)} | dict(self._launch_with().environment),
-                cwd=self._spec.working_directory or None,
-                start_new_session=True,
-            )
-        finally:
-            os.close(write)
-            os.set_blocking(read, False)
-            self._streams.append(Stream(read, None, "out"))
+        heed = self.heed("starting the launcher")
+        variables = list(map(self._variables, self._placement.ranks))
+        for node in self._nodes.nodes:
+            ranks = [{"rank": place.rank, **self.channels(node, place.rank)} for place in self.places(node)]
+            node.connection.ask("pipes", heed=heed, ranks=ranks, variables=variables)
+        shared = {node.host: self._environment_of_all(node) for node in self._nodes.nodes}
+        self._relay = Relay({node.host: node.connection for node in self._nodes.nodes}, shared, SHELLS)
+        first = self._nodes.nodes[0]
+        channel, pipe = first.connection.pipe()
+        self.listen(None, "out", pipe)
+        process = {
+            "process": LAUNCHER,
+            "argv": [*self._launch_with.argv, *WORKER],
+            "environment": shared[first.host],
+            "directory": first.directory or None,
+            "out": channel,
+        }
+        first.connection.ask("start", START_SECONDS, heed, processes=[process])
+        self._nodes.note_start(launcher=Path(self._launch_with.argv[0]).name)
 
+    def _variables(self, place: RankPlace) -> dict[str, str]:
+        """Return what a rank has besides what the launcher gives to all; its TMPDIR is not the launcher's."""
+        own = self._nodes.environment(self._nodes.of(place)).get("TMPDIR")
+        return {**({"TMPDIR": own} if own else {}), **self.rank_environment(place)}
+
+    def _environment_of_all(self, node: Node) -> dict[str, str]:
+        """Return what launcher, daemons and ranks have on a machine.
+
+        Open MPI names folders in TMPDIR by process numbers and leaves them behind when it is killed; one that an
+        earlier process left makes the next daemon of that number fail. So they lie where everything goes at the end.
+        """
+        return {**self._nodes.environment(node), "TMPDIR": node.run, **self._launch_with.environment}
+
+    @property
     def _launch_with(self) -> Launcher:
         assert self._plan.launcher is not None, "a plan without a launcher is run by DirectRun"
         return self._plan.launcher
 
-    def _found(self, argv: Sequence[str]) -> list[str]:
-        """Return the command line with the program's path: the one of the job's environment, else of the PATH."""
-        own = Path(self._python).parent / argv[0]
-        return [str(own) if own.exists() else argv[0], *argv[1:]]
-
-    def started(self) -> list[Start]:
-        """Return nothing: ranks tell their pids themselves."""
-        return []
-
-    def _roots(self) -> list[int]:
-        process = self._launcher
-        return [process.pid] if process is not None and process.returncode is None else []
-
-    def _interrupt(self) -> None:
-        # The launcher and its daemons would end the job at once; the ranks get the chance to clean up.
-        ranks = processes.running(self.alive(), self._worker())
-        processes.send(processes.with_descendants(ranks), signal.SIGINT)
+    def _on_event(self, node: Node, data: dict[str, Any]) -> None:
+        """Serve the relay at once; everything else waits for ``poll``."""
+        relay = self._relay
+        if relay is not None and data["type"] == "shell":
+            relay.asked(node.connection, data)
+        elif relay is not None and data["type"] == "exit" and data["process"] >= SHELLS:
+            relay.ended(int(data["process"]), _code(data))
+        else:
+            if relay is not None and data["type"] == "lost":
+                relay.lost(node.host)
+            super()._on_event(node, data)
 
     def overheard(self, text: str) -> None:
         """Keep the end of what the launcher prints: it names the rank that ended first."""
-        self._said = (self._said + text)[-20_000:]
+        self._said = (self._said + text)[-_LONGEST:]
 
-    def poll(self) -> list[Exit]:
-        """When the launcher has ended, all ranks have. Told one call later, after its last words were heard."""
-        process = self._launcher
-        if process is None or self._told:
-            return []
-        if process.poll() is None:
-            self._end_idle_launcher(process.pid)
-            return []
-        if not self._ended:
-            self._ended = True
-            return []
-        self._told = True
-        ranks = range(len(self._placement.ranks))
-        if process.returncode == 0:
-            return [Exit(rank, 0, None) for rank in ranks]
-        first = self._launch_with().first_exit(self._said)
-        return [self._exit(rank, first, process.returncode) for rank in ranks]
+    def _process_ended(self, node: Node, end: Mapping[str, Any]) -> None:
+        if end["process"] == LAUNCHER:
+            self._end = end
+            self._drains = [node.connection.begin("drain") for node in self._nodes.living]
 
-    def _end_idle_launcher(self, pid: int) -> None:
-        if self._watch.have_gone(lambda: processes.running(processes.with_descendants([pid]), self._worker())):
-            self._idle = "The launcher went on after its last rank had ended, so it was ended too."
-            processes.send(processes.with_descendants([pid]), signal.SIGKILL)
+    def _look(self) -> None:
+        """When the launcher has ended, all ranks have: recorded after the last words of all were read."""
+        if self._end is None:
+            self._end_idle_launcher()
+        elif self._drained:
+            self._end_ranks(_code(self._end))
+        elif all(drain.done() for drain in self._drains) and self.said_all(None):
+            # The pipe may still hold the launcher's last words; what has come now is read before the next round.
+            self._drained = True
+            found = [drain.result() for drain in self._drains if drain.exception() is None]
+            self._evidence = next((one["evidence"] for one in found if one.get("evidence")), "")
 
-    def _exit(self, rank: int, first: tuple[int, int | None, int | None] | None, returncode: int) -> Exit:
-        if first is None:
-            return Exit(rank, abs(returncode), None, self._idle or f"The launcher ended with code {returncode}.")
-        first_rank, code, number = first
-        if rank != first_rank:
-            return Exit(rank, None, "TERM", "stopped")
-        if number is None:
-            return Exit(rank, code, None)
-        name = processes.signal_name(number)
-        return Exit(rank, None, name, processes.out_of_memory_evidence(self._oom) if name == "KILL" else "")
+    def _end_ranks(self, code: int) -> None:
+        first = self._launch_with.first_exit(self._said) if code else None
+        says = self._idle or f"The launcher ended with code {code}."
+        for place in self._placement.ranks:
+            if code == 0:
+                self.ended(Exit(place.rank, 0, None))
+            else:
+                self.ended(exit_of(place.rank, first, code, says, self._evidence))
+
+    # what no event tells ------------------------------------------------------------------------
+
+    def _end_idle_launcher(self) -> None:
+        """End a launcher whose ranks have all gone; without the machine of the launcher count the ranks themselves."""
+        gone = self._watch.have_gone(self._living_workers)
+        first = self._nodes.nodes[0].connection
+        if not first.lost:
+            if gone and not self._idle:
+                self._idle = "The launcher went on after its last rank had ended, so it was ended too."
+                first.begin("signal", name="KILL", to="all")
+        elif self._workers == 0:
+            for place in self._placement.ranks:
+                self.ended(Exit(place.rank, None, "TERM", "stopped"))
+
+    def _living_workers(self) -> list[int]:
+        """Return something for each rank that lived when the machines answered last; nothing is waited for."""
+        if all(count.done() for count in self._counts):
+            found = [count.result() for count in self._counts if count.exception() is None]
+            if self._counts:
+                self._workers = sum(int(one["workers"]) for one in found)
+            self._counts = [node.connection.begin("alive") for node in self._nodes.living]
+        return [0] * (self._workers or 0)
 
 
 class RankWatch:
@@ -155,3 +176,26 @@ class RankWatch:
         elif self._seen and self._missing_since is None:
             self._missing_since = now
         return self._missing_since is not None and now - self._missing_since > _IDLE
+
+
+def exit_of(rank: int, first: First | None, code: int, says: str, evidence: str = "") -> Exit:
+    """Return a rank's end as the last words of a launcher that failed give it: ``first`` is the rank that ended first.
+
+    Without it each rank has the launcher's ``code``, and ``says`` tells that; ``evidence`` is that of a KILL.
+    """
+    if first is None:
+        return Exit(rank, code, None, says)
+    first_rank, first_code, number = first
+    if rank != first_rank:
+        return Exit(rank, None, "TERM", "stopped")
+    if number is None:
+        return Exit(rank, first_code, None)
+    name = signal_name(number)
+    return Exit(rank, None, name, evidence if name == "KILL" else "")
+
+
+def _code(end: Mapping[str, Any]) -> int:
+    """Return a process's exit code as a shell gives it."""
+    if end["code"] is not None:
+        return int(end["code"])
+    return 128 + signal_number(str(end["signal"]))

@@ -29,8 +29,6 @@ from distdl_jupyter.host.ports import Ports
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.base import Staging
-    from distdl_jupyter.clusters.launcher_run import LauncherRun
-    from distdl_jupyter.clusters.local_run import DirectRun
     from distdl_jupyter.core.spec import JobSpec
 
 
@@ -195,47 +193,28 @@ class LocalCluster(Cluster):
 
     def start(self, spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> Run:
         """Start services, then all ranks at once (or the launcher that starts them)."""
-        run = _kind_of_run(plan)(spec, placement, plan, context, self._ports, self._held, self._data)
-        run.noticed += self._remarks
-        try:
-            run.launch()
-        except OSError as error:
-            run.abandon()
-            raise limits.launch_failed("The ranks could not be started", error) from error
-        except BaseException:
-            run.abandon()
-            raise
-        return run
+        from distdl_jupyter.clusters import agent_run
+        from distdl_jupyter.clusters.local_node import LocalNodes
+
+        nodes = LocalNodes(spec, context, self._ports, self._held, self._data)
+        nodes.remarks += self._remarks
+        return agent_run.start(placement, plan, context, nodes)
 
     def sweep(self, job_id: str, handle: dict[str, Any]) -> list[int]:
         """Kill every process here that carries the job's mark; its pipes and view of the data go, the cache stays."""
-        from distdl_jupyter.clusters import processes, stagers
-        from distdl_jupyter.host import runfolder
+        from distdl_jupyter.clusters import stagers
+        from distdl_jupyter.host import processes, runfolder
 
-        found = processes.kill_all(job_id)
+        found = processes.kill_job(job_id)
         runfolder.sweep(job_id)
         stagers.forget(job_id)
-        return found
+        return sorted(found)
 
 
 def _remote_shell() -> tuple[str, ...]:
     from distdl_jupyter.clusters import emulated_node
 
     return emulated_node.shell()
-
-
-def _kind_of_run(plan: Plan) -> type[DirectRun] | type[LauncherRun]:
-    if plan.launcher and plan.launcher.tells:
-        from distdl_jupyter.clusters.elastic_run import ElasticRun
-
-        return ElasticRun
-    if plan.launcher:
-        from distdl_jupyter.clusters.launcher_run import LauncherRun
-
-        return LauncherRun
-    from distdl_jupyter.clusters.local_run import DirectRun
-
-    return DirectRun
 
 
 def _staged(spec: JobSpec, placement: Placement, staging: Staging, context: Context) -> dict[int, dict[str, str]]:

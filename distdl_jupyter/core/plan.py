@@ -133,9 +133,8 @@ class Launcher:
     ``first_exit`` reads from what the launcher printed which rank ended first: (rank, exit code, signal number), None
     when it does not say. ``environment`` holds settings of the launcher itself; ranks may inherit them.
 
-    One that ``tells`` replaces ranks and says itself how each ended (``clusters.elastic_run``, and on other hosts
-    ``clusters.ssh.elastic``, which also does what it orders and tells it what ``discovery`` says: a file on the machine
-    that submitted, or a script there, "" for none).
+    One that ``tells`` replaces ranks and says itself how each ended (``clusters.elastic_run`` does what it orders and
+    tells it what ``discovery`` says: a file on the machine that submitted, or a script there, "" for none).
     """
 
     argv: tuple[str, ...]

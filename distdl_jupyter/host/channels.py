@@ -40,6 +40,11 @@ class Channels:
         self._came = self._hurried = False
         self._pace = Pace()
 
+    def open(self, channel: int) -> tuple[int, Source]:
+        """Return a descriptor for a process to write to; what is written goes to the channel."""
+        read, write = os.pipe()
+        return write, self.add(read, channel)
+
     def add(self, fd: int, channel: int) -> Source:
         """Read ``fd`` from now on, until it ends."""
         os.set_blocking(fd, False)

@@ -14,12 +14,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-from distdl_jupyter.host import memory, processes
-from distdl_jupyter.host.channels import Channels, Source
+from distdl_jupyter.host import memory, processes, spawn
+from distdl_jupyter.host.channels import Source
 
-#: Stands for the agent's own interpreter in a command line.
+#: Stands for the job's interpreter in a command line.
 PYTHON = "{python}"
 #: Seconds after the exit in which a process's last words are awaited while a child of it still holds the stream.
 _LINGER = 1.0
@@ -51,12 +51,31 @@ def wanted(fields: Mapping[str, Any]) -> Wanted:
                   int(fields.get("err", out)), bool(fields.get("open_input")))  # fmt: skip
 
 
+class Channels(Protocol):
+    """Where the output of processes goes."""
+
+    def open(self, channel: int) -> tuple[int, Source | None]:
+        """Return a descriptor to write to, and what reads it where that is done here."""
+
+    def add(self, fd: int, channel: int) -> Source | None:
+        """Read ``fd`` from now on, until it ends."""
+
+    def drain_all(self) -> None:
+        """Pass on what was written by now."""
+
+    def drop(self, source: Source) -> None:
+        """Close a source and tell nothing."""
+
+    def discard_all(self) -> None:
+        """Throw away what was written by now: nobody listens any more."""
+
+
 @dataclass(slots=True, eq=False)
 class Child:
     """A started process; ``told`` when the supervisor knows of its end."""
 
     number: int
-    popen: subprocess.Popen[bytes]
+    popen: spawn.Process
     sources: tuple[Source, ...]
     open_input: bool
     ended_at: float | None = None
@@ -68,50 +87,48 @@ class NotStarted(Exception):
 
 
 class Children:
-    """All processes that were started here."""
+    """All processes that were started here. ``python`` is the job's interpreter."""
 
-    def __init__(self, channels: Channels) -> None:
+    def __init__(self, channels: Channels, python: str = "") -> None:
         self._channels = channels
+        self._python = python or sys.executable
         self._children: list[Child] = []
         self._memory = memory.counters()
 
-    def start(self, all_wanted: Sequence[Wanted], common: Mapping[str, str]) -> dict[int, int]:
-        """Start all or none: {process: pid}. ``common`` is the environment below each one's own.
-
-        Raises NotStarted; nothing of ``all_wanted`` is left running then.
-        """
+    def start(self, all_wanted: Sequence[Wanted]) -> dict[int, int]:
+        """Start all or none: {process: pid}. Raises NotStarted; nothing of ``all_wanted`` is left running then."""
         begun: list[Child] = []
         try:
             for one in all_wanted:
-                begun.append(self._start(one, common))
+                begun.append(self._start(one))
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             self._undo(begun)
-            raise NotStarted(f"{one.argv[0]} cannot be started there: {_reason(error)}.") from None
+            raise NotStarted(f"{one.argv[0]} cannot be started there: {_reason(error)}.") from error
         self._children += begun
         return {child.number: child.popen.pid for child in begun}
 
-    def _start(self, one: Wanted, common: Mapping[str, str]) -> Child:
-        environment = {**common, **one.environment}
-        argv = [sys.executable if word == PYTHON else word for word in one.argv]
-        out_read, out_write = os.pipe()
-        err_read, err_write = os.pipe() if one.err != one.out else (-1, out_write)
+    def _start(self, one: Wanted) -> Child:
+        argv = [self._python if word == PYTHON else word for word in one.argv]
+        opened = [self._channels.open(channel) for channel in dict.fromkeys((one.out, one.err))]
+        sources = tuple(source for _, source in opened if source is not None)
         try:
-            popen = subprocess.Popen(
-                [_program(argv[0], environment), *argv[1:]],
-                stdin=subprocess.PIPE if one.open_input else subprocess.DEVNULL,
-                stdout=out_write,
-                stderr=err_write,
-                env=environment,
-                cwd=one.directory,
-                start_new_session=True,
+            popen = spawn.start(
+                spawn.Program(
+                    arguments=[_program(argv[0], self._python, one.environment), *argv[1:]],
+                    environment=one.environment,
+                    stdin=subprocess.PIPE if one.open_input else subprocess.DEVNULL,
+                    stdout=opened[0][0],
+                    stderr=opened[-1][0],
+                    directory=one.directory,
+                )
             )
         except BaseException:
-            _close(out_read, err_read)
+            for source in sources:
+                self._channels.drop(source)
             raise
         finally:
-            _close(*{out_write, err_write})
-        ends = [(out_read, one.out), (err_read, one.err)]
-        sources = tuple(self._channels.add(fd, channel) for fd, channel in ends if fd >= 0)
+            for fd, _ in opened:
+                os.close(fd)
         return Child(one.process, popen, sources, one.open_input)
 
     def feed(self, process: int, content: bytes) -> None:
@@ -156,12 +173,16 @@ class Children:
         return found
 
     def _end(self, child: Child) -> dict[str, Any]:
-        returncode = child.popen.returncode
+        returncode = child.popen.wait()
         if returncode >= 0:
             return {"process": child.number, "code": returncode, "signal": None, "evidence": ""}
         name = processes.signal_name(-returncode)
-        evidence = memory.evidence(self._memory) if name == "KILL" else ""
+        evidence = self.evidence_of_kill() if name == "KILL" else ""
         return {"process": child.number, "code": None, "signal": name, "evidence": evidence}
+
+    def evidence_of_kill(self) -> str:
+        """Return one sentence when the kernel has killed for lack of memory since the start, else ""."""
+        return memory.evidence(self._memory)
 
     @property
     def unheard(self) -> bool:
@@ -177,6 +198,15 @@ class Children:
         """Return those that have not ended."""
         return [child for child in self._children if child.popen.poll() is None]
 
+    def close(self) -> None:
+        """End the inputs and take away the zombies of all that have been killed."""
+        for child in self._children:
+            if child.popen.stdin is not None:
+                with contextlib.suppress(OSError):
+                    child.popen.stdin.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.popen.wait(1.0)
+
     def reap_adopted(self) -> None:
         """Take away the zombies of orphans that became this process's children.
 
@@ -191,11 +221,11 @@ class Children:
                     os.waitpid(zombie.si_pid, os.WNOHANG)
 
 
-def _program(name: str, environment: Mapping[str, str]) -> str:
+def _program(name: str, python: str, environment: Mapping[str, str]) -> str:
     """Return the path of a bare name: beside the interpreter first, then on the process's PATH."""
     if "/" in name:
         return name
-    own = Path(sys.executable).parent / name
+    own = Path(python).parent / name
     if own.is_file() and os.access(own, os.X_OK):
         return str(own)
     found = shutil.which(name, path=environment.get("PATH", os.defpath))
@@ -208,9 +238,3 @@ def _reason(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror} ({error.filename})" if error.filename else error.strerror
     return str(error) or type(error).__name__
-
-
-def _close(*fds: int) -> None:
-    for fd in fds:
-        if fd >= 0:
-            os.close(fd)

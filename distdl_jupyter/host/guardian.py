@@ -74,14 +74,8 @@ def _all(fd: int) -> str:
 
 
 def _end(job: dict[str, Any]) -> None:
-    processes.kill_all(lambda: _left(job["marks"]), patience=10.0)
+    processes.kill_all(lambda: processes.of_job(job["marks"]), patience=10.0)
     shutil.rmtree(job["run"], ignore_errors=True)
     workplace.forget_data(job["marks"]["DISTDL_JOB_ID"], job["base"])
     if job["copied"]:
         workplace.abandon(Path(job["copied"]))
-
-
-def _left(marks: Mapping[str, str]) -> set[int]:
-    living = processes.table()
-    living.pop(os.getpid(), None)
-    return processes.descendants(processes.marked(living, marks), living)

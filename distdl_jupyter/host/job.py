@@ -8,14 +8,14 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from distdl_jupyter.host import processes, runfolder, workplace
-from distdl_jupyter.host.channels import Channels
-from distdl_jupyter.host.children import Child, Children, Wanted
+from distdl_jupyter.host.children import Channels, Child, Children, Wanted
 from distdl_jupyter.host.pipes import Pipes
 from distdl_jupyter.host.workplace import Workplace
 
@@ -31,41 +31,50 @@ _SHARE = 0.02
 class Job:
     """What was started for one job. ``spared`` are processes of the agent that are none of the job's."""
 
-    def __init__(self, name: str, place: Workplace, channels: Channels, spared: Sequence[int], base: str = "") -> None:
+    def __init__(
+        self, name: str, place: Workplace, channels: Channels, spared: Sequence[int], base: str = "", python: str = ""
+    ) -> None:
         self.name = name
         self.place = place
         self.base = base
         self.pipes = Pipes(name)
         self._channels = channels
-        self._children = Children(channels)
+        self._children = Children(channels, python)
         self._spared = {*spared, os.getpid()}
         self._count, self._count_until = 0, 0.0
 
     @property
     def marks(self) -> dict[str, str]:
         """The variables that every process of the job has in its environment."""
-        return {"DISTDL_JOB_ID": self.name, "DISTDL_PIPES": str(self.pipes.folder)}
+        return {processes.MARK: self.name, "DISTDL_PIPES": str(self.pipes.folder)}
+
+    @property
+    def _sought(self) -> dict[str, str]:
+        """The marks by which its processes are found."""
+        return self.marks
 
     # start ------------------------------------------------------------------------------------
 
     def start(self, wanted: Sequence[Wanted]) -> dict[int, int]:
         """Start processes, all or none: {process: pid}. Raises NotStarted."""
         self._count_until = 0.0
-        marked = [one._replace(environment={**one.environment, **self._own(one.environment)}) for one in wanted]
-        return self._children.start(marked, _login_environment())
+        return self._children.start([one._replace(environment=self._environment(one.environment)) for one in wanted])
 
     def feed(self, process: int, text: str) -> None:
         """Give a process with an open input a text; it may wait."""
         self._children.feed(process, text.encode())
 
-    def _own(self, environment: Mapping[str, str]) -> dict[str, str]:
-        inherited = environment.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+    def _environment(self, own: Mapping[str, str]) -> dict[str, str]:
+        """Return the whole environment of a process that wants ``own``."""
+        inherited = own.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
         paths = [_package_root(), *(path for path in inherited.split(os.pathsep) if path != _package_root())]
-        return {**self.marks, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
+        path = os.pathsep.join(path for path in paths if path)
+        return {**_login_environment(), **own, **self.marks, "PYTHONPATH": path}
 
     def open_pipes(self, ranks: Sequence[Mapping[str, Any]], variables: Sequence[Any]) -> None:
         """Make named pipes for ranks that a launcher will start. Raises KeyError and OSError."""
-        self.pipes.write_variables(variables)
+        # A launcher may have a TMPDIR of its own, and its ranks would inherit it.
+        self.pipes.write_variables([{"TMPDIR": tempfile.gettempdir(), **own} for own in variables])
         for rank in ranks:
             out, err = self.pipes.for_rank(int(rank["rank"]))
             self._channels.add(out, int(rank["out"]))
@@ -100,12 +109,12 @@ class Job:
         """Return every living process of the job."""
         return self._all(processes.table())
 
+    def evidence_of_kill(self) -> str:
+        """Return one sentence when the kernel has killed for lack of memory since the start, else ""."""
+        return self._children.evidence_of_kill()
+
     def _all(self, living: dict[int, processes.Process]) -> set[int]:
-        me, session = os.getpid(), os.getsid(0)
-        # What the agent runs for itself stays in its session; the job's processes never are in it.
-        adopted = [one.pid for one in living.values() if one.parent == me and one.session != session]
-        roots = {*processes.marked(living, self.marks), *adopted} - self._spared
-        return processes.descendants(roots, living) - self._spared
+        return processes.of_job(self._sought, living, self._spared, orphans=True)
 
     def count(self) -> int:
         """Return how many of them there were lately."""
@@ -151,8 +160,14 @@ class Job:
         return len(found)
 
     def kill(self) -> int:
-        """KILL everything; return how many processes were found."""
-        return processes.kill_all(self.everything, meanwhile=self._look_away)
+        """KILL everything, and wait for what that reaches; return how many processes were found."""
+        found = self.everything()
+        processes.send(found, signal.SIGKILL)
+        return len(found | processes.kill_all(self._killable, meanwhile=self._look_away))
+
+    def _killable(self) -> set[int]:
+        found = self.everything()
+        return found.difference(processes.stuck(found))
 
     def give_up(self) -> None:
         """End everything without a listener: TERM, then KILL."""
@@ -170,27 +185,24 @@ class Job:
 
     def clear(self, remove: Callable[[Path], None] | None) -> None:
         """Remove the private folder and, with ``remove``, the copied one."""
+        self._children.close()
         self.pipes.close()
-        workplace.forget_data(self.name, self.base)
+        self._forget_data()
         if self.place.copied and remove is not None:
             remove(self.place.folder)
+
+    def _forget_data(self) -> None:
+        workplace.forget_data(self.name, self.base)
 
 
 def sweep(name: str, base: str) -> int:
     """End what is left of a job whoever started it, with its folders; return how many processes were found."""
-    marks = {"DISTDL_JOB_ID": workplace.plain(name)}
-
-    def left() -> set[int]:
-        living = processes.table()
-        living.pop(os.getpid(), None)
-        return processes.descendants(processes.marked(living, marks), living)
-
-    found = processes.kill_all(left)
+    found = processes.kill_job(workplace.plain(name))
     runfolder.sweep(name)
     for folder in list(workplace.of_job(name, base)):
         workplace.abandon(folder)
     workplace.forget_data(name, base)
-    return found
+    return len(found)
 
 
 def _login_environment() -> dict[str, str]:

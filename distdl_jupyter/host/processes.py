@@ -1,8 +1,12 @@
-"""The processes of a job on this host, read from Linux's ``/proc``: whose they are and what descends from what.
+"""The processes of a job on this host, found by the marks they carry, never by name.
 
 Everything that a job starts inherits two variables: ``DISTDL_JOB_ID`` names the job, ``DISTDL_PIPES`` the agent's own
-private folder. Both together tell the processes of this agent from those of another one on the same machine. Nothing
-here knows ranks, streams or the supervisor.
+private folder. Both together tell the processes of this agent from those of another one on the same machine.
+Descendants of known processes are added in case one of them cleared its environment. One that also left its parents is
+adopted by the supervisor or the agent, and by the watchdog when that was killed (Linux). Only when both were killed at
+the same moment does a daemon without mark and parents get away. Nothing here knows ranks, streams or the supervisor.
+
+Processes are read from Linux's ``/proc``; elsewhere psutil reads them.
 """
 
 from __future__ import annotations
@@ -18,10 +22,13 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+#: The variable that every process of a job has.
+MARK = "DISTDL_JOB_ID"
 _PROC = Path("/proc")
 _WORKER = ("-m", "distdl_jupyter.worker")
 #: Seconds between two looks at processes that are being killed: the kernel needs a moment to take them away.
 _PAUSE = 0.02
+_adopts = False
 
 
 class Process(NamedTuple):
@@ -34,10 +41,23 @@ class Process(NamedTuple):
 
 def table() -> dict[int, Process]:
     """Return every living process, by pid; zombies are dead."""
+    if not _PROC.is_dir():
+        return _table_of_psutil()
     found = {}
     for name in os.listdir(_PROC):  # noqa: PTH208  names alone are wanted, some thousand times
         if name.isdigit() and (process := _process(name)) is not None:
             found[process.pid] = process
+    return found
+
+
+def _table_of_psutil() -> dict[int, Process]:
+    import psutil
+
+    found = {}
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.status() != psutil.STATUS_ZOMBIE:
+                found[process.pid] = Process(process.pid, process.ppid(), os.getsid(process.pid))
     return found
 
 
@@ -54,7 +74,17 @@ def _process(name: str) -> Process | None:
 def marked(pids: Iterable[int], marks: Mapping[str, str]) -> list[int]:
     """Return those processes whose environment at their start held all of ``marks``; unreadable ones are others'."""
     wanted = {f"{name}={value}".encode() for name, value in marks.items()}
-    return [pid for pid in pids if wanted <= set(_read(pid, "environ").split(b"\0"))]
+    return [pid for pid in pids if wanted <= _environment(pid)]
+
+
+def _environment(pid: int) -> set[bytes]:
+    if _PROC.is_dir():
+        return set(_read(pid, "environ").split(b"\0"))
+    import psutil
+
+    with contextlib.suppress(psutil.Error, OSError):
+        return {f"{name}={value}".encode() for name, value in psutil.Process(pid).environ().items()}
+    return set()
 
 
 def descendants(roots: Iterable[int], living: Mapping[int, Process]) -> set[int]:
@@ -71,9 +101,42 @@ def descendants(roots: Iterable[int], living: Mapping[int, Process]) -> set[int]
     return found & living.keys()
 
 
+def of_job(
+    marks: Mapping[str, str],
+    living: Mapping[int, Process] | None = None,
+    spared: Iterable[int] = (),
+    *,
+    orphans: bool = False,
+) -> set[int]:
+    """Return every living process of a job: marked ones with all their descendants, and none of ``spared``.
+
+    With ``orphans`` also the children of this process, where it adopts orphans: it runs this one job, and what it runs
+    for itself is ``spared`` or in its own session, where the job's processes never are.
+    """
+    living = table() if living is None else living
+    spared = {*spared, os.getpid()}
+    roots = {*marked(living, marks), *(_adopted(living) if orphans and _adopts else ())} - spared
+    return descendants(roots, living) - spared
+
+
+def _adopted(living: Mapping[int, Process]) -> list[int]:
+    me, session = os.getpid(), os.getsid(0)
+    return [one.pid for one in living.values() if one.parent == me and one.session != session]
+
+
 def workers(pids: Iterable[int]) -> list[int]:
     """Return those processes that were started as a rank."""
-    return [pid for pid in pids if _is_worker(_read(pid, "cmdline").decode(errors="replace").split("\0"))]
+    return [pid for pid in pids if _is_worker(_arguments(pid))]
+
+
+def _arguments(pid: int) -> list[str]:
+    if _PROC.is_dir():
+        return _read(pid, "cmdline").decode(errors="replace").split("\0")
+    import psutil
+
+    with contextlib.suppress(psutil.Error, OSError):
+        return psutil.Process(pid).cmdline()
+    return []
 
 
 def _is_worker(argv: list[str]) -> bool:
@@ -103,12 +166,13 @@ def _waits(pid: int) -> bool:
 
 def adopt_orphans() -> None:
     """Become the parent of daemonised grandchildren, so that they stay findable even without their marks."""
+    global _adopts
     # A Python that was built without libffi has no ctypes; the marks still find most of them.
     with contextlib.suppress(ImportError, OSError, AttributeError):
         import ctypes
 
         pr_set_child_subreaper = 36  # include/uapi/linux/prctl.h
-        ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1, 0, 0, 0)
+        _adopts = ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1, 0, 0, 0) == 0
 
 
 @functools.cache
@@ -171,8 +235,10 @@ def send(pids: Iterable[int], number: int) -> None:
             os.kill(pid, number)
 
 
-def kill_all(find: Callable[[], Iterable[int]], patience: float = 5.0, meanwhile: Callable[[], object] = int) -> int:
-    """KILL what ``find`` finds until that is nothing, for ``patience`` seconds; return how many processes it was.
+def kill_all(
+    find: Callable[[], Iterable[int]], patience: float = 5.0, meanwhile: Callable[[], object] = int
+) -> set[int]:
+    """KILL what ``find`` finds until that is nothing, for ``patience`` seconds; return all that was found.
 
     ``meanwhile`` is called between two looks.
     """
@@ -183,7 +249,12 @@ def kill_all(find: Callable[[], Iterable[int]], patience: float = 5.0, meanwhile
         send(left, signal.SIGKILL)
         meanwhile()
         time.sleep(_PAUSE)
-    return len(seen)
+    return seen
+
+
+def kill_job(job: str, patience: float = 5.0, *, orphans: bool = False) -> set[int]:
+    """KILL every process of a job here (see ``of_job``), for ``patience`` seconds; return all that was found."""
+    return kill_all(lambda: of_job({MARK: job}, orphans=orphans), patience)
 
 
 def signal_name(number: int) -> str:
@@ -192,3 +263,9 @@ def signal_name(number: int) -> str:
         return signal.Signals(number).name.removeprefix("SIG")
     except ValueError:
         return str(number)
+
+
+def signal_number(name: str) -> int:
+    """Return 9 for ``"KILL"``, what ``signal_name`` gave; 0 for what is no signal."""
+    number: int | None = getattr(signal, f"SIG{name}", None)
+    return number or (int(name) if name.isdigit() else 0)

@@ -27,7 +27,8 @@ signal   name: INT, TERM, KILL; to: ranks, all, or      sent
 alive                                                   alive, and how many of them are workers
 stuck                                                   pids that no signal reaches
 stacks   ranks                                          answers: {rank: ``stacks.Answer`` as data}
-drain                                                   (nothing) after all that was written until now
+drain                                                   evidence of a KILL for lack of memory, "" without any,
+                                                        after all that was written until now
 answer   shell, then any of out, err (texts), code      (nothing)
 sweep    job, base                                      found
 end      keep                                           ended; the agent exits
@@ -231,7 +232,7 @@ def _stacks(agent: Agent, fields: Fields) -> None:
 
 def _drain(agent: Agent, _fields: Fields) -> Answer:
     agent.channels.drain_all()
-    return {}
+    return {"evidence": _job(agent).evidence_of_kill()}
 
 
 def _put(agent: Agent, fields: Fields) -> None:

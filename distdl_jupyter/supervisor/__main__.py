@@ -15,10 +15,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from distdl_jupyter import registry
-from distdl_jupyter.clusters.processes import adopt_orphans
 from distdl_jupyter.core import locks, signals
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.store import JobFolder
+from distdl_jupyter.host.processes import adopt_orphans
 from distdl_jupyter.supervisor import watchdog
 from distdl_jupyter.supervisor.run import Supervisor
 

@@ -12,10 +12,10 @@ import os
 import signal
 from typing import TYPE_CHECKING, NoReturn
 
-from distdl_jupyter.clusters import processes
 from distdl_jupyter.core import events, limits, snapshot
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.view import JobView
+from distdl_jupyter.host import processes
 
 if TYPE_CHECKING:
     from distdl_jupyter.core.store import JobFolder
@@ -47,7 +47,7 @@ def _wait_for(supervisor: int, job_id: str) -> NoReturn:
     os.closerange(3, os.sysconf("SC_OPEN_MAX") if os.sysconf("SC_OPEN_MAX") > 0 else 65_536)
     _, status = os.waitpid(supervisor, 0)
     if status != 0:
-        processes.kill_all(job_id, patience=10.0)
+        processes.kill_job(job_id, patience=10.0, orphans=True)
         with contextlib.suppress(OSError):
             _remove_run_folder(job_id)
     os._exit(0)
@@ -69,7 +69,7 @@ def fail_fast(folder: JobFolder, error: BaseException) -> bool:
     remedy = limits.remedy(error)
     if not remedy:
         return False
-    processes.kill_all(folder.id)
+    processes.kill_job(folder.id, orphans=True)
     if not _view(folder).state.ended:
         reason = getattr(error, "strerror", None) or str(error) or "out of memory"
         writer = events.EventWriter(folder.events)

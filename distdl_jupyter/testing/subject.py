@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from distdl_jupyter import registry
-from distdl_jupyter.clusters import processes
+from distdl_jupyter.host import processes
 from distdl_jupyter.testing.listener import Listener
 from distdl_jupyter.testing.sample import Sample
 
@@ -72,7 +72,7 @@ class Subject:
 
     def left(self, job_id: str) -> Sequence[object]:
         """Return what still lives of a job; by default what this machine shows, to be overridden where more is seen."""
-        return processes.marked(job_id)
+        return sorted(processes.of_job({processes.MARK: job_id}))
 
     def leaves_nothing(self, job_id: str) -> None:
         """Wait until nothing of a job lives."""

@@ -11,8 +11,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import IO
 
-from distdl_jupyter.clusters import forking, processes
-from distdl_jupyter.clusters.forking import Program
+from distdl_jupyter.host import processes, spawn
+from distdl_jupyter.host.spawn import Program
 from distdl_jupyter.warm import child, doubts, ending, threads
 from distdl_jupyter.warm.prepared import Prepared
 from distdl_jupyter.worker.watch import shutdown
@@ -61,7 +61,7 @@ class Forked:
 
 
 class Forker:
-    """What ``clusters.forking.fork`` is in a supervisor that was forked from a template."""
+    """What ``clusters.spawn.fork`` is in a supervisor that was forked from a template."""
 
     def __init__(self, prepared: Prepared) -> None:
         self._prepared = prepared
@@ -69,7 +69,7 @@ class Forker:
     def __call__(self, program: Program) -> Forked | None:
         """Fork into a program; None when it has to be started as a new interpreter."""
         if doubt := self._doubt(program):
-            forking.reasons.append(doubt)
+            spawn.reasons.append(doubt)
             return None
         given = os.pipe() if program.stdin == subprocess.PIPE else None
         sys.stdout.flush()
@@ -107,8 +107,7 @@ class Forker:
         if program.directory:
             os.chdir(program.directory)
         self._show(program.arguments, environment)
-        forking.fork = None
-        processes.spared.clear()
+        spawn.fork = None
         child.be_another(program.arguments)
         threads.allow(environment)
         sys.argv[:] = ["-m", *program.arguments[4:]]

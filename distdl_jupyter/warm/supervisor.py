@@ -9,9 +9,9 @@ import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
-from distdl_jupyter.clusters import forking
 from distdl_jupyter.core import locks
 from distdl_jupyter.core.store import JobFolder
+from distdl_jupyter.host import spawn
 from distdl_jupyter.warm import child, circumstances, ending, wire
 from distdl_jupyter.warm.prepared import Prepared
 from distdl_jupyter.warm.program import Forker
@@ -48,7 +48,7 @@ def _supervise(folder: JobFolder, message: dict[str, Any], prepared: Prepared) -
 
     child.replace_environment(message["inherited"], set_by_imports={})
     os.chdir(folder.path)
-    forking.fork = Forker(prepared)
+    spawn.fork = Forker(prepared)
     supervise(folder, message["secrets"])
 
 

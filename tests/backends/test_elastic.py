@@ -13,7 +13,7 @@ import pytest
 
 from distdl_jupyter import registry
 from distdl_jupyter.backends.elastic.meeting import Meeting, listener
-from distdl_jupyter.backends.elastic.words import NAME, Words
+from distdl_jupyter.backends.elastic.words import Words
 from distdl_jupyter.backends.elastic.world import Numbers, Seat, has_state, may_meet, numbered, offer
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.plan import Placement, RankPlace
@@ -178,9 +178,8 @@ def test_a_pickle_that_would_run_something_is_no_listener(meeting, tmp_path):
 
 
 def test_what_the_leader_tells_is_one_line_each(tmp_path):
-    os.mkfifo(tmp_path / NAME)
-    read = os.open(tmp_path / NAME, os.O_RDONLY | os.O_NONBLOCK)
-    words = Words(os.open(tmp_path / NAME, os.O_WRONLY | os.O_NONBLOCK))
+    read, write = os.pipe()
+    words = Words(write)
     words.ended(0, 0)
     words.replaced(1, 4711, -9)
     words.left(2, 4712, "Its host went.")
@@ -206,7 +205,7 @@ def plan(nodes=1, per_node=2, cluster="local", label="horovod-gloo", min_node_co
 def test_an_elastic_plan_has_a_leader_and_no_fixed_world():
     made = plan(nodes=3, min_node_count=2)
     assert made.launcher.tells
-    assert made.launcher.argv[3:] == ("distdl_jupyter.backends.elastic", "127.0.0.1", "20001", "4", "600", "")
+    assert made.launcher.argv[3:] == ("distdl_jupyter.backends.elastic", "127.0.0.1", "20001", "4", "600")
     assert not made.services
     for environment in made.environments:
         assert environment["HOROVOD_ELASTIC"] == "1"
@@ -232,5 +231,5 @@ def test_what_an_elastic_job_cannot_be_is_refused_with_a_remedy(options, field):
 
 def test_on_hosts_the_leader_starts_nothing_itself():
     made = plan(nodes=2, cluster="ssh", host_discovery=__file__)
-    assert made.launcher.argv[3:] == ("distdl_jupyter.backends.elastic.far", "127.0.0.1", "20001", "4", "600")
+    assert made.launcher.argv[3:] == ("distdl_jupyter.backends.elastic", "127.0.0.1", "20001", "4", "600")
     assert made.launcher.discovery == __file__

@@ -25,8 +25,8 @@ from playwright.sync_api import TimeoutError as TookTooLong
 from playwright.sync_api import sync_playwright
 
 import distdl_jupyter
-from distdl_jupyter.clusters import processes
 from distdl_jupyter.core.store import JobStore
+from distdl_jupyter.host import processes
 from tests.benchmarks import report
 from tests.benchmarks.launchers import SUBJECTS, as_in_a_cell, workplace
 from tests.benchmarks.report import Report
@@ -96,7 +96,7 @@ def notebook(scratch: Path) -> Iterator[Book]:
         raise SystemExit("This benchmark needs Chromium. Install Debian's package chromium.")
     with ExitStack() as stack:
         os.environ["DISTDL_HOME"] = str(home / "distdl")
-        stack.callback(lambda: [processes.kill_all(one.id) for one in JobStore(home / "distdl").folders()])
+        stack.callback(lambda: [processes.kill_job(one.id) for one in JobStore(home / "distdl").folders()])
         lab.start()
         stack.callback(lab.stop)
         playwright = stack.enter_context(sync_playwright())

@@ -26,8 +26,8 @@ import psutil
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 
-from distdl_jupyter.clusters import processes
 from distdl_jupyter.core.store import JobStore
+from distdl_jupyter.host import processes
 from tests.browser.pages import Sidebar
 from tests.conftest import wait_for
 from tests.installation import Installation
@@ -126,7 +126,7 @@ class Lab:
     def forget_jobs(self) -> None:
         """End and remove all jobs."""
         for folder in JobStore(self.home / "distdl").folders():
-            processes.kill_all(folder.id)
+            processes.kill_job(folder.id)
             shutil.rmtree(folder.path)
 
     @property
@@ -234,7 +234,7 @@ class Book:
         self.lab = lab
         self.name = ""
         self.errors: list[str] = []
-        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("pageerror", lambda error: self.errors.append(error.stack or str(error)))
 
     def open(self, name: str) -> None:
         """Load the page of the notebook ``name`` (one document, without side bars) and wait for its kernel."""

@@ -10,8 +10,8 @@ import pytest
 from playwright.sync_api import Locator, expect
 
 from distdl_jupyter import client
-from distdl_jupyter.clusters import processes
 from distdl_jupyter.core.store import JobStore
+from distdl_jupyter.host import processes
 from tests.browser import pages
 from tests.browser.conftest import PATIENCE, Book, Lab
 from tests.conftest import until_gone, wait_for
@@ -40,7 +40,7 @@ def nothing_left(lab: Lab) -> Iterator[None]:
     yield
     lab.start_again()
     for job_id in set(store.ids()) - before:
-        processes.kill_all(job_id)
+        processes.kill_job(job_id)
         until_gone(job_id, 10.0)
 
 
@@ -101,7 +101,8 @@ class Story:
         assert sorted(re.findall(r"(?:step \d+|end) of rank \d(?: after \d+ steps)?", shown)) == whole, (
             "the command line"
         )
-        assert not self.book.errors
+        # JupyterLab's own requests may fail unheard while its server is down.
+        assert not [error for error in self.book.errors if "distdl" in error or "Failed to fetch" not in error]
 
 
 def words_of(process: psutil.Process) -> list[str]:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from playwright.sync_api import Locator, expect
 
-from distdl_jupyter.clusters import processes
 from distdl_jupyter.core.store import JobStore
+from distdl_jupyter.host import processes
 from tests.browser.conftest import PATIENCE, Book, Lab
 from tests.conftest import until_gone, wait_for
 
@@ -35,7 +35,7 @@ def nothing_left(lab: Lab) -> Iterator[None]:
     for job_id in set(store.ids()) - before:
         left = until_gone(job_id, 10.0)
         if left:
-            processes.kill_all(job_id)
+            processes.kill_job(job_id)
         assert not left, job_id
 
 

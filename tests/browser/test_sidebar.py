@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from distdl_jupyter.clusters import processes
 from distdl_jupyter.core.events import EventWriter, JobLock
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobFolder, JobStore, new_id
+from distdl_jupyter.host import processes
 from tests.browser.conftest import Book, Lab, new_book
 from tests.browser.pages import Sidebar
 from tests.conftest import until_gone, wait_for
@@ -225,7 +225,7 @@ def submitted(lab: Lab, page: Page) -> JobFolder:
     )
     jobs = JobStore(lab.home / "distdl")
     folder: JobFolder = wait_for(lambda: next(iter(jobs.folders()), None), what="the job")
-    wait_for(lambda: processes.marked(folder.id), what="a process of the job")
+    wait_for(lambda: processes.of_job({processes.MARK: folder.id}), what="a process of the job")
     return folder
 
 
@@ -242,7 +242,7 @@ def test_a_job_is_handled_with_the_keys_alone(bar: Sidebar, shared_page: Book) -
     expect(question.get_by_role("button", name="No")).to_be_focused()
     page.keyboard.press("Escape")
     expect(root.get_by_role("listbox")).to_be_focused()
-    assert processes.marked(folder.id)
+    assert processes.of_job({processes.MARK: folder.id})
     page.keyboard.press("Delete")
     page.keyboard.press("Shift+Tab")
     page.keyboard.press("Enter")

@@ -38,7 +38,7 @@ def test_a_launcher_that_goes_on_after_its_last_rank_is_ended(monkeypatch):
     # The rank finds no payload, so it ends by itself; a moment before that it is seen.
     run = started("/bin/sh", "-c", '"$@"; sleep 600', "sh")
     (only,) = ending(run)
-    assert (only.rank, only.code) == (0, 9)
+    assert (only.rank, only.code) == (0, 137)
     assert only.evidence == "The launcher went on after its last rank had ended, so it was ended too."
     assert run.alive() == []
     run.close()
@@ -56,7 +56,7 @@ def test_a_launcher_that_takes_its_time_before_the_first_rank_is_left_alone(monk
 def test_a_launcher_begins_where_the_job_does_and_what_it_says_is_read_without_waiting():
     run = started("/bin/sh", "-c", "pwd >where; exit 4", "sh")
     ending(run)
-    place = Path(run._spec.working_directory)
+    place = Path(run._nodes.nodes[0].directory)
     assert Path((place / "where").read_text().strip()) == place.resolve()
     (own,) = [stream for stream in run.streams if stream.rank is None]
     assert not os.get_blocking(own.fd)
@@ -64,9 +64,8 @@ def test_a_launcher_begins_where_the_job_does_and_what_it_says_is_read_without_w
 
 
 def test_the_rank_that_ended_first_has_its_own_end_and_the_others_were_stopped():
-    run = started("/bin/sh", "-c", "exit 4", "sh")
-    assert run._exit(1, (1, 3, None), 4) == Exit(1, 3, None)
-    assert run._exit(0, (1, 3, None), 4) == Exit(0, None, "TERM", "stopped")
-    assert run._exit(1, (1, None, 15), 4) == Exit(1, None, "TERM")
-    ending(run)
-    run.close()
+    assert launcher_run.exit_of(1, (1, 3, None), 4, "why") == Exit(1, 3, None)
+    assert launcher_run.exit_of(0, (1, 3, None), 4, "why") == Exit(0, None, "TERM", "stopped")
+    assert launcher_run.exit_of(1, (1, None, 15), 4, "why", "memory") == Exit(1, None, "TERM")
+    assert launcher_run.exit_of(1, (1, None, 9), 4, "why", "memory") == Exit(1, None, "KILL", "memory")
+    assert launcher_run.exit_of(0, None, 7, "why") == Exit(0, 7, None, "why")

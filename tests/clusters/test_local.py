@@ -7,14 +7,13 @@ import sys
 import pytest
 
 from distdl_jupyter import registry, submit
-from distdl_jupyter.clusters import processes
 from distdl_jupyter.clusters.base import Context
 from distdl_jupyter.core.errors import ClusterRefused, InvalidSpec, LaunchFailed
 from distdl_jupyter.core.machine import cores
 from distdl_jupyter.core.plan import Plan, Service
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobStore, new_id
-from distdl_jupyter.host import ports, room
+from distdl_jupyter.host import ports, processes, room
 from distdl_jupyter.testing import ClusterContract
 
 
@@ -106,7 +105,7 @@ def test_a_start_is_stopped_between_some_ranks_and_leaves_none():
     with pytest.raises(Stopped):
         cluster.start(spec, placement, Plan(({},) * 60), context)
     assert told == [("start", "8 of 60 processes")]
-    assert processes.marked(folder.id) == []
+    assert processes.of_job({processes.MARK: folder.id}) == set()
 
 
 def test_a_start_that_waits_for_a_service_is_stopped():
@@ -124,4 +123,4 @@ def test_a_start_that_waits_for_a_service_is_stopped():
     waits = Service("the meeting point", ("-c", "import time; time.sleep(600)"), "ready")
     with pytest.raises(Stopped):
         cluster.start(spec, placement, Plan(({},), services=(waits,)), context)
-    assert processes.marked(folder.id) == []
+    assert processes.of_job({processes.MARK: folder.id}) == set()

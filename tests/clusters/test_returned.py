@@ -71,11 +71,11 @@ class Host:
 @pytest.mark.fault("entry", "a host gives the values of its own ranks only")
 def test_a_host_gives_the_values_of_its_own_ranks_only(folder):
     names = ["results/rank-1.pkl", "results/rank-0.pkl", "./results//planted.pkl", "results/.rank-1.pkl.5", "outputs/a"]
-    site = staging.Site(Host(names), "/there", shared=False, directory="", run="")
-    staging.bring_back(staging.Job(JobSpec(id=folder.id, name="n"), folder, None), site, set(), {1})
+    node = staging.SshNode(Host(names), "/there", "", "", shared=False)
+    staging.bring_back(staging.Job(JobSpec(id=folder.id, name="n"), folder, None), node, set(), {1})
     assert [path.name for path in folder.results.iterdir()] == ["rank-1.pkl"]
     assert (folder.outputs / "a").exists()
-    assert site.remarks == [
+    assert node.remarks == [
         "node-b: results/rank-0.pkl is the value of a rank that did not run there. It stayed there.",
         "node-b: results/planted.pkl is no rank's value. It stayed there.",
     ]

@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 
 from distdl_jupyter import client
-from distdl_jupyter.clusters import processes
 from distdl_jupyter.core import locks
+from distdl_jupyter.host import processes
 
 #: Where a job can leave something outside of its folder.
 SHARED = ("/dev/shm/", "/tmp/")
@@ -99,7 +99,7 @@ def kill_supervisor(job, *, guardian=False, also=()):
     until = time.monotonic() + 10.0
     while True:
         supervisor = found_supervisor_of(job)
-        held |= shared_files([supervisor.pid, *processes.marked(job.id)])
+        held |= shared_files([supervisor.pid, *processes.of_job({processes.MARK: job.id})])
         for process in (*(guardians_of(supervisor) if guardian else ()), supervisor, *also):
             with contextlib.suppress(psutil.Error):
                 process.kill()

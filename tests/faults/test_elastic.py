@@ -256,6 +256,7 @@ def test_leaders_of_an_elastic_job_that_are_killed(who):
 
 
 @pytest.mark.fault("entry", "no port on other interfaces, no answer without the job's secret, which is written nowhere")
+@pytest.mark.cold  # the environment of a forked process is not shown by /proc
 def test_ports_of_an_elastic_job():
     import urllib.error
     import urllib.request

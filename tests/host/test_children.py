@@ -36,8 +36,8 @@ def all_said(reading, outbox):
 
 
 def start(children, code, **fields):
-    command = {"process": 0, "argv": ["{python}", "-c", code], "out": 1, "err": 2, **fields}
-    return children.start([wanted(command)], dict(os.environ))[0]
+    command = {"process": 0, "argv": ["{python}", "-c", code], "out": 1, "err": 2, "environment": dict(os.environ)}
+    return children.start([wanted({**command, **fields})])[0]
 
 
 @pytest.fixture

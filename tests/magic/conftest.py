@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,7 +34,9 @@ class Kernel:
     """One real ipykernel in a folder of its own."""
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
-        self.manager = KernelManager(kernel_name="python3")
+        # A port that is free now may be another process's when the kernel binds it; a socket's file is its own.
+        self.sockets = tempfile.mkdtemp(prefix="kernel-", dir="/tmp")
+        self.manager = KernelManager(kernel_name="python3", transport="ipc", ip=f"{self.sockets}/k")
         self.manager.start_kernel(cwd=str(folder), env=environment)
         self.client = self.manager.client()
         self.client.start_channels()
@@ -97,6 +101,7 @@ class Kernel:
         """End the kernel at once."""
         self.client.stop_channels()
         self.manager.shutdown_kernel(now=True)
+        shutil.rmtree(self.sockets, ignore_errors=True)
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ FURTHER = {
     "distdl_jupyter/clusters/ssh": "multihost storage security server form cli faults",
     "distdl_jupyter/clusters/slurm": "storage multihost server form faults security",
     "distdl_jupyter/clusters/azureml": "azure places server form cli storage faults browser",
+    "distdl_jupyter/host": "clusters client supervisor warm faults clusters/ssh",
     "distdl_jupyter/clusters": "client backends supervisor environment ranks faults warm preflight server security"
     " clusters/ssh clusters/slurm clusters/azureml multihost",
     "labextension/src": "panels server/test_live_client.py browser",

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from distdl_jupyter import client
-from distdl_jupyter.clusters import processes
-from distdl_jupyter.host import gathering
+from distdl_jupyter.host import gathering, processes
 from distdl_jupyter.worker import watchword
 from tests.conftest import wait_for
 from tests.security import listening
@@ -68,7 +67,7 @@ def test_a_job_here_listens_on_the_loopback_only(distdl_home, tmp_path, backend,
         lambda: job.view().state.ended or sum("met" in str(line) for line in job.logs()) >= count,
         PATIENCE, f"all ranks of {backend}",
     )  # fmt: skip
-    pids = processes.marked(job.id)
+    pids = processes.of_job({processes.MARK: job.id})
     found = listening.of_processes(pids)
     launchers = listening.of_processes([pid for pid in pids if listening.program(pid) in LAUNCHERS])
     go.touch()
@@ -103,7 +102,7 @@ def test_where_horovods_ranks_meet_a_stranger_is_turned_away(distdl_home, tmp_pa
         for method in ("GET", "PUT", "DELETE"):
             assert _asked(port, wrong, method, b"false" if method == "PUT" else None)[0] == 403, (method, wrong)
     assert _asked(port, known) == (200, b"true")
-    for one in processes.marked(job.id):
+    for one in processes.of_job({processes.MARK: job.id}):
         with contextlib.suppress(OSError):
             assert secret.encode() not in Path(f"/proc/{one}/cmdline").read_bytes()
     go.touch()

@@ -14,11 +14,11 @@ import threading
 import time
 from dataclasses import dataclass, field
 
-from distdl_jupyter.clusters import processes
 from distdl_jupyter.clusters.base import Check, Cluster, Exit, NodeInfo, Remark, Run, Stream
 from distdl_jupyter.clusters.local import LocalCluster
 from distdl_jupyter.core.errors import DistDLError, LaunchFailed
 from distdl_jupyter.core.store import JobStore
+from distdl_jupyter.host import processes
 
 POINTS = {"clusters": {"slow": "SlowCluster", "failing": "FailingCluster", "never": "NeverCluster"}}
 
@@ -103,7 +103,7 @@ class SlowCluster(LocalCluster):
                 context.tell("start", f"rank {rank}")
                 time.sleep(self.Options(**spec.cluster_options).seconds)
         except BaseException:
-            inner.abandon()
+            inner.close()
             raise
         return SlowRun(inner, self.Options(**spec.cluster_options).seconds)
 
@@ -206,7 +206,7 @@ class FailingCluster(LocalCluster):
         inner = super().start(spec, placement, plan, context)
         FailingCluster.starts += 1
         if fails == "start" or (fails == "second start" and FailingCluster.starts > 1):
-            inner.abandon()
+            inner.close()
             raise LaunchFailed("node-b could not start its ranks: no space left on device.", output="mkdir: no space")
         return FailingRun(inner, spec, fails)
 
@@ -245,7 +245,7 @@ class FailingRun(Wrapped):
         first = self._spec.process_count_per_node
         self._lost = set(range(first, self._spec.process_count))
         pids = [start.pid for start in self.inner.started() if start.rank in self._lost]
-        processes.send(processes.with_descendants(pids), signal.SIGKILL)
+        processes.send(processes.descendants(pids, processes.table()), signal.SIGKILL)
         return [Exit(rank, None, None, "node-1 has not answered for 10 s.") for rank in sorted(self._lost)]
 
     def remarks(self):

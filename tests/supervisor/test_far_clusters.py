@@ -10,10 +10,10 @@ import time
 import pytest
 
 from distdl_jupyter import JobFailed, attach, submit
-from distdl_jupyter.clusters import processes
 from distdl_jupyter.core import locks
 from distdl_jupyter.core.events import read_all
 from distdl_jupyter.core.state import State
+from distdl_jupyter.host import processes
 from tests.conftest import until_gone, wait_for
 from tests.elsewhere import sign_elsewhere
 
@@ -174,7 +174,7 @@ def test_a_cancel_while_a_slow_cluster_sets_up_leaves_nothing(words):
     wait_for(lambda: any(phase.detail == words for phase in job.view().phases), what=words)
     job.cancel()
     assert job.wait(60).state is State.CANCELED
-    assert not processes.marked(job.id)
+    assert not processes.of_job({processes.MARK: job.id})
 
 
 def test_a_canceled_job_on_a_slow_cluster_says_its_last_words():

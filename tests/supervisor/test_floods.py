@@ -83,8 +83,9 @@ def test_of_a_log_that_is_too_long_the_first_and_the_last_lines_are_kept_and_met
     kept = [lines_of(job, rank) for rank in (0, 1)]
     assert [lines[:1000] for lines in kept] == [[f"{rank} {n}" for n in range(1000)] for rank in (0, 1)]
     # One that is done much earlier than the other is not among the last lines.
-    assert any(lines[-1000:] == [f"{rank} {n}" for n in range(99_000, 100_000)] for rank, lines in enumerate(kept))
-    assert [lines_of(job, rank, "err") for rank in (0, 1)] == [["end"], ["end"]]
+    last = [lines[-1000:] == [f"{rank} {n}" for n in range(99_000, 100_000)] for rank, lines in enumerate(kept)]
+    assert any(last)
+    assert [lines_of(job, rank, "err") for rank in (0, 1) if last[rank]] == [["end"]] * sum(last)
     assert job.view().lines >= 2 * 100_000 + 2
     assert [event["code"] for event in found if event["type"] == "note" and event["level"] == "warning"].count(
         "log-limit"

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from distdl_jupyter.clusters import processes
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.store import JobStore
+from distdl_jupyter.host import processes
 from distdl_jupyter.testing import ClusterContract, DataContract
 from tests import plugin
 from tests.testing import cheats
@@ -20,7 +20,7 @@ def installed_cheats(tmp_path, monkeypatch, distdl_home):
     yield
     plugin.forget()
     for folder in JobStore().folders():
-        processes.kill_all(folder.id)
+        processes.kill_job(folder.id)
     with warnings.catch_warnings():
         # Nobody waited for what a cheat had started; Python tells so when it forgets the process, here and not later.
         warnings.simplefilter("ignore", ResourceWarning)

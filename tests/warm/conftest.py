@@ -2,8 +2,8 @@
 
 import pytest
 
-from distdl_jupyter.clusters.forking import WARM
 from distdl_jupyter.core.store import JobStore
+from distdl_jupyter.host.spawn import WARM
 from distdl_jupyter.warm import asking, place
 from tests.conftest import until_gone
 from tests.starting import revive

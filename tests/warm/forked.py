@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import pytest
 
-from distdl_jupyter.clusters import forking
+from distdl_jupyter.host import spawn
 from distdl_jupyter.warm.mark import Room
 from distdl_jupyter.warm.prepared import Prepared
 from distdl_jupyter.warm.program import Forker
@@ -23,12 +23,12 @@ class Counting(Forker):
     def __call__(self, program):
         process = super().__call__(program)
         Counting.forked += process is not None
-        Counting.why_not |= set(forking.reasons)
+        Counting.why_not |= set(spawn.reasons)
         return process
 
 
 if __name__ == "__main__":
-    forking.fork = Counting(Prepared(Room(), dict(os.environ), set(), {}))
+    spawn.fork = Counting(Prepared(Room(), dict(os.environ), set(), {}))
     code = pytest.main(sys.argv[1:-1])
     print(f"{Counting.forked} programs were forked", *Counting.why_not, sep="; ")
     sys.exit(code)

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from distdl_jupyter import submit
-from distdl_jupyter.clusters import processes
+from distdl_jupyter.host import processes
 from tests.warm.conftest import assert_warm
 
 pytestmark = pytest.mark.timeout(300)
@@ -39,7 +39,7 @@ def subprocess_carries_the_mark():
     import subprocess
 
     child = subprocess.Popen(["sleep", "30"])
-    found = processes.marked(os.environ["DISTDL_JOB_ID"])
+    found = processes.of_job({processes.MARK: os.environ["DISTDL_JOB_ID"]})
     child.kill()
     child.wait()
     return child.pid in found

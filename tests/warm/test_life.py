@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from distdl_jupyter import submit
-from distdl_jupyter.clusters import processes
 from distdl_jupyter.core.state import State
+from distdl_jupyter.host import processes
 from distdl_jupyter.warm import asking, learned, mark, place, report, settings, wire
 from tests.conftest import until_gone, wait_for
 from tests.starting import revive
@@ -47,7 +47,7 @@ def test_ranks_carry_the_mark_and_their_names_and_the_supervisor_does_not(distdl
     job = started()
     assert_warm(job)
     pids = [rank.pid for rank in job.view().ranks]
-    assert set(pids) <= set(processes.marked(job.id))
+    assert set(pids) <= set(processes.of_job({processes.MARK: job.id}))
     for rank, pid in enumerate(pids):
         line = psutil.Process(pid).cmdline()
         assert line[1:4] == ["-P", "-m", "distdl_jupyter.worker"]
@@ -71,7 +71,7 @@ def test_a_cancel_ends_everything_gently(distdl_home):
 
 def test_a_killed_supervisor_leaves_nothing(distdl_home):
     job = started()
-    pids = [p for rank in job.view().ranks for p in processes.with_descendants([rank.pid])]
+    pids = [p for rank in job.view().ranks for p in processes.descendants([rank.pid], processes.table())]
     assert len(pids) == 4
     supervisor_of(job).kill()
     assert job.wait(60).state is State.LOST

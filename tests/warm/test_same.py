@@ -11,8 +11,8 @@ import textwrap
 import pytest
 
 from distdl_jupyter import JobFailed, attach, submit
-from distdl_jupyter.clusters.forking import WARM
 from distdl_jupyter.core.events import read_all
+from distdl_jupyter.host.spawn import WARM
 from tests.warm.conftest import assert_warm, is_warm
 
 pytestmark = pytest.mark.timeout(300)

@@ -1,62 +1,104 @@
-"""A program: leads the processes of an elastic Horovod job on this machine.
+"""A program: leads the processes of an elastic Horovod job, on the first of its nodes.
 
-``python -m distdl_jupyter.backends.elastic ADDRESS PORT LEAST SECONDS DISCOVERY COMMAND...`` starts COMMAND for each
-rank that ``ranks.json`` in the folder ``$DISTDL_PIPES`` describes. LEAST is the smallest number of processes, SECONDS
-how long they may take to meet, DISCOVERY the file or script that says which hosts there are ("" for all of them).
+``python -m distdl_jupyter.backends.elastic ADDRESS PORT LEAST SECONDS`` serves the meeting on ADDRESS. LEAST is the
+smallest number of processes, SECONDS how long they may take to meet. It starts nothing itself: on its standard output
+it says what is to be done and how ranks end (``words``), on its standard input it reads what became of that
+(``clusters.elastic_run`` is the other side), one JSON line each:
+
+* ``seats`` comes first: ``[[host, local rank], ...]`` of all ranks.
+* ``hosts`` has the hosts that may run processes now: ``{host: slots}``.
+* ``lost`` and ``back`` name a ``host`` that nobody has taken away; ``says`` is the sentence that says why it went.
+* ``ended`` gives ``rank``, ``pid`` and ``code``, negative for a signal.
+* ``cancel``: somebody ends the job.
+
+The orders are ``start`` with ``rank`` and ``environment``, and ``signal`` with ``rank`` and ``name``. When its input
+ends, nobody wants the job any more.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
-from collections import Counter
-from pathlib import Path
+import threading
+from collections.abc import Mapping
+from typing import Any
 
 from distdl_jupyter.backends.elastic.driver import Driver, Terms
 from distdl_jupyter.backends.elastic.meeting import Meeting
-from distdl_jupyter.backends.elastic.words import NAME, Words
+from distdl_jupyter.backends.elastic.words import Words
 from distdl_jupyter.backends.elastic.workers import Workers
 from distdl_jupyter.backends.elastic.world import Seat
-from distdl_jupyter.host.discovery import Watch
 
 
 def main() -> int:
     """Run the job and return an exit code."""
-    address, port, least, patience, discovery, *command = sys.argv[1:]
-    pipes = Path(os.environ["DISTDL_PIPES"])
-    environments = json.loads((pipes / "ranks.json").read_text(encoding="utf-8"))
-    seats = [Seat(number, own["DISTDL_HOST"], int(own["DISTDL_LOCAL_RANK"])) for number, own in enumerate(environments)]
-    driver = Driver(seats, Terms.of(least, patience), Workers(command, environments), Words(_told(pipes)))
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: driver.cancel())
+    address, port, least, patience = sys.argv[1:]
+    words = Words(_own_output())
+    seats = [
+        Seat(number, str(host), int(local))
+        for number, (host, local) in enumerate(json.loads(sys.stdin.readline())["seats"])
+    ]
+    report = Report()
+    driver = Driver(seats, Terms.of(least, patience), Workers(words, report.ends), words)
     meeting = Meeting(address, int(port), driver.ask)
     meeting.open()
-    watch = Watch(discovery, Counter(seat.host for seat in seats), driver.wake, _complain)
-    watch.start()
-    return driver.run(meeting, watch, _Lifeline(pipes))
+    threading.Thread(target=report.listen, args=(driver,), name="orders", daemon=True).start()
+    return driver.run(meeting, report, lambda: report.wanted)
 
 
-def _told(pipes: Path) -> int:
-    return os.open(pipes / NAME, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+def _own_output() -> int:
+    """Return where orders are written; whatever else is printed goes to the error output."""
+    found = os.dup(1)
+    os.dup2(2, 1)
+    return found
 
 
-def _complain(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
+class Report:
+    """What is told of hosts and processes; ``listen`` is the thread that hears it."""
 
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._offered: dict[str, int] = {}
+        self._ends: list[tuple[int, int, int]] = []
+        #: Why hosts have gone that nobody had taken away.
+        self.lost: dict[str, str] = {}
+        #: Whether anybody still wants the job.
+        self.wanted = True
 
-class _Lifeline:
-    """Says whether the job's supervisor still holds the named pipe ``alive``."""
+    @property
+    def hosts(self) -> Mapping[str, int]:
+        """How many processes each host offers to run."""
+        with self._lock:
+            return {host: slots for host, slots in self._offered.items() if host not in self.lost}
 
-    def __init__(self, pipes: Path) -> None:
-        self._fd = os.open(pipes / "alive", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    def ends(self) -> list[tuple[int, int, int]]:
+        """Return (rank, pid, exit code or negative signal) of the processes that ended since the last call."""
+        with self._lock:
+            found, self._ends = self._ends, []
+        return found
 
-    def __call__(self) -> bool:
-        try:
-            return bool(os.read(self._fd, 1))
-        except BlockingIOError:
-            return True
+    def listen(self, driver: Driver) -> None:
+        """Hear everything until the end."""
+        for line in sys.stdin:
+            self._hear(json.loads(line), driver)
+            driver.wake()
+        self.wanted = False
+        driver.wake()
+
+    def _hear(self, said: Mapping[str, Any], driver: Driver) -> None:
+        kind = said["type"]
+        with self._lock:
+            if kind == "hosts":
+                self._offered = {str(host): int(slots) for host, slots in said["hosts"].items()}
+            elif kind == "lost":
+                self.lost = {**self.lost, str(said["host"]): str(said["says"])}
+            elif kind == "back":
+                self.lost = {host: why for host, why in self.lost.items() if host != said["host"]}
+            elif kind == "ended":
+                self._ends.append((int(said["rank"]), int(said["pid"]), int(said["code"])))
+        if kind == "cancel":
+            driver.cancel()
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from distdl_jupyter.backends.elastic.meeting import Meeting
 from distdl_jupyter.backends.elastic.words import Words
-from distdl_jupyter.backends.elastic.workers import Staff
+from distdl_jupyter.backends.elastic.workers import Workers
 from distdl_jupyter.backends.elastic.world import Numbers, Seat, has_state, may_meet, numbered, offer
 from distdl_jupyter.core.words import duration, plural, ranks
 
@@ -71,7 +71,7 @@ class Failure:
 class Driver:
     """One elastic job. ``run`` returns when all of it has ended."""
 
-    def __init__(self, seats: Sequence[Seat], terms: Terms, workers: Staff, words: Words) -> None:
+    def __init__(self, seats: Sequence[Seat], terms: Terms, workers: Workers, words: Words) -> None:
         self._seats = seats
         self._terms = terms
         self._workers = workers
@@ -121,8 +121,7 @@ class Driver:
         with self._changed:
             while True:
                 if not alive():
-                    self._workers.kill()
-                    return 1
+                    return 1  # nobody is left who would obey: the agents end what they have started
                 # Hosts first: the end of a process on one that has gone is no failure.
                 self._follow(hosts)
                 self._reap()

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.spec import JobSpec
 
 _PROGRAM = "distdl_jupyter.backends.elastic"
-#: Clusters with elastic jobs: this machine, and hosts on which somebody else starts what the program wants.
-_HERE, _FAR = "local", "ssh"
+#: Clusters with elastic jobs.
+_CLUSTERS = ("local", "ssh")
 #: Variables of a rank that say once and for all what changes here whenever processes come and go.
 FIXED = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 
@@ -45,7 +45,7 @@ def check(spec: JobSpec, options: Options) -> None:
     if options.controller != "gloo":
         raise InvalidSpec("An elastic job runs on horovod-gloo: MPI ends all processes when one fails.",
                           field="distributed_backend", hint="Choose distributed_backend='horovod-gloo'.")  # fmt: skip
-    if spec.cluster not in (_HERE, _FAR):
+    if spec.cluster not in _CLUSTERS:
         raise InvalidSpec(
             f"{spec.compute_target} has no elastic Horovod jobs; they run on this machine and on SSH hosts.",
             field="elastic",
@@ -76,12 +76,12 @@ def least(spec: JobSpec, options: Options) -> int:
 
 
 def launcher(spec: JobSpec, placement: Placement, options: Options) -> Launcher:
-    """Return the program that leads the job. On this machine what it starts follows on its command line."""
+    """Return the program that leads the job."""
     terms = (placement.address, str(placement.ports[0]), str(least(spec, options)),
              f"{options.elastic_timeout_seconds:g}")  # fmt: skip
-    discovery = _discovery(spec, options)
-    program = (_PROGRAM, *terms, discovery) if spec.cluster == _HERE else (f"{_PROGRAM}.far", *terms)
-    return Launcher(("python", "-P", "-m", *program), _says_it_elsewhere, tells=True, discovery=discovery)
+    return Launcher(
+        ("{python}", "-P", "-m", _PROGRAM, *terms), _says_it_elsewhere, tells=True, discovery=_discovery(spec, options)
+    )
 
 
 def _discovery(spec: JobSpec, options: Options) -> str:

@@ -1,4 +1,4 @@
-"""What the program tells the job of its processes: one JSON line each, on this machine in the named pipe ``told``.
+"""What the program says to the job: one JSON line each, on its standard output.
 
 ``{"type": "ended", "rank", "code", "signal", "evidence"}`` is the last word on a rank. ``replaced`` (with the same
 fields and ``pid``) says that its process failed and another one takes its place, ``left`` that the others go on
@@ -12,8 +12,6 @@ import json
 import os
 import signal
 from typing import Any
-
-NAME = "told"
 
 
 class Words:
@@ -43,7 +41,7 @@ class Words:
         self._say("note", level=level, text=text, code=code)
 
     def order(self, type_: str, **fields: Any) -> None:
-        """Say what is to be done with a process that runs on another host (see ``far``)."""
+        """Say what is to be done with a process (see ``__main__``)."""
         self._say(type_, **fields)
 
     def _say(self, type_: str, **fields: Any) -> None:

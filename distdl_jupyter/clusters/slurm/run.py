@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters.base import Context, Exit, Remark, Run, Start, Stream
+from distdl_jupyter.clusters.launcher_run import exit_of
 from distdl_jupyter.clusters.slurm import commands, data, told, words
 from distdl_jupyter.clusters.slurm.tail import Tail, Tailer, make_room
 from distdl_jupyter.clusters.slurm.watch import Watch
@@ -207,7 +208,7 @@ class SlurmRun(Run):
             return [Exit(rank, 0, None) for rank in sorted(self._open)]
         evidence = str(word.get("evidence") or "") or self._slurm_says() or f"The launcher ended with code {code}."
         first = reader(told.end_of(self._site.output))
-        return [told.after_launcher(rank, first, code or 1, evidence) for rank in sorted(self._open)]
+        return [exit_of(rank, first, code or 1, evidence) for rank in sorted(self._open)]
 
     # signals ----------------------------------------------------------------------------------
 

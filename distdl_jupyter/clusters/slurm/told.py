@@ -9,7 +9,6 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.clusters import processes
 from distdl_jupyter.clusters.base import Exit
 from distdl_jupyter.core.errors import LaunchFailed
 
@@ -20,16 +19,6 @@ if TYPE_CHECKING:
 
 #: Reads which rank ended first from a launcher's words: (rank, exit code, signal number).
 FirstExit = Callable[[str], tuple[int, int | None, int | None] | None]
-
-
-def after_launcher(rank: int, first: tuple[int, int | None, int | None] | None, code: int, evidence: str) -> Exit:
-    """Return a rank's end as a launcher's last words tell it: ``first`` is (rank, code, signal) of the first one."""
-    if first is None:
-        return Exit(rank, code, None, evidence)
-    first_rank, first_code, number = first
-    if rank != first_rank:
-        return Exit(rank, None, "TERM", "stopped")
-    return Exit(rank, first_code, None) if number is None else Exit(rank, None, processes.signal_name(number))
 
 
 #: What srun prints of a task that ended by a signal (strsignal(3)), as far as it is no name.

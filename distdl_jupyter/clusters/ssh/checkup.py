@@ -16,15 +16,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from distdl_jupyter.clusters.agents import HostTrouble
 from distdl_jupyter.clusters.ssh import command, findings, hosts, meeting, network, sightings, software, visit
-from distdl_jupyter.clusters.ssh.failures import HostTrouble
 from distdl_jupyter.clusters.ssh.findings import Told
 from distdl_jupyter.core import store
 from distdl_jupyter.host import facts as own_facts
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.base import Check
-    from distdl_jupyter.clusters.ssh.failures import Unreachable
+    from distdl_jupyter.clusters.ssh.command import Unreachable
     from distdl_jupyter.clusters.ssh.hosts import Host
     from distdl_jupyter.clusters.ssh.network import Common, Reached, Seat
     from distdl_jupyter.clusters.ssh.options import SshOptions

@@ -9,18 +9,18 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any
 
+from distdl_jupyter.clusters import agent_run
+from distdl_jupyter.clusters.agents import HostTrouble
 from distdl_jupyter.clusters.base import Check, Cluster, Context, NodeInfo, Remark, Run
 from distdl_jupyter.clusters.ssh import connection as connections
 from distdl_jupyter.clusters.ssh import data, placing, staging
 from distdl_jupyter.clusters.ssh import hosts as hostlist
+from distdl_jupyter.clusters.ssh.command import Unreachable
 from distdl_jupyter.clusters.ssh.connection import DIRECTORY, Connection, end_all
-from distdl_jupyter.clusters.ssh.direct import DirectRun
-from distdl_jupyter.clusters.ssh.failures import HostTrouble, Unreachable
 from distdl_jupyter.clusters.ssh.hosts import Host
-from distdl_jupyter.clusters.ssh.launcher import LauncherRun
+from distdl_jupyter.clusters.ssh.nodes import SshNodes
 from distdl_jupyter.clusters.ssh.options import SshOptions
 from distdl_jupyter.clusters.ssh.staging import Job
-from distdl_jupyter.core import limits
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.plan import Placement, Plan, RankPlace, Seat, seated
 from distdl_jupyter.core.words import listing, plural, size
@@ -28,8 +28,7 @@ from distdl_jupyter.core.words import listing, plural, size
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.ssh.checkup import Checkup
     from distdl_jupyter.clusters.ssh.network import Common
-    from distdl_jupyter.clusters.ssh.run import SshRun
-    from distdl_jupyter.clusters.ssh.staging import Site
+    from distdl_jupyter.clusters.ssh.staging import SshNode
     from distdl_jupyter.core.spec import JobSpec
 
 #: Hosts that are connected to at the same time.
@@ -51,7 +50,7 @@ class SshCluster(Cluster):
 
     def __init__(self) -> None:
         self._connections: list[Connection] = []
-        self._sites: list[Site] = []
+        self._nodes: list[SshNode] = []
         self._remarks: list[Remark] = []
         self._spares: list[str] = []
 
@@ -125,7 +124,7 @@ class SshCluster(Cluster):
             placement = seated(placement, context.rank_ports, self._seats(placing.agreed(found)))
             self._stage(Job(spec, context.folder, options), context)
             if context.staging is not None:
-                data.bring(spec, self._sites, options.directory or DIRECTORY, context)
+                data.bring(spec, self._nodes, options.directory or DIRECTORY, context)
         except BaseException:
             self._let_go()
             raise
@@ -213,16 +212,16 @@ class SshCluster(Cluster):
 
     def _stage(self, job: Job, context: Context) -> None:
         """Give every host the job's files, where it does not see them."""
-        self._sites = staging.prepare(job, self._connections)
-        apart = [site for site in self._sites if not site.shared]
+        self._nodes = staging.prepare(job, self._connections)
+        apart = [node for node in self._nodes if not node.shared]
         if not apart:
             context.tell("stage", "nothing to copy")
             return
-        names = listing([site.host for site in apart])
+        names = listing([node.host for node in apart])
         context.tell("stage", f"copying {size(staging.size(job))} to {names}")
         with ThreadPoolExecutor(min(len(apart), _AT_ONCE)) as pool:
-            list(pool.map(lambda site: staging.copy(job, site), apart))
-        lacking = [site.host for site in apart if site.work_is_empty]
+            list(pool.map(lambda node: staging.copy(job, node), apart))
+        lacking = [node.host for node in apart if node.work_is_empty]
         if lacking:
             self._remarks.append(
                 Remark("info", placing.empty_work(lacking, job.spec.working_directory), "working-directory")
@@ -231,18 +230,10 @@ class SshCluster(Cluster):
     def start(self, spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> Run:
         """Start services, then ranks (or the launcher that starts them)."""
         job = Job(spec, context.folder, SshOptions(**spec.cluster_options))
-        run = _kind_of_run(plan)(job, placement, plan, context, self._sites)
-        try:
-            run.launch()
-        except OSError as error:
-            run.close()
-            raise limits.launch_failed("The ranks could not be started", error) from error
-        except BaseException:
-            run.close()
-            raise
-        for remark in self._remarks:
-            run.remark(remark.level, remark.text, remark.code)
-        self._connections, self._sites = [], []
+        nodes = SshNodes(job, placement, context, self._nodes)
+        nodes.remarks += self._remarks
+        run = agent_run.start(placement, plan, context, nodes)
+        self._connections, self._nodes = [], []
         return run
 
     def _let_go(self) -> None:
@@ -273,14 +264,6 @@ class SshCluster(Cluster):
                 hint=f"Ranks there end by themselves. {silent[0].remedy}".strip(),
             )
         return [host for one in found if isinstance(one, list) for host in one]
-
-
-def _kind_of_run(plan: Plan) -> type[SshRun]:
-    if plan.launcher and plan.launcher.tells:
-        from distdl_jupyter.clusters.ssh.elastic import ElasticRun
-
-        return ElasticRun
-    return LauncherRun if plan.launcher else DirectRun
 
 
 def _reached(host: Host, options: SshOptions, python: str) -> Connection | Unreachable:

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from distdl_jupyter.clusters.ssh.failures import Unreachable
+from distdl_jupyter.clusters.agents import HostTrouble
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.ssh.hosts import Host
@@ -53,6 +53,18 @@ _BEGIN = (
     'exec "$p" -c "import sys;exec(bytes.fromhex(sys.stdin.buffer.raw.readline().decode()))"'
     "'"
 )
+
+
+class Unreachable(HostTrouble):
+    """No agent could be started on a host.
+
+    ``kind`` names the cause for programs: unknown-key, changed-key, denied, name, refused, timeout, route, python,
+    old-python, shell, ssh, other.
+    """
+
+    def __init__(self, host: str, kind: str, says: str, remedy: str = "") -> None:
+        super().__init__(host, says, remedy)
+        self.kind = kind
 
 
 def argv(host: Host, ssh_config: str = "") -> list[str]:

@@ -7,59 +7,49 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import math
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters import package
+from distdl_jupyter.clusters.agents import AgentConnection, HostFailed
 from distdl_jupyter.clusters.ssh import bootstrap, command
 from distdl_jupyter.clusters.ssh.channels import PipeEnd
-from distdl_jupyter.clusters.ssh.failures import HostFailed
 from distdl_jupyter.clusters.ssh.wire import Wire
 from distdl_jupyter.host import frames
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.ssh.hosts import Host
     from distdl_jupyter.clusters.ssh.options import SshOptions
+    from distdl_jupyter.host.stacks import Answer
 
 #: Seconds from the start of ssh to the agent's first word: the way there, then Python's start on a slow disk.
 REACH_SECONDS = command.CONNECT_SECONDS + 15.0
-#: Seconds for an answer that takes no work.
-ANSWER_SECONDS = 15.0
-#: Seconds between two moments in which the wait for an answer may be ended.
-_HEED_SECONDS = 0.5
 #: Seconds in which all hosts must have ended what runs there.
 _END_SECONDS = 10.0
 #: Where jobs keep their files on a host by default.
 DIRECTORY = "~/.cache/distdl"
 
-News = Callable[[dict[str, Any]], None]
 
-
-def _unheard(_news: dict[str, Any]) -> None:
-    """Nobody listens."""
-
-
-class Connection:
+class Connection(AgentConnection):
     """An agent on one host. ``host`` is its name, ``python`` the path of its Python there, once it was told."""
 
     def __init__(self, host: Host, python: str, wire_of: Callable[[Connection], Wire]) -> None:
-        self.host = host.name
+        super().__init__(host.name)
         self.target = host
         self.python = python
-        #: Called with what the agent tells unasked (``exit``, ``shell``), and with {"type": "lost"} at its end.
-        self.news: News = _unheard
         self._numbers = itertools.count(1)
         self._channels = itertools.count(1)
         self._waiting: dict[int, Future[dict[str, Any]]] = {}
         self._sinks: dict[int, Callable[[bytes], None]] = {}
         self._lock = threading.Lock()
         self._lost = ""
+        #: The ranks that were asked for their stacks, and the answer.
+        self._asked: tuple[list[int], Future[dict[str, Any]]] | None = None
         self._wire = wire_of(self)
 
     # requests ---------------------------------------------------------------------------------
@@ -69,43 +59,18 @@ class Connection:
         """Why the host does not answer any more, one sentence; "" while it does."""
         return self._lost
 
-    def ask(
-        self, type_: str, /, timeout: float = ANSWER_SECONDS, heed: Callable[[], object] = bool, **fields: Any
-    ) -> dict[str, Any]:
-        """Send a request and return the answer. Raises HostFailed: refused, no answer in ``timeout`` s, or lost."""
-        with self._wire.hurried():
-            return self.result(self.begin(type_, **fields), type_, timeout, heed)
-
     def begin(self, type_: str, /, **fields: Any) -> Future[dict[str, Any]]:
         """Send a request; ``result`` waits for its answer."""
         answer: Future[dict[str, Any]] = Future()
         number = next(self._numbers)
         with self._lock:
             if self._lost:
-                answer.set_result({"error": self._lost})
+                answer.set_exception(HostFailed(self.host, self._lost))
                 return answer
             self._waiting[number] = answer
         if not self._wire.send(frames.message(type_, request=number, **fields)):
             self._answered(number, {"error": f"{self.host} is gone."})
         return answer
-
-    def result(
-        self, answer: Future[dict[str, Any]], type_: str, timeout: float | None, heed: Callable[[], object] = bool
-    ) -> dict[str, Any]:
-        """Wait for the answer to what was begun. Raises HostFailed.
-
-        ``heed`` is called meanwhile, and ends the wait by raising.
-        """
-        until = math.inf if timeout is None else time.monotonic() + timeout
-        while not answer.done():
-            if (left := until - time.monotonic()) <= 0:
-                raise HostFailed(self.host, f"It has not answered the request {type_!r} within {timeout:.0f} s.")
-            wait([answer], min(left, _HEED_SECONDS))
-            heed()
-        found = answer.result()
-        if "error" in found:
-            raise HostFailed(self.host, str(found["error"]), str(found.get("remedy", "")))
-        return found
 
     def hurried(self) -> contextlib.AbstractContextManager[None]:
         """While it is held, answers come through whoever does not read what ranks print."""
@@ -134,6 +99,23 @@ class Connection:
         if not self._wire.send(frames.data(channel, content), wait=wait):
             raise HostFailed(self.host, self._lost or "It is gone.")
 
+    # stacks -----------------------------------------------------------------------------------
+
+    def ask_stacks(self, ranks: Sequence[int]) -> None:
+        """Ask ranks for the stacks of their threads, without waiting."""
+        self._asked = list(ranks), self.begin("stacks", ranks=list(ranks))
+
+    def stacks(self) -> Mapping[int, Answer]:
+        """Return, once, what the host has answered; one that fails or is lost answers for none of its ranks."""
+        from distdl_jupyter.host.stacks import Answer, of_json
+
+        if self._asked is None or not self._asked[1].done():
+            return {}
+        (ranks, answer), self._asked = self._asked, None
+        if (error := answer.exception()) is not None:
+            return dict.fromkeys(ranks, Answer(missing=str(getattr(error, "says", error))))
+        return {int(rank): of_json(one) for rank, one in answer.result()["answers"].items()}
+
     # what comes, on the wire's thread -------------------------------------------------------------
 
     def heard(self, frame: frames.Message | frames.Data) -> None:
@@ -145,7 +127,7 @@ class Connection:
         elif frame.data["type"] == "reply":
             self._answered(int(frame.data.get("request", 0)), frame.data)
         elif frame.data["type"] != "beat":
-            self.news(frame.data)
+            self.on_event(frame.data)
 
     def ended(self, why: str) -> None:
         """Let everybody who waits know that the host is gone."""
@@ -154,15 +136,19 @@ class Connection:
             waiting, self._waiting = self._waiting, {}
             sinks = list(self._sinks.values())
         for answer in waiting.values():
-            answer.set_result({"error": why})
+            answer.set_exception(HostFailed(self.host, why))
         for sink in sinks:
             sink(b"")
-        self.news({"type": "lost", "says": why})
+        self.on_event({"type": "lost", "says": why})
 
     def _answered(self, number: int, found: dict[str, Any]) -> None:
         with self._lock:
             answer = self._waiting.pop(number, None)
-        if answer is not None:
+        if answer is None:
+            return
+        if "error" in found:
+            answer.set_exception(HostFailed(self.host, str(found["error"]), str(found.get("remedy", ""))))
+        else:
             answer.set_result(found)
 
     # begin and end --------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters import stagers
-from distdl_jupyter.clusters.ssh.failures import HostFailed
+from distdl_jupyter.clusters.agents import HostFailed
 from distdl_jupyter.core.errors import DataUnavailable
 from distdl_jupyter.core.words import listing
 from distdl_jupyter.host import files
@@ -24,7 +24,7 @@ from distdl_jupyter.host.staging.paths import fingerprint
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.base import Context, Staging
-    from distdl_jupyter.clusters.ssh.staging import Site
+    from distdl_jupyter.clusters.ssh.staging import SshNode
     from distdl_jupyter.core.spec import JobSpec
 
 #: The stager's number among the processes of an agent (see ``ssh.run``).
@@ -37,38 +37,38 @@ _HEED = 0.25
 _AT_ONCE = 16
 
 
-def bring(spec: JobSpec, sites: Sequence[Site], base: str, context: Context) -> None:
+def bring(spec: JobSpec, nodes: Sequence[SshNode], base: str, context: Context) -> None:
     """Bring a job's data to its hosts and note each one's variables. Raises DataUnavailable, HostFailed."""
     assert context.staging is not None, "a job without data is not brought any"
     for source in spec.data:
         if source.scheme == "shared":
-            _agree(source.path, sites)
+            _agree(source.path, nodes)
     local = [source for source in spec.data if source.scheme == "path"]
-    copies = [_Copy(node, site, source.name, source.path, base)
-              for node, site in enumerate(sites) for source in local]  # fmt: skip
+    copies = [_Copy(number, node, source.name, source.path, base)
+              for number, node in enumerate(nodes) for source in local]  # fmt: skip
     if copies:
         _copy(copies, context.staging, context.tell)
-    moved: dict[int, dict[str, str]] = {node: {} for node in range(len(sites))}
+    moved: dict[int, dict[str, str]] = {number: {} for number in range(len(nodes))}
     for one in copies:
         if one.path != one.source:
-            moved[one.node][one.name] = one.path
+            moved[one.number][one.name] = one.path
     begun: list[SshStager] = []
     try:
-        for node, site in enumerate(sites):
-            begun.append(SshStager(node, site, moved[node]))
+        for number, node in enumerate(nodes):
+            begun.append(SshStager(number, node, moved[number]))
         found = stagers.run(begun, context.staging, context.tell, base=base)
     except BaseException:
         for one_ in begun:
             one_.close()
         raise
-    for node, site in enumerate(sites):
-        site.data = found[node]
+    for number, node in enumerate(nodes):
+        node.data = found[number]
 
 
-def _agree(path: str, sites: Sequence[Site]) -> None:
+def _agree(path: str, nodes: Sequence[SshNode]) -> None:
     """Raise DataUnavailable when hosts see different things at a path; one that sees nothing says so itself."""
-    asked = [(site, site.connection.begin("look", path=path)) for site in sites]
-    told = [(site.host, site.connection.result(answer, "look", _SECONDS)["fingerprint"]) for site, answer in asked]
+    asked = [(node, node.connection.begin("look", path=path)) for node in nodes]
+    told = [(node.host, node.connection.result(answer, "look", _SECONDS)["fingerprint"]) for node, answer in asked]
     seen = [(host, found) for host, found in told if found is not None]
     for host, found in seen[1:]:
         if found != seen[0][1]:
@@ -81,11 +81,11 @@ def _agree(path: str, sites: Sequence[Site]) -> None:
 class SshStager(stagers.Stager):
     """A stager that an agent started; ``moved`` are the sources that lie elsewhere on its host."""
 
-    def __init__(self, node: int, site: Site, moved: dict[str, str]) -> None:
-        self._connection = site.connection
+    def __init__(self, number: int, node: SshNode, moved: dict[str, str]) -> None:
+        self._connection = node.connection
         self._moved = moved
         (out, out_end), (err, err_end) = self._connection.pipe(), self._connection.pipe()
-        super().__init__(node, site.host, out_end.reader, err_end.reader)
+        super().__init__(number, node.host, out_end.reader, err_end.reader)
         process = {"process": STAGER, "argv": ["{python}", *stagers.PROGRAM], "environment": {}, "directory": None,
                    "out": out, "err": err, "open_input": True}  # fmt: skip
         self._connection.ask("start", _SECONDS, processes=[process])
@@ -127,8 +127,8 @@ class SshStager(stagers.Stager):
 
 @dataclass(slots=True)
 class _Copy:
-    node: int
-    site: Site
+    number: int
+    node: SshNode
     name: str
     source: str
     base: str
@@ -164,7 +164,7 @@ def _copy(copies: Sequence[_Copy], staging: Staging, tell: Callable[[str, str], 
         for source in {one.source for one in lacking}:
             contents[source] = pool.submit(_content, source, stop)
         work = {pool.submit(_to_host, one, contents[one.source], stop): one for one in lacking}
-        where = listing(list(dict.fromkeys(one.site.host for one in lacking)))
+        where = listing(list(dict.fromkeys(one.node.host for one in lacking)))
         pending = set(work)
         while pending:
             tell("stage", f"copying {listing(sorted({one.name for one in lacking}))} to {where}")
@@ -173,7 +173,7 @@ def _copy(copies: Sequence[_Copy], staging: Staging, tell: Callable[[str, str], 
                 one.result()
             for future, one_ in work.items():
                 if one_.total:
-                    staging.heard(one_.node, one_.site.host, one_.message(whole=future.done()))
+                    staging.heard(one_.number, one_.node.host, one_.message(whole=future.done()))
     finally:
         stop.append(True)
         pool.shutdown(wait=False, cancel_futures=True)
@@ -181,7 +181,7 @@ def _copy(copies: Sequence[_Copy], staging: Staging, tell: Callable[[str, str], 
 
 def _sees(one: _Copy) -> bool:
     """Ask whether the host has the same under the same path."""
-    told = one.site.connection.ask("look", _SECONDS, path=one.source)
+    told = one.node.connection.ask("look", _SECONDS, path=one.source)
     try:
         same = bool(told["fingerprint"] == fingerprint(one.source))
     except OSError as error:
@@ -211,18 +211,18 @@ def _to_host(one: _Copy, content: Future[_Content], stop: list[bool]) -> None:
     try:
         found = content.result()
         one.total, one.files = found.total, found.files
-        kept = one.site.connection.ask("copied", _SECONDS, digest=found.digest, base=one.base)["path"]
+        kept = one.node.connection.ask("copied", _SECONDS, digest=found.digest, base=one.base)["path"]
         if kept:
             one.done = one.cached = found.total
         else:
             kept = _send(one, found, stop)
     except OSError as error:
-        raise DataUnavailable(f"{one.source} cannot be read to copy it to {one.site.host}: {error}.") from None
+        raise DataUnavailable(f"{one.source} cannot be read to copy it to {one.node.host}: {error}.") from None
     one.path = f"{kept}/{Path(one.source).name}"
 
 
 def _send(one: _Copy, found: _Content, stop: list[bool]) -> str:
-    connection = one.site.connection
+    connection = one.node.connection
     channel = connection.channel(lambda _content: None)
     answer = connection.begin("copy", channel=channel, digest=found.digest, base=one.base)
 

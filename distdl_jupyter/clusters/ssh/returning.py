@@ -6,52 +6,54 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from distdl_jupyter.clusters.agents import HostTrouble
 from distdl_jupyter.clusters.ssh import connection as connections
 from distdl_jupyter.clusters.ssh import staging
-from distdl_jupyter.clusters.ssh.failures import HostTrouble
 from distdl_jupyter.core.errors import DistDLError
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.ssh.hosts import Host
-    from distdl_jupyter.clusters.ssh.staging import Job, Site
+    from distdl_jupyter.clusters.ssh.staging import Job, SshNode
 
 #: Seconds between two tries.
 _PAUSE = 5.0
 
 
 class Returning:
-    """All hosts that are looked for. ``found`` is called in a thread with the host's new place in the job."""
+    """All hosts that are looked for."""
 
-    def __init__(self, job: Job, found: Callable[[Site], None]) -> None:
+    def __init__(self, job: Job) -> None:
         self._job = job
-        self._found = found
+        self._found: list[SshNode] = []
         self._closed = threading.Event()
         self._lock = threading.Lock()
 
-    def look_for(self, host: Host) -> None:
-        """Try to reach a host from now on."""
-        threading.Thread(target=self._look, args=(host,), name=f"return-{host.name}", daemon=True).start()
+    def look_for(self, host: Host, found: Callable[[SshNode], None]) -> None:
+        """Try to reach a host from now on; ``found`` is called in a thread with the host's new place in the job."""
+        threading.Thread(target=self._look, args=(host, found), name=f"return-{host.name}", daemon=True).start()
 
-    def close(self) -> None:
-        """Look for nobody any more; who comes now is left at once."""
+    def close(self) -> list[SshNode]:
+        """Look for no host any more, and return all that came back; one that comes now is left at once."""
         with self._lock:
             self._closed.set()
+            return self._found
 
-    def _look(self, host: Host) -> None:
+    def _look(self, host: Host, found: Callable[[SshNode], None]) -> None:
         while not self._closed.wait(_PAUSE):
             try:
                 connection = connections.reach(host, self._job.options, self._job.spec.python)
             except (HostTrouble, OSError):
                 continue
             try:
-                (site,) = staging.prepare(self._job, [connection])
-                if not site.shared:
-                    staging.copy(self._job, site)
+                (node,) = staging.prepare(self._job, [connection])
+                if not node.shared:
+                    staging.copy(self._job, node)
             except (DistDLError, OSError):
                 connection.close()
                 continue
             with self._lock:
                 if not self._closed.is_set():
-                    self._found(site)
+                    self._found.append(node)
+                    found(node)
                     return
             connections.end_all([connection])

@@ -12,9 +12,10 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from distdl_jupyter.clusters.agents import HostTrouble
 from distdl_jupyter.clusters.base import NodeInfo
 from distdl_jupyter.clusters.ssh import connection, hosts
-from distdl_jupyter.clusters.ssh.failures import HostTrouble, Unreachable
+from distdl_jupyter.clusters.ssh.command import Unreachable
 from distdl_jupyter.core import words
 
 if TYPE_CHECKING:

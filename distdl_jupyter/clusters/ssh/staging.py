@@ -21,8 +21,8 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distdl_jupyter.clusters import returned
+from distdl_jupyter.clusters.agents import HostFailed, Node
 from distdl_jupyter.clusters.ssh.connection import DIRECTORY
-from distdl_jupyter.clusters.ssh.failures import HostFailed
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.host import files
 
@@ -42,29 +42,20 @@ _RETURNED = (RESULTS, "outputs")
 _CHECKPOINTS = "outputs/checkpoints"
 
 
-@dataclass(slots=True)
-class Site:
-    """One host of a job: where the job's files are there, and where its ranks work.
+@dataclass(slots=True, eq=False)
+class SshNode(Node):
+    """One host of a job. ``shared`` when it sees the job's own folder.
 
-    ``run`` is the agent's private folder, which goes with the job. ``work_is_empty`` when the job's working directory
-    is not there, so that ranks begin in an empty folder.
+    ``work_is_empty`` when the job's working directory is not there, so that ranks begin in an empty folder.
     """
 
     connection: Connection
-    folder: str
     shared: bool
-    directory: str
-    run: str
     work_is_empty: bool = False
     #: The variables that tell ranks where their data is.
     data: dict[str, str] = field(default_factory=dict)
     #: What came back and what did not, for the user.
     remarks: list[str] = field(default_factory=list)
-
-    @property
-    def host(self) -> str:
-        """The host's name."""
-        return self.connection.host
 
 
 class Job(NamedTuple):
@@ -78,7 +69,7 @@ class Job(NamedTuple):
 # there ---------------------------------------------------------------------------------------------
 
 
-def prepare(job: Job, connections: Sequence[Connection]) -> list[Site]:
+def prepare(job: Job, connections: Sequence[Connection]) -> list[SshNode]:
     """Give every host its folder. Raises LaunchFailed, also when a host was to share and does not."""
     with _proof(job) as proof:
         answers = [
@@ -106,7 +97,7 @@ def _proof(job: Job) -> Iterator[list[str] | None]:
         path.unlink(missing_ok=True)
 
 
-def _site(job: Job, connection: Connection, told: dict[str, Any]) -> Site:
+def _site(job: Job, connection: Connection, told: dict[str, Any]) -> SshNode:
     folder, shared, wanted = str(told["folder"]), bool(told["shared"]), job.spec.working_directory
     there = bool(told.get("working_directory_there")) or not wanted
     if job.options.shared and not shared:
@@ -122,13 +113,13 @@ def _site(job: Job, connection: Connection, told: dict[str, Any]) -> Site:
             "Submit from a folder that all hosts mount, or set the cluster's option shared to False.",
         )
     directory = wanted if there else f"{folder}/{_WORK}"
-    return Site(connection, folder, shared, directory, str(told["run"]), work_is_empty=not there)
+    return SshNode(connection, folder, directory, str(told["run"]), shared=shared, work_is_empty=not there)
 
 
-def copy(job: Job, site: Site) -> None:
+def copy(job: Job, node: SshNode) -> None:
     """Bring the job's files, and its checkpoints, to a host that does not see them. Raises HostFailed."""
-    _put(site, lambda write: files.pack(job.folder.path, ("code", "payload.pkl", _CHECKPOINTS), write))
-    _put(site, lambda write: _pack_rest(job, site, write))
+    _put(node, lambda write: files.pack(job.folder.path, ("code", "payload.pkl", _CHECKPOINTS), write))
+    _put(node, lambda write: _pack_rest(job, node, write))
 
 
 def size(job: Job) -> int:
@@ -138,26 +129,26 @@ def size(job: Job) -> int:
     return sum(path.stat().st_size for path in paths if path.exists())
 
 
-def _put(site: Site, produce: Callable[[Callable[[bytes], object]], object]) -> None:
-    connection = site.connection
+def _put(node: SshNode, produce: Callable[[Callable[[bytes], object]], object]) -> None:
+    connection = node.connection
     channel = connection.channel(lambda _content: None)
     answer = connection.begin("put", channel=channel)
     try:
         produce(lambda content: connection.write(channel, content) if content else None)
         connection.write(channel, b"")
     except OSError as error:
-        raise LaunchFailed(f"The job's files cannot be read to copy them to {site.host}: {error}.") from error
+        raise LaunchFailed(f"The job's files cannot be read to copy them to {node.host}: {error}.") from error
     connection.result(answer, "put", None)
 
 
-def _pack_rest(job: Job, site: Site, write: Callable[[bytes], object]) -> None:
+def _pack_rest(job: Job, node: SshNode, write: Callable[[bytes], object]) -> None:
     """Write the payload's description with the paths of the host, the script, and an empty folder to work in."""
     payload = json.loads((job.folder.path / "payload.json").read_text(encoding="utf-8"))
     script = Path(payload["script"]) if payload.get("script") else None
     if script is not None:
-        payload["script"] = f"{site.folder}/{_SCRIPT}/{script.name}"
+        payload["script"] = f"{node.folder}/{_SCRIPT}/{script.name}"
     if payload.get("working_directory"):
-        payload["working_directory"] = site.directory
+        payload["working_directory"] = node.directory
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as archive:
         _add(archive, "payload.json", json.dumps(payload).encode())
@@ -178,7 +169,7 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
 # back ----------------------------------------------------------------------------------------------
 
 
-def bring_back(job: Job, site: Site, brought: set[Path], ranks: Collection[int]) -> None:
+def bring_back(job: Job, node: SshNode, brought: set[Path], ranks: Collection[int]) -> None:
     """Put what ranks wrote on a host into the job's folder. Raises HostFailed, LaunchFailed.
 
     Of values only those of ``ranks`` are taken, which are the host's own: whoever holds it decides what they are.
@@ -186,16 +177,16 @@ def bring_back(job: Job, site: Site, brought: set[Path], ranks: Collection[int])
     added. One that came under the same name is kept beside it in a folder with this host's name, unless it is a
     checkpoint: there the first counts. What an earlier attempt has left under the same name is replaced.
     """
-    arrived = job.folder.path / f".from-{site.host}"
+    arrived = job.folder.path / f".from-{node.host}"
     shutil.rmtree(arrived, ignore_errors=True)
     arrived.mkdir(mode=0o700)
     try:
-        _get(site, arrived, ranks)
+        _get(node, arrived, ranks)
         for name in _RETURNED:
             for path in sorted(path for path in (arrived / name).rglob("*") if path.is_file()):
-                _keep(path, job.folder.path / name, path.relative_to(arrived / name), site, brought)
+                _keep(path, job.folder.path / name, path.relative_to(arrived / name), node, brought)
     except OSError as error:
-        raise LaunchFailed(f"The files of {site.host} cannot be kept in {job.folder.path}: {error}.") from error
+        raise LaunchFailed(f"The files of {node.host} cannot be kept in {job.folder.path}: {error}.") from error
     finally:
         shutil.rmtree(arrived, ignore_errors=True)
 
@@ -205,41 +196,41 @@ def written_here(job: Job) -> set[Path]:
     return {path for name in _RETURNED for path in (job.folder.path / name).rglob("*") if path.is_file()}
 
 
-def _get(site: Site, target: Path, ranks: Collection[int]) -> None:
+def _get(node: SshNode, target: Path, ranks: Collection[int]) -> None:
     def wanted(name: str, bytes_: int) -> bool:
         path = PurePosixPath(name)
         if path.parts[0] != RESULTS:
             return True
         why = returned.refusal(path.relative_to(RESULTS), bytes_, ranks)
         if why and not path.name.startswith("."):  # such are halves of files that a killed rank has left
-            site.remarks.append(f"{site.host}: {why}. It stayed there.")
+            node.remarks.append(f"{node.host}: {why}. It stayed there.")
         return not why
 
-    channel, end = site.connection.pipe()
-    answer = site.connection.begin("get", channel=channel, paths=list(_RETURNED))
+    channel, end = node.connection.pipe()
+    answer = node.connection.begin("get", channel=channel, paths=list(_RETURNED))
     with os.fdopen(end.reader, "rb") as stream:
         try:
             files.unpack(target, stream, wanted)
             while stream.read(1 << 16):  # what stands behind the end of a tar
                 pass
         except (tarfile.TarError, files.Refused) as error:
-            site.connection.result(answer, "get", _PREPARE_SECONDS)  # a host that is lost says so itself
-            raise HostFailed(site.host, f"What it sent back is no archive of files: {error}.") from error
-    told = site.connection.result(answer, "get", _PREPARE_SECONDS)
+            node.connection.result(answer, "get", _PREPARE_SECONDS)  # a host that is lost says so itself
+            raise HostFailed(node.host, f"What it sent back is no archive of files: {error}.") from error
+    told = node.connection.result(answer, "get", _PREPARE_SECONDS)
     if skipped := [str(name) for name in told.get("skipped") or ()]:
         shown = ", ".join(skipped[:3]) + (" ..." if len(skipped) > 3 else "")
-        site.remarks.append(f"{site.host}: {shown} stayed there, because only files of the job's own folder come back.")
+        node.remarks.append(f"{node.host}: {shown} stayed there, because only files of the job's own folder come back.")
 
 
-def _keep(path: Path, folder: Path, name: Path, site: Site, brought: set[Path]) -> None:
+def _keep(path: Path, folder: Path, name: Path, node: SshNode, brought: set[Path]) -> None:
     target = folder / name
     same = target.exists() and filecmp.cmp(path, target, shallow=False)
     if name.parts[0] == "checkpoints" and (same or target in brought):
         brought.add(target)
         return  # the first host's, or what was laid out there for all
     if target in brought and not same:
-        target = folder / site.host / name
-        site.remarks.append(f"{name} came from several hosts: that of {site.host} is {target.relative_to(folder)}.")
+        target = folder / node.host / name
+        node.remarks.append(f"{name} came from several hosts: that of {node.host} is {target.relative_to(folder)}.")
     target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     path.replace(target)
     brought.add(target)

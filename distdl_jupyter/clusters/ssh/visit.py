@@ -13,8 +13,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from distdl_jupyter.clusters.agents import HostTrouble
 from distdl_jupyter.clusters.ssh import command, connection
-from distdl_jupyter.clusters.ssh.failures import HostTrouble, Unreachable
+from distdl_jupyter.clusters.ssh.command import Unreachable
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.ssh.connection import Connection

@@ -147,13 +147,6 @@ def test_ranks_in_srun_s_words_are_counted():
     assert told.numbers("0,2-4") == [0, 2, 3, 4]
 
 
-def test_after_a_launcher_the_first_rank_is_the_cause():
-    assert told.after_launcher(1, (1, 3, None), 1, "").code == 3
-    assert told.after_launcher(1, (1, None, 9), 1, "").signal == "KILL"
-    assert told.after_launcher(0, (1, 3, None), 1, "").evidence == "stopped"
-    assert told.after_launcher(0, None, 7, "why") == told.Exit(0, 7, None, "why")
-
-
 def test_the_reader_of_a_launcher_s_words_is_found_again_by_name():
     assert told.reader_of("distdl_jupyter.backends.mpirun:first_exit") is not None
     assert told.reader_of(None) is None

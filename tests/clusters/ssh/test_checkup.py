@@ -9,8 +9,8 @@ import time
 
 import pytest
 
+from distdl_jupyter.clusters.agents import HostFailed
 from distdl_jupyter.clusters.ssh import checkup, command, connection, hosts, visit
-from distdl_jupyter.clusters.ssh.failures import HostFailed
 from distdl_jupyter.clusters.ssh.options import SshOptions
 from distdl_jupyter.core.errors import InvalidSpec
 from tests.conftest import wait_for

@@ -4,7 +4,6 @@ import sys
 
 import pytest
 
-from distdl_jupyter.clusters import processes
 from distdl_jupyter.clusters.base import Context
 from distdl_jupyter.clusters.ssh.cluster import SshCluster
 from distdl_jupyter.clusters.ssh.options import SshOptions
@@ -13,6 +12,7 @@ from distdl_jupyter.core.machine import cores
 from distdl_jupyter.core.plan import Plan
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobStore, new_id
+from distdl_jupyter.host import processes
 from tests.conftest import wait_for
 from tests.hosts import needs_hosts
 
@@ -92,7 +92,7 @@ class TestOnHosts:
             cluster.start(spec, placement, Plan(({},) * 40), context)
         assert said[-1] == ("start", "16 of 40 processes")
         assert connection.lost, "the agent has ended, and with it what it had started"
-        assert processes.marked(spec.id) == []
+        assert processes.of_job({processes.MARK: spec.id}) == set()
 
     def test_more_ranks_than_a_host_takes_are_refused_before_the_start(self, hosts_of):
         many = 8 * max(8, cores()) + 1

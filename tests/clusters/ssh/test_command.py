@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from distdl_jupyter.clusters.ssh import bootstrap, command, connection, hosts
-from distdl_jupyter.clusters.ssh.failures import Unreachable
+from distdl_jupyter.clusters.ssh.command import Unreachable
 from distdl_jupyter.clusters.ssh.hosts import Host
 from distdl_jupyter.clusters.ssh.options import SshOptions
 from tests.hosts import needs_hosts

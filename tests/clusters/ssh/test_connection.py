@@ -7,8 +7,9 @@ import time
 
 import pytest
 
+from distdl_jupyter.clusters.agents import HostFailed
 from distdl_jupyter.clusters.ssh import connection, hosts, wire
-from distdl_jupyter.clusters.ssh.failures import HostFailed, Unreachable
+from distdl_jupyter.clusters.ssh.command import Unreachable
 from distdl_jupyter.clusters.ssh.options import SshOptions
 from tests.conftest import wait_for
 from tests.hosts import needs_hosts
@@ -91,7 +92,7 @@ def test_who_reads_slowly_loses_nothing_and_keeps_nothing_waiting(reach, short_s
         left -= len(content)
     assert left == 0
     os.close(end.reader)
-    assert link.ask("alive")["alive"] == 0
+    wait_for(lambda: link.ask("alive")["alive"] == 0, 30, "the end of the process, which may follow its last words")
 
 
 def test_an_answer_comes_through_what_nobody_reads(reach):
@@ -104,7 +105,7 @@ def test_an_answer_comes_through_what_nobody_reads(reach):
 
 def test_a_host_that_is_cut_off_is_lost_and_said_so(lab, reach, short_silence):
     link, news = reach(), queue.SimpleQueue()
-    link.news = news.put
+    link.on_event = news.put
     end = start(link, "import time\ntime.sleep(600)")
     lab.cut("node-a")
     began = time.monotonic()
@@ -123,7 +124,7 @@ def test_a_host_that_is_cut_off_is_lost_and_said_so(lab, reach, short_silence):
 
 def test_an_agent_that_is_killed_is_told(lab, reach):
     link, news = reach(), queue.SimpleQueue()
-    link.news = news.put
+    link.on_event = news.put
     end = start(link, "import time\ntime.sleep(600)")
     for pid in lab.running("node-a", "distdl_jupyter.host"):
         os.kill(pid, signal.SIGKILL)

@@ -1,7 +1,8 @@
 import pytest
 
+from distdl_jupyter.clusters.agents import HostFailed
 from distdl_jupyter.clusters.ssh import findings, software
-from distdl_jupyter.clusters.ssh.failures import HostFailed, Unreachable
+from distdl_jupyter.clusters.ssh.command import Unreachable
 from distdl_jupyter.clusters.ssh.findings import Told
 
 GB = 10**9

@@ -1,63 +1,86 @@
-"""What an elastic job does with hosts that come back, and with those that do not, without hosts."""
+"""What an elastic job does with hosts that are lost and come back, and with those that do not; no host is needed."""
 
 from types import SimpleNamespace
 
 import pytest
 
-from distdl_jupyter.clusters.ssh.elastic import ElasticRun
-from distdl_jupyter.clusters.ssh.run import SshRun
+from distdl_jupyter.clusters.agent_run import AgentRun, Event
+from distdl_jupyter.clusters.elastic_run import ElasticRun
+from distdl_jupyter.clusters.ssh.nodes import SshNodes
+from distdl_jupyter.core.plan import Placement
+from distdl_jupyter.core.spec import JobSpec
 
 
-def site(host, *, lost=False, shared=False):
-    connection = SimpleNamespace(lost="unplugged" if lost else "", target=host)
-    return SimpleNamespace(host=host, connection=connection, shared=shared, folder=f"/there/{host}")
+class Nodes(SshNodes):
+    """Hosts without agents: it keeps which ones are looked for."""
+
+    def __init__(self, *nodes):
+        job = SimpleNamespace(spec=JobSpec(id="20260101-000000-abcde", name="n"), folder=None, options=None)
+        super().__init__(job, Placement((), "", (), ""), None, nodes)
+        self.awaited = []
+
+    def await_return(self, node, found):
+        self.awaited.append(node.host)
 
 
-class Run(ElasticRun):
-    """A job without a leader and without agents: it keeps what it tells them."""
-
-    def __init__(self, *sites):
-        self._sites, self._remarks = list(sites), []
-        self.told, self.looked_for = [], []
-        self._orders = SimpleNamespace(send=lambda **said: self.told.append(said))
-        self._returning = SimpleNamespace(look_for=self.looked_for.append)
-
-    def _listen_to(self, site):
-        self.told.append({"listens": site.host})
+def host(name, *, lost="", shared=True):
+    return SimpleNamespace(
+        host=name, connection=SimpleNamespace(lost=lost), shared=shared, folder=f"/jobs/{name}", remarks=[]
+    )
 
 
-def test_a_host_that_is_back_has_its_own_place_again():
-    run, back = Run(site("a"), site("b", lost=True), site("c")), site("b")
-    run._take_back(back)
-    assert [one.host for one in run._sites] == ["a", "b", "c"]
-    assert run._sites[1] is back
-    assert run.told == [{"listens": "b"}, {"type": "back", "host": "b"}]
+@pytest.fixture
+def run():
+    """An elastic job on three hosts without anything behind it."""
+    run = object.__new__(ElasticRun)
+    run.sent, run.listened = [], []
+    run._nodes = Nodes(host("a"), host("b", lost="it fell silent"), host("c"))
+    run._letters = SimpleNamespace(send=lambda **fields: run.sent.append(fields))
+    run._listen_to = run.listened.append
+    return run
 
 
-def test_a_host_that_is_lost_again_at_once_is_looked_for_again():
-    run = Run(site("a"), site("b", lost=True))
-    run._take_back(site("b", lost=True))
-    assert run.looked_for == ["b"]
-    assert run.told == []
+def test_a_host_that_is_back_has_its_own_place_again(run):
+    back = host("b")
+    run._take(Event(back, {"type": "back"}))
+    assert [one.host for one in run._nodes.nodes] == ["a", "b", "c"]
+    assert run._nodes.nodes[1] is back
+    assert run.listened == [back]
+    assert run.sent == [{"type": "back", "host": "b"}]
 
 
-def test_only_what_a_lost_host_keeps_for_itself_is_missed(monkeypatch):
-    monkeypatch.setattr(SshRun, "collect", lambda _run: None)
-    run = Run(site("a"), site("b", lost=True), site("c", lost=True, shared=True))
-    run.collect()
-    assert [one.text for one in SshRun.remarks(run)] == [
-        "What ranks have written on b did not come back, because it was lost: /there/b."
-    ]
-    assert [one.host for one in run._sites] == ["a"]
+def test_a_host_that_is_back_and_lost_again_is_looked_for_again(run):
+    before = list(run._nodes.nodes)
+    run._take(Event(host("b", lost="it fell silent"), {"type": "back"}))
+    assert (run._nodes.nodes, run.sent, run._nodes.awaited) == (before, [], ["b"])
 
 
-@pytest.mark.parametrize("kind", ["told", "not-started", "back", "lost", "ended"])
-def test_each_piece_of_news_goes_where_it_belongs(monkeypatch, kind):
-    run, heard = Run(site("a"), site("b")), []
-    run._heard_of = SimpleNamespace(hear=lambda said: heard.append("told"))
-    monkeypatch.setattr(Run, "_tell_end", lambda _run, rank, code: heard.append("not-started"))
-    monkeypatch.setattr(Run, "_take_back", lambda _run, site: heard.append("back"))
-    monkeypatch.setattr(Run, "_lost", lambda _run, site, says: heard.append("lost"))
-    monkeypatch.setattr(SshRun, "_take", lambda _run, news: heard.append("ended"))
-    run._take(SimpleNamespace(site=site("b"), data={"type": kind, "said": {}, "rank": 1, "says": "no"}))
-    assert heard == [kind]
+@pytest.mark.parametrize(
+    ("one", "noted"),
+    [
+        (host("b"), False),
+        (host("b", lost="silent"), False),
+        (host("b", lost="silent", shared=False), True),
+    ],
+)
+def test_what_stays_on_a_lost_host_of_its_own_folder_is_noted(monkeypatch, tmp_path, one, noted):
+    monkeypatch.setattr("distdl_jupyter.clusters.ssh.staging.written_here", lambda _job: set())
+    nodes = Nodes(host("a"), one)
+    nodes.collect(replaced=True)
+    assert [remark.text for remark in nodes.remarks] == [
+        "What ranks have written on b did not come back, because it was lost: /jobs/b."
+    ] * noted
+    assert [node.host for node in nodes.nodes] == ["a"] if one.connection.lost else ["a", "b"]
+
+
+@pytest.mark.parametrize("kind", ["said", "not-started", "back", "lost", "ended"])
+def test_each_event_goes_where_it_belongs(run, monkeypatch, kind):
+    taken = []
+    run._take_word = lambda said: taken.append("said")
+    run.remark = lambda *words: None
+    run._tell_end = lambda rank, code: taken.append("not-started")
+    run._take_back = lambda node: taken.append("back")
+    run._lost = lambda node, says: taken.append("lost")
+    monkeypatch.setattr(AgentRun, "_take", lambda _run, event: taken.append("ended"))
+    run._take(Event(host("b"), {"type": kind, "said": {}, "rank": 1, "says": "no"}))
+    assert taken == [kind]

@@ -6,8 +6,9 @@ import time
 
 import pytest
 
+from distdl_jupyter.clusters.agents import HostFailed
 from distdl_jupyter.clusters.ssh import checkup, command, sightings
-from distdl_jupyter.clusters.ssh.failures import HostFailed, Unreachable
+from distdl_jupyter.clusters.ssh.command import Unreachable
 from distdl_jupyter.clusters.ssh.options import SshOptions
 from distdl_jupyter.core import words
 from distdl_jupyter.core.errors import InvalidSpec

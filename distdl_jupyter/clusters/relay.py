@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from distdl_jupyter.clusters.ssh.connection import Connection
+    from distdl_jupyter.clusters.agents import AgentConnection
 
 #: What ssh's own failures give.
 _NO_CONNECTION = 255
@@ -27,7 +27,7 @@ class Relay:
 
     def __init__(
         self,
-        connections: Mapping[str, Connection],
+        connections: Mapping[str, AgentConnection],
         environments: Mapping[str, Mapping[str, str]],
         first_number: int,
     ) -> None:
@@ -37,7 +37,7 @@ class Relay:
         self._running: dict[int, tuple[str, Callable[[int], None]]] = {}
         self._lock = threading.Lock()
 
-    def asked(self, source: Connection, wish: Mapping[str, Any]) -> None:
+    def asked(self, source: AgentConnection, wish: Mapping[str, Any]) -> None:
         """Run a command for ``source`` on another host: ``wish`` has shell, host, command."""
         answer = functools.partial(source.begin, "answer", shell=int(wish["shell"]))
         target = self._connections.get(str(wish["host"]))
@@ -58,8 +58,8 @@ class Relay:
         started.add_done_callback(lambda told: self._started(number, told, answer))
 
     def _started(self, number: int, told: Future[dict[str, Any]], answer: Callable[..., Any]) -> None:
-        if error := told.result().get("error"):
-            answer(err=f"{error}\n")
+        if (error := told.exception()) is not None:
+            answer(err=f"{getattr(error, 'says', error)}\n")
             self.ended(number, _NO_CONNECTION)
 
     def ended(self, number: int, code: int) -> bool:

@@ -1,7 +1,7 @@
-"""How a cluster on this machine starts a Python program: as a new interpreter, or forked from this process.
+"""Starts a program as a child of this process: as a new process image, or forked from this interpreter.
 
-A supervisor that was itself forked from a warm template may fork what it starts; whoever made it so says how by
-setting ``fork``. Nothing here knows when that is safe.
+A supervisor that was itself forked from a warm template may fork what it starts: its creator sets ``fork``. Nothing
+here knows when that is safe.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Process(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A Python program that is to run in a session of its own.
+    """A program that is to run in a session of its own.
 
-    ``arguments`` begin with the interpreter; ``stdin`` is subprocess.PIPE or DEVNULL, the others are descriptors.
+    ``stdin`` is subprocess.PIPE or DEVNULL, the others are descriptors.
     """
 
     arguments: Sequence[str]
@@ -49,7 +49,7 @@ class Program:
 
 #: Forks this process into a program; None as its answer means: this one has to be started as a new interpreter.
 fork: Callable[[Program], Process | None] | None = None
-#: Why programs were not forked although others are, each the end of a sentence; whoever tells them takes them out.
+#: Why programs were not forked although others are, each the end of a sentence; the reader empties the list.
 reasons: list[str] = []
 #: What a job whose ranks were forked says of itself.
 WARM = "Started warm: what earlier jobs imported is loaded already."

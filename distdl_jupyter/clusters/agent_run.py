@@ -1,0 +1,305 @@
+"""A started job whose nodes have agents: services, streams, signals, the ends of ranks, whatever machine they are on.
+
+``DirectRun`` lets the agents start the ranks, so that each end is known exactly; ``launcher_run`` leaves that to a
+program such as ``mpirun``, ``elastic_run`` replaces ranks. Nothing waits for a machine that is silent: it is lost after
+some seconds, its ranks with it, and its agent ends them there by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from distdl_jupyter.clusters import identity
+from distdl_jupyter.clusters.agents import ANSWER_SECONDS, HostFailed
+from distdl_jupyter.clusters.base import Exit, Remark, Run, Start, Stream, Unkillable
+from distdl_jupyter.clusters.readiness import await_line
+from distdl_jupyter.core import limits
+from distdl_jupyter.core.errors import LaunchFailed
+from distdl_jupyter.core.words import plural
+
+if TYPE_CHECKING:
+    from distdl_jupyter.clusters.agents import Node, Nodes, PipeReader
+    from distdl_jupyter.clusters.base import Context
+    from distdl_jupyter.core.plan import Placement, Plan, RankPlace, Service
+    from distdl_jupyter.host.stacks import Answer
+
+#: Numbers of processes that are no ranks, as agents know them.
+SERVICES, LAUNCHER, SHELLS = 1_000_000, 1_100_000, 1_200_000
+WORKER = ("{python}", "-P", "-m", "distdl_jupyter.worker")
+_SERVICE_SECONDS = 60.0
+#: Seconds in which a machine must have started the processes of one request.
+START_SECONDS = 60.0
+#: Ranks that one machine is asked to start at once; in between the start may be stopped.
+_AT_ONCE = 8
+
+
+class Event(NamedTuple):
+    """What an agent sent unasked."""
+
+    node: Node
+    data: dict[str, Any]
+
+
+class AgentRun(Run):
+    """What all kinds of start share."""
+
+    def __init__(self, placement: Placement, plan: Plan, context: Context, nodes: Nodes[Any]) -> None:
+        self._placement = placement
+        self._plan = plan
+        self._context = context
+        self._nodes = nodes
+        self._streams: list[Stream] = []
+        self._readers: dict[int | None, list[PipeReader]] = {}
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._exits: list[Exit] = []
+        self._ended: set[int] = set()
+        self._started: list[Start] = []
+        self._remarks: list[Remark] = []
+
+    # start ------------------------------------------------------------------------------------
+
+    def launch(self) -> None:
+        """Start services, then ranks. Raises LaunchFailed; nothing is left running then."""
+        try:
+            for node in self._nodes.nodes:
+                self._listen_to(node)
+            for number, service in enumerate(self._plan.services):
+                self._start_service(number, service)
+            self._start_ranks()
+        except OSError as error:
+            self.close()
+            raise limits.launch_failed("The ranks could not be started", error) from error
+        except BaseException:
+            self.close()
+            raise
+
+    @abstractmethod
+    def _start_ranks(self) -> None: ...
+
+    def _listen_to(self, node: Node) -> None:
+        node.connection.on_event = lambda data: self._on_event(node, data)
+        if node.connection.lost:  # before anybody listened
+            raise HostFailed(node.host, node.connection.lost)
+
+    def _on_event(self, node: Node, data: dict[str, Any]) -> None:
+        """Take an event, on the connection's own thread where it has one."""
+        self._events.put(Event(node, data))
+
+    def _start_service(self, number: int, service: Service) -> None:
+        node = self._nodes.nodes[0]
+        channel, pipe = node.connection.pipe()
+        self.listen(None, "out", pipe)
+        process = {
+            "process": SERVICES + number,
+            "argv": ["{python}", *service.arguments],
+            "environment": self._nodes.environment(node) | self._nodes.of_service(number),
+            "directory": None,
+            "out": channel,
+            "open_input": True,
+        }
+        node.connection.ask("start", START_SECONDS, self.heed(f"starting {service.name}"), processes=[process])
+        said = await_line(pipe.reader, service.ready, _SERVICE_SECONDS, self.heed(f"waiting for {service.name}"))
+        if service.ready not in said:
+            where = f" on {node.host}" if node.host else ""
+            raise LaunchFailed(f"{service.name} did not start{where}.", output=said.strip()[-2000:])
+
+    def heed(self, doing: str) -> Callable[[], None]:
+        """Return what says what is being done, and raises when the start is to be stopped."""
+        return lambda: self._context.tell("start", doing)
+
+    def listen(self, rank: int | None, name: str, pipe: PipeReader) -> None:
+        """Add a stream to those that are read."""
+        os.set_blocking(pipe.reader, False)
+        self._streams.append(Stream(pipe.reader, rank, name))
+        self._readers.setdefault(rank, []).append(pipe)
+
+    def channels(self, node: Node, rank: int) -> dict[str, int]:
+        """Open a rank's two streams and return their channels."""
+        found = {}
+        for name in ("out", "err"):
+            found[name], pipe = node.connection.pipe()
+            self.listen(rank, name, pipe)
+        return found
+
+    def rank_environment(self, place: RankPlace) -> dict[str, str]:
+        """Return what one rank has besides the environment of its node."""
+        variables = {**self._plan.environments[place.rank], **identity.variables(self._placement, place)}
+        return self._nodes.of_rank(place, variables)
+
+    def rank_process(self, place: RankPlace, more: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """Return the process of a rank, as agents start it."""
+        node = self._nodes.of(place)
+        return {
+            "process": place.rank,
+            "argv": WORKER,
+            "environment": {**self._nodes.environment(node), **self.rank_environment(place), **(more or {})},
+            "directory": node.directory or None,
+            **self.channels(node, place.rank),
+        }
+
+    def places(self, node: Node) -> list[RankPlace]:
+        """Return the ranks of a machine."""
+        return [place for place in self._placement.ranks if self._nodes.of(place) is node]
+
+    # watch ------------------------------------------------------------------------------------
+
+    @property
+    def streams(self) -> tuple[Stream, ...]:
+        """All descriptors of ranks, launcher and services."""
+        return tuple(self._streams)
+
+    def started(self) -> list[Start]:
+        """Return every rank's process, as its machine counts them."""
+        return list(self._started)
+
+    def remark(self, level: Any, text: str, code: str = "") -> None:
+        """Keep a sentence for the user."""
+        self._remarks.append(Remark(level, text, code))
+
+    def remarks(self) -> list[Remark]:
+        """Return what the user should read since the last call."""
+        found = [*self._nodes.remarks, *self._remarks]
+        self._nodes.remarks, self._remarks = [], []
+        return found
+
+    def poll(self) -> list[Exit]:
+        """Return the exits since the last call, each when all that its rank has said can be read."""
+        for node in self._nodes.nodes:
+            node.connection.poll()
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._take(self._events.get_nowait())
+        self._look()
+        ready = [exit_ for exit_ in self._exits if self.said_all(exit_.rank)]
+        self._exits = [exit_ for exit_ in self._exits if exit_ not in ready]
+        return ready
+
+    def _take(self, event: Event) -> None:
+        if event.data["type"] == "exit":
+            self._process_ended(event.node, event.data)
+        elif event.data["type"] == "lost":
+            for place in self.places(event.node):
+                self.ended(Exit(place.rank, None, None, str(event.data["says"])))
+
+    @abstractmethod
+    def _process_ended(self, node: Node, end: Mapping[str, Any]) -> None:
+        """Take the end of a process that an agent had started."""
+
+    def _look(self) -> None:
+        """Look at what no event tells."""
+
+    def ended(self, exit_: Exit) -> None:
+        """Note the end of a rank; the first one counts."""
+        if exit_.rank not in self._ended:
+            self._ended.add(exit_.rank)
+            self._exits.append(exit_)
+
+    def said_all(self, rank: int | None) -> bool:
+        """Say whether nothing waits for whoever reads a rank's streams but what is in the pipes."""
+        return all(pipe.pending == 0 for pipe in self._readers.get(rank, ()))
+
+    def alive(self) -> list[str]:
+        """Return the machine of every living process; one that is lost has none."""
+        return [node.host for node, found in self._ask_all("alive") for _ in range(int(found["alive"]))]
+
+    def unkillable(self) -> list[Unkillable]:
+        """Return them, as far as machines answer."""
+        return [Unkillable(node.host, int(pid)) for node, found in self._ask_all("stuck") for pid in found["pids"]]
+
+    def _ask_all(self, type_: str) -> list[tuple[Node, dict[str, Any]]]:
+        """Ask all machines at the same time and return the answers that came."""
+        answers = [(node, node.connection.begin(type_)) for node in self._nodes.living]
+        found = []
+        for node, answer in answers:
+            with contextlib.suppress(HostFailed), node.connection.hurried():
+                found.append((node, node.connection.result(answer, type_, ANSWER_SECONDS)))
+        return found
+
+    def signal(self, name: str) -> None:
+        """INT goes to the ranks with what they started; TERM and KILL to everything. Nobody waits for an answer."""
+        for node in self._nodes.living:
+            node.connection.begin("signal", name=name, to="ranks" if name == "INT" else "all")
+
+    def ask_stacks(self) -> None:
+        """Let every machine ask its ranks."""
+        for node in self._nodes.nodes:
+            node.connection.ask_stacks([place.rank for place in self.places(node)])
+
+    def stacks(self) -> Mapping[int, Answer]:
+        """Return what ranks have answered since the last call."""
+        return {rank: answer for node in self._nodes.nodes for rank, answer in node.connection.stacks().items()}
+
+    def no_stacks(self) -> str:
+        """Return "": ranks that an agent watches can be asked."""
+        return ""
+
+    # end --------------------------------------------------------------------------------------
+
+    def handle(self) -> dict[str, Any]:
+        """Return what a sweep needs."""
+        return self._nodes.handle()
+
+    def collect(self) -> None:
+        """Bring back what ranks wrote on machines with folders of their own."""
+        self._nodes.collect(replaced=self.replaces)
+
+    def close(self) -> None:
+        """End the agents, with whatever they still run, and free the descriptors."""
+        self._nodes.close()
+        for stream in self._streams:
+            with contextlib.suppress(OSError):
+                os.close(stream.fd)
+
+
+class DirectRun(AgentRun):
+    """Agents start the ranks and see their ends."""
+
+    def _start_ranks(self) -> None:
+        """Let all machines start some ranks, then some more."""
+        waiting = {node: self.places(node) for node in self._nodes.nodes}
+        while any(waiting.values()):
+            begun = []
+            for node, places in waiting.items():
+                now, waiting[node] = places[:_AT_ONCE], places[_AT_ONCE:]
+                if now:
+                    begun.append((node, node.connection.begin("start", processes=list(map(self.rank_process, now)))))
+            for node, answer in begun:
+                with node.connection.hurried():
+                    found = node.connection.result(answer, "start", START_SECONDS, self._heed_start)
+                self._started += [Start(int(rank), int(pid)) for rank, pid in found["pids"].items()]
+            self._heed_start()
+        self._nodes.note_start()
+
+    def _heed_start(self) -> None:
+        self._context.tell("start", f"{len(self._started)} of {plural(len(self._placement.ranks), 'process')}")
+
+    def _process_ended(self, node: Node, end: Mapping[str, Any]) -> None:
+        if end["process"] < SERVICES:
+            self.ended(Exit(int(end["process"]), end["code"], end["signal"], str(end.get("evidence") or "")))
+
+
+def start(placement: Placement, plan: Plan, context: Context, nodes: Nodes[Any]) -> Run:
+    """Start services, then ranks, or the program that starts them. Raises LaunchFailed; nothing is left running then.
+
+    The nodes belong to the run, which closes them.
+    """
+    run = _kind_of_run(plan)(placement, plan, context, nodes)
+    run.launch()
+    return run
+
+
+def _kind_of_run(plan: Plan) -> type[AgentRun]:
+    if plan.launcher is None:
+        return DirectRun
+    if plan.launcher.tells:
+        from distdl_jupyter.clusters.elastic_run import ElasticRun
+
+        return ElasticRun
+    from distdl_jupyter.clusters.launcher_run import LauncherRun
+
+    return LauncherRun

@@ -1,0 +1,198 @@
+"""The machines of a started job as its run sees them: one agent on each, which starts, signals and watches processes.
+
+``AgentConnection`` is the supervisor's side of an agent (requests as in ``distdl_jupyter.host.requests``): the agent is
+part of this process (``local_node``) or runs on another host at the end of an ssh connection (``ssh.connection``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from distdl_jupyter.clusters.base import Remark
+from distdl_jupyter.core.errors import LaunchFailed
+
+if TYPE_CHECKING:
+    from distdl_jupyter.core.plan import RankPlace
+    from distdl_jupyter.host.stacks import Answer
+
+#: Seconds for an answer that takes no work.
+ANSWER_SECONDS = 15.0
+#: Seconds between two moments in which the wait for an answer may be ended.
+_HEED_SECONDS = 0.5
+
+
+class HostTrouble(LaunchFailed):
+    """Something about one host; ``says`` is the sentence, ``remedy`` what to do about it."""
+
+    def __init__(self, host: str, says: str, remedy: str = "") -> None:
+        super().__init__(f"{host}: {says}" if host else says, hint=remedy)
+        self.host = host
+        self.says = says
+        self.remedy = remedy
+
+
+class HostFailed(HostTrouble):
+    """A host that was reached refused a request, or does not answer any more."""
+
+
+class PipeReader(Protocol):
+    """The end of a channel that is read here."""
+
+    @property
+    def reader(self) -> int:
+        """The descriptor to read from."""
+
+    @property
+    def pending(self) -> int:
+        """Bytes that have come and that the pipe has not taken yet."""
+
+
+def _unheard(_event: dict[str, Any]) -> None:
+    """Nobody listens."""
+
+
+class AgentConnection(ABC):
+    """The supervisor's side of one agent. ``host`` is the name of its machine, "" for this one."""
+
+    host: str
+
+    def __init__(self, host: str) -> None:
+        self.host = host
+        #: Called with the agent's events: ``exit`` of a process, ``shell`` (a remote shell is wanted), ``lost``.
+        self.on_event: Callable[[dict[str, Any]], None] = _unheard
+
+    @property
+    def lost(self) -> str:
+        """Why the machine does not answer any more, one sentence; "" while it does."""
+        return ""
+
+    @abstractmethod
+    def begin(self, type_: str, /, **fields: Any) -> Future[dict[str, Any]]:
+        """Send a request. The answer is its fields, or HostFailed (in this process also OSError)."""
+
+    def ask(
+        self, type_: str, /, timeout: float = ANSWER_SECONDS, heed: Callable[[], object] = bool, **fields: Any
+    ) -> dict[str, Any]:
+        """Send a request and return the answer. Raises HostFailed: refused, no answer in ``timeout`` s, or lost."""
+        with self.hurried():
+            return self.result(self.begin(type_, **fields), type_, timeout, heed)
+
+    def result(
+        self, answer: Future[dict[str, Any]], type_: str, timeout: float | None, heed: Callable[[], object] = bool
+    ) -> dict[str, Any]:
+        """Wait for the answer to what was begun. Raises HostFailed.
+
+        ``heed`` is called meanwhile, and ends the wait by raising.
+        """
+        until = math.inf if timeout is None else time.monotonic() + timeout
+        while not answer.done():
+            if (left := until - time.monotonic()) <= 0:
+                raise HostFailed(self.host, f"It has not answered the request {type_!r} within {timeout:.0f} s.")
+            wait([answer], min(left, _HEED_SECONDS))
+            heed()
+        return answer.result()
+
+    def hurried(self) -> contextlib.AbstractContextManager[None]:
+        """While it is held, answers come through whoever does not read what ranks print."""
+        return contextlib.nullcontext()
+
+    @abstractmethod
+    def pipe(self) -> tuple[int, PipeReader]:
+        """Open a channel and return its number and the pipe from which its bytes are read."""
+
+    @abstractmethod
+    def channel(self, sink: Callable[[bytes], None]) -> int:
+        """Open a channel whose bytes are given to ``sink``; b"" is its end."""
+
+    def poll(self) -> None:
+        """Let events come that nobody sends. Called about ten times a second."""
+        return
+
+    @abstractmethod
+    def ask_stacks(self, ranks: Sequence[int]) -> None:
+        """Ask ranks for the stacks of their threads, without waiting."""
+
+    @abstractmethod
+    def stacks(self) -> Mapping[int, Answer]:
+        """Return what ranks have answered since the last call."""
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """One machine of a job: its folder there, and where its ranks work.
+
+    ``run`` is the agent's private folder, which goes with the job.
+    """
+
+    connection: AgentConnection
+    folder: str
+    directory: str
+    run: str
+
+    @property
+    def host(self) -> str:
+        """The machine's name, "" for this one."""
+        return self.connection.host
+
+
+N = TypeVar("N", bound=Node)
+
+
+class Nodes(ABC, Generic[N]):
+    """All machines of a started job, in the order of the job's nodes."""
+
+    def __init__(self, nodes: Sequence[N]) -> None:
+        self.nodes = list(nodes)
+        #: What the user should read; the run takes it.
+        self.remarks: list[Remark] = []
+
+    @property
+    def living(self) -> list[N]:
+        """The machines that answer."""
+        return [node for node in self.nodes if not node.connection.lost]
+
+    def of(self, place: RankPlace) -> N:
+        """Return where a rank runs."""
+        return self.nodes[place.node]
+
+    @abstractmethod
+    def environment(self, node: N) -> dict[str, str]:
+        """Return what every process of the job has on a machine."""
+
+    @abstractmethod
+    def of_rank(self, place: RankPlace, variables: dict[str, str]) -> dict[str, str]:
+        """Return a rank's own ``variables`` with what its machine adds."""
+
+    def of_service(self, number: int) -> dict[str, str]:
+        """Return what the environment of a service has besides."""
+        return {}
+
+    def note_start(self, *, launcher: str = "") -> None:
+        """Note for the user how ranks have been started; ``launcher`` is the program that starts them."""
+        return
+
+    @abstractmethod
+    def handle(self) -> dict[str, Any]:
+        """Return plain data by which ``Cluster.sweep`` finds what is left of the job."""
+
+    def collect(self, *, replaced: bool) -> None:
+        """Bring back what ranks have written elsewhere (see ``Run.collect``).
+
+        Where ranks are ``replaced`` the job may have ended well without a machine that was lost.
+        """
+        return
+
+    def await_return(self, node: N, found: Callable[[N], None]) -> None:
+        """Look for a machine that was lost, and call ``found``, in a thread, when it takes part again."""
+        return
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the agents with whatever still runs, and free what is held for the job."""

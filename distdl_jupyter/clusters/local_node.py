@@ -1,0 +1,275 @@
+"""This machine as the node of a job: its agent is part of the supervisor, so that ranks can be forked warm.
+
+What ranks print needs no way to here: a channel is a pipe whose writing end the process gets.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.clusters import stagers
+from distdl_jupyter.clusters.agents import AgentConnection, HostFailed, Node, Nodes
+from distdl_jupyter.clusters.base import Remark
+from distdl_jupyter.core import gpus
+from distdl_jupyter.host import children, processes, spawn
+from distdl_jupyter.host.job import Job
+from distdl_jupyter.host.workplace import Workplace
+from distdl_jupyter.worker import learning
+
+if TYPE_CHECKING:
+    from distdl_jupyter.clusters.base import Context
+    from distdl_jupyter.core.plan import RankPlace
+    from distdl_jupyter.core.spec import JobSpec
+    from distdl_jupyter.host.channels import Source
+    from distdl_jupyter.host.gpu_locks import HeldGpus
+    from distdl_jupyter.host.ports import Ports
+    from distdl_jupyter.host.stacks import Answer, Asking
+
+_READ = 64 * 1024
+
+
+@dataclass(slots=True)
+class LocalPipe:
+    """A pipe between a process and whoever reads ``reader``; ``writer`` is -1 when the process has it."""
+
+    reader: int
+    writer: int
+    pending: int = 0
+
+
+class LocalChannels:
+    """The channels of an agent in this process (see ``host.children.Channels``)."""
+
+    def __init__(self) -> None:
+        self._pipes: dict[int, LocalPipe] = {}
+        self._sinks: dict[int, Callable[[bytes], None]] = {}
+
+    def pipe(self) -> tuple[int, LocalPipe]:
+        """Make a channel and the pipe behind it."""
+        reader, writer = os.pipe()
+        number = len(self._pipes) + 1
+        self._pipes[number] = LocalPipe(reader, writer)
+        return number, self._pipes[number]
+
+    def sink(self, take: Callable[[bytes], None]) -> int:
+        """Make a channel whose bytes ``read_sinks`` gives to ``take``."""
+        number, pipe = self.pipe()
+        os.set_blocking(pipe.reader, False)
+        self._sinks[number] = take
+        return number
+
+    def read_sinks(self) -> None:
+        """Pass on what was written by now."""
+        for number, take in self._sinks.items():
+            with contextlib.suppress(BlockingIOError):
+                while content := os.read(self._pipes[number].reader, _READ):
+                    take(content)
+
+    def open(self, channel: int) -> tuple[int, Source | None]:
+        """Return the writing end."""
+        pipe = self._pipes[channel]
+        writer, pipe.writer = pipe.writer, -1
+        return writer, None
+
+    def add(self, fd: int, channel: int) -> Source | None:
+        """Let the channel's bytes come from ``fd``, such as a named pipe."""
+        pipe = self._pipes[channel]
+        os.dup2(fd, pipe.reader, inheritable=False)
+        os.close(fd)
+        os.close(pipe.writer)
+        pipe.writer = -1
+        return None
+
+    def drain_all(self) -> None:
+        """Do nothing: what was written is in the pipes already."""
+
+    def drop(self, source: Source) -> None:
+        """Do nothing: there are no sources."""
+
+    def discard_all(self) -> None:
+        """Throw away what was written by now: no process may wait at a full pipe."""
+        for pipe in self._pipes.values():
+            with contextlib.suppress(OSError):
+                os.set_blocking(pipe.reader, False)
+                while os.read(pipe.reader, _READ):
+                    pass
+
+    def close(self) -> None:
+        """Close what no reader closes: writing ends that no process got, and the sinks."""
+        for number, pipe in self._pipes.items():
+            if pipe.writer >= 0:
+                os.close(pipe.writer)
+            if number in self._sinks:
+                os.close(pipe.reader)
+        self._pipes.clear()
+
+
+class LocalJob(Job):
+    """A job whose processes this process starts: each environment is whole, and the job's mark alone finds them.
+
+    A forked process shows no more than that mark (see ``warm``). Staged data is the cluster's.
+    """
+
+    def _forget_data(self) -> None:
+        return
+
+    def _environment(self, own: Mapping[str, str]) -> dict[str, str]:
+        return {**own, **self.marks}
+
+    @property
+    def _sought(self) -> dict[str, str]:
+        return {processes.MARK: self.name}
+
+
+class LocalAgent(AgentConnection):
+    """An agent that is part of this process: requests are answered at once."""
+
+    def __init__(self, job: JobSpec, folder: Path) -> None:
+        super().__init__("")
+        self._channels = LocalChannels()
+        self._job = LocalJob(job.id, Workplace(folder, copied=False), self._channels, [], python=job.python)
+        self._asking: Asking | None = None
+        self._requests: dict[str, Callable[..., dict[str, Any]]] = {
+            "start": self._start,
+            "pipes": self._open_pipes,
+            "feed": self._feed,
+            "signal": lambda name, to: {"sent": self._job.signal(name, to)},
+            "alive": self._alive,
+            "stuck": lambda: {"pids": self._job.stuck()},
+            "drain": lambda: {"evidence": self._job.evidence_of_kill()},
+        }
+
+    @property
+    def run(self) -> Path:
+        """The private folder of this run."""
+        return self._job.pipes.folder
+
+    def begin(self, type_: str, /, **fields: Any) -> Future[dict[str, Any]]:
+        """Do what is asked; the answer, HostFailed or OSError, is there when this returns."""
+        answer: Future[dict[str, Any]] = Future()
+        try:
+            answer.set_result(self._requests[type_](**fields))
+        except children.NotStarted as error:
+            cause = error.__cause__
+            answer.set_exception(cause if isinstance(cause, OSError) else HostFailed("", str(error)))
+        except OSError as error:
+            answer.set_exception(error)
+        return answer
+
+    def _start(self, processes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        return {"pids": self._job.start(list(map(children.wanted, processes)))}
+
+    def _open_pipes(self, ranks: Sequence[Mapping[str, Any]], variables: Sequence[Any]) -> dict[str, Any]:
+        self._job.open_pipes(ranks, variables)
+        return {}
+
+    def _feed(self, process: int, text: str) -> dict[str, Any]:
+        self._job.feed(process, text)
+        return {}
+
+    def _alive(self) -> dict[str, Any]:
+        living = self._job.alive()
+        return {"alive": len(living), "workers": len(processes.workers(living))}
+
+    def pipe(self) -> tuple[int, LocalPipe]:
+        """Open a channel and return its number and its pipe."""
+        return self._channels.pipe()
+
+    def channel(self, sink: Callable[[bytes], None]) -> int:
+        """Open a channel whose bytes are given to ``sink`` by ``poll``."""
+        return self._channels.sink(sink)
+
+    def poll(self) -> None:
+        """Pass on what was written to sinks, then the ends of those that wrote it."""
+        ends = self._job.ended(full=False)
+        self._channels.read_sinks()
+        for end in ends:
+            self.on_event({"type": "exit", **end})
+
+    def ask_stacks(self, ranks: Sequence[int]) -> None:
+        """Signal every rank that can answer."""
+        from distdl_jupyter.host import stacks
+
+        self._asking = stacks.Asking(self.run, ranks)
+
+    def stacks(self) -> Mapping[int, Answer]:
+        """Return what ranks have answered since the last call."""
+        return {} if self._asking is None else self._asking.answers()
+
+    def close(self) -> None:
+        """End everything, and remove the private folder."""
+        self._job.kill()
+        self._job.clear(None)
+        self._channels.close()
+
+
+class LocalNodes(Nodes[Node]):
+    """This machine, on which all nodes of a job are emulated. ``data`` has the variables of each node's ranks."""
+
+    def __init__(
+        self, spec: JobSpec, context: Context, ports: Ports, held: HeldGpus, data: Mapping[int, Mapping[str, str]]
+    ) -> None:
+        self._agent = LocalAgent(spec, context.folder.path)
+        folder = str(context.folder.path)
+        super().__init__([Node(self._agent, folder, directory=spec.working_directory, run=str(self._agent.run))])
+        self._context = context
+        self._ports = ports
+        self._held = held
+        self._data = data
+
+    def of(self, place: RankPlace) -> Node:
+        """Return this machine."""
+        return self.nodes[0]
+
+    def environment(self, node: Node) -> dict[str, str]:
+        """Return the environment of the supervisor with that of the job."""
+        return self._context.environment
+
+    def of_rank(self, place: RankPlace, variables: dict[str, str]) -> dict[str, str]:
+        """Add the data of the rank's node and its GPU; rank 0 records its imports."""
+        own = {**variables, **self._data.get(place.node, {})}
+        if place.rank == 0:
+            own |= self._learning("rank-0")
+        return own | gpus.in_words(own, self._gpus)
+
+    def of_service(self, number: int) -> dict[str, str]:
+        """Let a service record its imports."""
+        return self._learning(f"service-{number}")
+
+    @functools.cached_property
+    def _gpus(self) -> tuple[gpus.Gpu, ...]:
+        return gpus.devices()
+
+    def _learning(self, name: str) -> dict[str, str]:
+        """Let a process record what it has imported, for the next job's warm start."""
+        folder = learning.folder_of(self._context.folder.path)
+        return {learning.VARIABLE: str(folder / f"{name}.json")} if folder.is_dir() else {}
+
+    def note_start(self, *, launcher: str = "") -> None:
+        """Note that all was forked where the supervisor was, or why some programs are new interpreters all the same."""
+        if spawn.fork is None:
+            return
+        reasons = dict.fromkeys(spawn.reasons) if not launcher else {f"{launcher} starts them": None}
+        spawn.reasons.clear()
+        self.remarks += [
+            Remark("info", f"Processes of this job start cold, because {why}.", "cold-start") for why in reasons
+        ] or [Remark("info", spawn.WARM, "warm-start")]
+
+    def handle(self) -> dict[str, Any]:
+        """Return nothing: a sweep goes by the job's mark."""
+        return {}
+
+    def close(self) -> None:
+        """End everything and free ports and GPUs."""
+        self._agent.close()
+        self._ports.release()
+        self._held.release()
+        if self._data:
+            stagers.forget(self._context.folder.id)
