@@ -41,7 +41,7 @@ def until_gone(job_id, patience=10.0):
     until = time.monotonic() + patience
     while (left := processes.of_job({processes.MARK: job_id})) and time.monotonic() < until:
         time.sleep(0.05)
-    return left
+    return sorted(left)
 
 
 def wait_for(condition, patience=60.0, what="the condition"):

@@ -28,14 +28,14 @@ def test_a_name_is_kept_found_changed_and_forgotten(rack, config):
     targets.add("mini", "rack", {"machines": 3})
     found = targets.find("mini")
     assert (found.kind, found.options, found.named) == ("rack", {"machines": 3}, True)
-    assert targets.names() == ["azureml", "local", "rack", "slurm", "ssh", "mini"]
+    assert targets.names() == ["azureml", "local", "rack", "ray", "slurm", "ssh", "mini"]
     targets.change("mini", {"machines": 4})
     assert targets.find("mini").options == {"machines": 4}
     targets.remove("mini")
     assert targets.named() == []
     with pytest.raises(ClusterNotFound):
         targets.remove("mini")
-    with pytest.raises(InvalidSpec, match=r"'mini' is no cluster\. .*Allowed: azureml, local, rack, slurm, ssh\."):
+    with pytest.raises(InvalidSpec, match=r"'mini' is no cluster\. .*Allowed: azureml, local, rack, ray, slurm, ssh\."):
         targets.find("mini")
 
 

@@ -82,6 +82,10 @@ class Backend(ABC):
         yield checks.kernel_memory()
         yield checks.cuda(code, spec)
 
+    def job_environment(self, spec: JobSpec, restart_count: int) -> dict[str, str]:
+        """Return what every process of the job has, whatever its rank; the ranks were started so often before."""
+        return {}
+
     @abstractmethod
     def plan(self, spec: JobSpec, placement: Placement, options: Any) -> Plan:
         """Return how to run ``spec`` on ``placement``. Raises InvalidSpec when the two do not fit."""

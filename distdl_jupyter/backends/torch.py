@@ -75,6 +75,11 @@ class TorchBackend(Backend):
         """Return torch."""
         return (TORCH,)
 
+    def job_environment(self, spec: JobSpec, restart_count: int) -> dict[str, str]:
+        """Return what torchrun says of a job that restarts."""
+        return {"TORCHELASTIC_RUN_ID": spec.id, "TORCHELASTIC_RESTART_COUNT": str(restart_count),
+                "TORCHELASTIC_MAX_RESTARTS": str(spec.max_restarts)}  # fmt: skip
+
     def plan(self, spec: JobSpec, placement: Placement, options: TorchOptions) -> Plan:
         """Rank 0 hosts the store at the reserved port of the first node."""
         if options.transport == "nccl":

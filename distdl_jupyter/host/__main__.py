@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 from distdl_jupyter.host import processes
@@ -22,6 +23,8 @@ def main(arguments: list[str]) -> int:
     if sys.platform != "linux":
         sys.stderr.write(f"Ranks run on Linux hosts only, and this one runs {sys.platform}: choose another host.\n")
         return UNAVAILABLE
+    # What starts the agent may block signals, and its ranks would inherit that (signal(7)).
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     guardian = Guardian()
     processes.adopt_orphans()
     source, sink = _take_streams()

@@ -229,22 +229,17 @@ class Launch:
 
     def _job_environment(self) -> dict[str, str]:
         """Return the job's own variables of every rank: its marks, the user's variables and their secret values."""
+        restart_count = self._recorder.view.restart_count
         own = {"CUDA_VISIBLE_DEVICES": ""} if self._spec.use_gpu is False else {}
         own |= {
             "DISTDL_JOB_ID": self._spec.id,
             "DISTDL_JOB_DIR": str(self._folder.path),
             "DISTDL_NONCE": self.nonce,
-            "DISTDL_RESTART_COUNT": str(self._recorder.view.restart_count),
+            "DISTDL_RESTART_COUNT": str(restart_count),
             "DISTDL_MAX_RESTARTS": str(self._spec.max_restarts),
             "PYTHONUNBUFFERED": "1",
         }
-        if self._spec.distributed_backend.startswith("torch"):
-            # https://docs.pytorch.org/docs/stable/elastic/run.html, "Environment Variables"
-            own |= {
-                "TORCHELASTIC_RUN_ID": self._spec.id,
-                "TORCHELASTIC_RESTART_COUNT": own["DISTDL_RESTART_COUNT"],
-                "TORCHELASTIC_MAX_RESTARTS": own["DISTDL_MAX_RESTARTS"],
-            }
+        own |= self.backend.job_environment(self._spec, restart_count)
         return own | self._spec.environment_variables | self._secrets
 
     def remove_staged_data(self) -> None:

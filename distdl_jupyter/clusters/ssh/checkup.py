@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from distdl_jupyter.clusters.agents import HostTrouble
-from distdl_jupyter.clusters.ssh import command, findings, hosts, meeting, network, sightings, software, visit
+from distdl_jupyter.clusters.ssh import findings, hosts, meeting, network, sightings, software, visit
 from distdl_jupyter.clusters.ssh.findings import Told
 from distdl_jupyter.core import store
 from distdl_jupyter.host import facts as own_facts
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.clusters.ssh.command import Unreachable
     from distdl_jupyter.clusters.ssh.hosts import Host
     from distdl_jupyter.clusters.ssh.network import Common, Reached, Seat
-    from distdl_jupyter.clusters.ssh.options import SshOptions
+    from distdl_jupyter.clusters.ssh.options import AgentOptions, SshOptions
 
 #: Seconds for the whole of a check, and for the look at hosts that are connected already.
 CHECK_SECONDS, LOOK_SECONDS = 28.0, 16.0
@@ -46,6 +46,10 @@ class Asked(Protocol):
     @property
     def host(self) -> str:
         """The host's name."""
+
+    @property
+    def shell(self) -> str:
+        """How a user would run a command there."""
 
     @property
     def target(self) -> Host:
@@ -83,7 +87,7 @@ def checks(options: SshOptions, modules: Sequence[str] = (), programs: Sequence[
 def look(
     connections: Sequence[Asked],
     unreachable: Sequence[Unreachable],
-    options: SshOptions,
+    options: AgentOptions,
     modules: Sequence[str] = (),
     programs: Sequence[str] = (),
     here: Mapping[str, Any] | None = None,
@@ -108,7 +112,7 @@ def look(
 class Wanted:
     """What a job wants of the hosts."""
 
-    options: SshOptions
+    options: AgentOptions
     modules: tuple[str, ...] = ()
     programs: tuple[str, ...] = ()
     processes: int = 0
@@ -155,7 +159,7 @@ def _network(told: Sequence[Told], troubles: Sequence[HostTrouble], met: Met, wa
 class _Look:
     """One round of questions to hosts that are connected."""
 
-    def __init__(self, connections: Sequence[Asked], options: SshOptions, until: float) -> None:
+    def __init__(self, connections: Sequence[Asked], options: AgentOptions, until: float) -> None:
         self._connections = connections
         self._options = options
         self._until = until
@@ -200,7 +204,7 @@ class _Look:
         facts = _whole(answer)
         return Told(
             one.host, facts, asked, answered,
-            ssh=command.in_words(one.target, self._options.ssh_config),
+            ssh=one.shell,
             slots=one.target.slots,
             shares=bool(proof and facts["programs"].get(proof)),
         )  # fmt: skip
@@ -246,7 +250,7 @@ def _whole(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _proof(options: SshOptions) -> Iterator[str]:
+def _proof(options: AgentOptions) -> Iterator[str]:
     """Put a file with a name that nobody guesses where jobs lie: whoever finds it shares that folder.
 
     Gives "" when the user says that hosts share nothing, or when no file can be written.

@@ -5,30 +5,28 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.clusters import agent_run
+from distdl_jupyter.clusters.agent_cluster import AgentCluster
 from distdl_jupyter.clusters.agents import HostTrouble
-from distdl_jupyter.clusters.base import Check, Cluster, Context, NodeInfo, Remark, Run
+from distdl_jupyter.clusters.base import Check, Context, NodeInfo, Remark
 from distdl_jupyter.clusters.ssh import connection as connections
-from distdl_jupyter.clusters.ssh import data, placing, staging
 from distdl_jupyter.clusters.ssh import hosts as hostlist
+from distdl_jupyter.clusters.ssh import placing
 from distdl_jupyter.clusters.ssh.command import Unreachable
-from distdl_jupyter.clusters.ssh.connection import DIRECTORY, Connection, end_all
+from distdl_jupyter.clusters.ssh.connection import Connection, end_all
 from distdl_jupyter.clusters.ssh.hosts import Host
 from distdl_jupyter.clusters.ssh.nodes import SshNodes
 from distdl_jupyter.clusters.ssh.options import SshOptions
-from distdl_jupyter.clusters.ssh.staging import Job
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
-from distdl_jupyter.core.plan import Placement, Plan, RankPlace, Seat, seated
-from distdl_jupyter.core.words import listing, plural, size
+from distdl_jupyter.core.plan import Placement
+from distdl_jupyter.core.words import listing, plural
 
 if TYPE_CHECKING:
-    from distdl_jupyter.clusters.ssh.checkup import Checkup
-    from distdl_jupyter.clusters.ssh.network import Common
-    from distdl_jupyter.clusters.ssh.staging import SshNode
+    from distdl_jupyter.clusters.ssh.staging import Job
+    from distdl_jupyter.core.plan import Placement
     from distdl_jupyter.core.spec import JobSpec
 
 #: Hosts that are connected to at the same time.
@@ -38,21 +36,12 @@ _HEED_SECONDS = 0.5
 _SWEEP_SECONDS = 20.0
 
 
-class SshCluster(Cluster):
-    """Runs ranks on other machines."""
+class SshCluster(AgentCluster):
+    """Runs ranks on hosts that are reached by ssh."""
 
     name = "ssh"
     title = "SSH hosts"
     Options = SshOptions
-    complete = False
-    far = True
-    stages = True
-
-    def __init__(self) -> None:
-        self._connections: list[Connection] = []
-        self._nodes: list[SshNode] = []
-        self._remarks: list[Remark] = []
-        self._spares: list[str] = []
 
     # what is known without asking -----------------------------------------------------------------
 
@@ -110,25 +99,19 @@ class SshCluster(Cluster):
 
     # start ------------------------------------------------------------------------------------
 
-    def place(self, spec: JobSpec, ports: int, options: SshOptions, context: Context) -> Placement:
-        """Reach the hosts, look at them, and choose the network on which ranks meet."""
-        chosen, self._spares = placing.chosen(spec, options), []
-        try:
-            unreachable = self._reach(chosen, spec, options, context)
-            if unreachable and context.restart:
-                unreachable = self._replaced(unreachable, spec, options, context)
-            if unreachable and len(self._connections) >= (context.least_node_count or len(chosen)):
-                spec, unreachable = dataclasses.replace(spec, node_count=len(self._connections)), []
-            found = self._look(unreachable, spec, options, context)
-            placement = self._placed(spec, ports, found, placing.agreed(found))
-            placement = seated(placement, context.rank_ports, self._seats(placing.agreed(found)))
-            self._stage(Job(spec, context.folder, options), context)
-            if context.staging is not None:
-                data.bring(spec, self._nodes, options.directory or DIRECTORY, context)
-        except BaseException:
-            self._let_go()
-            raise
-        return placement
+    def _connect(self, spec: JobSpec, options: SshOptions, context: Context) -> tuple[JobSpec, list[Unreachable]]:
+        """Reach the hosts; after a restart others take the places of those that are gone, or it begins on fewer."""
+        chosen = placing.chosen(spec, options)
+        unreachable = self._reach(chosen, spec, options, context)
+        if unreachable and context.restart:
+            unreachable = self._replaced(unreachable, spec, options, context)
+        if unreachable and len(self._connections) >= (context.least_node_count or len(chosen)):
+            return dataclasses.replace(spec, node_count=len(self._connections)), []
+        return spec, unreachable
+
+    def _nodes_of(self, job: Job, placement: Placement, context: Context) -> SshNodes:
+        """Return the hosts."""
+        return SshNodes(job, placement, context, self._nodes)
 
     def _reach(self, chosen: Sequence[Host], spec: JobSpec, options: SshOptions, context: Context) -> list[Unreachable]:
         context.tell("stage", f"reaching {plural(len(chosen), 'host')}")
@@ -155,90 +138,10 @@ class SshCluster(Cluster):
             self._reach(spare, spec, options, context)
             found, self._connections = self._connections, [*known, *self._connections]
             replaced = zip(found, unreachable, strict=False)
-            self._spares = [placing.replacement(one.host, gone.host) for one, gone in replaced]
-        return list(unreachable[len(self._spares) :])
-
-    def _look(
-        self, unreachable: Sequence[Unreachable], spec: JobSpec, options: SshOptions, context: Context
-    ) -> Checkup:
-        from distdl_jupyter.clusters.ssh import checkup
-
-        context.tell("stage", f"checking {plural(len(self._connections) + len(unreachable), 'host')}")
-        found = checkup.look(
-            self._connections, unreachable, options, context.modules, context.programs,
-            processes=spec.process_count_per_node,
-        )  # fmt: skip
-        if found.errors:
-            raise LaunchFailed(placing.refusal(found.errors))
-        if spec.use_gpu:
-            placing.check_gpus(spec, found)
-        self._remarks = [
-            Remark("warning", placing.sentence(check), "host-check")
-            for check in found.checks
-            if check.level == "warning"
-        ]
-        self._remarks += [Remark("warning", text, "spare-host") for text in self._spares]
-        return found
-
-    def _placed(self, spec: JobSpec, ports: int, found: Checkup, common: Common) -> Placement:
-        first = self._connections[0]
-        seat = common.seat(first.host)
-        told = first.ask("ports", count=ports, address=seat.address)
-        names = [one.host for one in self._connections]
-        self._remarks.append(Remark("info", placing.met(spec, names, common), "network"))
-        return Placement(
-            ranks=placing.places(spec, names, found, common),
-            address=seat.address,
-            ports=tuple(int(port) for port in told["ports"]),
-            interface=common.interface or seat.interface,
-            network=common.network,
-            remote_shell=(
-                str(found.facts[first.host]["python"]["executable"]),
-                "-P",
-                "-m",
-                "distdl_jupyter.host.shell",
-            ),
-        )
-
-    def _seats(self, common: Common) -> Callable[[RankPlace, int], Seat]:
-        """Return what gives a rank ports of its own on its host."""
-
-        def seat(place: RankPlace, ports: int) -> Seat:
-            address = common.seat(place.host).address
-            told = self._connections[place.node].ask("ports", count=ports, address=address)
-            return address, tuple(int(port) for port in told["ports"])
-
-        return seat
-
-    def _stage(self, job: Job, context: Context) -> None:
-        """Give every host the job's files, where it does not see them."""
-        self._nodes = staging.prepare(job, self._connections)
-        apart = [node for node in self._nodes if not node.shared]
-        if not apart:
-            context.tell("stage", "nothing to copy")
-            return
-        names = listing([node.host for node in apart])
-        context.tell("stage", f"copying {size(staging.size(job))} to {names}")
-        with ThreadPoolExecutor(min(len(apart), _AT_ONCE)) as pool:
-            list(pool.map(lambda node: staging.copy(job, node), apart))
-        lacking = [node.host for node in apart if node.work_is_empty]
-        if lacking:
-            self._remarks.append(
-                Remark("info", placing.empty_work(lacking, job.spec.working_directory), "working-directory")
-            )
-
-    def start(self, spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> Run:
-        """Start services, then ranks (or the launcher that starts them)."""
-        job = Job(spec, context.folder, SshOptions(**spec.cluster_options))
-        nodes = SshNodes(job, placement, context, self._nodes)
-        nodes.remarks += self._remarks
-        run = agent_run.start(placement, plan, context, nodes)
-        self._connections, self._nodes = [], []
-        return run
-
-    def _let_go(self) -> None:
-        end_all(self._connections)
-        self._connections = []
+            texts = [placing.replacement(one.host, gone.host) for one, gone in replaced]
+            self._remarks += [Remark("warning", text, "spare-host") for text in texts]
+            return list(unreachable[len(texts) :])
+        return list(unreachable)
 
     # after a supervisor's death ---------------------------------------------------------------------
 

@@ -19,10 +19,12 @@ from distdl_jupyter.clusters import package
 from distdl_jupyter.clusters.agents import AgentConnection, HostFailed
 from distdl_jupyter.clusters.ssh import bootstrap, command
 from distdl_jupyter.clusters.ssh.channels import PipeEnd
+from distdl_jupyter.clusters.ssh.process import SshProcess
 from distdl_jupyter.clusters.ssh.wire import Wire
 from distdl_jupyter.host import frames
 
 if TYPE_CHECKING:
+    from distdl_jupyter.clusters.ssh.command import Unreachable
     from distdl_jupyter.clusters.ssh.hosts import Host
     from distdl_jupyter.clusters.ssh.options import SshOptions
     from distdl_jupyter.host.stacks import Answer
@@ -42,6 +44,8 @@ class Connection(AgentConnection):
         super().__init__(host.name)
         self.target = host
         self.python = python
+        #: How a user would run a command there: "ssh gpu1".
+        self.shell = ""
         self._numbers = itertools.count(1)
         self._channels = itertools.count(1)
         self._waiting: dict[int, Future[dict[str, Any]]] = {}
@@ -153,8 +157,15 @@ class Connection(AgentConnection):
 
     # begin and end --------------------------------------------------------------------------------
 
-    def await_greeting(self, config: str) -> None:
-        """Wait until the agent speaks, and send the package where it is lacking. Raises Unreachable."""
+    def start(self) -> None:
+        """Begin to move frames."""
+        self._wire.start()
+
+    def await_greeting(self, explain: Callable[[str, int | None], Unreachable]) -> None:
+        """Wait until the agent speaks, and send the package where it is lacking. Raises Unreachable.
+
+        ``explain`` makes the error of what was said outside of frames and the exit code, None of one that runs.
+        """
         until = time.monotonic() + REACH_SECONDS
         wanted: bytes | None = bootstrap.wanted(package.built())
         while not self._wire.greeted.wait(0.05):
@@ -164,7 +175,7 @@ class Connection(AgentConnection):
             if self._lost or time.monotonic() > until:
                 self.close()
                 said = self._wire.said or ("" if self._lost else "Connection timed out")
-                raise command.explain(self.target, config, self.python, said, self._wire.code)
+                raise explain(said, self._wire.code)
 
     def close(self) -> None:
         """End the agent, and with it whatever it started; idempotent."""
@@ -180,9 +191,11 @@ def reach(host: Host, options: SshOptions, python: str = "") -> Connection:
     base = options.directory or DIRECTORY
     first = bootstrap.first_input(path, base, package.built(), agent_arguments(options))
     argv = command.argv(host, os.path.expanduser(options.ssh_config) if options.ssh_config else "")  # noqa: PTH111
-    connection = Connection(host, path, lambda listener: Wire(host.name, argv, first, listener))
-    connection._wire.start()  # noqa: SLF001 - its own
-    connection.await_greeting(options.ssh_config)
+    link = SshProcess(host.name, argv)
+    connection = Connection(host, path, lambda listener: Wire(host.name, link, first, listener))
+    connection.shell = command.in_words(host, options.ssh_config)
+    connection.start()
+    connection.await_greeting(lambda said, code: command.explain(host, options.ssh_config, path, said, code))
     return connection
 
 

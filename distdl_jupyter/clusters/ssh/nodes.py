@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.plan import Placement, RankPlace
 
 
-class SshNodes(Nodes[SshNode]):
+class AgentNodes(Nodes[SshNode]):
     """Hosts with an agent on each."""
 
     def __init__(self, job: staging.Job, placement: Placement, context: Context, nodes: Sequence[SshNode]) -> None:
@@ -29,7 +29,6 @@ class SshNodes(Nodes[SshNode]):
         self._placement = placement
         self._context = context
         self._uncollected: set[str] = set()
-        self._returning = Returning(job)
 
     def environment(self, node: SshNode) -> dict[str, str]:
         """Return what every process of the job has on a host, over the login environment there."""
@@ -40,20 +39,6 @@ class SshNodes(Nodes[SshNode]):
         """Add the rank's folder and data on its host."""
         node = self.of(place)
         return variables | {"DISTDL_JOB_DIR": node.folder} | node.data
-
-    def await_return(self, node: SshNode, found: Callable[[SshNode], None]) -> None:
-        """Look for a host that was lost, and call ``found``, in a thread, when it takes part again."""
-        self._returning.look_for(node.connection.target, found)
-
-    def handle(self) -> dict[str, Any]:
-        """Return what a sweep needs: the hosts, how they are reached, and where their folders are."""
-        hosts = [
-            {"name": node.host, "target": node.connection.target.target, "folder": node.folder, "shared": node.shared}
-            for node in self.nodes
-        ]
-        chosen = self._job.options
-        return {"hosts": hosts, "ssh_config": chosen.ssh_config, "python": chosen.python or self._job.spec.python,
-                "directory": chosen.directory}  # fmt: skip
 
     def collect(self, *, replaced: bool) -> None:
         """Bring back what ranks wrote on hosts with folders of their own, one host after the other."""
@@ -88,6 +73,32 @@ class SshNodes(Nodes[SshNode]):
         self.nodes = self.living
 
     def close(self) -> None:
+        """End the agents."""
+        end_all([node.connection for node in self.nodes], keep=self._uncollected)
+
+
+class SshNodes(AgentNodes):
+    """Hosts that are reached by ssh, and looked for when they are lost."""
+
+    def __init__(self, job: staging.Job, placement: Placement, context: Context, nodes: Sequence[SshNode]) -> None:
+        super().__init__(job, placement, context, nodes)
+        self._returning = Returning(job)
+
+    def await_return(self, node: SshNode, found: Callable[[SshNode], None]) -> None:
+        """Look for a host that was lost, and call ``found``, in a thread, when it takes part again."""
+        self._returning.look_for(node.connection.target, found)
+
+    def handle(self) -> dict[str, Any]:
+        """Return what a sweep needs: the hosts, how they are reached, and where their folders are."""
+        hosts = [
+            {"name": node.host, "target": node.connection.target.target, "folder": node.folder, "shared": node.shared}
+            for node in self.nodes
+        ]
+        chosen = self._job.options
+        return {"hosts": hosts, "ssh_config": chosen.ssh_config, "python": chosen.python or self._job.spec.python,
+                "directory": chosen.directory}  # fmt: skip
+
+    def close(self) -> None:
         """Look for no host any more, and end the agents, those that came back too late as well."""
-        returned = [node.connection for node in self._returning.close() if node not in self.nodes]
-        end_all([*returned, *(node.connection for node in self.nodes)], keep=self._uncollected)
+        end_all([node.connection for node in self._returning.close() if node not in self.nodes])
+        super().close()

@@ -4,7 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
+
+#: What options are that all clusters with agents have.
+DIRECTORY_HELP = (
+    "where jobs keep their files on a host that shares no folder with this machine (default: ~/.cache/distdl)"
+)
+NETWORK_HELP = (
+    "the network or interface on which ranks meet, as 10.0.0.0/24 or eno1 (default: the one that all hosts share)"
+)
+SHARED_HELP = "whether hosts see this machine's folders (default: found out)"
+OVERSUBSCRIBE_HELP = "start more processes than one machine takes unasked: 8 for each core, 64 in any case"
+
+
+class AgentOptions(Protocol):
+    """The options that all clusters with agents have."""
+
+    @property
+    def directory(self) -> str:
+        """Where jobs keep their files on a host that shares no folder with this machine, "" for the usual place."""
+
+    @property
+    def network(self) -> str:
+        """The network or interface on which ranks meet, "" for any."""
+
+    @property
+    def shared(self) -> bool | None:
+        """Whether hosts see this machine's folders; None: it is found out."""
+
+    @property
+    def oversubscribe(self) -> bool:
+        """Whether more processes may be started than one machine takes unasked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,23 +53,15 @@ class SshOptions:
     python: str = field(
         default="", metadata={"help": "the Python that runs ranks on the hosts (default: the job's own path)"}
     )
-    directory: str = field(
-        default="", metadata={"help": "where jobs keep their files on a host that shares no folder with this machine "
-                                      "(default: ~/.cache/distdl)"},
-    )  # fmt: skip
-    network: str = field(
-        default="", metadata={"help": "the network or interface on which ranks meet, as 10.0.0.0/24 or eno1 (default: "
-                                      "the one that all hosts share)"},
-    )  # fmt: skip
+    directory: str = field(default="", metadata={"help": DIRECTORY_HELP})
+    network: str = field(default="", metadata={"help": NETWORK_HELP})
     patience_seconds: float = field(
         default=20.0, metadata={"help": "seconds without a sign of life after which hosts end a job's ranks"}
     )
-    shared: bool | None = field(
-        default=None, metadata={"help": "whether hosts see this machine's folders (default: found out)"}
-    )
+    shared: bool | None = field(default=None, metadata={"help": SHARED_HELP})
     oversubscribe: bool = field(
         default=False,
-        metadata={"help": "start more processes than one machine takes unasked: 8 for each core, 64 in any case"},
+        metadata={"help": OVERSUBSCRIBE_HELP},
     )
 
     def __post_init__(self) -> None:

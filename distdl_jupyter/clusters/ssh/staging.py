@@ -28,7 +28,6 @@ from distdl_jupyter.host import files
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.ssh.connection import Connection
-    from distdl_jupyter.clusters.ssh.options import SshOptions
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.core.store import JobFolder
 
@@ -63,7 +62,7 @@ class Job(NamedTuple):
 
     spec: JobSpec
     folder: JobFolder
-    options: SshOptions
+    options: Any
 
 
 # there ---------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The thread that keeps the streams of one host's ssh process moving: frames in and out, beats, silence.
+"""The thread that keeps the streams of one host's agent moving: frames in and out, beats, silence.
 
 Nothing here waits for anybody: not for the host, not for who reads what ranks print. It does not know what messages
 mean; ``connection`` does.
@@ -14,11 +14,10 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
-from distdl_jupyter.clusters.ssh.process import SshProcess
 from distdl_jupyter.host import frames
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from distdl_jupyter.clusters.ssh.channels import PipeEnd
 
@@ -43,13 +42,55 @@ class Listener(Protocol):
         """The host is gone; called once."""
 
 
-class Wire:
-    """One ssh process. ``start`` it, ``send`` frames; what comes goes to the listener."""
+class Link(Protocol):
+    """A process with pipes that leads to an agent, as ``ssh.process.SshProcess`` is one.
 
-    def __init__(self, name: str, argv: Sequence[str], first: bytes, listener: Listener) -> None:
+    ``source`` is its input, -1 once it was closed, ``out`` and ``err`` its outputs: descriptors that do not block.
+    """
+
+    @property
+    def source(self) -> int:
+        """Where its input is written."""
+
+    @property
+    def out(self) -> int:
+        """Where the agent's frames are read."""
+
+    @property
+    def err(self) -> int:
+        """Where its errors are read."""
+
+    @property
+    def code(self) -> int | None:
+        """The exit code, None while it runs."""
+
+    @property
+    def last_words(self) -> bytes:
+        """The end of what was printed as errors."""
+
+    def listen_to_errors(self) -> bool:
+        """Keep what was printed as errors; False when nothing more will come."""
+
+    def close_input(self) -> None:
+        """End its input; idempotent."""
+
+    def reap(self, patience: float = 0.0) -> None:
+        """Wait for its end, after ``patience`` seconds by force."""
+
+    def close(self) -> None:
+        """Close what is open of it."""
+
+    def why_ended(self, silent: float) -> str:
+        """Return what the end of its output means, when nothing was heard for ``silent`` seconds."""
+
+
+class Wire:
+    """One link. ``start`` it, ``send`` frames; what comes goes to the listener."""
+
+    def __init__(self, name: str, link: Link, first: bytes, listener: Listener) -> None:
         self._name = name
         self._listener = listener
-        self._ssh = SshProcess(name, argv)
+        self._link = link
         self._reader = frames.Reader(greeting=True)
         self._unsent: deque[bytes] = deque([first])
         self._unsent_bytes = len(first)
@@ -62,14 +103,14 @@ class Wire:
         self._closing = False
         self._done = False
         self.greeted = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"ssh-{name}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"wire-{name}", daemon=True)
 
     def start(self) -> None:
         """Begin to move frames."""
         for fd in (self._wake_read, self._wake_write):
             os.set_blocking(fd, False)
         self._selector.register(self._wake_read, selectors.EVENT_READ)
-        self._selector.register(self._ssh.err, selectors.EVENT_READ)
+        self._selector.register(self._link.err, selectors.EVENT_READ)
         self._thread.start()
 
     # for everybody ----------------------------------------------------------------------------
@@ -77,7 +118,7 @@ class Wire:
     @property
     def said(self) -> str:
         """The end of what ssh and the host said outside of frames."""
-        return (self._reader.before[-_LAST_WORDS:] + b"\n" + self._ssh.last_words).decode(errors="replace").strip()
+        return (self._reader.before[-_LAST_WORDS:] + b"\n" + self._link.last_words).decode(errors="replace").strip()
 
     @property
     def before(self) -> bytes:
@@ -87,7 +128,7 @@ class Wire:
     @property
     def code(self) -> int | None:
         """The exit code of ssh, None while it runs; 255 is an error of ssh itself."""
-        return self._ssh.code
+        return self._link.code
 
     def send(self, content: bytes, *, wait: bool = False) -> bool:
         """Queue frames and return whether the host is there; ``wait`` until most of what was queued before is sent."""
@@ -133,7 +174,7 @@ class Wire:
         self.wake()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(patience)
-        self._ssh.reap()
+        self._link.reap()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join()
 
@@ -156,16 +197,16 @@ class Wire:
         ready = {key.fd for key, _ in self._selector.select(_TICK)}
         if self._wake_read in ready:
             self._drain(self._wake_read)
-        if self._ssh.err in ready and not self._ssh.listen_to_errors():
-            self._selector.unregister(self._ssh.err)
-        if self._ssh.source in ready:
+        if self._link.err in ready and not self._link.listen_to_errors():
+            self._selector.unregister(self._link.err)
+        if self._link.source in ready:
             self._write()
         for pipe in self._pipes:
             if pipe.fd in ready:
                 pipe.write()
-        ended = self._ssh.out in ready and self._read()
+        ended = self._link.out in ready and self._read()
         self._beat()
-        return self._ssh.why_ended(time.monotonic() - self._heard_at) if ended else self._silence()
+        return self._link.why_ended(time.monotonic() - self._heard_at) if ended else self._silence()
 
     def _choose(self) -> None:
         """Tell the selector what is worth waiting for now."""
@@ -174,10 +215,10 @@ class Wire:
         paused = waiting > _MOST_WAITING and not self._hurried
         if paused:
             self._heard_at = time.monotonic()  # the silence is ours
-        self._want(self._ssh.out, selectors.EVENT_READ, wanted=not paused)
+        self._want(self._link.out, selectors.EVENT_READ, wanted=not paused)
         if self._closing and not self._unsent:
             self._close_input()
-        self._want(self._ssh.source, selectors.EVENT_WRITE, wanted=bool(self._unsent))
+        self._want(self._link.source, selectors.EVENT_WRITE, wanted=bool(self._unsent))
         for pipe in self._pipes:
             self._want(pipe.fd, selectors.EVENT_WRITE, wanted=pipe.pending > 0)
 
@@ -204,7 +245,7 @@ class Wire:
     def _write(self) -> None:
         try:
             while self._unsent:
-                written = os.write(self._ssh.source, self._unsent[0])
+                written = os.write(self._link.source, self._unsent[0])
                 with self._lock:
                     rest = self._unsent[0][written:]
                     self._unsent.popleft()
@@ -222,13 +263,13 @@ class Wire:
             self._unsent.clear()
             self._unsent_bytes = 0
             self._lock.notify_all()
-        self._want(self._ssh.source, selectors.EVENT_WRITE, wanted=False)
-        self._ssh.close_input()
+        self._want(self._link.source, selectors.EVENT_WRITE, wanted=False)
+        self._link.close_input()
 
     def _read(self) -> bool:
         """Hand on what came; True at the end."""
         try:
-            content = os.read(self._ssh.out, _READ)
+            content = os.read(self._link.out, _READ)
         except BlockingIOError:
             return False
         if content:
@@ -254,14 +295,14 @@ class Wire:
 
     def _finish(self, why: str) -> None:
         self._close_input()
-        self._ssh.reap()
+        self._link.reap()
         with self._lock:
             self._done = True
             self._lock.notify_all()
         self._listener.ended(why)
         self._flush_pipes()
         self._selector.close()
-        self._ssh.close()
+        self._link.close()
         os.close(self._wake_read)
         os.close(self._wake_write)
 

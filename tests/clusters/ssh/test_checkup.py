@@ -258,7 +258,8 @@ class Late:
     """A host that answers its first questions and then never again."""
 
     def __init__(self, inner, silent):
-        self.host, self.target, self._inner, self._silent = inner.host, inner.target, inner, silent
+        self.host, self.target, self.shell = inner.host, inner.target, inner.shell
+        self._inner, self._silent = inner, silent
 
     def ask(self, type_, /, timeout=15.0, **fields):
         if type_ in self._silent:

@@ -1,0 +1,151 @@
+"""A cluster of machines on which agents can be started: what is the same however they are reached.
+
+``place`` looks at the machines, chooses the network on which ranks meet, and brings the job's files and data; ``start``
+hands them to the run. A kind of cluster adds how an agent is started on each node (``_connect``).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.clusters import agent_run
+from distdl_jupyter.clusters.base import Cluster, Context, Remark, Run
+from distdl_jupyter.clusters.ssh import data, placing, staging
+from distdl_jupyter.clusters.ssh.connection import DIRECTORY, Connection, end_all
+from distdl_jupyter.clusters.ssh.nodes import AgentNodes
+from distdl_jupyter.clusters.ssh.staging import Job
+from distdl_jupyter.core.errors import LaunchFailed
+from distdl_jupyter.core.plan import Placement, Plan, RankPlace, Seat, seated
+from distdl_jupyter.core.words import listing, plural, size
+
+if TYPE_CHECKING:
+    from distdl_jupyter.clusters.ssh.checkup import Checkup
+    from distdl_jupyter.clusters.ssh.command import Unreachable
+    from distdl_jupyter.clusters.ssh.network import Common
+    from distdl_jupyter.clusters.ssh.staging import SshNode
+    from distdl_jupyter.core.spec import JobSpec
+
+#: Nodes that get the job's files at the same time.
+_AT_ONCE = 32
+
+
+class AgentCluster(Cluster):
+    """Runs ranks on other machines, each with an agent."""
+
+    complete = False
+    far = True
+    stages = True
+
+    def __init__(self) -> None:
+        self._connections: list[Connection] = []
+        self._nodes: list[SshNode] = []
+        self._remarks: list[Remark] = []
+
+    @abstractmethod
+    def _connect(self, spec: JobSpec, options: Any, context: Context) -> tuple[JobSpec, list[Unreachable]]:
+        """Start an agent on each node, into ``_connections``; return the spec of what can begin, and who is missing.
+
+        Raises DistDLError.
+        """
+
+    @abstractmethod
+    def _nodes_of(self, job: Job, placement: Placement, context: Context) -> AgentNodes:
+        """Return ``_nodes`` for a run, to which they belong from now on."""
+
+    def place(self, spec: JobSpec, ports: int, options: Any, context: Context) -> Placement:
+        """Reach the machines, look at them, and choose the network on which ranks meet."""
+        self._remarks = []
+        try:
+            spec, unreachable = self._connect(spec, options, context)
+            found = self._look(unreachable, spec, options, context)
+            placement = self._placed(spec, ports, found, placing.agreed(found))
+            placement = seated(placement, context.rank_ports, self._seats(placing.agreed(found)))
+            self._stage(Job(spec, context.folder, options), context)
+            if context.staging is not None:
+                data.bring(spec, self._nodes, options.directory or DIRECTORY, context)
+        except BaseException:
+            self._let_go()
+            raise
+        return placement
+
+    def _look(self, unreachable: Sequence[Unreachable], spec: JobSpec, options: Any, context: Context) -> Checkup:
+        from distdl_jupyter.clusters.ssh import checkup
+
+        context.tell("stage", f"checking {plural(len(self._connections) + len(unreachable), 'host')}")
+        found = checkup.look(
+            self._connections, unreachable, options, context.modules, context.programs,
+            processes=spec.process_count_per_node,
+        )  # fmt: skip
+        if found.errors:
+            raise LaunchFailed(placing.refusal(found.errors))
+        if spec.use_gpu:
+            placing.check_gpus(spec, found)
+        self._remarks += [
+            Remark("warning", placing.sentence(check), "host-check")
+            for check in found.checks
+            if check.level == "warning"
+        ]
+        return found
+
+    def _placed(self, spec: JobSpec, ports: int, found: Checkup, common: Common) -> Placement:
+        first = self._connections[0]
+        seat = common.seat(first.host)
+        told = first.ask("ports", count=ports, address=seat.address)
+        names = [one.host for one in self._connections]
+        self._remarks.append(Remark("info", placing.met(spec, names, common), "network"))
+        return Placement(
+            ranks=placing.places(spec, names, found, common),
+            address=seat.address,
+            ports=tuple(int(port) for port in told["ports"]),
+            interface=common.interface or seat.interface,
+            network=common.network,
+            remote_shell=(
+                str(found.facts[first.host]["python"]["executable"]),
+                "-P",
+                "-m",
+                "distdl_jupyter.host.shell",
+            ),
+        )
+
+    def _seats(self, common: Common) -> Callable[[RankPlace, int], Seat]:
+        """Return what gives a rank ports of its own on its host."""
+
+        def seat(place: RankPlace, ports: int) -> Seat:
+            address = common.seat(place.host).address
+            told = self._connections[place.node].ask("ports", count=ports, address=address)
+            return address, tuple(int(port) for port in told["ports"])
+
+        return seat
+
+    def _stage(self, job: Job, context: Context) -> None:
+        """Give every host the job's files, where it does not see them."""
+        self._nodes = staging.prepare(job, self._connections)
+        apart = [node for node in self._nodes if not node.shared]
+        if not apart:
+            context.tell("stage", "nothing to copy")
+            return
+        names = listing([node.host for node in apart])
+        context.tell("stage", f"copying {size(staging.size(job))} to {names}")
+        with ThreadPoolExecutor(min(len(apart), _AT_ONCE)) as pool:
+            list(pool.map(lambda node: staging.copy(job, node), apart))
+        lacking = [node.host for node in apart if node.work_is_empty]
+        if lacking:
+            self._remarks.append(
+                Remark("info", placing.empty_work(lacking, job.spec.working_directory), "working-directory")
+            )
+
+    def start(self, spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> Run:
+        """Start services, then ranks (or the launcher that starts them)."""
+        job = Job(spec, context.folder, self.Options(**spec.cluster_options))
+        nodes = self._nodes_of(job, placement, context)
+        nodes.remarks += self._remarks
+        run = agent_run.start(placement, plan, context, nodes)
+        self._connections, self._nodes = [], []
+        return run
+
+    def _let_go(self) -> None:
+        end_all(self._connections)
+        self._connections = []

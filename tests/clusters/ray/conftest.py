@@ -1,0 +1,68 @@
+"""A Ray cluster of two nodes: network and UTS namespaces of one machine, with addresses of their own."""
+
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from distdl_jupyter import targets
+
+RAY = Path(sys.executable).with_name("ray")
+
+
+class RayNodes:
+    """Ray on the first two hosts, four CPUs each. ``address`` is that of the head for clients."""
+
+    def __init__(self, hosts):
+        self.hosts = hosts
+        self.names = hosts.names[:2]
+        self.folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # a socket has a short path
+        head = hosts.address(self.names[0])
+        self.address = f"ray://{head}:10001"
+        self._start(self.names[0], "--head", "--port=6379", "--ray-client-server-port=10001",
+                    f"--temp-dir={self.folder}", "--include-dashboard=false")  # fmt: skip
+        self._start(self.names[1], f"--address={head}:6379")
+
+    def _start(self, name, *words):
+        self.hosts.ssh(name, "env", "RAY_USAGE_STATS_ENABLED=0", "RAY_AUTH_MODE=disabled", str(RAY), "start",
+                       *words, "--num-cpus=4",
+                       f"--node-ip-address={self.hosts.address(name)}", "--object-store-memory=80000000")  # fmt: skip
+
+    def join(self):
+        """Start the second node again."""
+        self._start(self.names[1], f"--address={self.hosts.address(self.names[0])}:6379")
+
+    def processes(self, name):
+        """Return the pids of Ray's own processes on a node."""
+        return [pid for words in ("/ray/", "ray::") for pid in self.hosts.running(name, words)]
+
+    def kill(self, name):
+        """End Ray on a node, with all that its workers have started."""
+        for pid in self.processes(name):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def down(self):
+        for name in reversed(self.names):
+            self.kill(name)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def ray_nodes(three_hosts):
+    nodes = RayNodes(three_hosts)
+    yield nodes
+    nodes.down()
+
+
+@pytest.fixture
+def on_ray(ray_nodes, tmp_path, monkeypatch):
+    """Name the cluster ``lab``, with Jupyter's configuration in a folder of the test."""
+    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path / "configuration"))
+    targets.add("lab", "ray", {"address": ray_nodes.address})
+    return ray_nodes

@@ -1,0 +1,104 @@
+"""Jobs on a real Ray cluster of two nodes, as users see them."""
+
+import time
+
+import pytest
+
+from distdl_jupyter import clusters, submit
+from distdl_jupyter.core.errors import JobFailed, LaunchFailed
+from distdl_jupyter.core.state import State
+from tests.conftest import wait_for
+from tests.hosts import needs_hosts
+
+pytestmark = [needs_hosts, pytest.mark.timeout(300)]
+
+
+def trains():
+    import horovod.torch as hvd
+    import torch
+
+    hvd.init()
+    total = hvd.allreduce(torch.tensor([float(hvd.rank() + 1)]), op=hvd.Sum)
+    print(f"rank {hvd.rank()} of {hvd.size()}", flush=True)
+    return float(total)
+
+
+def breaks():
+    import os
+
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    if os.environ["RANK"] == "1":
+        raise ValueError("a bad batch")
+    dist.barrier()
+
+
+def waits():
+    print("begun", flush=True)
+    time.sleep(600)
+
+
+@pytest.mark.parametrize("backend", ["horovod-gloo", pytest.param("horovod-mpi", marks=pytest.mark.full)])
+def test_horovod_trains_on_the_nodes_of_ray(on_ray, backend):
+    job = submit(trains, compute_target="lab", node_count=2, process_count_per_node=1, distributed_backend=backend)
+    assert job.results() == [3.0, 3.0]
+    assert [rank.host for rank in job.view().ranks] == on_ray.names
+    assert [line.text for line in job.logs(1) if line.text.startswith("rank")] == ["rank 1 of 2"]
+
+
+@pytest.mark.full
+def test_a_rank_that_raises_is_named_with_its_line(on_ray):
+    job = submit(breaks, compute_target="lab", node_count=2, process_count_per_node=1, distributed_backend="torch")
+    with pytest.raises(JobFailed, match="a bad batch"):
+        job.result()
+    assert "Rank 1" in job.view().reason
+
+
+def test_a_cancel_gives_the_nodes_back_and_leaves_nothing(on_ray):
+    job = submit(waits, compute_target="lab", node_count=2, process_count_per_node=1, distributed_backend="torch")
+    wait_for(lambda: any(line.text == "begun" for line in job.logs(0)), 120, "the first line")
+    job.cancel()
+    assert job.wait(60).state is State.CANCELED
+    for name in on_ray.names:
+        wait_for(lambda name=name: not on_ray.hosts.running(name, "distdl_jupyter.host"), 30, f"no agent on {name}")
+
+
+@pytest.mark.full
+def test_what_ray_has_no_room_for_waits_with_its_reason(on_ray):
+    job = submit(waits, compute_target="lab", node_count=3, process_count_per_node=1, distributed_backend="torch")
+    wait_for(lambda: "waiting for 3 nodes of Ray" in job.view().phases[-1].detail, 60, "the reason")
+    assert "2 of its nodes are that large" in job.view().phases[-1].detail
+    job.cancel()
+    assert job.wait(60).state is State.CANCELED
+
+
+@pytest.mark.full
+def test_the_nodes_are_listed_and_a_wrong_address_is_one_sentence(on_ray):
+    (mine,) = [cluster for cluster in clusters() if cluster.name == "lab"]
+    assert sorted((node.name, node.state, node.cores) for node in mine.nodes()) == [
+        (name, "up", 4) for name in sorted(on_ray.names)
+    ]
+
+
+@pytest.mark.full
+@pytest.mark.fault("rank", "a node of Ray that is lost is named, and the others end")
+def test_a_lost_node_is_named(on_ray):
+    job = submit(waits, compute_target="lab", node_count=2, process_count_per_node=1, distributed_backend="torch")
+    wait_for(lambda: all(list(job.logs(rank)) for rank in range(2)), 120, "both ranks")
+    lost = on_ray.names[1]
+    on_ray.kill(lost)
+    try:
+        assert job.wait(90).state is State.FAILED
+        assert lost in job.view().reason
+        wait_for(lambda: not on_ray.hosts.running(lost, "distdl_jupyter.worker"), 60, "the end of the ranks there")
+    finally:
+        on_ray.join()
+
+
+@pytest.mark.full
+def test_ray_that_is_not_there_is_refused_with_the_remedy(tmp_path, monkeypatch):
+    from distdl_jupyter.clusters.ray import RayCluster, RayOptions
+
+    with pytest.raises(LaunchFailed, match="does not answer"):
+        RayCluster().nodes(RayOptions(address="127.0.0.1:1"))
