@@ -132,7 +132,8 @@ def end_templates(folder):
     """End the templates below a folder, those of other environments too."""
     found = [process for process in psutil.process_iter(["cmdline"]) if _is_template(process, folder)]
     for process in found:
-        process.terminate()
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.terminate()
     left = psutil.wait_procs(found, 10)[1]
     assert not left, f"templates {left} outlived the tests"
 
