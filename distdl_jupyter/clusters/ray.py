@@ -29,15 +29,15 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter.clusters import package
 from distdl_jupyter.clusters.agent_cluster import AgentCluster
 from distdl_jupyter.clusters.base import Check, Context, NodeInfo
-from distdl_jupyter.clusters.ssh import bootstrap
+from distdl_jupyter.clusters.ssh import bootstrap, placing
 from distdl_jupyter.clusters.ssh.command import Unreachable
 from distdl_jupyter.clusters.ssh.connection import DIRECTORY, Connection, end_all
 from distdl_jupyter.clusters.ssh.hosts import Host
 from distdl_jupyter.clusters.ssh.nodes import AgentNodes
 from distdl_jupyter.clusters.ssh.options import DIRECTORY_HELP, NETWORK_HELP, OVERSUBSCRIBE_HELP, SHARED_HELP
-from distdl_jupyter.clusters.ssh.wire import Wire
+from distdl_jupyter.clusters.ssh.wire import Link, Wire
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, LaunchFailed
-from distdl_jupyter.core.plan import Placement, RankPlace
+from distdl_jupyter.core.plan import Placement
 from distdl_jupyter.core.words import plural
 
 if TYPE_CHECKING:
@@ -140,9 +140,8 @@ class RayCluster(AgentCluster):
                 field="use_gpu",
                 hint=f"Set the cluster's option gpus_per_node to {spec.process_count_per_node}.",
             )
-        places = (divmod(rank, spec.process_count_per_node) for rank in range(spec.process_count))
-        ranks = [RankPlace(rank, node, f"node-{node}", local) for rank, (node, local) in enumerate(places)]
-        return Placement(tuple(ranks), address="", ports=(), interface="")
+        names = [f"node-{node}" for node in range(spec.node_count)]
+        return Placement(placing.places(spec, names), address="", ports=(), interface="")
 
     # start ------------------------------------------------------------------------------------
 
@@ -304,16 +303,16 @@ def _agents(ray: Any, actors: Sequence[Any], options: RayOptions) -> list[Connec
     return found
 
 
-class _ActorLink:
-    """The bytes of an agent in an actor, as a process with pipes (see ``ssh.process.SshProcess``)."""
+class _ActorLink(Link):
+    """The bytes of an agent in an actor."""
 
     def __init__(self, ray: Any, actor: Any, name: str) -> None:
+        super().__init__()
         self._ray = ray
         self._actor = actor
         self._name = name
         self._why = ""
-        self.code: int | None = None
-        self.last_words = b""
+        self._code: int | None = None
         unsent, self.source = os.pipe()
         self.out, received = os.pipe()
         self.err, said = os.pipe()
@@ -327,17 +326,16 @@ class _ActorLink:
             threading.Thread(target=pump, name=f"ray-{name}", daemon=True).start()
 
     def _send(self, fd: int) -> None:
-        with contextlib.closing(os.fdopen(fd, "rb", buffering=0)) as unsent, self._ending():
+        with self._ending(), os.fdopen(fd, "rb", buffering=0) as unsent:
             while content := unsent.read(_PIECE):
                 self._ray.get(self._actor.write.remote(content))
             self._ray.get(self._actor.end_input.remote())
 
     def _receive(self, fd: int, name: str) -> None:
-        with os.fdopen(fd, "wb", buffering=0) as received, self._ending():
+        with self._ending(), os.fdopen(fd, "wb") as received:
             while (content := self._ray.get(self._actor.read.remote(name, _READ_SECONDS, _PIECE))) is not None:
-                view = memoryview(content)
-                while view:
-                    view = view[received.write(view) :]
+                received.write(content)
+                received.flush()
 
     @contextlib.contextmanager
     def _ending(self) -> Any:
@@ -347,13 +345,10 @@ class _ActorLink:
         except Exception as error:  # noqa: BLE001 - Ray raises what its client does, too
             self._why = self._why or f"Ray does not reach {self._name} any more: {_first_line(error)}."
 
-    def listen_to_errors(self) -> bool:
-        """Keep what was printed as errors; False when nothing more will come."""
-        with contextlib.suppress(BlockingIOError):
-            while content := os.read(self.err, _PIECE):
-                self.last_words = (self.last_words + content)[-8192:]
-            return False
-        return True
+    @property
+    def code(self) -> int | None:
+        """The exit code of the agent, 255 where nothing is known of it."""
+        return self._code
 
     def close_input(self) -> None:
         """End its standard input; idempotent."""
@@ -363,12 +358,12 @@ class _ActorLink:
 
     def reap(self, patience: float = 0.0) -> None:
         """Wait for its end, after ``patience`` seconds by force."""
-        if self.code is None and not self._why:
+        if self._code is None and not self._why:
             with contextlib.suppress(Exception):
-                self.code = self._ray.get(self._actor.wait.remote(patience), timeout=patience + 5.0)
+                self._code = self._ray.get(self._actor.wait.remote(patience), timeout=patience + 5.0)
         with contextlib.suppress(Exception):
             self._ray.kill(self._actor)
-        self.code = 255 if self.code is None else self.code
+        self._code = 255 if self._code is None else self._code
 
     def close(self) -> None:
         """Close what is open of it."""
@@ -382,8 +377,7 @@ class _ActorLink:
             return self._why
         self.reap(2.0)
         self.listen_to_errors()
-        said = self.last_words.decode(errors="replace").strip().splitlines()
-        return f"The agent on {self._name} ended with code {self.code}{': ' + said[-1][:300] if said else ''}."
+        return f"The agent on {self._name} ended with code {self._code}{self.last_line}."
 
 
 # Ray itself ---------------------------------------------------------------------------------------

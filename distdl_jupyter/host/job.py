@@ -161,13 +161,17 @@ class Job:
 
     def kill(self) -> int:
         """KILL everything, and wait for what that reaches; return how many processes were found."""
-        found = self.everything()
-        processes.send(found, signal.SIGKILL)
-        return len(found | processes.kill_all(self._killable, meanwhile=self._look_away))
+        killed: set[int] = set()
 
-    def _killable(self) -> set[int]:
-        found = self.everything()
-        return found.difference(processes.stuck(found))
+        def left() -> set[int]:
+            found = self.everything()
+            # What was killed and waits in the kernel goes when that lets it.
+            rest = found.difference(processes.stuck(found & killed))
+            killed.update(found)
+            return rest
+
+        processes.kill_all(left, meanwhile=self._look_away)
+        return len(killed)
 
     def give_up(self) -> None:
         """End everything without a listener: TERM, then KILL."""

@@ -11,23 +11,22 @@ import subprocess
 from typing import TYPE_CHECKING
 
 from distdl_jupyter.clusters import environment
+from distdl_jupyter.clusters.ssh.wire import Link
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 #: Seconds without a word after which the end of a connection is no surprise: ssh found out first.
 _LONG_SILENCE = 3.0
-#: Bytes kept of what is printed outside of frames.
-_LAST_WORDS = 8192
-_READ = 64 * 1024
 #: The exit code of ssh itself when it fails.
 _OF_SSH = 255
 
 
-class SshProcess:
-    """One ssh process. ``source`` is its input, -1 once it was closed; ``out`` and ``err`` its outputs."""
+class SshProcess(Link):
+    """One ssh process."""
 
     def __init__(self, name: str, argv: Sequence[str]) -> None:
+        super().__init__()
         self._name = name
         self._process = subprocess.Popen(
             argv,
@@ -45,23 +44,11 @@ class SshProcess:
         )
         for fd in (self.source, self.out, self.err):
             os.set_blocking(fd, False)
-        self.last_words = b""
 
     @property
     def code(self) -> int | None:
         """The exit code, None while it runs."""
         return self._process.poll()
-
-    def listen_to_errors(self) -> bool:
-        """Keep what was printed as errors; False when nothing more will come."""
-        try:
-            while content := os.read(self.err, _READ):
-                self.last_words = (self.last_words + content)[-_LAST_WORDS:]
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-        return False
 
     def close_input(self) -> None:
         """End its standard input; idempotent."""
@@ -90,14 +77,9 @@ class SshProcess:
         """Return what the end of its output means, when nothing was heard for ``silent`` seconds."""
         self.reap(2.0)
         self.listen_to_errors()
-        code, last = self._process.returncode, _last_line(self.last_words)
+        code, last = self._process.returncode, self.last_line
         if code == _OF_SSH and silent > _LONG_SILENCE:
             return f"{self._name} has not answered for {silent:.0f} s."
         if code == _OF_SSH:
             return f"The connection to {self._name} broke{last}."
         return f"The agent on {self._name} ended with code {code}{last}."
-
-
-def _last_line(said: bytes) -> str:
-    lines = [line.strip() for line in said.decode(errors="replace").splitlines() if line.strip()]
-    return f": {lines[-1][:300].rstrip('.')}" if lines else ""

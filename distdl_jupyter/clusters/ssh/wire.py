@@ -11,6 +11,7 @@ import os
 import selectors
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
@@ -42,44 +43,55 @@ class Listener(Protocol):
         """The host is gone; called once."""
 
 
-class Link(Protocol):
-    """A process with pipes that leads to an agent, as ``ssh.process.SshProcess`` is one.
+class Link(ABC):
+    """A process with pipes that leads to an agent.
 
     ``source`` is its input, -1 once it was closed, ``out`` and ``err`` its outputs: descriptors that do not block.
     """
 
-    @property
-    def source(self) -> int:
-        """Where its input is written."""
+    source: int
+    out: int
+    err: int
+
+    def __init__(self) -> None:
+        #: The end of what was printed as errors.
+        self.last_words = b""
 
     @property
-    def out(self) -> int:
-        """Where the agent's frames are read."""
-
-    @property
-    def err(self) -> int:
-        """Where its errors are read."""
-
-    @property
+    @abstractmethod
     def code(self) -> int | None:
         """The exit code, None while it runs."""
 
-    @property
-    def last_words(self) -> bytes:
-        """The end of what was printed as errors."""
-
     def listen_to_errors(self) -> bool:
         """Keep what was printed as errors; False when nothing more will come."""
+        try:
+            while content := os.read(self.err, _READ):
+                self.last_words = (self.last_words + content)[-_LAST_WORDS:]
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False
 
+    @property
+    def last_line(self) -> str:
+        """The last line that was printed as errors, as ": says why", "" without one."""
+        lines = [line.strip() for line in self.last_words.decode(errors="replace").splitlines() if line.strip()]
+        return f": {lines[-1][:300].rstrip('.')}" if lines else ""
+
+    @abstractmethod
     def close_input(self) -> None:
         """End its input; idempotent."""
 
+    @abstractmethod
     def reap(self, patience: float = 0.0) -> None:
         """Wait for its end, after ``patience`` seconds by force."""
 
+    @abstractmethod
     def close(self) -> None:
         """Close what is open of it."""
 
+    @abstractmethod
     def why_ended(self, silent: float) -> str:
         """Return what the end of its output means, when nothing was heard for ``silent`` seconds."""
 

@@ -26,7 +26,7 @@ class RayNodes:
         self.address = f"ray://{head}:10001"
         self._start(self.names[0], "--head", "--port=6379", "--ray-client-server-port=10001",
                     f"--temp-dir={self.folder}", "--include-dashboard=false")  # fmt: skip
-        self._start(self.names[1], f"--address={head}:6379")
+        self.join()
 
     def _start(self, name, *words):
         self.hosts.ssh(name, "env", "RAY_USAGE_STATS_ENABLED=0", "RAY_AUTH_MODE=disabled", str(RAY), "start",
@@ -34,7 +34,7 @@ class RayNodes:
                        f"--node-ip-address={self.hosts.address(name)}", "--object-store-memory=80000000")  # fmt: skip
 
     def join(self):
-        """Start the second node again."""
+        """Start the second node, also again."""
         self._start(self.names[1], f"--address={self.hosts.address(self.names[0])}:6379")
 
     def processes(self, name):
