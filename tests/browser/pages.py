@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import TimeoutError as PageTimeout
 
 from tests.conftest import wait_for
 
@@ -92,6 +93,19 @@ class Sidebar:
     def summary(self, cluster: str) -> Locator:
         """How a cluster is, in a few words."""
         return self.cluster(cluster).locator(".dd-cluster-summary")
+
+    def press(self, row: Locator, title: str) -> None:
+        """Press a button of a row; it takes the pointer only while that is over the row, which may move meanwhile."""
+
+        def pressed() -> bool:
+            row.hover()
+            try:
+                row.get_by_title(title).click(timeout=2000)
+            except PageTimeout:
+                return False
+            return True
+
+        wait_for(pressed, what=f"the button {title!r} pressed")
 
     def widen(self, width: int) -> None:
         """Drag the edge until the sidebar is so wide."""
