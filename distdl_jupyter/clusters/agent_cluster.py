@@ -17,6 +17,7 @@ from distdl_jupyter.clusters.ssh import data, placing, staging
 from distdl_jupyter.clusters.ssh.connection import DIRECTORY, Connection, end_all
 from distdl_jupyter.clusters.ssh.nodes import AgentNodes
 from distdl_jupyter.clusters.ssh.staging import Job
+from distdl_jupyter.core import limits
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.plan import Placement, Plan, RankPlace, Seat, seated
 from distdl_jupyter.core.words import listing, plural, size
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.clusters.ssh.checkup import Checkup
     from distdl_jupyter.clusters.ssh.command import Unreachable
     from distdl_jupyter.clusters.ssh.network import Common
+    from distdl_jupyter.clusters.ssh.options import AgentOptions
     from distdl_jupyter.clusters.ssh.staging import SshNode
     from distdl_jupyter.core.spec import JobSpec
 
@@ -42,7 +44,6 @@ class AgentCluster(Cluster):
     def __init__(self) -> None:
         self._connections: list[Connection] = []
         self._nodes: list[SshNode] = []
-        self._remarks: list[Remark] = []
 
     @abstractmethod
     def _connect(self, spec: JobSpec, options: Any, context: Context) -> tuple[JobSpec, list[Unreachable]]:
@@ -51,27 +52,33 @@ class AgentCluster(Cluster):
         Raises DistDLError.
         """
 
+    def _job(self, spec: JobSpec, options: Any, context: Context) -> Job:
+        """Return what is brought to the nodes, with the options that all clusters with agents have."""
+        return Job(spec, context.folder, options)
+
     @abstractmethod
     def _nodes_of(self, job: Job, placement: Placement, context: Context) -> AgentNodes:
         """Return ``_nodes`` for a run, to which they belong from now on."""
 
     def place(self, spec: JobSpec, ports: int, options: Any, context: Context) -> Placement:
         """Reach the machines, look at them, and choose the network on which ranks meet."""
-        self._remarks = []
         try:
             spec, unreachable = self._connect(spec, options, context)
-            found = self._look(unreachable, spec, options, context)
-            placement = self._placed(spec, ports, found, placing.agreed(found))
+            job = self._job(spec, options, context)
+            found = self._look(unreachable, spec, job.options, context)
+            placement = self._placed(spec, ports, found, context)
             placement = seated(placement, context.rank_ports, self._seats(placing.agreed(found)))
-            self._stage(Job(spec, context.folder, options), context)
+            self._stage(job, context)
             if context.staging is not None:
-                data.bring(spec, self._nodes, options.directory or DIRECTORY, context)
+                data.bring(spec, self._nodes, job.options.directory or DIRECTORY, context)
         except BaseException:
             self._let_go()
             raise
         return placement
 
-    def _look(self, unreachable: Sequence[Unreachable], spec: JobSpec, options: Any, context: Context) -> Checkup:
+    def _look(
+        self, unreachable: Sequence[Unreachable], spec: JobSpec, options: AgentOptions, context: Context
+    ) -> Checkup:
         from distdl_jupyter.clusters.ssh import checkup
 
         context.tell("stage", f"checking {plural(len(self._connections) + len(unreachable), 'host')}")
@@ -83,19 +90,18 @@ class AgentCluster(Cluster):
             raise LaunchFailed(placing.refusal(found.errors))
         if spec.use_gpu:
             placing.check_gpus(spec, found)
-        self._remarks += [
-            Remark("warning", placing.sentence(check), "host-check")
-            for check in found.checks
-            if check.level == "warning"
-        ]
+        for check in found.checks:
+            if check.level == "warning":
+                context.note(Remark("warning", placing.sentence(check), "host-check"))
         return found
 
-    def _placed(self, spec: JobSpec, ports: int, found: Checkup, common: Common) -> Placement:
+    def _placed(self, spec: JobSpec, ports: int, found: Checkup, context: Context) -> Placement:
+        common = placing.agreed(found)
         first = self._connections[0]
         seat = common.seat(first.host)
         told = first.ask("ports", count=ports, address=seat.address)
         names = [one.host for one in self._connections]
-        self._remarks.append(Remark("info", placing.met(spec, names, common), "network"))
+        context.note(Remark("info", placing.met(spec, names, common), "network"))
         return Placement(
             ranks=placing.places(spec, names, found, common),
             address=seat.address,
@@ -133,15 +139,14 @@ class AgentCluster(Cluster):
             list(pool.map(lambda node: staging.copy(job, node), apart))
         lacking = [node.host for node in apart if node.work_is_empty]
         if lacking:
-            self._remarks.append(
-                Remark("info", placing.empty_work(lacking, job.spec.working_directory), "working-directory")
-            )
+            text = placing.empty_work(lacking, job.spec.working_directory)
+            context.note(Remark("info", text, "working-directory"))
 
     def start(self, spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> Run:
         """Start services, then ranks (or the launcher that starts them)."""
-        job = Job(spec, context.folder, self.Options(**spec.cluster_options))
+        limits.allow_files(4 * spec.process_count)
+        job = self._job(spec, self.Options(**spec.cluster_options), context)
         nodes = self._nodes_of(job, placement, context)
-        nodes.remarks += self._remarks
         run = agent_run.start(placement, plan, context, nodes)
         self._connections, self._nodes = [], []
         return run

@@ -8,10 +8,11 @@ some seconds, its ranks with it, and its agent ends them there by itself.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import queue
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distdl_jupyter.clusters import identity
@@ -20,12 +21,13 @@ from distdl_jupyter.clusters.base import Exit, Remark, Run, Start, Stream, Unkil
 from distdl_jupyter.clusters.readiness import await_line
 from distdl_jupyter.core import limits
 from distdl_jupyter.core.errors import LaunchFailed
+from distdl_jupyter.core.plan import Launcher, Plan
 from distdl_jupyter.core.words import plural
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.agents import Node, Nodes, PipeReader
     from distdl_jupyter.clusters.base import Context
-    from distdl_jupyter.core.plan import Placement, Plan, RankPlace, Service
+    from distdl_jupyter.core.plan import Placement, RankPlace, Service
     from distdl_jupyter.host.stacks import Answer
 
 #: Numbers of processes that are no ranks, as agents know them.
@@ -54,6 +56,8 @@ class AgentRun(Run):
         self._context = context
         self._nodes = nodes
         self._streams: list[Stream] = []
+        #: The channels that another supervisor would open again: node, channel, rank (None: the launcher), stream.
+        self._channels: list[tuple[int, int, int | None, str]] = []
         self._readers: dict[int | None, list[PipeReader]] = {}
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._exits: list[Exit] = []
@@ -93,7 +97,7 @@ class AgentRun(Run):
     def _start_service(self, number: int, service: Service) -> None:
         node = self._nodes.nodes[0]
         channel, pipe = node.connection.pipe()
-        self.listen(None, "out", pipe)
+        self._listen(None, "out", pipe)
         process = {
             "process": SERVICES + number,
             "argv": ["{python}", *service.arguments],
@@ -112,19 +116,31 @@ class AgentRun(Run):
         """Return what says what is being done, and raises when the start is to be stopped."""
         return lambda: self._context.tell("start", doing)
 
-    def listen(self, rank: int | None, name: str, pipe: PipeReader) -> None:
+    def _listen(self, rank: int | None, name: str, pipe: PipeReader, start: int | None = None) -> None:
         """Add a stream to those that are read."""
         os.set_blocking(pipe.reader, False)
-        self._streams.append(Stream(pipe.reader, rank, name))
+        self._streams.append(Stream(pipe.reader, rank, name, start))
         self._readers.setdefault(rank, []).append(pipe)
+
+    def channel(self, node: Node, rank: int | None, name: str) -> int:
+        """Open a stream of a rank, or of the launcher, and return its channel."""
+        channel, pipe = node.connection.pipe()
+        self._listen(rank, name, pipe, 0 if self._nodes.outlive_supervisor else None)
+        self._channels.append((self._nodes.nodes.index(node), channel, rank, name))
+        return channel
 
     def channels(self, node: Node, rank: int) -> dict[str, int]:
         """Open a rank's two streams and return their channels."""
-        found = {}
-        for name in ("out", "err"):
-            found[name], pipe = node.connection.pipe()
-            self.listen(rank, name, pipe)
-        return found
+        return {name: self.channel(node, rank, name) for name in ("out", "err")}
+
+    def reopen(self, channels: Sequence[Sequence[Any]], read: Mapping[tuple[int, str], int]) -> None:
+        """Go on with ranks that an earlier supervisor has started (see ``Cluster.attach``)."""
+        for at, channel, rank, name in channels:
+            start = read.get((-1, "sys") if rank is None else (rank, name), 0)
+            self._listen(rank, name, self._nodes.nodes[at].connection.reopen(channel, start), start)
+            self._channels.append((at, channel, rank, name))
+        for node in self._nodes.nodes:
+            self._listen_to(node)
 
     def rank_environment(self, place: RankPlace) -> dict[str, str]:
         """Return what one rank has besides the environment of its node."""
@@ -150,8 +166,8 @@ class AgentRun(Run):
 
     @property
     def streams(self) -> tuple[Stream, ...]:
-        """All descriptors of ranks, launcher and services."""
-        return tuple(self._streams)
+        """All descriptors of ranks, launcher and services, and what else is printed on the nodes."""
+        return (*self._streams, *self._nodes.streams)
 
     def started(self) -> list[Start]:
         """Return every rank's process, as its machine counts them."""
@@ -169,15 +185,15 @@ class AgentRun(Run):
 
     def poll(self) -> list[Exit]:
         """Return the exits since the last call, each when all that its rank has said can be read."""
-        for node in self._nodes.nodes:
-            node.connection.poll()
+        self._nodes.poll()
         with contextlib.suppress(queue.Empty):
             while True:
                 self._take(self._events.get_nowait())
         self._look()
-        ready = [exit_ for exit_ in self._exits if self.said_all(exit_.rank)]
-        self._exits = [exit_ for exit_ in self._exits if exit_ not in ready]
-        return ready
+        said = [exit_ for exit_ in self._exits if self.said_all(exit_.rank)]
+        found = {exit_.rank: explained for exit_ in said if (explained := self._nodes.explained(exit_)) is not None}
+        self._exits = [exit_ for exit_ in self._exits if exit_.rank not in found]
+        return list(found.values())
 
     def _take(self, event: Event) -> None:
         if event.data["type"] == "exit":
@@ -224,6 +240,11 @@ class AgentRun(Run):
         """INT goes to the ranks with what they started; TERM and KILL to everything. Nobody waits for an answer."""
         for node in self._nodes.living:
             node.connection.begin("signal", name=name, to="ranks" if name == "INT" else "all")
+        self._nodes.signaled(name)
+
+    def overheard(self, text: str) -> None:
+        """Take what was printed by no rank."""
+        self._nodes.overheard(text)
 
     def ask_stacks(self) -> None:
         """Let every machine ask its ranks."""
@@ -241,8 +262,13 @@ class AgentRun(Run):
     # end --------------------------------------------------------------------------------------
 
     def handle(self) -> dict[str, Any]:
-        """Return what a sweep needs."""
-        return self._nodes.handle()
+        """Return what a sweep needs, and another supervisor where the job outlives this one."""
+        found = self._nodes.handle()
+        if self._nodes.outlive_supervisor:
+            found["channels"] = [list(channel) for channel in self._channels]
+            if (launcher := self._plan.launcher) is not None:
+                found["first_exit"] = f"{launcher.first_exit.__module__}:{launcher.first_exit.__qualname__}"
+        return found
 
     def collect(self) -> None:
         """Bring back what ranks wrote on machines with folders of their own."""
@@ -291,6 +317,36 @@ def start(placement: Placement, plan: Plan, context: Context, nodes: Nodes[Any])
     run = _kind_of_run(plan)(placement, plan, context, nodes)
     run.launch()
     return run
+
+
+def resume(
+    placement: Placement,
+    context: Context,
+    nodes: Nodes[Any],
+    handle: Mapping[str, Any],
+    read: Mapping[tuple[int, str], int],
+) -> Run:
+    """Return the run of a job that an earlier supervisor has started. Raises LaunchFailed.
+
+    ``handle`` is what its run gave, ``read`` how much of each stream was read. The nodes belong to the run.
+    """
+    name = handle.get("first_exit")
+    plan = Plan(({},) * len(placement.ranks), launcher=Launcher((), _reader_of(name)) if name else None)
+    run = _kind_of_run(plan)(placement, plan, context, nodes)
+    run.reopen(handle["channels"], read)
+    return run
+
+
+def _reader_of(name: str) -> Callable[[str], tuple[int, int | None, int | None] | None]:
+    """Return the function that reads a launcher's last words, which a handle names. Raises LaunchFailed."""
+    module, _, function = name.partition(":")
+    try:
+        found: Callable[[str], tuple[int, int | None, int | None] | None] = getattr(
+            importlib.import_module(module), function
+        )
+    except (ImportError, AttributeError) as error:
+        raise LaunchFailed(f"What reads the launcher's words, {name}, is not here any more.") from error
+    return found
 
 
 def _kind_of_run(plan: Plan) -> type[AgentRun]:

@@ -13,12 +13,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from distdl_jupyter.clusters.base import Remark
 from distdl_jupyter.core.errors import LaunchFailed
 
 if TYPE_CHECKING:
+    from distdl_jupyter.clusters.base import Exit, Stream
     from distdl_jupyter.core.plan import RankPlace
     from distdl_jupyter.host.stacks import Answer
 
@@ -107,6 +108,10 @@ class AgentConnection(ABC):
     def pipe(self) -> tuple[int, PipeReader]:
         """Open a channel and return its number and the pipe from which its bytes are read."""
 
+    def reopen(self, channel: int, skip: int) -> PipeReader:
+        """Return a pipe for a channel that an earlier supervisor had opened, without its first ``skip`` bytes."""
+        raise NotImplementedError("an agent that ends with its supervisor")
+
     @abstractmethod
     def channel(self, sink: Callable[[bytes], None]) -> int:
         """Open a channel whose bytes are given to ``sink``; b"" is its end."""
@@ -148,15 +153,25 @@ N = TypeVar("N", bound=Node)
 class Nodes(ABC, Generic[N]):
     """All machines of a started job, in the order of the job's nodes."""
 
+    #: Whether the job goes on without its supervisor, and what agents send can be read again by another one.
+    outlive_supervisor: ClassVar[bool] = False
+
     def __init__(self, nodes: Sequence[N]) -> None:
         self.nodes = list(nodes)
         #: What the user should read; the run takes it.
         self.remarks: list[Remark] = []
+        #: What is printed there by no process that an agent has started.
+        self.streams: tuple[Stream, ...] = ()
 
     @property
     def living(self) -> list[N]:
         """The machines that answer."""
         return [node for node in self.nodes if not node.connection.lost]
+
+    def poll(self) -> None:
+        """Let events come that no agent sends. Called about ten times a second."""
+        for node in self.nodes:
+            node.connection.poll()
 
     def of(self, place: RankPlace) -> N:
         """Return where a rank runs."""
@@ -173,6 +188,18 @@ class Nodes(ABC, Generic[N]):
     def of_service(self, number: int) -> dict[str, str]:
         """Return what the environment of a service has besides."""
         return {}
+
+    def overheard(self, text: str) -> None:
+        """Take what was printed by no rank."""
+        return
+
+    def signaled(self, name: str) -> None:
+        """Take that all machines were asked to send a signal to the job."""
+        return
+
+    def explained(self, exit_: Exit) -> Exit | None:
+        """Return the end of a rank with what is known of its cause here, None while that is still being asked."""
+        return exit_
 
     def note_start(self, *, launcher: str = "") -> None:
         """Note for the user how ranks have been started; ``launcher`` is the program that starts them."""

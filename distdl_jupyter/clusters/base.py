@@ -16,7 +16,7 @@ from distdl_jupyter.core.errors import ClusterRefused, LaunchFailed
 from distdl_jupyter.core.plan import NoOptions, Placement, Plan
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.core.store import JobFolder
@@ -80,6 +80,10 @@ def _unheard(_phase: str, _detail: str) -> None:
     """Nobody listens."""
 
 
+def _unnoted(_data: object) -> None:
+    """Nobody takes it."""
+
+
 @dataclass(slots=True)
 class Context:
     """What placing and starting a job need besides spec and plan."""
@@ -94,8 +98,15 @@ class Context:
     programs: tuple[str, ...] = ()
     #: How many ports the backend needs for each rank on the rank's node, beside those of node 0.
     rank_ports: int = 0
-    #: Called with a phase (``stage`` or ``start``) and what is being done now, for people to see.
+    #: Called with a phase (``queue`` while the job waits for its turn, ``stage`` or ``start``) and what is being done
+    #: now, for people to see.
     tell: Tell = _unheard
+    #: Called with what the user should read.
+    note: Callable[[Remark], object] = _unnoted
+    #: Called with plain data for ``Cluster.sweep`` when something was begun that outlives the supervisor; another one
+    #: that places the job gets it as ``handle``.
+    record_handle: Callable[[dict[str, Any]], object] = _unnoted
+    handle: Mapping[str, Any] | None = None
     #: What has to be brought to every node before its ranks start; None when the job has no data sources.
     staging: Staging | None = None
     #: How often the job's ranks were started before, and the nodes that were lost when they last ran.
@@ -413,6 +424,8 @@ class Cluster(ABC):
         Where nodes cannot be had, it may be a placement on fewer, at least the context's ``least_node_count``.
 
         Every rank's place has as many of its own as the context's ``rank_ports`` says, on an address of its node.
+
+        Where jobs wait for their turn before the machines are known, the wait is here (phase ``queue``).
 
         Raises LaunchFailed, InvalidSpec.
         """

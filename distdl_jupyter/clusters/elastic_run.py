@@ -65,7 +65,7 @@ class ElasticRun(AgentRun):
     def _start_ranks(self) -> None:
         first = self._nodes.nodes[0]
         err, pipe = first.connection.pipe()
-        self.listen(None, "err", pipe)
+        self._listen(None, "err", pipe)
         process = {
             "process": LAUNCHER,
             "argv": list(self._leader.argv),

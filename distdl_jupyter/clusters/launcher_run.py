@@ -58,14 +58,12 @@ class LauncherRun(AgentRun):
         shared = {node.host: self._environment_of_all(node) for node in self._nodes.nodes}
         self._relay = Relay({node.host: node.connection for node in self._nodes.nodes}, shared, SHELLS)
         first = self._nodes.nodes[0]
-        channel, pipe = first.connection.pipe()
-        self.listen(None, "out", pipe)
         process = {
             "process": LAUNCHER,
             "argv": [*self._launch_with.argv, *WORKER],
             "environment": shared[first.host],
             "directory": first.directory or None,
-            "out": channel,
+            "out": self.channel(first, None, "out"),
         }
         first.connection.ask("start", START_SECONDS, heed, processes=[process])
         self._nodes.note_start(launcher=Path(self._launch_with.argv[0]).name)
@@ -102,6 +100,7 @@ class LauncherRun(AgentRun):
 
     def overheard(self, text: str) -> None:
         """Keep the end of what the launcher prints: it names the rank that ended first."""
+        super().overheard(text)
         self._said = (self._said + text)[-_LONGEST:]
 
     def _process_ended(self, node: Node, end: Mapping[str, Any]) -> None:

@@ -91,3 +91,14 @@ def shortages(ranks: int, room: Mapping[str, int | None]) -> Iterator[Shortage]:
     elif memory is not None and memory < _BYTES_OF_TORCH * ranks:
         says = f"No more than {size(memory // ranks)} of memory can be had for each process"
         yield Shortage("warning", f"{says}, and torch alone takes some {size(_BYTES_OF_TORCH)}", remedy)
+
+
+def allow_files(count: int) -> None:
+    """Raise this process's own limit of open files where ``count`` more would pass it, as far as it may."""
+    import resource  # Unix alone has it
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count + 256
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

@@ -6,29 +6,17 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 
-from distdl_jupyter.host import processes
-from distdl_jupyter.host.agent import Agent
-from distdl_jupyter.host.guardian import Guardian
+from distdl_jupyter.host.agent import Agent, serve
 
 PATIENCE = 20.0
-#: Exit code where the agent cannot run (EX_UNAVAILABLE).
-UNAVAILABLE = 69
 
 
 def main(arguments: list[str]) -> int:
     """Serve the supervisor at the standard streams and return the exit code."""
-    if sys.platform != "linux":
-        sys.stderr.write(f"Ranks run on Linux hosts only, and this one runs {sys.platform}: choose another host.\n")
-        return UNAVAILABLE
-    # What starts the agent may block signals, and its ranks would inherit that (signal(7)).
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    guardian = Guardian()
-    processes.adopt_orphans()
-    source, sink = _take_streams()
-    return Agent(source, sink, float(arguments[0]) if arguments else PATIENCE, guardian).run()
+    patience = float(arguments[0]) if arguments else PATIENCE
+    return serve(lambda guardian: Agent(*_take_streams(), patience, guardian))
 
 
 def _take_streams() -> tuple[int, int]:

@@ -12,12 +12,13 @@ import os
 import queue
 import selectors
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
-from distdl_jupyter.host import frames, pipes, requests, workplace
+from distdl_jupyter.host import frames, pipes, processes, requests, workplace
 from distdl_jupyter.host.channels import Channels
 from distdl_jupyter.host.guardian import Guardian
 from distdl_jupyter.host.job import Job
@@ -27,8 +28,8 @@ from distdl_jupyter.host.shells import Shells
 from distdl_jupyter.host.transfer import Incoming
 from distdl_jupyter.host.workplace import Workplace
 
-#: Seconds between two signs of life.
-BEAT = 1.0
+#: Exit code where an agent cannot run (EX_UNAVAILABLE).
+UNAVAILABLE = 69
 #: Seconds between two looks at a process that has ended and whose last words are awaited.
 _SOON = 0.05
 #: Seconds in which the last answer must be taken.
@@ -39,6 +40,9 @@ _READY = 16
 
 class Agent:
     """``source`` and ``sink`` are the descriptors to the supervisor."""
+
+    #: Seconds between two signs of life.
+    beat_seconds: ClassVar[float] = 1.0
 
     def __init__(self, source: int, sink: int, patience: float, guardian: Guardian) -> None:
         self._source = source
@@ -53,7 +57,9 @@ class Agent:
         self._threads: set[threading.Thread] = set()
         self._kept: list[object] = []
         self._heard = self._beaten = time.monotonic()
-        self._over = self._told_to_end = False
+        self._over = False
+        #: Whether SIGTERM has come.
+        self.told_to_end = False
         self._listening = self._writing = False
         self.channels = Channels(self._selector, self._outbox)
         self.shells = Shells(self._selector, self.tell)
@@ -64,7 +70,10 @@ class Agent:
     # for the requests -------------------------------------------------------------------------
 
     def begin(self, name: str, place: Workplace, base: str) -> None:
-        """Begin the job. Raises OSError."""
+        """Begin the job; what an earlier supervisor had begun of it is ended. Raises OSError."""
+        if self.job is not None:
+            self.job.kill()
+            self.job.clear(None)
         self.job = Job(name, place, self.channels, [self._guardian.pid], base)
         run = self.job.pipes.folder
         self._guardian.told(self.job.marks, run, place.folder if place.copied else None, base)
@@ -120,6 +129,7 @@ class Agent:
         self._prepare_signals()
         self._outbox.put(frames.GREETING)
         try:
+            self._flush()
             while not self._over:
                 self._round()
             self._say_the_last()
@@ -146,7 +156,7 @@ class Agent:
         signal.signal(signal.SIGTERM, self._terminated)
 
     def _terminated(self, *_: object) -> None:
-        self._told_to_end = True
+        self.told_to_end = True
 
     def _woken(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -163,8 +173,17 @@ class Agent:
         self._beat()
         self._flush()
         self.channels.regulate()
-        if self._told_to_end or time.monotonic() - self._heard > self._patience:
+        if self.is_forsaken():
             raise _Forsaken
+
+    def is_forsaken(self) -> bool:
+        """Say whether to end everything: a signal asked for it, or the supervisor has been silent for too long."""
+        return self.told_to_end or self.silence > self._patience
+
+    @property
+    def silence(self) -> float:
+        """Seconds since the supervisor was last heard."""
+        return time.monotonic() - self._heard
 
     def _rest(self) -> None:
         """Leave ranks that print all the time alone for a moment; the supervisor and ends of processes are heard."""
@@ -173,9 +192,9 @@ class Agent:
             self._urgent.select(pause)
 
     def _pause(self) -> float:
-        if self.job is not None and self.job.unheard:
+        if self.told_to_end or (self.job is not None and self.job.unheard):
             return _SOON
-        return max(0.0, self._beaten + BEAT - time.monotonic())
+        return max(0.0, self._beaten + self.beat_seconds - time.monotonic())
 
     def _listen(self) -> None:
         """Read what the supervisor sends, unless the disk cannot keep up with it."""
@@ -227,13 +246,18 @@ class Agent:
             return
         for fields in self.job.ended(full=self._outbox.full):
             self.tell("exit", **fields)
+            self.process_ended(fields)
         self._threads = {thread for thread in self._threads if thread.is_alive()}
         if not self._threads:
             self.job.reap_adopted()
 
+    def process_ended(self, end: Mapping[str, Any]) -> None:
+        """Take the end of a process that this agent had started, which the supervisor is told."""
+        return
+
     def _beat(self) -> None:
         now = time.monotonic()
-        if now - self._beaten >= BEAT:
+        if now - self._beaten >= self.beat_seconds:
             self._beaten = now
             self._outbox.urge(frames.message("beat", alive=self.job.count() if self.job is not None else 0))
 
@@ -261,6 +285,18 @@ class Agent:
         if self.job is not None:
             self.job.give_up()
             self.job.clear(workplace.abandon)
+
+
+def serve(build: Callable[[Guardian], Agent]) -> int:
+    """Prepare this process for an agent, let it serve to its end, and return the exit code."""
+    if sys.platform != "linux":
+        sys.stderr.write(f"Ranks run on Linux hosts only, and this one runs {sys.platform}: choose another host.\n")
+        return UNAVAILABLE
+    # What starts the agent may block signals, and its ranks would inherit that (signal(7)).
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    guardian = Guardian()
+    processes.adopt_orphans()
+    return build(guardian).run()
 
 
 class _Forsaken(Exception):

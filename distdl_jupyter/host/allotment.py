@@ -1,19 +1,19 @@
-"""What a task in an allocation of Slurm is given: the job's plan, and what only the node itself can fill into it.
+"""What a process that a platform starts is given: the job's plan, and what only the node itself can fill into it.
 
-The plan was made before Slurm chose the nodes, so it holds words such as ``@address@`` (``LATE_...`` in ``core.plan``).
-Nothing here starts a process of the job.
+The plan was made before the platform chose the nodes, so it holds words such as ``@address@`` (``LATE_...`` in
+``core.plan``). Nothing here starts a process of the job.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter.host import meeting, seats
-from distdl_jupyter.host.meeting import Meeting, NoMeeting
+from distdl_jupyter.host import meeting
+from distdl_jupyter.host.meeting import Meeting
 from distdl_jupyter.host.ports import Ports
 
 
@@ -23,18 +23,9 @@ class Place:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.plan: dict[str, Any] = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
-        self.nodes = meeting.names(os.environ.get("SLURM_JOB_NODELIST", ""))
-        self.node = os.environ.get("SLURMD_NODENAME") or os.uname().nodename
+        self.node = os.uname().nodename
         self.words: dict[str, str] = {}
         self._ports = Ports()
-
-    def arrange(self) -> Meeting:
-        """Find out, on node 0, where the ranks meet. Raises NoMeeting."""
-        found = meeting.find([name for name in self.nodes if name != self.node])
-        try:
-            return found._replace(ports=tuple(self._ports.reserve(self.plan["ports"], found.address)))
-        except OSError as error:
-            raise NoMeeting(str(error)) from error
 
     def learn(self, found: Meeting) -> None:
         """Take in where the ranks meet."""
@@ -43,21 +34,9 @@ class Place:
             "@address@": found.address,
             "@network@": found.network,
             "@interface@": meeting.interface(own),
-            "@cores@": str(_cores(self.plan["per_node"])),
+            "@cores@": str(max(1, (os.cpu_count() or 1) // self.plan["per_node"])),
             **{f"@port-{number}@": str(port) for number, port in enumerate(found.ports)},
         }
-
-    def sit(self, rank: int, stopped: Callable[[], object]) -> None:
-        """Take ports of a rank's own on this node, and learn those of all others. Raises NoMeeting."""
-        count = self.plan["rank_ports"]
-        if not count:
-            return
-        own = meeting.own_address(self.words["@address@"])
-        try:
-            seats.tell(self.folder, rank, own, self._ports.reserve(count, own))
-        except OSError as error:
-            raise NoMeeting(f"{self.node} cannot offer ports to rank {rank}: {error}.") from error
-        self.words |= seats.gather(self.folder, self.plan["ranks"], stopped)
 
     def fill(self, text: str) -> str:
         """Return the text with this node's own words in it."""
@@ -83,16 +62,8 @@ class Place:
         return [self.plan["python"], "-P", "-m", "distdl_jupyter.worker"]
 
 
-def _cores(ranks: int) -> int:
-    """Return one rank's share of the cores that Slurm gave the job on this node."""
-    own = os.environ.get("SLURM_CPUS_PER_TASK", "")
-    if own.isdigit():
-        return int(own)
-    return max(1, int(os.environ.get("SLURM_CPUS_ON_NODE") or os.cpu_count() or 1) // ranks)
-
-
 def _gpus(wanted: Mapping[str, str], given: str) -> dict[str, str]:
-    """Return the variables of GPUs with Slurm's numbers: GPU 1 of the plan is the second one that the job was given."""
+    """Return the variables of GPUs with the platform's numbers: GPU 1 of the plan is the second one that was given."""
     devices = given.split(",") if given else []
     found = {}
     for name in ("CUDA_VISIBLE_DEVICES", "DISTDL_GPU"):

@@ -13,7 +13,7 @@ _PATIENCE = 8.0
 
 
 def gpus() -> list[dict[str, Any]]:
-    """Return ``index``, ``name``, ``memory`` (bytes) and ``driver`` of each NVIDIA GPU, [] where there is none.
+    """Return ``index``, ``name``, ``memory`` (bytes), ``driver`` and ``uuid`` of each NVIDIA GPU, [] for none.
 
     Raises OSError or subprocess.SubprocessError when the driver does not answer.
     """
@@ -21,16 +21,27 @@ def gpus() -> list[dict[str, Any]]:
     if program is None:
         return []
     answer = subprocess.run(
-        [program, "--query-gpu=index,name,memory.total,driver_version", "--format=csv,noheader,nounits"],
+        [program, "--query-gpu=index,name,memory.total,driver_version,uuid", "--format=csv,noheader,nounits"],
         capture_output=True, text=True, timeout=_PATIENCE, check=True, stdin=subprocess.DEVNULL,
     )  # fmt: skip
-    return [_gpu(line) for line in answer.stdout.splitlines() if line.count(",") >= 3]
+    return [_gpu(line) for line in answer.stdout.splitlines() if line.count(",") >= 4]
+
+
+def given(found: list[dict[str, Any]], visible: str | None) -> list[dict[str, Any]]:
+    """Return those of the GPUs that a scheduler has given, as ``CUDA_VISIBLE_DEVICES`` names them (None: all).
+
+    A name that is neither an index nor a UUID, as of a part of a GPU, gives none.
+    """
+    if visible is None:
+        return found
+    by_name = {name: gpu for gpu in found for name in (str(gpu["index"]), gpu["uuid"])}
+    return [by_name[name] for name in visible.split(",") if name in by_name]
 
 
 def _gpu(line: str) -> dict[str, Any]:
-    index, name, memory, driver = (word.strip() for word in line.split(",", 3))
+    index, name, memory, driver, uuid = (word.strip() for word in line.split(",", 4))
     mebibytes = int(memory) if memory.isdigit() else 0
-    return {"index": int(index), "name": name, "memory": mebibytes * 2**20, "driver": driver}
+    return {"index": int(index), "name": name, "memory": mebibytes * 2**20, "driver": driver, "uuid": uuid}
 
 
 def infiniband() -> list[str]:

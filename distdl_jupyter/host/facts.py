@@ -188,7 +188,7 @@ def _gpus() -> list[dict[str, Any]]:
     global _known_gpus
     if _known_gpus is None or time.monotonic() - _known_gpus[0] > _GPUS_SECONDS:
         _known_gpus = time.monotonic(), devices.gpus()
-    return _known_gpus[1]
+    return devices.given(_known_gpus[1], os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
 #: Variables that hold a rank's number in its environment: ours, and Open MPI's where its launcher gave them out.

@@ -52,6 +52,18 @@ def data(channel: int, content: bytes) -> bytes:
     return b"".join(_HEAD.pack(b"D", len(piece) + 4) + _CHANNEL.pack(channel) + piece for piece in pieces)
 
 
+def whole(content: bytes) -> int:
+    """Return how many of these bytes are complete frames. Raises BrokenWire."""
+    at = 0
+    while at + _HEAD.size <= len(content):
+        letter, length = _HEAD.unpack_from(content, at)
+        _check(letter, length, content[at : at + 16])
+        if at + _HEAD.size + length > len(content):
+            break
+        at += _HEAD.size + length
+    return at
+
+
 class Reader:
     """Cuts a byte stream into frames. ``greeting`` says whether one must come first."""
 
@@ -87,14 +99,18 @@ class Reader:
         if len(self._buffer) < _HEAD.size:
             return None
         letter, length = _HEAD.unpack_from(self._buffer)
-        if letter not in (b"J", b"D") or length > MAX_BODY:
-            raise BrokenWire(f"A frame begins with {bytes(self._buffer[:16])!r}.")
+        _check(letter, length, self._buffer[:16])
         end = _HEAD.size + length
         if len(self._buffer) < end:
             return None
         body = bytes(self._buffer[_HEAD.size : end])
         del self._buffer[:end]
         return _message(body) if letter == b"J" else _data(body)
+
+
+def _check(letter: bytes, length: int, begin: bytes | bytearray) -> None:
+    if letter not in (b"J", b"D") or length > MAX_BODY:
+        raise BrokenWire(f"A frame begins with {bytes(begin)!r}.")
 
 
 def _message(body: bytes) -> Message:

@@ -41,6 +41,8 @@ class Job:
         self._channels = channels
         self._children = Children(channels, python)
         self._spared = {*spared, os.getpid()}
+        #: Whether somebody has asked for a signal to its processes.
+        self.signaled = False
         self._count, self._count_until = 0, 0.0
 
     @property
@@ -81,6 +83,11 @@ class Job:
             self._channels.add(err, int(rank["err"]))
 
     # watch ------------------------------------------------------------------------------------
+
+    @property
+    def any_started(self) -> bool:
+        """Whether a process was ever started here."""
+        return self._children.any
 
     def ended(self, *, full: bool) -> list[dict[str, Any]]:
         """Return the ends of processes since the last call; see ``Children.ended``."""
@@ -136,6 +143,7 @@ class Job:
         Raises KeyError for an unknown signal, ValueError for an unknown addressee.
         """
         number = _SIGNALS[name]
+        self.signaled = True
         if not isinstance(to, str):
             return self._children.signal(to, number)
         if to == "ranks":

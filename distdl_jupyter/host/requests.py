@@ -136,9 +136,9 @@ def _sweep(agent: Agent, fields: Fields) -> None:
 
 
 def _prepare(agent: Agent, fields: Fields) -> Answer:
-    if agent.job is not None:
-        raise Unanswerable("The agent has a job already.")
     name = workplace.plain(str(fields["job"]))
+    if agent.job is not None and agent.job.name != name:
+        raise Unanswerable("The agent has another job already.")
     base = str(fields.get("base") or "")
     place = workplace.find(name, str(fields["folder"]), _proof(fields.get("proof")), base)
     try:

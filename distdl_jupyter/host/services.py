@@ -1,4 +1,4 @@
-"""The helper processes of a job on node 0, and the meeting of all tasks that begins when they are ready."""
+"""The helper processes of a job on node 0."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from distdl_jupyter.host import meeting, processes
+from distdl_jupyter.host import processes
 from distdl_jupyter.host.allotment import Place
 from distdl_jupyter.host.meeting import NoMeeting
 
@@ -80,18 +80,3 @@ def _pass_on(process: subprocess.Popen[bytes], ready: bytes, event: threading.Ev
             if ready in line:
                 event.set()
     event.set()
-
-
-def gather(place: Place, services: Services, *, first: bool, stopped: Callable[[], object]) -> None:
-    """Meet the other tasks; the first one finds out where and starts the services. Raises NoMeeting."""
-    if not first:
-        place.learn(meeting.wait(place.folder, stopped))
-        return
-    try:
-        found = place.arrange()
-        place.learn(found)
-        services.start()
-    except NoMeeting as error:
-        meeting.tell(place.folder, None, str(error))
-        raise
-    meeting.tell(place.folder, found)

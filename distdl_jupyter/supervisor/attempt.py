@@ -290,8 +290,7 @@ class Attempt:
     def record_remarks(self) -> None:
         """Record the remarks of the run for the user."""
         for remark in self._run.remarks():
-            self._recorder.note(remark.level, remark.text, remark.code)
-            self._recorder.log(remark.text)  # the log shows it between the lines of its time
+            self._recorder.remark(remark)
 
     def end_leftovers(self) -> None:
         """End what ranks have left running: nothing of a job may stay alive."""

@@ -11,6 +11,7 @@ import dataclasses
 import os
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from distdl_jupyter import registry
@@ -37,6 +38,7 @@ T = TypeVar("T")
 
 #: Seconds between two questions whether it is the job's turn, or whether its data are staged.
 _POLL_SECONDS = 0.1
+_FOUND_AGAIN = "The job was found again after its supervisor had died."
 
 
 class Canceled(Exception):
@@ -66,6 +68,9 @@ class Launch:
         self.nonce = os.urandom(8).hex()
         #: The nodes that were lost when the ranks last ran.
         self.lost_nodes: frozenset[int] = frozenset()
+        #: What an earlier supervisor has recorded of ranks that it has not started.
+        self._handle: Mapping[str, Any] | None = None
+        self._in_queue = False
         self.cluster: Cluster
         self.backend: Backend
 
@@ -77,6 +82,8 @@ class Launch:
         except BaseException:
             self.cluster.give_back()
             raise
+        finally:
+            self._handle = None
 
     def _start(self, options: Any) -> Run:
         recorder, spec = self._recorder, self._spec
@@ -94,11 +101,11 @@ class Launch:
         spec = self._placed(placement)
         plan = backend.plan(spec, placement, options)
         self.raise_if_canceled()
-        if not cluster.queues:
+        if not cluster.queues or recorder.view.state is State.PREPARING:
             recorder.state(State.STARTING)
         recorder.phase("start", f"0 of {plural(spec.process_count, 'process')}")
         run = cluster.start(spec, placement, plan, context)
-        recorder.write("handle", cluster=cluster.name, data=run.handle(), nonce=self.nonce)
+        self._record_handle(run.handle())
         for place in placement.ranks:
             recorder.write("rank", rank=place.rank, status="waiting", node=place.node, host=place.host,
                          local_rank=place.local_rank, gpu=place.gpu)  # fmt: skip
@@ -119,7 +126,8 @@ class Launch:
 
     def _check(self, cluster_options: Any, options: Any) -> None:
         # Their values are not stored: a supervisor that took this job over from one that died does not know them.
-        if missing := [name for name in self._spec.secret_variables if name not in self._secrets]:
+        missing = [name for name in self._spec.secret_variables if name not in self._secrets]
+        if missing and self._handle is None:
             raise LaunchFailed(
                 f"The ranks cannot begin again: the value of {listing(missing)}, which is secret, was known to the "
                 "supervisor that died alone.", hint="Resume the job where the variable is set: job.resume().",
@@ -161,6 +169,10 @@ class Launch:
                 self.cluster.sweep(self._spec.id, {})
             return self.start()
         recorder, handle = self._recorder, resume.last_handle(history.events)
+        if self.cluster.can_attach and handle is not None and not handle.begun:
+            self.nonce, self._handle = handle.nonce, handle.data
+            recorder.note("info", _FOUND_AGAIN, resume.REATTACHED)
+            return self.start()
         try:
             if not self.cluster.can_attach or handle is None or not handle.nonce:
                 raise LaunchFailed("This kind of cluster cannot go on without its supervisor.")
@@ -172,7 +184,7 @@ class Launch:
             for type_, fields in resume.end_events(self._folder, recorder.view, self._spec.cluster):
                 recorder.write(type_, **fields)
             return None
-        recorder.note("info", "The job was found again after its supervisor had died.", resume.REATTACHED)
+        recorder.note("info", _FOUND_AGAIN, resume.REATTACHED)
         return run
 
     def _load_plugins(self) -> Any:
@@ -212,11 +224,22 @@ class Launch:
             self._job_environment(),
             environment.for_ranks_here(os.environ),
             tell=self._report_phase,
+            note=self._recorder.remark,
+            record_handle=partial(self._record_handle, begun=False),
+            handle=self._handle,
             restart=self._recorder.view.restart_count,
         )
 
+    def _record_handle(self, data: dict[str, Any], *, begun: bool = True) -> None:
+        more = {} if begun else {"begun": False}
+        self._recorder.write("handle", cluster=self.cluster.name, data=data, nonce=self.nonce, **more)
+
     def _report_phase(self, phase: str, detail: str) -> None:
-        self._recorder.phase(phase, detail)
+        if self._in_queue and phase != "queue":
+            self._clock.restart()
+            self._recorder.state(State.PREPARING)
+        self._in_queue = phase == "queue"
+        self._recorder.phase("stage" if self._in_queue else phase, detail)
         self.raise_if_canceled()
 
     def raise_if_canceled(self) -> None:
@@ -224,7 +247,7 @@ class Launch:
         if any(request["type"] == "cancel" for request in self._control.read()):
             raise Canceled("user")
         # In a queue the time has not begun.
-        if (over := self._clock.over()) and not self.cluster.queues:
+        if (over := self._clock.over()) and self._recorder.view.state is not State.QUEUED:
             raise Canceled("time", over)
 
     def _job_environment(self) -> dict[str, str]:

@@ -26,10 +26,14 @@ REATTACHED = "found-again"
 
 
 class Handle(NamedTuple):
-    """What ``Run.handle`` gave, and the nonce that marks the ranks' reports."""
+    """What ``Run.handle`` gave, and the nonce that marks the ranks' reports.
+
+    ``begun`` is False for what was recorded while the job was placed: no rank was started then.
+    """
 
     data: dict[str, Any]
     nonce: str
+    begun: bool = True
 
 
 #: What a job writes without end; of such events in a row the last is enough.
@@ -75,7 +79,7 @@ def last_handle(history: Sequence[Event]) -> Handle | None:
     """Return the handle that was written after the last start, None when the job was not started."""
     for event in reversed(history):
         if event["type"] == "handle":
-            return Handle(event.get("data") or {}, str(event.get("nonce") or ""))
+            return Handle(event.get("data") or {}, str(event.get("nonce") or ""), event.get("begun") is not False)
     return None
 
 

@@ -2,7 +2,7 @@
 
 A package with a plug-in of its own adds one test file and needs nothing but pytest:
 
-    from distdl_jupyter.testing import BackendContract, ClusterContract, DataContract, WaitingContract
+    from distdl_jupyter.testing import BackendContract, ClusterContract, DataContract, QueueContract
 
     class TestMyBackend(BackendContract):
         label = "mine"                              # as users write it: -b mine
@@ -17,7 +17,7 @@ A package with a plug-in of its own adds one test file and needs nothing but pyt
     class TestMyData(DataContract):                 # where data is brought to nodes (``Cluster.stages``)
         name = "mine"
 
-    class TestMyQueue(WaitingContract):             # where jobs can wait for their turn
+    class TestMyQueue(QueueContract):               # where jobs can wait for their machines
         name = "mine"
         options = {"partition": "full"}             # with these a job of two processes waits
 
@@ -33,13 +33,24 @@ import sys
 if "pytest" in sys.modules:
     # Before they are imported: their asserts then show the values that differ.
     sys.modules["pytest"].register_assert_rewrite(
-        *(f"{__name__}.{name}" for name in ("backend", "description", "waiting", "running", "ending", "data"))
+        *(
+            f"{__name__}.{name}"
+            for name in ("backend", "description", "waiting", "queueing", "running", "ending", "data")
+        )
     )
 
 from distdl_jupyter.testing.backend import BackendContract
 from distdl_jupyter.testing.cluster import ClusterContract
 from distdl_jupyter.testing.data import DataContract
 from distdl_jupyter.testing.description import DescriptionContract
+from distdl_jupyter.testing.queueing import QueueContract
 from distdl_jupyter.testing.waiting import WaitingContract
 
-__all__ = ["BackendContract", "ClusterContract", "DataContract", "DescriptionContract", "WaitingContract"]
+__all__ = [
+    "BackendContract",
+    "ClusterContract",
+    "DataContract",
+    "DescriptionContract",
+    "QueueContract",
+    "WaitingContract",
+]

@@ -199,7 +199,7 @@ class _Impatient:
         self.calls = 0
 
     def __call__(self, phase: str, _detail: str) -> None:
-        assert phase in ("stage", "start"), f"{phase!r} is no phase of placing or starting"
+        assert phase in ("queue", "stage", "start"), f"{phase!r} is no phase of placing or starting"
         self.calls += 1
         if self.calls == self._after:
             raise _EnoughError

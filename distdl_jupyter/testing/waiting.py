@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class WaitingContract(Subject):
-    """For clusters that queue: set ``options`` with which a job waits."""
+    """For platforms that start a job by themselves when it is its turn: set ``options`` with which a job waits."""
 
     code = "import time\ntime.sleep(600)"
 

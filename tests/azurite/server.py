@@ -98,7 +98,9 @@ class Azurite:
     def client(self, credential: Any, endpoint: str = "") -> Any:
         from azure.storage.blob import BlobServiceClient
 
-        return BlobServiceClient(endpoint or self.endpoint, credential=credential, connection_verify=self.ca)
+        # A test may change the environment in another thread while this reads it for a proxy.
+        return BlobServiceClient(endpoint or self.endpoint, credential=credential, connection_verify=self.ca,
+                                 use_env_settings=False)  # fmt: skip
 
     def container(self, name: str = "") -> Container:
         """Return a new container; it is not removed, as everything is in memory."""

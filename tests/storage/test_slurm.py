@@ -70,7 +70,7 @@ def test_another_supervisor_answers_nodes_that_still_fetch_and_sends_the_outputs
     slow = lab.proxy.add("part-", rate=50_000, cut=150_000, times=12)
     job = run(seen, data={"train": container.place("cifar")}, outputs=container.place("runs"))
     wait_for(lambda: slow.met, 120, "the first bytes")
-    no_signature_in(job.folder.path, but=".answer")
+    no_signature_in(job.folder.path, but=".in")
     folder = str(job.folder.path)
     supervisors = [one for one in psutil.process_iter() if _is_supervisor(one, folder)]
     assert supervisors

@@ -228,6 +228,6 @@ def test_of_a_long_past_only_what_matters_is_kept():
         history.add({"type": "log", "rank": None, "stream": "sys", "at": 7})
     history.add({"type": "resume"})
     assert len(history.events) == 3
-    assert resume.last_handle(history.events) == ({"hosts": []}, "n")
+    assert resume.last_handle(history.events) == ({"hosts": []}, "n", True)
     assert resume.is_takeover(history.events)
     assert history.positions == {(0, "err"): 9999, (1, "out"): 19_998, (-1, "sys"): 7}

@@ -11,7 +11,7 @@ from distdl_jupyter.clusters.azureml import code, outputs, states
 from distdl_jupyter.clusters.azureml.logs import Logs
 from distdl_jupyter.clusters.azureml.watch import Watch
 from distdl_jupyter.clusters.base import Context, Exit, Remark, Run, Start, Stream
-from distdl_jupyter.clusters.slurm.tail import make_room
+from distdl_jupyter.core import limits
 from distdl_jupyter.core.errors import DistDLError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class AzureMLRun(Run):
         self._studio = studio
         self._ranks = spec.process_count
         self._remarks = list(remarks)
-        make_room(4 * spec.process_count)
+        limits.allow_files(4 * spec.process_count)
         kept = context.folder.path / KEPT
         self._logs = Logs(workspace, context.own["DISTDL_NONCE"], spec.process_count, kept, read or {})
         self._watch = Watch(workspace, name, self._logs)

@@ -9,35 +9,55 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from distdl_jupyter.clusters.base import Check, Cluster, Context, NodeInfo, Run
-from distdl_jupyter.clusters.slurm import commands, data, script, sinfo, words
+from distdl_jupyter.clusters import agent_run
+from distdl_jupyter.clusters.agent_cluster import AgentCluster
+from distdl_jupyter.clusters.base import Check, Context, NodeInfo, Run
+from distdl_jupyter.clusters.slurm import commands, nodes, script, sinfo, words
 from distdl_jupyter.clusters.slurm.checkup import checked
+from distdl_jupyter.clusters.slurm.nodes import SlurmJob, SlurmNodes
 from distdl_jupyter.clusters.slurm.options import SlurmOptions
-from distdl_jupyter.clusters.slurm.run import SlurmRun, killing
-from distdl_jupyter.clusters.slurm.told import alive_in, reader_of
+from distdl_jupyter.clusters.ssh import placing
+from distdl_jupyter.clusters.ssh.connection import end_all
+from distdl_jupyter.clusters.ssh.staging import Job, SshNode
+from distdl_jupyter.core import limits
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
-from distdl_jupyter.core.plan import Placement, Plan, late_placement, late_port, late_seat, seated
+from distdl_jupyter.core.plan import Placement, RankPlace
+from distdl_jupyter.core.store import JobFolder
 
 if TYPE_CHECKING:
+    from distdl_jupyter.clusters.ssh.command import Unreachable
     from distdl_jupyter.core.spec import JobSpec
 
 #: Seconds that the end of a swept job is waited for.
 _PATIENCE = 15.0
+#: Seconds between two looks whether the nodes are there.
+_LOOK = 0.1
 
 
-class SlurmCluster(Cluster):
-    """Runs ranks as tasks of a Slurm job."""
+class _Settings(NamedTuple):
+    """The options that all clusters with agents have, as Slurm's jobs have them."""
+
+    directory: str
+    network: str
+    shared: bool | None = None
+    #: Slurm has decided already how many processes fit.
+    oversubscribe: bool = True
+
+
+class SlurmCluster(AgentCluster):
+    """Runs ranks on the nodes of a Slurm job, each of which has an agent."""
 
     name = "slurm"
     title = "Slurm"
     Options = SlurmOptions
-    complete = False
-    far = True
     queues = True
     can_attach = True
-    stages = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._slurm: SlurmJob | None = None
 
     def unavailable(self, options: SlurmOptions) -> str:
         """Slurm's commands must be here."""
@@ -76,73 +96,147 @@ class SlurmCluster(Cluster):
                 field="use_gpu",
                 hint=f"Set the cluster's option gpus_per_node to {spec.process_count_per_node}.",
             )
-        return late_placement(spec.node_count, spec.process_count_per_node, gpus)
+        places = placing.places(spec, [f"node-{node}" for node in range(spec.node_count)])
+        ranks = (dataclasses.replace(place, gpu=place.local_rank % gpus if gpus else None) for place in places)
+        return Placement(tuple(ranks), address="", ports=(), interface="")
 
-    def place(self, spec: JobSpec, ports: int, options: SlurmOptions, context: Context) -> Placement:
-        """Return the preview with words in place of ports: the first node chooses them."""
+    # start ------------------------------------------------------------------------------------
+
+    def _connect(self, spec: JobSpec, options: SlurmOptions, context: Context) -> tuple[JobSpec, list[Unreachable]]:
+        """Submit the job, wait for its turn, and reach its agents."""
+        found = context.handle
+        self._slurm = self._submitted(spec, options, context) if found is None else _found(found, context)
+        self._slurm.watch.hurry()
+        self._await(self._slurm.hosts, "queue", context)
+        for at, host in enumerate(self._slurm.hosts()):
+            self._connections.append(self._slurm.connect(at, host, takeover=found is not None))
+            self._connections[-1].start()
+        self._await(self._all_have_greeted, "stage", context)
+        return spec, []
+
+    def _submitted(self, spec: JobSpec, options: SlurmOptions, context: Context) -> SlurmJob:
         site = script.Site(context.folder, options.directory, context.restart)
         _check_path(site)
-        return dataclasses.replace(
-            seated(self.preview(spec, options), context.rank_ports, late_seat),
-            ports=tuple(late_port(number) for number in range(ports)),
-            remote_shell=(str(site.run / "remote-shell"),),
-        )
-
-    def start(self, spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> Run:
-        """Write the job's files and submit it. Raises LaunchFailed with what sbatch says."""
-        options = SlurmOptions(**spec.cluster_options)
-        site = script.Site(context.folder, options.directory, context.restart)
-        python = script.python_of(spec, options)
         secrets = script.secrets_of(spec, context.own)
-        context.tell("stage", "copying the job's files" if site.copied else "nothing to copy")
-        more = data.orders(context.staging, spec.node_count, options.data_directory)
-        site.write(context.folder, spec, options, script.plan_data(spec, placement, plan, context, site, python), more)
-        context.tell("start", "submitting to Slurm")
+        if site.copied:
+            context.tell("stage", "copying the job's files")
+        site.write(context.folder, spec, options)
+        context.tell("queue", "submitting to Slurm")
         try:
-            job = commands.submit(
-                script.arguments(site, spec, options, secrets),
-                script.batch(site, spec, options, launcher=plan.launcher is not None),
-                secrets,
-            )
+            job = commands.submit(script.arguments(site, spec, options, secrets), script.batch(site, spec), secrets)
         except commands.SlurmFailed as error:
             site.remove()
             raise LaunchFailed(error.message, hint=_remedy(error.message)) from error
-        return SlurmRun(spec, site, job, context, plan.launcher.first_exit if plan.launcher else None)
+        slurm = SlurmJob(site, job)
+        context.record_handle(nodes.handle(slurm))
+        return slurm
+
+    def _all_have_greeted(self) -> bool:
+        return all(one.greeted for one in self._connections)
+
+    def _await(self, condition: Callable[[], object], phase: str, context: Context) -> None:
+        """Wait for the nodes, and tell why Slurm has not begun the job. Raises LaunchFailed when it has ended."""
+        assert self._slurm is not None, "a job was submitted"
+        watch = self._slurm.watch
+        while not condition():
+            for remark in watch.remarks():
+                context.note(remark)
+            if watch.ended:
+                raise self._slurm.refusal()
+            context.tell(phase, f"Slurm job {self._slurm.number}{_why(watch.state)}")
+            time.sleep(_LOOK)
+
+    def _job(self, spec: JobSpec, options: SlurmOptions, context: Context) -> Job:
+        """Return the job's files where the nodes see them."""
+        site = script.Site(context.folder, options.directory, context.restart)
+        there = dataclasses.replace(spec, working_directory="")
+        return Job(there, JobFolder(site.job), _Settings(options.data_directory, options.network))
+
+    def _nodes_of(self, job: Job, placement: Placement, context: Context) -> SlurmNodes:
+        """Return the nodes; secret values are in the agents' own environment."""
+        assert self._slurm is not None, "the nodes were reached"
+        slurm, self._slurm = self._slurm, None
+        return SlurmNodes(job, placement, _without_secrets(job.spec, context), self._nodes, slurm)
+
+    def _let_go(self) -> None:
+        """Give the nodes back to Slurm."""
+        if self._slurm is not None:
+            if not self._connections or not self._all_have_greeted():
+                self._slurm.cancel()
+            super()._let_go()
+            self._slurm.close()
+            self._slurm = None
+
+    # after a supervisor's death ---------------------------------------------------------------------
 
     def attach(
         self, spec: JobSpec, handle: dict[str, Any], context: Context, read: Mapping[tuple[int, str], int]
     ) -> Run:
-        """Follow a job again by its number and folder. Raises LaunchFailed when its folder is gone."""
-        site = _site_of(handle, context)
-        if not site.run.is_dir():
-            raise LaunchFailed(f"The job's folder for Slurm, {site.run}, is gone.")
-        return SlurmRun(spec, site, str(handle["slurm_job"]), context, reader_of(handle.get("first_exit")), read)
+        """Reach the agents of a started job by their files. Raises LaunchFailed when its folder is gone."""
+        slurm = _found(handle, context)
+        hosts = [str(node["host"]) for node in handle["nodes"]]
+        found: list[SshNode] = []
+        try:
+            for at, node in enumerate(handle["nodes"]):
+                connection = slurm.connect(at, hosts[at], takeover=True)
+                self._connections.append(connection)
+                found.append(SshNode(connection, str(slurm.site.job), "", str(node["run"]), shared=True))
+        except BaseException:
+            end_all(self._connections)
+            raise
+        limits.allow_files(4 * spec.process_count)
+        places = (RankPlace(rank, node, hosts[node], local_rank) for rank, node, local_rank in handle["ranks"])
+        placement = Placement(tuple(places), address="", ports=(), interface="")
+        job = self._job(spec, SlurmOptions(**spec.cluster_options), context)
+        position = slurm.site.output.stat().st_size
+        machines = SlurmNodes(job, placement, _without_secrets(spec, context), found, slurm, position)
+        slurm.listen(slurm.printed())
+        run = agent_run.resume(placement, context, machines, handle, read)
+        for connection in self._connections:
+            connection.start()
+        return run
 
     def sweep(self, job_id: str, handle: dict[str, Any]) -> Sequence[object]:
         """Cancel the job and wait until Slurm has ended it; without a handle it is found by its name."""
         jobs = [str(handle["slurm_job"])] if handle.get("slurm_job") else commands.jobs_named(job_id)
-        found: list[object] = []
-        for job in jobs:
-            found += _cancel(job, Path(str(handle.get("folder", ""))) / str(handle.get("run") or "slurm"))
-        return found
+        return [found for job in jobs for found in _cancel(job)]
 
 
-def _cancel(job: str, run: Path) -> list[object]:
-    """End one job; return its processes that were alive, or the job itself while it has none."""
+def _found(handle: Mapping[str, Any], context: Context) -> SlurmJob:
+    """Return the job that an earlier supervisor has submitted. Raises LaunchFailed when its folder is gone."""
+    directory = str(Path(str(handle["folder"])).parent) if handle.get("copied") else ""
+    site = script.Site(context.folder, directory, context.restart)
+    if not site.run.is_dir():
+        raise LaunchFailed(f"The job's folder for Slurm, {site.run}, is gone.")
+    return SlurmJob(site, str(handle["slurm_job"]))
+
+
+def _why(state: commands.JobState | None) -> str:
+    if state is None:
+        return " was submitted"
+    return f": {words.waiting(state)}" if state.pending else f": waiting for its agents on {state.nodes or 'its nodes'}"
+
+
+def _without_secrets(spec: JobSpec, context: Context) -> Context:
+    own = {name: value for name, value in context.own.items() if name not in spec.secret_variables}
+    return dataclasses.replace(context, own=own)
+
+
+def _cancel(job: str) -> list[str]:
+    """End one job; return it when it had not ended."""
     try:
         if commands.state(job).ended:
             return []
     except commands.UnknownJob:
         return []
-    alive: list[object] = [*alive_in(run)]
-    for kill in killing(job):
+    for kill in nodes.killing(job):
         _unless_ended(kill)
     _unless_ended(partial(commands.cancel, job))
     until = time.monotonic() + _PATIENCE
     with contextlib.suppress(commands.UnknownJob):
         while not commands.state(job).ended and time.monotonic() < until:
             time.sleep(0.2)
-    return alive or [f"Slurm job {commands.number(job)}"]
+    return [f"Slurm job {commands.number(job)}"]
 
 
 def _unless_ended(send: Callable[[], None]) -> None:
@@ -152,11 +246,6 @@ def _unless_ended(send: Callable[[], None]) -> None:
         raise
     except commands.SlurmFailed:
         return  # it is ending by itself
-
-
-def _site_of(handle: Mapping[str, Any], context: Context) -> script.Site:
-    directory = str(Path(str(handle["folder"])).parent) if handle.get("copied") else ""
-    return script.Site(context.folder, directory, context.restart)
 
 
 def _check_path(site: script.Site) -> None:

@@ -151,6 +151,11 @@ def state(job: str) -> JobState:
         return found
 
 
+def hosts(nodes: str) -> list[str]:
+    """Return the hosts of Slurm's list, as ``node[1-3],gpu7``. Raises SlurmFailed."""
+    return run("scontrol", "show", "hostnames", nodes, patience=_STATE_PATIENCE).split()
+
+
 def _job_state(text: str) -> JobState:
     fields = dict(word.partition("=")[::2] for word in text.split("\n", 1)[0].split(" ") if "=" in word)
     code, _, signal_ = fields.get("ExitCode", "0:0").partition(":")

@@ -7,6 +7,7 @@ import shlex
 from dataclasses import dataclass, field
 
 from distdl_jupyter.clusters.slurm import sinfo
+from distdl_jupyter.clusters.ssh.options import NETWORK_HELP
 from distdl_jupyter.core.errors import InvalidSpec
 
 #: Options of sbatch that a job sets itself: with others it could not be followed.
@@ -43,6 +44,7 @@ class SlurmOptions:
     directory: str = field(
         default="", metadata={"help": "a folder that all nodes share (default: the job's own folder, when they do)"}
     )
+    network: str = field(default="", metadata={"help": NETWORK_HELP})
     data_directory: str = field(
         default="", metadata={"help": "a folder on each node's own disk for data (default: the user's cache folder)"}
     )

@@ -1,4 +1,4 @@
-"""What a job puts into its folder for Slurm: the plan that tasks read, the package, and two small scripts.
+"""What a job puts into its folder for Slurm: the package, the files of its agents, and the script that starts them.
 
 Secret values are in none of these files: sbatch carries them in its environment, by name.
 """
@@ -6,7 +6,6 @@ Secret values are in none of these files: sbatch carries them in its environment
 from __future__ import annotations
 
 import io
-import json
 import math
 import os
 import re
@@ -15,22 +14,20 @@ import shutil
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from distdl_jupyter import permissions
-from distdl_jupyter.clusters import environment, identity, package, returned
+from distdl_jupyter.clusters import package, returned
 from distdl_jupyter.core.errors import LaunchFailed
-from distdl_jupyter.host import asked
+from distdl_jupyter.host import folder as agents
 from distdl_jupyter.worker import owned
 
 if TYPE_CHECKING:
-    from distdl_jupyter.clusters.base import Context
     from distdl_jupyter.clusters.slurm.options import SlurmOptions
-    from distdl_jupyter.core.plan import Placement, Plan, RankPlace
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.core.store import JobFolder
 
-_PLAN = "plan.json"
+_START = "start"
 #: What of a job's folder ranks read.
 _NEEDED = ("payload.json", "payload.pkl", "code")
 #: Minutes that Slurm lets a job run beyond the limit that its supervisor keeps.
@@ -47,10 +44,8 @@ class Site:
         self.run = self.job / (f"slurm-{restart}" if restart else "slurm")
         self.output = self.run / "job.out"
 
-    def write(
-        self, folder: JobFolder, spec: JobSpec, options: SlurmOptions, plan: Mapping[str, Any], more: Mapping[str, str]
-    ) -> None:
-        """Put everything there, ``more`` files by name. Raises LaunchFailed."""
+    def write(self, folder: JobFolder, spec: JobSpec, options: SlurmOptions) -> None:
+        """Put everything there. Raises LaunchFailed."""
         try:
             if self.copied:
                 permissions.chosen(self.job.parent)
@@ -59,20 +54,10 @@ class Site:
             if self.copied:
                 self._copy(folder)
             zipfile.ZipFile(io.BytesIO(package.built().content)).extractall(self.run / "lib")
-            _private(self.run / _PLAN, json.dumps(plan))
-            # A network file system shows a change of a known file at once, a new file after up to half a minute.
-            for name in (
-                self.output.name,
-                "meeting.json",
-                "launcher.exit",
-                asked.QUESTION,
-                *_files_of_ranks(spec.process_count),
-            ):
+            of_nodes = [name for node in range(spec.node_count) for name in agents.files(node)]
+            for name in (self.output.name, agents.FAILED, *of_nodes):
                 _private(self.run / name, "")
-            for name, text in more.items():
-                _private(self.run / name, text)
-            for name, text in (("start", _start(self, options, plan["python"])), ("remote-shell", _REMOTE_SHELL)):
-                _private(self.run / name, text, 0o700)
+            _private(self.run / _START, _start(self, options, python_of(spec, options)), 0o700)
         except OSError as error:
             why = f"written to {error.filename or self.job}: {error.strerror}" if error.strerror else f"used: {error}"
             raise LaunchFailed(
@@ -112,14 +97,8 @@ class Site:
     def remove(self) -> None:
         """Take away what only the nodes needed; of a folder below ``directory`` only one in which ``write`` was."""
         folder = self.job if self.copied else self.run
-        if permissions.is_own(folder) and (not self.copied or (self.run / _PLAN).is_file()):
+        if permissions.is_own(folder) and (not self.copied or (self.run / _START).is_file()):
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def _files_of_ranks(count: int) -> list[str]:
-    return [
-        f"rank-{rank}.{name}" for rank in range(count) for name in ("out", "err", "exit", "alive", "seat", "answer")
-    ]
 
 
 def _private(path: Path, text: str, mode: int = 0o600) -> None:
@@ -133,64 +112,29 @@ def python_of(spec: JobSpec, options: SlurmOptions) -> str:
     return options.python or spec.python or "python3"
 
 
-def plan_data(
-    spec: JobSpec, placement: Placement, plan: Plan, context: Context, site: Site, python: str
-) -> dict[str, Any]:
-    """Return what the tasks must know, as plain data and without secret values."""
-    own = {name: value for name, value in context.own.items() if name not in spec.secret_variables}
-    launcher = plan.launcher
-    return {
-        "job": spec.id,
-        "python": python,
-        "ranks": spec.process_count,
-        "per_node": spec.process_count_per_node,
-        "nodes": spec.node_count,
-        "data": context.staging is not None,
-        "ports": len(placement.ports),
-        "rank_ports": len(placement.ranks[0].ports),
-        "common": {**environment.for_ranks(context.inherited), **own, "DISTDL_JOB_DIR": str(site.job)},
-        "environments": [{**plan.environments[place.rank], **_identity(place, placement)} for place in placement.ranks],
-        "services": [{"name": one.name, "arguments": list(one.arguments), "ready": one.ready} for one in plan.services],
-        "launcher": launcher and {"argv": list(launcher.argv), "environment": dict(launcher.environment)},
-    }
-
-
-def _identity(place: RankPlace, placement: Placement) -> dict[str, str]:
-    """Return who the rank is, without the host: Slurm chooses it later."""
-    return {name: value for name, value in identity.variables(placement, place).items() if name != "DISTDL_HOST"}
-
-
 def _start(site: Site, options: SlurmOptions, python: str) -> str:
-    """Return the script that begins on each node: what the site needs, then this package's task."""
+    """Return the script that begins on each node: what the site needs, then this package's agent."""
     shell = "#!/bin/bash -l\n" if options.setup else "#!/bin/sh\n"
     setup = f"set -e\n{options.setup}\nset +e\n" if options.setup else ""
-    library, task = shlex.quote(str(site.run / "lib")), shlex.quote(str(site.run))
+    library, run = shlex.quote(str(site.run / "lib")), shlex.quote(str(site.run))
     return (f'{shell}{setup}export PYTHONPATH={library}"${{PYTHONPATH:+:$PYTHONPATH}}"\n'
-            f"exec {shlex.quote(python)} -P -m distdl_jupyter.host.task {task} \"$@\"\n")  # fmt: skip
+            f'exec {shlex.quote(python)} -P -m distdl_jupyter.host.folder {run} "$SLURM_NODEID"\n')  # fmt: skip
 
 
-#: Runs a command line on a node as "ssh HOST COMMAND" would, for launchers that start daemons of their own.
-_REMOTE_SHELL = """#!/bin/sh
-host=$1
-shift
-exec srun --quiet --overlap --nodes=1 --ntasks=1 --nodelist="$host" --mpi=none --cpu-bind=none --export=ALL \\
-    /bin/sh -c "$*"
-"""
+def batch(site: Site, spec: JobSpec) -> str:
+    """Return the batch script; it ends with the code of the rank that failed first.
 
-
-def batch(site: Site, spec: JobSpec, options: SlurmOptions, *, launcher: bool) -> str:
-    """Return the batch script; it ends with the code of the rank that failed first."""
+    One agent on each node gets all that the job has there: srun would give a task its own share of the cores alone.
+    """
     run = shlex.quote(str(site.run))
-    begin = f"#!/bin/sh\n{_path()}"
-    if launcher:
-        return f"{begin}exec {run}/start launch\n"
-    cores = f" --cpus-per-task={options.cpus_per_task}" if options.cpus_per_task else ""
     return (
-        f"{begin}srun --ntasks={spec.process_count} --ntasks-per-node={spec.process_count_per_node}{cores} "
-        "--distribution=block --kill-on-bad-exit=0 --wait=0 --mpi=none --export=ALL --input=none "
-        f"{run}/start\n"
+        f"#!/bin/sh\n{_path()}"
+        "unset SLURM_CPUS_PER_TASK SLURM_NTASKS_PER_NODE\n"
+        f"srun --nodes={spec.node_count} --ntasks={spec.node_count} --ntasks-per-node=1 --cpu-bind=none "
+        "--kill-on-bad-exit=0 --wait=0 --mpi=none --export=ALL --input=none "
+        f"{run}/{_START}\n"
         "code=$?\n"
-        f'[ -s {run}/failed ] && code=$(cat {run}/failed)\n'
+        f'[ -s {run}/{agents.FAILED} ] && code=$(cat {run}/{agents.FAILED})\n'
         'exit "$code"\n'
     )  # fmt: skip
 

@@ -95,6 +95,12 @@ def end(state: JobState) -> str:
     return _ENDS.get(state.state, "")
 
 
+def unexplained(state: JobState) -> str:
+    """Return what can be said of an end when nothing says why."""
+    reason = f" ({state.reason})" if state.reason else ""
+    return f"Slurm ended the job as {state.state}{reason}."
+
+
 _DOWN = ("down", "drain", "fail", "error", "unk", "no_respond", "perfctrs", "maint", "powered_down", "power_down")
 _STARTING = ("powering_up", "boot", "reboot", "configuring")
 

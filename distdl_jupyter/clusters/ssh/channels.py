@@ -13,7 +13,9 @@ from collections import deque
 class PipeEnd:
     """The writing end of a pipe whose reader may be slow, used by one thread; ``reader`` is for whoever reads."""
 
-    def __init__(self) -> None:
+    def __init__(self, skip: int = 0) -> None:
+        """``skip`` is how many bytes at the beginning are left out."""
+        self._skip = skip
         self.reader, self.fd = os.pipe()
         os.set_blocking(self.fd, False)
         self._waiting: deque[bytes] = deque()
@@ -31,7 +33,11 @@ class PipeEnd:
         """Take the next bytes; b"" ends the pipe behind what is waiting."""
         if not content:
             self._ending = True
-        elif not self._broken:
+            return
+        if self._skip:
+            skipped = min(self._skip, len(content))
+            self._skip, content = self._skip - skipped, content[skipped:]
+        if content and not self._broken:
             self._waiting.append(content)
             self.pending += len(content)
             self.write()

@@ -138,9 +138,9 @@ class SshCluster(AgentCluster):
             self._reach(spare, spec, options, context)
             found, self._connections = self._connections, [*known, *self._connections]
             replaced = zip(found, unreachable, strict=False)
-            texts = [placing.replacement(one.host, gone.host) for one, gone in replaced]
-            self._remarks += [Remark("warning", text, "spare-host") for text in texts]
-            return list(unreachable[len(texts) :])
+            for one, gone in replaced:
+                context.note(Remark("warning", placing.replacement(one.host, gone.host), "spare-host"))
+            return list(unreachable[len(found) :])
         return list(unreachable)
 
     # after a supervisor's death ---------------------------------------------------------------------

@@ -40,14 +40,15 @@ DIRECTORY = "~/.cache/distdl"
 class Connection(AgentConnection):
     """An agent on one host. ``host`` is its name, ``python`` the path of its Python there, once it was told."""
 
-    def __init__(self, host: Host, python: str, wire_of: Callable[[Connection], Wire]) -> None:
+    def __init__(self, host: Host, python: str, wire_of: Callable[[Connection], Wire], first: int = 1) -> None:
+        """``first`` is the number of the first request, above all those of an earlier supervisor."""
         super().__init__(host.name)
         self.target = host
         self.python = python
         #: How a user would run a command there: "ssh gpu1".
         self.shell = ""
-        self._numbers = itertools.count(1)
-        self._channels = itertools.count(1)
+        self._numbers = itertools.count(first)
+        self._channels = itertools.count(first // 100 + 1)  # a channel has 32 bits
         self._waiting: dict[int, Future[dict[str, Any]]] = {}
         self._sinks: dict[int, Callable[[bytes], None]] = {}
         self._lock = threading.Lock()
@@ -87,6 +88,16 @@ class Connection(AgentConnection):
         end = PipeEnd()
         self._wire.add(end)
         return self.channel(end.feed), end
+
+    def reopen(self, channel: int, skip: int) -> PipeEnd:
+        """Return a pipe for a channel that an earlier supervisor had opened, without its first ``skip`` bytes.
+
+        Called before ``start``.
+        """
+        end = PipeEnd(skip)
+        self._wire.add(end)
+        self._sinks[channel] = end.feed
+        return end
 
     def channel(self, sink: Callable[[bytes], None]) -> int:
         """Open a channel whose bytes are given to ``sink`` on the wire's thread; b"" is its end."""
@@ -160,6 +171,11 @@ class Connection(AgentConnection):
     def start(self) -> None:
         """Begin to move frames."""
         self._wire.start()
+
+    @property
+    def greeted(self) -> bool:
+        """Whether the agent has spoken."""
+        return self._wire.greeted.is_set()
 
     def await_greeting(self, explain: Callable[[str, int | None], Unreachable]) -> None:
         """Wait until the agent speaks, and send the package where it is lacking. Raises Unreachable.

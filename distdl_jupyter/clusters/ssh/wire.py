@@ -13,7 +13,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from distdl_jupyter.host import frames
 
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from distdl_jupyter.clusters.ssh.channels import PipeEnd
 
-#: Seconds between two beats, and of silence after which a host is lost.
-BEAT_SECONDS, SILENCE_SECONDS = 1.0, 10.0
 _TICK = 0.25
 _READ = 256 * 1024
 #: Bytes that may wait for slow readers before nothing more is read from the host.
@@ -44,7 +42,7 @@ class Listener(Protocol):
 
 
 class Link(ABC):
-    """A process with pipes that leads to an agent.
+    """What leads to an agent: a process with pipes, or what looks like one.
 
     ``source`` is its input, -1 once it was closed, ``out`` and ``err`` its outputs: descriptors that do not block.
     """
@@ -52,6 +50,9 @@ class Link(ABC):
     source: int
     out: int
     err: int
+    #: Seconds between two beats, and of silence after which the host is lost.
+    beat_seconds: ClassVar[float] = 1.0
+    silence_seconds: ClassVar[float] = 10.0
 
     def __init__(self) -> None:
         #: The end of what was printed as errors.
@@ -294,15 +295,15 @@ class Wire:
 
     def _beat(self) -> None:
         now = time.monotonic()
-        if self.greeted.is_set() and now - self._beat_at >= BEAT_SECONDS and not self._closing:
+        if self.greeted.is_set() and now - self._beat_at >= self._link.beat_seconds and not self._closing:
             self._beat_at = now
             if not self._unsent:  # what waits to be sent is a sign of life itself
                 self.send(frames.message("beat"))
 
     def _silence(self) -> str:
         silent = time.monotonic() - self._heard_at
-        if self.greeted.is_set() and silent > SILENCE_SECONDS and not self._closing:
-            return f"{self._name} has not answered for {SILENCE_SECONDS:.0f} s."
+        if self.greeted.is_set() and silent > self._link.silence_seconds and not self._closing:
+            return f"{self._name} has not answered for {self._link.silence_seconds:.0f} s."
         return ""
 
     def _finish(self, why: str) -> None:

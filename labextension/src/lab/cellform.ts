@@ -42,6 +42,8 @@ class CellForm extends Widget implements Text {
   #typing: ReturnType<typeof setTimeout> | undefined;
   /** The kernel had no time for the last question. */
   #unanswered = false;
+  /** The kernel became free while the first answer was awaited, so that there was no form yet to ask for. */
+  #freed = false;
   #submitting = false;
 
   constructor(private readonly panel: NotebookPanel, private readonly cell: CodeCell, private readonly commands: CommandRegistry, api: Api) {
@@ -71,10 +73,13 @@ class CellForm extends Widget implements Text {
   async ask(question: Question, wanted?: AbortSignal): Promise<Answer> {
     const { sessionContext } = this.panel;
     await sessionContext.ready;
+    this.#freed = false;
     const kernel = sessionContext.session?.kernel;
     const found = kernel?.status === 'idle' ? await askKernel(kernel, question) : null;
     this.#unanswered = found === null;
-    return found ?? askServer(question, kernel?.name ?? sessionContext.kernelPreference.name ?? '', wanted);
+    if (found) return found;
+    const answer = await askServer(question, kernel?.name ?? sessionContext.kernelPreference.name ?? '', wanted);
+    return this.#freed && !this.isDisposed ? this.ask(question, wanted) : answer;
   }
 
   async submit(form: Answer, secrets: Record<string, string>): Promise<Fields['status']> {
@@ -133,7 +138,9 @@ class CellForm extends Widget implements Text {
   };
 
   readonly #onStatus = (_: unknown, status: string): void => {
-    if (status === 'idle' && this.#unanswered && !this.#submitting) void this.frame.store?.ask();
+    if (status !== 'idle' || !this.#unanswered || this.#submitting) return;
+    if (this.frame.store) void this.frame.store.ask();
+    else this.#freed = true;
   };
 
   #close(): void {

@@ -5,12 +5,14 @@ import platform
 
 import pytest
 
-from distdl_jupyter.clusters.base import Context
-from distdl_jupyter.clusters.slurm import checkup, commands, probe, run, script, sinfo, told, words
+from distdl_jupyter.clusters.base import Context, Exit
+from distdl_jupyter.clusters.slurm import checkup, commands, nodes, probe, script, sinfo, words
 from distdl_jupyter.clusters.slurm.commands import JobState, SlurmFailed
 from distdl_jupyter.clusters.slurm.options import SlurmOptions
 from distdl_jupyter.clusters.slurm.sinfo import Node, Partition
 from distdl_jupyter.clusters.slurm.watch import Watch
+from distdl_jupyter.clusters.ssh.staging import Job
+from distdl_jupyter.core.plan import Placement
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobFolder
 from tests.conftest import wait_for
@@ -98,24 +100,6 @@ def test_that_no_node_is_free_is_no_warning(monkeypatch, message, level):
 
 
 @pytest.mark.parametrize(
-    ("how", "code", "signal", "evidence"),
-    [
-        ("Killed", None, "KILL", "Slurm's task on the node was killed."),
-        ("Segmentation fault (core dumped)", None, "SEGV", ""),
-        (
-            "Exited with exit code 3",
-            3,
-            None,
-            "It could not begin on its node; what was printed there stands in the log.",
-        ),
-    ],
-)
-def test_the_end_of_a_task_is_read_from_srun(how, code, signal, evidence):
-    assert told.as_srun_says(1, how, "") == told.Exit(1, code, signal, evidence)
-    assert told.as_srun_says(1, how, "why").evidence == "why"
-
-
-@pytest.mark.parametrize(
     ("state", "remarks"),
     [
         (JobState("PENDING", "Resources"), 0),
@@ -148,24 +132,41 @@ def test_a_job_s_files_can_be_taken_away_twice(tmp_path):
 
 def test_an_end_that_nobody_explains_names_slurms_state():
     assert words.end(JobState("COMPLETING")) == ""
-    assert told.unexplained(JobState("COMPLETING", "Why")).startswith("Slurm ended the job as COMPLETING (Why) before")
+    assert words.unexplained(JobState("COMPLETING", "Why")) == "Slurm ended the job as COMPLETING (Why)."
 
 
 @pytest.mark.parametrize(
-    ("state", "code", "why"),
+    ("state", "sent", "signal", "evidence"),
     [
-        (JobState("FAILED", "NonZeroExitCode", 7), 7, "Slurm ended the job as FAILED (NonZeroExitCode) before"),
-        (JobState("OUT_OF_MEMORY"), 1, "Slurm killed it for using more memory"),
+        (JobState("FAILED", "NonZeroExitCode", 7), "", None, "Slurm ended the job as FAILED (NonZeroExitCode)."),
+        (JobState("OUT_OF_MEMORY"), "", None, "Slurm killed it for using more memory"),
+        (JobState("CANCELLED"), "", "TERM", "canceled from outside (scancel)"),
+        (JobState("CANCELLED"), "TERM", "TERM", ""),
+        (JobState("CANCELLED"), "KILL", "KILL", ""),
+        (JobState("NODE_FAIL"), "", None, "Slurm lost node-a."),
     ],
 )
-def test_the_end_of_a_rank_that_left_no_word_is_that_of_the_job(monkeypatch, tmp_path, state, code, why):
+def test_the_end_of_a_rank_whose_agent_is_gone_is_that_of_the_job(monkeypatch, tmp_path, state, sent, signal, evidence):
     monkeypatch.setattr(commands, "state", lambda _job: state)
-    monkeypatch.setattr(run, "_GRACE", 0.0)
     folder = JobFolder(tmp_path / "20260101-000000-abcde")
-    job = run.SlurmRun(JobSpec(id=folder.id, name="x"), script.Site(folder, ""), "12", Context(folder))
+    slurm = nodes.SlurmJob(script.Site(folder, ""), "12")
+    slurm.sent.update({sent} - {""})
+    job = Job(JobSpec(id=folder.id, name="x"), folder, None)
+    machines = nodes.SlurmNodes(job, Placement((), "", (), ""), Context(folder), [], slurm)
     try:
-        (end,) = wait_for(job.poll)
+        end = wait_for(lambda: machines.explained(Exit(0, None, None, "Slurm lost node-a.")))
     finally:
-        job.close()
-    assert (end.rank, end.code, end.signal) == (0, code, None)
-    assert end.evidence.startswith(why)
+        machines.close()
+    assert (end.rank, end.code, end.signal) == (0, None, signal)
+    assert evidence in end.evidence
+    assert bool(evidence) == bool(end.evidence)
+
+
+def test_srun_s_words_say_which_node_is_lost_and_which_agent_has_ended(monkeypatch, tmp_path):
+    monkeypatch.setattr(commands, "state", lambda _job: JobState("RUNNING", nodes="node-[a-c]"))
+    slurm = nodes.SlurmJob(script.Site(JobFolder(tmp_path / "20260101-000000-abcde"), ""), "12")
+    slurm.listen("srun: error: Node failure on node-b\nsrun: error: node-c: task 2: Killed\n")
+    assert [slurm.why_lost(at, f"node-{name}") for at, name in enumerate("abc")] == [
+        "", "Slurm lost node-b.", "The agent on node-c has ended: Killed.",
+    ]  # fmt: skip
+    slurm.watch.stop()

@@ -2,8 +2,9 @@
 
 import pytest
 
-from distdl_jupyter.clusters.slurm import run, watch
-from distdl_jupyter.testing import ClusterContract, DataContract, WaitingContract
+from distdl_jupyter.clusters import folder_link
+from distdl_jupyter.clusters.slurm import watch
+from distdl_jupyter.testing import ClusterContract, DataContract, QueueContract
 from tests.clusters.slurm.test_slurm import nothing_stays  # noqa: F401 - a fixture
 from tests.slurm import needs_slurm, slurm, two_nodes  # noqa: F401 - fixtures
 
@@ -15,7 +16,7 @@ def soon(monkeypatch):
     """Ask Slurm often, and wait less for files of nodes that share this machine's disk."""
     monkeypatch.setattr(watch, "_FIRST", 0.3)
     monkeypatch.setattr(watch, "_SOON", 0.1)
-    monkeypatch.setattr(run, "_GRACE", 1.0)
+    monkeypatch.setattr(folder_link, "GRACE_SECONDS", 1.0)
 
 
 class TestTwoNodes(ClusterContract):
@@ -30,12 +31,12 @@ class TestOneNode(ClusterContract):
 
 
 @pytest.mark.full
-class TestBeginsLater(WaitingContract):
+class TestBeginsLater(QueueContract):
     name = "slurm"
     options = {"extra": "--begin=now+1hour"}  # noqa: RUF012
 
 
-class TestHeld(WaitingContract):
+class TestHeld(QueueContract):
     name = "slurm"
     options = {"extra": "--hold"}  # noqa: RUF012
 

@@ -12,8 +12,6 @@ from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobStore
 
-PLAN = {"python": "python3"}
-
 
 @pytest.fixture
 def folder(tmp_path):
@@ -22,7 +20,7 @@ def folder(tmp_path):
 
 
 def write(site, folder):
-    site.write(folder, JobSpec(id=folder.id, name="n"), SlurmOptions(), PLAN, {})
+    site.write(folder, JobSpec(id=folder.id, name="n"), SlurmOptions())
 
 
 def test_a_directory_that_others_may_write_is_refused(tmp_path, folder):

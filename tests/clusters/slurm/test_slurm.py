@@ -279,7 +279,7 @@ def test_scancel_of_a_job_that_waits_is_named(slurm):  # noqa: F811
     wait_for(lambda: notes(job, "JobHeldUser"), what="the remark that it is held")
     slurm.run("scancel", next(iter(slurm_jobs(slurm))))
     assert job.wait(90).state is State.FAILED
-    assert "scancel" in job.view().failure.evidence
+    assert "scancel" in job.view().reason
 
 
 def test_a_node_that_is_lost_is_named(slurm_of):  # noqa: F811
@@ -302,7 +302,8 @@ def test_the_time_limit_is_named(slurm):  # noqa: F811
 
 def test_a_setup_that_fails_is_told_with_what_it_printed(slurm):  # noqa: F811
     job = submit("1", nodes=2, setup="echo 'no module cuda' >&2; exit 4").wait(60)
-    assert job.view().failure.what == "exit code 4"
+    assert job.state is State.FAILED
+    assert "exit code 4" in job.view().reason
     assert any("no module cuda" in event["text"] for event in events(job) if event["type"] == "log")
 
 
@@ -386,7 +387,7 @@ def test_nodes_that_do_not_see_the_job_s_folder_are_told(slurm_of, distdl_home):
     slurm_of(1, private={"node-a": [str(distdl_home.parent)]})
     job = submit("1").wait(120)
     assert job.state is State.FAILED
-    assert "directory" in job.view().failure.evidence
+    assert "directory" in job.view().reason
 
 
 def test_a_shared_directory_carries_the_job_and_its_results_come_home(slurm_of, distdl_home, tmp_path_factory):  # noqa: F811

@@ -3,7 +3,9 @@
 import pytest
 
 from distdl_jupyter import registry
-from distdl_jupyter.clusters.slurm import commands, script, sinfo, told, words
+from distdl_jupyter.backends import mpirun
+from distdl_jupyter.clusters import agent_run
+from distdl_jupyter.clusters.slurm import commands, nodes, script, sinfo, words
 from distdl_jupyter.clusters.slurm.commands import JobState
 from distdl_jupyter.clusters.slurm.sinfo import Node
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
@@ -144,14 +146,13 @@ def test_nodes_are_shown_with_why_they_are_down(state, reason, shown, detail):
 
 
 def test_ranks_in_srun_s_words_are_counted():
-    assert told.numbers("0,2-4") == [0, 2, 3, 4]
+    assert nodes.numbers("0,2-4") == [0, 2, 3, 4]
 
 
 def test_the_reader_of_a_launcher_s_words_is_found_again_by_name():
-    assert told.reader_of("distdl_jupyter.backends.mpirun:first_exit") is not None
-    assert told.reader_of(None) is None
-    with pytest.raises(LaunchFailed):
-        told.reader_of("distdl_jupyter.backends.nowhere:first_exit")
+    assert agent_run._reader_of("distdl_jupyter.backends.mpirun:first_exit") is mpirun.first_exit
+    with pytest.raises(LaunchFailed, match="nowhere"):
+        agent_run._reader_of("distdl_jupyter.backends.nowhere:first_exit")
 
 
 def test_what_of_an_own_allocation_could_be_taken_for_a_wish_stays_behind(monkeypatch):

@@ -1,0 +1,261 @@
+"""The nodes that Slurm gave to a job: what is known of their ends, and how the job leaves them."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from distdl_jupyter.clusters.base import Exit, Remark, Stream
+from distdl_jupyter.clusters.folder_link import FolderLink, Tail
+from distdl_jupyter.clusters.slurm import commands, words
+from distdl_jupyter.clusters.slurm.watch import Watch
+from distdl_jupyter.clusters.ssh.connection import Connection
+from distdl_jupyter.clusters.ssh.hosts import Host
+from distdl_jupyter.clusters.ssh.nodes import AgentNodes
+from distdl_jupyter.clusters.ssh.wire import Wire
+from distdl_jupyter.core.errors import LaunchFailed
+
+if TYPE_CHECKING:
+    from distdl_jupyter.clusters.base import Context
+    from distdl_jupyter.clusters.slurm.script import Site
+    from distdl_jupyter.clusters.ssh.staging import Job, SshNode
+    from distdl_jupyter.core.plan import Placement, RankPlace
+
+#: Seconds that an end may wait for Slurm's word about its cause.
+_CAUSE_SECONDS = 5.0
+#: Seconds that the end of a job waits for Slurm to take its processes away.
+_RELEASE_SECONDS = 15.0
+#: Bytes of what the batch script printed that are told when it fails.
+_LONGEST = 20_000
+#: The beginning of 2026, from which takeovers are counted.
+_EPOCH = 1_767_225_600
+#: Slurm's word for an output file that could not be opened on the node (its exit "signal" 53).
+_NO_OUTPUT = 53
+_NODE_LOST = re.compile(r"srun: error: Node failure on (\S+)")
+_TASK_ENDED = re.compile(r"srun: error: \S+: tasks? ([\d,-]+): ([A-Z][^\n]*)")
+
+
+class SlurmJob:
+    """One submitted job: what Slurm says of it, and the links to its agents."""
+
+    def __init__(self, site: Site, job: str) -> None:
+        self.site = site
+        self.job = job
+        self.watch = Watch(job)
+        self.watch.start()
+        #: Signals that were sent from here.
+        self.sent: set[str] = set()
+        self._hosts: list[str] = []
+        self._lost: set[str] = set()
+        self._ended: dict[int, str] = {}
+
+    @property
+    def number(self) -> str:
+        """Slurm's number of the job."""
+        return commands.number(self.job)
+
+    def hosts(self) -> list[str]:
+        """Return the nodes in Slurm's order, [] before the job has begun. Raises SlurmFailed."""
+        state = self.watch.state
+        if state is None or state.state != "RUNNING" or not state.nodes:
+            return []
+        if not self._hosts:
+            self._hosts = commands.hosts(state.nodes)
+        return self._hosts
+
+    def connect(self, node: int, host: str, *, takeover: bool = False) -> Connection:
+        """Return the connection to the agent of a node, which is not started yet. Raises LaunchFailed."""
+        link = FolderLink(self.site.run, node, partial(self.why_lost, node, host), takeover=takeover)
+        first = int((time.time() - _EPOCH) * 1000) if takeover else 1
+        found = Connection(Host(host, host), "", partial(Wire, host, link, b""), first)
+        found.shell = f"srun --overlap --jobid={self.number} --nodelist={host}"
+        return found
+
+    def printed(self) -> str:
+        """Return the end of what the batch script and srun have printed."""
+        try:
+            with self.site.output.open("rb") as file:
+                file.seek(max(0, self.site.output.stat().st_size - _LONGEST))
+                return file.read().decode(errors="replace")
+        except OSError:
+            return ""
+
+    def listen(self, text: str) -> None:
+        """Learn from srun's words which nodes are lost and which agents have ended."""
+        for hosts in _NODE_LOST.findall(text):
+            self._lost.update(hosts.split(","))
+        for nodes, how in _TASK_ENDED.findall(text):
+            for node in numbers(nodes):
+                self._ended.setdefault(node, how)
+
+    def why_lost(self, node: int, host: str) -> str:
+        """Return why a node is not there any more, "" while it is."""
+        if host in self._lost:
+            return f"Slurm lost {host}."
+        state = self.watch.state
+        if state is not None and self.watch.ended:
+            return self.why_ended()
+        if node in self._ended:
+            return f"The agent on {host} has ended: {self._ended[node]}."
+        return ""
+
+    def why_ended(self) -> str:
+        """Return what Slurm says of the job's end, one sentence."""
+        state = self.watch.state
+        assert state is not None, "the job has ended, which only its state tells"
+        if self.watch.forgotten:
+            return f"Slurm knows nothing any more of its job {self.number}."
+        if state.exit_signal == _NO_OUTPUT:
+            return f"The nodes cannot write to {self.site.job}: set the option directory to a folder that all share."
+        return words.end(state) or words.unexplained(state)
+
+    def refusal(self) -> LaunchFailed:
+        """Return that the job has ended before its nodes were ready."""
+        state = self.watch.state
+        code = f" Its script ended with exit code {state.exit_code}." if state and state.exit_code else ""
+        text = f"The Slurm job {self.number} ended before its ranks were started. {self.why_ended()}{code}"
+        return LaunchFailed(text, output=self.printed())
+
+    def cancel(self) -> None:
+        """Take the job out of the queue, or end it; nothing is waited for."""
+        self.watch.send(partial(commands.cancel, self.job))
+
+    def close(self) -> None:
+        """Wait until Slurm has freed the nodes, by force in the end, and take the job's files for Slurm away."""
+        self.watch.hurry()
+        if not self._released(_RELEASE_SECONDS):
+            self.cancel()
+            self._released(_RELEASE_SECONDS)
+        self.watch.stop()
+        if self.watch.ended:
+            self.site.remove()
+
+    def _released(self, seconds: float) -> bool:
+        until = time.monotonic() + seconds
+        while not self.watch.ended and self.watch.is_alive() and time.monotonic() < until:
+            time.sleep(0.05)
+        return self.watch.ended
+
+
+class SlurmNodes(AgentNodes):
+    """The nodes of a started job."""
+
+    outlive_supervisor: ClassVar[bool] = True
+
+    def __init__(
+        self, job: Job, placement: Placement, context: Context, nodes: Sequence[SshNode], slurm: SlurmJob,
+        position: int = 0,
+    ) -> None:  # fmt: skip
+        super().__init__(job, placement, context, nodes)
+        self._slurm = slurm
+        self._seen: dict[int, float] = {}
+        read, written = os.pipe()
+        os.set_blocking(read, False)
+        self._printed = Tail(slurm.site.output, written, lambda: slurm.watch.ended, position)
+        self.streams = (Stream(read, None, "out"),)
+
+    def of_rank(self, place: RankPlace, variables: dict[str, str]) -> dict[str, str]:
+        """Add what Slurm would tell the rank if it had started it, which some libraries read."""
+        per_node = self._placement.local_size(place.node)
+        slurm = {"PROCID": place.rank, "LOCALID": place.local_rank, "NODEID": place.node,
+                 "NTASKS": len(self._placement.ranks), "NPROCS": len(self._placement.ranks),
+                 "NTASKS_PER_NODE": per_node,
+                 "TASKS_PER_NODE": f"{per_node}(x{self._placement.node_count})"}  # fmt: skip
+        return super().of_rank(place, variables) | {f"SLURM_{name}": str(value) for name, value in slurm.items()}
+
+    def poll(self) -> None:
+        """Take what Slurm said that the user should act on."""
+        super().poll()
+        self.remarks += self._slurm.watch.remarks()
+
+    def overheard(self, text: str) -> None:
+        """Take srun's words."""
+        self._slurm.listen(text)
+
+    def signaled(self, name: str) -> None:
+        """Let Slurm end what its agents did not."""
+        if name == "KILL" and name in self._slurm.sent:
+            self._slurm.cancel()
+        self._slurm.sent.add(name)
+
+    def explained(self, exit_: Exit) -> Exit | None:
+        """Return the end of a rank with Slurm's word about it, where nobody else knows better."""
+        lost = exit_.code is None and exit_.signal is None
+        if exit_.evidence and not lost:
+            return exit_
+        if not lost and (exit_.signal not in ("TERM", "KILL") or self._slurm.sent):
+            return exit_
+        if exit_.rank not in self._seen:
+            self._seen[exit_.rank] = time.monotonic()
+            self._slurm.watch.hurry()
+        if not self._asked_since(self._seen[exit_.rank]):
+            return None
+        return self._of_lost(exit_) if lost else self._of_killed(exit_)
+
+    def _asked_since(self, moment: float) -> bool:
+        """Say whether Slurm was asked since then and has made up its mind, or was given time enough."""
+        watch = self._slurm.watch
+        knows = watch.asked_at > moment and watch.state is not None and watch.state.state != "COMPLETING"
+        return knows or time.monotonic() - moment > _CAUSE_SECONDS
+
+    def _of_killed(self, exit_: Exit) -> Exit:
+        state = self._slurm.watch.state
+        return dataclasses.replace(exit_, evidence=words.end(state) if state is not None else "")
+
+    def _of_lost(self, exit_: Exit) -> Exit:
+        """Return the end of a rank whose agent is gone, as far as Slurm knows it."""
+        slurm, state = self._slurm, self._slurm.watch.state
+        if state is None or not slurm.watch.ended or state.state == "NODE_FAIL" or slurm.watch.forgotten:
+            return exit_
+        if "KILL" in slurm.sent:
+            return Exit(exit_.rank, None, "KILL")
+        if state.state in ("CANCELLED", "TIMEOUT", "PREEMPTED", "DEADLINE"):
+            return Exit(exit_.rank, None, "TERM", words.end(state) if not slurm.sent else "")
+        return dataclasses.replace(exit_, evidence=slurm.why_ended())
+
+    def handle(self) -> dict[str, Any]:
+        """Return the job's number, its folder, and where its ranks are."""
+        return handle(self._slurm) | {
+            "nodes": [{"host": node.host, "run": node.run} for node in self.nodes],
+            "ranks": [[place.rank, place.node, place.local_rank] for place in self._placement.ranks],
+        }
+
+    def collect(self, *, replaced: bool) -> None:
+        """Bring results and outputs home when the job had a folder of its own."""
+        try:
+            stayed = self._slurm.site.collect(self._context.folder, len(self._placement.ranks))
+        except OSError as error:
+            raise LaunchFailed(f"Results cannot be brought from {self._slurm.site.job}: {error}.") from error
+        self.remarks += [Remark("warning", text, "collected") for text in stayed]
+
+    def close(self) -> None:
+        """End the agents, and wait until Slurm has freed the nodes."""
+        super().close()
+        self._slurm.close()
+        self._printed.stop()
+
+
+def handle(slurm: SlurmJob) -> dict[str, Any]:
+    """Return plain data by which a submitted job is found again."""
+    site = slurm.site
+    return {"slurm_job": slurm.job, "folder": str(site.job), "run": site.run.name, "copied": site.copied}
+
+
+def killing(job: str) -> list[Callable[[], None]]:
+    """Return what kills a job's agents, and its batch script."""
+    return [partial(commands.send, job, "KILL", part=part) for part in ("0", "batch")]
+
+
+def numbers(text: str) -> list[int]:
+    """Return the numbers of "0,2-4"."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        if first.isdigit() and (last or first).isdigit():
+            found.extend(range(int(first), int(last or first) + 1))
+    return found

@@ -1,0 +1,209 @@
+"""An agent that is reached through files: as over any wire, with and without a supervisor, and with another one."""
+
+import functools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from distdl_jupyter.clusters import folder_link
+from distdl_jupyter.clusters.folder_link import FolderLink
+from distdl_jupyter.clusters.ssh.connection import Connection, end_all
+from distdl_jupyter.clusters.ssh.hosts import Host
+from distdl_jupyter.clusters.ssh.wire import Wire
+from distdl_jupyter.core.errors import LaunchFailed
+from distdl_jupyter.host import folder, frames
+from tests.conftest import wait_for
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="agents run on Linux")
+
+AGENT = (
+    "import os, sys; from pathlib import Path; from distdl_jupyter.host import folder;"
+    "folder.PATIENCE, folder._LEAVE, folder._FAILED_PATIENCE = map(float, sys.argv[2:]);"
+    "code = folder.main(Path(sys.argv[1]), 0); os._exit(code)"
+)
+
+
+class Node:
+    """The files of one node, and an agent at them."""
+
+    def __init__(self, path):
+        self.path = path
+        for name in (*folder.files(0), folder.FAILED):
+            (path / name).touch()
+        self.inbox, self.read, self.out = (path / name for name in folder.files(0))
+        self.process = None
+        self.connections = []
+        self.pipes = []
+        self.lost = ""
+
+    def start(self, patience=60.0, leave=20.0, failed=60.0):
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", "-c", AGENT, str(self.path), str(patience), str(leave), str(failed)]
+        )
+
+    def connect(self, *, takeover=False):
+        link = FolderLink(self.path, 0, lambda: self.lost, takeover=takeover)
+        first = time.time_ns() // 1_000_000 if takeover else 1
+        found = Connection(Host("node-a", "node-a"), "", functools.partial(Wire, "node-a", link, b""), first)
+        self.connections.append(found)
+        return found
+
+    def reached(self):
+        found = self.connect()
+        found.start()
+        wait_for(lambda: found.greeted, what="the greeting")
+        return found
+
+    def prepared(self):
+        found = self.reached()
+        found.ask("prepare", job="folder-job", folder=str(self.path), proof=None, base=str(self.path / "base"))
+        return found
+
+    def started(self, connection, code):
+        """Start a process; return its channel and the pipe with what it prints."""
+        channel, pipe = connection.pipe()
+        argv = ["{python}", "-c", code]
+        process = {"process": 0, "argv": argv, "environment": {}, "directory": None, "out": channel}
+        connection.ask("start", processes=[process])
+        return channel, self.opened(pipe)
+
+    def opened(self, pipe):
+        self.pipes.append(os.fdopen(pipe.reader, "rb"))
+        return self.pipes[-1]
+
+    def close(self):
+        self.lost = "It is over."
+        for pipe in self.pipes:
+            pipe.close()
+        for one in self.connections:
+            one.close()
+        if self.process is not None:
+            self.process.terminate()
+            self.process.wait(20)
+
+
+@pytest.fixture
+def node(tmp_path, monkeypatch):
+    monkeypatch.setattr(folder_link, "GRACE_SECONDS", 0.3)
+    found = Node(tmp_path)
+    yield found
+    found.close()
+
+
+def test_requests_are_answered_and_what_a_process_prints_comes_with_its_end(node):
+    node.start()
+    events = []
+    connection = node.prepared()
+    connection.on_event = events.append
+    _, printed = node.started(connection, "print('x' * 3_000_000); raise SystemExit(3)")
+    assert len(printed.read()) == 3_000_001
+    (end,) = wait_for(lambda: events)
+    assert (end["type"], end["process"], end["code"]) == ("exit", 0, 3)
+    assert (node.path / folder.FAILED).read_text() == "3"
+    end_all([connection])
+    assert node.process.wait(10) == 0
+
+
+def test_what_was_read_is_overwritten(node):
+    node.start()
+    connection = node.reached()
+    connection.ask("look", path="/a-signature-of-azure")
+    size = node.inbox.stat().st_size
+    assert size > 0
+    wait_for(lambda: not node.inbox.read_bytes()[:size].strip(b"\0"), what="zeros")
+
+
+def test_half_a_frame_of_a_supervisor_that_died_is_cut_off_by_the_next_one(node):
+    node.start()
+    first = node.reached()
+    first.ask("look", path="/nowhere")
+    first._wire._link._tail.stop()
+    with node.inbox.open("ab") as file:
+        file.write(frames.message("look", request=7, path="/")[:9])
+    second = node.connect(takeover=True)
+    second.start()
+    assert second.ask("look", path=sys.executable)["fingerprint"]
+
+
+def test_another_supervisor_reads_on_where_the_first_one_stopped_and_hears_of_each_end(node):
+    node.start()
+    first = node.prepared()
+    channel, printed = node.started(first, "import time\nfor n in range(30): print(n, flush=True); time.sleep(0.05)")
+    begin = b"".join(printed.readline() for _ in range(5))
+    first._wire._link._tail.stop()  # it hears no more
+    second = node.connect(takeover=True)
+    events = []
+    second.on_event = events.append
+    pipe = second.reopen(channel, len(begin))
+    second.start()
+    assert begin + node.opened(pipe).read() == b"".join(b"%d\n" % number for number in range(30))
+    wait_for(lambda: [event for event in events if event["type"] == "exit"], what="the end")
+    assert second.ask("alive")["alive"] == 0
+
+
+def test_a_supervisor_that_prepares_anew_ends_what_an_earlier_one_had_begun(node):
+    node.start()
+    first = node.prepared()
+    node.started(first, "import time; time.sleep(600)")
+    assert first.ask("alive")["alive"] == 1
+    first.ask("prepare", job="folder-job", folder=str(node.path), proof=None, base=str(node.path / "base"))
+    assert first.ask("alive")["alive"] == 0
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_without_a_supervisor_the_node_is_given_back_when_no_rank_runs(node, begun):
+    node.start(patience=60.0 if begun else 1.0, leave=1.0)
+    if begun:
+        connection = node.prepared()
+        connection._wire._link.beat_seconds = 1e9
+        node.started(connection, "import time; time.sleep(4)")
+        time.sleep(2.5)
+        assert node.process.poll() is None, "a rank still trains"
+    assert node.process.wait(20) == 1
+
+
+def test_without_a_supervisor_ranks_end_when_another_node_s_have_failed(node):
+    node.start(leave=1.0, failed=1.0)
+    connection = node.prepared()
+    connection._wire._link.beat_seconds = 1e9
+    node.started(connection, "import time; time.sleep(600)")
+    (node.path / folder.FAILED).write_text("9")
+    assert node.process.wait(30) == 1
+
+
+def test_sigterm_reaches_ranks_whose_ends_are_told_before_the_agent_leaves(node):
+    node.start()
+    events = []
+    connection = node.prepared()
+    connection.on_event = events.append
+    code = (
+        "import signal, sys, time\nsignal.signal(15, lambda *_: sys.exit(4))\n"
+        "print('here', flush=True)\ntime.sleep(600)"
+    )
+    _, printed = node.started(connection, code)
+    assert printed.readline() == b"here\n"
+    node.process.send_signal(signal.SIGTERM)
+    assert node.process.wait(20) == 1
+    wait_for(lambda: [event for event in events if event["type"] == "exit" and event["code"] == 4], what="the end")
+
+
+def test_an_agent_that_reads_nothing_is_told_by_its_file(node, monkeypatch):
+    monkeypatch.setattr(folder_link, "_TAKEOVER_SECONDS", 0.5)
+    node.inbox.write_bytes(frames.message("look", request=1, path="/"))
+    with pytest.raises(LaunchFailed, match=r"node-0\.in does not read"):
+        node.connect(takeover=True)
+
+
+def test_whole_frames_are_counted():
+    one, two = frames.message("a", text="x"), frames.data(7, b"y" * 10)
+    for cut in range(1, len(two)):
+        assert frames.whole(one + two[:-cut]) == len(one)
+    assert frames.whole(one + two) == len(one + two)
+    assert frames.whole(json.dumps({}).encode()[:2]) == 0
+    with pytest.raises(frames.BrokenWire):
+        frames.whole(b"no frame at all")
