@@ -132,12 +132,14 @@ def test_sockets_of_killed_ranks_are_swept(shared, runtime):
     assert os.path.exists(note(shared)["socket"])
 
 
-def test_a_client_that_never_reads_makes_no_rank_wait(shared):
+def test_a_client_that_never_reads_makes_no_rank_wait(shared, tmp_path):
     said = note(shared)
     deaf = connected(said["socket"])
     deaf.sendall(b"".join(encode({"do": "hello", "token": said["token"]})))
-    fields = {"code": "'y' * 50_000_000", "filename": "<deaf>", "title": "deaf", "label": "deaf"}
+    begun = tmp_path / "begun"
+    code = f"import pathlib; pathlib.Path({str(begun)!r}).touch()\n'y' * 50_000_000"
+    fields = {"code": code, "filename": "<deaf>", "title": "deaf", "label": "deaf"}
     deaf.sendall(b"".join(encode({"do": "run", "id": 5, **fields})))
-    wait_for(lambda: shared.state() == "idle")
+    wait_for(lambda: begun.exists() and shared.state() == "idle")
     assert dict(shared.run("rank").values) == {0: 0, 1: 1}
     deaf.close()

@@ -2,10 +2,11 @@
 
 import pytest
 
+from distdl_jupyter.core.store import new_id
 from tests.worker.ranks import Folder
 
 
 @pytest.fixture
 def folder(tmp_path):
     """An empty job folder."""
-    return Folder(tmp_path / "20261121-024912-k3f9")
+    return Folder(tmp_path / new_id())

@@ -19,7 +19,6 @@ from distdl_jupyter.clusters.slurm.checkup import checked
 from distdl_jupyter.clusters.slurm.nodes import SlurmJob, SlurmNodes
 from distdl_jupyter.clusters.slurm.options import SlurmOptions
 from distdl_jupyter.clusters.ssh import placing
-from distdl_jupyter.clusters.ssh.connection import end_all
 from distdl_jupyter.clusters.ssh.staging import Job, SshNode
 from distdl_jupyter.core import limits
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
@@ -141,7 +140,8 @@ class SlurmCluster(AgentCluster):
         while not condition():
             for remark in watch.remarks():
                 context.note(remark)
-            if watch.ended:
+            self._slurm.listen(self._slurm.printed())
+            if watch.ended or any(one.lost for one in self._connections):
                 raise self._slurm.refusal()
             context.tell(phase, f"Slurm job {self._slurm.number}{_why(watch.state)}")
             time.sleep(_LOOK)
@@ -173,17 +173,14 @@ class SlurmCluster(AgentCluster):
         self, spec: JobSpec, handle: dict[str, Any], context: Context, read: Mapping[tuple[int, str], int]
     ) -> Run:
         """Reach the agents of a started job by their files. Raises LaunchFailed when its folder is gone."""
+        if "nodes" not in handle:
+            raise LaunchFailed("An earlier version of this package has started the job.")
         slurm = _found(handle, context)
         hosts = [str(node["host"]) for node in handle["nodes"]]
-        found: list[SshNode] = []
-        try:
-            for at, node in enumerate(handle["nodes"]):
-                connection = slurm.connect(at, hosts[at], takeover=True)
-                self._connections.append(connection)
-                found.append(SshNode(connection, str(slurm.site.job), "", str(node["run"]), shared=True))
-        except BaseException:
-            end_all(self._connections)
-            raise
+        found = [
+            SshNode(slurm.connect(at, hosts[at], takeover=True), str(slurm.site.job), "", str(node["run"]), shared=True)
+            for at, node in enumerate(handle["nodes"])
+        ]
         limits.allow_files(4 * spec.process_count)
         places = (RankPlace(rank, node, hosts[node], local_rank) for rank, node, local_rank in handle["ranks"])
         placement = Placement(tuple(places), address="", ports=(), interface="")
@@ -192,8 +189,8 @@ class SlurmCluster(AgentCluster):
         machines = SlurmNodes(job, placement, _without_secrets(spec, context), found, slurm, position)
         slurm.listen(slurm.printed())
         run = agent_run.resume(placement, context, machines, handle, read)
-        for connection in self._connections:
-            connection.start()
+        for one in found:
+            one.connection.start()
         return run
 
     def sweep(self, job_id: str, handle: dict[str, Any]) -> Sequence[object]:

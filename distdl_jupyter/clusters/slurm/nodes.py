@@ -19,6 +19,7 @@ from distdl_jupyter.clusters.ssh.hosts import Host
 from distdl_jupyter.clusters.ssh.nodes import AgentNodes
 from distdl_jupyter.clusters.ssh.wire import Wire
 from distdl_jupyter.core.errors import LaunchFailed
+from distdl_jupyter.host.folder import files
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.base import Context
@@ -63,10 +64,19 @@ class SlurmJob:
         """Return the nodes in Slurm's order, [] before the job has begun. Raises SlurmFailed."""
         state = self.watch.state
         if state is None or state.state != "RUNNING" or not state.nodes:
+            if state is not None and state.pending and self._has_begun():
+                self.watch.hurry()
             return []
         if not self._hosts:
             self._hosts = commands.hosts(state.nodes)
         return self._hosts
+
+    def _has_begun(self) -> bool:
+        """Say whether an agent has spoken, which Slurm is asked about every few seconds only."""
+        try:
+            return (self.site.run / files(0)[-1]).stat().st_size > 0
+        except OSError:
+            return False
 
     def connect(self, node: int, host: str, *, takeover: bool = False) -> Connection:
         """Return the connection to the agent of a node, which is not started yet. Raises LaunchFailed."""
@@ -115,11 +125,15 @@ class SlurmJob:
         return words.end(state) or words.unexplained(state)
 
     def refusal(self) -> LaunchFailed:
-        """Return that the job has ended before its nodes were ready."""
+        """Return why the job's nodes were not ready."""
         state = self.watch.state
-        code = f" Its script ended with exit code {state.exit_code}." if state and state.exit_code else ""
-        text = f"The Slurm job {self.number} ended before its ranks were started. {self.why_ended()}{code}"
-        return LaunchFailed(text, output=self.printed())
+        if state is not None and self.watch.ended:
+            code = f" Its script ended with exit code {state.exit_code}." if state.exit_code else ""
+            why = f"The Slurm job {self.number} ended before its ranks were started. {self.why_ended()}{code}"
+        else:
+            lost = (self.why_lost(node, host) for node, host in enumerate(self.hosts()))
+            why = f"The Slurm job {self.number} could not begin on all nodes. {' '.join(filter(None, lost))}"
+        return LaunchFailed(why, output=self.printed())
 
     def cancel(self) -> None:
         """Take the job out of the queue, or end it; nothing is waited for."""

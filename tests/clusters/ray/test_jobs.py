@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from distdl_jupyter import clusters, submit
+from distdl_jupyter import clusters, submit, targets
 from distdl_jupyter.core.errors import JobFailed, LaunchFailed
 from distdl_jupyter.core.state import State
 from tests.conftest import wait_for
@@ -45,6 +45,28 @@ def test_horovod_trains_on_the_nodes_of_ray(on_ray, backend):
     assert job.results() == [3.0, 3.0]
     assert [rank.host for rank in job.view().ranks] == on_ray.names
     assert [line.text for line in job.logs(1) if line.text.startswith("rank")] == ["rank 1 of 2"]
+
+
+def shows_gpus(seconds):
+    import os
+
+    print("begun", flush=True)
+    time.sleep(seconds)
+    return os.environ["CUDA_VISIBLE_DEVICES"], os.environ["DISTDL_GPU"]
+
+
+def test_ranks_get_the_gpus_that_ray_has_given_to_the_job(on_ray):
+    targets.add("gpus", "ray", {"address": on_ray.address, "gpus_per_node": 1})
+    options = {"compute_target": "gpus", "node_count": 2, "process_count_per_node": 1, "distributed_backend": "torch"}
+    first = submit(shows_gpus, (600,), **options)
+    wait_for(lambda: any(line.text == "begun" for line in first.logs(0)), 120, "the first line")
+    second = submit(shows_gpus, (0,), **options).results()
+    given = [(str(rank.gpu), str(rank.gpu)) for rank in first.view().ranks]
+    first.cancel(now=True)
+    first.wait(60)
+    for (own, marked), other in zip(second, given, strict=True):
+        assert own == marked
+        assert {own, other[0]} == {"0", "1"}, "two jobs on one node have one GPU each"
 
 
 @pytest.mark.full
