@@ -193,7 +193,7 @@ class LocalCluster(Cluster):
 
     def start(self, spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> Run:
         """Start services, then all ranks at once (or the launcher that starts them)."""
-        from distdl_jupyter.clusters import agent_run
+        from distdl_jupyter.clusters.agents import run as agent_run
         from distdl_jupyter.clusters.local_node import LocalNodes
 
         nodes = LocalNodes(spec, context, self._ports, self._held, self._data)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters import stagers
-from distdl_jupyter.clusters.agents import AgentConnection, HostFailed, Node, Nodes
+from distdl_jupyter.clusters.agents.agent import AgentConnection, HostFailed, Node, Nodes
 from distdl_jupyter.clusters.base import Remark
 from distdl_jupyter.core import gpus
 from distdl_jupyter.host import children, processes, spawn

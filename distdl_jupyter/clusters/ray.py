@@ -27,21 +27,20 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters import package
-from distdl_jupyter.clusters.agent_cluster import AgentCluster
+from distdl_jupyter.clusters.agents import bootstrap, placing
+from distdl_jupyter.clusters.agents.agent import Host, Unreachable
+from distdl_jupyter.clusters.agents.cluster import AgentCluster
+from distdl_jupyter.clusters.agents.connection import DIRECTORY, Connection, end_all
+from distdl_jupyter.clusters.agents.nodes import AgentNodes
+from distdl_jupyter.clusters.agents.options import DIRECTORY_HELP, NETWORK_HELP, OVERSUBSCRIBE_HELP, SHARED_HELP
+from distdl_jupyter.clusters.agents.wire import Link, Wire
 from distdl_jupyter.clusters.base import Check, Context, NodeInfo
-from distdl_jupyter.clusters.ssh import bootstrap, placing
-from distdl_jupyter.clusters.ssh.command import Unreachable
-from distdl_jupyter.clusters.ssh.connection import DIRECTORY, Connection, end_all
-from distdl_jupyter.clusters.ssh.hosts import Host
-from distdl_jupyter.clusters.ssh.nodes import AgentNodes
-from distdl_jupyter.clusters.ssh.options import DIRECTORY_HELP, NETWORK_HELP, OVERSUBSCRIBE_HELP, SHARED_HELP
-from distdl_jupyter.clusters.ssh.wire import Link, Wire
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, LaunchFailed
 from distdl_jupyter.core.plan import Placement
 from distdl_jupyter.core.words import plural
 
 if TYPE_CHECKING:
-    from distdl_jupyter.clusters.ssh.staging import Job
+    from distdl_jupyter.clusters.agents.staging import Job
     from distdl_jupyter.core.spec import JobSpec
 
 #: Seconds for the start of an actor, whose process Ray may have to start first.
@@ -470,7 +469,7 @@ def _swept(ray: Any, _options: RayOptions, job: str) -> list[Any]:
 
 def _checked(ray: Any, options: RayOptions, modules: Sequence[str], programs: Sequence[str]) -> list[Any]:
     """Look at all nodes that are up, each by an agent of its own."""
-    from distdl_jupyter.clusters.ssh import checkup
+    from distdl_jupyter.clusters.agents import checkup
 
     nodes = ray.nodes()
     down = [_described(node) for node in nodes if not node["Alive"]]

@@ -18,7 +18,7 @@ from distdl_jupyter.worker.learning import installed_roots
 OWN = (
     "distdl_jupyter.supervisor.__main__",
     "distdl_jupyter.clusters.local",
-    "distdl_jupyter.clusters.launcher_run",
+    "distdl_jupyter.clusters.agents.launcher_run",
     "distdl_jupyter.clusters.local_node",
     "distdl_jupyter.ended",
     "distdl_jupyter.backends.plain",

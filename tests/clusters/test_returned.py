@@ -7,8 +7,8 @@ from pathlib import PurePath
 import pytest
 
 from distdl_jupyter.clusters import returned
+from distdl_jupyter.clusters.agents import staging
 from distdl_jupyter.clusters.slurm.script import Site as SlurmSite
-from distdl_jupyter.clusters.ssh import staging
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobStore
 
@@ -71,7 +71,7 @@ class Host:
 @pytest.mark.fault("entry", "a host gives the values of its own ranks only")
 def test_a_host_gives_the_values_of_its_own_ranks_only(folder):
     names = ["results/rank-1.pkl", "results/rank-0.pkl", "./results//planted.pkl", "results/.rank-1.pkl.5", "outputs/a"]
-    node = staging.SshNode(Host(names), "/there", "", "", shared=False)
+    node = staging.AgentNode(Host(names), "/there", "", "", shared=False)
     staging.bring_back(staging.Job(JobSpec(id=folder.id, name="n"), folder, None), node, set(), {1})
     assert [path.name for path in folder.results.iterdir()] == ["rank-1.pkl"]
     assert (folder.outputs / "a").exists()

@@ -14,12 +14,13 @@ FURTHER = {
     "distdl_jupyter/form": "panels places server magic cli browser",
     "distdl_jupyter/views": "panels form places azure server cli magic labextension ranks client browser",
     "distdl_jupyter/server": "form places labextension security faults notebooks browser",
-    "distdl_jupyter/clusters/ssh": "multihost storage security server form cli faults",
+    "distdl_jupyter/clusters/agents": "clusters/ssh clusters/slurm clusters/ray multihost storage security faults",
+    "distdl_jupyter/clusters/ssh": "clusters/agents multihost storage security server form cli faults",
     "distdl_jupyter/clusters/slurm": "storage multihost server form faults security",
     "distdl_jupyter/clusters/azureml": "azure places server form cli storage faults browser",
-    "distdl_jupyter/host": "clusters client supervisor warm faults clusters/ssh",
+    "distdl_jupyter/host": "clusters clusters/agents client supervisor warm faults clusters/ssh",
     "distdl_jupyter/clusters": "client backends supervisor environment ranks faults warm preflight server security"
-    " clusters/ssh clusters/slurm clusters/azureml multihost",
+    " clusters/agents clusters/ssh clusters/slurm clusters/azureml multihost",
     "labextension/src": "panels server/test_live_client.py browser",
 }
 

@@ -11,22 +11,22 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from distdl_jupyter.clusters import agent_run
-from distdl_jupyter.clusters.agent_cluster import AgentCluster
+from distdl_jupyter.clusters.agents import placing
+from distdl_jupyter.clusters.agents import run as agent_run
+from distdl_jupyter.clusters.agents.cluster import AgentCluster
+from distdl_jupyter.clusters.agents.staging import AgentNode, Job
 from distdl_jupyter.clusters.base import Check, Context, NodeInfo, Run
 from distdl_jupyter.clusters.slurm import commands, nodes, script, sinfo, words
 from distdl_jupyter.clusters.slurm.checkup import checked
 from distdl_jupyter.clusters.slurm.nodes import SlurmJob, SlurmNodes
 from distdl_jupyter.clusters.slurm.options import SlurmOptions
-from distdl_jupyter.clusters.ssh import placing
-from distdl_jupyter.clusters.ssh.staging import Job, SshNode
 from distdl_jupyter.core import limits
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.plan import Placement, RankPlace
 from distdl_jupyter.core.store import JobFolder
 
 if TYPE_CHECKING:
-    from distdl_jupyter.clusters.ssh.command import Unreachable
+    from distdl_jupyter.clusters.agents.agent import Unreachable
     from distdl_jupyter.core.spec import JobSpec
 
 #: Seconds that the end of a swept job is waited for.
@@ -177,9 +177,10 @@ class SlurmCluster(AgentCluster):
             raise LaunchFailed("An earlier version of this package has started the job.")
         slurm = _found(handle, context)
         hosts = [str(node["host"]) for node in handle["nodes"]]
+        reached = [slurm.connect(at, host, takeover=True) for at, host in enumerate(hosts)]
         found = [
-            SshNode(slurm.connect(at, hosts[at], takeover=True), str(slurm.site.job), "", str(node["run"]), shared=True)
-            for at, node in enumerate(handle["nodes"])
+            AgentNode(one, str(slurm.site.job), "", str(node["run"]), shared=True)
+            for one, node in zip(reached, handle["nodes"], strict=True)
         ]
         limits.allow_files(4 * spec.process_count)
         places = (RankPlace(rank, node, hosts[node], local_rank) for rank, node, local_rank in handle["ranks"])
@@ -189,8 +190,8 @@ class SlurmCluster(AgentCluster):
         machines = SlurmNodes(job, placement, _without_secrets(spec, context), found, slurm, position)
         slurm.listen(slurm.printed())
         run = agent_run.resume(placement, context, machines, handle, read)
-        for one in found:
-            one.connection.start()
+        for one in reached:
+            one.start()
         return run
 
     def sweep(self, job_id: str, handle: dict[str, Any]) -> Sequence[object]:

@@ -10,21 +10,21 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from distdl_jupyter.clusters.agents.agent import Host
+from distdl_jupyter.clusters.agents.connection import Connection
+from distdl_jupyter.clusters.agents.folder_link import FolderLink, Tail
+from distdl_jupyter.clusters.agents.nodes import AgentNodes
+from distdl_jupyter.clusters.agents.wire import Wire
 from distdl_jupyter.clusters.base import Exit, Remark, Stream
-from distdl_jupyter.clusters.folder_link import FolderLink, Tail
 from distdl_jupyter.clusters.slurm import commands, words
 from distdl_jupyter.clusters.slurm.watch import Watch
-from distdl_jupyter.clusters.ssh.connection import Connection
-from distdl_jupyter.clusters.ssh.hosts import Host
-from distdl_jupyter.clusters.ssh.nodes import AgentNodes
-from distdl_jupyter.clusters.ssh.wire import Wire
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.host.folder import files
 
 if TYPE_CHECKING:
+    from distdl_jupyter.clusters.agents.staging import AgentNode, Job
     from distdl_jupyter.clusters.base import Context
     from distdl_jupyter.clusters.slurm.script import Site
-    from distdl_jupyter.clusters.ssh.staging import Job, SshNode
     from distdl_jupyter.core.plan import Placement, RankPlace
 
 #: Seconds that an end may wait for Slurm's word about its cause.
@@ -162,7 +162,7 @@ class SlurmNodes(AgentNodes):
     outlive_supervisor: ClassVar[bool] = True
 
     def __init__(
-        self, job: Job, placement: Placement, context: Context, nodes: Sequence[SshNode], slurm: SlurmJob,
+        self, job: Job, placement: Placement, context: Context, nodes: Sequence[AgentNode], slurm: SlurmJob,
         position: int = 0,
     ) -> None:  # fmt: skip
         super().__init__(job, placement, context, nodes)

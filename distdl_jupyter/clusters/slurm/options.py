@@ -6,8 +6,8 @@ import re
 import shlex
 from dataclasses import dataclass, field
 
+from distdl_jupyter.clusters.agents.options import NETWORK_HELP
 from distdl_jupyter.clusters.slurm import sinfo
-from distdl_jupyter.clusters.ssh.options import NETWORK_HELP
 from distdl_jupyter.core.errors import InvalidSpec
 
 #: Options of sbatch that a job sets itself: with others it could not be followed.

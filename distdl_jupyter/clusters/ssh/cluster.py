@@ -9,23 +9,21 @@ from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.clusters.agent_cluster import AgentCluster
-from distdl_jupyter.clusters.agents import HostTrouble
+from distdl_jupyter.clusters.agents import placing
+from distdl_jupyter.clusters.agents.agent import Host, HostTrouble, Unreachable
+from distdl_jupyter.clusters.agents.cluster import AgentCluster
+from distdl_jupyter.clusters.agents.connection import Connection, end_all
 from distdl_jupyter.clusters.base import Check, Context, NodeInfo, Remark
-from distdl_jupyter.clusters.ssh import connection as connections
 from distdl_jupyter.clusters.ssh import hosts as hostlist
-from distdl_jupyter.clusters.ssh import placing
-from distdl_jupyter.clusters.ssh.command import Unreachable
-from distdl_jupyter.clusters.ssh.connection import Connection, end_all
-from distdl_jupyter.clusters.ssh.hosts import Host
 from distdl_jupyter.clusters.ssh.nodes import SshNodes
 from distdl_jupyter.clusters.ssh.options import SshOptions
+from distdl_jupyter.clusters.ssh.reach import reach
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.plan import Placement
 from distdl_jupyter.core.words import listing, plural
 
 if TYPE_CHECKING:
-    from distdl_jupyter.clusters.ssh.staging import Job
+    from distdl_jupyter.clusters.agents.staging import Job
     from distdl_jupyter.core.plan import Placement
     from distdl_jupyter.core.spec import JobSpec
 
@@ -88,20 +86,20 @@ class SshCluster(AgentCluster):
 
     def checks(self, options: SshOptions, *, modules: Sequence[str] = (), programs: Sequence[str] = ()) -> list[Check]:
         """Reach every host and look at what a job needs there."""
-        from distdl_jupyter.clusters.ssh import checkup
+        from distdl_jupyter.clusters.ssh import visit
 
-        return checkup.checks(options, modules, programs)
+        return visit.checks(options, modules, programs)
 
     def preview(self, spec: JobSpec, options: SshOptions) -> Placement:
         """Place ranks on the hosts in their order; interfaces and GPUs are known when the hosts were asked."""
-        chosen = placing.chosen(spec, options)
+        chosen = hostlist.chosen(spec, options)
         return Placement(placing.places(spec, [host.name for host in chosen]), address="", ports=(), interface="")
 
     # start ------------------------------------------------------------------------------------
 
     def _connect(self, spec: JobSpec, options: SshOptions, context: Context) -> tuple[JobSpec, list[Unreachable]]:
         """Reach the hosts; after a restart others take the places of those that are gone, or it begins on fewer."""
-        chosen = placing.chosen(spec, options)
+        chosen = hostlist.chosen(spec, options)
         unreachable = self._reach(chosen, spec, options, context)
         if unreachable and context.restart:
             unreachable = self._replaced(unreachable, spec, options, context)
@@ -133,13 +131,13 @@ class SshCluster(AgentCluster):
         self, unreachable: Sequence[Unreachable], spec: JobSpec, options: SshOptions, context: Context
     ) -> list[Unreachable]:
         """Let other hosts of the cluster take the places of those that are gone; return for whom there is none."""
-        known, spare = self._connections, placing.spare(spec, options)[: len(unreachable)]
+        known, spare = self._connections, hostlist.spare(spec, options)[: len(unreachable)]
         if spare:
             self._reach(spare, spec, options, context)
             found, self._connections = self._connections, [*known, *self._connections]
             replaced = zip(found, unreachable, strict=False)
             for one, gone in replaced:
-                context.note(Remark("warning", placing.replacement(one.host, gone.host), "spare-host"))
+                context.note(Remark("warning", hostlist.replacement(one.host, gone.host), "spare-host"))
             return list(unreachable[len(found) :])
         return list(unreachable)
 
@@ -171,7 +169,7 @@ class SshCluster(AgentCluster):
 
 def _reached(host: Host, options: SshOptions, python: str) -> Connection | Unreachable:
     try:
-        return connections.reach(host, options, python)
+        return reach(host, options, python)
     except Unreachable as error:
         return error
 
@@ -193,7 +191,7 @@ def _swept(job_id: str, host: Host, options: SshOptions) -> list[str] | HostTrou
     """Return the host's name for each process that was killed there, or why the host could not be asked."""
     until = time.monotonic() + _SWEEP_SECONDS
     try:
-        connection = connections.reach(host, options)
+        connection = reach(host, options)
     except HostTrouble as trouble:
         return trouble
     try:

@@ -11,10 +11,10 @@ import shlex
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from distdl_jupyter.clusters.agents import HostTrouble
+from distdl_jupyter.clusters.agents.agent import Unreachable
 
 if TYPE_CHECKING:
-    from distdl_jupyter.clusters.ssh.hosts import Host
+    from distdl_jupyter.clusters.agents.agent import Host
 
 #: Seconds for reaching a host.
 CONNECT_SECONDS = 10
@@ -55,33 +55,11 @@ _BEGIN = (
 )
 
 
-class Unreachable(HostTrouble):
-    """No agent could be started on a host.
-
-    ``kind`` names the cause for programs: unknown-key, changed-key, denied, name, refused, timeout, route, python,
-    old-python, shell, ssh, other.
-    """
-
-    def __init__(self, host: str, kind: str, says: str, remedy: str = "") -> None:
-        super().__init__(host, says, remedy)
-        self.kind = kind
-
-
 def argv(host: Host, ssh_config: str = "") -> list[str]:
     """Return the command that begins an agent on ``host``; its standard input is ``first_lines``, then frames."""
     config = ["-F", ssh_config] if ssh_config else []
     settings = [word for name, value in _SETTINGS.items() for word in ("-o", f"{name}={value}")]
     return ["ssh", "-T", *config, *settings, "--", host.target, _BEGIN]
-
-
-def first_lines(python: str, program: str) -> bytes:
-    """Return what ``argv`` reads first: the path of Python there and the source of the first program it runs.
-
-    Raises ValueError when the path holds a line break.
-    """
-    if "\n" in python:
-        raise ValueError("A path of Python with a line break cannot be used.")
-    return f"{python}\n{program.encode().hex()}\n".encode()
 
 
 def in_words(host: Host, ssh_config: str, *command: str) -> str:

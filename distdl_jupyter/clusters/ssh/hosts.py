@@ -8,14 +8,17 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from distdl_jupyter.clusters.agents.agent import Host
 from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core.words import plural
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.ssh.options import SshOptions
+    from distdl_jupyter.core.spec import JobSpec
 
 #: A host as it is written: user, name or address, and behind a colon how many processes fit.
 _WORD = re.compile(
@@ -27,15 +30,6 @@ _WILD = re.compile(r"[*?\[]")
 _SLOTS = re.compile(r"\bslots\s*=\s*(\d+)")
 #: Files that the ssh configuration includes, one within the other, at most; OpenSSH stops at the same depth.
 _DEEPEST = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Host:
-    """One host: its name, what ssh is told (``user@name``), and how many processes fit (0: not said)."""
-
-    name: str
-    target: str
-    slots: int = 0
 
 
 def listed(options: SshOptions) -> tuple[Host, ...]:
@@ -51,6 +45,28 @@ def listed(options: SshOptions) -> tuple[Host, ...]:
             "The cluster names no host.", field="hosts", hint="Set hosts, as in hosts=['gpu1', 'gpu2'], or hostfile."
         )
     return _merged(found)
+
+
+def chosen(spec: JobSpec, options: SshOptions) -> tuple[Host, ...]:
+    """Return the hosts that a job runs on: the first ones. Raises InvalidSpec when it wants more than there are."""
+    hosts = listed(options)
+    if spec.node_count > len(hosts):
+        raise InvalidSpec(
+            f"{spec.compute_target} has {plural(len(hosts), 'host')}, but {spec.node_count} nodes are asked for.",
+            field="node_count",
+            hint=f"Set node_count to {len(hosts)} at most, or add hosts to the cluster.",
+        )
+    return hosts[: spec.node_count]
+
+
+def spare(spec: JobSpec, options: SshOptions) -> tuple[Host, ...]:
+    """Return the hosts of the cluster that a job does not use."""
+    return listed(options)[spec.node_count :]
+
+
+def replacement(host: str, gone: str) -> str:
+    """Return that another host takes the place of one that cannot be reached any more."""
+    return f"{gone} is not reached any more: {host} takes its place."
 
 
 def configured(ssh_config: str = "") -> list[str]:

@@ -1,90 +1,29 @@
-"""The hosts of a started job: what processes have there, what comes back, and how the job leaves them."""
+"""The hosts of a started job that are reached by ssh."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.clusters import environment
-from distdl_jupyter.clusters.agents import Nodes
-from distdl_jupyter.clusters.base import Remark
-from distdl_jupyter.clusters.ssh import staging
-from distdl_jupyter.clusters.ssh.connection import end_all
+from distdl_jupyter.clusters.agents.connection import end_all
+from distdl_jupyter.clusters.agents.nodes import AgentNodes
 from distdl_jupyter.clusters.ssh.returning import Returning
-from distdl_jupyter.clusters.ssh.staging import SshNode
-from distdl_jupyter.core.errors import DistDLError, LaunchFailed
-from distdl_jupyter.core.words import plural
 
 if TYPE_CHECKING:
+    from distdl_jupyter.clusters.agents import staging
+    from distdl_jupyter.clusters.agents.staging import AgentNode
     from distdl_jupyter.clusters.base import Context
-    from distdl_jupyter.core.plan import Placement, RankPlace
-
-
-class AgentNodes(Nodes[SshNode]):
-    """Hosts with an agent on each."""
-
-    def __init__(self, job: staging.Job, placement: Placement, context: Context, nodes: Sequence[SshNode]) -> None:
-        super().__init__(nodes)
-        self._job = job
-        self._placement = placement
-        self._context = context
-        self._uncollected: set[str] = set()
-
-    def environment(self, node: SshNode) -> dict[str, str]:
-        """Return what every process of the job has on a host, over the login environment there."""
-        inherited = environment.for_ranks(self._context.inherited)
-        return {**inherited, **self._context.own, "DISTDL_JOB_DIR": node.folder}
-
-    def of_rank(self, place: RankPlace, variables: dict[str, str]) -> dict[str, str]:
-        """Add the rank's folder and data on its host."""
-        node = self.of(place)
-        return variables | {"DISTDL_JOB_DIR": node.folder} | node.data
-
-    def collect(self, *, replaced: bool) -> None:
-        """Bring back what ranks wrote on hosts with folders of their own, one host after the other."""
-        if replaced:
-            self._leave_lost()
-        apart, missing = [node for node in self.nodes if not node.shared], list[str]()
-        brought = staging.written_here(self._job) if len(apart) < len(self.nodes) else set()
-        for node in apart:
-            try:
-                # By the name, because of hosts that were lost the list of nodes has none.
-                own = [place.rank for place in self._placement.ranks if place.host == node.host]
-                staging.bring_back(self._job, node, brought, own)
-            except DistDLError as error:
-                self._uncollected.add(node.host)
-                missing.append(f"{node.host} ({node.folder}): {getattr(error, 'says', error.message)}")
-        if not missing and len(apart) == len(self.nodes):
-            staging.forget_checkpoints(self._job, brought)
-        for node in self.nodes:
-            self.remarks += [Remark("warning", text, "collected") for text in node.remarks]
-        if missing:
-            raise LaunchFailed(
-                f"Values and files of {plural(len(missing), 'host')} did not come back: {' '.join(missing)}",
-                hint="What ranks have written stays in that folder on the host.",
-            )
-
-    def _leave_lost(self) -> None:
-        """Go on without the hosts that are lost now; they keep what ranks wrote there."""
-        for node in self.nodes:
-            if node.connection.lost and not node.shared:
-                text = f"What ranks have written on {node.host} did not come back, because it was lost: {node.folder}."
-                self.remarks.append(Remark("warning", text, "collected"))
-        self.nodes = self.living
-
-    def close(self) -> None:
-        """End the agents."""
-        end_all([node.connection for node in self.nodes], keep=self._uncollected)
+    from distdl_jupyter.core.plan import Placement
 
 
 class SshNodes(AgentNodes):
     """Hosts that are reached by ssh, and looked for when they are lost."""
 
-    def __init__(self, job: staging.Job, placement: Placement, context: Context, nodes: Sequence[SshNode]) -> None:
+    def __init__(self, job: staging.Job, placement: Placement, context: Context, nodes: Sequence[AgentNode]) -> None:
         super().__init__(job, placement, context, nodes)
         self._returning = Returning(job)
 
-    def await_return(self, node: SshNode, found: Callable[[SshNode], None]) -> None:
+    def await_return(self, node: AgentNode, found: Callable[[AgentNode], None]) -> None:
         """Look for a host that was lost, and call ``found``, in a thread, when it takes part again."""
         self._returning.look_for(node.connection.target, found)
 

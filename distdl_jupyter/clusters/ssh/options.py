@@ -4,37 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
-#: What options are that all clusters with agents have.
-DIRECTORY_HELP = (
-    "where jobs keep their files on a host that shares no folder with this machine (default: ~/.cache/distdl)"
-)
-NETWORK_HELP = (
-    "the network or interface on which ranks meet, as 10.0.0.0/24 or eno1 (default: the one that all hosts share)"
-)
-SHARED_HELP = "whether hosts see this machine's folders (default: found out)"
-OVERSUBSCRIBE_HELP = "start more processes than one machine takes unasked: 8 for each core, 64 in any case"
-
-
-class AgentOptions(Protocol):
-    """The options that all clusters with agents have."""
-
-    @property
-    def directory(self) -> str:
-        """Where jobs keep their files on a host that shares no folder with this machine, "" for the usual place."""
-
-    @property
-    def network(self) -> str:
-        """The network or interface on which ranks meet, "" for any."""
-
-    @property
-    def shared(self) -> bool | None:
-        """Whether hosts see this machine's folders; None: it is found out."""
-
-    @property
-    def oversubscribe(self) -> bool:
-        """Whether more processes may be started than one machine takes unasked."""
+from distdl_jupyter.clusters.agents.options import DIRECTORY_HELP, NETWORK_HELP, OVERSUBSCRIBE_HELP, SHARED_HELP
 
 
 @dataclass(frozen=True, slots=True)

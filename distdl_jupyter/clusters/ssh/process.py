@@ -11,7 +11,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 from distdl_jupyter.clusters import environment
-from distdl_jupyter.clusters.ssh.wire import Link
+from distdl_jupyter.clusters.agents.wire import Link
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,15 +12,16 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.clusters.agents import HostTrouble
+from distdl_jupyter.clusters.agents import connection
+from distdl_jupyter.clusters.agents.agent import HostTrouble, Unreachable
 from distdl_jupyter.clusters.base import NodeInfo
-from distdl_jupyter.clusters.ssh import connection, hosts
-from distdl_jupyter.clusters.ssh.command import Unreachable
+from distdl_jupyter.clusters.ssh import hosts
+from distdl_jupyter.clusters.ssh.reach import reach
 from distdl_jupyter.core import words
 
 if TYPE_CHECKING:
-    from distdl_jupyter.clusters.ssh.connection import Connection
-    from distdl_jupyter.clusters.ssh.hosts import Host
+    from distdl_jupyter.clusters.agents.agent import Host
+    from distdl_jupyter.clusters.agents.connection import Connection
     from distdl_jupyter.clusters.ssh.options import SshOptions
 
 #: Seconds between two questions to a host, and for its answer.
@@ -194,7 +195,7 @@ class _Visitor:
 
 def _opened(host: Host, options: SshOptions) -> Connection:
     try:
-        return connection.reach(host, options)
+        return reach(host, options)
     except OSError as error:
         says = f"ssh could not be started: {error.strerror or error}."
         raise Unreachable(host.name, "ssh", says, "Install OpenSSH's client on this machine.") from None

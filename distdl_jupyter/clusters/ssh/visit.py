@@ -13,17 +13,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from distdl_jupyter.clusters.agents import HostTrouble
-from distdl_jupyter.clusters.ssh import command, connection
-from distdl_jupyter.clusters.ssh.command import Unreachable
+from distdl_jupyter.clusters.agents import checkup
+from distdl_jupyter.clusters.agents.agent import HostTrouble, Unreachable
+from distdl_jupyter.clusters.ssh import command, hosts, sightings
+from distdl_jupyter.clusters.ssh.reach import reach
 
 if TYPE_CHECKING:
-    from distdl_jupyter.clusters.ssh.connection import Connection
-    from distdl_jupyter.clusters.ssh.hosts import Host
+    from distdl_jupyter.clusters.agents.agent import Host
+    from distdl_jupyter.clusters.agents.connection import Connection
+    from distdl_jupyter.clusters.base import Check
     from distdl_jupyter.clusters.ssh.options import SshOptions
 
 #: Seconds for reaching hosts, ssh's own and those of a Python that starts on a slow disk.
 REACH_SECONDS = command.CONNECT_SECONDS + 5.0
+#: Seconds for the whole of a check.
+CHECK_SECONDS = 28.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +90,7 @@ class _Call:
 
 def _reached(host: Host, options: SshOptions) -> Connection | Unreachable:
     try:
-        return connection.reach(host, options)
+        return reach(host, options)
     except Unreachable as trouble:
         return trouble
     except HostTrouble as trouble:
@@ -108,3 +112,14 @@ def _leave(calls: Sequence[_Call]) -> None:
         thread.start()
     for thread in leaving:
         thread.join(6.0)
+
+
+def checks(options: SshOptions, modules: Sequence[str] = (), programs: Sequence[str] = ()) -> list[Check]:
+    """Look at all hosts of a cluster anew and return the rows of a table, within 30 s. Raises InvalidSpec."""
+    until = time.monotonic() + CHECK_SECONDS
+    with visit(hosts.listed(options), options) as met:
+        # Silent hosts have used up their time by now, and what is left is for those that answered.
+        seconds = min(checkup.LOOK_SECONDS, until - time.monotonic())
+        found = checkup.look(met.connections, met.troubles, options, modules, programs, seconds=seconds)
+    sightings.renew(options)
+    return list(found.checks)

@@ -5,13 +5,13 @@ import platform
 
 import pytest
 
+from distdl_jupyter.clusters.agents.staging import Job
 from distdl_jupyter.clusters.base import Context, Exit
 from distdl_jupyter.clusters.slurm import checkup, commands, nodes, probe, script, sinfo, words
 from distdl_jupyter.clusters.slurm.commands import JobState, SlurmFailed
 from distdl_jupyter.clusters.slurm.options import SlurmOptions
 from distdl_jupyter.clusters.slurm.sinfo import Node, Partition
 from distdl_jupyter.clusters.slurm.watch import Watch
-from distdl_jupyter.clusters.ssh.staging import Job
 from distdl_jupyter.core.plan import Placement
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobFolder

@@ -2,7 +2,7 @@
 
 import pytest
 
-from distdl_jupyter.clusters import folder_link
+from distdl_jupyter.clusters.agents import folder_link
 from distdl_jupyter.clusters.slurm import watch
 from distdl_jupyter.testing import ClusterContract, DataContract, QueueContract
 from tests.clusters.slurm.test_slurm import nothing_stays  # noqa: F401 - a fixture

@@ -4,7 +4,7 @@ import pytest
 
 from distdl_jupyter import registry
 from distdl_jupyter.backends import mpirun
-from distdl_jupyter.clusters import agent_run
+from distdl_jupyter.clusters.agents import run as agent_run
 from distdl_jupyter.clusters.slurm import commands, nodes, script, sinfo, words
 from distdl_jupyter.clusters.slurm.commands import JobState
 from distdl_jupyter.clusters.slurm.sinfo import Node

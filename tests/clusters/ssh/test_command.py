@@ -6,10 +6,11 @@ import sys
 
 import pytest
 
-from distdl_jupyter.clusters.ssh import bootstrap, command, connection, hosts
-from distdl_jupyter.clusters.ssh.command import Unreachable
-from distdl_jupyter.clusters.ssh.hosts import Host
+from distdl_jupyter.clusters.agents import bootstrap
+from distdl_jupyter.clusters.agents.agent import Host, Unreachable
+from distdl_jupyter.clusters.ssh import command, hosts
 from distdl_jupyter.clusters.ssh.options import SshOptions
+from distdl_jupyter.clusters.ssh.reach import reach
 from tests.hosts import needs_hosts
 
 GPU1 = Host("gpu1", "me@gpu1")
@@ -38,7 +39,7 @@ def test_python_begins_whatever_the_login_shell_is(shell, tmp_path):
     try:
         done = subprocess.run(
             [shell, "-c", command.argv(GPU1)[-1]],
-            input=command.first_lines(str(strange), "import os\nprint('begun', os.read(0, 5))") + b"after",
+            input=bootstrap.first_lines(str(strange), "import os\nprint('begun', os.read(0, 5))") + b"after",
             capture_output=True,
             timeout=60,
         )
@@ -51,7 +52,7 @@ def test_a_path_below_the_home_is_found_there(tmp_path):
     (tmp_path / "py").symlink_to(sys.executable)
     done = subprocess.run(
         ["sh", "-c", command.argv(GPU1)[-1]],
-        input=command.first_lines("~/py", "print('begun')"),
+        input=bootstrap.first_lines("~/py", "print('begun')"),
         capture_output=True,
         timeout=60,
         env={"HOME": str(tmp_path), "PATH": "/bin:/usr/bin"},
@@ -103,7 +104,7 @@ class TestForReal:
     def trouble(self, lab, host=None, python="", **options):
         chosen = SshOptions(**lab.options(**options))
         with pytest.raises(Unreachable) as told:
-            connection.reach(host or hosts.listed(chosen)[0], chosen, python).close()
+            reach(host or hosts.listed(chosen)[0], chosen, python).close()
         assert told.value.remedy
         return told.value
 

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from distdl_jupyter.clusters.agent_run import AgentRun, Event
-from distdl_jupyter.clusters.elastic_run import ElasticRun
+from distdl_jupyter.clusters.agents.elastic_run import ElasticRun
+from distdl_jupyter.clusters.agents.run import AgentRun, Event
 from distdl_jupyter.clusters.ssh.nodes import SshNodes
 from distdl_jupyter.core.plan import Placement
 from distdl_jupyter.core.spec import JobSpec
@@ -64,7 +64,7 @@ def test_a_host_that_is_back_and_lost_again_is_looked_for_again(run):
     ],
 )
 def test_what_stays_on_a_lost_host_of_its_own_folder_is_noted(monkeypatch, tmp_path, one, noted):
-    monkeypatch.setattr("distdl_jupyter.clusters.ssh.staging.written_here", lambda _job: set())
+    monkeypatch.setattr("distdl_jupyter.clusters.agents.staging.written_here", lambda _job: set())
     nodes = Nodes(host("a"), one)
     nodes.collect(replaced=True)
     assert [remark.text for remark in nodes.remarks] == [

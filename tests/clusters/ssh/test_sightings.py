@@ -6,9 +6,8 @@ import time
 
 import pytest
 
-from distdl_jupyter.clusters.agents import HostFailed
-from distdl_jupyter.clusters.ssh import checkup, command, sightings
-from distdl_jupyter.clusters.ssh.command import Unreachable
+from distdl_jupyter.clusters.agents.agent import HostFailed, Unreachable
+from distdl_jupyter.clusters.ssh import command, sightings, visit
 from distdl_jupyter.clusters.ssh.options import SshOptions
 from distdl_jupyter.core import words
 from distdl_jupyter.core.errors import InvalidSpec
@@ -121,7 +120,7 @@ def test_the_reason_is_told_and_a_check_after_the_remedy_tries_again_at_once(hos
     wait_for(lambda: states(options)["node-a"] == "down", what="a red host")
     assert "host key" in sightings.nodes(options)[0].detail
     lab.know_all()
-    checkup.checks(options)
+    visit.checks(options)
     # By itself it would be tried again after half a minute.
     wait_for(lambda: states(options)["node-a"] == "up", 20, "a green host")
 

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from distdl_jupyter import registry
-from distdl_jupyter.clusters import launcher_run
+from distdl_jupyter.clusters.agents import launcher_run
 from distdl_jupyter.clusters.base import Context, Exit
 from distdl_jupyter.core.plan import Launcher, Plan
 from distdl_jupyter.core.spec import JobSpec

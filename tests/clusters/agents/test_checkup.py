@@ -9,9 +9,11 @@ import time
 
 import pytest
 
-from distdl_jupyter.clusters.agents import HostFailed
-from distdl_jupyter.clusters.ssh import checkup, command, connection, hosts, visit
+from distdl_jupyter.clusters.agents import checkup
+from distdl_jupyter.clusters.agents.agent import HostFailed
+from distdl_jupyter.clusters.ssh import command, hosts, visit
 from distdl_jupyter.clusters.ssh.options import SshOptions
+from distdl_jupyter.clusters.ssh.reach import reach
 from distdl_jupyter.core.errors import InvalidSpec
 from tests.conftest import wait_for
 from tests.hosts import IP, needs_hosts, run
@@ -20,7 +22,7 @@ pytestmark = needs_hosts
 
 
 def check(lab, modules=("torch",), programs=(), **options):
-    return checkup.checks(SshOptions(**lab.options(**options)), modules, programs)
+    return visit.checks(SshOptions(**lab.options(**options)), modules, programs)
 
 
 def red(rows):
@@ -296,14 +298,14 @@ def test_a_visit_leaves_one_that_comes_late(three_hosts):
 
 def test_without_ssh_on_this_machine_the_row_says_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    (row, *_) = red(checkup.checks(SshOptions(hosts="node-a")))
+    (row, *_) = red(visit.checks(SshOptions(hosts="node-a")))
     assert "OpenSSH" in row.remedy
 
 
 @pytest.mark.full
 def test_the_connection_is_what_a_look_asks(three_hosts):
     options = SshOptions(**three_hosts.options(hosts="node-a"))
-    opened = connection.reach(hosts.listed(options)[0], options)
+    opened = reach(hosts.listed(options)[0], options)
     try:
         found = checkup.look([opened], (), options)
         assert found.network.seat("node-a").address == "127.0.0.1"

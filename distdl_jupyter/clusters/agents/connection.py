@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,21 +14,18 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters import package
-from distdl_jupyter.clusters.agents import AgentConnection, HostFailed
-from distdl_jupyter.clusters.ssh import bootstrap, command
-from distdl_jupyter.clusters.ssh.channels import PipeEnd
-from distdl_jupyter.clusters.ssh.process import SshProcess
-from distdl_jupyter.clusters.ssh.wire import Wire
+from distdl_jupyter.clusters.agents import bootstrap
+from distdl_jupyter.clusters.agents.agent import AgentConnection, HostFailed
+from distdl_jupyter.clusters.agents.channels import PipeEnd
+from distdl_jupyter.clusters.agents.wire import Wire
 from distdl_jupyter.host import frames
 
 if TYPE_CHECKING:
-    from distdl_jupyter.clusters.ssh.command import Unreachable
-    from distdl_jupyter.clusters.ssh.hosts import Host
-    from distdl_jupyter.clusters.ssh.options import SshOptions
+    from distdl_jupyter.clusters.agents.agent import Host, Unreachable
     from distdl_jupyter.host.stacks import Answer
 
-#: Seconds from the start of ssh to the agent's first word: the way there, then Python's start on a slow disk.
-REACH_SECONDS = command.CONNECT_SECONDS + 15.0
+#: Seconds to an agent's first word: 10 that ssh has for the way there, then Python's start on a slow disk.
+REACH_SECONDS = 25.0
 #: Seconds in which all hosts must have ended what runs there.
 _END_SECONDS = 10.0
 #: Where jobs keep their files on a host by default.
@@ -196,28 +191,6 @@ class Connection(AgentConnection):
     def close(self) -> None:
         """End the agent, and with it whatever it started; idempotent."""
         self._wire.close()
-
-
-def reach(host: Host, options: SshOptions, python: str = "") -> Connection:
-    """Start an agent on a host and return the connection. Raises Unreachable.
-
-    ``python`` is the job's own path of Python, taken where the options name none.
-    """
-    path = options.python or python or sys.executable
-    base = options.directory or DIRECTORY
-    first = bootstrap.first_input(path, base, package.built(), agent_arguments(options))
-    argv = command.argv(host, os.path.expanduser(options.ssh_config) if options.ssh_config else "")  # noqa: PTH111
-    link = SshProcess(host.name, argv)
-    connection = Connection(host, path, lambda listener: Wire(host.name, link, first, listener))
-    connection.shell = command.in_words(host, options.ssh_config)
-    connection.start()
-    connection.await_greeting(lambda said, code: command.explain(host, options.ssh_config, path, said, code))
-    return connection
-
-
-def agent_arguments(options: SshOptions) -> list[str]:
-    """Return the command line of the agent: nothing in it is about the job."""
-    return [str(options.patience_seconds)]
 
 
 def end_all(connections: Iterable[Connection], keep: Iterable[str] = ()) -> None:

@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters import stagers
-from distdl_jupyter.clusters.agents import HostFailed
+from distdl_jupyter.clusters.agents.agent import HostFailed
 from distdl_jupyter.core.errors import DataUnavailable
 from distdl_jupyter.core.words import listing
 from distdl_jupyter.host import files
 from distdl_jupyter.host.staging.paths import fingerprint
 
 if TYPE_CHECKING:
+    from distdl_jupyter.clusters.agents.staging import AgentNode
     from distdl_jupyter.clusters.base import Context, Staging
-    from distdl_jupyter.clusters.ssh.staging import SshNode
     from distdl_jupyter.core.spec import JobSpec
 
 #: The stager's number among the processes of an agent (see ``ssh.run``).
@@ -37,7 +37,7 @@ _HEED = 0.25
 _AT_ONCE = 16
 
 
-def bring(spec: JobSpec, nodes: Sequence[SshNode], base: str, context: Context) -> None:
+def bring(spec: JobSpec, nodes: Sequence[AgentNode], base: str, context: Context) -> None:
     """Bring a job's data to its hosts and note each one's variables. Raises DataUnavailable, HostFailed."""
     assert context.staging is not None, "a job without data is not brought any"
     for source in spec.data:
@@ -52,10 +52,10 @@ def bring(spec: JobSpec, nodes: Sequence[SshNode], base: str, context: Context) 
     for one in copies:
         if one.path != one.source:
             moved[one.number][one.name] = one.path
-    begun: list[SshStager] = []
+    begun: list[AgentStager] = []
     try:
         for number, node in enumerate(nodes):
-            begun.append(SshStager(number, node, moved[number]))
+            begun.append(AgentStager(number, node, moved[number]))
         found = stagers.run(begun, context.staging, context.tell, base=base)
     except BaseException:
         for one_ in begun:
@@ -65,7 +65,7 @@ def bring(spec: JobSpec, nodes: Sequence[SshNode], base: str, context: Context) 
         node.data = found[number]
 
 
-def _agree(path: str, nodes: Sequence[SshNode]) -> None:
+def _agree(path: str, nodes: Sequence[AgentNode]) -> None:
     """Raise DataUnavailable when hosts see different things at a path; one that sees nothing says so itself."""
     asked = [(node, node.connection.begin("look", path=path)) for node in nodes]
     told = [(node.host, node.connection.result(answer, "look", _SECONDS)["fingerprint"]) for node, answer in asked]
@@ -78,10 +78,10 @@ def _agree(path: str, nodes: Sequence[SshNode]) -> None:
             )
 
 
-class SshStager(stagers.Stager):
+class AgentStager(stagers.Stager):
     """A stager that an agent started; ``moved`` are the sources that lie elsewhere on its host."""
 
-    def __init__(self, number: int, node: SshNode, moved: dict[str, str]) -> None:
+    def __init__(self, number: int, node: AgentNode, moved: dict[str, str]) -> None:
         self._connection = node.connection
         self._moved = moved
         (out, out_end), (err, err_end) = self._connection.pipe(), self._connection.pipe()
@@ -128,7 +128,7 @@ class SshStager(stagers.Stager):
 @dataclass(slots=True)
 class _Copy:
     number: int
-    node: SshNode
+    node: AgentNode
     name: str
     source: str
     base: str

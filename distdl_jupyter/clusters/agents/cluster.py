@@ -11,23 +11,23 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.clusters import agent_run
+from distdl_jupyter.clusters.agents import data, placing, staging
+from distdl_jupyter.clusters.agents import run as agent_run
+from distdl_jupyter.clusters.agents.connection import DIRECTORY, Connection, end_all
+from distdl_jupyter.clusters.agents.nodes import AgentNodes
+from distdl_jupyter.clusters.agents.staging import Job
 from distdl_jupyter.clusters.base import Cluster, Context, Remark, Run
-from distdl_jupyter.clusters.ssh import data, placing, staging
-from distdl_jupyter.clusters.ssh.connection import DIRECTORY, Connection, end_all
-from distdl_jupyter.clusters.ssh.nodes import AgentNodes
-from distdl_jupyter.clusters.ssh.staging import Job
 from distdl_jupyter.core import limits
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.plan import Placement, Plan, RankPlace, Seat, seated
 from distdl_jupyter.core.words import listing, plural, size
 
 if TYPE_CHECKING:
-    from distdl_jupyter.clusters.ssh.checkup import Checkup
-    from distdl_jupyter.clusters.ssh.command import Unreachable
-    from distdl_jupyter.clusters.ssh.network import Common
-    from distdl_jupyter.clusters.ssh.options import AgentOptions
-    from distdl_jupyter.clusters.ssh.staging import SshNode
+    from distdl_jupyter.clusters.agents.agent import Unreachable
+    from distdl_jupyter.clusters.agents.checkup import Checkup
+    from distdl_jupyter.clusters.agents.network import Common
+    from distdl_jupyter.clusters.agents.options import AgentOptions
+    from distdl_jupyter.clusters.agents.staging import AgentNode
     from distdl_jupyter.core.spec import JobSpec
 
 #: Nodes that get the job's files at the same time.
@@ -43,7 +43,7 @@ class AgentCluster(Cluster):
 
     def __init__(self) -> None:
         self._connections: list[Connection] = []
-        self._nodes: list[SshNode] = []
+        self._nodes: list[AgentNode] = []
 
     @abstractmethod
     def _connect(self, spec: JobSpec, options: Any, context: Context) -> tuple[JobSpec, list[Unreachable]]:
@@ -79,7 +79,7 @@ class AgentCluster(Cluster):
     def _look(
         self, unreachable: Sequence[Unreachable], spec: JobSpec, options: AgentOptions, context: Context
     ) -> Checkup:
-        from distdl_jupyter.clusters.ssh import checkup
+        from distdl_jupyter.clusters.agents import checkup
 
         context.tell("stage", f"checking {plural(len(self._connections) + len(unreachable), 'host')}")
         found = checkup.look(

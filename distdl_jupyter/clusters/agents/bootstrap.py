@@ -11,8 +11,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from distdl_jupyter.clusters.ssh import command
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -143,7 +141,17 @@ def first_input(python: str, base: str, package: Package, arguments: Sequence[st
     """
     said = wanted(package).decode()
     values = json.dumps([list(OLDEST), base, package.digest, len(package.content), said, list(arguments)])
-    return command.first_lines(python, _PROGRAM.replace("@VALUES@", values))
+    return first_lines(python, _PROGRAM.replace("@VALUES@", values))
+
+
+def first_lines(python: str, program: str) -> bytes:
+    """Return what ``argv`` reads first: the path of Python there and the source of the first program it runs.
+
+    Raises ValueError when the path holds a line break.
+    """
+    if "\n" in python:
+        raise ValueError("A path of Python with a line break cannot be used.")
+    return f"{python}\n{program.encode().hex()}\n".encode()
 
 
 def wanted(package: Package) -> bytes:

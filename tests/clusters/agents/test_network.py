@@ -2,7 +2,8 @@ import itertools
 
 import pytest
 
-from distdl_jupyter.clusters.ssh import meeting, network
+from distdl_jupyter.clusters.agents import network
+from distdl_jupyter.clusters.agents import network_findings as meeting
 from distdl_jupyter.core.errors import InvalidSpec
 
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from distdl_jupyter.clusters.agents.network import Common, Gap, Reached, Seat, closest, gaps
 from distdl_jupyter.clusters.base import Check
-from distdl_jupyter.clusters.ssh.network import Common, Gap, Reached, Seat, closest, gaps
 from distdl_jupyter.core import words
 
 

@@ -1,9 +1,8 @@
 import pytest
 
-from distdl_jupyter.clusters.agents import HostFailed
-from distdl_jupyter.clusters.ssh import findings, software
-from distdl_jupyter.clusters.ssh.command import Unreachable
-from distdl_jupyter.clusters.ssh.findings import Told
+from distdl_jupyter.clusters.agents import findings, software
+from distdl_jupyter.clusters.agents.agent import HostFailed, Unreachable
+from distdl_jupyter.clusters.agents.findings import Told
 
 GB = 10**9
 HERE = {"python": {"version": "3.11.7"}, "packages": {"torch": "2.13.0+cpu", "horovod": "0.28.1", "numpy": "2.4.6"}}

@@ -7,9 +7,10 @@ import time
 
 import pytest
 
+from distdl_jupyter.clusters.agents import bootstrap
+from distdl_jupyter.clusters.agents.agent import Host
 from distdl_jupyter.clusters.package import built
-from distdl_jupyter.clusters.ssh import bootstrap, command
-from distdl_jupyter.clusters.ssh.hosts import Host
+from distdl_jupyter.clusters.ssh import command
 
 OLD = time.time() - 100 * 86400
 GPU1 = Host("gpu1", "me@gpu1")

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.clusters.agent_run import LAUNCHER, SERVICES, START_SECONDS, AgentRun, Event
+from distdl_jupyter.clusters.agents.run import LAUNCHER, SERVICES, START_SECONDS, AgentRun, Event
 from distdl_jupyter.clusters.base import Exit, Gone
 from distdl_jupyter.host.discovery import Watch
 from distdl_jupyter.host.processes import signal_name, signal_number
@@ -22,7 +22,7 @@ from distdl_jupyter.host.processes import signal_name, signal_number
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from distdl_jupyter.clusters.agents import AgentConnection, Node
+    from distdl_jupyter.clusters.agents.agent import AgentConnection, Node
     from distdl_jupyter.core.plan import Launcher, RankPlace
 
 #: The exit code of a process that could not be started.

@@ -1,6 +1,6 @@
 """Looks at hosts before a job goes there: asks all of them side by side, lets them connect to each other, and judges.
 
-``look`` speaks to hosts through connections that others have opened, ``checks`` opens its own. Every question has a
+``look`` speaks to hosts through connections that others have opened. Every question has a
 time-out, so that a host that falls silent in the middle costs the others nothing.
 """
 
@@ -16,21 +16,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from distdl_jupyter.clusters.agents import HostTrouble
-from distdl_jupyter.clusters.ssh import findings, hosts, meeting, network, sightings, software, visit
-from distdl_jupyter.clusters.ssh.findings import Told
+from distdl_jupyter.clusters.agents import findings, network, software
+from distdl_jupyter.clusters.agents import network_findings as meeting
+from distdl_jupyter.clusters.agents.agent import HostTrouble
+from distdl_jupyter.clusters.agents.findings import Told
 from distdl_jupyter.core import store
 from distdl_jupyter.host import facts as own_facts
 
 if TYPE_CHECKING:
+    from distdl_jupyter.clusters.agents.agent import Host, Unreachable
+    from distdl_jupyter.clusters.agents.network import Common, Reached, Seat
+    from distdl_jupyter.clusters.agents.options import AgentOptions
     from distdl_jupyter.clusters.base import Check
-    from distdl_jupyter.clusters.ssh.command import Unreachable
-    from distdl_jupyter.clusters.ssh.hosts import Host
-    from distdl_jupyter.clusters.ssh.network import Common, Reached, Seat
-    from distdl_jupyter.clusters.ssh.options import AgentOptions, SshOptions
 
-#: Seconds for the whole of a check, and for the look at hosts that are connected already.
-CHECK_SECONDS, LOOK_SECONDS = 28.0, 16.0
+#: Seconds for the look at hosts that are connected already.
+LOOK_SECONDS = 16.0
 #: Seconds at most for: facts (an idle nvidia-smi takes some), listening, connecting to each other.
 _FACTS_SECONDS, _LISTEN_SECONDS, _REACH_SECONDS = 12.0, 4.0, 3.0
 #: The worker cannot open what was captured without it.
@@ -71,17 +71,6 @@ class Checkup:
     def errors(self) -> tuple[Check, ...]:
         """The rows that keep a job from running."""
         return tuple(check for check in self.checks if check.level == "error")
-
-
-def checks(options: SshOptions, modules: Sequence[str] = (), programs: Sequence[str] = ()) -> list[Check]:
-    """Look at all hosts of a cluster anew and return the rows of a table, within 30 s. Raises InvalidSpec."""
-    until = time.monotonic() + CHECK_SECONDS
-    with visit.visit(hosts.listed(options), options) as met:
-        # Silent hosts have used up their time by now, and what is left is for those that answered.
-        seconds = min(LOOK_SECONDS, until - time.monotonic())
-        found = look(met.connections, met.troubles, options, modules, programs, seconds=seconds)
-    sightings.renew(options)
-    return list(found.checks)
 
 
 def look(

@@ -5,40 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from distdl_jupyter.clusters.ssh import hosts as hostlist
-from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
+from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.plan import RankPlace
 from distdl_jupyter.core.words import listing, plural
 
 if TYPE_CHECKING:
+    from distdl_jupyter.clusters.agents.checkup import Checkup
+    from distdl_jupyter.clusters.agents.network import Common
     from distdl_jupyter.clusters.base import Check
-    from distdl_jupyter.clusters.ssh.checkup import Checkup
-    from distdl_jupyter.clusters.ssh.hosts import Host
-    from distdl_jupyter.clusters.ssh.network import Common
-    from distdl_jupyter.clusters.ssh.options import SshOptions
     from distdl_jupyter.core.spec import JobSpec
-
-
-def chosen(spec: JobSpec, options: SshOptions) -> tuple[Host, ...]:
-    """Return the hosts that a job runs on: the first ones. Raises InvalidSpec when it wants more than there are."""
-    hosts = hostlist.listed(options)
-    if spec.node_count > len(hosts):
-        raise InvalidSpec(
-            f"{spec.compute_target} has {plural(len(hosts), 'host')}, but {spec.node_count} nodes are asked for.",
-            field="node_count",
-            hint=f"Set node_count to {len(hosts)} at most, or add hosts to the cluster.",
-        )
-    return hosts[: spec.node_count]
-
-
-def spare(spec: JobSpec, options: SshOptions) -> tuple[Host, ...]:
-    """Return the hosts of the cluster that a job does not use."""
-    return hostlist.listed(options)[spec.node_count :]
-
-
-def replacement(host: str, gone: str) -> str:
-    """Return that another host takes the place of one that cannot be reached any more."""
-    return f"{gone} is not reached any more: {host} takes its place."
 
 
 def places(

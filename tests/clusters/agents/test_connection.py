@@ -7,10 +7,11 @@ import time
 
 import pytest
 
-from distdl_jupyter.clusters.agents import HostFailed
-from distdl_jupyter.clusters.ssh import connection, hosts, wire
-from distdl_jupyter.clusters.ssh.command import Unreachable
+from distdl_jupyter.clusters.agents import wire
+from distdl_jupyter.clusters.agents.agent import HostFailed, Unreachable
+from distdl_jupyter.clusters.ssh import hosts
 from distdl_jupyter.clusters.ssh.options import SshOptions
+from distdl_jupyter.clusters.ssh.reach import reach as reach_by_ssh
 from tests.conftest import wait_for
 from tests.hosts import needs_hosts
 
@@ -30,7 +31,7 @@ def reach(lab, tmp_path):
 
     def begin(**options):
         chosen = SshOptions(**lab.options(directory=str(tmp_path / "base"), **options))
-        link = connection.reach(hosts.listed(chosen)[0], chosen)
+        link = reach_by_ssh(hosts.listed(chosen)[0], chosen)
         link.base = chosen.directory
         made.append(link)
         return link

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from distdl_jupyter.clusters.ssh.wire import Link
+from distdl_jupyter.clusters.agents.wire import Link
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.host import folder, frames
 from distdl_jupyter.host.folder import Follower

@@ -15,7 +15,7 @@ from distdl_jupyter.clusters.base import Check, CheckLevel
 from distdl_jupyter.core import limits, words
 
 if TYPE_CHECKING:
-    from distdl_jupyter.clusters.agents import HostTrouble
+    from distdl_jupyter.clusters.agents.agent import HostTrouble
 
 #: Clocks that differ by more make times in logs and curves misleading (seconds).
 _CLOCK_SECONDS = 2.0

@@ -20,7 +20,7 @@ from distdl_jupyter.host import frames
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from distdl_jupyter.clusters.ssh.channels import PipeEnd
+    from distdl_jupyter.clusters.agents.channels import PipeEnd
 
 _TICK = 0.25
 _READ = 256 * 1024

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from distdl_jupyter.clusters.agents import AgentConnection
+    from distdl_jupyter.clusters.agents.agent import AgentConnection
 
 #: What ssh's own failures give.
 _NO_CONNECTION = 255

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distdl_jupyter.clusters import identity
-from distdl_jupyter.clusters.agents import ANSWER_SECONDS, HostFailed
+from distdl_jupyter.clusters.agents.agent import ANSWER_SECONDS, HostFailed
 from distdl_jupyter.clusters.base import Exit, Remark, Run, Start, Stream, Unkillable
 from distdl_jupyter.clusters.readiness import await_line
 from distdl_jupyter.core import limits
@@ -25,7 +25,7 @@ from distdl_jupyter.core.plan import Launcher, Plan
 from distdl_jupyter.core.words import plural
 
 if TYPE_CHECKING:
-    from distdl_jupyter.clusters.agents import Node, Nodes, PipeReader
+    from distdl_jupyter.clusters.agents.agent import Node, Nodes, PipeReader
     from distdl_jupyter.clusters.base import Context
     from distdl_jupyter.core.plan import Placement, RankPlace, Service
     from distdl_jupyter.host.stacks import Answer
@@ -353,9 +353,9 @@ def _kind_of_run(plan: Plan) -> type[AgentRun]:
     if plan.launcher is None:
         return DirectRun
     if plan.launcher.tells:
-        from distdl_jupyter.clusters.elastic_run import ElasticRun
+        from distdl_jupyter.clusters.agents.elastic_run import ElasticRun
 
         return ElasticRun
-    from distdl_jupyter.clusters.launcher_run import LauncherRun
+    from distdl_jupyter.clusters.agents.launcher_run import LauncherRun
 
     return LauncherRun

@@ -13,13 +13,13 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.clusters.agent_run import LAUNCHER, SHELLS, START_SECONDS, WORKER, AgentRun
+from distdl_jupyter.clusters.agents.mpi_rsh import Relay
+from distdl_jupyter.clusters.agents.run import LAUNCHER, SHELLS, START_SECONDS, WORKER, AgentRun
 from distdl_jupyter.clusters.base import Exit
-from distdl_jupyter.clusters.relay import Relay
 from distdl_jupyter.host.processes import signal_name, signal_number
 
 if TYPE_CHECKING:
-    from distdl_jupyter.clusters.agents import Node
+    from distdl_jupyter.clusters.agents.agent import Node
     from distdl_jupyter.core.plan import Launcher, RankPlace
 
 #: Characters of the launcher's last words that are kept.

@@ -1,7 +1,7 @@
 """The machines of a started job as its run sees them: one agent on each, which starts, signals and watches processes.
 
 ``AgentConnection`` is the supervisor's side of an agent (requests as in ``distdl_jupyter.host.requests``): the agent is
-part of this process (``local_node``) or runs on another host at the end of an ssh connection (``ssh.connection``).
+part of this process (``local_node``) or runs elsewhere, at the end of a wire (``connection``).
 """
 
 from __future__ import annotations
@@ -41,6 +41,27 @@ class HostTrouble(LaunchFailed):
 
 class HostFailed(HostTrouble):
     """A host that was reached refused a request, or does not answer any more."""
+
+
+class Unreachable(HostTrouble):
+    """No agent could be started on a host.
+
+    ``kind`` names the cause for programs: unknown-key, changed-key, denied, name, refused, timeout, route, python,
+    old-python, shell, ssh, other.
+    """
+
+    def __init__(self, host: str, kind: str, says: str, remedy: str = "") -> None:
+        super().__init__(host, says, remedy)
+        self.kind = kind
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """One host: its name, what reaches it (for ssh ``user@name``), and how many processes fit (0: not said)."""
+
+    name: str
+    target: str
+    slots: int = 0
 
 
 class PipeReader(Protocol):

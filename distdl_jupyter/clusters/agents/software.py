@@ -13,7 +13,7 @@ from distdl_jupyter.clusters.base import Check, CheckLevel
 from distdl_jupyter.worker.watch.frameworks import TALKING
 
 if TYPE_CHECKING:
-    from distdl_jupyter.clusters.ssh.findings import Told
+    from distdl_jupyter.clusters.agents.findings import Told
 
 #: Packages that every job needs, whose versions need not be the same to the digit.
 _LENIENT = frozenset(("cloudpickle",))

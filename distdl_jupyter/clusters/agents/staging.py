@@ -21,13 +21,13 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distdl_jupyter.clusters import returned
-from distdl_jupyter.clusters.agents import HostFailed, Node
-from distdl_jupyter.clusters.ssh.connection import DIRECTORY
+from distdl_jupyter.clusters.agents.agent import HostFailed, Node
+from distdl_jupyter.clusters.agents.connection import DIRECTORY
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.host import files
 
 if TYPE_CHECKING:
-    from distdl_jupyter.clusters.ssh.connection import Connection
+    from distdl_jupyter.clusters.agents.connection import Connection
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.core.store import JobFolder
 
@@ -42,7 +42,7 @@ _CHECKPOINTS = "outputs/checkpoints"
 
 
 @dataclass(slots=True, eq=False)
-class SshNode(Node):
+class AgentNode(Node):
     """One host of a job. ``shared`` when it sees the job's own folder.
 
     ``work_is_empty`` when the job's working directory is not there, so that ranks begin in an empty folder.
@@ -68,7 +68,7 @@ class Job(NamedTuple):
 # there ---------------------------------------------------------------------------------------------
 
 
-def prepare(job: Job, connections: Sequence[Connection]) -> list[SshNode]:
+def prepare(job: Job, connections: Sequence[Connection]) -> list[AgentNode]:
     """Give every host its folder. Raises LaunchFailed, also when a host was to share and does not."""
     with _proof(job) as proof:
         answers = [
@@ -96,7 +96,7 @@ def _proof(job: Job) -> Iterator[list[str] | None]:
         path.unlink(missing_ok=True)
 
 
-def _site(job: Job, connection: Connection, told: dict[str, Any]) -> SshNode:
+def _site(job: Job, connection: Connection, told: dict[str, Any]) -> AgentNode:
     folder, shared, wanted = str(told["folder"]), bool(told["shared"]), job.spec.working_directory
     there = bool(told.get("working_directory_there")) or not wanted
     if job.options.shared and not shared:
@@ -112,10 +112,10 @@ def _site(job: Job, connection: Connection, told: dict[str, Any]) -> SshNode:
             "Submit from a folder that all hosts mount, or set the cluster's option shared to False.",
         )
     directory = wanted if there else f"{folder}/{_WORK}"
-    return SshNode(connection, folder, directory, str(told["run"]), shared=shared, work_is_empty=not there)
+    return AgentNode(connection, folder, directory, str(told["run"]), shared=shared, work_is_empty=not there)
 
 
-def copy(job: Job, node: SshNode) -> None:
+def copy(job: Job, node: AgentNode) -> None:
     """Bring the job's files, and its checkpoints, to a host that does not see them. Raises HostFailed."""
     _put(node, lambda write: files.pack(job.folder.path, ("code", "payload.pkl", _CHECKPOINTS), write))
     _put(node, lambda write: _pack_rest(job, node, write))
@@ -128,7 +128,7 @@ def size(job: Job) -> int:
     return sum(path.stat().st_size for path in paths if path.exists())
 
 
-def _put(node: SshNode, produce: Callable[[Callable[[bytes], object]], object]) -> None:
+def _put(node: AgentNode, produce: Callable[[Callable[[bytes], object]], object]) -> None:
     connection = node.connection
     channel = connection.channel(lambda _content: None)
     answer = connection.begin("put", channel=channel)
@@ -140,7 +140,7 @@ def _put(node: SshNode, produce: Callable[[Callable[[bytes], object]], object]) 
     connection.result(answer, "put", None)
 
 
-def _pack_rest(job: Job, node: SshNode, write: Callable[[bytes], object]) -> None:
+def _pack_rest(job: Job, node: AgentNode, write: Callable[[bytes], object]) -> None:
     """Write the payload's description with the paths of the host, the script, and an empty folder to work in."""
     payload = json.loads((job.folder.path / "payload.json").read_text(encoding="utf-8"))
     script = Path(payload["script"]) if payload.get("script") else None
@@ -168,7 +168,7 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
 # back ----------------------------------------------------------------------------------------------
 
 
-def bring_back(job: Job, node: SshNode, brought: set[Path], ranks: Collection[int]) -> None:
+def bring_back(job: Job, node: AgentNode, brought: set[Path], ranks: Collection[int]) -> None:
     """Put what ranks wrote on a host into the job's folder. Raises HostFailed, LaunchFailed.
 
     Of values only those of ``ranks`` are taken, which are the host's own: whoever holds it decides what they are.
@@ -195,7 +195,7 @@ def written_here(job: Job) -> set[Path]:
     return {path for name in _RETURNED for path in (job.folder.path / name).rglob("*") if path.is_file()}
 
 
-def _get(node: SshNode, target: Path, ranks: Collection[int]) -> None:
+def _get(node: AgentNode, target: Path, ranks: Collection[int]) -> None:
     def wanted(name: str, bytes_: int) -> bool:
         path = PurePosixPath(name)
         if path.parts[0] != RESULTS:
@@ -221,7 +221,7 @@ def _get(node: SshNode, target: Path, ranks: Collection[int]) -> None:
         node.remarks.append(f"{node.host}: {shown} stayed there, because only files of the job's own folder come back.")
 
 
-def _keep(path: Path, folder: Path, name: Path, node: SshNode, brought: set[Path]) -> None:
+def _keep(path: Path, folder: Path, name: Path, node: AgentNode, brought: set[Path]) -> None:
     target = folder / name
     same = target.exists() and filecmp.cmp(path, target, shallow=False)
     if name.parts[0] == "checkpoints" and (same or target in brought):

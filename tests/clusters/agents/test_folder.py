@@ -10,11 +10,11 @@ import time
 
 import pytest
 
-from distdl_jupyter.clusters import folder_link
-from distdl_jupyter.clusters.folder_link import FolderLink
-from distdl_jupyter.clusters.ssh.connection import Connection, end_all
-from distdl_jupyter.clusters.ssh.hosts import Host
-from distdl_jupyter.clusters.ssh.wire import Wire
+from distdl_jupyter.clusters.agents import folder_link
+from distdl_jupyter.clusters.agents.agent import Host
+from distdl_jupyter.clusters.agents.connection import Connection, end_all
+from distdl_jupyter.clusters.agents.folder_link import FolderLink
+from distdl_jupyter.clusters.agents.wire import Wire
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.host import folder, frames
 from tests.conftest import wait_for
