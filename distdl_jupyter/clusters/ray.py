@@ -287,7 +287,9 @@ def _agents(ray: Any, actors: Sequence[Any], options: RayOptions) -> list[Connec
     except ray.exceptions.RayError as error:
         raise LaunchFailed(f"Ray could not start the agents: {_first_line(error)}.") from error
     found: list[Connection] = []
-    for at, (actor, (hostname, address)) in enumerate(zip(actors, told, strict=True)):
+    # Ray gives bundles to nodes in no order.
+    ordered = sorted(zip(actors, told, strict=True), key=lambda one: one[1])
+    for at, (actor, (hostname, address)) in enumerate(ordered):
         name = f"{hostname}-{at}" if hostname in [one.host for one in found] else hostname
         link = _ActorLink(ray, actor, name)
         found.append(Connection(Host(name, address), "", functools.partial(Wire, name, link, b"")))
