@@ -190,6 +190,11 @@ class Children:
         return any(child.ended_at is not None and not child.told for child in self._children)
 
     @property
+    def untold(self) -> bool:
+        """Whether the end of one that is no service has still to be told."""
+        return any(not child.told and not child.open_input for child in self._children)
+
+    @property
     def any(self) -> bool:
         """Whether one was ever started."""
         return bool(self._children)

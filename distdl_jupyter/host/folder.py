@@ -163,7 +163,9 @@ class FolderAgent(Agent):
         if self.told_to_end:
             return self._has_ended_after_term()
         if self.job is not None and self.job.any_started:
-            return self.silence > _LEAVE and (self.job.count() == 0 or self._others_failed())
+            if self.silence <= _LEAVE:
+                return False
+            return (self.job.count() == 0 and not self.job.untold) or self._others_failed()
         return self.silence > PATIENCE
 
     def _has_ended_after_term(self) -> bool:
@@ -172,7 +174,7 @@ class FolderAgent(Agent):
         if not self._passed_on:
             self._passed_on = True
             self.job.signal("TERM", "all")
-        return self.job.count() == 0 and not self.job.unheard
+        return self.job.count() == 0 and not self.job.untold
 
     def _others_failed(self) -> bool:
         try:

@@ -85,6 +85,11 @@ class Job:
     # watch ------------------------------------------------------------------------------------
 
     @property
+    def untold(self) -> bool:
+        """Whether the end of a rank or of a launcher has still to be told."""
+        return self._children.untold
+
+    @property
     def any_started(self) -> bool:
         """Whether a process was ever started here."""
         return self._children.any

@@ -125,12 +125,15 @@ def batch(site: Site, spec: JobSpec) -> str:
     """Return the batch script; it ends with the code of the rank that failed first.
 
     One agent on each node gets all that the job has there: srun would give a task its own share of the cores alone.
+    The script outlives the TERM with which Slurm begins to end a job: at its end Slurm would kill the agents before
+    they have told how ranks ended.
     """
     run = shlex.quote(str(site.run))
     return (
         f"#!/bin/sh\n{_path()}"
+        "trap : TERM\n"
         "unset SLURM_CPUS_PER_TASK SLURM_NTASKS_PER_NODE\n"
-        f"srun --nodes={spec.node_count} --ntasks={spec.node_count} --ntasks-per-node=1 --cpu-bind=none "
+        f"srun --quiet --nodes={spec.node_count} --ntasks={spec.node_count} --ntasks-per-node=1 --cpu-bind=none "
         "--kill-on-bad-exit=0 --wait=0 --mpi=none --export=ALL --input=none "
         f"{run}/{_START}\n"
         "code=$?\n"

@@ -176,20 +176,21 @@ def test_without_a_supervisor_ranks_end_when_another_node_s_have_failed(node):
     assert node.process.wait(30) == 1
 
 
-def test_sigterm_reaches_ranks_whose_ends_are_told_before_the_agent_leaves(node):
+@pytest.mark.parametrize(
+    ("handler", "end"), [("", (None, "TERM")), ("signal.signal(15, lambda *_: sys.exit(4))\n", (4, None))]
+)
+def test_sigterm_reaches_ranks_whose_ends_are_told_before_the_agent_leaves(node, handler, end):
     node.start()
     events = []
     connection = node.prepared()
     connection.on_event = events.append
-    code = (
-        "import signal, sys, time\nsignal.signal(15, lambda *_: sys.exit(4))\n"
-        "print('here', flush=True)\ntime.sleep(600)"
-    )
+    code = f"import signal, sys, time\n{handler}print('here', flush=True)\ntime.sleep(600)"
     _, printed = node.started(connection, code)
     assert printed.readline() == b"here\n"
     node.process.send_signal(signal.SIGTERM)
     assert node.process.wait(20) == 1
-    wait_for(lambda: [event for event in events if event["type"] == "exit" and event["code"] == 4], what="the end")
+    (told,) = wait_for(lambda: [event for event in events if event["type"] == "exit"], what="the end")
+    assert (told["code"], told["signal"]) == end
 
 
 def test_an_agent_that_reads_nothing_is_told_by_its_file(node, monkeypatch):
