@@ -13,6 +13,8 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from distdl_jupyter.host import devices as host_devices
+
 _WHOLE = re.compile(r"GPU (\d+): (.*) \(UUID: ([^)]+)\)")
 _PART = re.compile(r"\s+(MIG \S+)\s+Device\s+\d+: \(UUID: ([^)]+)\)")
 
@@ -33,8 +35,8 @@ def devices() -> tuple[Gpu, ...]:
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
         return present
-    found = (_named(word.strip(), present) for word in chosen.split(",") if word.strip())
-    return tuple(dict.fromkeys(gpu for gpu in found if gpu is not None))
+    named = host_devices.named(chosen, [(gpu.word, gpu.uuid) for gpu in present])
+    return tuple(present[at]._replace(word=word) for at, word in named.items())
 
 
 def visible() -> list[int]:
@@ -58,15 +60,6 @@ def in_words(variables: Mapping[str, str], found: Sequence[Gpu] | None = None) -
         for name in ("CUDA_VISIBLE_DEVICES", "DISTDL_GPU")
         if variables.get(name)
     }
-
-
-def _named(word: str, present: tuple[Gpu, ...]) -> Gpu | None:
-    """Return the GPU of a word as CUDA reads it: a number, or a UUID or its beginning."""
-    if word.isdigit():
-        return next((gpu for gpu in present if gpu.word == word), None)
-    if not word.startswith(("GPU-", "MIG-")):
-        return None
-    return next((gpu._replace(word=word) for gpu in present if gpu.uuid.startswith(word)), None)
 
 
 def _present() -> Iterator[Gpu]:

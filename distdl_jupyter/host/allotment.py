@@ -18,7 +18,7 @@ from distdl_jupyter.host.ports import Ports
 
 
 class Place:
-    """What a task knows before its rank starts: the plan, and the words that only this node can fill in."""
+    """What a process knows before its rank starts: the plan, and the words that only this node can fill in."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

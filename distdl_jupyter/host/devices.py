@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +28,25 @@ def gpus() -> list[dict[str, Any]]:
     return [_gpu(line) for line in answer.stdout.splitlines() if line.count(",") >= 4]
 
 
-def given(found: list[dict[str, Any]], visible: str | None) -> list[dict[str, Any]]:
-    """Return those of the GPUs that a scheduler has given, as ``CUDA_VISIBLE_DEVICES`` names them (None: all).
+def named(visible: str, present: Sequence[tuple[str, str]]) -> dict[int, str]:
+    """Return the places among the devices ``present`` (index, UUID) that ``CUDA_VISIBLE_DEVICES`` names, with its word.
 
-    A name that is neither an index nor a UUID, as of a part of a GPU, gives none.
+    A word is an index, or a UUID or its beginning, as CUDA reads it; one that is neither names nothing.
     """
+    found: dict[int, str] = {}
+    for word in filter(None, map(str.strip, visible.split(","))):
+        for at, (index, uuid) in enumerate(present):
+            if word == index if word.isdigit() else word.startswith(("GPU-", "MIG-")) and uuid.startswith(word):
+                found.setdefault(at, word)
+                break
+    return found
+
+
+def given(found: Sequence[dict[str, Any]], visible: str | None) -> list[dict[str, Any]]:
+    """Return those of the GPUs that a scheduler has given, as ``CUDA_VISIBLE_DEVICES`` names them (None: all)."""
     if visible is None:
-        return found
-    by_name = {name: gpu for gpu in found for name in (str(gpu["index"]), gpu["uuid"])}
-    return [by_name[name] for name in visible.split(",") if name in by_name]
+        return list(found)
+    return [found[at] for at in named(visible, [(str(gpu["index"]), gpu["uuid"]) for gpu in found])]
 
 
 def _gpu(line: str) -> dict[str, Any]:

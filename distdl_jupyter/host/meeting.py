@@ -5,17 +5,15 @@ Nothing here knows what is served at it.
 
 from __future__ import annotations
 
-import contextlib
 import ipaddress
 import os
 import socket
-import struct
 from typing import NamedTuple
 
-#: Seconds that nodes wait for the one of rank 0: it can be the last one that the scheduler gets ready.
-PATIENCE = 300.0
+from distdl_jupyter.host.interfaces import interfaces
 
-_SIOCGIFADDR, _SIOCGIFNETMASK = 0x8915, 0x891B  # include/uapi/linux/sockios.h
+#: Seconds that nodes wait for the one of rank 0: it can be the last one that the platform gets ready.
+PATIENCE = 300.0
 
 
 class NoMeeting(Exception):
@@ -43,25 +41,10 @@ def own_address(target: str) -> str:
 
 def interface(address: str) -> str:
     """Return the name of this node's interface that has ``address``, "" when none has."""
-    return next((name for name, own, _mask in _interfaces() if own == address), "")
+    return next((str(one["name"]) for one in interfaces() if one["address"] == address), "")
 
 
 def network_of(address: str) -> str:
     """Return the network of one of this node's addresses, the address alone when its interface is not found."""
-    mask = next((mask for _name, own, mask in _interfaces() if own == address), "255.255.255.255")
-    return str(ipaddress.ip_network(f"{address}/{mask}", strict=False))
-
-
-def _interfaces() -> list[tuple[str, str, str]]:
-    """Return (name, first IPv4 address, mask) of each interface that has one (Linux, netdevice(7))."""
-    import fcntl
-
-    found = []
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            request = struct.pack("256s", name.encode()[:15])
-            with contextlib.suppress(OSError):
-                address = fcntl.ioctl(probe, _SIOCGIFADDR, request)[20:24]
-                mask = fcntl.ioctl(probe, _SIOCGIFNETMASK, request)[20:24]
-                found.append((name, socket.inet_ntoa(address), socket.inet_ntoa(mask)))
-    return found
+    prefix = next((one["prefix"] for one in interfaces() if one["address"] == address), 32)
+    return str(ipaddress.ip_network(f"{address}/{prefix}", strict=False))

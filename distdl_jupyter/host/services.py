@@ -44,7 +44,7 @@ class Services:
                 raise NoMeeting(f"{service['name']} did not start on {self._place.node}.")
 
     def _start(self, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
-        # Slurm signals all processes of a job; services must outlive the ranks that are being stopped.
+        # A platform may signal all processes of a job; services must outlive the ranks that are being stopped.
         before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             return subprocess.Popen(

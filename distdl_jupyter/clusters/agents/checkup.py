@@ -1,7 +1,7 @@
 """Looks at hosts before a job goes there: asks all of them side by side, lets them connect to each other, and judges.
 
-``look`` speaks to hosts through connections that others have opened. Every question has a
-time-out, so that a host that falls silent in the middle costs the others nothing.
+``look`` speaks to hosts through connections that others have opened. Every question has a time-out, so that a host that
+falls silent in the middle costs the others nothing.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from distdl_jupyter.clusters.agents import findings, network, software
-from distdl_jupyter.clusters.agents import network_findings as meeting
+from distdl_jupyter.clusters.agents import findings, network, network_findings, software
 from distdl_jupyter.clusters.agents.agent import HostTrouble
 from distdl_jupyter.clusters.agents.findings import Told
 from distdl_jupyter.core import store
@@ -142,7 +141,7 @@ def _network(told: Sequence[Told], troubles: Sequence[HostTrouble], met: Met, wa
     """Return what is said of the network; nothing while too many hosts are missing to say anything."""
     if not told or (len(told) == 1 and troubles):
         return []
-    return meeting.rows(met.offered, met.reached, met.common, wanted.options.network)
+    return network_findings.rows(met.offered, met.reached, met.common, wanted.options.network)
 
 
 class _Look:

@@ -36,14 +36,14 @@ class Connection(AgentConnection):
     """An agent on one host. ``host`` is its name, ``python`` the path of its Python there, once it was told."""
 
     def __init__(self, host: Host, python: str, wire_of: Callable[[Connection], Wire], first: int = 1) -> None:
-        """``first`` is the number of the first request, above all those of an earlier supervisor."""
+        """``first`` is the number of the first request and channel, above all those of an earlier supervisor."""
         super().__init__(host.name)
         self.target = host
         self.python = python
         #: How a user would run a command there: "ssh gpu1".
         self.shell = ""
         self._numbers = itertools.count(first)
-        self._channels = itertools.count(first // 100 + 1)  # a channel has 32 bits
+        self._channels = itertools.count(first)
         self._waiting: dict[int, Future[dict[str, Any]]] = {}
         self._sinks: dict[int, Callable[[bytes], None]] = {}
         self._lock = threading.Lock()

@@ -83,7 +83,8 @@ class FolderLink(Link):
         inbox, read, outbox = folder.files(node)
         self._inbox, self._read = run / inbox, run / read
         self._why_lost = why_lost
-        self._sent = self._await_reader() if takeover else 0
+        #: Bytes that were sent to the agent so far, by an earlier supervisor too.
+        self.sent = self._await_reader() if takeover else 0
         #: Up to where what was sent has been overwritten.
         self._forgotten = 0
         unsent, self.source = os.pipe()
@@ -121,11 +122,11 @@ class FolderLink(Link):
         """Append what is to be sent, and forget what was read: it may hold what nobody else should see."""
         with os.fdopen(fd, "rb", buffering=0) as unsent:
             while True:
-                if not select.select([unsent], [], [], _PAUSE if self._forgotten < self._sent else None)[0]:
+                if not select.select([unsent], [], [], _PAUSE if self._forgotten < self.sent else None)[0]:
                     self._forget()
                 elif content := unsent.read(_PIECE):
-                    self._put(self._sent, content)
-                    self._sent += len(content)
+                    self._put(self.sent, content)
+                    self.sent += len(content)
                 else:
                     return
 
@@ -143,7 +144,7 @@ class FolderLink(Link):
                 time.sleep(_PAUSE)
 
     def _forget(self) -> None:
-        read = min(self._count_read(), self._sent)
+        read = min(self._count_read(), self.sent)
         if read > self._forgotten:
             self._put(self._forgotten, bytes(read - self._forgotten))
             self._forgotten = read

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-#: What options are that all clusters with agents have.
+#: Help texts.
 DIRECTORY_HELP = (
     "where jobs keep their files on a host that shares no folder with this machine (default: ~/.cache/distdl)"
 )

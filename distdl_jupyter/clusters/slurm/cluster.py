@@ -140,7 +140,8 @@ class SlurmCluster(AgentCluster):
         while not condition():
             for remark in watch.remarks():
                 context.note(remark)
-            self._slurm.listen(self._slurm.printed())
+            if self._connections:
+                self._slurm.listen(self._slurm.printed())
             if watch.ended or any(one.lost for one in self._connections):
                 raise self._slurm.refusal()
             context.tell(phase, f"Slurm job {self._slurm.number}{_why(watch.state)}")

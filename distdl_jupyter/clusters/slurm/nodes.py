@@ -33,8 +33,6 @@ _CAUSE_SECONDS = 5.0
 _RELEASE_SECONDS = 15.0
 #: Bytes of what the batch script printed that are told when it fails.
 _LONGEST = 20_000
-#: The beginning of 2026, from which takeovers are counted.
-_EPOCH = 1_767_225_600
 #: Slurm's word for an output file that could not be opened on the node (its exit "signal" 53).
 _NO_OUTPUT = 53
 _NODE_LOST = re.compile(r"srun: error: Node failure on (\S+)")
@@ -81,8 +79,8 @@ class SlurmJob:
     def connect(self, node: int, host: str, *, takeover: bool = False) -> Connection:
         """Return the connection to the agent of a node, which is not started yet. Raises LaunchFailed."""
         link = FolderLink(self.site.run, node, partial(self.why_lost, node, host), takeover=takeover)
-        first = int((time.time() - _EPOCH) * 1000) if takeover else 1
-        found = Connection(Host(host, host), "", partial(Wire, host, link, b""), first)
+        # Each request and each channel has taken more than one byte, so no earlier supervisor has come so far.
+        found = Connection(Host(host, host), "", partial(Wire, host, link, b""), link.sent + 1)
         found.shell = f"srun --overlap --jobid={self.number} --nodelist={host}"
         return found
 

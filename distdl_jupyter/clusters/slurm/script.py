@@ -40,7 +40,7 @@ class Site:
     def __init__(self, folder: JobFolder, directory: str, restart: int = 0) -> None:
         self.job = Path(directory).expanduser().absolute() / folder.id if directory else folder.path
         self.copied = self.job.resolve() != folder.path.resolve()
-        #: Each attempt has its own: of the one before, tasks may still write their last words.
+        #: Each attempt has its own: of the one before, agents may still write their last frames.
         self.run = self.job / (f"slurm-{restart}" if restart else "slurm")
         self.output = self.run / "job.out"
 

@@ -48,8 +48,7 @@ class Node:
 
     def connect(self, *, takeover=False):
         link = FolderLink(self.path, 0, lambda: self.lost, takeover=takeover)
-        first = time.time_ns() // 1_000_000 if takeover else 1
-        found = Connection(Host("node-a", "node-a"), "", functools.partial(Wire, "node-a", link, b""), first)
+        found = Connection(Host("node-a", "node-a"), "", functools.partial(Wire, "node-a", link, b""), link.sent + 1)
         self.connections.append(found)
         return found
 
