@@ -3,20 +3,24 @@
 ``gloo``: each rank is started directly with the variables that ``horovodrun`` would set, and meets the others at
 Horovod's own rendezvous server; ``horovodrun`` itself is not needed and its seconds of probing are saved. The variables
 are those of ``horovod.ray`` (horovod/ray/runner.py, release 0.28.1). ``mpi``: Open MPI's ``mpirun`` starts the ranks.
+An elastic job has a program of its own that starts them (``elastic``).
 """
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from distdl_jupyter.backends import mpirun, rendezvous
+from distdl_jupyter.backends import elastic, mpirun, rendezvous
 from distdl_jupyter.backends.base import TENSORFLOW, TORCH, Backend, Package, common_environment
 from distdl_jupyter.backends.torch import TRAINERS
 from distdl_jupyter.backends.usage import Usage
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.plan import Launcher, Placement, Plan, RankPlace, Service
+from distdl_jupyter.core.words import plural
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -25,6 +29,10 @@ if TYPE_CHECKING:
     from distdl_jupyter.preflight.model import Check, Draft
     from distdl_jupyter.preflight.reading import Code
 
+#: Clusters with elastic jobs.
+_ELASTIC_CLUSTERS = ("local", "ssh")
+#: Variables of a rank that change in an elastic job whenever processes come and go.
+_VARY = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 INSTALL = "run 'distdl install horovod' (about 4 minutes the first time)"
 
 
@@ -168,9 +176,11 @@ def _gloo_plan(spec: JobSpec, placement: Placement, options: HorovodOptions) -> 
 
 
 def _elastic_plan(spec: JobSpec, placement: Placement, options: HorovodOptions) -> Plan:
-    from distdl_jupyter.backends.elastic import planning
-
-    planning.check(spec, options)
+    """Return a plan whose ranks the program ``backends.elastic`` starts; it assigns Horovod's ranks while they run."""
+    _check_elastic(spec, options)
+    discovery = _host_discovery(spec, options)
+    arguments = (placement.address, str(placement.ports[0]), str(_min_size(spec, options)),
+                 f"{options.elastic_timeout_seconds:g}")  # fmt: skip
     shared = {
         "HOROVOD_ELASTIC": "1",
         "HOROVOD_CONTROLLER": "gloo",
@@ -180,14 +190,60 @@ def _elastic_plan(spec: JobSpec, placement: Placement, options: HorovodOptions) 
     own = [common_environment(placement, place) for place in placement.ranks]
     return Plan(
         environments=tuple(
-            {name: value for name, value in one.items() if name not in planning.FIXED}
+            {name: value for name, value in one.items() if name not in _VARY}
             | shared
             | {"HOROVOD_GLOO_IFACE": placement.interface_of(place)}
             for one, place in zip(own, placement.ranks, strict=True)
         ),
-        launcher=planning.launcher(spec, placement, options),
+        launcher=Launcher(
+            ("{python}", "-P", "-m", elastic.__name__, *arguments),
+            lambda _text: None,
+            reports_exits=True,
+            discovery=discovery,
+        ),
         started_as="mpi",
     )
+
+
+def _check_elastic(spec: JobSpec, options: HorovodOptions) -> None:
+    """Raise InvalidSpec when an elastic job cannot be as it is asked for."""
+    if options.controller != "gloo":
+        raise InvalidSpec("An elastic job runs on horovod-gloo: MPI ends all processes when one fails.",
+                          field="distributed_backend", hint="Choose distributed_backend='horovod-gloo'.")  # fmt: skip
+    if spec.cluster not in _ELASTIC_CLUSTERS:
+        raise InvalidSpec(
+            f"{spec.compute_target} has no elastic Horovod jobs; they run on this machine and on SSH hosts.",
+            field="elastic",
+            hint="Leave elastic out, and set max_restarts and min_node_count: all processes start anew from "
+            "checkpoint_dir(), on the nodes that are left.",
+        )  # fmt: skip
+    if spec.kind == "ranks":
+        raise InvalidSpec("Ranks that stay between cells are not replaced.", field="elastic", hint="Leave elastic out.")
+    if not 1 <= _min_size(spec, options) <= spec.process_count:
+        raise InvalidSpec(
+            f"min_process_count is {options.min_process_count}, but the job has at most "
+            f"{plural(spec.process_count, 'process')}.", field="min_process_count",
+            hint=f"It takes a number from 1 to {spec.process_count}.",
+        )  # fmt: skip
+    if not options.elastic_timeout_seconds > 0:
+        raise InvalidSpec("elastic_timeout_seconds takes a number above zero.", field="elastic_timeout_seconds")
+    discovery = _host_discovery(spec, options)
+    if discovery and not os.access(discovery, os.R_OK):
+        raise InvalidSpec(f"host_discovery names {discovery}, which cannot be read.", field="host_discovery",
+                          hint="It takes a file of lines HOST:SLOTS, or a script that prints them.")  # fmt: skip
+
+
+def _min_size(spec: JobSpec, options: HorovodOptions) -> int:
+    """Return with how few processes the job goes on: as said, else those of ``min_node_count``, else all."""
+    if options.min_process_count is not None:
+        return options.min_process_count
+    return (spec.min_node_count or spec.node_count) * spec.process_count_per_node
+
+
+def _host_discovery(spec: JobSpec, options: HorovodOptions) -> str:
+    if not options.host_discovery:
+        return ""
+    return str(Path(spec.working_directory or ".") / Path(options.host_discovery).expanduser())
 
 
 def _slot(spec: JobSpec, place: RankPlace) -> dict[str, str]:

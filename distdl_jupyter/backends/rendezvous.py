@@ -27,11 +27,11 @@ def serve(address: str, port: int, nodes: int, per_node: int) -> None:
     from horovod.runner.common.util.hosts import SlotInfo
     from horovod.runner.http.http_server import RendezvousHTTPServer
 
-    from distdl_jupyter.backends.doorkeeper import Doorkeeper, prefix
+    from distdl_jupyter.backends.auth_handler import AuthHandler, prefix
 
     size = nodes * per_node
     own = {"prefix": prefix(watchword.of(os.environ.get("DISTDL_NONCE", "")), port)}
-    server = RendezvousHTTPServer((address, port), type("Handler", (Doorkeeper,), own), 0)
+    server = RendezvousHTTPServer((address, port), type("Handler", (AuthHandler,), own), 0)
     server.daemon_threads = True
     server.init(
         [

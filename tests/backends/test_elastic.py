@@ -7,71 +7,73 @@ import os
 import pickle
 import socket
 import stat
+import sys
 
 import cloudpickle
 import pytest
+from horovod.runner.common.util.hosts import SlotInfo
 
 from distdl_jupyter import registry
-from distdl_jupyter.backends.elastic.meeting import Meeting, listener
-from distdl_jupyter.backends.elastic.words import Words
-from distdl_jupyter.backends.elastic.world import Numbers, Seat, has_state, may_meet, numbered, offer
+from distdl_jupyter.backends.elastic.messages import ProcessExit, Supervisor
+from distdl_jupyter.backends.elastic.rendezvous import ElasticRendezvous, listener
+from distdl_jupyter.backends.elastic.slots import Slot, assign, can_meet, has_state, offer
+from distdl_jupyter.clusters.agents.host_discovery import look, parse
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.plan import Placement, RankPlace
 from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter.host.discovery import look, parse
 
 
-def seats(*hosts, alive=True):
-    """Return seats of the hosts, each offered and with a process that asks."""
+def slots_of(*hosts, alive=True):
+    """Return slots of the hosts, each offered and with a process that waits."""
     return [
-        Seat(number, host, hosts[:number].count(host), offered=True, alive=alive, asks=alive)
+        Slot(number, host, hosts[:number].count(host), offered=True, alive=alive, ready=alive)
         for number, host in enumerate(hosts)
     ]
 
 
-def test_the_first_numbers_are_those_of_the_seats():
-    found = numbered(seats("a", "a", "b"))
-    assert found[0] == Numbers(rank=0, size=3, local_rank=0, local_size=2, cross_rank=0, cross_size=2)
-    assert found[1] == Numbers(rank=1, size=3, local_rank=1, local_size=2, cross_rank=0, cross_size=1)
-    assert found[2] == Numbers(rank=2, size=3, local_rank=0, local_size=1, cross_rank=1, cross_size=2)
-    assert found[2].answer() == b"2,3,0,1,1,2"
+def test_the_first_ranks_are_those_of_the_slots():
+    found = assign(slots_of("a", "a", "b"))
+    assert found[0] == SlotInfo("a", rank=0, size=3, local_rank=0, local_size=2, cross_rank=0, cross_size=2)
+    assert found[1] == SlotInfo("a", rank=1, size=3, local_rank=1, local_size=2, cross_rank=0, cross_size=1)
+    assert found[2] == SlotInfo("b", rank=2, size=3, local_rank=0, local_size=1, cross_rank=1, cross_size=2)
+    assert found[2].to_response_string() == "2,3,0,1,1,2"
 
 
 def test_those_that_have_the_state_come_first_in_their_old_order():
-    some = seats("a", "a", "b")
-    some[1].rank, some[2].rank = 2, 1  # the process of seat 0 is new
-    found = numbered(some)
+    some = slots_of("a", "a", "b")
+    some[1].rank, some[2].rank = 2, 1  # the process of slot 0 is new
+    found = assign(some)
     assert [found[number].rank for number in range(3)] == [2, 1, 0]
-    assert found[0].local_rank == 0, "a seat keeps its local rank, and with it its GPU"
+    assert found[0].local_rank == 0, "a slot keeps its local rank, and with it its GPU"
     assert (found[2].cross_rank, found[0].cross_rank) == (0, 1)
 
 
 def test_all_meet_or_nobody():
-    some = seats("a", "a", "b")
-    assert may_meet(some, 3)
-    some[2].asks = False
-    assert not may_meet(some, 2)
-    some[2].leave()
-    assert may_meet(some, 2)
-    assert not may_meet(some, 3)
+    some = slots_of("a", "a", "b")
+    assert can_meet(some, 3)
+    some[2].ready = False
+    assert not can_meet(some, 2)
+    some[2].clear()
+    assert can_meet(some, 2)
+    assert not can_meet(some, 3)
 
 
 def test_a_process_on_a_host_that_went_is_waited_for_and_not_counted():
-    some = seats("a", "b")
+    some = slots_of("a", "b")
     changed = offer(some, {"a": 4})
-    assert [seat.number for seat in changed] == [1]
-    assert may_meet(some, 1)
-    assert not may_meet(some, 2)
-    some[1].asks = False
-    assert not may_meet(some, 1), "it is in the middle of a step with the others"
+    assert [slot.number for slot in changed] == [1]
+    assert can_meet(some, 1)
+    assert not can_meet(some, 2)
+    some[1].ready = False
+    assert not can_meet(some, 1), "it is in the middle of a step with the others"
 
 
 def test_the_state_lives_as_long_as_one_that_has_met():
-    some = seats("a", "a")
+    some = slots_of("a", "a")
     assert not has_state(some)
     some[1].rank = 0
     assert has_state(some)
-    some[1].leave()
+    some[1].clear()
     assert not has_state(some)
 
 
@@ -108,16 +110,16 @@ def free_port():
 
 
 @pytest.fixture
-def meeting():
-    found = Meeting("127.0.0.1", free_port(), lambda key: f"asked by {key}".encode())
+def rendezvous():
+    found = ElasticRendezvous("127.0.0.1", free_port(), lambda key: f"asked by {key}".encode())
     found.open()
     yield found
     found.close()
 
 
-def request(meeting, method, path, body=None):
-    """Return status and body of a request to the meeting's own address."""
-    where, _ = meeting.variables["HOROVOD_GLOO_RENDEZVOUS_ADDR"].split("/")
+def request(rendezvous, method, path, body=None):
+    """Return status and body of a request to the server's own address."""
+    where, _ = rendezvous.variables["HOROVOD_GLOO_RENDEZVOUS_ADDR"].split("/")
     connection = http.client.HTTPConnection(where, timeout=10)
     connection.request(method, path, body)
     answer = connection.getresponse()
@@ -127,29 +129,29 @@ def request(meeting, method, path, body=None):
         connection.close()
 
 
-def inside(meeting, path):
-    address, secret = meeting.variables["HOROVOD_GLOO_RENDEZVOUS_ADDR"].split("/")
+def inside(rendezvous, path):
+    address, secret = rendezvous.variables["HOROVOD_GLOO_RENDEZVOUS_ADDR"].split("/")
     return f"/{secret}:{address.split(':')[1]}/{path}"
 
 
-def test_horovods_requests_are_answered_with_the_secret(meeting):
-    assert request(meeting, "PUT", inside(meeting, "global/0"), b"some bytes")[0] == 200
-    assert request(meeting, "GET", inside(meeting, "global/0")) == (200, b"some bytes")
-    assert request(meeting, "GET", inside(meeting, "rank_and_size/node-0:1")) == (200, b"asked by node-0:1")
-    assert request(meeting, "GET", inside(meeting, "global/1"))[0] == 404
-    assert request(meeting, "DELETE", inside(meeting, "global/0"))[0] == 200
-    meeting.clear()
-    assert request(meeting, "GET", inside(meeting, "global/0"))[0] == 404
+def test_horovods_requests_are_answered_with_the_secret(rendezvous):
+    assert request(rendezvous, "PUT", inside(rendezvous, "global/0"), b"some bytes")[0] == 200
+    assert request(rendezvous, "GET", inside(rendezvous, "global/0")) == (200, b"some bytes")
+    assert request(rendezvous, "GET", inside(rendezvous, "rank_and_size/node-0:1")) == (200, b"asked by node-0:1")
+    assert request(rendezvous, "GET", inside(rendezvous, "global/1"))[0] == 404
+    assert request(rendezvous, "DELETE", inside(rendezvous, "global/0"))[0] == 200
+    rendezvous.clear()
+    assert request(rendezvous, "GET", inside(rendezvous, "global/0"))[0] == 404
 
 
 @pytest.mark.fault("entry", "nobody without the job's secret is answered, and no file is shown")
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "HEAD", "POST"])
 @pytest.mark.parametrize("path", ["/", "/global/0", "/rank_and_size/node-0:0", "/../../etc/passwd", "/%00", "/x:1/a/b"])
-def test_others_are_turned_away(meeting, method, path):
-    status, body = request(meeting, method, path, b"x" if method in ("PUT", "POST") else None)
+def test_others_are_turned_away(rendezvous, method, path):
+    status, body = request(rendezvous, method, path, b"x" if method in ("PUT", "POST") else None)
     assert status in (403, 404, 501)
     assert b"root:" not in body
-    assert request(meeting, "GET", inside(meeting, "global/0"))[0] == 404
+    assert request(rendezvous, "GET", inside(rendezvous, "global/0"))[0] == 404
 
 
 class Trap:
@@ -161,7 +163,7 @@ class Trap:
 
 
 @pytest.mark.fault("entry", "what a process tells of itself is read as data: nothing in it runs")
-def test_a_pickle_that_would_run_something_is_no_listener(meeting, tmp_path):
+def test_a_pickle_that_would_run_something_is_no_listener(rendezvous, tmp_path):
     def told(value):
         return base64.b64encode(cloudpickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL))
 
@@ -169,21 +171,21 @@ def test_a_pickle_that_would_run_something_is_no_listener(meeting, tmp_path):
     assert listener(good) == ({"lo": [("127.0.0.1", 4711)]}, b"key")
     for bad in (told(Trap(str(tmp_path / "made"))), told([1]), told(({"lo": 1}, b"k")), told(({}, "text")), b"?", b""):
         assert listener(bad) is None
-        assert request(meeting, "PUT", inside(meeting, "worker_addresses/a:0"), bad)[0] == 200
+        assert request(rendezvous, "PUT", inside(rendezvous, "worker_addresses/a:0"), bad)[0] == 200
     assert not (tmp_path / "made").exists()
-    assert not meeting.listeners
-    assert request(meeting, "PUT", inside(meeting, "worker_addresses/a:0"), good)[0] == 200
-    assert list(meeting.listeners) == ["a:0"]
-    assert request(meeting, "GET", inside(meeting, "worker_addresses/a:0"))[0] == 404, "the key is told to nobody"
+    assert not rendezvous.listeners
+    assert request(rendezvous, "PUT", inside(rendezvous, "worker_addresses/a:0"), good)[0] == 200
+    assert list(rendezvous.listeners) == ["a:0"]
+    assert request(rendezvous, "GET", inside(rendezvous, "worker_addresses/a:0"))[0] == 404, "the key is told to nobody"
 
 
-def test_what_the_leader_tells_is_one_line_each(tmp_path):
+def test_what_the_driver_writes_is_one_line_each(tmp_path):
     read, write = os.pipe()
-    words = Words(write)
-    words.ended(0, 0)
-    words.replaced(1, 4711, -9)
-    words.left(2, 4712, "Its host went.")
-    words.note("info", "two\nlines", "code")
+    supervisor = Supervisor(write, sys.stdin)
+    supervisor.ended(0, ProcessExit(0))
+    supervisor.replaced(1, 4711, ProcessExit(signal="KILL"))
+    supervisor.left(2, 4712, "Its host went.")
+    supervisor.note("info", "two\nlines", "code")
     said = [json.loads(line) for line in os.read(read, 65536).splitlines()]
     os.close(read)
     assert [one["type"] for one in said] == ["ended", "replaced", "left", "note"]
@@ -202,9 +204,9 @@ def plan(nodes=1, per_node=2, cluster="local", label="horovod-gloo", min_node_co
     return backend.plan(spec, Placement(places, "127.0.0.1", (20_001,), "lo"), options)
 
 
-def test_an_elastic_plan_has_a_leader_and_no_fixed_world():
+def test_an_elastic_plan_has_a_driver_and_no_fixed_world():
     made = plan(nodes=3, min_node_count=2)
-    assert made.launcher.tells
+    assert made.launcher.reports_exits
     assert made.launcher.argv[3:] == ("distdl_jupyter.backends.elastic", "127.0.0.1", "20001", "4", "600")
     assert not made.services
     for environment in made.environments:
@@ -229,7 +231,7 @@ def test_what_an_elastic_job_cannot_be_is_refused_with_a_remedy(options, field):
     assert caught.value.field == field
 
 
-def test_on_hosts_the_leader_starts_nothing_itself():
+def test_on_hosts_the_driver_starts_nothing_itself():
     made = plan(nodes=2, cluster="ssh", host_discovery=__file__)
     assert made.launcher.argv[3:] == ("distdl_jupyter.backends.elastic", "127.0.0.1", "20001", "4", "600")
     assert made.launcher.discovery == __file__

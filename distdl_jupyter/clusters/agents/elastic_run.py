@@ -1,8 +1,8 @@
-"""A started elastic job: ranks are started, ended and replaced as the program that leads them orders.
+"""A started elastic job: ranks are started, ended and replaced by the agents as the job's driver requests.
 
-That program runs on node 0, where the ranks meet (``distdl_jupyter.backends.elastic``). What it orders the agents do,
-and it is told what became of it, which hosts there are, which are lost and which are back. Node 0 itself cannot be
-lost: with it goes the program that knows the others.
+The driver runs on node 0, where the ranks meet (``distdl_jupyter.backends.elastic``, ``messages``). It is sent the
+exits of processes and the hosts that there are, are lost and are back. Without node 0 the job ends: with it goes the
+driver, which alone knows the state of the others.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from distdl_jupyter.clusters.agents.host_discovery import HostDiscovery
 from distdl_jupyter.clusters.agents.run import LAUNCHER, SERVICES, START_SECONDS, AgentRun, Event
 from distdl_jupyter.clusters.base import Exit, Gone
-from distdl_jupyter.host.discovery import Watch
-from distdl_jupyter.host.processes import signal_name, signal_number
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -25,39 +24,39 @@ if TYPE_CHECKING:
     from distdl_jupyter.clusters.agents.agent import AgentConnection, Node
     from distdl_jupyter.core.plan import Launcher, RankPlace
 
-#: The exit code of a process that could not be started.
-_NOT_STARTED = 255
+#: The exit of a process that could not be started.
+_NOT_STARTED = {"code": 255, "signal": None}
 
 
 class ElasticRun(AgentRun):
-    """Ranks come and go; each exits once for good."""
+    """Ranks come and go; each has one final exit."""
 
     replaces = True
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._places = {place.rank: place for place in self._placement.ranks}
-        #: Ranks that have not ended for good.
+        #: Ranks without a final exit.
         self._open = set(self._places)
         self._gone: list[Gone] = []
         self._gave_up = ""
-        #: The processes of ranks that live, and the evidence of the last ends.
+        #: The processes of ranks that live, and the evidence of the last exits.
         self._pids: dict[int, int] = {}
         self._evidences: dict[int, str] = {}
         self._noted = False
-        #: Why node 0 is gone; the others are watched without their leader then.
-        self._leaderless = ""
-        self._watch = Watch(
-            self._leader.discovery,
+        #: Whether the driver is gone with node 0.
+        self._driver_lost = False
+        self._discovery = HostDiscovery(
+            self._launcher.discovery,
             Counter(place.host for place in self._placement.ranks),
-            self._tell_hosts,
+            self._send_hosts,
             functools.partial(self.remark, "warning", code="host-discovery"),
         )
-        self._letters = _Letters(self._nodes.nodes[0].connection)
+        self._driver = _DriverInput(self._nodes.nodes[0].connection)
 
     @property
-    def _leader(self) -> Launcher:
-        assert self._plan.launcher is not None, "an elastic job has a program that leads it"
+    def _launcher(self) -> Launcher:
+        assert self._plan.launcher is not None, "an elastic job has a driver"
         return self._plan.launcher
 
     # start ------------------------------------------------------------------------------------
@@ -68,41 +67,41 @@ class ElasticRun(AgentRun):
         self._listen(None, "err", pipe)
         process = {
             "process": LAUNCHER,
-            "argv": list(self._leader.argv),
+            "argv": list(self._launcher.argv),
             "environment": self._nodes.environment(first),
             "directory": first.directory or None,
-            "out": first.connection.channel(_Lines(self._obey)),
+            "out": first.connection.channel(_MessageReader(self._on_message)),
             "err": err,
             "open_input": True,
         }
         first.connection.ask("start", START_SECONDS, self.heed("starting the launcher"), processes=[process])
-        self._letters.send(seats=[(place.host, place.local_rank) for place in self._places.values()])
-        self._watch.start()
+        self._driver.send(slots=[(place.host, place.local_rank) for place in self._places.values()])
+        self._discovery.start()
 
-    def _tell_hosts(self) -> None:
-        self._letters.send(type="hosts", hosts=self._watch.hosts)
+    def _send_hosts(self) -> None:
+        self._driver.send(type="hosts", hosts=self._discovery.hosts)
 
-    # orders, on the connection's own thread where it has one ----------------------------------------
+    # messages of the driver, on the connection's own thread where it has one ------------------------
 
-    def _obey(self, order: Mapping[str, Any]) -> None:
-        if order["type"] == "start":
-            self._start(self._places[int(order["rank"])], order["environment"])
-        elif order["type"] == "signal":
-            rank = int(order["rank"])
-            self._nodes.of(self._places[rank]).connection.begin("signal", name=str(order["name"]), to=[rank])
+    def _on_message(self, message: Mapping[str, Any]) -> None:
+        if message["type"] == "start":
+            self._start(self._places[int(message["rank"])], message["environment"])
+        elif message["type"] == "signal":
+            rank = int(message["rank"])
+            self._nodes.of(self._places[rank]).connection.begin("signal", name=str(message["name"]), to=[rank])
         else:
-            self._events.put(Event(self._nodes.nodes[0], {"type": "said", "said": order}))
+            self._events.put(Event(self._nodes.nodes[0], {"type": "message", "message": message}))
 
     def _start(self, place: RankPlace, more: Mapping[str, str]) -> None:
         node = self._nodes.of(place)
         answer = node.connection.begin("start", processes=[self.rank_process(place, more)])
-        answer.add_done_callback(lambda answer: self._began(node, place.rank, answer))
+        answer.add_done_callback(lambda answer: self._on_started(node, place.rank, answer))
 
-    def _began(self, node: Node, rank: int, answer: Future[dict[str, Any]]) -> None:
-        """Take a start before anything else of that process: the same thread takes both in."""
+    def _on_started(self, node: Node, rank: int, answer: Future[dict[str, Any]]) -> None:
+        """Note the process before anything else of it: the same thread takes both in."""
         if (error := answer.exception()) is not None:
-            says = str(getattr(error, "says", error))
-            self._events.put(Event(node, {"type": "not-started", "rank": rank, "says": says}))
+            reason = str(getattr(error, "says", error))
+            self._events.put(Event(node, {"type": "not-started", "rank": rank, "reason": reason}))
         else:
             if not self._noted:
                 self._noted = True
@@ -113,35 +112,35 @@ class ElasticRun(AgentRun):
 
     def _take(self, event: Event) -> None:
         kind = event.data["type"]
-        if kind == "said":
-            self._take_word(event.data["said"])
+        if kind == "message":
+            self._take_message(event.data["message"])
         elif kind == "not-started":
             rank = int(event.data["rank"])
-            self.remark("warning", f"Rank {rank} could not be started: {event.data['says']}", "not-started")
-            self._tell_end(rank, _NOT_STARTED)
+            self.remark("warning", f"Rank {rank} could not be started: {event.data['reason']}", "not-started")
+            self._report_exit(rank, _NOT_STARTED)
         elif kind == "back":
             self._take_back(event.node)
         elif kind == "lost":
-            self._lost(event.node, str(event.data["says"]))
+            self._lose(event.node, str(event.data["says"]))
         else:
             super()._take(event)
 
-    def _take_word(self, said: Mapping[str, Any]) -> None:
-        """Take what the leader said of a rank or of the job (see ``distdl_jupyter.backends.elastic.words``)."""
-        kind = said["type"]
+    def _take_message(self, message: Mapping[str, Any]) -> None:
+        """Take what the driver reports of a rank or of the job (``distdl_jupyter.backends.elastic.messages``)."""
+        kind = message["type"]
         if kind == "note":
-            self.remark(said["level"], said["text"], said["code"])
+            self.remark(message["level"], message["text"], message["code"])
         elif kind == "gave-up":
-            self._gave_up = said["text"]
+            self._gave_up = message["text"]
         elif kind == "ended":
-            self._end(self._exit(said))
+            self._end(self._exit(message))
         else:
-            self._gone.append(Gone(self._exit(said), said["pid"], replaced=kind == "replaced"))
+            self._gone.append(Gone(self._exit(message), message["pid"], replaced=kind == "replaced"))
 
-    def _exit(self, said: Mapping[str, Any]) -> Exit:
-        killed = said["signal"] == "KILL"
-        evidence = said["evidence"] or (self._evidences.get(said["rank"], "") if killed else "")
-        return Exit(said["rank"], said["code"], said["signal"], evidence)
+    def _exit(self, message: Mapping[str, Any]) -> Exit:
+        killed = message["signal"] == "KILL"
+        evidence = message["evidence"] or (self._evidences.get(message["rank"], "") if killed else "")
+        return Exit(message["rank"], message["code"], message["signal"], evidence)
 
     def _end(self, exit_: Exit) -> None:
         self._open.discard(exit_.rank)
@@ -150,46 +149,42 @@ class ElasticRun(AgentRun):
     def _process_ended(self, node: Node, end: Mapping[str, Any]) -> None:
         number = int(end["process"])
         if number == LAUNCHER:
-            self._leader_ended(_code(end))
+            how = f"ended with code {end['code']}" if end["signal"] is None else f"was ended by SIG{end['signal']}"
+            for rank in sorted(self._open):  # those of which the driver has reported no exit
+                self._end(Exit(rank, None, None, f"The program that leads the elastic job {how}."))
         elif number < SERVICES:
             # What it has started itself would live on beside its successor.
             node.connection.begin("signal", name="KILL", to=[number])
             self._evidences[number] = str(end.get("evidence") or "")
-            self._tell_end(number, _code(end))
+            self._report_exit(number, end)
 
-    def _leader_ended(self, code: int) -> None:
-        """Take all ranks that the leader did not speak of as ended with it."""
-        how = f"was ended by SIG{signal_name(-code)}" if code < 0 else f"ended with code {code}"
-        for rank in sorted(self._open):
-            self._end(Exit(rank, None, None, f"The program that leads the elastic job {how}."))
-
-    def _tell_end(self, rank: int, code: int) -> None:
+    def _report_exit(self, rank: int, end: Mapping[str, Any]) -> None:
         pid = self._pids.pop(rank, 0)
-        if self._leaderless:
+        if self._driver_lost:
             self.ended(Exit(rank, None, "TERM", "stopped"))
         else:
-            self._letters.send(type="ended", rank=rank, pid=pid, code=code)
+            self._driver.send(type="exit", rank=rank, pid=pid, code=end["code"], signal=end["signal"])
 
     # hosts that go and come -----------------------------------------------------------------------
 
-    def _lost(self, node: Node, says: str) -> None:
+    def _lose(self, node: Node, reason: str) -> None:
         if node is self._nodes.nodes[0]:
-            self._lose_leader(says)
+            self._lose_driver(reason)
             return
         if node not in self._nodes.nodes:  # it is back already
             return
-        self._letters.send(type="lost", host=node.host, says=says)
+        self._driver.send(type="lost", host=node.host, reason=reason)
         for rank in [place.rank for place in self.places(node) if place.rank in self._pids]:
-            self._tell_end(rank, _NOT_STARTED)
+            self._report_exit(rank, _NOT_STARTED)
         if self._context.staging is None:  # a host that comes back has none of the data any more
             self._nodes.await_return(node, self._returned)
 
-    def _lose_leader(self, says: str) -> None:
-        self._leaderless = says
+    def _lose_driver(self, reason: str) -> None:
+        self._driver_lost = True
         lost = {place.rank for place in self.places(self._nodes.nodes[0])}
         for rank in sorted(self._open):
             if rank in lost:
-                self.ended(Exit(rank, None, None, says))
+                self.ended(Exit(rank, None, None, reason))
             elif rank not in self._pids:
                 self.ended(Exit(rank, None, "TERM", "stopped"))
         self._open.clear()
@@ -204,7 +199,7 @@ class ElasticRun(AgentRun):
         at = next(number for number, one in enumerate(self._nodes.nodes) if one.host == node.host)
         self._nodes.nodes[at] = node
         self._listen_to(node)
-        self._letters.send(type="back", host=node.host)
+        self._driver.send(type="back", host=node.host)
 
     # what the job asks ------------------------------------------------------------------------
 
@@ -214,36 +209,36 @@ class ElasticRun(AgentRun):
         return found
 
     def gave_up(self) -> str:
-        """Return why the leader has ended the job although no rank had failed."""
+        """Return why the driver has ended the job although no rank had failed."""
         return self._gave_up
 
     def signal(self, name: str) -> None:
-        """Let the leader know first: it would take the ends of its ranks for failures."""
-        if not self._leaderless:
-            self._letters.send(type="cancel")
+        """Notify the driver first: it would take the exits of its ranks for failures."""
+        if not self._driver_lost:
+            self._driver.send(type="cancel")
         super().signal(name)
 
     def close(self) -> None:
-        """Look for no host any more, and end the agents."""
-        self._watch.stop()
+        """Stop host discovery, and end the agents."""
+        self._discovery.stop()
         super().close()
 
 
-class _Lines:
-    """Takes bytes of a channel and gives each line's JSON to ``take``."""
+class _MessageReader:
+    """Takes bytes of a channel and calls ``take`` with the JSON of each line."""
 
     def __init__(self, take: Callable[[Mapping[str, Any]], None]) -> None:
         self._take = take
-        self._half = b""
+        self._partial = b""
 
     def __call__(self, content: bytes) -> None:
-        *lines, self._half = (self._half + content).split(b"\n")
+        *lines, self._partial = (self._partial + content).split(b"\n")
         for line in lines:
             self._take(json.loads(line))
 
 
-class _Letters:
-    """JSON lines for the standard input of the leader, one request after the other, so that their order stays."""
+class _DriverInput:
+    """JSON lines for the driver's standard input, one request after the other, so that their order stays."""
 
     def __init__(self, connection: AgentConnection) -> None:
         self._connection = connection
@@ -252,12 +247,12 @@ class _Letters:
         self._sending = False
 
     def send(self, **fields: Any) -> None:
-        """Send a line without waiting."""
+        """Send a message without waiting."""
         with self._lock:
             self._unsent += json.dumps(fields) + "\n"
-        self._go_on()
+        self._send_next()
 
-    def _go_on(self) -> None:
+    def _send_next(self) -> None:
         with self._lock:
             if self._sending or not self._unsent:
                 return
@@ -268,11 +263,4 @@ class _Letters:
     def _sent(self, _answer: object) -> None:
         with self._lock:
             self._sending = False
-        self._go_on()
-
-
-def _code(end: Mapping[str, Any]) -> int:
-    """Return a process's exit code, negative for a signal."""
-    if end["code"] is not None:
-        return int(end["code"])
-    return -signal_number(str(end["signal"]))
+        self._send_next()

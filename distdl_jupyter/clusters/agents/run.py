@@ -352,7 +352,7 @@ def _reader_of(name: str) -> Callable[[str], tuple[int, int | None, int | None] 
 def _kind_of_run(plan: Plan) -> type[AgentRun]:
     if plan.launcher is None:
         return DirectRun
-    if plan.launcher.tells:
+    if plan.launcher.reports_exits:
         from distdl_jupyter.clusters.agents.elastic_run import ElasticRun
 
         return ElasticRun

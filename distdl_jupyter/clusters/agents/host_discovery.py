@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 #: Seconds between two looks, and those that a script may take.
-EVERY = 1.0
-_PATIENCE = 30.0
+_EVERY = 1.0
+_SCRIPT_SECONDS = 30.0
 
 
 def parse(text: str, capacity: Mapping[str, int]) -> dict[str, int]:
@@ -45,16 +45,16 @@ def look(discovery: str, capacity: Mapping[str, int]) -> dict[str, int]:
 def _printed(script: Path) -> str:
     try:
         done = subprocess.run([script], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
-                              timeout=_PATIENCE, check=False)  # fmt: skip
+                              timeout=_SCRIPT_SECONDS, check=False)  # fmt: skip
     except subprocess.TimeoutExpired:
-        raise ValueError(f"it took longer than {_PATIENCE:g} s") from None
+        raise ValueError(f"it took longer than {_SCRIPT_SECONDS:g} s") from None
     if done.returncode != 0:
         raise ValueError(f"it ended with code {done.returncode}")
     return done.stdout
 
 
-class Watch:
-    """Looks again and again in a thread, so that a slow script holds up nobody."""
+class HostDiscovery:
+    """Looks every second in a thread, so that a slow script holds up no message."""
 
     def __init__(
         self,
@@ -69,22 +69,21 @@ class Watch:
         self._complain = complain
         self._problem = ""
         self._stop = threading.Event()
-        #: The hosts as they were seen last; a look that failed changes nothing. None of them can be lost here.
+        #: The hosts as they were seen last; a look that failed changes nothing.
         self.hosts: dict[str, int] = {}
-        self.lost: dict[str, str] = {}
 
     def start(self) -> None:
-        """Look once, then again and again where that can change anything."""
+        """Look once, then every second where that can change anything."""
         self._look()
         if self._discovery:
-            threading.Thread(target=self._go_on, name="host-discovery", daemon=True).start()
+            threading.Thread(target=self._run, name="host-discovery", daemon=True).start()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop looking."""
         self._stop.set()
 
-    def _go_on(self) -> None:
-        while not self._stop.wait(EVERY):
+    def _run(self) -> None:
+        while not self._stop.wait(_EVERY):
             self._look()
 
     def _look(self) -> None:
