@@ -6,7 +6,6 @@ What ranks print needs no way to here: a channel is a pipe whose writing end the
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.plan import RankPlace
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.host.channels import Source
+    from distdl_jupyter.host.devices import Gpu
     from distdl_jupyter.host.gpu_locks import HeldGpus
     from distdl_jupyter.host.ports import Ports
     from distdl_jupyter.host.stacks import Answer, Asking
@@ -121,7 +121,10 @@ class LocalJob(Job):
         return
 
     def _environment(self, own: Mapping[str, str]) -> dict[str, str]:
-        return {**own, **self.marks}
+        return {**own, **self._gpu_words(own), **self.marks}
+
+    def _gpus(self) -> Sequence[Gpu]:
+        return gpus.devices()
 
     @property
     def _sought(self) -> dict[str, str]:
@@ -233,19 +236,15 @@ class LocalNodes(Nodes[Node]):
         return self._context.environment
 
     def of_rank(self, place: RankPlace, variables: dict[str, str]) -> dict[str, str]:
-        """Add the data of the rank's node and its GPU; rank 0 records its imports."""
+        """Add the data of the rank's node; rank 0 records its imports."""
         own = {**variables, **self._data.get(place.node, {})}
         if place.rank == 0:
             own |= self._learning("rank-0")
-        return own | gpus.in_words(own, self._gpus)
+        return own
 
     def of_service(self, number: int) -> dict[str, str]:
         """Let a service record its imports."""
         return self._learning(f"service-{number}")
-
-    @functools.cached_property
-    def _gpus(self) -> tuple[gpus.Gpu, ...]:
-        return gpus.devices()
 
     def _learning(self, name: str) -> dict[str, str]:
         """Let a process record what it has imported, for the next job's warm start."""

@@ -39,7 +39,7 @@ def gather(modules: Sequence[str] = (), programs: Sequence[str] = ()) -> dict[st
     begin = time.time()
     problems: dict[str, str] = {}
     mpirun = found_program("mpirun") if "mpirun" in programs else ""
-    slow = _Answers(problems, gpus=_gpus, mpirun=lambda: _mpirun_version(mpirun))
+    slow = _Answers(problems, gpus=lambda: [gpu._asdict() for gpu in gpus()], mpirun=lambda: _mpirun_version(mpirun))
     quick = {name: _guarded(name, ask, problems) for name, ask in _questions(modules, programs).items()}
     found = {**quick, **slow.wait()}
     return {"time": begin, **found, "problems": problems, "until": time.time()}
@@ -54,6 +54,7 @@ def _questions(modules: Sequence[str], programs: Sequence[str]) -> dict[str, Cal
         "packages": lambda: _packages(modules),
         "modules": lambda: {name: _is_there(name) for name in modules},
         "programs": lambda: {name: found_program(name) for name in programs},
+        "driver": devices.driver,
         "infiniband": devices.infiniband,
         "cores": _cores,
         "load": lambda: os.getloadavg()[0],
@@ -180,11 +181,12 @@ def _base() -> str:
 
 
 #: What nvidia-smi said, and when (monotonic): it takes long and costs the host, and GPUs seldom change.
-_known_gpus: tuple[float, list[dict[str, Any]]] | None = None
+_known_gpus: tuple[float, list[devices.Gpu]] | None = None
 _GPUS_SECONDS = 60.0
 
 
-def _gpus() -> list[dict[str, Any]]:
+def gpus() -> list[devices.Gpu]:
+    """Return the GPUs that ranks may use here. Raises OSError or subprocess.SubprocessError."""
     global _known_gpus
     if _known_gpus is None or time.monotonic() - _known_gpus[0] > _GPUS_SECONDS:
         _known_gpus = time.monotonic(), devices.gpus()

@@ -8,13 +8,14 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter.host import processes, runfolder, workplace
+from distdl_jupyter.host import devices, processes, runfolder, workplace
 from distdl_jupyter.host.children import Channels, Child, Children, Wanted
 from distdl_jupyter.host.pipes import Pipes
 from distdl_jupyter.host.workplace import Workplace
@@ -71,12 +72,26 @@ class Job:
         inherited = own.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
         paths = [_package_root(), *(path for path in inherited.split(os.pathsep) if path != _package_root())]
         path = os.pathsep.join(path for path in paths if path)
-        return {**_login_environment(), **own, **self.marks, "PYTHONPATH": path}
+        return {**_login_environment(), **own, **self._gpu_words(own), **self.marks, "PYTHONPATH": path}
+
+    def _gpu_words(self, own: Mapping[str, str]) -> dict[str, str]:
+        """Return the variables of GPUs with the words that CUDA knows them by here."""
+        if not own.get("CUDA_VISIBLE_DEVICES"):
+            return {}
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            return devices.in_words(own, self._gpus())
+        return {}
+
+    def _gpus(self) -> Sequence[devices.Gpu]:
+        from distdl_jupyter.host import facts
+
+        return facts.gpus()
 
     def open_pipes(self, ranks: Sequence[Mapping[str, Any]], variables: Sequence[Any]) -> None:
         """Make named pipes for ranks that a launcher will start. Raises KeyError and OSError."""
         # A launcher may have a TMPDIR of its own, and its ranks would inherit it.
-        self.pipes.write_variables([{"TMPDIR": tempfile.gettempdir(), **own} for own in variables])
+        shared = {"TMPDIR": tempfile.gettempdir()}
+        self.pipes.write_variables([{**shared, **own, **self._gpu_words(own)} for own in variables])
         for rank in ranks:
             out, err = self.pipes.for_rank(int(rank["rank"]))
             self._channels.add(out, int(rank["out"]))

@@ -12,6 +12,7 @@ from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore, new_id
+from distdl_jupyter.host.devices import in_words
 from tests.conftest import wait_for
 
 
@@ -67,7 +68,7 @@ def test_what_is_there_is_limited_by_the_variable(nvidia_smi, monkeypatch, chose
 def test_a_gpu_that_was_named_by_its_uuid_keeps_this_name_in_ranks(nvidia_smi, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-77aa11bb-0042,GPU-5d5ba0d6-d33d")
     nvidia_smi(TWO)
-    assert gpus.in_words({"CUDA_VISIBLE_DEVICES": "1,0", "DISTDL_GPU": "0", "RANK": "1"}) == {
+    assert in_words({"CUDA_VISIBLE_DEVICES": "1,0", "DISTDL_GPU": "0", "RANK": "1"}, gpus.devices()) == {
         "CUDA_VISIBLE_DEVICES": "GPU-77aa11bb-0042,GPU-5d5ba0d6-d33d",
         "DISTDL_GPU": "GPU-5d5ba0d6-d33d",
     }
@@ -87,7 +88,7 @@ def test_a_divided_gpu_counts_as_its_parts(nvidia_smi, monkeypatch, chosen, word
     nvidia_smi(DIVIDED)
     assert [gpu.word for gpu in gpus.devices()] == words
     for number, word in zip(gpus.visible(), words, strict=True):
-        assert gpus.in_words({"CUDA_VISIBLE_DEVICES": str(number)}) == {"CUDA_VISIBLE_DEVICES": word}
+        assert in_words({"CUDA_VISIBLE_DEVICES": str(number)}, gpus.devices()) == {"CUDA_VISIBLE_DEVICES": word}
     assert gpus.name() in ("NVIDIA A100 (MIG 3g.20gb)", "NVIDIA A100 (MIG 1g.5gb)", "")
 
 

@@ -128,6 +128,21 @@ def test_a_process_inherits_the_hosts_environment_but_nothing_of_the_connection(
     assert one.text(1) == "KEEP\n"
 
 
+def test_a_rank_is_given_a_part_of_a_divided_gpu_by_the_name_that_cuda_knows(agent, tmp_path):
+    program = tmp_path / "nvidia-smi"
+    program.write_text(
+        "#!/bin/sh\necho 'GPU 0: A100 (UUID: GPU-a)'\n"
+        "echo '  MIG 3g.20gb     Device  0: (UUID: MIG-a)'\necho '  MIG 3g.20gb     Device  1: (UUID: MIG-b)'\n"
+    )
+    program.chmod(0o755)
+    one = agent(environment={"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}).beat()
+    one.prepare(tmp_path)
+    code = "import os; print(os.environ['CUDA_VISIBLE_DEVICES'], os.environ['DISTDL_GPU'])"
+    one.start(one.python(code, environment={"CUDA_VISIBLE_DEVICES": "0,1", "DISTDL_GPU": "1"}))
+    one.exit(0)
+    assert one.text(1) == "MIG-a,MIG-b MIG-b\n"
+
+
 def test_a_service_has_an_open_input_others_an_empty_one(ready):
     code = "import sys; print('up', flush=True); print(repr(sys.stdin.read()), flush=True)"
     ready.start(ready.python(code, process=0), ready.python(code, process=1_000_000, out=3, err=4, open_input=True))

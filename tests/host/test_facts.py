@@ -68,14 +68,25 @@ def test_a_part_that_fails_is_named_and_the_rest_is_told(tmp_path):
 def test_gpus_are_those_of_nvidia_smi(tmp_path):
     program(
         tmp_path, "nvidia-smi",
-        "echo '0, NVIDIA A100-SXM4-80GB, 81920, 550.54, GPU-a'; "
-        "echo '1, NVIDIA A100-SXM4-80GB, [N/A], 550.54, GPU-b'",
+        "echo 'GPU 0: NVIDIA A100-SXM4-80GB (UUID: GPU-a)'; echo 'GPU 1: NVIDIA A100-SXM4-80GB (UUID: GPU-b)'",
     )  # fmt: skip
     found, _ = gather(PATH=f"{tmp_path}:{os.environ['PATH']}")
-    first, second = found["gpus"]
-    assert first == {"index": 0, "name": "NVIDIA A100-SXM4-80GB", "memory": 80 * 2**30, "driver": "550.54",
-                     "uuid": "GPU-a"}  # fmt: skip
-    assert second["memory"] == 0
+    assert found["gpus"] == [
+        {"number": number, "word": str(number), "uuid": f"GPU-{letter}", "name": "NVIDIA A100-SXM4-80GB"}
+        for number, letter in enumerate("ab")
+    ]
+
+
+def test_a_divided_gpu_counts_as_its_parts(tmp_path):
+    program(
+        tmp_path, "nvidia-smi",
+        "echo 'GPU 0: A100 (UUID: GPU-a)'; echo '  MIG 3g.20gb     Device  0: (UUID: MIG-a)'; "
+        "echo 'GPU 1: V100 (UUID: GPU-b)'",
+    )  # fmt: skip
+    found, _ = gather(PATH=f"{tmp_path}:{os.environ['PATH']}")
+    assert [(gpu["number"], gpu["word"], gpu["name"]) for gpu in found["gpus"]] == [
+        (1, "1", "V100"), (2, "MIG-a", "A100 (MIG 3g.20gb)"),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -83,16 +94,16 @@ def test_gpus_are_those_of_nvidia_smi(tmp_path):
     [("1", [1]), ("1,0", [1, 0]), ("GPU-b", [1]), ("", []), ("7", []), ("MIG-1", [])],
 )
 def test_gpus_are_those_that_a_scheduler_gave(tmp_path, given, indices):
-    program(tmp_path, "nvidia-smi", "echo '0, A100, 1, 5, GPU-a'; echo '1, A100, 1, 5, GPU-b'")
+    program(tmp_path, "nvidia-smi", "echo 'GPU 0: A100 (UUID: GPU-a)'; echo 'GPU 1: A100 (UUID: GPU-b)'")
     found, _ = gather(PATH=f"{tmp_path}:{os.environ['PATH']}", CUDA_VISIBLE_DEVICES=given)
-    assert [gpu["index"] for gpu in found["gpus"]] == indices
+    assert [gpu["number"] for gpu in found["gpus"]] == indices
 
 
 def test_a_failing_driver_is_asked_again_and_a_working_one_is_believed_for_a_minute(tmp_path):
     program(
         tmp_path,
         "nvidia-smi",
-        f"echo x >> {tmp_path}/asked; [ $(wc -l < {tmp_path}/asked) -gt 1 ] && echo '0, A100, 1, 5, GPU-a'",
+        f"echo x >> {tmp_path}/asked; [ $(wc -l < {tmp_path}/asked) -gt 1 ] && echo 'GPU 0: A100 (UUID: GPU-a)'",
     )
     code = "from distdl_jupyter.host import facts; print([len(facts.gather()['gpus'] or ()) for _ in range(4)])"
     answer = subprocess.run(

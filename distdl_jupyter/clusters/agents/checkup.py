@@ -232,7 +232,7 @@ class _Look:
 def _whole(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return facts in which every part that a host could not tell is empty."""
     empty: dict[str, Any] = {"packages": {}, "modules": {}, "programs": {}, "interfaces": [], "disk": {}, "gpus": [],
-                             "infiniband": [], "problems": {}, "mpirun": ""}  # fmt: skip
+                             "driver": "", "infiniband": [], "problems": {}, "mpirun": ""}  # fmt: skip
     known = {name: value for name, value in facts.items() if value is not None}
     return {**facts, **empty, **known}
 

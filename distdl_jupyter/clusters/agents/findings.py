@@ -99,7 +99,7 @@ def code(told: Sequence[Told], declared: bool | None) -> Iterator[Check]:  # noq
 
 def gpus(told: Sequence[Told]) -> Iterator[Check]:
     """Yield the GPUs of each host, with a warning where they are not those of the others."""
-    owned = {one.host: _gpus_in_words(one.facts["gpus"] or ()) for one in told}
+    owned = {one.host: _gpus_in_words(one.facts) for one in told}
     usual = Counter(owned.values()).most_common(1)[0][0] if owned else ""
     for one in told:
         if "gpus" in one.facts["problems"]:
@@ -115,13 +115,13 @@ def gpus(told: Sequence[Told]) -> Iterator[Check]:
             )  # fmt: skip
 
 
-def _gpus_in_words(found: Sequence[Mapping[str, Any]]) -> str:
+def _gpus_in_words(facts: Mapping[str, Any]) -> str:
     """Return "8 × NVIDIA A100, driver 550.54"; "no GPU"."""
-    if not found:
+    models = Counter(str(one["name"]) for one in facts["gpus"] or ())
+    if not models:
         return "no GPU"
-    models = Counter(str(one["name"]) for one in found)
-    drivers = words.listing(sorted({str(one["driver"]) for one in found}))
-    return f"{words.listing([f'{count} {words.TIMES} {name}' for name, count in models.items()])}, driver {drivers}"
+    driver = f", driver {facts['driver']}" if facts["driver"] else ""
+    return words.listing([f"{count} {words.TIMES} {name}" for name, count in models.items()]) + driver
 
 
 def infiniband(told: Sequence[Told]) -> Iterator[Check]:

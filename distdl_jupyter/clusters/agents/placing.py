@@ -25,7 +25,7 @@ def places(
     for rank in range(spec.process_count):
         node, local_rank = divmod(rank, per_node)
         facts = found.facts[names[node]] if found is not None else {}
-        gpus = [int(gpu["index"]) for gpu in facts.get("gpus") or ()] if spec.use_gpu is not False else []
+        gpus = [int(gpu["number"]) for gpu in facts.get("gpus") or ()] if spec.use_gpu is not False else []
         found_places.append(
             RankPlace(
                 rank, node, names[node], local_rank,

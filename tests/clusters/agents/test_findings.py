@@ -11,7 +11,8 @@ HERE = {"python": {"version": "3.11.7"}, "packages": {"torch": "2.13.0+cpu", "ho
 def facts(**changed):
     return {
         "host": "h", "python": {"version": "3.11.2", "executable": "/opt/py/bin/python"},
-        "packages": dict(HERE["packages"]), "modules": {}, "programs": {}, "mpirun": "", "gpus": [], "infiniband": [],
+        "packages": dict(HERE["packages"]), "modules": {}, "programs": {}, "mpirun": "", "gpus": [], "driver": "550.54",
+        "infiniband": [],
         "disk": {"home": {"path": "/home/me", "free": 80 * GB}, "temp": {"path": "/tmp", "free": 90 * GB}},
         "interfaces": [], "problems": {}, "time": 100.0, "until": 100.5,
     } | changed  # fmt: skip
@@ -29,8 +30,8 @@ def of(rows, what):
     return [row for row in rows if row.what == what]
 
 
-def gpu(name="A100", driver="550.54"):
-    return {"index": 0, "name": name, "memory": 80 * 2**30, "driver": driver}
+def gpu(name="A100"):
+    return {"number": 0, "word": "0", "uuid": "GPU-a", "name": name}
 
 
 @pytest.mark.parametrize(

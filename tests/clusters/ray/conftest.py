@@ -25,7 +25,7 @@ class RayNodes:
         # Ray believes the number that it is told; our look at a node asks this program.
         driver = self.folder / "bin" / "nvidia-smi"
         driver.parent.mkdir()
-        driver.write_text("#!/bin/sh\necho '0, T4, 16384, 550, GPU-a'\necho '1, T4, 16384, 550, GPU-b'\n")
+        driver.write_text("#!/bin/sh\necho 'GPU 0: T4 (UUID: GPU-a)'\necho 'GPU 1: T4 (UUID: GPU-b)'\n")
         driver.chmod(0o755)
         head = hosts.address(self.names[0])
         self.address = f"ray://{head}:10001"
