@@ -17,7 +17,7 @@ from distdl_jupyter.clusters import stagers
 from distdl_jupyter.clusters.agents.agent import AgentConnection, HostFailed, Node, Nodes
 from distdl_jupyter.clusters.base import Remark
 from distdl_jupyter.core import gpus
-from distdl_jupyter.host import children, processes, spawn
+from distdl_jupyter.host import children, processes, requests, spawn
 from distdl_jupyter.host.job import Job
 from distdl_jupyter.host.workplace import Workplace
 from distdl_jupyter.worker import learning
@@ -139,15 +139,6 @@ class LocalAgent(AgentConnection):
         self._channels = LocalChannels()
         self._job = LocalJob(job.id, Workplace(folder, copied=False), self._channels, [], python=job.python)
         self._asking: Asking | None = None
-        self._requests: dict[str, Callable[..., dict[str, Any]]] = {
-            "start": self._start,
-            "pipes": self._open_pipes,
-            "feed": self._feed,
-            "signal": lambda name, to: {"sent": self._job.signal(name, to)},
-            "alive": self._alive,
-            "stuck": lambda: {"pids": self._job.stuck()},
-            "drain": lambda: {"evidence": self._job.evidence_of_kill()},
-        }
 
     @property
     def run(self) -> Path:
@@ -158,28 +149,13 @@ class LocalAgent(AgentConnection):
         """Do what is asked; the answer, HostFailed or OSError, is there when this returns."""
         answer: Future[dict[str, Any]] = Future()
         try:
-            answer.set_result(self._requests[type_](**fields))
+            answer.set_result(requests.OF_JOB[type_](self._job, fields))
         except children.NotStarted as error:
             cause = error.__cause__
             answer.set_exception(cause if isinstance(cause, OSError) else HostFailed("", str(error)))
         except OSError as error:
             answer.set_exception(error)
         return answer
-
-    def _start(self, processes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        return {"pids": self._job.start(list(map(children.wanted, processes)))}
-
-    def _open_pipes(self, ranks: Sequence[Mapping[str, Any]], variables: Sequence[Any]) -> dict[str, Any]:
-        self._job.open_pipes(ranks, variables)
-        return {}
-
-    def _feed(self, process: int, text: str) -> dict[str, Any]:
-        self._job.feed(process, text)
-        return {}
-
-    def _alive(self) -> dict[str, Any]:
-        living = self._job.alive()
-        return {"alive": len(living), "workers": len(processes.workers(living))}
 
     def pipe(self) -> tuple[int, LocalPipe]:
         """Open a channel and return its number and its pipe."""

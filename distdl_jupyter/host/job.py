@@ -136,8 +136,9 @@ class Job:
         """Return every living process of the job."""
         return self._all(processes.table())
 
-    def evidence_of_kill(self) -> str:
-        """Return one sentence when the kernel has killed for lack of memory since the start, else ""."""
+    def drain(self) -> str:
+        """Pass on what was written, and return a sentence when the kernel has killed for lack of memory, else ""."""
+        self._channels.drain_all()
         return self._children.evidence_of_kill()
 
     def _all(self, living: dict[int, processes.Process]) -> set[int]:

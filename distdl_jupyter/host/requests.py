@@ -166,18 +166,8 @@ def _job(agent: Agent) -> job.Job:
     return agent.job
 
 
-def _start(agent: Agent, fields: Fields) -> Answer:
-    return {"pids": _job(agent).start([children.wanted(one) for one in fields["processes"]])}
-
-
 def _feed(agent: Agent, fields: Fields) -> None:
-    number, text = int(fields["process"]), str(fields["text"])
-
-    def feed() -> Answer:
-        _job(agent).feed(number, text)
-        return {}
-
-    agent.later(fields, feed)
+    agent.later(fields, lambda: OF_JOB["feed"](_job(agent), fields))
 
 
 def _look(_agent: Agent, fields: Fields) -> Answer:
@@ -200,25 +190,6 @@ def _copy(agent: Agent, fields: Fields) -> None:
     agent.later(fields, lambda: {**begun.finish(incoming.unpack)})
 
 
-def _pipes(agent: Agent, fields: Fields) -> Answer:
-    _job(agent).open_pipes(fields["ranks"], fields.get("variables", ()))
-    return {}
-
-
-def _signal(agent: Agent, fields: Fields) -> Answer:
-    to = fields["to"]
-    return {"sent": _job(agent).signal(str(fields["name"]), to if isinstance(to, str) else [int(one) for one in to])}
-
-
-def _alive(agent: Agent, _fields: Fields) -> Answer:
-    living = agent.job.alive() if agent.job is not None else set()
-    return {"alive": len(living), "workers": len(processes.workers(living))}
-
-
-def _stuck(agent: Agent, _fields: Fields) -> Answer:
-    return {"pids": agent.job.stuck() if agent.job is not None else []}
-
-
 def _stacks(agent: Agent, fields: Fields) -> None:
     folder, ranks = _job(agent).pipes.folder, [int(rank) for rank in fields["ranks"]]
 
@@ -228,11 +199,6 @@ def _stacks(agent: Agent, fields: Fields) -> None:
         return {"answers": {str(rank): one.to_json() for rank, one in stacks.gather(folder, ranks).items()}}
 
     agent.later(fields, ask)
-
-
-def _drain(agent: Agent, _fields: Fields) -> Answer:
-    agent.channels.drain_all()
-    return {"evidence": _job(agent).evidence_of_kill()}
 
 
 def _put(agent: Agent, fields: Fields) -> None:
@@ -258,7 +224,65 @@ def _end(agent: Agent, fields: Fields) -> Answer:
     return {"ended": ended}
 
 
+def _start(its: job.Job, fields: Fields) -> Answer:
+    return {"pids": its.start([children.wanted(one) for one in fields["processes"]])}
+
+
+def _write(its: job.Job, fields: Fields) -> Answer:
+    its.feed(int(fields["process"]), str(fields["text"]))
+    return {}
+
+
+def _pipes(its: job.Job, fields: Fields) -> Answer:
+    its.open_pipes(fields["ranks"], fields.get("variables", ()))
+    return {}
+
+
+def _signal(its: job.Job, fields: Fields) -> Answer:
+    to = fields["to"]
+    return {"sent": its.signal(str(fields["name"]), to if isinstance(to, str) else [int(one) for one in to])}
+
+
+def _alive(its: job.Job, _fields: Fields) -> Answer:
+    living = its.alive()
+    return {"alive": len(living), "workers": len(processes.workers(living))}
+
+
+def _stuck(its: job.Job, _fields: Fields) -> Answer:
+    return {"pids": its.stuck()}
+
+
+def _drain(its: job.Job, _fields: Fields) -> Answer:
+    return {"evidence": its.drain()}
+
+
+#: Requests that a job answers by itself, wherever its agent runs; ``feed`` may wait for the process.
+OF_JOB: dict[str, Callable[[job.Job, Fields], Answer]] = {
+    "start": _start,
+    "feed": _write,
+    "pipes": _pipes,
+    "signal": _signal,
+    "alive": _alive,
+    "stuck": _stuck,
+    "drain": _drain,
+}
+
+
+#: Answers of an agent that has no job yet.
+_WITHOUT_JOB: dict[str, Answer] = {"alive": {"alive": 0, "workers": 0}, "stuck": {"pids": []}}
+
+
+def _ask_job(type_: str) -> Handler:
+    def ask(agent: Agent, fields: Fields) -> Answer:
+        if agent.job is None and type_ in _WITHOUT_JOB:
+            return _WITHOUT_JOB[type_]
+        return OF_JOB[type_](_job(agent), fields)
+
+    return ask
+
+
 HANDLERS: dict[str, Handler] = {
+    **{type_: _ask_job(type_) for type_ in OF_JOB},
     "facts": _facts,
     "listen": _listen,
     "reach": _reach,
@@ -268,14 +292,8 @@ HANDLERS: dict[str, Handler] = {
     "look": _look,
     "copied": _copied,
     "copy": _copy,
-    "start": _start,
     "feed": _feed,
-    "pipes": _pipes,
-    "signal": _signal,
-    "alive": _alive,
-    "stuck": _stuck,
     "stacks": _stacks,
-    "drain": _drain,
     "put": _put,
     "get": _get,
     "answer": _answer,

@@ -129,10 +129,6 @@ class AgentConnection(ABC):
     def pipe(self) -> tuple[int, PipeReader]:
         """Open a channel and return its number and the pipe from which its bytes are read."""
 
-    def reopen(self, channel: int, skip: int) -> PipeReader:
-        """Return a pipe for a channel that an earlier supervisor had opened, without its first ``skip`` bytes."""
-        raise NotImplementedError("an agent that ends with its supervisor")
-
     @abstractmethod
     def channel(self, sink: Callable[[bytes], None]) -> int:
         """Open a channel whose bytes are given to ``sink``; b"" is its end."""
@@ -174,7 +170,8 @@ N = TypeVar("N", bound=Node)
 class Nodes(ABC, Generic[N]):
     """All machines of a started job, in the order of the job's nodes."""
 
-    #: Whether the job goes on without its supervisor, and what agents send can be read again by another one.
+    #: Whether the job goes on without its supervisor, and what agents send can be read again by another one, which
+    #: has a ``Connection.reopen``.
     outlive_supervisor: ClassVar[bool] = False
 
     def __init__(self, nodes: Sequence[N]) -> None:
