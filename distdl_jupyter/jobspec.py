@@ -16,7 +16,7 @@ from distdl_jupyter.backends.base import Package
 from distdl_jupyter.core import redact
 from distdl_jupyter.core.data import sources
 from distdl_jupyter.core.errors import InvalidSpec, PluginUnavailable
-from distdl_jupyter.core.names import backend_label, resolve
+from distdl_jupyter.core.names import resolve
 from distdl_jupyter.core.options import ABOUT, check_count, check_name, checked
 from distdl_jupyter.core.plan import seated
 from distdl_jupyter.core.redact import Redactor
@@ -46,7 +46,7 @@ def build(draft: Draft, options: Mapping[str, Any], *, id_: str) -> tuple[JobSpe
     nodes, per_node = given.get("node_count", 1), given.pop("process_count_per_node", 1)
     if per_node == "auto":
         per_node = cluster.process_count_per_node(cluster_options, use_gpu=given.get("use_gpu"))
-    label = backend_label(
+    label = registry.backend_label(
         given.pop("distributed_backend", registry.DEFAULT if nodes * per_node > 1 else registry.SINGLE)
     )
     backend_given = _belonging("backends", registry.backend(label, {})[0].name, found)

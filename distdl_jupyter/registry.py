@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from distdl_jupyter.core.errors import InvalidSpec, PluginUnavailable
-from distdl_jupyter.core.names import backend_label, unknown
+from distdl_jupyter.core.names import unknown
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -43,6 +43,12 @@ def _points(kind: Kind) -> dict[str, EntryPoint]:
 def names(kind: Kind) -> list[str]:
     """Return the names of all plug-ins of this kind, sorted, without loading them."""
     return sorted(_points(kind))
+
+
+def built_in(kind: Kind) -> list[str]:
+    """Return the modules of the plug-ins that come with this package, sorted, without loading them."""
+    found = (point.value.partition(":")[0] for point in _points(kind).values())
+    return sorted(module for module in found if module.startswith("distdl_jupyter."))
 
 
 def get(kind: Kind, name: str) -> Any:
@@ -174,6 +180,13 @@ def backends() -> list[Any]:
 def backend_labels() -> dict[str, str]:
     """Return every label a user can choose and the backend that knows it: {"horovod-mpi": "horovod", ...}."""
     return {label: one.name for one in backends() for label in one.labels or (one.name,)}
+
+
+def backend_label(name: str) -> str:
+    """Return the canonical label of a backend ("mpi" -> "horovod-mpi"), any other name as it is."""
+    if _named_after(name):
+        return name
+    return next((one.aliases[name] for one in backends() if name in one.aliases), name)
 
 
 def backend(label: str, given: dict[str, Any]) -> tuple[Any, Any]:

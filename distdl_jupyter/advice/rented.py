@@ -9,16 +9,12 @@ import re
 
 from distdl_jupyter.advice.model import Advice, Case
 from distdl_jupyter.core.words import TIMES, plural
+from distdl_jupyter.worker.watch import frameworks
 
 #: What a job without a limit is given by a click; Amazon SageMaker's default for a training job.
 DAY = 86_400.0
 QUOTAS = "https://learn.microsoft.com/azure/machine-learning/how-to-manage-quotas"
 LOW_PRIORITY = "https://learn.microsoft.com/azure/machine-learning/how-to-create-attach-compute-cluster"
-#: Code that speaks of checkpoints, or that writes weights or a state, as the frameworks call it.
-_KEEPS = re.compile(
-    r"checkpoint|\b(?:torch|paddle|jax|pickle|joblib)\.(?:save|dump)\(|\.save(?:_weights|_pretrained|_state)?\(",
-    re.IGNORECASE,
-)
 
 
 def barred_size(case: Case) -> Advice | None:
@@ -58,17 +54,14 @@ def beyond_quota(case: Case) -> Advice | None:
 def may_be_taken_away(case: Case) -> Advice | None:
     """Nodes of low priority end a job at any moment; what it has not written by then is lost."""
     request = case.request
-    if not request.interruptible or _KEEPS.search(request.code):
+    if not request.interruptible or re.search(frameworks.SAVES, request.code, re.IGNORECASE):
         return None
     return Advice(
         "no-checkpoints", "warning", "No checkpoints on nodes that may be taken away",
         "Low priority and Spot nodes are cheaper and can be taken away at any moment; the job then starts from the "
         "beginning. Nothing in this code writes a checkpoint.",
-        action="Copy torch.save(...)", snippet=_SNIPPET, source=LOW_PRIORITY,
+        action=f"Copy {frameworks.SAVE.partition('(')[0]}(...)", snippet=frameworks.SAVE, source=LOW_PRIORITY,
     )  # fmt: skip
-
-
-_SNIPPET = 'torch.save({"model": model.state_dict(), "step": step}, "outputs/checkpoint.pt")  # on rank 0'
 
 
 def no_time_limit(case: Case) -> Advice | None:

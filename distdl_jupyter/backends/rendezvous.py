@@ -12,7 +12,8 @@ import os
 import sys
 import threading
 
-from distdl_jupyter.worker import learning, watchword
+from distdl_jupyter.worker import learning
+from distdl_jupyter.worker.watch import rendezvous_secret
 
 READY = "rendezvous ready"
 
@@ -30,7 +31,7 @@ def serve(address: str, port: int, nodes: int, per_node: int) -> None:
     from distdl_jupyter.backends.auth_handler import AuthHandler, prefix
 
     size = nodes * per_node
-    own = {"prefix": prefix(watchword.of(os.environ.get("DISTDL_NONCE", "")), port)}
+    own = {"prefix": prefix(rendezvous_secret.of(os.environ.get("DISTDL_NONCE", "")), port)}
     server = RendezvousHTTPServer((address, port), type("Handler", (AuthHandler,), own), 0)
     server.daemon_threads = True
     server.init(

@@ -44,6 +44,8 @@ class TorchBackend(Backend):
         "torch-gloo": {"transport": "gloo"},
         "torch-nccl": {"transport": "nccl"},
     }
+    aliases: ClassVar[dict[str, str]] = {"gloo": "torch-gloo", "nccl": "torch-nccl"}
+    replaces: ClassVar[dict[str, str]] = {"torchrun": "torch", "deepspeed": "torch", "accelerate": "torch"}
     ports = 1
     order = 2
     usage = Usage(

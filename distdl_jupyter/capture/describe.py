@@ -7,8 +7,6 @@ Only shapes, counts and short plain numbers are told. The value of a name that l
 from __future__ import annotations
 
 import functools
-import math
-import sys
 import types
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +14,7 @@ from typing import Any, Literal
 from distdl_jupyter.capture.notebook import cell_number
 from distdl_jupyter.core import words
 from distdl_jupyter.core.spec import looks_secret
+from distdl_jupyter.worker.watch import tensors
 
 _LONGEST_TEXT = 24
 Kind = Literal["class", "function", "module", "value"]
@@ -98,30 +97,11 @@ def _number(value: complex) -> str:
 
 
 def _library_value(value: Any, name: str) -> str:
-    if (count := _parameters(value)) is not None:
+    if (count := tensors.parameters(value)) is not None:
         return f"{name}, {words.plural(count, 'parameter')}"
-    shape = _shape(value)
+    shape = tensors.shape(value)
     if shape is None:
         return name
     dims = f" {words.TIMES} ".join(str(n) for n in shape) if shape else "scalar"
     device = str(getattr(value, "device", ""))
     return f"{name} {dims}, {device}" if device.startswith("cuda") else f"{name} {dims}"
-
-
-def _shape(value: Any) -> tuple[int, ...] | None:
-    # Only libraries whose attribute access is known to be harmless are asked.
-    if type(value).__module__.partition(".")[0] not in ("numpy", "torch", "pandas", "tensorflow", "jax", "jaxlib"):
-        return None
-    shape = getattr(value, "shape", None)
-    try:
-        return tuple(int(n) for n in shape) if shape is not None else None
-    except (TypeError, ValueError):
-        return None
-
-
-def _parameters(value: Any) -> int | None:
-    torch = sys.modules.get("torch")
-    module = getattr(getattr(torch, "nn", None), "Module", None)
-    if module is None or not isinstance(value, module):
-        return None
-    return sum(int(math.prod(p.shape)) for p in value.parameters())

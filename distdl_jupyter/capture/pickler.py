@@ -22,6 +22,7 @@ from typing import Any, Protocol
 import cloudpickle
 
 from distdl_jupyter.capture.references import imports_of
+from distdl_jupyter.worker.watch import tensors
 
 #: Written by every Python from 3.8 on; a newer default would shut older workers out.
 PROTOCOL = 5
@@ -92,7 +93,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             self._ordinary.add(type(obj))
         replaced = _rank_counterpart(obj)
         if replaced is not None:
-            self.gpu_seen = self.gpu_seen or _is_on_gpu(obj)
+            self.gpu_seen = self.gpu_seen or tensors.is_on_gpu(obj)
             return replaced
         reduced = super().reducer_override(obj)
         if reduced is NotImplemented and type(obj) not in self.dispatch_table:
@@ -117,7 +118,7 @@ def _is_ordinary(kind: type) -> bool:
     if issubclass(kind, (type, types.ModuleType, TextIOBase, *_CODE)) or module.startswith(_NOTEBOOK):
         return False
     callable_ = any("__call__" in vars(base) for base in kind.__mro__)
-    return not (callable_ and module == "__main__") and module.partition(".")[0] != "torch"
+    return not (callable_ and module == "__main__") and not tensors.may_be_on_gpu(kind)
 
 
 def _rank_counterpart(obj: Any) -> tuple[Any, ...] | None:
@@ -133,7 +134,7 @@ def _rank_counterpart(obj: Any) -> tuple[Any, ...] | None:
         return functools.partial, (_NO_IPYTHON,)
     if isinstance(obj, _CACHE) and obj.__module__ == "__main__":
         return _CACHED, (obj.__wrapped__, obj.cache_parameters())
-    return (_TO_OWN_GPU, (_without_gpu(obj),)) if _is_on_gpu(obj) else None
+    return (_TO_OWN_GPU, (tensors.without_gpu(obj),)) if tensors.is_on_gpu(obj) else None
 
 
 def _refuse_name_only(obj: Any) -> None:
@@ -142,24 +143,6 @@ def _refuse_name_only(obj: Any) -> None:
         return
     if callable(obj) and isinstance(obj.__reduce_ex__(PROTOCOL), str):
         raise pickle.PicklingError("pickle can only name it, and its name is known in the notebook only")
-
-
-def _is_on_gpu(obj: Any) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and type(obj) is getattr(torch, "Tensor", None) and bool(obj.is_cuda)
-
-
-def _without_gpu(tensor: Any) -> Any:
-    return tensor.detach().cpu().requires_grad_(tensor.requires_grad)
-
-
-def _to_own_gpu(tensor: Any) -> Any:
-    """Run in a rank: move a tensor that was on a GPU to the rank's own one, when it has any."""
-    import torch
-
-    if not torch.cuda.is_available():
-        return tensor
-    return tensor.detach().cuda().requires_grad_(tensor.requires_grad)
 
 
 def _get_ipython() -> Any:
@@ -182,7 +165,7 @@ def shipped_whole(function: Callable[..., Any]) -> types.FunctionType:
 
 
 _OWN: set[types.FunctionType] = set()
-_TO_OWN_GPU = shipped_whole(_to_own_gpu)
+_TO_OWN_GPU = shipped_whole(tensors.to_own_gpu)
 _NO_IPYTHON = shipped_whole(_get_ipython)
 _CACHED = shipped_whole(_cached)
 

@@ -251,11 +251,6 @@ def _submit(chosen: argparse.Namespace) -> int:
     return _started(client.launch(draft, **options), chosen)
 
 
-#: Programs that start processes as distdl submit does, with the backend that stands for each.
-_LAUNCHERS = {"torchrun": "torch", "horovodrun": "horovod-gloo", "mpirun": "horovod-mpi", "mpiexec": "horovod-mpi",
-              "deepspeed": "torch", "accelerate": "torch"}  # fmt: skip
-
-
 def _understand_launchers(chosen: argparse.Namespace) -> None:
     """Take a leading ``python`` away; answer another launcher, or a module, with what to write. Raises InvalidSpec."""
     program = Path(chosen.script or "").name
@@ -265,10 +260,18 @@ def _understand_launchers(chosen: argparse.Namespace) -> None:
         module = chosen.module or next(iter(chosen.arguments), "train")
         raise InvalidSpec("distdl submit takes a script's file and no module.", field="script",
                           hint=f"Write: distdl submit -p 2 {module.replace('.', '/')}.py")  # fmt: skip
-    if backend := _LAUNCHERS.get(program):
+    replaced = {} if program.endswith(".py") else _replaced_programs()
+    if backend := replaced.get(program):
         script = next((word for word in chosen.arguments if word.endswith(".py")), "train.py")
         raise InvalidSpec(f"distdl submit starts the processes itself, so {program} has no place in it.",
                           field="script", hint=f"Write: distdl submit -p 2 -b {backend} {script}")  # fmt: skip
+
+
+def _replaced_programs() -> dict[str, str]:
+    """Return the programs that start processes as distdl submit does, with the backend that stands for each."""
+    from distdl_jupyter import registry
+
+    return {program: label for one in registry.backends() for program, label in one.replaces.items()}
 
 
 #: Flags that many a script takes itself.

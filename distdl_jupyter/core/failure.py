@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core.words import count, seconds_taken
 from distdl_jupyter.core.words import ranks as ranks_in_words
+from distdl_jupyter.worker.watch.frameworks import JOINS
 from distdl_jupyter.worker.watch.lost_peer import says_peer_is_gone
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ _ENDED_EARLY_REMEDY = (
 )
 _UNEVEN_REMEDY = (
     "Give every rank the same number of batches (drop_last=True, a DistributedSampler), or let those that are done "
-    "wait for the others: hvd.join() with Horovod, model.join() with DistributedDataParallel."
+    f"wait for the others: {JOINS}."
 )
 _UNEQUAL_REMEDY = (
     "All ranks have to make the same collective calls with tensors of the same shape: look for calls that only some "

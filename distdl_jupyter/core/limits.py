@@ -12,12 +12,13 @@ from typing import Literal
 
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.words import count, plural, size
+from distdl_jupyter.worker.watch.frameworks import LARGE
 
 #: Ranks that one machine takes unasked: so many for each core, and so many in any case.
 RANKS_PER_CORE, RANKS_ANYWAY = 8, 64
 #: What a rank takes at least: files that are open in the process which reads its output, processes with threads,
-#: and bytes of memory. With less than the second number of bytes a framework hardly fits.
-_FILES_EACH, _TASKS_EACH, _BYTES_EACH, _BYTES_OF_TORCH = 2, 2, 10_000_000, 200_000_000
+#: and bytes of memory.
+_FILES_EACH, _TASKS_EACH, _BYTES_EACH = 2, 2, 10_000_000
 
 _PROCESSES = "You may run too few processes here: wait until some have ended, or raise 'ulimit -u'."
 _FILES = "A process may open too few files here: raise 'ulimit -n'."
@@ -88,9 +89,9 @@ def shortages(ranks: int, room: Mapping[str, int | None]) -> Iterator[Shortage]:
     if memory is not None and memory < _BYTES_EACH * ranks:
         says = f"{plural(ranks, 'process')} would take {size(_BYTES_EACH * ranks)} of memory at least"
         yield Shortage("error", f"{says}, and no more than {size(memory)} can be had", remedy)
-    elif memory is not None and memory < _BYTES_OF_TORCH * ranks:
+    elif memory is not None and memory < LARGE[1] * ranks:
         says = f"No more than {size(memory // ranks)} of memory can be had for each process"
-        yield Shortage("warning", f"{says}, and torch alone takes some {size(_BYTES_OF_TORCH)}", remedy)
+        yield Shortage("warning", f"{says}, and {LARGE[0]} alone takes some {size(LARGE[1])}", remedy)
 
 
 def allow_files(count: int) -> None:

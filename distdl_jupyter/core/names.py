@@ -33,13 +33,6 @@ TOTALS = ("np", "num_proc", "num_processes", "num_workers")
 #: The flags of a command line for all of these, with what each gives; ``--env`` and ``--use-gpu`` are flags of ours.
 OTHER_FLAGS = {f"--{name.replace('_', '-')}": name for name in (*ALIASES, *TOTALS) if name not in ("env", "useGpu")}
 
-BACKEND_ALIASES: dict[str, str] = {
-    "horovod": "horovod-gloo",
-    "mpi": "horovod-mpi",
-    "gloo": "torch-gloo",
-    "nccl": "torch-nccl",
-}
-
 
 def resolve(given: Mapping[str, Any], allowed: Iterable[str], common: Iterable[str] = ()) -> dict[str, Any]:
     """Return ``given`` options under their primary names.
@@ -146,8 +139,3 @@ def _near(name: str, allowed: Iterable[str], common: frozenset[str]) -> str:
         return ratio + 0.1 * (primary[one] in common) + 0.1 * (one[:1] == name[:1])
 
     return primary[max(near, key=nearness)] if (near := difflib.get_close_matches(name, primary, n=5)) else ""
-
-
-def backend_label(name: str) -> str:
-    """Return the canonical label of a backend ("mpi" -> "horovod-mpi")."""
-    return BACKEND_ALIASES.get(name, name)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from distdl_jupyter import azure, registry, targets
-from distdl_jupyter.core.names import backend_label, resolve
+from distdl_jupyter.core.names import resolve
 from distdl_jupyter.core.options import ABOUT, checked
 from distdl_jupyter.form import datarows
 from distdl_jupyter.form.choices import split_label
@@ -77,4 +77,4 @@ def _options() -> set[str]:
 
 
 def _backend(label: Any) -> tuple[str, dict[str, Any]]:
-    return ("", {}) if label is None else split_label(backend_label(str(label)))
+    return ("", {}) if label is None else split_label(registry.backend_label(str(label)))

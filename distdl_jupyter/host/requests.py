@@ -6,7 +6,7 @@ thread and answered when it is done. The messages:
 ======== ============================================== ====================================================
 type     fields                                         reply
 ======== ============================================== ====================================================
-facts    modules, programs                              what ``facts.gather`` returns
+facts    modules, programs, packages (all optional)     what ``facts.gather`` returns
 listen   address                                        port
 reach    targets, seconds                               reached
 prepare  job, folder, proof: [name, text] or null,      shared, folder, run, and working_directory_there
@@ -94,7 +94,7 @@ def _facts(agent: Agent, fields: Fields) -> None:
     def gather() -> Answer:
         from distdl_jupyter.host import facts
 
-        return facts.gather(_words(fields, "modules"), _words(fields, "programs"))
+        return facts.gather(*(_words(fields, name) for name in ("modules", "programs", "packages")))
 
     agent.later(fields, gather)
 

@@ -12,7 +12,6 @@ from typing import Any
 
 from distdl_jupyter import registry
 from distdl_jupyter.core.errors import DistDLError
-from distdl_jupyter.core.names import backend_label
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.words import TIMES, count
 from distdl_jupyter.preflight.model import Check, Draft, Finding
@@ -43,7 +42,7 @@ def backend(code: Code, draft: Draft, spec: JobSpec, mine: Any) -> Check:
     if (call := usage.met(code)) is not None:
         return Check(name, f"{usage.written(call)} in {call.place}")
     if not usage.meets:
-        return Check(name, f"{backend_label(spec.distributed_backend)} makes the processes meet")
+        return Check(name, f"{registry.backend_label(spec.distributed_backend)} makes the processes meet")
     finding = _mismatch(code, spec, mine) or _never(usage, draft, spec, code)
     return Check(name, "not initialised", (finding,))
 
@@ -61,7 +60,7 @@ def _choose(backend: Any) -> str:
 
 
 def _alone(code: Code, spec: JobSpec, mine: Any) -> Iterator[Finding]:
-    label = backend_label(spec.distributed_backend)
+    label = registry.backend_label(spec.distributed_backend)
     for other, call in _others(code, mine):
         calls = f"{call.beginning} calls {other.usage.written(call)}, which"
         if other.usage.alone == "fails" and not mine.meets and not _says_where(call):

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 
 from distdl_jupyter.core import signals
+from distdl_jupyter.worker.watch import after_fork
 
 
 def settle(streams: Sequence[int], keep: Iterable[int] = ()) -> None:
@@ -74,10 +75,7 @@ def be_another(arguments: Sequence[str]) -> None:
     sys.orig_argv[:] = list(arguments)
     sys.argv[:] = [""]
     importlib.invalidate_caches()
-    if (numpy_random := sys.modules.get("numpy.random")) is not None:
-        numpy_random.seed()
-    if (torch := sys.modules.get("torch")) is not None:
-        torch.default_generator.seed()
+    after_fork.reseed()
     # Python's own ``random`` draws a new seed in every forked process by itself.
     if (process := sys.modules.get("multiprocessing.process")) is not None:
         own = process.current_process()

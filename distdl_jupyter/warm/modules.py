@@ -10,20 +10,18 @@ from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 
+from distdl_jupyter import registry
 from distdl_jupyter.warm import doubts
 from distdl_jupyter.warm.recorder import Recorder
 from distdl_jupyter.worker.learning import installed_roots
 
-#: What a supervisor and a rank of this machine's cluster import in any case.
-OWN = (
+#: What a supervisor and a rank of this machine's cluster import in any case, besides its backend.
+_OWN = (
     "distdl_jupyter.supervisor.__main__",
     "distdl_jupyter.clusters.local",
     "distdl_jupyter.clusters.agents.launcher_run",
     "distdl_jupyter.clusters.local_node",
     "distdl_jupyter.ended",
-    "distdl_jupyter.backends.plain",
-    "distdl_jupyter.backends.torch",
-    "distdl_jupyter.backends.horovod",
     "distdl_jupyter.worker.rank",
     "distdl_jupyter.worker.failure",
     "distdl_jupyter.worker.watch.lost_peer",
@@ -34,6 +32,11 @@ OWN = (
 )
 #: Variables that keep numerical libraries from starting threads at their import; each job gets its own afterwards.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+
+def own() -> tuple[str, ...]:
+    """Return what a supervisor and a rank of this machine's cluster import in any case."""
+    return (*_OWN, *registry.built_in("backends"))
 
 
 class Unfit(Exception):

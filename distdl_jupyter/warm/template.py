@@ -27,7 +27,7 @@ from distdl_jupyter.warm.mark import Room
 from distdl_jupyter.warm.place import Place
 from distdl_jupyter.warm.prepared import Prepared
 from distdl_jupyter.worker import learning
-from distdl_jupyter.worker.watch import rendezvous
+from distdl_jupyter.worker.watch import frameworks, rendezvous
 
 #: Seconds between two looks at what makes a template end.
 _TICK = 2.0
@@ -68,7 +68,7 @@ class Template:
     def prepare(self, more: tuple[str, ...] = ()) -> None:
         """Import what jobs need. Raises Unfit, Ended."""
         try:
-            for name in modules.OWN:
+            for name in modules.own():
                 self._modules.load(name)
         except modules.Unfit as unfit:
             raise Ended(f"it cannot do without {unfit}") from unfit
@@ -231,9 +231,7 @@ class Template:
             "running": len(self._jobs),
             "learning": bool(self._wanted) or any(map(_has_ended, self._watched)),
             "unfit": self._learned.unfit,
-            "loads": [
-                name for name in ("torch", "horovod.torch", "torch._dynamo", "tensorflow") if name in sys.modules
-            ],
+            "loads": [name for name in frameworks.SLOW if name in sys.modules],
         }
 
 

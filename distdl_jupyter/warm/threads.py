@@ -6,6 +6,8 @@ import importlib.util
 import sys
 from collections.abc import Mapping
 
+from distdl_jupyter.worker.watch import after_fork
+
 #: Packages that bring a library of their own for linear algebra.
 _BRING_BLAS = ("numpy", "scipy")
 
@@ -15,7 +17,7 @@ def wanted(environment: Mapping[str, str]) -> int | None:
 
     0 where no numerical library is loaded: one that is loaded later reads the environment itself.
     """
-    if "torch" not in sys.modules and not _has_blas():
+    if not after_fork.has_threads() and not _has_blas():
         return 0
     count = environment.get("OMP_NUM_THREADS", "")
     if not count.isdigit() or int(count) < 1 or "MKL_NUM_THREADS" in environment:
@@ -38,9 +40,8 @@ def _has_blas() -> bool:
 def allow(environment: Mapping[str, str]) -> None:
     """Set what ``environment`` says, as far as it is not one thread."""
     count = wanted(environment) or 1
-    torch = sys.modules.get("torch")
-    if torch is not None and count > 1:
-        torch.set_num_threads(count)
+    if count > 1:
+        after_fork.set_threads(count)
     if (number := _of_blas(environment)) > 1:
         from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 

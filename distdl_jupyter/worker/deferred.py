@@ -11,13 +11,13 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
-import sys
 import threading
 import time
 from typing import Any, NamedTuple
 
 from distdl_jupyter.worker import scalar
 from distdl_jupyter.worker.channel import Channel
+from distdl_jupyter.worker.watch.tensors import cuda_event
 
 #: Seconds that ``flush`` waits at most: a GPU that hangs must not hold the end of the process for ever.
 PATIENCE = 10.0
@@ -46,7 +46,7 @@ def add(out: Channel, step: float, tensors: dict[str, Any]) -> None:
         if tensor.numel() != 1:
             scalar.to_json(name, tensor)
     values = {name: tensor.detach().to("cpu", non_blocking=True) for name, tensor in tensors.items()}
-    events = [_event(device) for device in {tensor.device for tensor in tensors.values()}]
+    events = [cuda_event(device) for device in {tensor.device for tensor in tensors.values()}]
     _queue.put(Waiting(out, step, time.time(), values, events))
     _start()
 
@@ -56,13 +56,6 @@ def flush() -> None:
     until = time.monotonic() + PATIENCE
     while _queue.unfinished_tasks and time.monotonic() < until:
         time.sleep(0.002)
-
-
-def _event(device: Any) -> Any:
-    cuda = sys.modules["torch"].cuda
-    event = cuda.Event()
-    event.record(cuda.current_stream(device))
-    return event
 
 
 def _start() -> None:

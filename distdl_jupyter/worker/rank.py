@@ -21,11 +21,10 @@ from distdl_jupyter.worker import (
     results,
     stacks,
     streams,
-    watchword,
 )
 from distdl_jupyter.worker.identity import Identity, identify
 from distdl_jupyter.worker.sources import Sources
-from distdl_jupyter.worker.watch import autolog, frameworks, listen, shutdown
+from distdl_jupyter.worker.watch import autolog, frameworks, listen, rendezvous_secret, shutdown
 
 #: Exit code of a program that was interrupted, as shells give it.
 INTERRUPTED = 130
@@ -46,7 +45,7 @@ def main() -> int:
     # A shell that starts a program in the background lets it ignore SIGINT; a cancelled job must still end.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     channel.opened(identity.nonce, identity.rank)
-    watchword.put(os.environ)
+    rendezvous_secret.put(os.environ)
     _tell("hello", pid=os.getpid(), host=identity.host, python=sys.version.split()[0], versions=versions())
     _tell_exec()
     listen.start()

@@ -12,13 +12,12 @@ from typing import Any
 
 from distdl_jupyter.worker.masking import MASK, looks_secret
 from distdl_jupyter.worker.scalar import TIMES
+from distdl_jupyter.worker.watch.tensors import shape
 
 #: Longest text of one string, and of one value.
 LONGEST_STRING = 80
 LONGEST = 160
 _ITEMS = 6
-#: Libraries whose ``shape`` and ``dtype`` are plain attributes.
-_ARRAYS = ("torch", "numpy", "tensorflow", "keras", "jax", "jaxlib", "pandas", "scipy", "cupy", "polars")
 #: Modules of the standard library whose classes print short and cheap.
 _HARMLESS = ("pathlib", "datetime", "decimal", "fractions", "uuid", "enum")
 
@@ -57,16 +56,6 @@ def _describe(value: Any, depth: int) -> str:
     if module in _HARMLESS or isinstance(value, range | slice):
         return repr(value)
     return name
-
-
-def shape(value: Any) -> tuple[int, ...] | None:
-    """Return the sizes of an array or tensor of a known library, None for anything else."""
-    if not any(str(getattr(base, "__module__", "")).split(".")[0] in _ARRAYS for base in type(value).__mro__):
-        return None
-    try:
-        return tuple(int(size) for size in value.shape)
-    except Exception:  # noqa: BLE001  a library's own attribute
-        return None
 
 
 def sizes_in_words(sizes: tuple[int, ...]) -> str:

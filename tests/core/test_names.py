@@ -2,8 +2,9 @@
 
 import pytest
 
+from distdl_jupyter import registry
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.core.names import ALIASES, backend_label, resolve
+from distdl_jupyter.core.names import ALIASES, resolve
 
 ALLOWED = {
     "node_count", "process_count_per_node", "distributed_backend", "compute_target", "vm_size", "use_gpu", "name",
@@ -85,4 +86,4 @@ def test_packages_are_installed_in_another_way(name):
      ("torch", "torch"), ("plain", "plain")],
 )  # fmt: skip
 def test_backend_words(given, label):
-    assert backend_label(given) == label
+    assert registry.backend_label(given) == label

@@ -12,7 +12,7 @@ import pytest
 
 from distdl_jupyter import client
 from distdl_jupyter.host import gathering, processes
-from distdl_jupyter.worker import watchword
+from distdl_jupyter.worker.watch import rendezvous_secret
 from tests.conftest import wait_for
 from tests.security import listening
 
@@ -95,7 +95,7 @@ def test_where_horovods_ranks_meet_a_stranger_is_turned_away(distdl_home, tmp_pa
     wait_for(lambda: job.view().state.ended or "met" in "".join(map(str, job.logs())), PATIENCE, "the ranks")
     pid = job.view().ranks[1].pid
     start = dict(line.split("=", 1) for line in Path(f"/proc/{pid}/environ").read_text().split("\0") if "=" in line)
-    port, secret = int(start[watchword.PORT]), watchword.of(start["DISTDL_NONCE"])
+    port, secret = int(start[rendezvous_secret.PORT]), rendezvous_secret.of(start["DISTDL_NONCE"])
     known = f"/{secret}:{port}/a/b"
     assert _asked(port, known, "PUT", b"true")[0] == 200
     for wrong in ("/a/b", f"/{secret[:-1]}:{port}/a/b", f"/:{port}/a/b", "/", f"/a{known}"):

@@ -21,6 +21,7 @@ from distdl_jupyter.clusters.agents.agent import HostTrouble
 from distdl_jupyter.clusters.agents.findings import Told
 from distdl_jupyter.core import store
 from distdl_jupyter.host import facts as own_facts
+from distdl_jupyter.worker.watch.frameworks import COMPARED
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.agents.agent import Host, Unreachable
@@ -90,7 +91,7 @@ def look(
     """
     wanted = (*modules, *(name for name in _ALWAYS if name not in modules))
     told, silent, found = _Look(connections, options, time.monotonic() + seconds).ask(wanted, programs)
-    own = _whole(own_facts.gather(wanted, ()) if here is None else here)
+    own = _whole(own_facts.gather(wanted, packages=COMPARED) if here is None else here)
     asked = Wanted(options, wanted, tuple(programs), processes)
     rows = judge(told, [*unreachable, *silent], found, own, asked)
     return Checkup(tuple(rows), found.common, {one.host: one.facts for one in told})
@@ -187,7 +188,7 @@ class _Look:
         # Room for connecting stays.
         patience = self._patience(min(_FACTS_SECONDS, self._until - time.monotonic() - _LISTEN_SECONDS))
         asked = time.time()
-        answer = one.ask("facts", timeout=patience, modules=list(modules), programs=looked_for)
+        answer = one.ask("facts", timeout=patience, modules=list(modules), programs=looked_for, packages=COMPARED)
         answered = time.time()
         facts = _whole(answer)
         return Told(

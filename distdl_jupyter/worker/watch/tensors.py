@@ -1,0 +1,61 @@
+"""What arrays and tensors of numerical libraries say of themselves. No library is imported here."""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import Any
+
+#: Libraries whose ``shape`` and ``dtype`` are plain attributes.
+ARRAYS = ("torch", "numpy", "tensorflow", "keras", "jax", "jaxlib", "pandas", "scipy", "cupy", "polars")
+
+
+def shape(value: Any) -> tuple[int, ...] | None:
+    """Return the sizes of an array or tensor of a known library, None for anything else."""
+    if not any(str(getattr(base, "__module__", "")).split(".")[0] in ARRAYS for base in type(value).__mro__):
+        return None
+    try:
+        return tuple(int(size) for size in value.shape)
+    except Exception:  # noqa: BLE001  a library's own attribute
+        return None
+
+
+def parameters(value: Any) -> int | None:
+    """Return how many parameters a torch module has, None for anything else."""
+    module = getattr(getattr(sys.modules.get("torch"), "nn", None), "Module", None)
+    if module is None or not isinstance(value, module):
+        return None
+    return sum(int(math.prod(one.shape)) for one in value.parameters())
+
+
+def may_be_on_gpu(kind: type) -> bool:
+    """Say whether objects of a type can be on a GPU, so that each has to be looked at."""
+    return str(kind.__module__).partition(".")[0] == "torch"
+
+
+def is_on_gpu(value: Any) -> bool:
+    """Say whether a value is a tensor on a CUDA device."""
+    torch = sys.modules.get("torch")
+    return torch is not None and type(value) is getattr(torch, "Tensor", None) and bool(value.is_cuda)
+
+
+def without_gpu(tensor: Any) -> Any:
+    """Return a copy in memory of a tensor on a GPU."""
+    return tensor.detach().cpu().requires_grad_(tensor.requires_grad)
+
+
+def to_own_gpu(tensor: Any) -> Any:
+    """Run in a rank: move a tensor that was on a GPU to the rank's own one, when it has any."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return tensor
+    return tensor.detach().cuda().requires_grad_(tensor.requires_grad)
+
+
+def cuda_event(device: Any) -> Any:
+    """Return an event that has come when the work queued on a CUDA device by now is done."""
+    cuda = sys.modules["torch"].cuda
+    event = cuda.Event()
+    event.record(cuda.current_stream(device))
+    return event

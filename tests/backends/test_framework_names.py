@@ -1,0 +1,64 @@
+"""Only backends, the worker's hooks and the build of Horovod know frameworks by name; ``ray`` is a cluster, too."""
+
+import ast
+import re
+from pathlib import Path
+
+import distdl_jupyter
+
+ROOT = Path(distdl_jupyter.__file__).parent
+#: They know frameworks because that is their subject.
+MAY = ("backends/", "worker/watch/", "environment/")
+NAMES = re.compile(
+    r"(?<![a-z0-9])(torch|pytorch|horovod|hvd|tensorflow|keras|deepspeed|lightning|transformers|accelerate|jax|jaxlib)"
+    r"(?![a-z0-9])",
+    re.IGNORECASE,
+)
+#: Modules that name one all the same, each with the reason.
+EXCEPTIONS = {
+    "advice/training.py": "a package that searches over settings has the name of a framework in its own",
+    "cli/__init__.py": "'distdl install horovod' is a command of environment/",
+    "clusters/azureml/checkup.py": "what the image holds that Azure ML builds",
+    "clusters/azureml/job.py": "Azure ML's names of its images and of how it starts processes",
+    "clusters/azureml/options.py": "what the image holds that Azure ML builds",
+    "clusters/environment.py": "prefixes of variables that go along to other machines",
+    "clusters/ssh/options.py": "the format of a hostfile",
+    "compat/batchai/command.py": "command lines of Batch AI",
+    "compat/batchai/conversion.py": "sections of Batch AI's job files",
+    "compat/batchai/job_file.py": "sections of Batch AI's job files",
+    "core/options.py": "the help of the option that chooses a backend",
+    "core/plan.py": "Azure ML's names of how it starts processes",
+    "form/arguments.py": "examples of a magic's help",
+    "host/azureml.py": "Azure ML's names of how it starts processes",
+    "magic/lines.py": "examples of a magic's help",
+    "magic/ranklines.py": "examples of a magic's help",
+    "preflight/files.py": "calls of users' code that write files",
+    "preflight/reading.py": "names that users' code usually gives to modules",
+    "registry.py": "the backend that is taken when none is chosen",
+    "warm/doubts.py": "prefixes of variables that libraries read when they are loaded",
+    "worker/identity.py": "variables of launchers that say which rank this is",
+}
+
+
+def words(path):
+    """Yield what a module's code names: identifiers, imports and texts other than docstrings."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Constant(value=str(text)) if id(node) not in prose:
+                yield text
+            case ast.Name(id=text) | ast.Attribute(attr=text) | ast.alias(name=text) | ast.arg(arg=text):
+                yield text
+            case ast.ImportFrom(module=str(text)) | ast.FunctionDef(name=text) | ast.ClassDef(name=text):
+                yield text
+
+
+def test_no_other_module_names_a_framework():
+    found = {
+        module
+        for path in ROOT.rglob("*.py")
+        if not (module := path.relative_to(ROOT).as_posix()).startswith(MAY) and any(map(NAMES.search, words(path)))
+    }
+    assert found - set(EXCEPTIONS) == set(), "a backend says it itself, or worker/watch/frameworks.py names it"
+    assert set(EXCEPTIONS) - found == set(), "these name none any more: take them off the list"
