@@ -263,7 +263,7 @@ class Run(ABC):
         """Return why ranks of this kind of cluster cannot be asked, one sentence; "" when they can."""
         return "This kind of cluster has no way to ask its ranks."
 
-    def overheard(self, text: str) -> None:
+    def on_launcher_output(self, text: str) -> None:
         """Hear what the launcher or a service printed (streams with rank None)."""
         return
 

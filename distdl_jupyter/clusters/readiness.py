@@ -7,21 +7,21 @@ import select
 import time
 from collections.abc import Callable
 
-#: Seconds between two calls of ``heed``.
-_HEED_SECONDS = 0.5
+#: Seconds between two calls of ``while_waiting``.
+_POLL_SECONDS = 0.5
 
 
-def await_line(fd: int, wanted: str, patience: float, heed: Callable[[], object] = bool) -> str:
+def await_line(fd: int, wanted: str, patience: float, while_waiting: Callable[[], object] = bool) -> str:
     """Read until ``wanted`` was said, the stream ended or ``patience`` seconds are over; return what was said.
 
-    ``heed`` is called meanwhile, and ends the wait by raising.
+    ``while_waiting`` is called meanwhile, and ends the wait by raising.
     """
     said, until = "", time.monotonic() + patience
     while wanted not in said and (left := until - time.monotonic()) > 0:
-        if select.select([fd], [], [], min(left, _HEED_SECONDS))[0]:
+        if select.select([fd], [], [], min(left, _POLL_SECONDS))[0]:
             content = os.read(fd, 65_536)
             if not content:
                 break
             said += content.decode(errors="replace")
-        heed()
+        while_waiting()
     return said

@@ -56,13 +56,13 @@ class Agent:
         self._incoming: dict[int, Incoming] = {}
         self._threads: set[threading.Thread] = set()
         self._kept: list[object] = []
-        self._heard = self._beaten = time.monotonic()
+        self._received_at = self._beaten = time.monotonic()
         self._over = False
         #: Whether SIGTERM has come.
-        self.told_to_end = False
+        self.terminating = False
         self._listening = self._writing = False
         self.channels = Channels(self._selector, self._outbox)
-        self.shells = Shells(self._selector, self.tell)
+        self.shells = Shells(self._selector, self.send)
         self.ports = Ports()
         self.job: Job | None = None
         self._wake_read, self._wake_write = os.pipe()
@@ -112,7 +112,7 @@ class Agent:
         """Give what comes on a channel to ``incoming``."""
         self._incoming[channel] = incoming
 
-    def tell(self, type_: str, **fields: Any) -> None:
+    def send(self, type_: str, **fields: Any) -> None:
         """Send a message."""
         self._outbox.put(frames.message(type_, **fields))
 
@@ -156,7 +156,7 @@ class Agent:
         signal.signal(signal.SIGTERM, self._terminated)
 
     def _terminated(self, *_: object) -> None:
-        self.told_to_end = True
+        self.terminating = True
 
     def _woken(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -169,7 +169,7 @@ class Agent:
         for key, _ in self._selector.select(self._pause()):
             key.data()
         self._take_posted()
-        self._tell_ends()
+        self._send_exits()
         self._beat()
         self._flush()
         self.channels.regulate()
@@ -178,12 +178,12 @@ class Agent:
 
     def is_forsaken(self) -> bool:
         """Say whether to end everything: a signal asked for it, or the supervisor has been silent for too long."""
-        return self.told_to_end or self.silence > self._patience
+        return self.terminating or self.silence > self._patience
 
     @property
     def silence(self) -> float:
         """Seconds since the supervisor was last heard."""
-        return time.monotonic() - self._heard
+        return time.monotonic() - self._received_at
 
     def _rest(self) -> None:
         """Leave ranks that print all the time alone for a moment; the supervisor and ends of processes are heard."""
@@ -192,7 +192,7 @@ class Agent:
             self._urgent.select(pause)
 
     def _pause(self) -> float:
-        if self.told_to_end or (self.job is not None and self.job.unheard):
+        if self.terminating or (self.job is not None and self.job.draining):
             return _SOON
         return max(0.0, self._beaten + self.beat_seconds - time.monotonic())
 
@@ -200,25 +200,25 @@ class Agent:
         """Read what the supervisor sends, unless the disk cannot keep up with it."""
         wanted = not any(incoming.behind for incoming in self._incoming.values())
         if not wanted:
-            self._heard = time.monotonic()
+            self._received_at = time.monotonic()
         if wanted and not self._listening:
-            self._selector.register(self._source, selectors.EVENT_READ, self._hear)
+            self._selector.register(self._source, selectors.EVENT_READ, self._receive)
         elif self._listening and not wanted:
             self._selector.unregister(self._source)
         self._listening = wanted
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         content = b""
         with contextlib.suppress(OSError):
             content = os.read(self._source, 256 * 1024)
         if not content:
             raise _Forsaken
-        self._heard = time.monotonic()
+        self._received_at = time.monotonic()
         for frame in self._reader.feed(content):
             if isinstance(frame, frames.Data):
                 self._take(frame)
             else:
-                self._heed(frame.data)
+                self._handle(frame.data)
 
     def _take(self, frame: frames.Data) -> None:
         incoming = self._incoming.get(frame.channel)
@@ -227,7 +227,7 @@ class Agent:
             if not frame.bytes:
                 del self._incoming[frame.channel]
 
-    def _heed(self, fields: dict[str, Any]) -> None:
+    def _handle(self, fields: dict[str, Any]) -> None:
         if fields["type"] == "beat" or self._over:
             return
         found = requests.answer(self, fields)
@@ -241,11 +241,11 @@ class Agent:
             except queue.Empty:
                 return
 
-    def _tell_ends(self) -> None:
+    def _send_exits(self) -> None:
         if self.job is None or self._over:
             return
         for fields in self.job.ended(full=self._outbox.full):
-            self.tell("exit", **fields)
+            self.send("exit", **fields)
             self.process_ended(fields)
         self._threads = {thread for thread in self._threads if thread.is_alive()}
         if not self._threads:

@@ -72,14 +72,14 @@ class Channels(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Child:
-    """A started process; ``told`` when the supervisor knows of its end."""
+    """A started process; ``reported`` when the supervisor knows of its end."""
 
     number: int
     popen: spawn.Process
     sources: tuple[Source, ...]
     open_input: bool
     ended_at: float | None = None
-    told: bool = False
+    reported: bool = False
 
 
 class NotStarted(Exception):
@@ -162,12 +162,12 @@ class Children:
         """
         found = []
         for child in self._children:
-            if child.told or child.popen.poll() is None:
+            if child.reported or child.popen.poll() is None:
                 continue
             child.ended_at = now if child.ended_at is None else child.ended_at
             silent = not any(source.open for source in child.sources)
             if silent or (now - child.ended_at > _LINGER and not full):
-                child.told = True
+                child.reported = True
                 self._channels.drain_all()
                 found.append(self._end(child))
         return found
@@ -185,14 +185,14 @@ class Children:
         return memory.evidence(self._memory)
 
     @property
-    def unheard(self) -> bool:
+    def draining(self) -> bool:
         """Whether one has ended and its last words are still awaited."""
-        return any(child.ended_at is not None and not child.told for child in self._children)
+        return any(child.ended_at is not None and not child.reported for child in self._children)
 
     @property
-    def untold(self) -> bool:
+    def unreported(self) -> bool:
         """Whether the end of one that is no service has still to be told."""
-        return any(not child.told and not child.open_input for child in self._children)
+        return any(not child.reported and not child.open_input for child in self._children)
 
     @property
     def any(self) -> bool:

@@ -160,12 +160,12 @@ class FolderAgent(Agent):
 
         SIGTERM is the batch system's, which ends the job soon. Ranks get it, and what they make of it is still told.
         """
-        if self.told_to_end:
+        if self.terminating:
             return self._has_ended_after_term()
         if self.job is not None and self.job.any_started:
             if self.silence <= _LEAVE:
                 return False
-            return (self.job.count() == 0 and not self.job.untold) or self._others_failed()
+            return (self.job.count() == 0 and not self.job.unreported) or self._others_failed()
         return self.silence > PATIENCE
 
     def _has_ended_after_term(self) -> bool:
@@ -174,7 +174,7 @@ class FolderAgent(Agent):
         if not self._passed_on:
             self._passed_on = True
             self.job.signal("TERM", "all")
-        return self.job.count() == 0 and not self.job.untold
+        return self.job.count() == 0 and not self.job.unreported
 
     def _others_failed(self) -> bool:
         try:

@@ -100,9 +100,9 @@ class Job:
     # watch ------------------------------------------------------------------------------------
 
     @property
-    def untold(self) -> bool:
+    def unreported(self) -> bool:
         """Whether the end of a rank or of a launcher has still to be told."""
-        return self._children.untold
+        return self._children.unreported
 
     @property
     def any_started(self) -> bool:
@@ -114,9 +114,9 @@ class Job:
         return self._children.ended(time.monotonic(), full=full)
 
     @property
-    def unheard(self) -> bool:
+    def draining(self) -> bool:
         """Whether a process has ended whose last words are still awaited."""
-        return self._children.unheard
+        return self._children.draining
 
     def reap_adopted(self) -> None:
         """Take away zombies that nobody else waits for."""

@@ -91,7 +91,7 @@ class Attempt:
         self._clock = clock
         self._reader = LogReader(run.streams, nonce, recorder, safe_end=recorder.redactor.safe_end)
         self._reader.watch(wake)
-        recorder.on_launcher_output = run.overheard
+        recorder.on_launcher_output = run.on_launcher_output
         self._hangs = HangDetector(run, recorder)
         self._living = {rank.rank for rank in recorder.view.ranks if rank.status != "ended"}
         self._all_connected_at: float | None = None

@@ -45,7 +45,7 @@ class Listener:
 
     def _text(self, stream: Stream, item: LogText) -> None:
         if stream.rank is None:
-            self.run.overheard(item.text + "\n")
+            self.run.on_launcher_output(item.text + "\n")
         if not item.redraws or item.closed:
             self.lines.setdefault((stream.rank, stream.name), []).extend(item.text.split("\n"))
 

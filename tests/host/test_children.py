@@ -71,7 +71,7 @@ def test_while_the_reader_is_behind_a_process_with_unread_words_has_not_ended(wi
     until(lambda: not children.living())
     children.ended(time.monotonic(), full=True)
     assert children.ended(time.monotonic() + 100, full=True) == []
-    assert children.unheard
+    assert children.draining
     assert len(children.ended(time.monotonic() + 100, full=False)) == 1
-    assert not children.unheard
+    assert not children.draining
     channels.end_all()

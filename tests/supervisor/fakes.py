@@ -56,8 +56,8 @@ class Wrapped(Run):
     def signal(self, name):
         self.inner.signal(name)
 
-    def overheard(self, text):
-        self.inner.overheard(text)
+    def on_launcher_output(self, text):
+        self.inner.on_launcher_output(text)
 
     def handle(self):
         return self.inner.handle()

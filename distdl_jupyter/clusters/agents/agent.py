@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 #: Seconds for an answer that takes no work.
 ANSWER_SECONDS = 15.0
 #: Seconds between two moments in which the wait for an answer may be ended.
-_HEED_SECONDS = 0.5
+_POLL_SECONDS = 0.5
 
 
 class HostTrouble(LaunchFailed):
@@ -100,25 +100,29 @@ class AgentConnection(ABC):
         """Send a request. The answer is its fields, or HostFailed (in this process also OSError)."""
 
     def ask(
-        self, type_: str, /, timeout: float = ANSWER_SECONDS, heed: Callable[[], object] = bool, **fields: Any
+        self, type_: str, /, timeout: float = ANSWER_SECONDS, while_waiting: Callable[[], object] = bool, **fields: Any
     ) -> dict[str, Any]:
         """Send a request and return the answer. Raises HostFailed: refused, no answer in ``timeout`` s, or lost."""
         with self.hurried():
-            return self.result(self.begin(type_, **fields), type_, timeout, heed)
+            return self.result(self.begin(type_, **fields), type_, timeout, while_waiting)
 
     def result(
-        self, answer: Future[dict[str, Any]], type_: str, timeout: float | None, heed: Callable[[], object] = bool
+        self,
+        answer: Future[dict[str, Any]],
+        type_: str,
+        timeout: float | None,
+        while_waiting: Callable[[], object] = bool,
     ) -> dict[str, Any]:
         """Wait for the answer to what was begun. Raises HostFailed.
 
-        ``heed`` is called meanwhile, and ends the wait by raising.
+        ``while_waiting`` is called meanwhile, and ends the wait by raising.
         """
         until = math.inf if timeout is None else time.monotonic() + timeout
         while not answer.done():
             if (left := until - time.monotonic()) <= 0:
                 raise HostFailed(self.host, f"It has not answered the request {type_!r} within {timeout:.0f} s.")
-            wait([answer], min(left, _HEED_SECONDS))
-            heed()
+            wait([answer], min(left, _POLL_SECONDS))
+            while_waiting()
         return answer.result()
 
     def hurried(self) -> contextlib.AbstractContextManager[None]:
@@ -207,7 +211,7 @@ class Nodes(ABC, Generic[N]):
         """Return what the environment of a service has besides."""
         return {}
 
-    def overheard(self, text: str) -> None:
+    def on_launcher_output(self, text: str) -> None:
         """Take what was printed by no rank."""
         return
 

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from distdl_jupyter.clusters.agents import findings, network, network_findings, software
 from distdl_jupyter.clusters.agents.agent import HostTrouble
-from distdl_jupyter.clusters.agents.findings import Told
+from distdl_jupyter.clusters.agents.findings import HostReport
 from distdl_jupyter.core import store
 from distdl_jupyter.host import facts as own_facts
 from distdl_jupyter.worker.watch.frameworks import COMPARED
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.agents.agent import Host, Unreachable
-    from distdl_jupyter.clusters.agents.network import Common, Reached, Seat
+    from distdl_jupyter.clusters.agents.network import Common, Endpoint, Reached
     from distdl_jupyter.clusters.agents.options import AgentOptions
     from distdl_jupyter.clusters.base import Check
 
@@ -90,11 +90,11 @@ def look(
     wanted on each host (0: not known yet). Raises InvalidSpec when the option ``network`` is none.
     """
     wanted = (*modules, *(name for name in _ALWAYS if name not in modules))
-    told, silent, found = _Look(connections, options, time.monotonic() + seconds).ask(wanted, programs)
+    reports, silent, found = _Look(connections, options, time.monotonic() + seconds).ask(wanted, programs)
     own = _whole(own_facts.gather(wanted, packages=COMPARED) if here is None else here)
     asked = Wanted(options, wanted, tuple(programs), processes)
-    rows = judge(told, [*unreachable, *silent], found, own, asked)
-    return Checkup(tuple(rows), found.common, {one.host: one.facts for one in told})
+    rows = judge(reports, [*unreachable, *silent], found, own, asked)
+    return Checkup(tuple(rows), found.common, {one.host: one.facts for one in reports})
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,36 +111,36 @@ class Wanted:
 class Met:
     """The addresses that hosts have, what was reached from where, and the network that this leaves (None: none)."""
 
-    offered: Mapping[str, Sequence[Seat]] = field(default_factory=dict)
+    offered: Mapping[str, Sequence[Endpoint]] = field(default_factory=dict)
     reached: Reached = field(default_factory=dict)
     common: Common | None = None
 
 
 def judge(
-    told: Sequence[Told], troubles: Sequence[HostTrouble], met: Met, here: Mapping[str, Any], wanted: Wanted
+    reports: Sequence[HostReport], troubles: Sequence[HostTrouble], met: Met, here: Mapping[str, Any], wanted: Wanted
 ) -> list[Check]:
     """Return all rows, in the order of a table: who answers, software, network, machines."""
     return [
-        *findings.reached(told),
+        *findings.reached(reports),
         *(findings.unreachable(trouble) for trouble in troubles),
-        *findings.twice(told),
-        *software.python(told, here),
-        *software.packages(told, here, wanted.modules),
-        *software.programs(told, wanted.programs),
-        *findings.code(told, wanted.options.shared),
-        *_network(told, troubles, met, wanted),
-        *findings.gpus(told),
-        *findings.infiniband(told),
-        *findings.disk(told),
-        *findings.clock(told),
-        *findings.slots(told, wanted.processes),
-        *findings.room(told, wanted.processes, oversubscribe=wanted.options.oversubscribe),
+        *findings.twice(reports),
+        *software.python(reports, here),
+        *software.packages(reports, here, wanted.modules),
+        *software.programs(reports, wanted.programs),
+        *findings.code(reports, wanted.options.shared),
+        *_network(reports, troubles, met, wanted),
+        *findings.gpus(reports),
+        *findings.infiniband(reports),
+        *findings.disk(reports),
+        *findings.clock(reports),
+        *findings.slots(reports, wanted.processes),
+        *findings.room(reports, wanted.processes, oversubscribe=wanted.options.oversubscribe),
     ]
 
 
-def _network(told: Sequence[Told], troubles: Sequence[HostTrouble], met: Met, wanted: Wanted) -> list[Check]:
+def _network(reports: Sequence[HostReport], troubles: Sequence[HostTrouble], met: Met, wanted: Wanted) -> list[Check]:
     """Return what is said of the network; nothing while too many hosts are missing to say anything."""
-    if not told or (len(told) == 1 and troubles):
+    if not reports or (len(reports) == 1 and troubles):
         return []
     return network_findings.rows(met.offered, met.reached, met.common, wanted.options.network)
 
@@ -154,16 +154,16 @@ class _Look:
         self._until = until
         self._silent: dict[str, HostTrouble] = {}
 
-    def ask(self, modules: Sequence[str], programs: Sequence[str]) -> tuple[list[Told], list[HostTrouble], Met]:
-        """Return what hosts told, those that fell silent, and how they met."""
+    def ask(self, modules: Sequence[str], programs: Sequence[str]) -> tuple[list[HostReport], list[HostTrouble], Met]:
+        """Return what hosts reported, those that fell silent, and how they met."""
         if not self._connections:
             return [], [], Met()
         with _proof(self._options) as proof:
-            told = self._each(lambda one: self._facts(one, modules, programs, proof))
-        twins = findings.twins(list(told.values()))
-        met = self._meet({host: one for host, one in told.items() if host not in twins})
-        heard = [answer for host, answer in told.items() if host not in self._silent]
-        return heard, list(self._silent.values()), met
+            reports = self._each(lambda one: self._facts(one, modules, programs, proof))
+        twins = findings.twins(list(reports.values()))
+        met = self._meet({host: one for host, one in reports.items() if host not in twins})
+        answers = [answer for host, answer in reports.items() if host not in self._silent]
+        return answers, list(self._silent.values()), met
 
     def _each(
         self, question: Callable[[Asked], _Answer], connections: Sequence[Asked] | None = None
@@ -183,7 +183,7 @@ class _Look:
     def _patience(self, most: float) -> float:
         return max(0.5, min(most, self._until - time.monotonic()))
 
-    def _facts(self, one: Asked, modules: Sequence[str], programs: Sequence[str], proof: str) -> Told:
+    def _facts(self, one: Asked, modules: Sequence[str], programs: Sequence[str], proof: str) -> HostReport:
         looked_for = [*programs, proof] if proof else list(programs)
         # Room for connecting stays.
         patience = self._patience(min(_FACTS_SECONDS, self._until - time.monotonic() - _LISTEN_SECONDS))
@@ -191,34 +191,36 @@ class _Look:
         answer = one.ask("facts", timeout=patience, modules=list(modules), programs=looked_for, packages=COMPARED)
         answered = time.time()
         facts = _whole(answer)
-        return Told(
+        return HostReport(
             one.host, facts, asked, answered,
             ssh=one.shell,
             slots=one.target.slots,
             shares=bool(proof and facts["programs"].get(proof)),
         )  # fmt: skip
 
-    def _meet(self, told: Mapping[str, Told]) -> Met:
+    def _meet(self, reports: Mapping[str, HostReport]) -> Met:
         """Let every host listen on its addresses and connect to those of all others."""
-        connections = [one for one in self._connections if one.host in told]
+        connections = [one for one in self._connections if one.host in reports]
         wanted = self._options.network
-        offered = {host: network.seats(host, one.facts["interfaces"], wanted) for host, one in told.items()}
+        offered = {host: network.endpoints(host, one.facts["interfaces"], wanted) for host, one in reports.items()}
         if len(offered) < 2:
-            alone = [network.loopback(host, one.facts["interfaces"]) for host, one in told.items()]
+            alone = [network.loopback(host, one.facts["interfaces"]) for host, one in reports.items()]
             return Met(offered, {}, alone[0] if alone else None)
         listening = self._each(lambda one: self._listen(one, offered[one.host]), connections)
-        heard = self._each(lambda one: self._reach(one, listening), connections)
-        reached = {key: why for answer in heard.values() for key, why in answer.items()}
+        answers = self._each(lambda one: self._reach(one, listening), connections)
+        reached = {key: why for answer in answers.values() for key, why in answer.items()}
         offered = {host: own for host, own in offered.items() if host not in self._silent}
         if len(offered) < 2:
             return Met(offered, reached, None)
         return Met(offered, reached, network.choose(offered, reached))
 
-    def _listen(self, one: Asked, seats: Sequence[Seat]) -> dict[str, int]:
+    def _listen(self, one: Asked, endpoints: Sequence[Endpoint]) -> dict[str, int]:
         """Return the port on which a host listens at each of its addresses."""
         return {
-            seat.address: int(one.ask("listen", timeout=self._patience(_LISTEN_SECONDS), address=seat.address)["port"])
-            for seat in seats
+            endpoint.address: int(
+                one.ask("listen", timeout=self._patience(_LISTEN_SECONDS), address=endpoint.address)["port"]
+            )
+            for endpoint in endpoints
         }
 
     def _reach(self, one: Asked, listening: Mapping[str, Mapping[str, int]]) -> dict[tuple[str, str], str]:
@@ -231,7 +233,7 @@ class _Look:
 
 
 def _whole(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return facts in which every part that a host could not tell is empty."""
+    """Return facts in which every part that a host could not report is empty."""
     empty: dict[str, Any] = {"packages": {}, "modules": {}, "programs": {}, "interfaces": [], "disk": {}, "gpus": [],
                              "driver": "", "infiniband": [], "problems": {}, "mpirun": ""}  # fmt: skip
     known = {name: value for name, value in facts.items() if value is not None}

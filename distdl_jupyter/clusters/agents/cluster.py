@@ -67,7 +67,7 @@ class AgentCluster(Cluster):
             job = self._job(spec, options, context)
             found = self._look(unreachable, spec, job.options, context)
             placement = self._placed(spec, ports, found, context)
-            placement = seated(placement, context.rank_ports, self._seats(placing.agreed(found)))
+            placement = seated(placement, context.rank_ports, self._ports_of_ranks(placing.agreed(found)))
             self._stage(job, context)
             if context.staging is not None:
                 data.bring(spec, self._nodes, job.options.directory or DIRECTORY, context)
@@ -98,15 +98,15 @@ class AgentCluster(Cluster):
     def _placed(self, spec: JobSpec, ports: int, found: Checkup, context: Context) -> Placement:
         common = placing.agreed(found)
         first = self._connections[0]
-        seat = common.seat(first.host)
-        told = first.ask("ports", count=ports, address=seat.address)
+        endpoint = common.endpoint(first.host)
+        reply = first.ask("ports", count=ports, address=endpoint.address)
         names = [one.host for one in self._connections]
         context.note(Remark("info", placing.met(spec, names, common), "network"))
         return Placement(
             ranks=placing.places(spec, names, found, common),
-            address=seat.address,
-            ports=tuple(int(port) for port in told["ports"]),
-            interface=common.interface or seat.interface,
+            address=endpoint.address,
+            ports=tuple(int(port) for port in reply["ports"]),
+            interface=common.interface or endpoint.interface,
             network=common.network,
             remote_shell=(
                 str(found.facts[first.host]["python"]["executable"]),
@@ -116,15 +116,15 @@ class AgentCluster(Cluster):
             ),
         )
 
-    def _seats(self, common: Common) -> Callable[[RankPlace, int], Seat]:
+    def _ports_of_ranks(self, common: Common) -> Callable[[RankPlace, int], Seat]:
         """Return what gives a rank ports of its own on its host."""
 
-        def seat(place: RankPlace, ports: int) -> Seat:
-            address = common.seat(place.host).address
-            told = self._connections[place.node].ask("ports", count=ports, address=address)
-            return address, tuple(int(port) for port in told["ports"])
+        def with_ports(place: RankPlace, ports: int) -> Seat:
+            address = common.endpoint(place.host).address
+            reply = self._connections[place.node].ask("ports", count=ports, address=address)
+            return address, tuple(int(port) for port in reply["ports"])
 
-        return seat
+        return with_ports
 
     def _stage(self, job: Job, context: Context) -> None:
         """Give every host the job's files, where it does not see them."""

@@ -49,7 +49,7 @@ class Connection(AgentConnection):
         self._lock = threading.Lock()
         self._lost = ""
         #: The ranks that were asked for their stacks, and the answer.
-        self._asked: tuple[list[int], Future[dict[str, Any]]] | None = None
+        self._stack_request: tuple[list[int], Future[dict[str, Any]]] | None = None
         self._wire = wire_of(self)
 
     # requests ---------------------------------------------------------------------------------
@@ -113,22 +113,22 @@ class Connection(AgentConnection):
 
     def ask_stacks(self, ranks: Sequence[int]) -> None:
         """Ask ranks for the stacks of their threads, without waiting."""
-        self._asked = list(ranks), self.begin("stacks", ranks=list(ranks))
+        self._stack_request = list(ranks), self.begin("stacks", ranks=list(ranks))
 
     def stacks(self) -> Mapping[int, Answer]:
         """Return, once, what the host has answered; one that fails or is lost answers for none of its ranks."""
         from distdl_jupyter.host.stacks import Answer, of_json
 
-        if self._asked is None or not self._asked[1].done():
+        if self._stack_request is None or not self._stack_request[1].done():
             return {}
-        (ranks, answer), self._asked = self._asked, None
+        (ranks, answer), self._stack_request = self._stack_request, None
         if (error := answer.exception()) is not None:
             return dict.fromkeys(ranks, Answer(missing=str(getattr(error, "says", error))))
         return {int(rank): of_json(one) for rank, one in answer.result()["answers"].items()}
 
     # what comes, on the wire's thread -------------------------------------------------------------
 
-    def heard(self, frame: frames.Message | frames.Data) -> None:
+    def on_frame(self, frame: frames.Message | frames.Data) -> None:
         """Take a frame."""
         if isinstance(frame, frames.Data):
             sink = self._sinks.get(frame.channel)

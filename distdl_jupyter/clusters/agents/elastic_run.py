@@ -74,7 +74,7 @@ class ElasticRun(AgentRun):
             "err": err,
             "open_input": True,
         }
-        first.connection.ask("start", START_SECONDS, self.heed("starting the launcher"), processes=[process])
+        first.connection.ask("start", START_SECONDS, self.progress("starting the launcher"), processes=[process])
         self._driver.send(slots=[(place.host, place.local_rank) for place in self._places.values()])
         self._discovery.start()
 

@@ -28,8 +28,8 @@ _ROWS = {"unknown-key": "Host key", "changed-key": "Host key", "python": "Python
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What one host told: its facts, this machine's clock before asking and after the answer, and how to reach it.
+class HostReport:
+    """What one host reports: its facts, this machine's clock before asking and after the answer, and how to reach it.
 
     ``ssh`` is how a user would run a command there ("ssh gpu1"), ``slots`` how many processes fit (0: not said),
     ``shares`` whether it sees this machine's folders.
@@ -55,18 +55,18 @@ def unreachable(trouble: HostTrouble) -> Check:
     return Check(trouble.host, what, "error", trouble.says, trouble.remedy)
 
 
-def reached(told: Sequence[Told]) -> Iterator[Check]:
+def reached(reports: Sequence[HostReport]) -> Iterator[Check]:
     """Yield that hosts answered, over a connection whose host key was known."""
-    for one in told:
+    for one in reports:
         yield Check(one.host, "Reachable", "ok", "answers")
         yield Check(one.host, "Host key", "ok", "known")
 
 
-def twins(told: Sequence[Told]) -> dict[str, str]:
+def twins(reports: Sequence[HostReport]) -> dict[str, str]:
     """Return the hosts that are a machine already named, each with that machine's first name."""
     first: dict[tuple[object, ...], str] = {}
     found = {}
-    for one in told:
+    for one in reports:
         addresses = sorted(each["address"] for each in one.facts["interfaces"] if not each["loopback"])
         name = first.setdefault((one.facts["host"], *addresses), one.host)
         if addresses and name != one.host:
@@ -74,18 +74,18 @@ def twins(told: Sequence[Told]) -> dict[str, str]:
     return found
 
 
-def twice(told: Sequence[Told]) -> Iterator[Check]:
+def twice(reports: Sequence[HostReport]) -> Iterator[Check]:
     """Yield the hosts that are one machine under several names."""
-    for host, name in twins(told).items():
+    for host, name in twins(reports).items():
         yield Check(
             host, "Reachable", "error", f"is the same machine as {name}",
             f"Name it once with the number of processes that fit, as {name}:2.",
         )  # fmt: skip
 
 
-def code(told: Sequence[Told], declared: bool | None) -> Iterator[Check]:  # noqa: FBT001 - the option's own value
+def code(reports: Sequence[HostReport], declared: bool | None) -> Iterator[Check]:  # noqa: FBT001 - the option's own value
     """Yield whether hosts see this machine's folders or get a copy; ``declared`` is what the user says of it."""
-    for one in told:
+    for one in reports:
         if declared and not one.shares:
             yield Check(
                 one.host, "Code", "error", "does not see this machine's folders, as the option shared says",
@@ -97,11 +97,11 @@ def code(told: Sequence[Told], declared: bool | None) -> Iterator[Check]:  # noq
             yield Check(one.host, "Code", "info", "code and data are copied, results come back")
 
 
-def gpus(told: Sequence[Told]) -> Iterator[Check]:
+def gpus(reports: Sequence[HostReport]) -> Iterator[Check]:
     """Yield the GPUs of each host, with a warning where they are not those of the others."""
-    owned = {one.host: _gpus_in_words(one.facts) for one in told}
+    owned = {one.host: _gpus_in_words(one.facts) for one in reports}
     usual = Counter(owned.values()).most_common(1)[0][0] if owned else ""
-    for one in told:
+    for one in reports:
         if "gpus" in one.facts["problems"]:
             yield Check(
                 one.host, "GPUs", "warning", "nvidia-smi does not answer", f"See what it says: {one.ssh} nvidia-smi"
@@ -124,10 +124,10 @@ def _gpus_in_words(facts: Mapping[str, Any]) -> str:
     return words.listing([f"{count} {words.TIMES} {name}" for name, count in models.items()]) + driver
 
 
-def infiniband(told: Sequence[Told]) -> Iterator[Check]:
+def infiniband(reports: Sequence[HostReport]) -> Iterator[Check]:
     """Yield the active InfiniBand devices, with a warning for a host that lacks what others have."""
-    somewhere = any(one.facts["infiniband"] for one in told)
-    for one in told:
+    somewhere = any(one.facts["infiniband"] for one in reports)
+    for one in reports:
         devices = one.facts["infiniband"] or ()
         if devices:
             yield Check(one.host, "InfiniBand", "ok", f"{words.listing(devices)} active")
@@ -140,14 +140,14 @@ def infiniband(told: Sequence[Told]) -> Iterator[Check]:
             yield Check(one.host, "InfiniBand", "info", "none")
 
 
-def disk(told: Sequence[Told]) -> Iterator[Check]:
+def disk(reports: Sequence[HostReport]) -> Iterator[Check]:
     """Yield the room where jobs keep files: the fuller of the home and temp folders."""
-    for one in told:
+    for one in reports:
         for place in sorted((one.facts["disk"] or {}).values(), key=lambda place: int(place["free"]))[:1]:
             yield _disk(one, int(place["free"]), str(place["path"]))
 
 
-def _disk(one: Told, free: int, path: str) -> Check:
+def _disk(one: HostReport, free: int, path: str) -> Check:
     if free >= _LITTLE_DISK:
         over = max(step for step in _STEPS if step <= free)
         return Check(one.host, "Disk", "ok", f"over {words.size(over)} free")
@@ -155,9 +155,9 @@ def _disk(one: Told, free: int, path: str) -> Check:
     return Check(one.host, "Disk", level, f"{words.size(free)} free in {path}", f"Make room: {one.ssh} du -xhd1 {path}")
 
 
-def clock(told: Sequence[Told]) -> Iterator[Check]:
+def clock(reports: Sequence[HostReport]) -> Iterator[Check]:
     """Yield how far each clock is off by at least, whatever the time that question and answer took."""
-    for one in told:
+    for one in reports:
         off = _off(one)
         if abs(off) <= _CLOCK_SECONDS:
             yield Check(one.host, "Clock", "ok", "as this machine's")
@@ -167,7 +167,7 @@ def clock(told: Sequence[Told]) -> Iterator[Check]:
             yield Check(one.host, "Clock", "warning", says, f"Let it be set: {one.ssh} sudo timedatectl set-ntp true")
 
 
-def _off(one: Told) -> float:
+def _off(one: HostReport) -> float:
     """Return the seconds that a clock is surely off: its moments lie between asking and answer, if it is right.
 
     It said ``time`` after ``asked`` and ``until`` before ``answered``, so it is ahead by between
@@ -177,9 +177,9 @@ def _off(one: Told) -> float:
     return least if least > 0 else min(most, 0.0)
 
 
-def slots(told: Sequence[Told], processes: int) -> Iterator[Check]:
+def slots(reports: Sequence[HostReport], processes: int) -> Iterator[Check]:
     """Yield the hosts on which fewer processes fit than are asked for on each."""
-    for one in told:
+    for one in reports:
         if 0 < one.slots < processes:
             yield Check(
                 one.host, "Slots", "warning", f"{words.plural(one.slots, 'process')} fit, {processes} are asked for",
@@ -187,9 +187,9 @@ def slots(told: Sequence[Told], processes: int) -> Iterator[Check]:
             )  # fmt: skip
 
 
-def room(told: Sequence[Told], processes: int, *, oversubscribe: bool) -> Iterator[Check]:
+def room(reports: Sequence[HostReport], processes: int, *, oversubscribe: bool) -> Iterator[Check]:
     """Yield the hosts that have too little for so many processes: cores, open files, processes, memory."""
-    for one in told:
+    for one in reports:
         cores = int(one.facts.get("cores") or 0)
         crowd = limits.crowd(processes, cores, oversubscribe=oversubscribe, slots=one.slots) if cores else None
         for short in (*((crowd,) if crowd else ()), *limits.shortages(processes, one.facts.get("room") or {})):

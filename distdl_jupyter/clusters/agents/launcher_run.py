@@ -50,11 +50,11 @@ class LauncherRun(AgentRun):
         self._idle = ""
 
     def _start_ranks(self) -> None:
-        heed = self.heed("starting the launcher")
+        while_waiting = self.progress("starting the launcher")
         variables = list(map(self._variables, self._placement.ranks))
         for node in self._nodes.nodes:
             ranks = [{"rank": place.rank, **self.channels(node, place.rank)} for place in self.places(node)]
-            node.connection.ask("pipes", heed=heed, ranks=ranks, variables=variables)
+            node.connection.ask("pipes", while_waiting=while_waiting, ranks=ranks, variables=variables)
         shared = {node.host: self._environment_of_all(node) for node in self._nodes.nodes}
         self._relay = Relay({node.host: node.connection for node in self._nodes.nodes}, shared, SHELLS)
         first = self._nodes.nodes[0]
@@ -65,7 +65,7 @@ class LauncherRun(AgentRun):
             "directory": first.directory or None,
             "out": self.channel(first, None, "out"),
         }
-        first.connection.ask("start", START_SECONDS, heed, processes=[process])
+        first.connection.ask("start", START_SECONDS, while_waiting, processes=[process])
         self._nodes.note_start(launcher=Path(self._launch_with.argv[0]).name)
 
     def _variables(self, place: RankPlace) -> dict[str, str]:
@@ -90,7 +90,7 @@ class LauncherRun(AgentRun):
         """Serve the relay at once; everything else waits for ``poll``."""
         relay = self._relay
         if relay is not None and data["type"] == "shell":
-            relay.asked(node.connection, data)
+            relay.on_request(node.connection, data)
         elif relay is not None and data["type"] == "exit" and data["process"] >= SHELLS:
             relay.ended(int(data["process"]), _code(data))
         else:
@@ -98,9 +98,9 @@ class LauncherRun(AgentRun):
                 relay.lost(node.host)
             super()._on_event(node, data)
 
-    def overheard(self, text: str) -> None:
+    def on_launcher_output(self, text: str) -> None:
         """Keep the end of what the launcher prints: it names the rank that ended first."""
-        super().overheard(text)
+        super().on_launcher_output(text)
         self._said = (self._said + text)[-_LONGEST:]
 
     def _process_ended(self, node: Node, end: Mapping[str, Any]) -> None:

@@ -37,28 +37,28 @@ class Relay:
         self._running: dict[int, tuple[str, Callable[[int], None]]] = {}
         self._lock = threading.Lock()
 
-    def asked(self, source: AgentConnection, wish: Mapping[str, Any]) -> None:
-        """Run a command for ``source`` on another host: ``wish`` has shell, host, command."""
-        answer = functools.partial(source.begin, "answer", shell=int(wish["shell"]))
-        target = self._connections.get(str(wish["host"]))
+    def on_request(self, source: AgentConnection, request: Mapping[str, Any]) -> None:
+        """Run a command for ``source`` on another host: ``request`` has shell, host, command."""
+        answer = functools.partial(source.begin, "answer", shell=int(request["shell"]))
+        target = self._connections.get(str(request["host"]))
         if target is None:
-            answer(err=f"The job has no host {wish['host']}.\n", code=_NO_CONNECTION)
+            answer(err=f"The job has no host {request['host']}.\n", code=_NO_CONNECTION)
             return
         number = next(self._numbers)
         with self._lock:
             self._running[number] = (target.host, lambda code: _ignore(answer(code=code)))
         started = target.begin("start", processes=[{
             "process": number,
-            "argv": ["/bin/sh", "-c", _LOGIN_SHELL, str(wish["command"])],
+            "argv": ["/bin/sh", "-c", _LOGIN_SHELL, str(request["command"])],
             "environment": dict(self._environments[target.host]),
             "directory": None,
             "out": target.channel(_passing_on(answer, "out")),
             "err": target.channel(_passing_on(answer, "err")),
         }])  # fmt: skip
-        started.add_done_callback(lambda told: self._started(number, told, answer))
+        started.add_done_callback(lambda reply: self._started(number, reply, answer))
 
-    def _started(self, number: int, told: Future[dict[str, Any]], answer: Callable[..., Any]) -> None:
-        if (error := told.exception()) is not None:
+    def _started(self, number: int, reply: Future[dict[str, Any]], answer: Callable[..., Any]) -> None:
+        if (error := reply.exception()) is not None:
             answer(err=f"{getattr(error, 'says', error)}\n")
             self.ended(number, _NO_CONNECTION)
 

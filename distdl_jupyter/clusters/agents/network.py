@@ -22,7 +22,7 @@ Reached = Mapping[tuple[str, str], str]
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class Endpoint:
     """One address of one host; ``speed`` in Mbit/s (0: not known), ``virtual`` for a bridge of containers."""
 
     host: str
@@ -35,25 +35,25 @@ class Seat:
 
 @dataclass(frozen=True, slots=True)
 class Common:
-    """The network that the hosts share: a seat for each, in their order.
+    """The network that the hosts share: an endpoint for each, in their order.
 
     ``network`` is "10.0.0.0/24", or several with commas where hosts in different subnets reach each other.
     """
 
     network: str
-    seats: tuple[Seat, ...]
+    endpoints: tuple[Endpoint, ...]
 
-    def seat(self, host: str) -> Seat:
-        """Return a host's seat. Raises KeyError."""
-        for seat in self.seats:
-            if seat.host == host:
-                return seat
+    def endpoint(self, host: str) -> Endpoint:
+        """Return a host's endpoint. Raises KeyError."""
+        for endpoint in self.endpoints:
+            if endpoint.host == host:
+                return endpoint
         raise KeyError(host)
 
     @property
     def interface(self) -> str:
         """The interface's name where it is the same on all hosts, else ""."""
-        names = {seat.interface for seat in self.seats}
+        names = {endpoint.interface for endpoint in self.endpoints}
         return names.pop() if len(names) == 1 else ""
 
 
@@ -62,28 +62,28 @@ class Gap:
     """``source`` did not reach ``target`` at its address; ``why`` as the system says it."""
 
     source: str
-    target: Seat
+    target: Endpoint
     why: str
 
 
-def seats(host: str, interfaces: Iterable[Mapping[str, Any]], wanted: str = "") -> list[Seat]:
+def endpoints(host: str, interfaces: Iterable[Mapping[str, Any]], wanted: str = "") -> list[Endpoint]:
     """Return the addresses on which a host could meet others, best first.
 
     ``interfaces`` as ``host.interfaces`` tells them; ``wanted`` is a network or the name of an interface ("": any).
     Raises InvalidSpec when ``wanted`` is neither.
     """
     up = [one for one in interfaces if one["up"] and not one["loopback"] and not one["address"].startswith("169.254.")]
-    found = [_seat(host, one) for one in up if _fits(one, wanted)]
+    found = [_endpoint(host, one) for one in up if _fits(one, wanted)]
     return sorted(found, key=_worth)[:MOST]
 
 
 def loopback(host: str, interfaces: Iterable[Mapping[str, Any]] = ()) -> Common:
     """Return the network of a job that has one host: its loopback, which nobody else can reach."""
     name = next((str(one["name"]) for one in interfaces if one["loopback"]), "lo")
-    return Common("127.0.0.0/8", (Seat(host, name, "127.0.0.1", "127.0.0.0/8"),))
+    return Common("127.0.0.0/8", (Endpoint(host, name, "127.0.0.1", "127.0.0.0/8"),))
 
 
-def choose(offered: Mapping[str, Sequence[Seat]], reached: Reached) -> Common | None:
+def choose(offered: Mapping[str, Sequence[Endpoint]], reached: Reached) -> Common | None:
     """Return the best network on which every host reaches every other, None when there is none.
 
     One subnet for all comes first, of these the fastest; then hosts in different subnets that reach each other.
@@ -92,7 +92,7 @@ def choose(offered: Mapping[str, Sequence[Seat]], reached: Reached) -> Common | 
     return min(whole, key=_order, default=None)
 
 
-def closest(offered: Mapping[str, Sequence[Seat]], reached: Reached) -> Common | None:
+def closest(offered: Mapping[str, Sequence[Endpoint]], reached: Reached) -> Common | None:
     """Return the network on which fewest connections fail, None when no two hosts share one."""
     found = list(_hypotheses(offered, reached))
     return min(found, key=lambda one: (len(gaps(one, reached)), *_order(one)), default=None)
@@ -100,14 +100,14 @@ def closest(offered: Mapping[str, Sequence[Seat]], reached: Reached) -> Common |
 
 def gaps(common: Common, reached: Reached) -> list[Gap]:
     """Return which host does not reach which on this network; what was not tried does not count as reached."""
-    pairs = itertools.permutations(common.seats, 2)
+    pairs = itertools.permutations(common.endpoints, 2)
     tried = ((source, target, reached.get((source.host, target.address), "not tried")) for source, target in pairs)
     return [Gap(source.host, target, why) for source, target, why in tried if why]
 
 
-def _seat(host: str, one: Mapping[str, Any]) -> Seat:
+def _endpoint(host: str, one: Mapping[str, Any]) -> Endpoint:
     network = IPv4Interface(f"{one['address']}/{one['prefix']}").network
-    return Seat(host, str(one["name"]), str(one["address"]), str(network), int(one["speed"]), bool(one["virtual"]))
+    return Endpoint(host, str(one["name"]), str(one["address"]), str(network), int(one["speed"]), bool(one["virtual"]))
 
 
 def _fits(one: Mapping[str, Any], wanted: str) -> bool:
@@ -132,44 +132,44 @@ def _parsed(network: str) -> IPv4Network:
     return found
 
 
-def _worth(seat: Seat) -> tuple[bool, int]:
+def _worth(endpoint: Endpoint) -> tuple[bool, int]:
     """Order addresses: those of container bridges last, fast ones first."""
-    return seat.virtual, -seat.speed
+    return endpoint.virtual, -endpoint.speed
 
 
 def _order(common: Common) -> tuple[bool, bool, int, bool]:
     """Order networks: bridges last, one subnet before several, the slowest host's speed, private ones first."""
-    slowest = min((seat.speed for seat in common.seats), default=0)
-    public = any(IPv4Address(seat.address).is_global for seat in common.seats)
-    return any(seat.virtual for seat in common.seats), "," in common.network, -slowest, public
+    slowest = min((endpoint.speed for endpoint in common.endpoints), default=0)
+    public = any(IPv4Address(endpoint.address).is_global for endpoint in common.endpoints)
+    return any(endpoint.virtual for endpoint in common.endpoints), "," in common.network, -slowest, public
 
 
-def _hypotheses(offered: Mapping[str, Sequence[Seat]], reached: Reached) -> Iterator[Common]:
-    """Yield every assignment of seats that could be one network: each shared subnet, then the routed one."""
-    networks = dict.fromkeys(seat.network for own in offered.values() for seat in own)
+def _hypotheses(offered: Mapping[str, Sequence[Endpoint]], reached: Reached) -> Iterator[Common]:
+    """Yield every assignment of endpoints that could be one network: each shared subnet, then the routed one."""
+    networks = dict.fromkeys(endpoint.network for own in offered.values() for endpoint in own)
     for network in networks:
-        chosen = [next((seat for seat in own if seat.network == network), None) for own in offered.values()]
+        chosen = [next((endpoint for endpoint in own if endpoint.network == network), None) for own in offered.values()]
         if whole := _all(chosen):
             yield Common(network, whole)
     if whole := _all([_reached_by_all(host, offered, reached) for host in offered]):
-        yield Common(",".join(sorted({seat.network for seat in whole})), whole)
+        yield Common(",".join(sorted({endpoint.network for endpoint in whole})), whole)
 
 
-def _all(chosen: Sequence[Seat | None]) -> tuple[Seat, ...]:
-    """Return the seats if every host has one of its own, else ().
+def _all(chosen: Sequence[Endpoint | None]) -> tuple[Endpoint, ...]:
+    """Return the endpoints if every host has one of its own, else ().
 
     The same address twice is two networks that look alike, as every host's docker0.
     """
-    found = tuple(seat for seat in chosen if seat is not None)
-    return found if len({seat.address for seat in found}) == len(chosen) else ()
+    found = tuple(endpoint for endpoint in chosen if endpoint is not None)
+    return found if len({endpoint.address for endpoint in found}) == len(chosen) else ()
 
 
-def _reached_by_all(host: str, offered: Mapping[str, Sequence[Seat]], reached: Reached) -> Seat | None:
+def _reached_by_all(host: str, offered: Mapping[str, Sequence[Endpoint]], reached: Reached) -> Endpoint | None:
     """Return a host's best address that most others reach, none when nobody reaches any."""
     others = [other for other in offered if other != host]
 
-    def fails(seat: Seat) -> int:
-        return sum(bool(reached.get((other, seat.address), "not tried")) for other in others)
+    def fails(endpoint: Endpoint) -> int:
+        return sum(bool(reached.get((other, endpoint.address), "not tried")) for other in others)
 
     # Seats are in their order of worth and min takes the first of equals.
     best = min(offered[host], key=fails, default=None)

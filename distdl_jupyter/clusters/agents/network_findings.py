@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from distdl_jupyter.clusters.agents.network import Common, Gap, Reached, Seat, closest, gaps
+from distdl_jupyter.clusters.agents.network import Common, Endpoint, Gap, Reached, closest, gaps
 from distdl_jupyter.clusters.base import Check
 from distdl_jupyter.core import words
 
 
-def rows(offered: Mapping[str, Sequence[Seat]], reached: Reached, found: Common | None, wanted: str) -> list[Check]:
+def rows(offered: Mapping[str, Sequence[Endpoint]], reached: Reached, found: Common | None, wanted: str) -> list[Check]:
     """Return what to say of the network that was found, or why there is none.
 
     ``wanted`` is the option ``network`` ("": any).
@@ -28,12 +28,12 @@ def rows(offered: Mapping[str, Sequence[Seat]], reached: Reached, found: Common 
 
 
 def _seated(common: Common) -> Iterator[Check]:
-    for seat in common.seats:
-        yield Check(seat.host, "Network", "ok", f"{seat.address} on {seat.interface} ({seat.network})")
+    for endpoint in common.endpoints:
+        yield Check(endpoint.host, "Network", "ok", f"{endpoint.address} on {endpoint.interface} ({endpoint.network})")
 
 
 def _whole(common: Common) -> Iterator[Check]:
-    if len(common.seats) > 1:
+    if len(common.endpoints) > 1:
         yield Check("", "Ports", "ok", "every host reaches every other")
 
 
@@ -44,8 +44,8 @@ def _nowhere(host: str, wanted: str) -> Check:
     return Check(host, "Network", "error", "has no IPv4 address but its loopback", "Connect it to the others' network.")
 
 
-def _apart(offered: Mapping[str, Sequence[Seat]], wanted: str) -> Check:
-    each = [f"{host} has {words.listing([seat.address for seat in own])}" for host, own in offered.items()]
+def _apart(offered: Mapping[str, Sequence[Endpoint]], wanted: str) -> Check:
+    each = [f"{host} has {words.listing([endpoint.address for endpoint in own])}" for host, own in offered.items()]
     says = f"no address of one host is reached from another: {'; '.join(each)}"
     if wanted:
         remedy = f"The hosts do not meet on {wanted}: correct the option network, or leave it out."
@@ -56,7 +56,7 @@ def _apart(offered: Mapping[str, Sequence[Seat]], wanted: str) -> Check:
 
 def _gaps(found: Iterable[Gap]) -> Iterator[Check]:
     """Yield one row for each host that others do not reach, and each reason."""
-    sources: dict[tuple[Seat, str], list[str]] = {}
+    sources: dict[tuple[Endpoint, str], list[str]] = {}
     for gap in found:
         sources.setdefault((gap.target, gap.why), []).append(gap.source)
     for (target, why), names in sources.items():
@@ -65,7 +65,7 @@ def _gaps(found: Iterable[Gap]) -> Iterator[Check]:
         yield Check(target.host, "Ports", "error", says, _opened(names, target, why))
 
 
-def _opened(sources: Sequence[str], target: Seat, why: str) -> str:
+def _opened(sources: Sequence[str], target: Endpoint, why: str) -> str:
     if why == "something else answers there":
         return f"Give {target.host} an address that no other machine has, or name another network with network=."
     return (

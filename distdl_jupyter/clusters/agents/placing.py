@@ -30,7 +30,7 @@ def places(
             RankPlace(
                 rank, node, names[node], local_rank,
                 gpu=gpus[local_rank % len(gpus)] if gpus else None,
-                interface=common.seat(names[node]).interface if common is not None else "",
+                interface=common.endpoint(names[node]).interface if common is not None else "",
                 cores=max(1, int(facts.get("cores") or 1) // per_node) if facts else 0,
             )
         )  # fmt: skip

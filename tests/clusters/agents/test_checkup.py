@@ -133,7 +133,7 @@ def test_a_host_that_falls_silent_in_the_middle_costs_the_others_nothing(hosts_o
         found = checkup.look(met.connections, met.troubles, options, ("torch",), seconds=12)
         assert time.monotonic() - begin < 25
     assert [(row.node, row.what) for row in found.errors] == [("node-b", "Reachable")]
-    assert {seat.host for seat in found.network.seats} == {"node-a", "node-c"}
+    assert {endpoint.host for endpoint in found.network.endpoints} == {"node-a", "node-c"}
 
 
 @pytest.mark.full
@@ -308,7 +308,7 @@ def test_the_connection_is_what_a_look_asks(three_hosts):
     opened = reach(hosts.listed(options)[0], options)
     try:
         found = checkup.look([opened], (), options)
-        assert found.network.seat("node-a").address == "127.0.0.1"
+        assert found.network.endpoint("node-a").address == "127.0.0.1"
         assert found.facts["node-a"]["host"] == "node-a"
     finally:
         opened.close()

@@ -2,7 +2,7 @@ import pytest
 
 from distdl_jupyter.clusters.agents import findings, software
 from distdl_jupyter.clusters.agents.agent import HostFailed, Unreachable
-from distdl_jupyter.clusters.agents.findings import Told
+from distdl_jupyter.clusters.agents.findings import HostReport
 
 GB = 10**9
 HERE = {"python": {"version": "3.11.7"}, "packages": {"torch": "2.13.0+cpu", "horovod": "0.28.1", "numpy": "2.4.6"}}
@@ -19,7 +19,7 @@ def facts(**changed):
 
 
 def told(host, *, asked=99.9, answered=100.6, slots=0, shares=False, **changed):
-    return Told(host, facts(**changed), asked, answered, f"ssh {host}", slots, shares)
+    return HostReport(host, facts(**changed), asked, answered, f"ssh {host}", slots, shares)
 
 
 def with_packages(host, **versions):

@@ -16,25 +16,25 @@ LO = address("lo", "127.0.0.1", 8, loopback=True)
 
 
 def offered(wanted="", **hosts):
-    return {host: network.seats(host, found, wanted) for host, found in hosts.items()}
+    return {host: network.endpoints(host, found, wanted) for host, found in hosts.items()}
 
 
 def reaching(offer, works):
-    """Return what connecting found: ``works(source, seat)`` says whether, for all pairs."""
+    """Return what connecting found: ``works(source, endpoint)`` says whether, for all pairs."""
     pairs = itertools.permutations(offer, 2)
     return {
-        (source, seat.address): "" if works(source, seat) else "timed out"
+        (source, endpoint.address): "" if works(source, endpoint) else "timed out"
         for source, target in pairs
-        for seat in offer[target]
+        for endpoint in offer[target]
     }
 
 
-def everything(_source, _seat):
+def everything(_source, _endpoint):
     return True
 
 
 def test_the_loopback_a_link_that_is_down_and_an_address_nobody_gave_out_are_no_seats():
-    found = network.seats("a", [LO, address("eth1", "10.0.0.1", up=False), address("eth2", "169.254.3.4", 16)])
+    found = network.endpoints("a", [LO, address("eth1", "10.0.0.1", up=False), address("eth2", "169.254.3.4", 16)])
     assert found == []
 
 
@@ -42,8 +42,11 @@ def test_the_network_that_all_share_is_found_under_each_hosts_own_name():
     offer = offered(a=[LO, address("net0", "10.0.0.1")], b=[address("net1", "10.0.0.2"), LO])
     common = network.choose(offer, reaching(offer, everything))
     assert common.network == "10.0.0.0/24"
-    assert [(seat.interface, seat.address) for seat in common.seats] == [("net0", "10.0.0.1"), ("net1", "10.0.0.2")]
-    assert common.seat("b").interface == "net1"
+    assert [(endpoint.interface, endpoint.address) for endpoint in common.endpoints] == [
+        ("net0", "10.0.0.1"),
+        ("net1", "10.0.0.2"),
+    ]
+    assert common.endpoint("b").interface == "net1"
     assert common.interface == ""
 
 
@@ -58,7 +61,7 @@ def test_two_networks_that_only_look_alike_do_not_win():
         a=[address("eth0", "192.168.0.1", speed=100_000), address("net0", "10.0.0.1", speed=1000)],
         b=[address("eth0", "192.168.0.2", speed=100_000), address("net1", "10.0.0.2", speed=1000)],
     )
-    reached = reaching(offer, lambda _source, seat: seat.interface != "eth0")
+    reached = reaching(offer, lambda _source, endpoint: endpoint.interface != "eth0")
     assert network.choose(offer, reached).network == "10.0.0.0/24"
 
 
@@ -105,9 +108,9 @@ def test_hosts_in_different_subnets_meet_where_all_others_reach_them():
         b=[address("eth0", "192.168.8.1", speed=10_000), address("eth1", "10.2.0.1")],
         c=[address("eth1", "10.2.0.2")],
     )
-    common = network.choose(offer, reaching(offer, lambda _source, seat: seat.address.startswith("10.")))
+    common = network.choose(offer, reaching(offer, lambda _source, endpoint: endpoint.address.startswith("10.")))
     assert common.network == "10.1.0.0/24,10.2.0.0/24"
-    assert [seat.address for seat in common.seats] == ["10.1.0.1", "10.2.0.1", "10.2.0.2"]
+    assert [endpoint.address for endpoint in common.endpoints] == ["10.1.0.1", "10.2.0.1", "10.2.0.2"]
 
 
 def test_what_was_not_tried_does_not_count_as_reached():
@@ -134,12 +137,12 @@ def test_what_is_no_network_is_refused_with_the_form_it_takes(wanted):
 
 def test_one_host_alone_meets_on_its_loopback():
     common = network.loopback("a", [address("eth0", "10.0.0.1"), LO])
-    assert (common.interface, common.seat("a").address) == ("lo", "127.0.0.1")
+    assert (common.interface, common.endpoint("a").address) == ("lo", "127.0.0.1")
 
 
 def test_of_an_unknown_host_there_is_no_seat():
     with pytest.raises(KeyError):
-        network.loopback("a").seat("b")
+        network.loopback("a").endpoint("b")
 
 
 # what is said of it --------------------------------------------------------------------------
@@ -170,14 +173,14 @@ def test_of_one_host_alone_nothing_is_said_of_others():
 
 
 def test_a_firewall_names_both_ends_and_the_direction():
-    found = rows(offered(**THREE), lambda source, seat: (source, seat.host) != ("a", "b"))
+    found = rows(offered(**THREE), lambda source, endpoint: (source, endpoint.host) != ("a", "b"))
     (red,) = [row for row in found if row.level == "error"]
     assert (red.node, red.what, red.says) == ("b", "Ports", "a does not reach b at 10.0.0.2: timed out")
     assert red.remedy.startswith("Let TCP from a to 10.0.0.2")
 
 
 def test_a_host_that_nobody_reaches_is_one_row():
-    found = rows(offered(**THREE), lambda _source, seat: seat.host != "c")
+    found = rows(offered(**THREE), lambda _source, endpoint: endpoint.host != "c")
     (red,) = [row for row in found if row.level == "error"]
     assert red.says == "a and b do not reach c at 10.0.0.3: timed out"
 
