@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 #: Hosts that are connected to at the same time.
 _AT_ONCE = 32
 #: Seconds between two looks whether somebody wants the wait to end.
-_HEED_SECONDS = 0.5
+_POLL_SECONDS = 0.5
 _SWEEP_SECONDS = 20.0
 
 
@@ -178,7 +178,7 @@ def _await(reached: Sequence[Future[Connection | Unreachable]], context: Context
     """Wait for all, and tell what is there; whoever hears it may want the wait to end."""
     pending = set(reached)
     while pending:
-        _, pending = wait(pending, timeout=_HEED_SECONDS, return_when=FIRST_COMPLETED)
+        _, pending = wait(pending, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)
         context.tell("stage", f"reached {total - len(pending)} of {plural(total, 'host')}")
 
 
