@@ -18,15 +18,21 @@ def prints(lines):
     import os
     import sys
 
+    import torch.distributed
+
     from distdl_jupyter import log
 
     rank = os.environ["RANK"]
+    # The first lines of a log are those of the rank that is there first: both begin together.
+    torch.distributed.init_process_group("gloo")
+    torch.distributed.barrier()
     for n in range(lines):
         print(rank, n)
         if n % 10_000 == 0:
             log(step=n, loss=n / 10)
     print("end", file=sys.stderr)
     log(step=lines, loss=0.0)
+    torch.distributed.destroy_process_group()
     return int(rank)
 
 
