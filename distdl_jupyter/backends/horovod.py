@@ -1,7 +1,7 @@
 """Horovod with its two controllers.
 
-``gloo``: each rank is started directly with the variables that ``horovodrun`` would set, and meets the others at
-Horovod's own rendezvous server; ``horovodrun`` itself is not needed and its seconds of probing are saved. The variables
+``gloo``: each rank is started directly with the variables that ``horovodrun`` would set, and meets the others at a
+server (``rendezvous``); ``horovodrun`` itself is not needed and its seconds of probing are saved. The variables
 are those of ``horovod.ray`` (horovod/ray/runner.py, release 0.28.1). ``mpi``: Open MPI's ``mpirun`` starts the ranks.
 An elastic job has a program of its own that starts them (``elastic``).
 """
@@ -157,8 +157,7 @@ def _tuning(options: HorovodOptions) -> dict[str, str]:
 
 def _gloo_plan(spec: JobSpec, placement: Placement, options: HorovodOptions) -> Plan:
     port = placement.ports[0]
-    arguments = ("-P", "-m", rendezvous.__name__, placement.address, str(port),
-                 str(spec.node_count), str(spec.process_count_per_node))  # fmt: skip
+    arguments = ("-P", "-m", rendezvous.__name__, placement.address, str(port))
     meeting = {
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": placement.address,
         "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),

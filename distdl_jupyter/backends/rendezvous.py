@@ -1,51 +1,161 @@
-"""A program: Horovod's own rendezvous server for one job, on one address and port.
+"""A program: where the ranks of a Horovod job under the Gloo controller find each other.
 
-``python -m distdl_jupyter.backends.rendezvous ADDRESS PORT NODES PER_NODE`` serves until its standard input ends.
-Ranks under the Gloo controller find each other here; ``horovodrun`` would run the same server in its own process.
-It listens on the job's address only, where Horovod's own start listens on every interface, and answers only those who
-know the job's secret.
+``python -m distdl_jupyter.backends.rendezvous ADDRESS PORT`` serves until its standard input ends. Horovod stores and
+reads values under ``/SCOPE/KEY`` by HTTP, some 30 requests a rank (horovod/common/gloo/http_store.cc, release 0.28.1).
+Horovod's own server (horovod/runner/http/http_server.py) is not used: it listens on every interface and answers
+anybody; it says at once that a value is missing, so ranks sleep 10 ms and ask again; and it keeps the addresses of
+process sets, so ``hvd.init()`` after ``hvd.shutdown()`` may connect to sockets that are gone.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import hmac
 import os
+import socket
 import sys
-import threading
+from collections import defaultdict
 
 from distdl_jupyter.worker import learning
 from distdl_jupyter.worker.watch import rendezvous_secret
 
 READY = "rendezvous ready"
+#: Seconds that a client may take to send its request, and the most bytes of one.
+_REQUEST_SECONDS = 30.0
+_LONGEST_REQUEST = 16 * 2**20
+_REASONS = {200: "OK", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 501: "Not Implemented"}
 
 
 def host_name(node: int) -> str:
-    """Return the name of a logical node, the same for the server and the ranks."""
+    """Return the name of a logical node, as the ranks know it."""
     return f"node-{node}"
 
 
-def serve(address: str, port: int, nodes: int, per_node: int) -> None:
-    """Serve the rendezvous of ``nodes`` x ``per_node`` ranks until standard input ends."""
-    from horovod.runner.common.util.hosts import SlotInfo
-    from horovod.runner.http.http_server import RendezvousHTTPServer
+class Rendezvous:
+    """A key-value server for the ranks of one job. ``secret`` begins each path, "" for none. Raises OSError."""
 
-    from distdl_jupyter.backends.auth_handler import AuthHandler, prefix
+    #: Seconds that a request waits for its value.
+    wait_seconds = 1.0
 
-    size = nodes * per_node
-    own = {"prefix": prefix(rendezvous_secret.of(os.environ.get("DISTDL_NONCE", "")), port)}
-    server = RendezvousHTTPServer((address, port), type("Handler", (AuthHandler,), own), 0)
-    server.daemon_threads = True
-    server.init(
-        [
-            SlotInfo(host_name(rank // per_node), rank, rank % per_node, rank // per_node, size, per_node, nodes)
-            for rank in range(size)
-        ]
-    )
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    def __init__(self, address: str, port: int, secret: str) -> None:
+        self.prefix = f"/{secret}:{port}/" if secret else "/"
+        self._socket = socket.create_server((address, port), backlog=1024)
+        self._values: dict[str, dict[str, bytes]] = {}
+        self._finished: dict[str, set[str]] = defaultdict(set)
+        self._waiting: dict[tuple[str, str], list[asyncio.Future[bytes | None]]] = defaultdict(list)
+
+    async def serve(self) -> None:
+        """Answer until this is canceled."""
+        loop = asyncio.get_running_loop()
+        async with await loop.create_server(lambda: _Connection(self), sock=self._socket) as server:
+            await server.serve_forever()
+
+    def get(self, scope: str, key: str) -> asyncio.Future[bytes | None]:
+        """Return a value; it is None when it has not come within ``wait_seconds``."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[bytes | None] = loop.create_future()
+        if (value := self._values.get(scope, {}).get(key)) is not None:
+            future.set_result(value)
+        else:
+            self._waiting[scope, key].append(future)
+            loop.call_later(self.wait_seconds, self._give_up, scope, key, future)
+        return future
+
+    def _give_up(self, scope: str, key: str, future: asyncio.Future[bytes | None]) -> None:
+        if not future.done():
+            future.set_result(None)
+            self._waiting[scope, key].remove(future)
+
+    def put(self, scope: str, key: str, value: bytes) -> None:
+        """Keep a value, and answer those who wait for it."""
+        self._values.setdefault(scope, {})[key] = value
+        for future in self._waiting.pop((scope, key), ()):
+            future.set_result(value)
+
+    def finish(self, scope: str, rank: str) -> None:
+        """Note that a rank is connected with all others of a scope; after the last one the scope is empty again."""
+        self._finished[scope].add(rank)
+        if self._finished[scope] >= {key for key in self._values.get(scope, ()) if key.isdigit()}:
+            self._finished.pop(scope)
+            self._values.pop(scope, None)
+
+    def clear(self) -> None:
+        """Forget all values."""
+        self._values.clear()
+        self._finished.clear()
+
+
+class _Connection(asyncio.Protocol):
+    """One request and its answer."""
+
+    def __init__(self, rendezvous: Rendezvous) -> None:
+        self._rendezvous = rendezvous
+        self._data = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Wait for a request, not for ever."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._limit = asyncio.get_running_loop().call_later(_REQUEST_SECONDS, transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        """Answer when the request is whole."""
+        self._data += data
+        head, end, value = self._data.partition(b"\r\n\r\n")
+        if len(self._data) > _LONGEST_REQUEST:
+            self._send(400)
+        elif end:
+            try:
+                first, *headers = head.decode("latin-1").split("\r\n")
+                method, path, _ = first.split(" ")
+                lengths = [line[15:] for line in headers if line.lower().startswith("content-length:")]
+                length = int(lengths[0]) if lengths else 0
+            except ValueError:
+                return self._send(400)
+            if len(value) >= length:
+                self._answer(method, path, value)
+        return None
+
+    def _answer(self, method: str, path: str, value: bytes) -> None:
+        prefix, rest = path[: len(self._rendezvous.prefix)], path[len(self._rendezvous.prefix) :]
+        if not hmac.compare_digest(prefix.encode(), self._rendezvous.prefix.encode()):
+            return self._send(403)
+        scope, _, key = rest.partition("/")
+        if not scope or not key:
+            return self._send(404)
+        if method == "GET":
+            self._rendezvous.get(scope, key).add_done_callback(self._send_value)
+            return None
+        if method == "PUT":
+            self._rendezvous.put(scope, key, value)
+        elif method == "DELETE":
+            self._rendezvous.finish(scope, key)
+        else:
+            return self._send(501)
+        return self._send(200)
+
+    def _send_value(self, future: asyncio.Future[bytes | None]) -> None:
+        value = None if future.cancelled() else future.result()
+        self._send(404 if value is None else 200, value or b"")
+
+    def _send(self, status: int, body: bytes = b"") -> None:
+        self._limit.cancel()
+        head = f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        self._transport.write(head.encode() + body)
+        self._transport.close()
+
+
+async def _main(address: str, port: int) -> None:
+    server = Rendezvous(address, port, rendezvous_secret.of(os.environ.get("DISTDL_NONCE", "")))
+    serving = asyncio.create_task(server.serve())
+    asyncio.get_running_loop().add_reader(0, lambda: os.read(0, 4096) or serving.cancel())
     sys.stdout.write(READY + "\n")
     sys.stdout.flush()
     learning.tell()
-    sys.stdin.read()
+    with contextlib.suppress(asyncio.CancelledError):
+        await serving
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1], *map(int, sys.argv[2:5]))
+    asyncio.run(_main(sys.argv[1], int(sys.argv[2])))

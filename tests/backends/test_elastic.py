@@ -112,6 +112,7 @@ def free_port():
 @pytest.fixture
 def rendezvous():
     found = ElasticRendezvous("127.0.0.1", free_port(), lambda key: f"asked by {key}".encode())
+    found.wait_seconds = 0.0
     found.open()
     yield found
     found.close()

@@ -1,4 +1,4 @@
-"""Where processes of an elastic job meet: Horovod's rendezvous server, with a secret in its address.
+"""Where processes of an elastic job meet: a rendezvous server that also gives them their ranks.
 
 Horovod asks for ``http://ADDRESS:PORT/scope/key`` and knows no password. What stands behind the address is part of what
 the driver gives to its processes, so it holds a secret of the job's own: ``127.0.0.1:29500/SECRET``. Requests without
@@ -7,6 +7,8 @@ it are refused. The server listens on the job's address only.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import io
 import pickle
 import secrets
@@ -16,9 +18,7 @@ from base64 import b64decode
 from collections.abc import Callable
 from typing import Any
 
-from horovod.runner.http.http_server import RendezvousHTTPServer
-
-from distdl_jupyter.backends.auth_handler import AuthHandler, prefix
+from distdl_jupyter.backends.rendezvous import Rendezvous
 
 #: Horovod's scopes: a process asks for its rank, and reports where it listens for changes of hosts
 #: (horovod/runner/elastic/rendezvous.py).
@@ -46,34 +46,58 @@ def listener(value: bytes) -> Listener | None:
     return (found, key) if isinstance(key, bytes) else None
 
 
-class ElasticRendezvous:
+class ElasticRendezvous(Rendezvous):
     """The server. ``assignment`` returns what Horovod answers a process in a slot, and may wait for it."""
 
     def __init__(self, address: str, port: int, assignment: Callable[[str], bytes]) -> None:
-        self._secret = secrets.token_hex(16)
-        own = {"prefix": prefix(self._secret, port), "rendezvous": self}
-        self._server = RendezvousHTTPServer((address, port), type("Handler", (_Handler,), own), 0)
-        self._server.daemon_threads = True
-        self.assignment = assignment
+        secret = secrets.token_hex(16)
+        super().__init__(address, port, secret)
+        self._loop = asyncio.new_event_loop()
+        self._assignment = assignment
         self.listeners: dict[str, Listener] = {}
         #: The variables by which processes find the server.
         self.variables = {
-            "HOROVOD_GLOO_RENDEZVOUS_ADDR": f"{address}:{port}/{self._secret}",
+            "HOROVOD_GLOO_RENDEZVOUS_ADDR": f"{address}:{port}/{secret}",
             "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
         }
 
     def open(self) -> None:
-        """Serve from now on, in threads of its own."""
-        threading.Thread(target=self._server.serve_forever, name="rendezvous", daemon=True).start()
+        """Serve from now on, in a thread of its own."""
+        self._serving = self._loop.create_task(self.serve())
+        threading.Thread(target=self._run, name="rendezvous", daemon=True).start()
+
+    def _run(self) -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            self._loop.run_until_complete(self._serving)
+        self._loop.close()
 
     def close(self) -> None:
         """Stop the server."""
-        self._server.shutdown()
-        self._server.server_close()
+        self._loop.call_soon_threadsafe(self._serving.cancel)
 
     def clear(self) -> None:
         """Forget what processes have stored for each other: a new round begins."""
-        self._server.init([])
+        self._loop.call_soon_threadsafe(super().clear)
+
+    def get(self, scope: str, key: str) -> asyncio.Future[bytes | None]:
+        """Return a value, or the assignment of the process in a slot."""
+        if scope != _RANKS:
+            return super().get(scope, key)
+        future: asyncio.Future[bytes | None] = self._loop.create_future()
+        threading.Thread(target=self._assign, args=(key, future), daemon=True).start()
+        return future
+
+    def _assign(self, key: str, future: asyncio.Future[bytes | None]) -> None:
+        value = self._assignment(key)
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(future.set_result, value)
+
+    def put(self, scope: str, key: str, value: bytes) -> None:
+        """Keep a value, or where a process listens for changes of hosts."""
+        if scope != _LISTENERS:
+            super().put(scope, key, value)
+        elif (found := listener(value)) is not None:
+            self.listeners[key] = found
 
     def notify_hosts_updated(self, key: str) -> None:
         """Notify the process in a slot, without waiting, that others are to join or to leave.
@@ -93,29 +117,3 @@ def _notify(addresses: dict[str, list[tuple[str, int]]], key: bytes) -> None:
         WorkerNotificationClient(addresses, key, 0).notify_hosts_updated(int(time.time()), HostUpdateResult.mixed)
     except Exception:  # noqa: BLE001  it is repeated until a process comes to the rendezvous
         return
-
-
-class _Handler(AuthHandler):
-    """Answers requests that have the secret."""
-
-    #: Set for each server.
-    rendezvous: ElasticRendezvous
-
-    def do_DELETE(self) -> None:  # noqa: N802
-        """Keep everything: it is cleared when a new round begins."""
-        if self._authorized():
-            self.send_status_code(200)
-
-    def _get_value(self, scope: str, key: str) -> bytes | None:
-        if scope == _RANKS:
-            return self.rendezvous.assignment(key)
-        if scope == _LISTENERS:
-            return None
-        found: bytes | None = super()._get_value(scope, key)
-        return found
-
-    def _put_value(self, scope: str, key: str, value: bytes) -> None:
-        if scope != _LISTENERS:
-            super()._put_value(scope, key, value)
-        elif (found := listener(value)) is not None:
-            self.rendezvous.listeners[key] = found
