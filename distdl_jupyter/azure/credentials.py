@@ -1,8 +1,8 @@
 """The ways to sign in, each made of one credential of azure-identity; ``DefaultAzureCredential`` is not among them.
 
 A user sees which one is used, so there are few and no chain tries them in turn. ``cli``, ``managed_identity`` and
-``environment`` answer by themselves and are made in each process; ``device_code`` and ``browser`` ask somebody and live
-in the keeper (``azure.keeper``) only. Imports azure-identity when a credential is made, not before.
+``environment`` answer by themselves. ``device_code`` and ``browser`` ask a person once (``attended``); from then on
+every process gets tokens from azure-identity's cache (``silent``). It is imported when one is made.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.azure import problems
+from distdl_jupyter.azure import errors
 from distdl_jupyter.azure.clouds import CLOUDS
 from distdl_jupyter.core.errors import NotSignedIn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Self
 
     from azure.core.credentials import AccessToken, AccessTokenInfo, TokenCredential, TokenRequestOptions
 
@@ -51,51 +52,59 @@ def unattended(kind: str, settings: AzureSettings) -> TokenCredential:
     try:
         return Lasting(makers[kind](settings))
     except ValueError as error:  # An id that cannot be one.
-        raise problems.problem(error) from None
+        raise errors.explain(error) from None
 
 
 def attended(
-    kind: str,
     settings: AzureSettings,
+    cache: Any,
     shown: Callable[[str, str, float], None],
     *,
-    stopped: threading.Event | None = None,
-    record: Any | None = None,
-    **cache: Any,
+    wanted: Callable[[], bool],
 ) -> Any:
-    """Return azure-identity's credential that asks a person once, by ``authenticate(scopes=...)``.
+    """Return azure-identity's credential that asks a person, by ``authenticate(scopes=...)``.
 
-    ``shown(address, code, until)`` is called with a device code and the time (epoch) at which it ends. Later requests
-    for a token never ask: they fail when the sign-in has expired. Setting ``stopped`` ends the wait for a code at its
-    next question. ``record`` is who was signed in before, ``cache`` where their tokens are kept.
+    ``cache`` says where the tokens are kept. ``shown(address, code, until)`` is called with a device code and the time
+    (epoch) at which it ends. When ``wanted()`` is no longer true, its next request ends the wait for a code.
     """
     from azure.identity import DeviceCodeCredential, InteractiveBrowserCredential
 
     _hush()
-    common = {**_place(settings), **cache, "disable_automatic_authentication": True, "authentication_record": record}
-    if record is not None:  # It holds the authority itself; azure-identity takes no second one.
-        del common["authority"]
-    if settings.tenant_id:
-        common["tenant_id"] = settings.tenant_id
-    if settings.client_id:
-        common["client_id"] = settings.client_id
-    if kind == "browser":
+    ids = {name: value for name in ("tenant_id", "client_id") if (value := getattr(settings, name))}
+    common = {**_place(settings), **ids, "cache_persistence_options": cache, "transport": _stoppable(wanted)}
+    if settings.credential == "browser":
         return InteractiveBrowserCredential(**common)
-    return DeviceCodeCredential(
-        prompt_callback=lambda at, code, until: shown(at, code, until.timestamp()),
-        transport=_stoppable(stopped or threading.Event()),
-        **common,
-    )
+    return DeviceCodeCredential(prompt_callback=lambda at, code, until: shown(at, code, until.timestamp()), **common)
 
 
-def _stoppable(stopped: threading.Event) -> Any:
-    """Return a transport that asks nothing more once ``stopped`` is set: MSAL has no other end for a code's wait."""
+def silent(settings: AzureSettings, cache: Any, record: str) -> Any:
+    """Return azure-identity's credential for who signed in before: it asks nobody, and fails when that has expired.
+
+    ``record`` is a serialized ``AuthenticationRecord``; it holds client id and authority. Raises NotSignedIn.
+    """
+    from azure.identity import AuthenticationRecord, DeviceCodeCredential
+
+    _hush()
+    try:
+        return DeviceCodeCredential(
+            authentication_record=AuthenticationRecord.deserialize(record),
+            cache_persistence_options=cache,
+            disable_automatic_authentication=True,
+            disable_instance_discovery=_place(settings)["disable_instance_discovery"],
+            tenant_id=settings.tenant_id or None,
+        )
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise NotSignedIn("It cannot be read who is signed in to Azure.", hint="Sign in to Azure again.") from None
+
+
+def _stoppable(wanted: Callable[[], bool]) -> Any:
+    """Return a transport that asks nothing more once it is not wanted: MSAL has no other end for a code's wait."""
     from azure.core.exceptions import ClientAuthenticationError
     from azure.core.pipeline.transport import RequestsTransport
 
     class Stoppable(RequestsTransport):  # type: ignore[misc,unused-ignore]
         def send(self, request: Any, **more: Any) -> Any:
-            if stopped.is_set():
+            if not wanted():
                 raise ClientAuthenticationError(message="The sign-in was cancelled.")
             return super().send(request, **more)
 
@@ -142,7 +151,7 @@ def _cli(settings: AzureSettings) -> Any:
     from azure.identity import AzureCliCredential
 
     if not shutil.which("az"):
-        raise problems.explained("Azure CLI not found on path")
+        raise errors.explained("Azure CLI not found on path")
     # az starts slowly: 10 seconds, the default, are too few on a busy machine.
     return AzureCliCredential(
         tenant_id=settings.tenant_id, subscription=settings.subscription_id or None, process_timeout=60
@@ -173,7 +182,7 @@ def _managed_identity(settings: AzureSettings) -> Any:
     from azure.identity import ManagedIdentityCredential
 
     if not identity_told() and not _answers(_IMDS):
-        raise problems.explained("ManagedIdentityCredential authentication unavailable")
+        raise errors.explained("ManagedIdentityCredential authentication unavailable")
     return ManagedIdentityCredential(client_id=settings.client_id or os.environ.get("DEFAULT_IDENTITY_CLIENT_ID"))
 
 
@@ -186,36 +195,51 @@ def _answers(address: tuple[str, int]) -> bool:
     return True
 
 
-def asked_for(claims: str | None, tenant_id: str | None, *, cae: bool) -> TokenRequestOptions:
-    """Return the older protocol's arguments as the newer one's options."""
-    options: TokenRequestOptions = {}
-    if claims:
-        options["claims"] = claims
-    if tenant_id:
-        options["tenant_id"] = tenant_id
-    if cae:
-        options["enable_cae"] = True
-    return options
+def asked(inner: Any, scopes: tuple[str, ...], options: TokenRequestOptions | None) -> AccessTokenInfo:
+    """Return a token of one of azure-identity's credentials. Raises NotSignedIn."""
+    from azure.core.exceptions import AzureError
+
+    try:
+        found: AccessTokenInfo = inner.get_token_info(*scopes, options=options)
+    except (AzureError, ValueError) as error:
+        raise errors.explain(error) from None
+    return found
 
 
-class Lasting:
-    """azure-core's ``TokenCredential`` over another one: failures become NotSignedIn, tokens are kept while they live.
-
-    azure-identity keeps no token of ``az``, which takes a second for each.
-    """
-
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
-        self._kept: dict[tuple[str, ...], AccessTokenInfo] = {}
-        self._lock = threading.Lock()
+class Credential:
+    """azure-core's ``TokenCredential``; all that differs is ``get_token_info``."""
 
     def get_token(self, *scopes: str, claims: str | None = None, tenant_id: str | None = None,
                   enable_cae: bool = False, **_: Any) -> AccessToken:  # fmt: skip
         """Return a token for the scopes (azure-core's older protocol). Raises NotSignedIn."""
         from azure.core.credentials import AccessToken
 
-        info = self.get_token_info(*scopes, options=asked_for(claims, tenant_id, cae=enable_cae))
+        given = {"claims": claims, "tenant_id": tenant_id, "enable_cae": enable_cae}
+        options: Any = {name: value for name, value in given.items() if value}
+        info = self.get_token_info(*scopes, options=options)
         return AccessToken(info.token, info.expires_on)
+
+    def get_token_info(self, *scopes: str, options: TokenRequestOptions | None = None) -> AccessTokenInfo:
+        """Return a token with what is known of it (azure-core's newer protocol). Raises NotSignedIn."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Do nothing: it is shared."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Lasting(Credential):
+    """A credential over another one that keeps tokens while they live: ``az`` takes a second for each."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self._kept: dict[tuple[str, ...], AccessTokenInfo] = {}
+        self._lock = threading.Lock()
 
     def get_token_info(self, *scopes: str, options: TokenRequestOptions | None = None) -> AccessTokenInfo:
         """Return a token with what is known of it (azure-core's newer protocol). Raises NotSignedIn."""
@@ -224,26 +248,5 @@ class Lasting:
             kept = self._kept.get(key)
             if kept and kept.expires_on - time.time() > MARGIN_SECONDS and not (options or {}).get("claims"):
                 return kept
-            self._kept[key] = token = self._asked(scopes, options)
+            self._kept[key] = token = asked(self._inner, scopes, options)
             return token
-
-    def _asked(self, scopes: tuple[str, ...], options: TokenRequestOptions | None) -> AccessTokenInfo:
-        from azure.core.exceptions import AzureError
-
-        try:
-            found: AccessTokenInfo = self._inner.get_token_info(*scopes, options=options)
-        except (AzureError, ValueError) as error:
-            raise problems.problem(error) from None
-        return found
-
-    def close(self) -> None:
-        """Close connections."""
-        close = getattr(self._inner, "close", None)
-        if close:
-            close()
-
-    def __enter__(self) -> Lasting:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

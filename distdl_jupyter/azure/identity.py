@@ -1,8 +1,8 @@
 """Who this process is for Azure: one credential, chosen by the user, shared by everything that asks Azure.
 
 The way to sign in is ``settings.credential`` and nothing else: what stands in the environment, or an ``az`` that is
-logged in, is offered (``azure.ways``) and never taken unasked. ``device_code`` and ``browser`` live in the keeper, the
-others in each process. Nothing here prints or returns a token.
+logged in, is offered (``azure.methods``) and never taken unasked. Each process makes its credential from the settings;
+who signed in by ``device_code`` or ``browser`` is stored for all of them (``azure.stored``). It prints no token.
 """
 
 from __future__ import annotations
@@ -14,28 +14,29 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.azure import account as accounts
-from distdl_jupyter.azure import credentials, remembered, settings
-from distdl_jupyter.azure import status as statuses
+from distdl_jupyter.azure import attempt, credentials, errors, settings, stored
 from distdl_jupyter.azure.account import Account
 from distdl_jupyter.azure.rest import Rest
 from distdl_jupyter.azure.status import Problem, Status
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, NotSignedIn
 
 if TYPE_CHECKING:
-    from azure.core.credentials import TokenCredential
+    from azure.core.credentials import AccessTokenInfo, TokenCredential, TokenRequestOptions
 
     from distdl_jupyter.azure.clouds import Cloud
     from distdl_jupyter.azure.settings import AzureSettings
+    from distdl_jupyter.azure.stored import SignIn
 
 __all__ = ["Account", "Subscription", "account", "cancel", "credential", "endpoints", "forget", "rest", "sign_in",
            "sign_out", "status", "subscriptions"]  # fmt: skip
 
 HOW = "Sign in: %dist_config azure in a notebook, or distdl azure sign-in in a terminal."
-#: The settings that a sign-in belongs to: with others, it is another one.
-_BOUND = ("credential", "tenant_id", "client_id", "cloud")
 SUBSCRIPTIONS_VERSION = "2022-12-01"
+#: How often the cache is read where it seems to hold no token: another process may just have been writing it, and MSAL
+#: empties the file before that.
+_LOOKS = 3
 _lock = threading.Lock()
-_made: dict[tuple[object, ...], TokenCredential] = {}
+_made: dict[tuple[object, ...], Any] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,40 +58,61 @@ def credential() -> TokenCredential:
     if not settled.credential:
         raise NotSignedIn("Nobody is signed in to Azure.", hint=HOW)
     if settled.credential in credentials.INTERACTIVE:
-        return _of_keeper(settled)
+        _check(stored.read(), settled)
+        return _OfPerson()
     key = (settled, *(os.environ.get(name) for name in ("AZURE_CLIENT_ID", "AZURE_TENANT_ID", "PATH")))
     with _lock:
         if key not in _made:
             _made[key] = credentials.unattended(settled.credential, settled)
-        return _made[key]
+        made: TokenCredential = _made[key]
+        return made
 
 
-def _of_keeper(settled: AzureSettings) -> TokenCredential:
-    from distdl_jupyter.azure.keeper.client import KeeperCredential
-
-    now = _keeper_status(settled)
-    if now.account is None:
-        problem = now.problem or Problem(message="Nobody is signed in to Azure.", hint=HOW)
+def _check(found: SignIn | None, settled: AzureSettings) -> None:
+    """Raise NotSignedIn unless somebody signed in with these settings."""
+    if found is None:
+        asked = attempt.seen()
+        problem = (asked and asked.problem) or Problem(message="Nobody is signed in to Azure.", hint=HOW)
         raise NotSignedIn(problem.message, hint=problem.hint or HOW)
-    return KeeperCredential()
+    if not found.is_of(settled):
+        raise NotSignedIn("The settings for Azure were changed after the sign-in.", hint="Sign in again.")
 
 
-def _keeper_status(settled: AzureSettings) -> Status:
-    """Return what the keeper says of these settings; one is started where a sign-in was kept on disk."""
-    from distdl_jupyter.azure.keeper import client
+def _silent(found: SignIn) -> Any:
+    settled = dataclasses.replace(settings.read(), **found.bound)
+    with _lock:
+        if (found, settled) not in _made:
+            cache = stored.cache(allow_file=settled.token_cache != "keyring")  # noqa: S105 - where tokens go
+            _made[found, settled] = credentials.silent(settled, cache, found.record)
+        return _made[found, settled]
 
-    told = client.ask("status")
-    if (told is None or told["state"] == "signed_out") and settled.token_cache and remembered.there():
-        told = client.ask("resume", start=True, kind=settled.credential, settings=dataclasses.asdict(settled))
-    if told is None:
-        return Status(state="signed_out", kind=settled.credential)
-    now, held = statuses.of_json(told), told.get("settings") or {}
-    if not held or all(held.get(name) == getattr(settled, name) for name in _BOUND):
-        return now
-    if now.state == "waiting":  # It is held for other settings than those that somebody signs in for.
-        return dataclasses.replace(now, account=None)
-    changed = Problem(message="The settings for Azure were changed after the sign-in.", hint="Sign in again.")
-    return Status(state="failed", kind=settled.credential, problem=now.problem or changed)
+
+class _OfPerson(credentials.Credential):
+    """Whoever is signed in by device code or browser at the moment of each request: a sign-out counts at once."""
+
+    def get_token_info(self, *scopes: str, options: TokenRequestOptions | None = None) -> AccessTokenInfo:
+        """Return a token with what is known of it (azure-core's newer protocol). Raises NotSignedIn."""
+        found = stored.read()
+        if found is None:
+            raise NotSignedIn("Nobody is signed in to Azure any more.", hint="Sign in to Azure again.")
+        # The sign-in was asked for without continuous access evaluation, whose tokens have a cache of their own.
+        given: TokenRequestOptions = {**(options or {}), "enable_cae": False}
+        for _ in range(_LOOKS):
+            try:
+                token = credentials.asked(_silent(found), scopes, given)
+                break
+            except NotSignedIn as error:
+                if error.message != errors.EXPIRED:
+                    raise
+                late = error
+                stored.wait()
+                forget()
+        else:
+            raise late
+        if stored.read() is None:
+            stored.forget()  # Somebody signed out while this token was renewed, and the cache has it again.
+            raise NotSignedIn("Nobody is signed in to Azure any more.", hint="Sign in to Azure again.")
+        return token
 
 
 def account() -> Account | None:
@@ -101,66 +123,66 @@ def account() -> Account | None:
 def status() -> Status:
     """Return where the sign-in stands, for pages; failures are data. May ask for a token over the network."""
     settled = settings.read()
-    try:
-        if not settled.credential:
-            return Status(state="signed_out")
-        if settled.credential in credentials.INTERACTIVE:
-            return _with_subscription(_keeper_status(settled), settled)
-        return _with_subscription(_unattended_status(settled), settled)
-    except DistDLError as error:
-        return Status(state="failed", kind=settled.credential, problem=Problem(message=error.message, hint=error.hint))
-
-
-def _unattended_status(settled: AzureSettings) -> Status:
-    cloud = settled.endpoints
-    token = credential().get_token(cloud.scope(cloud.resource_manager)).token
-    return Status(state="signed_in", kind=settled.credential, account=accounts.of_token(token, settled.credential))
-
-
-def _with_subscription(now: Status, settled: AzureSettings) -> Status:
-    if now.account is None:
+    now = _by_token(settled)
+    asked = attempt.seen() if settled.credential in credentials.INTERACTIVE else None
+    if asked is None:
         return now
-    return dataclasses.replace(now, account=dataclasses.replace(now.account, subscription=settled.subscription_id))
+    if asked.problem and now.account:
+        return dataclasses.replace(now, problem=asked.problem)
+    return dataclasses.replace(asked, account=now.account)
+
+
+def _by_token(settled: AzureSettings) -> Status:
+    """Return who a token speaks for."""
+    kind, note = settled.credential, ""
+    try:
+        if kind in credentials.INTERACTIVE:
+            found = stored.read()
+            note = found.note if found else ""
+        if not kind or (kind in credentials.INTERACTIVE and found is None):
+            return Status(state="signed_out", kind=kind)
+        cloud = settled.endpoints
+        token = credential().get_token(cloud.scope(cloud.resource_manager)).token
+        account = accounts.of_token(token, kind, settled.subscription_id)
+        return Status(state="signed_in", kind=kind, account=account, note=note)
+    except DistDLError as error:
+        return Status(state="failed", kind=kind, problem=Problem(message=error.message, hint=error.hint))
 
 
 def sign_in(kind: str = "", **changes: Any) -> Status:
     """Sign in this way (default: the one of the settings) and return where that stands.
 
-    ``device_code`` and ``browser`` come back while they wait for somebody: ask ``status()`` again. Other settings, such
-    as ``tenant_id``, may be changed along. Raises InvalidSpec for a setting that cannot be.
+    ``device_code`` and ``browser`` come back while they wait for somebody: ask ``status()`` again. The wait ends with
+    this process; a sign-in that succeeded serves all. Other settings, such as ``tenant_id``, may be changed along.
+    Raises InvalidSpec for a setting that cannot be.
     """
-    from distdl_jupyter.azure.keeper import client
-
     settled = settings.change(**({"credential": kind} if kind else {}), **changes)
     if not settled.credential:
         raise InvalidSpec("It is not said how to sign in.", field="credential",
                           hint="There are: cli, device_code, browser, managed_identity, environment.")  # fmt: skip
     forget()
-    if settled.credential not in credentials.INTERACTIVE:
-        now = status()
-        if now.account is not None:
-            client.ask("sign_out")  # Nobody uses what it may hold any more.
-        return now
-    told = client.ask("sign_in", start=True, kind=settled.credential, settings=dataclasses.asdict(settled))
-    return statuses.of_json(told) if told else status()
+    if settled.credential in credentials.INTERACTIVE:
+        attempt.begin(settled)
+        return status()
+    now = status()
+    if now.account is not None:  # Nobody uses the sign-in before it any more.
+        attempt.drop()
+        stored.forget()
+    return now
 
 
 def cancel() -> Status:
     """Stop waiting for a code or a browser; who was signed in before stays so."""
-    from distdl_jupyter.azure.keeper import client
-
-    told = client.ask("cancel")
-    if told and told.get("settings"):
-        settings.change(**{name: told["settings"][name] for name in _BOUND})
+    attempt.drop()
+    if found := stored.read():
+        settings.change(**found.bound)
     return status()
 
 
 def sign_out() -> Status:
-    """Forget the sign-in: here, in the keeper, on disk. ``az`` and the environment keep theirs; they are not used."""
-    from distdl_jupyter.azure.keeper import client
-
-    if client.ask("sign_out") is None:
-        remembered.forget()
+    """Forget the sign-in, for all processes. ``az`` and the environment keep theirs; they are not used."""
+    attempt.drop()
+    stored.forget()
     settings.change(credential="")
     forget()
     return status()

@@ -67,11 +67,6 @@ def _told(size: VmSize, region: Region) -> VmSize:
     return dataclasses.replace(size, **told, origins=_origins(region, *told))
 
 
-def _absent(size: VmSize, region: Region) -> VmSize:
-    reason = f"not offered in {region.name}"
-    return dataclasses.replace(size, restriction=reason, origins=_origins(region, "restriction"))
-
-
 def _status(sku: Sku, region: Region) -> dict[str, Any]:
     reason = _REASONS.get(sku.restriction, f"not available in {{}} ({sku.restriction})") if sku.restriction else ""
     return {

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from distdl_jupyter.azure import answers, settings
+from distdl_jupyter.azure import cache, settings
 from distdl_jupyter.azure.rest import Rest
 from distdl_jupyter.azure.vm_size import PREFIX
 from distdl_jupyter.core.errors import AzureRefused, DistDLError, InvalidSpec
@@ -132,11 +132,11 @@ def _keep(found: list[Price], region: str, currency: str, asked: set[str] | None
     now = {f"{price.size} {price.tier}".lower(): asdict(price) for price in found}
     dropped = {name.lower() for name in asked or ()}
     left = {key: value for key, value in before.items() if key.partition(" ")[0] not in dropped}
-    answers.write("prices", _cloud(), region, currency, data={**left, **now})
+    cache.write("prices", _cloud(), region, currency, data={**left, **now})
 
 
 def _kept(region: str, currency: str) -> Mapping[str, Any]:
-    found = answers.read("prices", _cloud(), region, currency)
+    found = cache.read("prices", _cloud(), region, currency)
     return found.data if found else {}
 
 

@@ -19,7 +19,7 @@ from distdl_jupyter.core.names import unknown
 from distdl_jupyter.core.spec import looks_secret
 
 FILE = "distdl_azure.json"
-TokenCache = Literal["", "keyring", "plain"]
+TokenCache = Literal["", "keyring"]
 CredentialKind = Literal["cli", "device_code", "browser", "managed_identity", "environment"]
 
 
@@ -55,8 +55,8 @@ class AzureSettings:
     token_cache: TokenCache = field(
         default="",
         metadata={
-            "help": "Keep a device code's or browser's sign-in on disk, so that it outlives this machine's restart: "
-            "keyring (encrypted), or plain (a file that only you may read)."
+            "help": "Where a device code's or browser's sign-in is kept: in this machine's keyring, else in a file "
+            "that only you may read; keyring refuses the file."
         },
     )
 
@@ -78,6 +78,7 @@ def read() -> AzureSettings:
     try:
         kept = json.loads(file().read_text(encoding="utf-8"))
         names = {one.name for one in dataclasses.fields(AzureSettings)}
+        kept["token_cache"] = _token_cache(kept.get("token_cache", ""))
         return AzureSettings(**{name: value for name, value in kept.items() if name in names})
     except FileNotFoundError:
         return AzureSettings()
@@ -111,13 +112,11 @@ def _checked(name: str, value: Any) -> Any:
 
 
 def _token_cache(value: str) -> str:
-    if value in ("", "false", "0", "no", "off", "memory"):
+    if value in ("", "plain"):  # plain: a file where there is no keyring, which is the default.
         return ""
-    if value in ("true", "1", "yes", "on", "keyring"):
-        return "keyring"
-    if value != "plain":
+    if value != "keyring":
         raise InvalidSpec(f"{value!r} is no place for a sign-in.", field="token_cache",
-                          hint="There are: false (memory), keyring, plain.")  # fmt: skip
+                          hint="There is: keyring, which refuses a file; empty, it may be a file too.")  # fmt: skip
     return value
 
 

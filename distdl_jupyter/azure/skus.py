@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from distdl_jupyter.azure import answers, identity, settings
+from distdl_jupyter.azure import cache, identity, settings
 from distdl_jupyter.azure.rest import Rest
 from distdl_jupyter.azure.vm_size import ML_QUOTA, PREFIX, VM_QUOTA, Quota
 from distdl_jupyter.core.errors import AzureRefused, DistDLError, InvalidSpec, NotSignedIn
@@ -81,7 +81,7 @@ def refresh(region: str = "") -> Region:
         raise AzureRefused(f"Azure lists no GPU size in {region!r}.",
                            hint="Check the region's name: az account list-locations lists them.")  # fmt: skip
     data = {"subscription": subscription, "skus": skus, "quotas": _quotas(service, subscription, region)}
-    return _told(region, answers.write("skus", region, data=data))
+    return _told(region, cache.write("skus", region, data=data))
 
 
 def known(region: str = "") -> Region | None:
@@ -94,7 +94,7 @@ def known(region: str = "") -> Region | None:
     except DistDLError:
         return None
     region = (region or own.region).lower().replace(" ", "")
-    found = answers.read("skus", region) if region else None
+    found = cache.read("skus", region) if region else None
     if found is None or (own.subscription_id and own.subscription_id != found.data["subscription"]):
         return None
     return _told(region, found)
@@ -185,7 +185,7 @@ def _quota(owner: str, told: Mapping[str, Any]) -> Quota:
                  low_priority=low)  # fmt: skip
 
 
-def _told(region: str, found: answers.Kept) -> Region:
+def _told(region: str, found: cache.Kept) -> Region:
     skus = [Sku(**{**one, "zones": tuple(one["zones"])}) for one in found.data["skus"]]
     return Region(
         name=region,

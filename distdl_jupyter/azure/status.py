@@ -1,9 +1,9 @@
-"""What a person is told about the sign-in: values without a token, the same for keeper, kernel, server and pages."""
+"""What a person is told about the sign-in: values without a token, the same for kernel, server and pages."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from distdl_jupyter.azure.account import Account
 
@@ -38,15 +38,3 @@ class Status:
     problem: Problem | None = None
     #: Something to know that hinders nothing.
     note: str = ""
-
-
-def of_json(told: dict[str, Any]) -> Status:
-    """Return the status that a keeper told."""
-    return Status(
-        state=told["state"],
-        kind=told.get("kind", ""),
-        account=Account(**told["account"]) if told.get("account") else None,
-        prompt=Prompt(**told["prompt"]) if told.get("prompt") else None,
-        problem=Problem(**told["problem"]) if told.get("problem") else None,
-        note=told.get("note", ""),
-    )

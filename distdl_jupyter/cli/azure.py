@@ -34,7 +34,7 @@ def add_to(commands: Any) -> None:
     one.add_argument("--tenant-id", help="the tenant (directory) to sign in to")
     one.add_argument("--client-id", help="client id of an app registration or a managed identity")
     one.add_argument("--cloud", help="AzureCloud, AzureUSGovernment, AzureChinaCloud, or a file with addresses")
-    one.add_argument("--token-cache", help="keep the sign-in on disk: keyring (encrypted) or plain")
+    one.add_argument("--token-cache", help="keyring: keep the sign-in in no file where there is no keyring")
 
     _verb(verbs, "sign-out", _sign_out, "forget the sign-in")
     one = _verb(verbs, "status", _status, "say who is signed in, and how")
@@ -59,9 +59,9 @@ def _status(chosen: argparse.Namespace) -> int:
 
 
 def _sign_in(chosen: argparse.Namespace) -> int:
-    from distdl_jupyter.azure import identity, settings, ways
+    from distdl_jupyter.azure import identity, methods, settings
 
-    kind = chosen.credential or settings.read().credential or next(w.kind for w in ways.ways() if w.suggested)
+    kind = chosen.credential or settings.read().credential or next(w.kind for w in methods.offered() if w.suggested)
     given = {name: getattr(chosen, name) for name in _FLAGS if getattr(chosen, name) is not None}
     now = identity.sign_in(kind, **given)
     try:

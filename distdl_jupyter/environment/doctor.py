@@ -209,13 +209,13 @@ def _tensorflow_version() -> str:
 
 def _azure() -> list[Row]:
     """Return the row of the sign-in, where the settings or the environment speak of Azure. May ask for a token."""
-    from distdl_jupyter.azure import identity, settings, ways
+    from distdl_jupyter.azure import identity, methods, settings
 
     try:
         chosen = settings.read().credential
     except DistDLError as error:
         return [Row("Azure", "fail", error.message, error.hint)]
-    warning = ways.warning()
+    warning = methods.warning()
     if not (chosen or warning or os.environ.get("AZURE_CLIENT_ID")):
         return []
     now = identity.status()

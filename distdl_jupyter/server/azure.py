@@ -1,4 +1,4 @@
-"""The sign-in to Azure over HTTP: the one of this user's keeper, shared with kernels and jobs. No answer holds a token.
+"""The sign-in to Azure over HTTP: this user's, shared with kernels and jobs. No answer holds a token.
 
 What asks Azure takes seconds and runs in threads of its own, so that a silent one keeps no other request waiting.
 """
@@ -29,7 +29,9 @@ class AzureStart:
     credential: CredentialKind
     tenant_id: str | None = _told("Tenant (directory) to sign in to.")
     client_id: str | None = _told("Client id of an app registration, or of a user-assigned managed identity.")
-    token_cache: str | None = _told('"" (memory), "keyring" or "plain".')
+    token_cache: str | None = _told(
+        'Where the sign-in is kept: "" (keyring, else a file of the user alone) or "keyring" (no file).'
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,9 @@ class AzureChange:
     client_id: str | None = _told("Client id of an app registration, or of a user-assigned managed identity.")
     subscription_id: str | None = _told("Subscription that is offered first.")
     cloud: str | None = _told("AzureCloud, AzureUSGovernment, AzureChinaCloud.")
-    token_cache: str | None = _told('"" (memory), "keyring" or "plain".')
+    token_cache: str | None = _told(
+        'Where the sign-in is kept: "" (keyring, else a file of the user alone) or "keyring" (no file).'
+    )
 
 
 @dataclass(frozen=True, slots=True)

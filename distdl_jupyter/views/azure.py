@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from distdl_jupyter.azure import identity, settings, ways
+from distdl_jupyter.azure import identity, methods, settings
 from distdl_jupyter.azure.settings import AzureSettings, CredentialKind, TokenCache
 from distdl_jupyter.azure.status import State, Status
 
@@ -98,8 +98,8 @@ def sign_in_view(now: Status | None = None) -> AzureSignIn:
         prompt=AzurePrompt(prompt.user_code, prompt.address, max(0.0, prompt.until - time.time())) if prompt else None,
         problem=AzureProblem(problem.message, problem.hint) if problem else None,
         note=status.note,
-        warning=ways.warning(),
-        ways=tuple(AzureWay(way.kind, way.ready, way.suggested) for way in ways.ways()),
+        warning=methods.warning(),
+        ways=tuple(AzureWay(way.kind, way.ready, way.suggested) for way in methods.offered()),
         settings=_choices(settings.read()),
     )
 
@@ -154,7 +154,7 @@ def _prices() -> list[tuple[str, str]]:
 
 
 def _when(way: AzureWay) -> str:
-    return ways.WHEN[way.kind] + (" (suggested here)" if way.suggested else "")
+    return methods.WHEN[way.kind] + (" (suggested here)" if way.suggested else "")
 
 
 #: What a page may ask for, by message or over HTTP.

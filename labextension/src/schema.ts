@@ -659,7 +659,7 @@ export interface components {
              */
             cloud?: string | null;
             /**
-             * @description "" (memory), "keyring" or "plain".
+             * @description Where the sign-in is kept: "" (keyring, else a file of the user alone) or "keyring" (no file).
              * @default null
              */
             token_cache?: string | null;
@@ -672,7 +672,7 @@ export interface components {
             subscription_id: string;
             cloud: string;
             /** @enum {string} */
-            token_cache: "" | "keyring" | "plain";
+            token_cache: "" | "keyring";
         };
         /** @description Why nobody is signed in, and the remedy. */
         AzureProblem: {
@@ -713,7 +713,7 @@ export interface components {
              */
             client_id?: string | null;
             /**
-             * @description "" (memory), "keyring" or "plain".
+             * @description Where the sign-in is kept: "" (keyring, else a file of the user alone) or "keyring" (no file).
              * @default null
              */
             token_cache?: string | null;

@@ -10,8 +10,8 @@ from hypothesis.strategies import one_of
 from schemathesis import GenerationMode
 from schemathesis.checks import CHECKS
 
+from distdl_jupyter.azure import identity
 from distdl_jupyter.azure import settings as settings_of_azure
-from distdl_jupyter.azure.keeper import client
 from distdl_jupyter.core.store import JobStore, is_id
 from distdl_jupyter.server import openapi
 from distdl_jupyter.server.late import BASE
@@ -93,10 +93,10 @@ def stories(folders):
 
 @pytest.fixture(autouse=True)
 def no_azure(tmp_path, running):
-    """No case asks Azure: its cloud is where nobody answers. The process that holds a sign-in ends with the case."""
+    """No case asks Azure: its cloud is where nobody answers."""
     settings_of_azure.change(cloud=str(cloud_file(tmp_path, "https://127.0.0.1:1")))
     yield
-    client.ask("sign_out")
+    identity.cancel()
 
 
 @pytest.fixture

@@ -8,8 +8,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-import shutil
-import tempfile
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from distdl_jupyter.azure import identity, settings
-from distdl_jupyter.azure.keeper import client
 from tests.standin import certificate
 from tests.standin.login import CLIENT, SECRET, TENANT, Login
 from tests.standin.server import Server
@@ -87,24 +84,20 @@ class Azure:
 
 @pytest.fixture
 def azure(azure_server, azure_settings, tmp_path, monkeypatch):
-    """Entra ID alone, and the settings that point to it. Nobody is signed in, and no variable speaks of Azure."""
+    """Entra ID alone, and the settings that point to it. Nobody is signed in, and no variable speaks of Azure.
+
+    The home directory, in which azure-identity keeps tokens, is the test's own.
+    """
+    (home := tmp_path / "home").mkdir(exist_ok=True)
+    monkeypatch.setenv("HOME", str(home))
     for name in [name for name in os.environ if name.startswith(("AZURE_", "IDENTITY_", "MSI_"))]:
         monkeypatch.delenv(name)
-    runtime = short_folder(monkeypatch)
     path = cloud_file(tmp_path, azure_server.address)
     settings.change(cloud=str(path))
     identity.forget()
     yield Azure(azure_server, Login(azure_server), path)
-    client.ask("sign_out")  # No keeper outlives its test.
+    identity.sign_out()  # Nobody is waited for any more.
     identity.forget()
-    shutil.rmtree(runtime, ignore_errors=True)
-
-
-def short_folder(monkeypatch):
-    """Set an own JUPYTER_RUNTIME_DIR, short enough that sockets fit into it."""
-    runtime = tempfile.mkdtemp(prefix="djaz-")
-    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", runtime)
-    return runtime
 
 
 @pytest.fixture

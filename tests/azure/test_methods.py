@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from distdl_jupyter.azure import identity, settings, ways
+from distdl_jupyter.azure import identity, methods, settings
 from distdl_jupyter.core.errors import InvalidSpec, NotSignedIn
 from distdl_jupyter.environment import doctor
 from distdl_jupyter.views import azure as pages
@@ -129,7 +129,7 @@ def test_an_id_that_cannot_be_one_is_refused(azure):
 
 
 def test_what_fits_this_machine_is_suggested(az, monkeypatch):
-    suggested = lambda: [way.kind for way in ways.ways() if way.suggested]  # noqa: E731
+    suggested = lambda: [way.kind for way in methods.offered() if way.suggested]  # noqa: E731
     assert suggested() == ["cli"]
     for name, value in (("CLIENT_ID", CLIENT), ("TENANT_ID", TENANT), ("CLIENT_SECRET", SECRET)):
         monkeypatch.setenv(f"AZURE_{name}", value)

@@ -18,9 +18,9 @@ _POLICY = (
     "The organisation's policy refuses this way to sign in.",
     "Take another one (browser, or az login on a machine that it trusts), or ask the tenant's administrator.",
 )
-#: How the message of a sign-in that has to be renewed begins.
-EXPIRED = "The sign-in has expired"
-_EXPIRED = (f"{EXPIRED}.", _AGAIN)
+#: What is said when the cache holds no token that could be renewed.
+EXPIRED = "The sign-in has expired."
+_EXPIRED = (EXPIRED, _AGAIN)
 _CODE_EXPIRED = ("The code was not entered in time.", "Start again and enter the new code.")
 _DECLINED = ("The sign-in was declined.", "Start again and choose an account that may use Azure.")
 _SECOND_FACTOR = (
@@ -105,7 +105,8 @@ AADSTS: dict[str, tuple[str, str]] = {
 }  # fmt: skip
 
 _CLI_AGAIN = "Run az login in a terminal of this machine, then try again."
-_NO_KEYRING = "Cache encryption is impossible"
+#: What is said of a machine where tokens cannot be kept encrypted.
+NO_KEYRING = "This machine has no keyring, and token_cache=keyring refuses a file."
 #: What azure-identity writes -> (what happened, remedy). The first that is found in the text is taken.
 _TEXTS: tuple[tuple[str, tuple[str, str]], ...] = (
     (
@@ -134,11 +135,8 @@ _TEXTS: tuple[tuple[str, tuple[str, str]], ...] = (
         ("No port is free for the browser to come back to.", "Sign in with a device code instead."),
     ),
     (
-        _NO_KEYRING,
-        (
-            "This machine has no keyring, so the sign-in cannot be kept on disk encrypted.",
-            "Set token_cache=False to keep it in memory, or token_cache=plain for a file that only you may read.",
-        ),
+        "Cache encryption is impossible",
+        (NO_KEYRING, "Take the account of az login, or empty token_cache to allow a file that only you may read."),
     ),
     (
         "No identity has been assigned",
@@ -174,7 +172,7 @@ _SILENT = (
 _TAIL = re.compile(r"\s*(Trace ID|Correlation ID|Timestamp|To mitigate|Visit https).*", re.DOTALL)
 
 
-def problem(error: BaseException) -> NotSignedIn:
+def explain(error: BaseException) -> NotSignedIn:
     """Return what hindered a sign-in as the error that users read."""
     if isinstance(error, NotSignedIn):
         return error
@@ -194,11 +192,6 @@ def explained(text: str) -> NotSignedIn:
         if _NO_NETWORK.search(text):
             return NotSignedIn(_SILENT[0], hint=_SILENT[1])
     return NotSignedIn(f"Azure gave no token. {_shortened(text)}", hint=_AGAIN)
-
-
-def no_keyring(error: BaseException) -> bool:
-    """Say whether tokens could not be kept because the machine has no keyring."""
-    return _NO_KEYRING in str(error)
 
 
 def _shortened(text: str) -> str:

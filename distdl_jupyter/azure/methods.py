@@ -30,7 +30,7 @@ WHEN = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class Method:
     """One way to sign in. ``ready`` says that what it needs is here, as far as can be seen without asking anybody."""
 
     kind: CredentialKind
@@ -38,7 +38,7 @@ class Way:
     suggested: bool
 
 
-def ways() -> list[Way]:
+def offered() -> list[Method]:
     """Return all ways in the order in which they are offered; one of them is suggested."""
     ready = {
         "cli": shutil.which("az") is not None,
@@ -49,7 +49,7 @@ def ways() -> list[Way]:
         "environment": not credentials.variables_missing(),
     }
     first = next(kind for kind in ("environment", "managed_identity", "cli", "device_code") if ready[kind])
-    return [Way(kind=kind, ready=ready[kind], suggested=kind == first) for kind in get_args(CredentialKind)]
+    return [Method(kind=kind, ready=ready[kind], suggested=kind == first) for kind in get_args(CredentialKind)]
 
 
 def warning() -> str:
