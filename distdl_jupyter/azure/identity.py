@@ -7,6 +7,7 @@ who signed in by ``device_code`` or ``browser`` is stored for all of them (``azu
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import threading
@@ -174,17 +175,18 @@ def sign_in(kind: str = "", **changes: Any) -> Status:
 def cancel() -> Status:
     """Stop waiting for a code or a browser; who was signed in before stays so."""
     attempt.drop()
-    if found := stored.read():
-        settings.change(**found.bound)
+    with contextlib.suppress(NotSignedIn):  # The status says so too.
+        if found := stored.read():
+            settings.change(**found.bound)
     return status()
 
 
 def sign_out() -> Status:
     """Forget the sign-in, for all processes. ``az`` and the environment keep theirs; they are not used."""
     attempt.drop()
-    stored.forget()
     settings.change(credential="")
     forget()
+    stored.forget()
     return status()
 
 

@@ -111,7 +111,11 @@ def forget() -> None:
     import msal_extensions
 
     _secure()
-    with msal_extensions.CrossPlatLock(_lock_file()):
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(
+            msal_extensions.LockError
+        ):  # A sign-out waits some seconds for a writer, not for ever.
+            stack.enter_context(msal_extensions.CrossPlatLock(_lock_file()))
         for persistence in _persistences(path):
             persistence.save("{}")
 

@@ -361,12 +361,15 @@ def test_what_belongs_to_another_user_or_may_be_written_by_others_is_not_used(pe
                 use()
 
 
-def test_a_cache_that_is_locked_for_ever_is_one_sentence(people):
+def test_a_cache_that_is_locked_for_ever_is_one_sentence_and_hinders_no_sign_out(people):
     people.login.lifetime = 200
     signed_in_by_code(people)
-    with msal_extensions.CrossPlatLock(f"{cache_file()}.lockfile"), pytest.raises(NotSignedIn) as caught:
-        identity.credential().get_token(BLOB)
+    with msal_extensions.CrossPlatLock(f"{cache_file()}.lockfile"):
+        with pytest.raises(NotSignedIn) as caught:
+            identity.credential().get_token(BLOB)
+        assert identity.sign_out().state == "signed_out"
     assert "\n" not in str(caught.value)
+    assert not secrets_in(people, Path.home())
 
 
 def test_a_cache_that_another_process_is_writing_is_waited_for(people):
