@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from distdl_jupyter.azure import identity, settings
+from distdl_jupyter.azure import identity, prices, settings
 from tests.standin import certificate
 from tests.standin.login import CLIENT, SECRET, TENANT, Login
 from tests.standin.server import Server
@@ -86,10 +86,11 @@ class Azure:
 def azure(azure_server, azure_settings, tmp_path, monkeypatch):
     """Entra ID alone, and the settings that point to it. Nobody is signed in, and no variable speaks of Azure.
 
-    The home directory, in which azure-identity keeps tokens, is the test's own.
+    The home directory, with azure-identity's tokens and our cache of prices, is the test's own.
     """
     (home := tmp_path / "home").mkdir(exist_ok=True)
     monkeypatch.setenv("HOME", str(home))
+    prices._questions.clear()  # What was asked before lies in another test's cache.
     for name in [name for name in os.environ if name.startswith(("AZURE_", "IDENTITY_", "MSI_"))]:
         monkeypatch.delenv(name)
     path = cloud_file(tmp_path, azure_server.address)

@@ -1,8 +1,9 @@
 """The compute clusters of a workspace, asked for and changed at Azure's resource manager.
 
-These are five plain requests, so they go through ``azure.rest``: azure-ai-ml takes two seconds to import, which a list
-in JupyterLab's sidebar cannot wait for, and it hides what a node is doing now. Paths and bodies are those of the REST
-API's own models (``AmlCompute``, ``ClusterUpdateParameters``, ``AmlComputeNodesInformation``).
+These are plain requests through ``azure.rest``. azure-ai-ml 1.35.2 (``MLClient.compute``) reads neither how many
+nodes are up (``currentNodeCount``), nor whether that changes (``allocationState``), nor the words of an error, and it
+scales by sending the whole cluster anew; it takes seconds to import, which a list in JupyterLab's sidebar cannot wait
+for. Paths and bodies are those of the REST API's models (``AmlCompute``, ``ClusterUpdateParameters``).
 
 A change is accepted first and goes on at Azure: ``provisioningState`` and its errors tell how. It knows no job.
 """
