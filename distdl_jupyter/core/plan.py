@@ -35,27 +35,12 @@ class RankPlace:
     ports: tuple[int | str, ...] = ()
 
 
-#: What a placement holds where only the node itself will know, when the job begins there: words that it replaces.
-LATE_ADDRESS, LATE_INTERFACE, LATE_CORES = "@address@", "@interface@", "@cores@"
-LATE_NETWORK = "@network@"
-
-
-def late_port(number: int) -> str:
-    """Return the word for the job's port number 0, 1, ... that will be known when the job begins."""
-    return f"@port-{number}@"
-
-
-def late_seat(place: RankPlace, count: int) -> Seat:
-    """Return the words for a rank's own address and ``count`` ports that will be known when the job begins."""
-    return f"@rank-{place.rank}-address@", tuple(f"@rank-{place.rank}-port-{number}@" for number in range(count))
-
-
 @dataclass(frozen=True, slots=True)
 class Placement:
     """What a cluster offers a job: one place per rank, ports reserved on ``address``, the network interface.
 
-    ``address`` is one of node 0: services run there and rank 0 listens there. Where a scheduler chooses the nodes
-    later, they and ``network`` are ``LATE_...`` words.
+    ``address`` is one of node 0: services run there and rank 0 listens there. Where a platform chooses the nodes
+    later, they and ``network`` are words that the cluster replaces on the node.
     """
 
     ranks: tuple[RankPlace, ...]
@@ -86,19 +71,6 @@ class Placement:
     def local_size(self, node: int) -> int:
         """How many ranks run on one node."""
         return sum(place.node == node for place in self.ranks)
-
-
-def late_placement(node_count: int, per_node: int, gpus: int) -> Placement:
-    """Return where ranks go on nodes that a scheduler names when the job begins: rank r on node r // ``per_node``.
-
-    ``gpus`` is how many a node has; 0 gives ranks none.
-    """
-    places = (
-        RankPlace(rank, rank // per_node, f"node-{rank // per_node}", rank % per_node,
-                  rank % per_node % gpus if gpus else None)
-        for rank in range(node_count * per_node)
-    )  # fmt: skip
-    return Placement(tuple(places), LATE_ADDRESS, (), LATE_INTERFACE, LATE_CORES, LATE_NETWORK)
 
 
 def seated(placement: Placement, ports: int, seat: Callable[[RankPlace, int], Seat]) -> Placement:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from distdl_jupyter.core.errors import LaunchFailed
-from distdl_jupyter.core.plan import LATE_ADDRESS, Service
+from distdl_jupyter.core.plan import Service
 from distdl_jupyter.core.words import plural
 from distdl_jupyter.testing.listener import Listener
 from distdl_jupyter.testing.sample import SAVES
@@ -113,7 +113,7 @@ class RunningContract(Subject):
         own = {(place.address, port) for place in placement.ranks for port in place.ports}
         assert len(own) == 2 * self.ranks, "a rank may listen itself, on its own node"
         assert placement.address
-        assert placement.interface or placement.address == LATE_ADDRESS
+        assert placement.interface
         assert [place.rank for place in placement.ranks] == list(range(self.ranks))
         heard = Listener(sample.start(placement), sample.nonce)
         try:

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from distdl_jupyter import client
-from distdl_jupyter.host import gathering, processes
+from distdl_jupyter.clusters.azureml.node import rendezvous
+from distdl_jupyter.host import processes
 from distdl_jupyter.worker.watch import rendezvous_secret
 from tests.conftest import wait_for
 from tests.security import listening
@@ -113,12 +114,12 @@ def test_the_meeting_of_nodes_tells_nothing_to_who_does_not_know_the_nonce():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    host = gathering.Host(port, "the-nonce", 1)
-    host.tell(gathering.Meeting("127.0.0.1", "127.0.0.0/8", (1, 2)))
+    host = rendezvous.Host(port, "the-nonce", 1)
+    host.tell(rendezvous.Meeting("127.0.0.1", "127.0.0.0/8", (1, 2)))
     for said in (b"guessed\n", b"\n", b"GET / HTTP/1.1\n", b"the-nonc\n", b"x" * 500):
         with socket.create_connection(("127.0.0.1", port), timeout=10) as stranger:
             stranger.sendall(said)
             stranger.shutdown(socket.SHUT_WR)
             with contextlib.suppress(ConnectionResetError):
                 assert stranger.recv(1000) == b""
-    assert gathering.join("127.0.0.1", port, "the-nonce", bool, 10.0).ports == (1, 2)
+    assert rendezvous.join("127.0.0.1", port, "the-nonce", bool, 10.0).ports == (1, 2)

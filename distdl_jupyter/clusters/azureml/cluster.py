@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter.clusters.azureml import checkup, code, job, refusals, run, states
 from distdl_jupyter.clusters.azureml.client import Address, Workspace, submitting
 from distdl_jupyter.clusters.azureml.managed import Managed
+from distdl_jupyter.clusters.azureml.node import node_plan
 from distdl_jupyter.clusters.azureml.options import AzureMLOptions
 from distdl_jupyter.clusters.azureml.wanted import known_size
 from distdl_jupyter.clusters.base import Check, Context, Remark, Run
 from distdl_jupyter.core.errors import AzureRefused, DistDLError, InvalidSpec, LaunchFailed
-from distdl_jupyter.core.plan import Placement, Plan, late_placement, late_port, late_seat, seated
+from distdl_jupyter.core.plan import Placement, Plan, RankPlace, Seat, seated
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.core.words import listing, size
 
@@ -76,7 +77,12 @@ class AzureMLCluster(Managed):
         if spec.use_gpu and options.vm_size and gpus < per_node:
             raise InvalidSpec(f"use_gpu asks for {per_node} GPUs on each node, but {options.vm_size} has {gpus}.",
                               field="use_gpu", hint="Choose another vm_size, or fewer processes per node.")  # fmt: skip
-        return late_placement(spec.node_count, per_node, gpus)
+        places = (
+            RankPlace(rank, rank // per_node, f"node-{rank // per_node}", rank % per_node,
+                      rank % per_node % gpus if gpus else None)
+            for rank in range(spec.node_count * per_node)
+        )  # fmt: skip
+        return Placement(tuple(places), node_plan.ADDRESS, (), node_plan.INTERFACE, node_plan.CORES, node_plan.NETWORK)
 
     def place(self, spec: JobSpec, ports: int, options: AzureMLOptions, context: Context) -> Placement:
         """Return the preview with words in place of ports: the first node chooses them."""
@@ -88,8 +94,8 @@ class AzureMLCluster(Managed):
         context.tell("stage", "asking Azure ML for the workspace")
         with refusals.told(options):
             Workspace(Address.of(options)).info()
-        placement = seated(self.preview(spec, options), context.rank_ports, late_seat)
-        return dataclasses.replace(placement, ports=tuple(late_port(n) for n in range(ports)))
+        placement = seated(self.preview(spec, options), context.rank_ports, _seat)
+        return dataclasses.replace(placement, ports=tuple(node_plan.port(number) for number in range(ports)))
 
     def start(self, spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> Run:
         """Upload the job's code and submit it. Raises LaunchFailed with what Azure says."""
@@ -128,6 +134,11 @@ class AzureMLCluster(Managed):
         while workspace.job(name)["properties"].get("status") not in states.ENDED and time.monotonic() < until:
             time.sleep(1.0)
         return [f"Azure ML job {name}"]
+
+
+def _seat(place: RankPlace, count: int) -> Seat:
+    """Return the words for a rank's own address and ports, which its node knows when the job begins."""
+    return node_plan.rank_address(place.rank), tuple(node_plan.rank_port(place.rank, one) for one in range(count))
 
 
 def _submitted(spec: JobSpec, options: AzureMLOptions, plan: Plan, workspace: Workspace, folder: str) -> str:

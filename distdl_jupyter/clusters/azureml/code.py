@@ -45,7 +45,7 @@ if not library.exists():
     except OSError:  # another rank of this node was quicker
         shutil.rmtree(own, ignore_errors=True)
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(library), os.environ.get("PYTHONPATH"))))
-os.execv(sys.executable, [sys.executable, "-P", "-m", "distdl_jupyter.host.azureml", *sys.argv[1:]])
+os.execv(sys.executable, [sys.executable, "-P", "-m", "distdl_jupyter.clusters.azureml.node.rank", *sys.argv[1:]])
 '''
 
 
@@ -111,7 +111,6 @@ def plan_data(spec: JobSpec, placement: Placement, plan: Plan, context: Context)
         "common": {**environment.for_ranks(context.inherited), **own},
         "environments": environments,
         "services": services,
-        "launcher": None,
         "data": {source.name: source.variable for source in spec.data},
     }
 

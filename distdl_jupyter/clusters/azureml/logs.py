@@ -1,6 +1,6 @@
 """The log files of a run as streams: what every rank says, and what Azure ML says before anybody can.
 
-Each file is read on from where it was, by ranges. A rank's file holds its two streams (``host.oneline``), and says
+Each file is read on from where it was, by ranges. A rank's file holds its two streams (``node.log_mux``), and says
 which rank it is; the file's own name is not relied on. Positions of a rank's stream are bytes of that stream, so a
 second supervisor reads the files again from their beginning and passes on what is behind them.
 
@@ -18,10 +18,10 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from distdl_jupyter.clusters.azureml.node.log_mux import Splitter
 from distdl_jupyter.clusters.base import Stream
 from distdl_jupyter.core import redact
 from distdl_jupyter.core.errors import AzureRefused
-from distdl_jupyter.host.oneline import Splitter
 from distdl_jupyter.worker import owned
 
 if TYPE_CHECKING:

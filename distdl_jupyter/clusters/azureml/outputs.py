@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter.azure import identity
 from distdl_jupyter.azure.rest import masked
 from distdl_jupyter.clusters import returned
+from distdl_jupyter.clusters.azureml.node.rank import RESULTS
 from distdl_jupyter.core.errors import DistDLError, LaunchFailed
-from distdl_jupyter.host.azureml import RESULTS
 from distdl_jupyter.worker import owned
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ def _begin(nonce: str) -> bytes:
     return b"\x1e" + nonce.encode() + b">"
 
 
-class Mixer:
+class LogMux:
     """Writes one log. It begins with who speaks, and the stream "out"."""
 
     def __init__(self, nonce: str, rank: int) -> None:

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distdl_jupyter.host.oneline import Mixer, Splitter, mark
+from distdl_jupyter.clusters.azureml.node.log_mux import LogMux, Splitter, mark
 
 NONCE = "0123456789abcdef"
 _BEGIN = b"\x1e" + NONCE.encode()
@@ -26,7 +26,7 @@ def read(log, cuts):
 @settings(max_examples=300, deadline=None)
 @given(_SAID, st.data())
 def test_what_was_mixed_comes_apart(said, data):
-    mixer = Mixer(NONCE, 3)
+    mixer = LogMux(NONCE, 3)
     log = b"a shell's word\n" + mixer.head + b"".join(mixer.said(*one) for one in said) + mixer.end("{}") + b"after"
     cuts = sorted(data.draw(st.lists(st.integers(0, len(log)), max_size=8)))
     pieces, _ = read(log, cuts)
@@ -38,12 +38,12 @@ def test_what_was_mixed_comes_apart(said, data):
 
 
 def test_a_mark_that_never_ends_is_text():
-    log = Mixer(NONCE, 0).head + mark(NONCE, "x")[:-1] + b"y" * 9000
+    log = LogMux(NONCE, 0).head + mark(NONCE, "x")[:-1] + b"y" * 9000
     pieces, _ = read(log, [])
     assert b"".join(piece.content for piece in pieces).endswith(b"y" * 9000)
 
 
 def test_a_log_stays_readable_and_a_stream_that_goes_on_costs_nothing():
-    mixer = Mixer(NONCE, 0)
+    mixer = LogMux(NONCE, 0)
     assert mixer.said("out", b"one\n") + mixer.said("out", b"two\n") == b"one\ntwo\n"
     assert mixer.said("err", b"oops\n").endswith(b"err\x1foops\n")

@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-from distdl_jupyter.host.azureml import Who, keep, seats, who
-from distdl_jupyter.host.gathering import Host, join
-from distdl_jupyter.host.meeting import Meeting, NoMeeting
+from distdl_jupyter.clusters.azureml.node.node_plan import Who, endpoints, who
+from distdl_jupyter.clusters.azureml.node.rank import keep
+from distdl_jupyter.clusters.azureml.node.rendezvous import Host, Meeting, NoMeeting, join
 
 NONCE = "the-nonce"
 MEETING = Meeting("127.0.0.1", "127.0.0.0/8", (20_001, 20_002))
@@ -100,8 +100,8 @@ def test_tensorflows_own_variable_says_where_every_rank_listens():
     }
     environment = {"TF_CONFIG": json.dumps(told)}
     assert who(environment) == Who(1, 2, None)
-    assert seats(environment) == {
+    assert endpoints(environment) == {
         "@rank-0-address@": "10.0.0.4", "@rank-0-port-0@": "2222", "@rank-1-address@": "10.0.0.5",
         "@rank-1-port-0@": "2223",
     }  # fmt: skip
-    assert seats({}) == {}
+    assert endpoints({}) == {}
