@@ -92,8 +92,9 @@ def stories(folders):
 
 
 @pytest.fixture(autouse=True)
-def no_azure(tmp_path, running):
-    """No case asks Azure: its cloud is where nobody answers."""
+def no_azure(tmp_path, running, monkeypatch):
+    """No case asks Azure: its cloud is where nobody answers. None signs out who runs the tests."""
+    monkeypatch.setenv("HOME", str(tmp_path))
     settings_of_azure.change(cloud=str(cloud_file(tmp_path, "https://127.0.0.1:1")))
     yield
     identity.cancel()
