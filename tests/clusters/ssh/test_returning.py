@@ -35,7 +35,7 @@ def run():
     run = object.__new__(ElasticRun)
     run.sent, run.listened = [], []
     run._nodes = Nodes(host("a"), host("b", lost="it fell silent"), host("c"))
-    run._letters = SimpleNamespace(send=lambda **fields: run.sent.append(fields))
+    run._driver = SimpleNamespace(send=lambda **fields: run.sent.append(fields))
     run._listen_to = run.listened.append
     return run
 
@@ -73,14 +73,14 @@ def test_what_stays_on_a_lost_host_of_its_own_folder_is_noted(monkeypatch, tmp_p
     assert [node.host for node in nodes.nodes] == ["a"] if one.connection.lost else ["a", "b"]
 
 
-@pytest.mark.parametrize("kind", ["said", "not-started", "back", "lost", "ended"])
+@pytest.mark.parametrize("kind", ["message", "not-started", "back", "lost", "ended"])
 def test_each_event_goes_where_it_belongs(run, monkeypatch, kind):
     taken = []
-    run._take_word = lambda said: taken.append("said")
+    run._take_message = lambda message: taken.append("message")
     run.remark = lambda *words: None
-    run._tell_end = lambda rank, code: taken.append("not-started")
+    run._report_exit = lambda rank, end: taken.append("not-started")
     run._take_back = lambda node: taken.append("back")
-    run._lost = lambda node, says: taken.append("lost")
+    run._lose = lambda node, reason: taken.append("lost")
     monkeypatch.setattr(AgentRun, "_take", lambda _run, event: taken.append("ended"))
-    run._take(Event(host("b"), {"type": kind, "said": {}, "rank": 1, "says": "no"}))
+    run._take(Event(host("b"), {"type": kind, "message": {}, "rank": 1, "says": "no", "reason": "no"}))
     assert taken == [kind]
