@@ -154,9 +154,9 @@ def data_sources(given: Any, working_directory: Path, cluster: Cluster) -> tuple
     refused = data_refusal(cluster)
     if found and refused:
         raise refused
-    sharded = next((one for one in found if one.shard and one.scheme != "blob"), None)
+    sharded = next((one for one in found if one.shard and not one.stored), None)
     if sharded is not None:
-        raise InvalidSpec(f"{sharded.name} asks for ?shard, which only sources in Blob have.", field="data",
+        raise InvalidSpec(f"{sharded.name} asks for ?shard, which only sources in a store have.", field="data",
                           hint="Leave it out: every node sees the whole folder.")  # fmt: skip
     mounted = next((one for one in found if one.mode == "mount"), None)
     if mounted is not None and not cluster.mounts:

@@ -129,7 +129,7 @@ class Tell(Protocol):
 
 
 class Staging(Protocol):
-    """A job's data sources on their way to its nodes: orders for ``distdl_jupyter.host.staging``, one a node.
+    """A job's data sources on their way to its nodes: orders for ``distdl_jupyter.stager``, one a node.
 
     A cluster that ``stages`` runs that program on every node before any rank starts, gives it the node's order, passes
     on what it says and gives it the answers. The paths that it tells at the end go into the environment of the node's

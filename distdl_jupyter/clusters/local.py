@@ -222,7 +222,11 @@ def _staged(spec: JobSpec, placement: Placement, staging: Staging, context: Cont
     from distdl_jupyter.clusters import stagers
 
     hosts = {place.node: place.host for place in placement.ranks}
-    shown = {name: value for name, value in context.inherited.items() if not is_secret(name, value)}
+    shown = {
+        name: value
+        for name, value in context.inherited.items()
+        if name.startswith(("AWS_", "GOOGLE_")) or not is_secret(name, value)  # what stores are read with here
+    }
     environment = {**shown, "DISTDL_JOB_ID": spec.id}
     begun: list[stagers.Stager] = []
     try:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.clusters.base import Staging, Tell
 
 #: The stager, as the words behind a Python interpreter.
-PROGRAM = ("-P", "-m", "distdl_jupyter.host.staging")
+PROGRAM = ("-P", "-m", "distdl_jupyter.stager")
 #: Seconds between two looks whether somebody wants the staging to end.
 _HEED = 0.25
 _READ = 256 * 1024

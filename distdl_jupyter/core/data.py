@@ -1,8 +1,10 @@
 """Where a job's data comes from and where its outputs go, as values and as the words that name them.
 
-A place is ``blob://account/container/prefix`` (Azure Blob), ``shared:/path`` (a path that every node sees) or a path of
-this machine. ``?shard`` and ``?mode=mount`` after it say how it is taken; the same words work in Python, on a magic's
-line and in the form. Nothing here opens a file or a connection, and no place holds a secret.
+A place is ``blob://account/container/prefix`` (Azure Blob), ``s3://bucket/prefix`` (Amazon S3 and what speaks like it),
+``gs://bucket/prefix`` (Google Cloud Storage), ``https://host/path`` (one file of a web server, which lists none),
+``shared:/path`` (a path that every node sees) or a path of this machine. ``?shard`` and ``?mode=mount`` after it say
+how it is taken; the same words work in Python, on a magic's line and in the form. Nothing here opens a file or a
+connection, and no place holds a secret.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from urllib.parse import parse_qsl, unquote
 
 from distdl_jupyter.core.errors import InvalidSpec
 
-Scheme = Literal["blob", "path", "shared"]
+Scheme = Literal["blob", "s3", "gs", "https", "path", "shared"]
 Mode = Literal["download", "mount"]
 
 #: Name of an environment variable of every rank, before the source's name in capitals: the folder on its node.
@@ -24,15 +26,23 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
 #: learn.microsoft.com/rest/api/storageservices/naming-and-referencing-containers--blobs--and-metadata
 _ACCOUNT = re.compile(r"[a-z0-9]{3,24}")
 _CONTAINER = re.compile(r"\$(root|web)|(?!.*--)[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
+#: docs.aws.amazon.com/AmazonS3/latest/userguide/bucketnamingrules.html, cloud.google.com/storage/docs/buckets
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
+_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]{1,5})?")
+_SECRETS = re.compile(r"sig|sv|se|sp|x-(amz|goog)-.*", re.IGNORECASE)
 _FORM = "blob://account/container/prefix"
-_REMEDY = 'Examples: "blob://account/container/cifar10", "shared:/mnt/data", "./data".'
+_REMEDY = (
+    'Examples: "blob://account/container/cifar10", "s3://bucket/cifar10", "gs://bucket/cifar10", '
+    '"https://host/train.csv", "shared:/mnt/data", "./data".'
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSource:
     """One source of data. ``name`` is how the code asks for its folder.
 
-    ``scheme`` "blob" has account, container and prefix ("" is the whole container); the others have a path.
+    ``scheme`` "blob" has account, container and prefix ("" is the whole container); for "s3" and "gs" the container is
+    the bucket, for "https" the host with its port and the prefix the path of a file; the others have a path.
     With ``shard`` each node takes only its part of the files. ``mode`` "mount" reads over the network while training.
     """
 
@@ -49,6 +59,11 @@ class DataSource:
     def variable(self) -> str:
         """The environment variable that holds its folder in every rank."""
         return VARIABLE + self.name.upper()
+
+    @property
+    def stored(self) -> bool:
+        """Whether it has to be fetched from a store."""
+        return self.scheme not in ("path", "shared")
 
     @property
     def url(self) -> str:
@@ -68,8 +83,9 @@ class BlobPlace:
 
 def place(source: DataSource) -> str:
     """Return the place of a source without its ``?`` words."""
-    if source.scheme == "blob":
-        return f"blob://{source.account}/{source.container}" + (f"/{source.prefix}" if source.prefix else "")
+    if source.stored:
+        account = f"{source.account}/" if source.account else ""
+        return f"{source.scheme}://{account}{source.container}" + (f"/{source.prefix}" if source.prefix else "")
     return f"shared:{source.path}" if source.scheme == "shared" else source.path
 
 
@@ -124,9 +140,10 @@ def source(name: str, where: Any) -> DataSource:
 
 
 def _checked(name: str, text: str, words: dict[str, Any]) -> DataSource:
-    if any(word.lower() in ("sig", "sv", "se", "sp") for word in words):
+    if any(_SECRETS.fullmatch(word) for word in words):
         raise InvalidSpec("A data source takes no shared access signature: it would stay in the job's record.",
-                          field="data", hint="Leave out everything after the ? and sign in to Azure.")  # fmt: skip
+                          field="data", hint="Leave out everything after the ? and sign in to Azure, or give the nodes "
+                          "credentials of their own.")  # fmt: skip
     mode, shard = str(words.pop("mode", "download")), words.pop("shard", False)
     if mode not in get_args(Mode):
         raise InvalidSpec(f"mode is {mode!r}, but a data source takes download or mount.", field="data")
@@ -136,6 +153,9 @@ def _checked(name: str, text: str, words: dict[str, Any]) -> DataSource:
     if text.startswith("blob://"):
         blob = blob_place(text, "data")
         return DataSource(scheme="blob", account=blob.account, container=blob.container, prefix=blob.prefix, **kept)
+    for scheme in ("s3", "gs", "https"):
+        if text.startswith(f"{scheme}://"):
+            return _stored(scheme, text, kept)
     if text.startswith("shared:"):
         path = text.removeprefix("shared:")
         if not path.startswith("/"):
@@ -144,6 +164,27 @@ def _checked(name: str, text: str, words: dict[str, Any]) -> DataSource:
     if "://" in text or not text.strip():
         raise InvalidSpec(f"{text!r} is no place that data can be taken from.", field="data", hint=_hint(text))
     return DataSource(scheme="path", path=text, **kept)
+
+
+def _stored(scheme: Literal["s3", "gs", "https"], text: str, kept: dict[str, Any]) -> DataSource:
+    container, _, prefix = text.partition("://")[2].partition("/")
+    if "@" in container:
+        raise InvalidSpec(f"{scheme}:// takes no user and no password: they would stay in the job's record.",
+                          field="data", hint="Leave out what is before the @.")  # fmt: skip
+    if not (_HOST if scheme == "https" else _BUCKET).fullmatch(container):
+        what = "host" if scheme == "https" else "bucket"
+        raise InvalidSpec(f"{container!r} is no name of a {what}.", field="data", hint=_REMEDY)
+    if scheme == "https":
+        if _hint(text, ""):
+            raise InvalidSpec(f"{text!r} is the web address of a place in Azure Blob.", field="data", hint=_hint(text))
+        prefix = unquote(prefix)
+        if not prefix or prefix.endswith("/"):
+            raise InvalidSpec(f"{text!r} names no file, and a web server lists none.", field="data",
+                              hint="Name each file as https://host/path, or take s3://, gs:// or blob://.")  # fmt: skip
+        if kept["shard"]:
+            raise InvalidSpec(f"{kept['name']} asks for ?shard, but https:// is one file.", field="data",
+                              hint="Leave it out: every node gets the file.")  # fmt: skip
+    return DataSource(scheme=scheme, container=container, prefix=prefix.strip("/"), **kept)
 
 
 def _hint(text: str, otherwise: str = _REMEDY) -> str:

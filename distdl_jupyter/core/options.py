@@ -226,8 +226,9 @@ class JobOptions:
     #: What is brought to every node before the ranks start.
     data: tuple[DataSource, ...] = _option(
         (), _anything,
-        "Data that is brought to every node before the ranks start: blob://account/container/prefix, shared:/path or "
-        "a path here; ?shard gives each node a part. May be repeated", metavar="NAME=PLACE", repeats=True,
+        "Data that is brought to every node before the ranks start: blob://account/container/prefix, "
+        "s3://bucket/prefix, gs://bucket/prefix, https://host/file, shared:/path or a path here; "
+        "?shard gives each node a part. May be repeated", metavar="NAME=PLACE", repeats=True,
         label="Data", shown=lambda sources: ", ".join(f"{one.name}={one.url}" for one in sources),
     )  # fmt: skip
     #: Where outputs/ goes at the end, besides this job's folder: ``blob://account/container/prefix`` or "".

@@ -87,8 +87,8 @@ def _answer(look: Look, ask: Callable[[], Found]) -> None:
     except DistDLError as error:
         look.found = Found("error", error.message, error.hint)
     except ImportError as error:
-        look.found = Found("error", f"Azure's packages are missing here ({error.name}).",
-                           "Install them: pip install azure-identity azure-storage-blob.")  # fmt: skip
+        look.found = Found("error", f"A package is missing here ({error.name}).",
+                           "Install them: pip install azure-identity azure-storage-blob obstore.")  # fmt: skip
     except Exception as error:  # noqa: BLE001 - a thread that dies leaves the form waiting
         look.found = Found("error", f"It cannot be looked at: {type(error).__name__}: {error}")
     finally:
@@ -137,17 +137,23 @@ def _amount(count: int, bytes_: float) -> str:
     return f"{plural(count, 'file')}, {size(bytes_)}"
 
 
-def blob(source: DataSource, *, nodes: int, here: bool) -> Found:
-    """List a source in Blob and try its signature; compare with this machine's disk when the nodes are ``here``.
+def stored(source: DataSource, *, nodes: int, here: bool) -> Found:
+    """List a source in a store, and try a signature of Blob.
 
+    Its size is compared with this machine's disk when the nodes are ``here``.
     Raises DataUnavailable, NotSignedIn, ImportError.
     """
     from distdl_jupyter.storage import access, manifest
 
-    account = access.account(source.account)
-    with closing(account.client):
-        found = manifest.listed(account, source)
-        access.signature(account, source, blob=found.single)
+    warning = ""
+    if source.scheme == "blob":
+        account = access.account(source.account)
+        warning = account.warning
+        with closing(account.client):
+            found = manifest.listed(account, source)
+            access.signature(account, source, blob=found.single)
+    else:
+        found = manifest.found(source)
     parts = [sum(item.size for item in manifest.shard(found.items, node, nodes)) for node in range(nodes)]
     most = max(parts) if source.shard and nodes > 1 else found.bytes
     text = _amount(len(found.items), found.bytes)
@@ -156,7 +162,7 @@ def blob(source: DataSource, *, nodes: int, here: bool) -> Found:
     lacking = _lacking(most if source.shard else found.bytes) if here else ""
     if lacking:
         return Found("warning", f"{text}. {lacking}", "Free space there, or set DISTDL_CACHE to a larger disk.")
-    return Found("warning" if account.warning else "ok", text, account.warning)
+    return Found("warning" if warning else "ok", text, warning)
 
 
 def _lacking(wanted: int) -> str:

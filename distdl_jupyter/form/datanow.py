@@ -88,7 +88,7 @@ def _row(rows: Sequence[Row], number: int, where: Where) -> Found | Look | None:
         (source,) = jobspec.data_sources([given], where.directory, where.cluster)
     except InvalidSpec as error:
         return Found("error", error.message, error.hint)
-    if source.scheme != "blob" and not where.cluster.stages:
+    if not source.stored and not where.cluster.stages:
         return None  # whether its nodes see a path at all is for the cluster to say
     return datalook.at((place(source), source.shard, where.nodes, where.here), _ask(source, where), fresh=where.fresh)
 
@@ -101,8 +101,8 @@ def _refuse_second(rows: Sequence[Row], number: int) -> None:
 
 
 def _ask(source: DataSource, where: Where) -> Callable[[], Found]:
-    if source.scheme == "blob":
-        return lambda: datalook.blob(source, nodes=where.nodes, here=where.here)
+    if source.stored:
+        return lambda: datalook.stored(source, nodes=where.nodes, here=where.here)
     if source.scheme == "shared" and not where.here:
         return lambda: Found("info", "Every node is asked for it when the job starts.")
     return lambda: datalook.folder(Path(source.path))

@@ -1,17 +1,22 @@
-"""What a data source in Blob holds, and which node takes which of its files.
+"""What a data source in a store holds, and which node takes which of its files.
 
-Names, sizes, ETags and MD5 sums as the service lists them; nothing is downloaded.
+Names, sizes, versions and MD5 sums as the store lists them; nothing is downloaded. Blob is listed with the user's
+sign-in by Azure's package, which tells sums, tiers and folders; other stores by obstore, with what this machine has.
 """
 
 from __future__ import annotations
 
 import base64
 import heapq
+import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distdl_jupyter.core.data import place
 from distdl_jupyter.core.errors import DataUnavailable
+from distdl_jupyter.host.staging.failure import Failure
+from distdl_jupyter.stager import stores
+from distdl_jupyter.storage.access import trusted
 from distdl_jupyter.storage.failures import told
 
 if TYPE_CHECKING:
@@ -20,16 +25,16 @@ if TYPE_CHECKING:
 
 
 class Item(NamedTuple):
-    """One blob: its whole name, its size in bytes, its ETag, and its Content-MD5 as base64 ("" where it has none)."""
+    """One object: its whole name, size in bytes, version (see ``stager.stores``), and MD5 as base64 ("" without)."""
 
     name: str
     size: int
-    etag: str
+    version: str
     md5: str
 
 
 class Manifest(NamedTuple):
-    """All blobs of a source, by name; ``single`` when its prefix is one blob."""
+    """All objects of a source, by name; ``single`` when its prefix is one object."""
 
     items: tuple[Item, ...]
     single: bool
@@ -40,8 +45,60 @@ class Manifest(NamedTuple):
         return sum(item.size for item in self.items)
 
 
+def address(source: DataSource) -> str:
+    """Return what the stager opens of a source in S3, Google Cloud Storage or on a web server."""
+    return f"{source.scheme}://{source.container}"
+
+
+def settings(source: DataSource) -> dict[str, str]:
+    """Return where S3 is by this machine's environment, for nodes that have none of it; no credential is among it."""
+    found = {"region": ("AWS_REGION", "AWS_DEFAULT_REGION"), "endpoint": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")}
+    given = {key: next(filter(None, map(os.environ.get, names)), "") for key, names in found.items()}
+    return {key: value for key, value in given.items() if value and source.scheme == "s3"}
+
+
+def found(source: DataSource) -> Manifest:
+    """Return what a source in another store than Blob holds. Raises DataUnavailable, also when it holds nothing."""
+    try:
+        access = stores.access(source.name, source.scheme, address(source), ca=trusted(), settings=settings(source),
+                               retries=4)  # fmt: skip
+        while True:
+            store, number = access.store()
+            try:
+                return _found(store, source)
+            except stores.errors() as error:
+                said = stores.answer(error)
+                if not said.refused:
+                    raise DataUnavailable(f"{place(source)} cannot be listed: {said.status or ''} {said.code}.".replace(
+                        "  ", " "), hint="Check its name, and this machine's connection.") from None  # fmt: skip
+                access.refused(number, said)
+    except Failure as failure:
+        raise DataUnavailable(failure.text, hint=failure.remedy) from None
+
+
+def _found(store: Any, source: DataSource) -> Manifest:
+    import obstore
+
+    if source.scheme != "https":
+        pages = obstore.list(store, prefix=source.prefix or None)
+        metas = [meta for page in pages for meta in page if meta["size"] or meta["path"] != source.prefix]
+        if metas:
+            return Manifest(tuple(sorted(Item(meta["path"], meta["size"], stores.version(meta), "") for meta in metas)),
+                            single=False)  # fmt: skip
+    try:
+        meta = obstore.head(store, source.prefix) if source.prefix else None
+    except FileNotFoundError:
+        meta = None
+    if meta is None:
+        raise DataUnavailable(f"{place(source)} holds no files.", hint="Check the prefix; capitals count.")
+    if not stores.version(meta):
+        raise DataUnavailable(f"{source.container} tells neither an ETag nor when {source.prefix!r} was changed.",
+                              hint="Download it once and name its path, or put it into a store.")  # fmt: skip
+    return Manifest((Item(source.prefix, meta["size"], stores.version(meta), ""),), single=True)
+
+
 def listed(account: Account, source: DataSource) -> Manifest:
-    """Return what a source holds. Raises DataUnavailable, also when it holds nothing."""
+    """Return what a source in Blob holds. Raises DataUnavailable, also when it holds nothing."""
     with told(place(source)):
         below = source.prefix.strip("/")
         items = tuple(sorted(_items(account, source.container, f"{below}/" if below else "")))

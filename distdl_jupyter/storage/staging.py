@@ -44,9 +44,11 @@ class Write(Protocol):
 
 
 class _Listed(NamedTuple):
-    account: Account
+    """``account`` is None for a store that is not Blob."""
+
     manifest: Manifest
-    directory: bool
+    account: Account | None = None
+    directory: bool = False
 
 
 class JobStaging:
@@ -71,24 +73,30 @@ class JobStaging:
         said: list[str] = []
         _limit()  # before anything is listed
         for source in self._sources.values():
-            if source.scheme == "blob":
-                said += self._prepare_blob(source)
+            if source.stored:
+                said += self._list(source)
             else:
                 self._prints[source.name] = paths.expected(source)
         return list(dict.fromkeys(said))
 
-    def _prepare_blob(self, source: DataSource) -> list[str]:
-        account = access.account(source.account)
-        found = manifest.listed(account, source)
-        directory = bool(source.prefix) and not found.single and access.has_directories(account)
-        self._listed[source.name] = _Listed(account, found, directory)
-        self._sign(source)
+    def _list(self, source: DataSource) -> list[str]:
+        warning = ""
+        if source.scheme == "blob":
+            account = access.account(source.account)
+            found = manifest.listed(account, source)
+            directory = bool(source.prefix) and not found.single and access.has_directories(account)
+            self._listed[source.name] = _Listed(found, account, directory)
+            self._sign(source)
+            warning = account.warning
+        else:
+            found = manifest.found(source)
+            self._listed[source.name] = _Listed(found)
         many = len(found.items) > _MANY and found.bytes < _SMALL * len(found.items)
         advice = (
             f"{source.name} has {plural(len(found.items), 'file')} of {size(found.bytes / len(found.items))} on "
             "average. Put them into some hundred archives (tar, TFRecord): they arrive sooner and read faster."
         )
-        return [*filter(None, [account.warning]), *([advice] if many else [])]
+        return [*filter(None, [warning]), *([advice] if many else [])]
 
     @property
     def summary(self) -> str:
@@ -104,7 +112,7 @@ class JobStaging:
     # the contract -----------------------------------------------------------------------------
 
     def order(self, node: int, *, base: str = "") -> dict[str, Any]:
-        """Return the order for a node's stager, without any secret (see ``host.staging``)."""
+        """Return the order for a node's stager, without any secret (see ``stager``)."""
         return {
             "job": self._spec.id,
             "node": node,
@@ -118,15 +126,16 @@ class JobStaging:
 
     def _order_of(self, source: DataSource, node: int) -> dict[str, Any]:
         named = {"name": source.name, "variable": source.variable}
-        if source.scheme != "blob":
+        if not source.stored:
             return {**named, "kind": "path", "path": source.path, "fingerprint": self._prints.get(source.name)}
-        account, found, _ = self._listed[source.name]
+        found, account, _ = self._listed[source.name]
         items: tuple[Item, ...] = found.items
         if source.shard:
             items = manifest.shard(items, node, self._spec.node_count)
         prefix = source.prefix if found.single or not source.prefix else f"{source.prefix}/"
-        return {**named, "kind": "blob", "address": f"{account.endpoint}/{source.container}", "prefix": prefix,
-                "items": [list(item) for item in items]}  # fmt: skip
+        where = f"{account.endpoint}/{source.container}" if account else manifest.address(source)
+        return {**named, "kind": source.scheme, "address": where, "prefix": prefix,
+                "settings": manifest.settings(source), "items": [list(item) for item in items]}  # fmt: skip
 
     def heard(self, node: int, host: str, message: dict[str, Any]) -> dict[str, Any] | None:
         """Take one message of a node's stager; only the answer to ``renew`` may be asked for in another thread."""
@@ -136,13 +145,14 @@ class JobStaging:
 
     def _renew(self, _node: int, _host: str, message: dict[str, Any]) -> dict[str, Any] | None:
         source = self._sources.get(str(message.get("source")))
-        if source is None or source.name not in self._listed:
+        if source is None or source.scheme != "blob" or source.name not in self._listed:
             return None
         return {"type": "sas", "source": source.name, "sas": self._sign(source)}
 
     def _sign(self, source: DataSource) -> str:
         """Return a signature that was made lately; each node asks, and each key costs a request."""
-        account, found, directory = self._listed[source.name]
+        found, account, directory = self._listed[source.name]
+        assert account is not None, "signatures are of Blob"
         with self._signing:
             made, sas = self._signed.get(source.name, (0.0, ""))
             if not sas or time.monotonic() - made > self._life.total_seconds() / 4:

@@ -1,9 +1,10 @@
 """How fast a node fetches its data, beside azure-storage-blob with the same settings.
 
 ``python -m tests.benchmarks.staging`` compares seconds, and seconds of this process's processor. Both fetch the same
-blobs over TLS to files on the same disk, in turns, with as many connections, in ranges of 4 MiB, and both check the MD5
-of each range (``validate_content``); a second row lets the SDK check nothing. The servers are Azurite and one that
-costs as little as can be, both on this machine, so this tells what the clients cost and nothing of Azure.
+blobs over TLS to files on the same disk, in turns, with as many connections, in ranges of 4 MiB. Here nothing is
+checked, for no blob has a Content-MD5. The SDK checks the MD5 of each range (``validate_content``), and nothing in a
+second row. The servers are Azurite and one that costs as little as can be, both on this machine, so this tells what the
+clients cost and nothing of Azure.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from distdl_jupyter.host.staging.cache import RANGE
-from distdl_jupyter.host.staging.order import order
-from distdl_jupyter.host.staging.stager import Stager
-from distdl_jupyter.host.staging.talk import Talk
+from distdl_jupyter.stager.order import order
+from distdl_jupyter.stager.run import Stager
+from distdl_jupyter.stager.talk import Talk
 from tests.azurite import install
 from tests.azurite.cheap import Cheap
 from tests.azurite.server import Azurite

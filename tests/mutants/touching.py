@@ -18,6 +18,7 @@ FURTHER = {
     "distdl_jupyter/clusters/ssh": "clusters/agents multihost storage security server form cli faults",
     "distdl_jupyter/clusters/slurm": "storage multihost server form faults security",
     "distdl_jupyter/clusters/azureml": "azure places server form cli storage faults browser",
+    "distdl_jupyter/stager": "host/staging storage clusters",
     "distdl_jupyter/host": "clusters clusters/agents client supervisor warm faults clusters/ssh",
     "distdl_jupyter/clusters": "client backends supervisor environment ranks faults warm preflight server security"
     " clusters/agents clusters/ssh clusters/slurm clusters/azureml multihost",

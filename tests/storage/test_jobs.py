@@ -158,7 +158,7 @@ def test_what_cannot_be_is_refused_before_anything_starts(home, tmp_path):
         ({"data": {"train": "./nowhere"}}, "which is not here"),
         ({"data": {"train": f"{tmp_path}"}, "outputs": "./here"}, "is no place in Azure Blob"),
         ({"data": "train=blob://devstoreaccount1/data?mode=mount"}, "mounts no data source"),
-        ({"data": {"train": "shared:/data?shard"}}, "which only sources in Blob have"),
+        ({"data": {"train": "shared:/data?shard"}}, "which only sources in a store have"),
         ({"data": "blob://devstoreaccount1/data?sig=abc"}, "takes no shared access signature"),
     ):
         with pytest.raises(InvalidSpec, match=says):

@@ -7,7 +7,6 @@ with its MD5, so that a later attempt can tell what is good of what an earlier o
 from __future__ import annotations
 
 import contextlib
-import enum
 import errno
 import fcntl
 import hashlib
@@ -21,29 +20,16 @@ from distdl_jupyter.host.processes import boot
 from distdl_jupyter.host.staging.cache import BOOT, PART, RANGE, RANGES, stamp
 
 
-class State(enum.Enum):
-    """What became of a file by the range that was written."""
-
-    OPEN = enum.auto()
-    WHOLE = enum.auto()
-    #: All is there, but the whole has another MD5 than it should.
-    WRONG = enum.auto()
-
-
 class Part:
     """``path`` is where the file will be. It is made by ``begin``."""
 
-    def __init__(self, path: str, size: int, md5: bytes, fd: int) -> None:
+    def __init__(self, path: str, size: int, fd: int) -> None:
         self.path = path
         self.size = size
-        self._md5 = md5
         self._fd = fd
         self._list = -1
         self._lock = threading.Lock()
         self._written: set[int] = set()
-        self._sum = hashlib.md5(usedforsecurity=False)
-        self._summed = 0
-        self._summing = self._ended = False
 
     @property
     def count(self) -> int:
@@ -83,44 +69,36 @@ class Part:
 
     # writing ------------------------------------------------------------------------------------
 
-    def write(self, index: int, content: memoryview, digest: bytes) -> State:
-        """Write a range that was found good. Raises OSError."""
+    def write(self, index: int, content: memoryview) -> bool:
+        """Write a range; return whether it was the last one that lacked. Raises OSError."""
         at, left = index * RANGE, content
         while left:
             written = os.pwrite(self._fd, left, at)
             at, left = at + written, left[written:]
         if self._list >= 0:
-            os.write(self._list, f"{index} {digest.hex()}\n".encode())
-        return self.accept(index, content)
+            digest = hashlib.md5(content, usedforsecurity=False).hexdigest()
+            os.write(self._list, f"{index} {digest}\n".encode())
+        return self.accept(index)
 
-    def accept(self, index: int, content: memoryview) -> State:
-        """Take a range that is on the disk. Of all threads one is told the end."""
+    def accept(self, index: int) -> bool:
+        """Take a range that is on the disk; return whether it was the last one that lacked."""
         with self._lock:
             self._written.add(index)
-        while self._md5 and self._take_sum():
-            self._add(content if self._summed == index else None)
-        with self._lock:
-            done = self._summed if self._md5 else len(self._written)
-            if done < self.count or self._summing or self._ended:
-                return State.OPEN
-            self._ended = True
-        return State.WRONG if self._md5 and self._sum.digest() != self._md5 else State.WHOLE
+            return len(self._written) == self.count
 
-    def _take_sum(self) -> bool:
-        """Return whether the next range in order is there and this thread is to add it to the sum of the whole."""
-        with self._lock:
-            if self._summing or self._summed not in self._written:
-                return False
-            self._summing = True
-            return True
+    def md5(self) -> bytes:
+        """Return the MD5 of all that was written."""
+        found = hashlib.md5(usedforsecurity=False)
+        for index in range(self.count):
+            found.update(os.pread(self._fd, self.length(index), index * RANGE))
+        return found.digest()
 
-    def _add(self, content: memoryview | None) -> None:
-        if content is None:
-            content = memoryview(os.pread(self._fd, self.length(self._summed), self._summed * RANGE))
-        self._sum.update(content)
+    def begin_anew(self) -> None:
+        """Take none of the ranges as written."""
         with self._lock:
-            self._summed += 1
-            self._summing = False
+            self._written.clear()
+        if self._list >= 0:
+            os.ftruncate(self._list, 0)
 
     def publish(self, link: Callable[[str, str], None]) -> None:
         """Put the whole file into its place; ``link`` is called first, so that it is in use from its first moment."""
@@ -159,7 +137,7 @@ class Part:
         self._list = self._fd = -1
 
 
-def begin(path: str, size: int, md5: bytes) -> Part | None:
+def begin(path: str, size: int) -> Part | None:
     """Return the file in the making, or None while another program, or another source, is at it. Raises OSError."""
     while True:
         fd = os.open(path + PART, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -171,7 +149,7 @@ def begin(path: str, size: int, md5: bytes) -> Part | None:
                 return None
             raise
         if _still(path + PART, fd):
-            return Part(path, size, md5, fd)
+            return Part(path, size, fd)
         os.close(fd)  # it was renamed or removed between the two calls
 
 

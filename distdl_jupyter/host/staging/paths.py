@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from distdl_jupyter.host.staging.failure import Failure
-from distdl_jupyter.host.staging.order import Source
 
 #: Entries that a fingerprint looks at.
 _MOST = 10_000
@@ -32,20 +31,20 @@ def _sum(lines: list[str]) -> str:
     return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
-def checked(source: Source) -> str:
+def checked(name: str, path: str, expected: dict[str, Any] | None) -> str:
     """Return the path of a source that this node sees. Raises Failure that says how it does not."""
-    path = str(Path(source.path).expanduser())
-    shared = "Name a path that every node sees, or put the data into Azure Blob."
+    place = str(Path(path).expanduser())
+    shared = "Name a path that every node sees, or put the data into an object store."
     try:
-        seen = fingerprint(path)
-        readable = os.access(path, os.R_OK | (os.X_OK if Path(path).is_dir() else 0))
+        seen = fingerprint(place)
+        readable = os.access(place, os.R_OK | (os.X_OK if Path(place).is_dir() else 0))
     except FileNotFoundError:
-        raise Failure(f"{source.path} is not on this node.", shared, source.name) from None
+        raise Failure(f"{path} is not on this node.", shared, name) from None
     except OSError as error:
-        raise Failure(f"{source.path} cannot be read on this node ({error.strerror}).", shared, source.name) from None
+        raise Failure(f"{path} cannot be read on this node ({error.strerror}).", shared, name) from None
     if not readable:
-        raise Failure(f"{source.path} may not be read on this node.", shared, source.name)
-    if source.fingerprint is not None and source.fingerprint != seen:
-        raise Failure(f"{source.path} has other files on this node ({seen['entries']}) than elsewhere "
-                      f"({source.fingerprint.get('entries')}).", shared, source.name)  # fmt: skip
-    return path
+        raise Failure(f"{path} may not be read on this node.", shared, name)
+    if expected is not None and expected != seen:
+        raise Failure(f"{path} has other files on this node ({seen['entries']}) than elsewhere "
+                      f"({expected.get('entries')}).", shared, name)  # fmt: skip
+    return place

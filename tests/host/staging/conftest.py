@@ -24,7 +24,7 @@ class Run:
         self._sas = sas or (lambda source: {"sas": ""})
         self._news = threading.Condition()
         self.process = subprocess.Popen(
-            [*before, sys.executable, "-m", "distdl_jupyter.host.staging"], stdin=subprocess.PIPE,
+            [*before, sys.executable, "-m", "distdl_jupyter.stager"], stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={"PATH": "/usr/bin:/bin", **environment},
         )  # fmt: skip
         self._write(order)

@@ -12,9 +12,9 @@ import pytest
 from distdl_jupyter.host.staging import part
 from distdl_jupyter.host.staging.cache import Cache, stamp
 from distdl_jupyter.host.staging.failure import Failure
-from distdl_jupyter.host.staging.order import Order
-from distdl_jupyter.host.staging.stager import Stager
 from distdl_jupyter.host.staging.tree import Tree
+from distdl_jupyter.stager.order import Order
+from distdl_jupyter.stager.run import Stager
 from tests.host.staging.conftest import reading, source
 
 MB = 2**20
@@ -153,12 +153,12 @@ def test_a_quota_that_is_used_up_lets_go_of_what_no_job_uses(tmp_path, monkeypat
         return write(*given)
 
     monkeypatch.setattr(os, "pwrite", within_quota)
-    made = part.begin(cache.path("https://h/c", "new", "1"), 4, b"")
-    assert stager._write(made, 0, memoryview(b"1234"), bytes(16)) is part.State.WHOLE
+    made = part.begin(cache.path("https://h/c", "new", "1"), 4)
+    assert stager._write(made, 0, memoryview(b"1234"))
     assert Path(f"{made.path}.part").read_bytes() == b"1234"
     old.write_bytes(b"not ours any more")
     with pytest.raises(OSError, match="quota") as caught:
-        stager._write(made, 0, memoryview(b"1234"), bytes(16))
+        stager._write(made, 0, memoryview(b"1234"))
     assert stager._of_disk(caught.value).text == f"Your quota on the disk with {tmp_path} is used up."
     made.close()
 
@@ -253,8 +253,8 @@ def test_a_disk_without_hard_links_has_symbolic_ones_and_they_count_as_use(tmp_p
     tree = Tree(cache, "job", 0)
     for name in ("used", "unused"):
         final = cache.path("https://h/c", name, "1")
-        made = part.begin(final, 4, b"")
-        made.write(0, memoryview(b"1234"), bytes(16))
+        made = part.begin(final, 4)
+        made.write(0, memoryview(b"1234"))
         made.publish(lambda now, final, name=name: tree.add("train", name, now, final) if name == "used" else None)
     assert cache.make_room(0, 0) > 0
     assert Path(tree.folder("train"), "used").read_bytes() == b"1234"
@@ -264,10 +264,10 @@ def test_a_disk_without_hard_links_has_symbolic_ones_and_they_count_as_use(tmp_p
 def test_what_is_in_the_making_is_let_go_of_when_nobody_has_worked_at_it_for_long(tmp_path):
     cache = Cache(str(tmp_path))
     cache.prepare()
-    made = {name: part.begin(cache.path("https://h/c", name, "1"), 9 * MB, b"") for name in ("old", "locked", "young")}
+    made = {name: part.begin(cache.path("https://h/c", name, "1"), 9 * MB) for name in ("old", "locked", "young")}
     for name, one in made.items():
         one.listed()
-        one.write(0, memoryview(noise(4 * MB)), bytes(16))
+        one.write(0, memoryview(noise(4 * MB)))
         if name != "locked":
             one.close()
         if name != "young":
@@ -277,7 +277,7 @@ def test_what_is_in_the_making_is_let_go_of_when_nobody_has_worked_at_it_for_lon
         name for name, one in made.items() if Path(f"{one.path}.part").exists() and Path(f"{one.path}.ranges").exists()
     ]
     assert left == ["locked", "young"]
-    assert part.begin(made["locked"].path, 9 * MB, b"") is None
+    assert part.begin(made["locked"].path, 9 * MB) is None
     made["locked"].close()
 
 

@@ -94,7 +94,7 @@ def test_hundreds_of_small_files_come_over_few_connections(stage, container, blo
         list(threads.map(lambda name: container.put(name, name.encode()), names))
     last = stage.run(source(container, address=blob_proxy.endpoint), sas=reading(container), workers=4).staged()
     assert stage.files(last["paths"]["DISTDL_DATA_TRAIN"]) == {name: name.encode() for name in sorted(names)}
-    assert blob_proxy.connections == 4
+    assert 4 <= blob_proxy.connections <= 8
     assert len(blob_proxy.gets()) == 150
 
 
@@ -110,7 +110,6 @@ def test_names_with_blanks_letters_of_the_world_and_signs_arrive(stage, containe
         "...",
         "~x",
         "semi;colon",
-        "new\nline",
     ]
     for name in names:
         container.put(f"p/{name}", name.encode())
@@ -131,6 +130,7 @@ def test_names_with_blanks_letters_of_the_world_and_signs_arrive(stage, containe
         "q/evil",
         "pevil",
         "p/a\0b",
+        "p/new\nline",
         "p/" + "x" * 256,
     ],
 )
@@ -139,7 +139,7 @@ def test_a_name_that_would_lead_out_is_refused_before_anything_is_asked(stage, c
     run = stage.run(source(container, "p", items=items), sas=reading(container))
     last = run.failed()
     assert last["source"] == "train"
-    assert "blob" in last["text"]
+    assert "object" in last["text"]
     assert run.asked == 0
     assert [path for path in stage.base.rglob("*") if path.is_file()] == []
     assert list(stage.base.parent.rglob("evil")) == []
@@ -217,9 +217,7 @@ def test_an_etag_that_would_change_the_request_is_refused(stage, container, etag
 def test_an_order_that_is_no_json_is_said_so(stage):
     run = stage.tell({})
     assert run.end()["type"] == "failed"
-    done = subprocess.run(
-        [sys.executable, "-m", "distdl_jupyter.host.staging"], input=b"{", capture_output=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-m", "distdl_jupyter.stager"], input=b"{", capture_output=True, check=False)
     assert (done.returncode, json.loads(done.stdout)["text"]) == (1, "The order is no line of JSON.")
 
 
@@ -230,7 +228,7 @@ def test_an_order_that_cannot_be_read_is_said_so(stage, order):
 
 def test_what_is_copied_to_other_hosts_holds_all_of_it_and_needs_nothing_else(stage, container, tmp_path):
     zipfile.ZipFile(io.BytesIO(package.built().content)).extractall(tmp_path / "copy")
-    code = "import sys, distdl_jupyter.host.staging.__main__ as m; print(m.__file__, *sorted(sys.modules))"
+    code = "import sys, distdl_jupyter.stager.__main__ as m; print(m.__file__, *sorted(sys.modules))"
     done = subprocess.run(
         [sys.executable, "-S", "-c", code], cwd=tmp_path / "copy", env={"PATH": os.environ["PATH"]}, text=True,
         capture_output=True, check=True,
@@ -240,5 +238,7 @@ def test_what_is_copied_to_other_hosts_holds_all_of_it_and_needs_nothing_else(st
     tops = {name.partition(".")[0] for name in modules} - {"__main__"}
     assert tops - set(sys.stdlib_module_names) == {"distdl_jupyter"}
     assert {
-        name for name in modules if name.startswith("distdl_jupyter.") and not name.startswith("distdl_jupyter.host")
+        name
+        for name in modules
+        if name.startswith("distdl_jupyter.") and not name.startswith(("distdl_jupyter.host", "distdl_jupyter.stager"))
     } <= {"distdl_jupyter._version", "distdl_jupyter.permissions"}

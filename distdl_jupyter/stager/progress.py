@@ -37,9 +37,16 @@ class Progress:
         self._counts[source] = Count(source, total, of)
 
     def fetched(self, source: str, size: int) -> None:
-        """Add bytes that came; less than 0 where they were no good."""
+        """Add bytes that came."""
         with self._lock:
             self._counts[source].done += size
+
+    def lost(self, source: str, size: int) -> None:
+        """Take away bytes that were here and were no good; those that the disk had count as fetched from then on."""
+        with self._lock:
+            count = self._counts[source]
+            count.done -= size
+            count.cached = min(count.cached, count.done)
 
     def found(self, source: str, size: int) -> None:
         """Add bytes that the disk had."""

@@ -7,11 +7,12 @@ import signal
 import sys
 from typing import Any
 
-from distdl_jupyter.host.staging import order, tree
+from distdl_jupyter.host.staging import tree
 from distdl_jupyter.host.staging.cache import Cache
 from distdl_jupyter.host.staging.failure import Failure
-from distdl_jupyter.host.staging.stager import Stager
-from distdl_jupyter.host.staging.talk import Talk
+from distdl_jupyter.stager import order
+from distdl_jupyter.stager.run import Stager
+from distdl_jupyter.stager.talk import Talk
 
 
 def main() -> int:
@@ -31,8 +32,8 @@ def main() -> int:
         return _failed(talk, failure)
     except OSError as error:
         return _failed(talk, Failure(f"Staged data could not be kept here ({error.strerror or error})."))
-    except Exception as error:  # noqa: BLE001 - a traceback could name what was asked for, with its signature
-        return _failed(talk, Failure(f"The data could not be brought here ({type(error).__name__}: {error})."))
+    except Exception as error:  # noqa: BLE001 - its text could name what was asked for, with its signature
+        return _failed(talk, Failure(f"The data could not be brought here ({type(error).__name__})."))
     return 0
 
 

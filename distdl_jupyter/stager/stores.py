@@ -1,0 +1,308 @@
+"""Object stores as obstore opens them: with which credentials they are read, and what their refusals mean.
+
+Blob is read with signatures that are asked for. S3 and Google Cloud Storage are read with what this machine has:
+variables of the environment, else no credentials at all (public data), else the role of the machine. A web server is
+read as everybody reads it. obstore's own words for errors hold no signature, and only codes are taken from them.
+"""
+
+from __future__ import annotations
+
+import configparser
+import datetime as dt
+import os
+import re
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from urllib.parse import parse_qs
+
+from distdl_jupyter.host.staging.failure import Failure
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta
+    from obstore.store import ObjectStore
+
+#: Seconds that an answer with a signature may take: someone may have to sign in first.
+_PATIENCE = 600.0
+#: Seconds before its end at which a signature is renewed; a quarter of its life where that is less.
+_AHEAD = 120.0
+#: Signatures in a row that may be refused before nothing was read with one.
+_REFUSALS = 3
+#: What may stand in one; anything else would change the request that it becomes a part of.
+_WRITTEN = re.compile(r"[A-Za-z0-9%&=+/:.,_~-]+")
+_STATUS = re.compile(r"status code: (\d{3})")
+_CODE = re.compile(r"<Code>([A-Za-z0-9]+)</Code>")
+_CERTIFICATE = re.compile(r"InvalidCertificate\(\s*(\w+)")
+#: Statuses after which the same request may succeed.
+BUSY = {408, 429, 500, 502, 503, 504}
+_RIGHTS = ("Give the account that is signed in the role Storage Blob Data Reader and, for signatures, "
+           "Storage Blob Delegator.")  # fmt: skip
+_REMEDIES = {
+    "AuthorizationPermissionMismatch": _RIGHTS,
+    "AuthorizationFailure": "Let the storage account's firewall admit this machine, or use a private endpoint.",
+    "AuthorizationSourceIPMismatch": "Let the storage account's firewall admit this machine.",
+    "AuthenticationFailed": "Look whether this machine's clock is right, and sign in to Azure again.",
+    "s3": "Give this machine credentials that may list and read there: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
+          "a profile in ~/.aws/credentials, or a role.",
+    "gs": "Give this machine credentials that may list and read there: GOOGLE_APPLICATION_CREDENTIALS with the path of "
+          "a key, or a service account.",
+    "https": "Choose a file that everybody may read, or one in a store: blob://, s3:// or gs://.",
+}  # fmt: skip
+
+
+class Answer(NamedTuple):
+    """An error of obstore: the HTTP status (0 without an answer), the store's code or the reason, and its certificate.
+
+    ``untrusted`` is why the certificate is not trusted, "" when it is.
+    """
+
+    status: int
+    code: str
+    untrusted: str = ""
+
+    @property
+    def refused(self) -> bool:
+        """Whether the credentials were not accepted."""
+        return self.status in (401, 403)
+
+    @property
+    def passing(self) -> bool:
+        """Whether the same request may succeed later."""
+        return not self.untrusted and (not self.status or self.status in BUSY)
+
+
+def answer(error: BaseException) -> Answer:
+    """Return what an error of obstore tells. Its text is never shown: it holds what the server answered."""
+    text = str(error)
+    status = int(found[1]) if (found := _STATUS.search(text)) else 0
+    if isinstance(error, FileNotFoundError):
+        status = 404
+    if found := _CERTIFICATE.search(text):
+        return Answer(0, found[1], found[1])
+    if status:
+        return Answer(status, code[1] if (code := _CODE.search(text)) else "")
+    if "Range request not supported" in text:
+        return Answer(416, "RangesNotSupported")
+    for sign, reason in (("failed to lookup address", "its name is not known here"),
+                         ("Connection refused", "Connection refused"), ("TimedOut", "nothing comes any more"),
+                         ("without LOCATION", "the bucket is in another region: set AWS_REGION"),
+                         ("UnexpectedEof", "the connection was cut"), ("ConnectionReset", "the connection was cut"),
+                         ("169.254.169.254", "no role of this machine")):  # fmt: skip
+        if sign in text:
+            return Answer(0, reason)
+    return Answer(0, type(error).__name__)
+
+
+def errors() -> tuple[type[BaseException], ...]:
+    """Return what obstore raises."""
+    from obstore.exceptions import BaseError
+
+    return (BaseError, FileNotFoundError, ValueError)
+
+
+def version(meta: ObjectMeta) -> str:
+    """Return what tells one version of an object from another: its ETag without quotes, else when it was changed.
+
+    "" where the server tells neither.
+    """
+    if meta["e_tag"]:
+        return meta["e_tag"].replace('"', "")
+    changed = meta["last_modified"].timestamp()
+    return f"time-{changed:.0f}" if changed else ""
+
+
+def condition(kind: str, version_: str) -> dict[str, Any]:
+    """Return the options of a request that reads this version only, where the store knows such a condition."""
+    weak = version_.startswith(("W/", "time-"))  # RFC 9110, 13.1.1: If-Match compares strong ETags only
+    return {} if kind == "https" and weak else {"if_match": f'"{version_}"'}
+
+
+# opening --------------------------------------------------------------------------------------------
+
+
+def client(ca: str, *, http: bool = False) -> dict[str, Any]:
+    """Return how connections are made: whom to trust, besides this machine's certificates, and how long to wait.
+
+    Raises Failure for certificates that are none.
+    """
+    found = ca
+    for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"):
+        if (file := Path(os.environ.get(name) or "/nowhere")).is_file():
+            found += "\n" + file.read_text(encoding="utf-8", errors="replace")
+    if ca:
+        try:
+            ssl.create_default_context().load_verify_locations(cadata=ca)
+        except ssl.SSLError as error:
+            raise Failure(f"The certificates of the order cannot be read ({error.reason}).") from None
+    made: dict[str, Any] = {"timeout": "1h", "read_timeout": "30s", "connect_timeout": "10s", "allow_http": http,
+                            "user_agent": "distdl-jupyter"}  # fmt: skip
+    return {**made, "root_certificate": found} if "BEGIN CERTIFICATE" in found else made
+
+
+#: The answer that means another version than the one that was listed.
+CHANGED = Answer(412, "")
+
+
+class Access:
+    """The right to read one source: ``store`` opens it, ``refused`` says that it was not let in.
+
+    ``ways`` yields stores with other credentials, the last refusal is sent to it; it raises Failure at its end.
+    """
+
+    def __init__(self, ways: Callable[[], Iterator[tuple[ObjectStore, float]]], end: Callable[[Answer], Failure]):
+        self._ways = ways()
+        self._end = end
+        self._lock = threading.Lock()
+        self._store: ObjectStore | None = None
+        self._until = float("inf")
+        self._last = Answer(0, "")
+        self._refused = 0
+        #: Counts up with each store that was opened.
+        self.number = 0
+
+    def store(self) -> tuple[ObjectStore, int]:
+        """Return the store, and its number. Raises Failure when there is none."""
+        with self._lock:
+            if self._store is None or time.monotonic() > self._until:
+                self._open()
+            assert self._store is not None
+            return self._store, self.number
+
+    def refused(self, number: int, told: Answer) -> None:
+        """Take that the store of that number was refused. Raises Failure when another one will not help."""
+        with self._lock:
+            if number == self.number:
+                self._last, self._refused = told, self._refused + 1
+                if self._refused >= _REFUSALS:
+                    raise self._end(told)
+                self._open()
+
+    def worked(self) -> None:
+        """Take that the store let something be read."""
+        self._refused = 0
+
+    def _open(self) -> None:
+        try:
+            self._store, self._until = next(self._ways)
+        except StopIteration:
+            raise self._end(self._last) from None
+        except ImportError:
+            raise Failure("obstore is not installed in the Python that runs the ranks.",
+                          "Install it there: python -m pip install obstore.") from None  # fmt: skip
+        except errors() as error:  # half of a pair of keys, for example
+            raise self._end(Answer(0, f"its credentials cannot be used ({type(error).__name__})")) from None
+        self.number += 1
+
+
+def access(
+    source: str, kind: str, address: str, *, ca: str = "", settings: Mapping[str, str] | None = None,
+    ask: Callable[[float], dict[str, Any]] | None = None, retries: int = 0,
+) -> Access:  # fmt: skip
+    """Return the access to a source at ``address`` (see the package); ``ask`` asks for a signature of Blob.
+
+    ``retries`` are those of obstore; a reader that counts its attempts wants none.
+    """
+    more: dict[str, Any] = {"max_retries": retries, "retry_timeout": dt.timedelta(seconds=60)}
+
+    def end(told: Answer) -> Failure:
+        if kind == "blob":
+            return Failure(f"Azure Blob refuses to let {source} be read ({told.status} {told.code}).",
+                           _REMEDIES.get(told.code, _RIGHTS), source)  # fmt: skip
+        if not told.status:
+            return Failure(f"{address} cannot be read: {told.code}.", _REMEDIES[kind], source)
+        return Failure(f"{address} may not be read ({told.status} {told.code}).".replace(" )", ")"),
+                       _REMEDIES[kind], source)  # fmt: skip
+
+    def ways() -> Iterator[tuple[ObjectStore, float]]:
+        if kind == "blob":
+            assert ask is not None
+            return _signed(source, address, ca, ask, more)
+        if kind == "https":
+            return _web(address, ca, more)
+        return _bucket(kind, address.partition("://")[2], ca, settings or {}, more)
+
+    return Access(ways, end)
+
+
+def _signed(
+    source: str, address: str, ca: str, ask: Callable[[float], dict[str, Any]], retry: Any
+) -> Iterator[tuple[ObjectStore, float]]:
+    from obstore.store import AzureStore
+
+    endpoint, _, container = address.rpartition("/")
+    account = endpoint.rpartition("/")[2].partition(".")[0]
+    while True:
+        try:
+            told = ask(_PATIENCE)
+        except TimeoutError:
+            raise Failure(f"The right to read {source} was not renewed within {_PATIENCE / 60:.0f} minutes.",
+                          "Sign in to Azure again and start the job anew.", source) from None  # fmt: skip
+        if told.get("refused"):
+            raise Failure(str(told["refused"]), str(told.get("remedy") or ""), source)
+        sas = str(told.get("sas") or "").removeprefix("?")
+        if not _WRITTEN.fullmatch(sas):
+            raise Failure("What was given is no shared access signature.", source=source)
+        life = _life(sas)
+        store = AzureStore(container, account_name=account, endpoint=endpoint, sas_key=sas, retry_config=retry,
+                           client_options=cast("Any", client(ca)))  # fmt: skip
+        # Where the clocks differ the end is not known, and the service's refusal has to tell.
+        yield store, time.monotonic() + life - min(_AHEAD, life / 4) if life > 0 else float("inf")
+
+
+def _life(sas: str) -> float:
+    """Return for how many seconds a signature is good by this machine's clock; 0 when it cannot be told."""
+    try:
+        end = dt.datetime.fromisoformat(parse_qs(sas)["se"][0])
+    except (KeyError, ValueError):
+        return 0.0
+    return (end.replace(tzinfo=end.tzinfo or dt.UTC) - dt.datetime.now(dt.UTC)).total_seconds()
+
+
+def _web(address: str, ca: str, retry: Any) -> Iterator[tuple[ObjectStore, float]]:
+    from obstore.store import HTTPStore
+
+    yield HTTPStore(address, client_options=cast("Any", client(ca)), retry_config=retry), float("inf")
+
+
+def _bucket(
+    kind: str, bucket: str, ca: str, settings: Mapping[str, str], retry: Any
+) -> Iterator[tuple[ObjectStore, float]]:
+    """Yield the bucket with what the environment gives, without credentials, and with the role of the machine."""
+    from obstore.store import GCSStore, S3Store
+
+    if kind == "gs":
+        own, given = {}, any(os.environ.get(name) for name in _GOOGLE) or _WELL_KNOWN.expanduser().is_file()
+        made: Any = GCSStore
+    else:
+        own = _profile()
+        given = bool(own) or any(os.environ.get(name) for name in _AMAZON)
+        own |= {name: settings[name] for name in ("region", "endpoint") if settings.get(name)}
+        made = S3Store
+    options = client(ca, http=str(own.get("endpoint", "")).startswith("http://"))
+    for anonymous in (False,) if given else (True, False):
+        yield made(bucket, **own, skip_signature=anonymous, client_options=options, retry_config=retry), float("inf")
+
+
+#: Variables that give credentials, as object_store reads them.
+_AMAZON = ("AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+           "AWS_CONTAINER_CREDENTIALS_FULL_URI")  # fmt: skip
+_GOOGLE = ("GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH",
+           "GOOGLE_SERVICE_ACCOUNT_KEY")  # fmt: skip
+_WELL_KNOWN = Path("~/.config/gcloud/application_default_credentials.json")
+
+
+def _profile() -> dict[str, Any]:
+    """Return the keys of the user's profile in the file that the AWS tools write, which obstore does not read."""
+    if any(os.environ.get(name) for name in _AMAZON):
+        return {}
+    file = configparser.ConfigParser(interpolation=None)
+    try:
+        file.read(Path(os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials").expanduser())
+        profile = file[os.environ.get("AWS_PROFILE") or "default"]
+        keys = {"access_key_id": profile["aws_access_key_id"], "secret_access_key": profile["aws_secret_access_key"]}
+    except (configparser.Error, KeyError, OSError):
+        return {}
+    return {**keys, **({"session_token": token} if (token := profile.get("aws_session_token")) else {})}

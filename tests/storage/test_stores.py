@@ -1,0 +1,301 @@
+"""Data from S3, from Google Cloud Storage and from web servers: jobs that read it, and what is said when they cannot.
+
+S3 is moto's server. No server stands in for Google's: only what is said without credentials is looked at.
+"""
+
+import contextlib
+import email.utils
+import http.server
+import re
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import urllib.request
+from typing import ClassVar
+
+import pytest
+
+import distdl_jupyter
+from distdl_jupyter.core.data import source
+from distdl_jupyter.core.errors import DataUnavailable, InvalidSpec
+from distdl_jupyter.core.state import State
+from distdl_jupyter.stager import stores
+from distdl_jupyter.stager.fetch import Feed, Fetcher
+from distdl_jupyter.stager.order import Item
+from distdl_jupyter.storage import manifest
+from tests.conftest import wait_for
+from tests.host.staging.conftest import Stage
+from tests.standin.fixtures import certificates, connections, trusted  # noqa: F401
+
+MB = 2**20
+SECRET = "wJalr-not-a-real-secret-key"
+CHANGED = email.utils.formatdate(1_700_000_000, usegmt=True)
+
+
+@pytest.fixture(scope="module")
+def moto():
+    """The address of an S3 that takes any credentials."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port = one.getsockname()[1]
+    process = subprocess.Popen([sys.executable, "-m", "moto.server", "-p", str(port)], stderr=subprocess.DEVNULL)
+    address = f"http://127.0.0.1:{port}"
+
+    def answers():
+        with contextlib.suppress(OSError):
+            return urllib.request.urlopen(address, timeout=5)
+
+    wait_for(answers).close()
+    yield address
+    process.terminate()
+    process.wait(10)
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("DISTDL_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("DISTDL_CACHE", str(tmp_path / "cache"))
+    for name in (*stores._AMAZON, *stores._GOOGLE, "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def bucket(moto, home, monkeypatch):
+    """A new bucket; the environment has credentials for it."""
+    import obstore
+    from obstore.store import S3Store
+
+    for name, value in (("AWS_ACCESS_KEY_ID", "AKIATEST"), ("AWS_SECRET_ACCESS_KEY", SECRET),
+                        ("AWS_ENDPOINT_URL", moto), ("AWS_REGION", "us-east-1")):  # fmt: skip
+        monkeypatch.setenv(name, value)
+    name = f"test-{home.name.replace('_', '-').lower()}"[:60].rstrip("-")
+    urllib.request.urlopen(urllib.request.Request(f"{moto}/{name}", method="PUT")).close()
+    store = S3Store(name, endpoint=moto, client_options={"allow_http": True})
+
+    class Bucket:
+        def __init__(self):
+            self.name = name
+
+        def put(self, path, content):
+            obstore.put(store, path, content)
+
+    return Bucket()
+
+
+class Files(http.server.BaseHTTPRequestHandler):
+    """A web server's files by path; ``ranges`` and ``etag`` say what it knows."""
+
+    protocol_version = "HTTP/1.1"
+    files: ClassVar[dict[str, bytes]] = {}
+    ranges = True
+    etag = '"one"'
+    changed = CHANGED
+    seen: ClassVar[list[str]] = []
+
+    def do_GET(self):
+        self.seen.append(f"{self.command} {self.path} {self.headers.get('Range', '')}")
+        content = self.files.get(self.path)
+        if content is None:
+            self.send_response(403 if "private" in self.path else 404)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", "")) if self.ranges else None
+        start, end = (int(asked[1]), int(asked[2]) + 1) if asked else (0, len(content))
+        self.send_response(206 if asked else 200)
+        if asked:
+            self.send_header("Content-Range", f"bytes {start}-{end - 1}/{len(content)}")
+        if self.etag:
+            self.send_header("ETag", self.etag)
+        if self.changed:
+            self.send_header("Last-Modified", self.changed)
+        self.send_header("Content-Length", str(end - start))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(content[start:end])
+
+    do_HEAD = do_GET  # noqa: N815
+
+    def log_message(self, *_):
+        return
+
+
+@pytest.fixture
+def web(home, trusted, certificates):  # noqa: F811
+    """A web server over TLS; ``web.place`` is its address."""
+    made = type("OneTest", (Files,), {"files": {}, "seen": []})
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), made)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*certificates)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+    made.place = f"https://127.0.0.1:{server.server_address[1]}"
+    yield made
+    server.shutdown()
+    server.server_close()
+
+
+def sizes():
+    folder = distdl_jupyter.data_path("train")
+    return {path.relative_to(folder).as_posix(): path.stat().st_size for path in folder.rglob("*") if path.is_file()}
+
+
+def submit(**options):
+    options = {"node_count": 1, "process_count_per_node": 1, "distributed_backend": "plain", **options}
+    return distdl_jupyter.submit(sizes, **options).wait(120)
+
+
+def listed(place):
+    return manifest.found(source("train", place))
+
+
+def test_a_job_reads_a_prefix_of_s3_and_no_secret_is_kept(home, bucket):
+    bucket.put("cifar/a.bin", b"1" * (9 * MB))
+    bucket.put("cifar/deep/b ü.bin", b"22")
+    bucket.put("cifar10/no.bin", b"3")
+    job = submit(data={"train": f"s3://{bucket.name}/cifar"})
+    assert job.results() == [{"a.bin": 9 * MB, "deep/b ü.bin": 2}], job.view().reason
+    [bar] = job.view().staging
+    assert (bar.done, bar.total, bar.cached) == (9 * MB + 2, 9 * MB + 2, 0)
+    again = submit(data={"train": f"s3://{bucket.name}/cifar"})
+    assert [bar.cached for bar in again.view().staging] == [9 * MB + 2]
+    for path in (home / "home").rglob("*"):
+        assert not path.is_file() or SECRET.encode() not in path.read_bytes(), f"{path} holds the secret"
+
+
+def test_two_nodes_take_their_shards_of_s3(bucket):
+    for number in range(4):
+        bucket.put(f"set/{number}", b"x" * 1000)
+    job = submit(data=f"train=s3://{bucket.name}/set?shard", node_count=2, distributed_backend="horovod-gloo")
+    first, second = job.results()
+    assert first.keys().isdisjoint(second)
+    assert len(first | second) == 4
+
+
+def test_one_object_of_s3_is_a_source(bucket):
+    bucket.put("sets/train.csv", b"1,2")
+    found = listed(f"s3://{bucket.name}/sets/train.csv")
+    assert [(item.name, item.size) for item in found.items] == [("sets/train.csv", 3)]
+    assert found.single
+
+
+@pytest.mark.parametrize("place", ["s3://not-there/x", "s3://{name}/nothing"])
+def test_what_s3_does_not_have_is_named(bucket, place):
+    with pytest.raises(DataUnavailable, match=r"holds no files|cannot be listed"):
+        listed(place.format(name=bucket.name))
+
+
+def test_an_object_that_was_changed_since_it_was_listed_is_not_read(
+    bucket,
+    tmp_path,
+    certificates,  # noqa: F811
+):
+    bucket.put("x", b"old")
+    one = source("train", f"s3://{bucket.name}")
+    told = {"name": "train", "variable": "X", "kind": "s3", "address": manifest.address(one), "prefix": "",
+            "settings": manifest.settings(one), "items": manifest.found(one).items}  # fmt: skip
+    bucket.put("x", b"new")
+    stage = Stage(tmp_path / "base", certificates[0])
+    keys = {"AWS_ACCESS_KEY_ID": "AKIATEST", "AWS_SECRET_ACCESS_KEY": SECRET}
+    run = stage.run(told, environment=keys)
+    assert run.failed()["text"] == "'x' of train was changed or deleted while it was fetched."
+    assert SECRET not in run.everything
+
+
+def test_s3_without_credentials_is_read_as_public_and_then_refused_with_the_remedy(bucket, monkeypatch):
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://127.0.0.1:9")
+    bucket.put("x", b"1")
+    with contextlib.suppress(DataUnavailable):  # moto may let everybody in
+        assert len(listed(f"s3://{bucket.name}").items) == 1
+    access = stores.access("train", "s3", f"s3://{bucket.name}")
+    _, number = access.store()
+    access.refused(number, stores.Answer(403, "AccessDenied"))
+    with pytest.raises(stores.Failure, match=r"may not be read \(403 AccessDenied\)") as refused:
+        access.refused(access.store()[1], stores.Answer(403, "AccessDenied"))
+    assert "AWS_ACCESS_KEY_ID" in refused.value.remedy
+
+
+def test_the_keys_of_a_profile_are_taken(home, monkeypatch):
+    (home / ".aws").mkdir()
+    (home / ".aws" / "credentials").write_text("[default]\naws_access_key_id = a\n[lab]\naws_access_key_id = b\n"
+                                               "aws_secret_access_key = 5%c\n")  # fmt: skip
+    assert stores._profile() == {}
+    monkeypatch.setenv("AWS_PROFILE", "lab")
+    assert stores._profile() == {"access_key_id": "b", "secret_access_key": "5%c"}
+
+
+@pytest.mark.parametrize("etag", ['"one"', 'W/"weak"', ""])
+def test_a_job_reads_a_file_of_a_web_server(web, etag):
+    web.etag = etag
+    web.files = {"/sets/a%20b.npz": b"7" * (9 * MB)}
+    job = submit(data={"train": f"{web.place}/sets/a%20b.npz"})
+    assert job.results() == [{"a b.npz": 9 * MB}], job.view().reason
+    assert any("bytes=4194304-8388607" in one for one in web.seen)
+
+
+def test_a_web_server_without_ranges_gives_small_files(web):
+    web.ranges = False
+    web.files = {"/small": b"1" * 1000, "/large": b"2" * (5 * MB)}
+    assert submit(data={"train": f"{web.place}/small"}).results() == [{"small": 1000}]
+    job = submit(data={"train": f"{web.place}/large"})
+    assert job.state is State.FAILED
+    assert "gives no parts of a file" in job.view().reason
+
+
+def test_a_file_that_is_changed_while_it_is_read_is_refused(web):
+    web.files = {"/x": b"1" * 1000}
+    found = listed(f"{web.place}/x")
+    web.etag = '"two"'
+    assert found.items[0].version == "one"
+    access = stores.access("train", "https", web.place)
+    feed = Feed("train", "https", web.place, access, lambda _: None, print)
+    with pytest.raises(stores.Failure, match="was changed or deleted while it was fetched"):
+        Fetcher().fetch(feed, Item("x", 1000, "one", b""), 0)
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [("nothing", "holds no files"), ("private", r"may not be read \(403\)\. Choose a file that everybody may read")],
+)
+def test_what_a_web_server_does_not_give_is_said(web, path, says):
+    with pytest.raises(DataUnavailable, match=says):
+        listed(f"{web.place}/{path}")
+
+
+def test_a_file_without_a_version_is_refused(web):
+    web.files, web.etag, web.changed = {"/x": b"1"}, "", ""
+    with pytest.raises(DataUnavailable, match="tells neither an ETag nor when"):
+        listed(f"{web.place}/x")
+
+
+@pytest.mark.parametrize(
+    ("place", "says"),
+    [
+        ("https://host/folder/", "a web server lists none"),
+        ("https://host", "a web server lists none"),
+        ("https://user:word@host/x", "takes no user and no password"),
+        ("https://host/x?shard", "https:// is one file"),
+        ("https://host/x?X-Amz-Signature=abc", "takes no shared access signature"),
+        ("https://account.blob.core.windows.net/c/x", "blob://account/c/x"),
+        ("s3://Bucket/x", "is no name of a bucket"),
+        ("gs:///x", "is no name of a bucket"),
+        ("http://host/x", "is no place that data can be taken from"),
+    ],
+)
+def test_places_that_cannot_be_are_refused_by_their_words(place, says):
+    with pytest.raises(InvalidSpec, match=re.escape(says)) as refused:
+        source("train", place)
+    assert "word" not in str(refused.value).replace("password", "")
+
+
+@pytest.mark.parametrize(
+    "place", ["s3://bucket/a/b", "gs://my_bucket", "https://host:8443/a b/c.csv", "s3://bucket/set?shard"]
+)
+def test_a_place_reads_back_as_it_was_written(place):
+    assert source("train", place).url == place
