@@ -15,13 +15,14 @@ from distdl_jupyter.core.errors import InvalidSpec
 
 #: The name of a source that was given none.
 UNNAMED = "data"
-_BLOB = "blob://"
-_SIGNED = re.compile(r"[?&](?:sig|se|sp|sv)=", re.IGNORECASE)
+#: Stores that list a folder, of which a node can take its part.
+_LISTED = ("blob://", "s3://", "gs://")
+_SIGNED = re.compile(r"[?&](?:sig|se|sp|sv|x-(?:amz|goog)-[a-z-]+)=", re.IGNORECASE)
 _MASK = "?sig=\N{BULLET}\N{BULLET}\N{BULLET}"
 
 
 class Row(TypedDict):
-    """One source as the page shows it: ``shard`` and ``mode`` are chosen apart and count for Blob only."""
+    """One source as the page shows it: ``shard`` and ``mode`` are chosen apart and count for stores only."""
 
     name: str
     place: str
@@ -83,7 +84,7 @@ def name(one: Row) -> str:
 def place(one: Row) -> str:
     """Return a row's place with the words that say how it is taken."""
     text = one["place"].strip()
-    if not text.startswith(_BLOB):
+    if not text.startswith(_LISTED):
         return text
     words = (["shard"] if one["shard"] else []) + (["mode=mount"] if one["mode"] == "mount" else [])
     return text + ("&" if "?" in text else "?") + "&".join(words) if words else text

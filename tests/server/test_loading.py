@@ -5,7 +5,7 @@ import sys
 
 HEAVY = {
     "torch", "plotly", "azure", "pandas", "numpy", "ray", "pyspark", "tensorflow", "horovod", "ipywidgets", "IPython",
-    "cloudpickle", "pydantic", "matplotlib",
+    "cloudpickle", "pydantic", "matplotlib", "obstore",
 }  # fmt: skip
 
 

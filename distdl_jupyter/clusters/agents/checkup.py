@@ -34,7 +34,7 @@ LOOK_SECONDS = 16.0
 #: Seconds at most for: facts (an idle nvidia-smi takes some), listening, connecting to each other.
 _FACTS_SECONDS, _LISTEN_SECONDS, _REACH_SECONDS = 12.0, 4.0, 3.0
 #: The worker cannot open what was captured without it.
-_ALWAYS = ("cloudpickle",)
+_ALWAYS = ("cloudpickle", software.READS_DATA)
 _AT_ONCE = 64
 
 _Answer = TypeVar("_Answer")

@@ -79,7 +79,7 @@ class AgentCluster(Cluster):
     def _look(
         self, unreachable: Sequence[Unreachable], spec: JobSpec, options: AgentOptions, context: Context
     ) -> Checkup:
-        from distdl_jupyter.clusters.agents import checkup
+        from distdl_jupyter.clusters.agents import checkup, software
 
         context.tell("stage", f"checking {plural(len(self._connections) + len(unreachable), 'host')}")
         found = checkup.look(
@@ -91,7 +91,7 @@ class AgentCluster(Cluster):
         if spec.use_gpu:
             placing.check_gpus(spec, found)
         for check in found.checks:
-            if check.level == "warning":
+            if check.level == "warning" and check.what != software.READS_DATA:  # the stager says it where it is needed
                 context.note(Remark("warning", placing.sentence(check), "host-check"))
         return found
 

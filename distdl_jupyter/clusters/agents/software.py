@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from distdl_jupyter.clusters.agents.findings import HostReport
 
 #: Packages that every job needs, whose versions need not be the same to the digit.
-_LENIENT = frozenset(("cloudpickle",))
+_LENIENT = frozenset(("cloudpickle", "obstore"))
+#: The package that reads data in object stores; without it all other jobs run.
+READS_DATA = "obstore"
 
 
 def python(reports: Sequence[HostReport], here: Mapping[str, Any]) -> Iterator[Check]:
@@ -74,8 +76,9 @@ def _public(version: str) -> str:
 def _one_package(name: str, version: str, standard: str, own: str, one: HostReport, needed: set[str]) -> Check:
     strict = name in TALKING or (name in needed and name not in _LENIENT)
     if not version:
-        level: CheckLevel = "error" if name in needed else "warning"
-        return Check(one.host, name, level, f"{name} is not installed", _install(name, standard or own, one))
+        level: CheckLevel = "error" if name in needed and name != READS_DATA else "warning"
+        lost = ": no data comes there from stores" if name == READS_DATA else ""
+        return Check(one.host, name, level, f"{name} is not installed{lost}", _install(name, standard or own, one))
     if _public(version) != _public(standard):
         whose = "this machine has" if _public(standard) == _public(own) else "the other hosts have"
         says = f"{name} {version}, {whose} {standard}"

@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters import package
-from distdl_jupyter.clusters.base import Check
+from distdl_jupyter.clusters.agents.software import READS_DATA
+from distdl_jupyter.clusters.base import Check, CheckLevel
 from distdl_jupyter.clusters.slurm import commands
 from distdl_jupyter.core.machine import installed_version
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 #: Seconds that a node is waited for, and minutes that the look may take there.
 _WAIT, _MINUTES = 5, 1
 #: The worker cannot open what was captured without it.
-_ALWAYS = ("cloudpickle",)
+_ALWAYS = ("cloudpickle", READS_DATA)
 
 #: Line 1 of its input is this package as base64, line 2 the questions; the answer stands behind a mark.
 _ASK = (
@@ -73,7 +74,8 @@ def _rows(facts: Mapping[str, Any], python: str, modules: Sequence[str], program
         if there.get(name):
             rows.append(_version(node, name, str(versions.get(name, "")), python))
         else:
-            rows.append(Check(node, name, "error", f"{name} is not installed for {python}",
+            level: CheckLevel = "warning" if name == READS_DATA else "error"
+            rows.append(Check(node, name, level, f"{name} is not installed for {python}",
                               f"Install it there: {python} -m pip install {name}"))  # fmt: skip
     found = facts.get("programs") or {}
     rows += [Check(node, name, "ok", str(found[name])) if found.get(name) else

@@ -47,7 +47,7 @@ export class Data implements Part {
     if (rows.length !== this.#rows.length) this.#rebuild();
     rows.forEach((row, at) => this.#rows[at]?.show(row, now.mounts, now.sources.find((said) => isAbout(said, row))));
     setLine(this.#reason, now.reason);
-    setText(this.#help, rows.length ? this.#example() : __('Files that every node gets before training: from Azure Blob, or from a path.'));
+    setText(this.#help, rows.length ? this.#example() : __('Files that every node gets before training: from an object store, a web server or a path.'));
     show(this.#again, !now.looking && [...now.sources, now.outputs].some(({ level }) => level === 'error' || level === 'warning'));
     const place = this.store.get('outputs');
     this.#outputs.show(place);
@@ -57,7 +57,7 @@ export class Data implements Part {
 
   #example(): string {
     const name = this.store.get('data').map((row) => row.name).find(Boolean) ?? 'data';
-    return __('Places: %1, shared:/mnt/data (a path that every node sees) or a path here such as ./data. The code finds the folder by data_path("%2") of distdl_jupyter.', PLACE, name);
+    return __('Places: %1, shared:/mnt/data (a path that every node sees) or a path here such as ./data. The code finds the folder by data_path("%2") of distdl_jupyter.', `${PLACE}, s3://bucket/prefix, gs://bucket/prefix, https://host/file`, name);
   }
 
   #rebuild(): void {

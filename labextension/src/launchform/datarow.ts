@@ -6,7 +6,7 @@ import { Select, TextField, checkbox, freshId } from './controls';
 import { Answer, isAbout } from './dataanswer';
 import type { DataAnswer, DataRow } from './state';
 
-const SIGNED = /[?&](?:sig|se|sp|sv)=/i;
+const SIGNED = /[?&](?:sig|se|sp|sv|x-(?:amz|goog)-[a-z-]+)=/i;
 const WORD = /^(?:shard(?:=(?:1|true|yes))?|mode=(?:mount|download))$/;
 export const PLACE = 'blob://account/container/prefix';
 
@@ -17,12 +17,13 @@ export const unsigned = (place: string): string => SIGNED.test(place) ? `${place
 export function settled(row: DataRow): DataRow {
   const [where = '', words = ''] = unsigned(row.place).split('?', 2);
   const each = words.split('&');
-  if (!isBlob(where) || !each.every((word) => WORD.test(word))) return { ...row, place: unsigned(row.place) };
+  if (!isListed(where) || !each.every((word) => WORD.test(word))) return { ...row, place: unsigned(row.place) };
   const mode = each.includes('mode=mount') ? 'mount' : each.includes('mode=download') ? 'download' : row.mode;
   return { ...row, place: where, mode, shard: row.shard || each.some((word) => word.startsWith('shard')) };
 }
 
-const isBlob = (place: string): boolean => place.trim().startsWith('blob://');
+/** Say whether a place is in a store that lists a folder, of which a node can take its part. */
+const isListed = (place: string): boolean => /^(?:blob|s3|gs):\/\//.test(place.trim());
 
 export class DataRowView {
   readonly element: HTMLElement;
@@ -75,7 +76,7 @@ export class DataRowView {
     this.#place.show(row.place);
     this.#shard.input.checked = row.shard;
     this.#mode.show(row.mode);
-    show(this.#how, isBlob(row.place));
+    show(this.#how, isListed(row.place));
     show(this.#way, mounts || row.mode === 'mount');
     this.#tell();
   }

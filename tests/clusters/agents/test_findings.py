@@ -126,6 +126,13 @@ def test_cloudpickle_is_needed_but_not_to_the_digit():
     assert [row.level for row in rows] == ["ok", "error"]
 
 
+def test_a_host_without_obstore_gets_a_warning_with_the_remedy():
+    rows = of(software.packages([with_packages("a", obstore="0.12.1"), told("b")], HERE, ["obstore"]), "obstore")
+    assert [row.level for row in rows] == ["ok", "warning"]
+    assert rows[1].says == "obstore is not installed: no data comes there from stores"
+    assert rows[1].remedy == "ssh b /opt/py/bin/python -m pip install obstore==0.12.1"
+
+
 def test_a_module_without_a_version_is_there():
     rows = of(software.packages([told("a", modules={"mine": True})], HERE, ["mine"]), "mine")
     assert [(row.level, row.says) for row in rows] == [("ok", "unknown")]

@@ -62,7 +62,7 @@ def facts(monkeypatch, **changes):
     python = {"version": platform.python_version()}
     found = {
         "host": "n1",
-        "modules": {"cloudpickle": True},
+        "modules": {"cloudpickle": True, "obstore": True},
         "packages": {},
         "python": python,
         "programs": {},
@@ -73,13 +73,15 @@ def facts(monkeypatch, **changes):
 
 
 def test_what_a_node_has_not_or_has_otherwise_is_told(monkeypatch):
-    ok = {"modules": {"cloudpickle": True, "pytest": True}, "programs": {"mpirun": "/usr/bin/mpirun"}}
-    same = {"packages": {"cloudpickle": "", "pytest": ""}}
-    names = ["Python", "cloudpickle", "pytest", "mpirun"]
+    ok = {"modules": {"cloudpickle": True, "obstore": True, "pytest": True}, "programs": {"mpirun": "/usr/bin/mpirun"}}
+    same = {"packages": {"cloudpickle": "", "obstore": "", "pytest": ""}}
+    names = ["Python", "cloudpickle", "obstore", "pytest", "mpirun"]
     assert facts(monkeypatch, **ok, **same) == [(name, "ok") for name in names]
     assert facts(monkeypatch, **ok, packages={"cloudpickle": "0.1"})[1] == ("cloudpickle", "warning")
     assert facts(monkeypatch, **ok, python={"version": "2.7.18"})[0] == ("Python", "warning")
-    assert facts(monkeypatch)[2:] == [("pytest", "error"), ("mpirun", "error")]
+    without = {"modules": {"cloudpickle": True, "pytest": True}}
+    assert facts(monkeypatch, **without)[2] == ("obstore", "warning")
+    assert facts(monkeypatch)[3:] == [("pytest", "error"), ("mpirun", "error")]
 
 
 @pytest.mark.parametrize(
