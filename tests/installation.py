@@ -137,7 +137,7 @@ def _mirror(source: Path, target: Path, own: set[Path], inside: Path = Path()) -
             _mirror(entry, target / entry.name, own, place)
         elif entry.is_symlink() and entry.readlink().parts[:1] != ("/",):
             (target / entry.name).symlink_to(entry.readlink())
-        elif str(inside) == "bin" and _is_script(entry):
+        elif str(inside) == "bin" and entry.is_file() and _is_script(entry):
             (target / entry.name).write_bytes(_for(entry, target))
             (target / entry.name).chmod(0o755)
         else:

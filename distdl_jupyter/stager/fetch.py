@@ -78,7 +78,7 @@ class Fetcher:
                 feed.access.worked()
             except stores.errors() as error:
                 told = stores.answer(error)
-                if told.refused:
+                if feed.access.refuses(number, told):
                     feed.access.refused(number, told)
                     continue
                 attempt = 1 if got > before else attempt + 1

@@ -152,7 +152,10 @@ class Access:
     ``ways`` yields stores with other credentials, the last refusal is sent to it; it raises Failure at its end.
     """
 
-    def __init__(self, ways: Callable[[], Iterator[tuple[ObjectStore, float]]], end: Callable[[Answer], Failure]):
+    def __init__(
+        self, ways: Callable[[], Iterator[tuple[ObjectStore, float]]], end: Callable[[Answer], Failure], kind: str
+    ) -> None:
+        self._kind = kind
         self._ways = ways()
         self._end = end
         self._lock = threading.Lock()
@@ -160,6 +163,7 @@ class Access:
         self._until = float("inf")
         self._last = Answer(0, "")
         self._refused = 0
+        self._worked = False
         #: Counts up with each store that was opened.
         self.number = 0
 
@@ -175,14 +179,23 @@ class Access:
         """Take that the store of that number was refused. Raises Failure when another one will not help."""
         with self._lock:
             if number == self.number:
-                self._last, self._refused = told, self._refused + 1
+                self._last = told if told.status or not self._last.status else self._last
+                self._refused += 1
                 if self._refused >= _REFUSALS:
                     raise self._end(told)
                 self._open()
 
+    def refuses(self, number: int, told: Answer) -> bool:
+        """Whether an answer of the store of that number is about its credentials.
+
+        The role of a machine that has none, which is what a bucket is tried with last, gives no answer at all.
+        """
+        last = self._kind in ("s3", "gs") and number > 1 and not self._worked
+        return told.refused or (last and not told.status)
+
     def worked(self) -> None:
         """Take that the store let something be read."""
-        self._refused = 0
+        self._refused, self._worked = 0, True
 
     def _open(self) -> None:
         try:
@@ -224,7 +237,7 @@ def access(
             return _web(address, ca, more)
         return _bucket(kind, address.partition("://")[2], ca, settings or {}, more)
 
-    return Access(ways, end)
+    return Access(ways, end, kind)
 
 
 def _signed(

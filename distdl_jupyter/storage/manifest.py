@@ -68,7 +68,7 @@ def found(source: DataSource) -> Manifest:
                 return _found(store, source)
             except stores.errors() as error:
                 said = stores.answer(error)
-                if not said.refused:
+                if not access.refuses(number, said):
                     raise DataUnavailable(f"{place(source)} cannot be listed: {said.status or ''} {said.code}.".replace(
                         "  ", " "), hint="Check its name, and this machine's connection.") from None  # fmt: skip
                 access.refused(number, said)

@@ -206,19 +206,49 @@ def test_an_object_that_was_changed_since_it_was_listed_is_not_read(
     assert SECRET not in run.everything
 
 
-def test_s3_without_credentials_is_read_as_public_and_then_refused_with_the_remedy(bucket, monkeypatch):
+def test_public_s3_is_read_without_credentials(bucket, monkeypatch):
+    bucket.put("x", b"1")
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://127.0.0.1:9")
-    bucket.put("x", b"1")
-    with contextlib.suppress(DataUnavailable):  # moto may let everybody in
-        assert len(listed(f"s3://{bucket.name}").items) == 1
-    access = stores.access("train", "s3", f"s3://{bucket.name}")
-    _, number = access.store()
-    access.refused(number, stores.Answer(403, "AccessDenied"))
-    with pytest.raises(stores.Failure, match=r"may not be read \(403 AccessDenied\)") as refused:
-        access.refused(access.store()[1], stores.Answer(403, "AccessDenied"))
-    assert "AWS_ACCESS_KEY_ID" in refused.value.remedy
+    assert [item.name for item in listed(f"s3://{bucket.name}").items] == ["x"]
+
+
+@pytest.mark.parametrize("keys", [False, True])
+def test_s3_that_refuses_is_said_with_the_remedy(home, monkeypatch, keys):
+    class Refuses(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            body = b"<Error><Code>AccessDenied</Code></Error>"
+            self.send_response(403)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            return
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Refuses)
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_address[1]}")
+    monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://127.0.0.1:9")  # where a role would be
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY") if keys else ():
+        monkeypatch.setenv(name, SECRET)
+    with pytest.raises(DataUnavailable) as refused:
+        listed("s3://private/x")
+    server.shutdown()
+    server.server_close()
+    assert refused.value.message == "s3://private may not be read (403 AccessDenied)."
+    assert "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile in" in refused.value.hint
+
+
+def test_a_node_without_obstore_says_how_to_install_it(home, certificates):  # noqa: F811
+    (home / "hidden" / "obstore").mkdir(parents=True)
+    (home / "hidden" / "obstore" / "__init__.py").write_text("raise ImportError('not here')")
+    told = {"name": "train", "variable": "X", "kind": "s3", "address": "s3://bucket", "prefix": "", "settings": {},
+            "items": [["x", 1, "1", ""]]}  # fmt: skip
+    run = Stage(home / "base", certificates[0]).run(told, environment={"PYTHONPATH": str(home / "hidden")})
+    last = run.failed()
+    assert last["text"] == "obstore is not installed in the Python that runs the ranks."
+    assert last["remedy"] == "Install it there: python -m pip install obstore."
 
 
 def test_the_keys_of_a_profile_are_taken(home, monkeypatch):
