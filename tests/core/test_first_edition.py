@@ -1,0 +1,55 @@
+"""Folders of the first edition, whose one file held events and log lines: written by its own code from a real job.
+
+``<name>.json`` beside each folder is what the first edition's own readers gave: the events without the log's, the lines
+of the log, and the counts of lines.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from distdl_jupyter.core import events
+from distdl_jupyter.core.logline import lines_of
+from distdl_jupyter.core.store import JobFolder
+from distdl_jupyter.follow import Follower, Onlooker
+
+FOLDERS = Path(__file__).parent / "first_edition"
+
+
+@pytest.fixture(params=["plain", "parts"])
+def old(request):
+    return JobFolder(FOLDERS / request.param), json.loads((FOLDERS / f"{request.param}.json").read_text())
+
+
+def counts(view):
+    return [view.lines, [[rank.lines, rank.error_lines] for rank in view.ranks]]
+
+
+def in_steps(read, limit):
+    found, cursor = [], 0
+    while True:
+        more, after = read(cursor, limit)
+        if after == cursor:
+            return found
+        found, cursor = found + more, after
+
+
+@pytest.mark.parametrize("limit", [300, 5000, 10**6])
+def test_the_events_are_read_without_the_log(old, limit):
+    folder, expected = old
+    found = in_steps(lambda after, limit: events.read(folder.events, after, limit, "others"), limit)
+    assert [event for event in found if event["type"] != "part"] == expected["events"]
+
+
+@pytest.mark.parametrize("limit", [300, 5000, 10**6])
+def test_the_lines_of_the_log_are_read(old, limit):
+    folder, expected = old
+    found = in_steps(lambda after, limit: events.read(folder.events, after, limit, "logs"), limit)
+    assert [[one.rank, one.stream, one.time, one.text] for one in lines_of(found)] == expected["lines"]
+
+
+@pytest.mark.parametrize("reader", [Follower, Onlooker])
+def test_readers_count_the_lines(old, reader):
+    folder, expected = old
+    assert counts(reader(folder).catch_up()) == expected["counts"]
