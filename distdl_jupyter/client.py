@@ -136,11 +136,10 @@ class Job:
 
         follower = Follower(self.folder)
         if tail is not None:
-            last, follower.cursor = last_lines(self.folder.events, tail, rank)
+            last, follower.log_cursor = last_lines(self.folder.log, tail, rank)
             yield from last
             if not follow:
                 return
-            follower.view = Onlooker(self.folder).catch_up()
         batches = follower.follow() if follow else iter(follower.read, [])
         for batch in batches:
             for line in lines_of(batch, self.folder.path):

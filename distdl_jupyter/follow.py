@@ -15,7 +15,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import registry
-from distdl_jupyter.core import events, logcount, parts, reserve, snapshot
+from distdl_jupyter.core import events, logfile, reserve
 from distdl_jupyter.core.errors import DistDLError, JobNotFound, LaunchFailed
 from distdl_jupyter.core.events import Event, EventWriter, JobLock
 from distdl_jupyter.core.state import State
@@ -34,18 +34,19 @@ _SILENCE = 1.0
 POLL = 0.1
 #: Bytes that are looked through at a time.
 _LOOK = 8 * 1024 * 1024
-#: Bytes at the end of a log in which several supervisors that died in a row can be told.
-_LATEST = 256 * 1024
+#: Last events, in which several supervisors that died in a row can be told.
+_LATEST = 100
 
 
 class _Reader:
-    """One reader's place in a job's log, with the view up to there. ``_next`` says how it reads."""
+    """One reader's place in a job's events and log, with the view up to there. ``_next`` says how it reads."""
 
     def __init__(self, folder: JobFolder) -> None:
         self.folder = folder
         self.spec = folder.spec()
         self.view = JobView.of(self.spec)
-        self.cursor = 0
+        #: Bytes of the events and of the log that were read.
+        self.cursor = self.log_cursor = 0
         self._heard = 0.0
 
     def read(self) -> list[Event]:
@@ -60,7 +61,8 @@ class _Reader:
         """
         now = time.monotonic()
         if heard:
-            self._heard = now - self._age()
+            if self._heard:  # what stood there before anybody listened is no sign of life
+                self._heard = now - self._age()
             if self.view.elsewhere is not None:
                 self._note_writer()
         elif not self.view.state.ended and now - self._heard > _SILENCE:
@@ -69,11 +71,8 @@ class _Reader:
         return False
 
     def _age(self) -> float:
-        """Return how many seconds ago the log was written last: who looks once only hears what was said long ago."""
-        try:
-            return max(0.0, time.time() - self.folder.events.stat().st_mtime)
-        except OSError:
-            return 0.0
+        """Return how many seconds ago the job was written last: who looks once only hears what was said long ago."""
+        return max(0.0, time.time() - written) if (written := self.folder.written) else 0.0
 
     def _asked(self) -> bool:
         if not self.folder.path.exists():
@@ -120,52 +119,43 @@ class _Reader:
 
 
 class Follower(_Reader):
-    """A reader of all events from the first one on."""
+    """A reader of all events and of all lines of the log, some megabytes of each at a time, the events first."""
 
     def _next(self) -> list[Event]:
         while True:
-            found, cursor = events.read(self.folder.events, self.cursor)
-            if found or cursor == self.cursor:
-                self.cursor = cursor
-                for event in found:
-                    self.fold(event)
-                return found
-            self.cursor = cursor
+            began = (self.cursor, self.log_cursor)
+            found, self.cursor = events.read(self.folder.events, self.cursor)
+            lines, self.log_cursor = logfile.read(self.folder.log, self.log_cursor)
+            for event in (*found, *lines):
+                self.fold(event)
+            if found or lines or (self.cursor, self.log_cursor) == began:
+                return found + lines
 
 
 class Onlooker(_Reader):
-    """A reader of the view alone: it begins at the kept snapshot and only counts the lines of the log behind it.
-
-    ``read`` and ``follow`` give all events but those of the log, from there on.
-    """
-
-    def __init__(self, folder: JobFolder) -> None:
-        super().__init__(folder)
-        known = snapshot.read(folder)
-        self._kept = known is not None
-        if known is not None:
-            self.view, self.cursor = known
+    """A reader of the view alone, which only counts the lines of the log; ``read`` and ``follow`` give the events."""
 
     def _next(self) -> list[Event]:
         while True:
-            began = self.cursor
+            began = (self.cursor, self.log_cursor)
             found = self.look()
-            if found or self.cursor == began:
+            if found or (self.cursor, self.log_cursor) == began:
                 return found
 
     def look(self, most: int = _LOOK) -> list[Event]:
         """Read about ``most`` bytes once, whatever stands there."""
-        path, began = self.folder.events, self.cursor
         found: list[Event] = []
-        if parts.size(path) > began:  # two calls while nothing is new: each lets a busy kernel's main thread go first
-            found, self.cursor = events.read(path, began, most, "others")
-            logcount.count_file(path, began, self.cursor, self.view)
+        if events.size(self.folder.events) > self.cursor:
+            # Two calls while nothing is new: each lets a busy kernel's main thread go first.
+            found, self.cursor = events.read(self.folder.events, self.cursor, most)
         for event in found:
             self.fold(event)
-        if self.cursor == began and not self._kept and self.view.state.ended:
-            self._kept = True
-            snapshot.write(self.folder, self.view, self.cursor)
+        self.count()
         return found
+
+    def count(self) -> None:
+        """Count the lines of the log."""
+        self.log_cursor = logfile.count(self.folder.log, self.log_cursor, self.view)
 
 
 def settle(folder: JobFolder, *, gone: Holder | None = None) -> bool:
@@ -181,17 +171,16 @@ def settle(folder: JobFolder, *, gone: Holder | None = None) -> bool:
         return False
     try:
         reader = Onlooker(folder)
-        before = -1
+        before, latest = -1, list[Event]()
         while reader.cursor != before:
             before = reader.cursor
-            reader.look()
+            latest = (latest + reader.look())[-_LATEST:]
         last, spec = reader.view, reader.spec
-        found, _ = events.read(folder.events, max(0, before - _LATEST))
         if last.state.ended:
             return False
-        if _far(spec.cluster) and not resume.is_hopeless(found):
+        if _far(spec.cluster) and not resume.is_hopeless(latest, last.lines):
             # Other machines take seconds to ask; a new supervisor does it, and finds the job again where it can.
-            _write(folder, "resume")
+            _write(folder, "resume", lines=last.lines)
             with contextlib.suppress(OSError, LaunchFailed):
                 control.start_supervisor(folder, lock, {}, python=_still_there(spec.python))
                 return False

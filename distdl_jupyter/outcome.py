@@ -150,10 +150,10 @@ def _memory(failure: Failure) -> str:
 
 def _last_lines(folder: JobFolder, rank: int, count: int = 10) -> str:
     """Return what a rank said last that died without a report; when it printed nothing, what the job itself said."""
-    found, _ = last_lines(folder.events, 4 * count, rank, within=_END)
+    found, _ = last_lines(folder.log, 4 * count, rank, within=_END)
     if own := _told(found, rank, count):
         return "\n".join([f"The last lines of rank {rank}:", *own])
-    found, _ = last_lines(folder.events, 4 * count, within=_END)
+    found, _ = last_lines(folder.log, 4 * count, within=_END)
     others = _told(found, None, count)
     return "\n".join(["The last lines of the job itself:", *others]) if others else ""
 

@@ -27,6 +27,7 @@ from distdl_jupyter.warm.beginning import COLD
 AHEAD = ("numpy", "torch", "torch.distributed", "torch._dynamo", "horovod.torch")
 #: Bytes of a job's events in which its start is told.
 _BEGINNING = 64 * 1024
+FILES = ("events.jsonl", "log.jsonl")
 
 cloudpickle.register_pickle_by_value(tests)
 
@@ -76,12 +77,17 @@ def pytest_runtest_teardown(item):
     home = getattr(item, "funcargs", {}).get("distdl_home")
     # Jobs that were only written have no supervisor.
     for log in Path(home, "jobs").glob("*/supervisor.log") if home else ():
-        with contextlib.suppress(FileNotFoundError), log.with_name("events.jsonl").open("rb") as file:
-            item.user_properties.append(("start", _start_of(file.read(_BEGINNING))))
+        with contextlib.suppress(FileNotFoundError):
+            item.user_properties.append(("start", _start_of(*(beginning(log.with_name(name)) for name in FILES))))
 
 
-def _start_of(events):
-    if WARM.encode() in events:
+def beginning(path):
+    with path.open("rb") as file:
+        return file.read(_BEGINNING)
+
+
+def _start_of(events, log):
+    if WARM.encode() in log:
         return "warm"
     notes = [json.loads(line) for line in events.splitlines() if line.endswith(b"}") and COLD.encode() in line]
     return next((note["text"] for note in notes if note.get("code") == COLD), "cold, as the test wants")

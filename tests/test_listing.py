@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from distdl_jupyter import client, ended
-from distdl_jupyter.core import events, snapshot
+from distdl_jupyter.core import events
 from distdl_jupyter.core.events import EventWriter, JobLock
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
@@ -25,20 +25,15 @@ def lines():
 
 @pytest.fixture
 def read(monkeypatch):
-    """Return the list of jobs' files that are opened, event logs and snapshots."""
+    """Return the list of jobs' events that are read."""
     opened = []
-    of_events, of_snapshots = events.read, snapshot.read
+    of_events = events.read
 
     def reading(path, *more, **named):
         opened.append(path)
         return of_events(path, *more, **named)
 
-    def beginning(folder):
-        opened.append(folder.snapshot)
-        return of_snapshots(folder)
-
     monkeypatch.setattr(events, "read", reading)
-    monkeypatch.setattr(snapshot, "read", beginning)
     return opened
 
 
@@ -81,16 +76,6 @@ def test_without_the_file_jobs_are_read_once_for_everybody(read):
     assert read == []
 
 
-def test_a_job_of_an_earlier_version_gets_snapshot_and_row():
-    folder = job()
-    folder.snapshot.unlink()
-    JobStore().ended.unlink()
-    (one,) = Listing().all()
-    assert one.row.state == "completed"
-    view, cursor = snapshot.read(folder)
-    assert (view.lines, cursor) == (5, folder.events.stat().st_size)
-
-
 def test_a_living_job_is_followed():
     folder = job(state=State.RUNNING)
     listing = Listing()
@@ -107,9 +92,8 @@ def test_a_living_job_is_followed():
         lock.release()
 
 
-def test_a_job_whose_writer_died_is_lost_although_a_snapshot_says_running():
-    folder = job(state=State.RUNNING)
-    assert snapshot.read(folder)[0].state is State.RUNNING
+def test_a_job_whose_writer_died_is_lost():
+    job(state=State.RUNNING)
     listing = Listing()
     assert [one.row.state for one in listing.all()] == ["lost"]
     assert [one.row.state for one in Listing().all()] == ["lost"]

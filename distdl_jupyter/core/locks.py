@@ -73,10 +73,10 @@ def holder(path: Path, *signs: Path) -> Holder:
         host = processes.other_host(os.pread(fd, _WIDTH, 0).decode("utf-8", "replace"))
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:  # another process has it, or the file system cannot tell
-        return Holder(held=True, host=host, heard=_heard(path, *signs))
+        return Holder(held=True, host=host, heard=last_sign(path, *signs))
     finally:
         os.close(fd)
-    return Holder(held=False, host=host, heard=_heard(path, *signs))
+    return Holder(held=False, host=host, heard=last_sign(path, *signs))
 
 
 def is_held(path: Path) -> bool:
@@ -84,7 +84,8 @@ def is_held(path: Path) -> bool:
     return holder(path).held
 
 
-def _heard(*paths: Path) -> float:
+def last_sign(*paths: Path) -> float:
+    """Return when one of the files was written to last (epoch seconds), 0 when none is there."""
     return max((path.stat().st_mtime for path in paths if path.exists()), default=0.0)
 
 

@@ -134,27 +134,29 @@ class LogBook:
         self._revision = self.begin.mark
 
     def apply(self, event: Event) -> None:
-        """Fold one event in; other types than log are ignored."""
+        """Fold one line of the log in; other types than log and count are ignored."""
         if event.get("type") != "log":
+            if event.get("type") == "count" and event.get("counts") is not None:
+                self._count(event)
             return
         t, rank, stream, text = event["t"], event.get("rank"), event.get("stream", "out"), event["text"]
         if event.get("redraws"):
             self._redraw(t, rank, stream, text, event)
             return
-        if event.get("counts") is not None:
-            self._leave_out(event)
+        if event.get("counts") is not None:  # lines before it were left out
+            self._count(event)
+            self._lines |= {rank: max(lines, self._lines.get(rank, 0)) for rank, lines in self.counts.items()}
+            self.total -= 1  # the line that says so takes the place of one
+            self.seal()
         for line in text.split("\n"):
             clean = len(line) <= MAX_SHOWN and line.isprintable()  # what printable() leaves as it is, without the call
             self._add(t, rank, stream, line if clean else printable(line))
 
-    def _leave_out(self, event: Event) -> None:
-        """Go on behind lines that the log has no more (see core.events)."""
+    def _count(self, event: Event) -> None:
+        """Take the number of all lines so far, also of those that were not read."""
         for number, (lines, errors) in event["counts"].items():
-            rank = int(number)
-            self.counts[rank], self.errors[rank] = lines, errors
-            self._lines[rank] = max(lines, self._lines.get(rank, 0))
-        self.total = event["lines"] - 1  # the notice itself takes the place of one
-        self.seal()
+            self.counts[int(number)], self.errors[int(number)] = lines, errors
+        self.total = event["lines"]
 
     @property
     def open(self) -> list[Row]:

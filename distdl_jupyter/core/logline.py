@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from distdl_jupyter.core import events, parts, pictures
+from distdl_jupyter.core import logfile, parts, pictures
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -53,8 +53,8 @@ def last_lines(
     end = parts.size(path)
     size = _NEAR
     while True:
-        begin = events.line_start(path, parts.back(path, end, size)) if end > size else 0
-        found, cursor = events.logs_between(path, begin, end)
+        begin = logfile.line_start(path, parts.back(path, end, size)) if end > size else 0
+        found, cursor = logfile.between(path, begin, end)
         lines = [line for line in lines_of(found, path.parent) if rank is None or line.rank == rank]
         if begin == 0 or len(lines) >= many or (within is not None and size >= within):
             return lines[-many:] if many > 0 else [], cursor

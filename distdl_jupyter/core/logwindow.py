@@ -7,7 +7,7 @@ Rows keep one number for ever, whoever reads them and from where: a book that be
 the number of that byte, which is never lower than the number of rows before it. What stands between two places is
 folded by itself, so each line is in exactly one row.
 
-It knows the file and the counts of a view, no clock and nobody who shows the rows.
+It knows the log's file, no clock and nobody who shows the rows. How many lines there are it folds into a view.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from bisect import bisect_left
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from distdl_jupyter.core import events, parts
+from distdl_jupyter.core import logfile, parts
 from distdl_jupyter.core.log import TAIL, Begin, LogBook, Row
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from distdl_jupyter.core.events import Event
+    from distdl_jupyter.core.packing import Event
     from distdl_jupyter.core.view import JobView
 
 #: Bytes of log that are read from their beginning, and bytes that a reader may be behind before it skips ahead.
@@ -58,15 +58,15 @@ class LogWindow:
         #: The piece that was read last: a page asks for some of its rows at a time.
         self._piece: tuple[tuple[int, int], list[Row]] | None = None
 
-    def step(self, view: JobView, end: int) -> bool:
-        """Read some more of the log up to the byte ``end``, which ``view`` was folded up to; False at the end."""
+    def step(self, view: JobView) -> bool:
+        """Read some more of the log, the lines of which ``view`` counts; False at the end."""
+        end = parts.size(self._path)
         unread = end - self.cursor
         if unread <= 0:
             return False
         if unread > (BEHIND if self.cursor else LONG):
-            self._skip(view, end)
-            return True
-        return self._read(end)
+            return self._skip(view, end)
+        return self._read(view, end)
 
     def before(self, n: int, most: int) -> list[Row]:
         """Return rows with numbers below ``n``, the newest of them and at most ``most``; [] when there are none."""
@@ -82,16 +82,17 @@ class LogWindow:
             n = n if place.left_out else place.begin.n
         return []
 
-    def _read(self, end: int) -> bool:
+    def _read(self, view: JobView, end: int) -> bool:
         stop = min(self.cursor + STEP, end)
         border = (self.cursor // PIECE + 1) * PIECE
         if border <= stop:
-            stop = _line_from(self._path, border, end)
-        found, cursor = events.read(self._path, self.cursor, stop - self.cursor, "logs")
+            stop = logfile.line_from(self._path, border, end)
+        found, cursor = logfile.read(self._path, self.cursor, stop - self.cursor)
         if cursor == self.cursor:
             return False
         self.cursor = cursor
         for event in found:
+            view.apply(event)
             self.book.apply(event)
         if cursor >= border:
             self.book.seal()
@@ -99,17 +100,21 @@ class LogWindow:
             self._places.append(_Place(cursor, self.book.here))
         return True
 
-    def _skip(self, view: JobView, end: int) -> None:
-        found, at = _logs_before(self._path, end, self.cursor)
+    def _skip(self, view: JobView, end: int) -> bool:
+        found, at, cursor = _logs_before(self._path, end, self.cursor)
+        if cursor == self.cursor:
+            return False
         if at > self.cursor:
             self._begin_at(at)
-        self.cursor = end
+        logfile.count(self._path, self.cursor, view, cursor)
+        self.cursor = cursor
         for event in found:
             self.book.apply(event)
         book = self.book
         book.total = view.lines
         book.counts = {rank.rank: rank.lines for rank in view.ranks if rank.lines}
-        book.errors = {rank.rank: rank.error_lines for rank in view.ranks if rank.error_lines}
+        book.errors = {rank.rank: rank.error_lines for rank in view.ranks if rank.lines}
+        return True
 
     def _begin_at(self, at: int) -> None:
         """Begin a new book; what the old one read stays a place of its own."""
@@ -137,7 +142,7 @@ class LogWindow:
         """Return all rows of a piece."""
         if self._piece is None or self._piece[0] != (place.at, end.at):
             book = LogBook(self._size[0], 2**62, place.begin)
-            for event in events.logs_between(self._path, place.at, end.at)[0]:
+            for event in logfile.between(self._path, place.at, end.at)[0]:
                 book.apply(event)
             self._piece = ((place.at, end.at), list(book.rows))
         return self._piece[1]
@@ -150,7 +155,7 @@ class LogWindow:
     def _cut(self, index: int, end: _Place) -> list[Row]:
         """Read the end of what was left out and return its rows; the rest stays left out."""
         place = self._places[index]
-        found, at = _logs_before(self._path, end.at, place.at)
+        found, at, _ = _logs_before(self._path, end.at, place.at)
         book = LogBook(self._size[0], 2**62)
         for event in found:
             book.apply({**event, "counts": None})  # rows and lines are counted from the end here
@@ -164,31 +169,17 @@ class LogWindow:
         return rows
 
 
-def _logs_before(path: Path, end: int, floor: int) -> tuple[list[Event], int]:
-    """Return the log events right before the byte ``end``, enough to see something, and where the first begins.
+def _logs_before(path: Path, end: int, floor: int) -> tuple[list[Event], int, int]:
+    """Return the lines right before the byte ``end``, enough to see something, where they begin and the cursor behind.
 
     Nothing before the byte ``floor`` is read.
     """
     size = _NEAR
     while True:
         begin = max(floor, parts.back(path, end, size))
-        at = _line_from(path, begin, end) if begin > floor else floor
-        found, _ = events.logs_between(path, at, end)
-        if begin == floor or size >= _FAR or sum(event["text"].count("\n") + 1 for event in found) >= _WANTED:
-            return found, at
+        at = logfile.line_from(path, begin, end) if begin > floor else floor
+        found, cursor = logfile.between(path, at, end)
+        lines = sum(event["text"].count("\n") + 1 for event in found if event["type"] == "log")
+        if begin == floor or size >= _FAR or lines >= _WANTED:
+            return found, at, cursor
         size *= 4
-
-
-def _line_from(path: Path, begin: int, end: int) -> int:
-    """Return where the first line that begins at a byte or behind it begins, at most ``end``."""
-    at = begin - 1
-    while at < end:
-        here, data = parts.read(path, at, STEP)
-        if here > at:  # left out up to there
-            return min(end, at + 1)
-        if not data:
-            break
-        if b"\n" in data:
-            return min(end, at + data.index(b"\n") + 1)
-        at += len(data)
-    return end

@@ -1,11 +1,10 @@
 """Where the bytes of a job's log stand: in one file, and when the log is long in parts behind it.
 
-    events.jsonl           the log's first bytes, for most jobs all of them
+    log.jsonl              the log's first bytes, for most jobs all of them
     parts/<begin>.jsonl    the last parts, each named for the byte of the log with which it begins
-    parts/kept.jsonl       what is no log line of the parts that were left out: "<byte behind it> <event>" a line
 
 A byte of the log keeps its number for ever, so a cursor stays true whatever is left out before it. No line is cut in
-two by a file's end. Only the log's one writer makes and leaves out parts; a reader that comes too late for one goes on
+two by a file's end. Only the log's one writer makes and deletes parts; a reader that comes too late for one goes on
 behind it.
 """
 
@@ -13,7 +12,7 @@ from __future__ import annotations
 
 import os
 from itertools import pairwise
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,16 +33,6 @@ def parts(path: Path) -> list[Part]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     return sorted(Part(int(file.stem), file) for file in files)
-
-
-def kept(path: Path) -> Path:
-    """Return the file with what is kept of the parts that were left out."""
-    return path.with_name("parts") / "kept.jsonl"
-
-
-def open_kept(path: Path) -> BinaryIO:
-    """Return that file, opened to be appended to."""
-    return os.fdopen(os.open(kept(path), os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600), "a+b")
 
 
 def create(path: Path, begin: int, first_line: bytes) -> int:
@@ -96,6 +85,21 @@ def part_at(path: Path, byte: int) -> Part:
     if byte < first or not (found := parts(path)):
         return Part(0, path)
     return next((part for part in reversed(found) if part.begin <= byte), found[0])
+
+
+def lines(path: Path, begin: int, limit: int) -> tuple[int, bytes]:
+    """Return the whole lines of about ``limit`` bytes from the byte ``begin`` on, at least one when there is one.
+
+    The first number is where they begin: behind ``begin`` where that was left out. Raises FileNotFoundError where
+    there is no log.
+    """
+    at, data = read(path, begin, limit)
+    while data and b"\n" not in data:
+        _, more = read(path, at + len(data), limit)
+        if not more:
+            break
+        data += more
+    return at, data[: data.rfind(b"\n") + 1]
 
 
 def read(path: Path, begin: int, limit: int) -> tuple[int, bytes]:

@@ -4,9 +4,8 @@
     payload.pkl     the captured function or cell, opened by ranks only
     code/           modules that stood beside the notebook
     events.jsonl    the truth (see core.events)
-    parts/          its last parts, when the log is too long (see core.parts)
-    view.json       what the truth folds to up to some byte, a cache (see core.snapshot)
-    curves.json     the curves of the truth up to some byte, a cache (see core.keptcurves)
+    log.jsonl       what was printed (see core.logfile)
+    parts/          the log's last parts, when it is too long (see core.parts)
     lock            held by the one writer, which it names (see core.locks)
     results/        rank-<n>.pkl, the values that came back
     pictures/       <n>.png or .jpeg, what the ranks have shown
@@ -29,7 +28,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from distdl_jupyter import permissions
-from distdl_jupyter.core import disk, limits, locks, private
+from distdl_jupyter.core import disk, events, limits, locks, private
 from distdl_jupyter.core.errors import DiskRefused, JobNotFound
 from distdl_jupyter.core.spec import JobSpec
 
@@ -121,8 +120,6 @@ class JobFolder:
     payload = _inside("payload.pkl")
     code = _inside("code")
     events = _inside("events.jsonl")
-    snapshot = _inside("view.json")
-    curves = _inside("curves.json")
     lock = _inside("lock")
     control = _inside("control")
     results = _inside("results")
@@ -142,9 +139,19 @@ class JobFolder:
                 raise DiskRefused(f"{self.spec_file} cannot be read: {error.strerror}.", hint=remedy) from error
             raise JobNotFound(f"No job {self.id} is here: its spec cannot be read ({error}).") from error
 
+    @property
+    def log(self) -> Path:
+        """The first file of what was printed."""
+        return events.log_path(self.events)
+
+    @property
+    def written(self) -> float:
+        """When events or log were written last (epoch seconds), 0 when they are not there."""
+        return locks.last_sign(self.events, self.log)
+
     def supervisor(self) -> locks.Holder:
         """Return who holds the job's lock, and when the lock or the log was last written to."""
-        return locks.holder(self.lock, self.events)
+        return locks.holder(self.lock, self.events, self.log)
 
     @property
     def has_checkpoints(self) -> bool:

@@ -337,7 +337,7 @@ def _rank(view: JobView, event: Event) -> None:
 
 def _log(view: JobView, event: Event) -> None:
     if event.get("counts") is not None:
-        _leave_out(view, event)
+        _count(view, event)
         return
     count = event["text"].count("\n") + 1 if not event.get("redraws") else int(bool(event.get("closed")))
     view.lines += count
@@ -348,8 +348,8 @@ def _log(view: JobView, event: Event) -> None:
         rank.error_lines += count if event.get("stream") == "err" and not event.get("redraws") else 0
 
 
-def _leave_out(view: JobView, event: Event) -> None:
-    """Count the lines that the log has no more (see core.events)."""
+def _count(view: JobView, event: Event) -> None:
+    """Take the number of all lines so far, also of those that were left out (see core.events)."""
     view.lines = event["lines"]
     for number, (lines, errors) in event["counts"].items():
         if (rank := view.rank(int(number))) is not None:
@@ -479,6 +479,7 @@ _FOLDS = {
     "phase": _phase,
     "rank": _rank,
     "log": _log,
+    "count": _count,
     "metric": _metric,
     "progress": _progress,
     "note": _note,

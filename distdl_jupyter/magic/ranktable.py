@@ -45,7 +45,7 @@ def _sentence(ranks: Ranks, *, known: bool) -> str:
 def _doing(ranks: Ranks) -> str:
     from distdl_jupyter.ranks.viewlast import last_cell
 
-    state, last = ranks.state(), last_cell(ranks.job.folder.events)
+    state, last = ranks.state(), last_cell(ranks.job.folder.log)
     if state == "busy":
         return f"{last.label} runs on them, for {words.duration(time.time() - last.begun)}." if last else state.reason
     if state == "idle":

@@ -55,7 +55,7 @@ def account(spec: JobSpec, events: Iterable[Event]) -> Account:
     view = JobView.of(spec)
     left_queue = None
     for event in events:
-        if event["type"] in ("log", "metric", "progress"):
+        if event["type"] in ("metric", "progress"):
             continue  # what users print and measure is theirs
         before = view.state
         view.apply(event)

@@ -114,7 +114,7 @@ class Feed:
         now = time.monotonic()
         if moved:
             self._moved = now
-            pause = max(0.01, (now - began) * (1 / _SHARE - 1)) if self._reading.drawn else 0.001
+            pause = max(0.01, (now - began) * (1 / _SHARE - 1)) if self._reading.complete else 0.001
         else:
             pause = _POLL if now - self._moved < 5 else _QUIET_POLL
         self._wake.wait(min(pause, 0.5))

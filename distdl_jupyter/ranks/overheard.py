@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.core import events, parts
+from distdl_jupyter.core import logfile, parts
 from distdl_jupyter.ranks.answer import Output
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ class Overheard:
     """Follows the output of one cell on some ranks from now on."""
 
     def __init__(self, folder: JobFolder, ranks: Iterable[int], number: int) -> None:
-        self._path = folder.events
-        self._cursor = events.line_start(folder.events, parts.size(folder.events))
+        self._path = folder.log
+        self._cursor = logfile.line_start(self._path, parts.size(self._path))
         self._number = number
         self._begun: set[Key] = set()
         #: What was told of each stream's line that has not ended.
@@ -35,7 +35,7 @@ class Overheard:
 
     def read(self) -> list[Output]:
         """Return what came since the last call, in order."""
-        found, self._cursor = events.read(self._path, self._cursor)
+        found, self._cursor = logfile.read(self._path, self._cursor)
         return [output for event in found if (output := self._take(event)) is not None]
 
     def complete(self, rank: int) -> bool:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+from distdl_jupyter.core import logfile, parts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 #: How much of the log's end is looked at, in bytes.
@@ -21,20 +20,9 @@ class LastCell(NamedTuple):
     begun: float
 
 
-def last_cell(events: Path) -> LastCell | None:
+def last_cell(log: Path) -> LastCell | None:
     """Return the last cell of which the log's end tells; None when it tells of none."""
-    marks = (event for event in _from_end(events) if event.get("type") == "mark" and not event.get("ended"))
+    end = parts.size(log)
+    found, _ = logfile.between(log, logfile.line_start(log, max(0, end - _END)), end)
+    marks = (line for line in reversed(found) if line["type"] == "mark" and not line.get("ended"))
     return next((LastCell(str(mark.get("label") or "a cell"), float(mark["t"])) for mark in marks), None)
-
-
-def _from_end(events: Path) -> Iterator[dict[str, Any]]:
-    """Yield the marks at the log's end, the last first."""
-    try:
-        with events.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - _END))
-            lines = file.read().split(b"\n")[1:-1]
-    except FileNotFoundError:
-        return
-    for line in reversed(lines):
-        if b'"type":"mark"' in line[:80]:
-            yield json.loads(line)

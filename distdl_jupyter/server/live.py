@@ -1,7 +1,7 @@
 """One job that pages look at, read once for all of them.
 
-* Its file is read in small steps by one thread at a time: state and metrics first, then the end of the log, then the
-  curves of long ago. A log that grows faster than it can be read is read on at its end (see ``core.logwindow``).
+* Its files are read in small steps by one thread at a time: state and metrics first, then the end of the log. A log
+  that grows faster than it can be read is read on at its end (see ``core.logwindow``).
 * Messages are made once for all pages that want the same; what a page was told is known to the page's own ``Viewer``.
 * Nothing here knows HTTP or waits for anything.
 """
@@ -116,11 +116,6 @@ class LiveJob:
     def version(self) -> int:
         """Grows with everything that was read."""
         return self._version
-
-    @property
-    def drawn(self) -> bool:
-        """Whether the curves are whole."""
-        return self._reading.drawn
 
     @property
     def settled(self) -> bool:

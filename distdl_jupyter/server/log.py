@@ -64,8 +64,8 @@ def _rows(reading: Reading, query: LogQuery) -> bytes:
 def _text(follower: Follower, rank: int | None) -> Iterator[bytes]:
     """Yield the lines as far as they are there now, some megabytes at a time; each with its time and rank."""
     several = follower.view.process_count > 1
-    end = parts.size(follower.folder.events)
-    while follower.cursor < end and (batch := follower.read()):
+    end = parts.size(follower.folder.log)
+    while follower.log_cursor < end and (batch := follower.read()):
         lines = [line for line in lines_of(batch) if rank is None or line.rank == rank]
         yield "".join(
             f"{clock(line.time)} {_who(line.rank) if several and rank is None else ''}{printable(line.text, 1 << 20)}\n"
@@ -83,7 +83,7 @@ class JobMetrics(Handler):
     @answers(MetricsList, query=MetricsQuery, refuses=(404,))
     async def get(self, id_: str, query: MetricsQuery) -> MetricsList:
         """Return the series of each rank, thinned to so many points; exact where there are few."""
-        async with self.app.streams.watching.opened(checked_id(id_), drawn=True) as live:
+        async with self.app.streams.watching.opened(checked_id(id_)) as live:
             found: MetricsList = await self.apart(live.use, lambda reading: _metrics(reading, query))
         return found
 
@@ -107,7 +107,7 @@ class JobCurve(Handler):
     @answers(Curve, query=CurveQuery, refuses=(404,))
     async def get(self, id_: str, query: CurveQuery) -> Curve:
         """Return a metric drawn for plotly, and told; an unknown one gives an empty plot."""
-        async with self.app.streams.watching.opened(checked_id(id_), drawn=True) as live:
+        async with self.app.streams.watching.opened(checked_id(id_)) as live:
             found: Curve = await self.apart(live.use, lambda reading: _curve(reading, query))
         return found
 

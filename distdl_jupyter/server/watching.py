@@ -114,7 +114,7 @@ class WatchedJob(Watched):
         super().__init__(app, forget)
 
     async def look(self) -> float | None:
-        """Read the job's file."""
+        """Read the job's files."""
         if self.live is None:
             return await self._open()
         live, told = self.live, self.live.complete
@@ -127,7 +127,7 @@ class WatchedJob(Watched):
         if moved or live.complete != told:
             self._moved = time.monotonic()
             self.changed()
-            return _POLL if live.complete and live.drawn else 0.0
+            return _POLL if live.complete else 0.0
         return _POLL if time.monotonic() - self._moved < 5 else _QUIET_POLL
 
     async def _open(self) -> float | None:
@@ -147,11 +147,6 @@ class WatchedJob(Watched):
     def complete(self) -> bool:
         """Whether there is an answer to everything that can be asked of the job."""
         return self.gone or (self.live is not None and self.live.complete)
-
-    @property
-    def drawn(self) -> bool:
-        """Whether it is ``complete`` and its curves are whole."""
-        return self.gone or (self.live is not None and self.live.complete and self.live.drawn)
 
 
 class WatchedList(Watched):
@@ -251,12 +246,12 @@ class Watching:
             del self._all[key]
 
     @contextlib.asynccontextmanager
-    async def opened(self, id_: str, *, drawn: bool = False) -> AsyncIterator[LiveJob]:
-        """Give a job with state and log as they are now, with ``drawn`` the whole curves too. Raises JobNotFound."""
+    async def opened(self, id_: str) -> AsyncIterator[LiveJob]:
+        """Give a job as it is now. Raises JobNotFound."""
         watched, poke = self.job(id_), asyncio.Event()
         watched.join(poke)
         try:
-            while not (watched.drawn if drawn else watched.complete) and watched.problem is None:
+            while not watched.complete and watched.problem is None:
                 await poke.wait()
                 poke.clear()
             if watched.problem is not None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distdl_jupyter.core.data import BlobPlace, blob_place
-from distdl_jupyter.core.events import batches
+from distdl_jupyter.core.logfile import batches
 from distdl_jupyter.core.logline import lines_of
 from distdl_jupyter.storage import access
 from distdl_jupyter.storage.failures import told
@@ -229,7 +229,7 @@ def _length(blob: BlobClient) -> int:
 
 def _log(folder: JobFolder) -> Iterator[bytes]:
     """Yield the log as text, some megabytes at a time; the same events give the same bytes."""
-    for found, _ in batches(folder.events):
+    for found, _ in batches(folder.log):
         yield "".join(_line(line) for line in lines_of(found)).encode()
 
 

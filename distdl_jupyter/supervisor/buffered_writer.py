@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from distdl_jupyter.core.events import Event
+    from distdl_jupyter.core.events import Event, LineFile
     from distdl_jupyter.core.store import JobFolder
 
 #: Bytes that may be held before events of a type are left out; what is not here is always kept.
 _MOST_HELD = {"log": 4_000_000, "progress": 4_000_000, "metric": 32_000_000}
 #: Seconds between two tries.
 _RETRY_SECONDS = 0.5
-_MANY = re.compile(rb'\{"v":\d+,"t":[^,"]+,"type":"(?:log|progress|metrics?)"')
+_MANY = re.compile(rb'\{"v":\d+,"t":[^,"]+,"type":"(?:log|count|progress|metrics?)"')
 #: The codes of the notes that the disk is full, and that it takes what is written again.
 FULL, ROOM = "disk-full", "disk-room"
 #: Seconds for which a job that has ended waits for room for all that is held, and then for its end alone.
@@ -51,7 +51,7 @@ class BufferedEventWriter(EventWriter):
         limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
         self._limit = math.inf if limit == resource.RLIM_INFINITY else limit
         self._kept_free = min(reserve.SIZE, self._limit / 2)
-        self._held: deque[bytes] = deque()
+        self._held: deque[tuple[LineFile, bytes]] = deque()
         self._held_bytes = 0
         self._retry_at = 0.0
         #: Why the disk takes nothing now, None while it does.
@@ -70,39 +70,36 @@ class BufferedEventWriter(EventWriter):
         """Say whether an event of this type is kept now."""
         return self.refused is None or self._held_bytes < _MOST_HELD.get(type_, self._held_bytes + 1)
 
-    def append(self, lines: bytes) -> None:
+    def append_lines(self, file: LineFile, lines: bytes) -> None:
         """Append whole encoded lines, or hold them behind those that wait already."""
         if self.refused is None:
             try:
-                self._append(lines)
+                self._append(file, lines)
             except OSError as error:
-                self.refused, self.since, lines = error, time.time(), lines[self.taken :]
+                self.refused, self.since, lines = error, time.time(), lines[file.taken :]
             else:
                 return
-        self._hold(lines)
-
-    def _append(self, lines: bytes) -> None:
-        """Append as many of the lines as leave free what is kept of the size that the file may have."""
-        room = self._limit - self._kept_free - self.part_size
-        if len(lines) <= room:
-            super().append(lines)
-            return
-        super().append(lines[: lines.rfind(b"\n", 0, max(0, int(room))) + 1])
-        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
-
-    def _hold(self, lines: bytes) -> None:
         if lines:
-            self._held.append(lines)
+            self._held.append((file, lines))
             self._held_bytes += len(lines)
 
+    def _append(self, file: LineFile, lines: bytes) -> None:
+        """Append as many of the lines as leave free what is kept of the size that the file may have."""
+        room = self._limit - self._kept_free - file.part_size
+        if len(lines) <= room:
+            file.append(lines)
+            return
+        file.append(lines[: lines.rfind(b"\n", 0, max(0, int(room))) + 1])
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+
     def write_first(self, lines: bytes) -> None:
-        """Write lines before those that wait, into room that was kept for this."""
+        """Write events before those that wait, into room that was kept for this."""
         reserve.give_half(self._reserve)
         try:
-            super().append(lines)
+            self.events.append(lines)
         except OSError:
-            self._held.appendleft(lines[self.taken :])
-            self._held_bytes += len(lines) - self.taken
+            self._held.appendleft((self.events, lines[self.events.taken :]))
+            self._held_bytes += len(lines) - self.events.taken
 
     def retry(self) -> bool:
         """Try from time to time to write what waits; True when the disk takes everything again.
@@ -116,20 +113,22 @@ class BufferedEventWriter(EventWriter):
 
     def _write_held(self) -> bool:
         while self._held:
+            file, lines = self._held[0]
             try:
-                self._append(self._held[0])
+                self._append(file, lines)
             except OSError as error:
                 self.refused = error
-                self._held[0], self._held_bytes = self._held[0][self.taken :], self._held_bytes - self.taken
+                self._held[0], self._held_bytes = (file, lines[file.taken :]), self._held_bytes - file.taken
                 return False
-            self._held_bytes -= len(self._held.popleft())
+            self._held_bytes -= len(self._held.popleft()[1])
         self.refused = None
         return True
 
     @property
     def fits_reserve(self) -> bool:
         """Whether all that waits goes into the room that is kept for the end."""
-        return self._held_bytes <= min(reserve.left(self._reserve) // 2, self._limit - self.part_size)
+        longest = max(self.events.part_size, self.log.part_size)
+        return self._held_bytes <= min(reserve.left(self._reserve) // 2, self._limit - longest)
 
     def release_reserve(self) -> None:
         """Give all of the room that was kept for the end."""
@@ -148,11 +147,11 @@ class BufferedEventWriter(EventWriter):
 
     def drop_many(self) -> tuple[int, int]:
         """Keep of what waits only how it went; return how many events of the log and of metrics are left out."""
-        lines = b"".join(self._held).splitlines(keepends=True)
-        kept = b"".join(line for line in lines if not _MANY.match(line))
-        logs = sum(b'"type":"log"' in line[:60] for line in lines)
-        metrics = sum(b'"type":"metric' in line[:60] for line in lines)
-        self._held, self._held_bytes = deque([kept] if kept else []), len(kept)
+        held = [(file, line) for file, lines in self._held for line in lines.splitlines(keepends=True)]
+        kept = [(file, line) for file, line in held if not _MANY.match(line)]
+        logs = sum(b'"type":"log"' in line[:60] for _, line in held)
+        metrics = sum(b'"type":"metric' in line[:60] for _, line in held)
+        self._held, self._held_bytes = deque(kept), sum(len(line) for _, line in kept)
         return logs, metrics
 
     def close(self) -> None:
@@ -227,7 +226,7 @@ class DiskFullMonitor:
     def _note(self, level: str, text: str, code: str) -> None:
         event = {"v": VERSION, "t": round(time.time(), 4), "type": "note", "level": level, "text": text, "code": code}
         if self._writer.refused is None:
-            self._writer.append(encode(event))
+            self._writer.put([event])
         else:
             self._writer.write_first(encode(event))
         self._fold(event)

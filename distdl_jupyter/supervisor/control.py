@@ -22,7 +22,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from distdl_jupyter.core import disk, limits, locks, reserve
 from distdl_jupyter.core.errors import LaunchFailed
-from distdl_jupyter.core.events import read
+from distdl_jupyter.core.events import read_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -114,5 +114,5 @@ class ControlReader:
             self._beat = time.monotonic() + locks.BEAT
             with contextlib.suppress(OSError):
                 os.utime(self._lock)
-        requests, self._cursor = read(self._control, self._cursor)
+        requests, self._cursor = read_file(self._control, self._cursor)
         return requests

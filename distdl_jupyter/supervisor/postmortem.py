@@ -53,7 +53,7 @@ def error_of(folder: JobFolder, rank: RankView) -> dict[str, Any] | None:
 
 
 def _error_lines(folder: JobFolder, rank: RankView) -> list[str]:
-    found, _ = last_lines(folder.events, _MOST, rank.rank, within=_END)
+    found, _ = last_lines(folder.log, _MOST, rank.rank, within=_END)
     return [line.text for line in found if line.stream == "err"]
 
 

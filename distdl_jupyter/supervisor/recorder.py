@@ -1,8 +1,8 @@
 """Records a job: turns what ranks report into events, and keeps the view and the curves that these fold to.
 
 ``EventRecorder`` decides what a text or report means for the log and the view; it starts, watches and stops nothing.
-Every text passes its redactor before it is written or folded. ``CurveCache`` folds the curves beside the view, and
-``MergedReports`` makes one event of the reports of metrics that no curve can tell apart.
+Every text passes its redactor before it is written or folded. ``MergedReports`` makes one event of the reports of
+metrics that no curve can tell apart, for which ``Curves`` folds the curves beside the view.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.core import snapshot
-from distdl_jupyter.core.events import Event
+from distdl_jupyter.core import logfile
+from distdl_jupyter.core.events import LOG_TYPES, Event, is_full_restart
 from distdl_jupyter.core.packing import number_to_json
 from distdl_jupyter.core.redact import Redactor, hidden
 from distdl_jupyter.core.state import State
@@ -23,6 +23,7 @@ from distdl_jupyter.core.words import size as size_in_words
 from distdl_jupyter.supervisor import reports
 from distdl_jupyter.supervisor.buffered_writer import BufferedEventWriter, DiskFullMonitor
 from distdl_jupyter.supervisor.log_reader import LogText
+from distdl_jupyter.supervisor.resume import key_of
 from distdl_jupyter.worker.secretforms import MASK
 
 if TYPE_CHECKING:
@@ -36,13 +37,14 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.store import JobFolder
     from distdl_jupyter.supervisor.log_reader import Item
     from distdl_jupyter.supervisor.pictures import Pictures
+    from distdl_jupyter.supervisor.resume import History, Key
 
 #: Seconds between two events of progress of one rank.
 _PROGRESS_EVERY = 0.1
-#: The snapshot of the view is written after (bytes, seconds) since the last time, whatever comes first, and at the end.
-_SNAPSHOT_AFTER = ((8_000_000, 0.5), (250_000, 5.0))
 #: The code of the note that lines of the log are left out.
 _LOG_LIMIT = "log-limit"
+#: Bytes of reports in a kept stream after which the log says how far it was read.
+_UNNOTED = 1_000_000
 #: Before these events all held reports of metrics are written.
 _AFTER_METRICS = ("rank", "restart", "result", "state", "world")
 #: Bytes of text of the log's parts behind its first half at least (see core.parts): the job's last events are in them.
@@ -51,9 +53,7 @@ _LEAST_PART = 300_000
 _LONGEST_OPEN = 7 * 1024
 #: Reports of metrics of a job that are written whole; of more those that no curve can tell apart become one.
 _UNMERGED = 100_000
-#: Writing snapshots takes at most this part of the time.
-_SNAPSHOT_SHARE = 0.02
-#: Values of all series, of 48 bytes each, that the curve cache folds at most.
+#: Values of all series, of 48 bytes each, that are folded at most.
 _MOST_CURVE_VALUES = 2_000_000
 #: Seconds for which reports are held back at most.
 _LONGEST = 30.0
@@ -68,7 +68,7 @@ class EventRecorder:
         self.redactor = redactor or Redactor()
         self.folder = folder
         self._writer = BufferedEventWriter(folder)
-        self._curves = CurveCache(folder)
+        self._curves = Curves()
         self._disk_full = DiskFullMonitor(self._writer, folder.path, self.view.apply)
         #: Bytes of text that go into the present file of the log: half of all at first, then two parts are kept.
         self._room = spec.max_log_bytes // 2
@@ -82,7 +82,8 @@ class EventRecorder:
         self._report_count = 0
         self._merged: dict[int, MergedReports] = {}
         self._progress_at: dict[int, float] = {}
-        self._saved_size, self._saved_at, self._save_cost = self._writer.size, time.monotonic(), 0.0
+        #: Bytes of text that go into the log before its lines are counted.
+        self._uncounted = logfile.COUNT_EVERY
         self.connected: set[int] = set()
         self.ready: set[int] = set()
         self.in_rendezvous: set[int] = set()
@@ -91,14 +92,24 @@ class EventRecorder:
         self._running_cells: dict[int, str] = {}
         self.pictures: Pictures | None = None
         self._origin: dict[str, int] = {}
+        #: Bytes of kept streams of which the log says that they were read.
+        self._noted: dict[Stream, int] = {}
+        #: How many bytes of each kept stream were in the events when an earlier supervisor died.
+        self._in_events: dict[Key, int] = {}
         #: Whether the ranks of this attempt have reported a metric or progress.
         self.reported = False
         self.on_launcher_output: Callable[[str], None] = lambda _text: None
         #: Called with every event that is written.
         self.on_event: Callable[[Event], None] = lambda _event: None
 
+    def go_on(self, history: History) -> None:
+        """Go on behind what was written before, all of which was folded."""
+        self._in_events = history.in_events
+        for _ in range(history.missing_attempts):
+            self._writer.write("attempt")
+
     def fold(self, event: Event) -> None:
-        """Fold an event that was written before, by the submitter or a supervisor that died."""
+        """Fold an event or a line of the log that was written before, by the submitter or a supervisor that died."""
         self.view.apply(event)
         self._curves.apply(event)
         self._follow(event)
@@ -108,7 +119,7 @@ class EventRecorder:
             self.ready.add(event["rank"])
         if event["type"] == "log" and "at" in event:
             self._room -= len(event["text"].encode(errors="replace")) + 1
-        elif event["type"] == "part":
+        elif event["type"] == "count" and "first" in event:
             self._room, self._first_lines = self._part_room, event["first"]
         self._has_left_out = self._has_left_out or event.get("code") == _LOG_LIMIT
 
@@ -122,6 +133,8 @@ class EventRecorder:
             self._put(type_, **self.redactor.event(type_, fields))
 
     def _put(self, type_: str, /, **fields: Any) -> None:
+        if self._in_events and self._is_in_events(type_, fields):
+            return
         if self._disk_full.drops(type_, fields):
             return
         event = self._writer.write(type_, **fields, **self._origin)
@@ -130,12 +143,20 @@ class EventRecorder:
         self._follow(event)
         self.on_event(event)
 
+    def _is_in_events(self, type_: str, fields: dict[str, Any]) -> bool:
+        """Say whether a supervisor that died before it wrote the log has written what a rank's kept output brought."""
+        if "at" not in self._origin or type_ in LOG_TYPES or not isinstance(fields.get("rank"), int):
+            return False
+        return self._origin["at"] <= self._in_events.get(key_of({"type": type_, **fields}), 0)
+
     def _follow(self, event: Event) -> None:
         if event["type"] in ("metric", "progress"):
             self.reported = True
             self._report_count += event.get("reports", 1) if event["type"] == "metric" else 0
         elif event["type"] == "restart":
             self._forget(event.get("ranks"))
+            if is_full_restart(event):
+                self._in_events = {}
         elif event["type"] == "rank" and event.get("status") == "waiting":
             self._forget([event["rank"]])
 
@@ -193,15 +214,12 @@ class EventRecorder:
     def tick(self) -> None:
         """Do what is due from time to time."""
         self._disk_full.check()
+        self._curves.limit()
         now = time.monotonic()
         for rank in [rank for rank in self._held_progress if now - self._progress_at[rank] >= _PROGRESS_EVERY]:
             self._write_progress(rank)
         for rank in [rank for rank, held in self._merged.items() if held.is_due]:
             self._write_merged(rank)
-        grown, waited = self._writer.size - self._saved_size, now - self._saved_at
-        due = any(grown >= size and waited >= seconds for size, seconds in _SNAPSHOT_AFTER)
-        if due and waited * _SNAPSHOT_SHARE > self._save_cost:
-            self._save()
 
     @property
     def is_deleted(self) -> bool:
@@ -215,25 +233,14 @@ class EventRecorder:
         self._write_all_merged()
 
     def close(self) -> None:
-        """Write what was held back, save what readers begin with and close the log."""
+        """Write what was held back and close the log."""
         self.flush()
         written = self._disk_full.finish()
-        if written:
-            self._save()
         self._writer.close()
         if self.view.state.ended and written:
             from distdl_jupyter import ended  # what only an end needs is no part of a job's start
 
             ended.leave(self.folder, self.view, self.spec)
-
-    def _save(self) -> None:
-        if self._writer.refused is not None:
-            return  # the view knows more than the file
-        begun = time.monotonic()
-        self._saved_size, self._saved_at = self._writer.size, begun
-        snapshot.write(self.folder, self.view, self._writer.size)
-        self._curves.save(self._writer.size)
-        self._save_cost = time.monotonic() - begun
 
     # items of streams -------------------------------------------------------------------------
 
@@ -247,6 +254,16 @@ class EventRecorder:
                 else:
                     self._report(stream, item.data)
             self._origin = {}
+            if items and stream.start is not None:
+                self._note_position(stream, stream.start + items[-1].end, printed=isinstance(items[-1], LogText))
+
+    def _note_position(self, stream: Stream, at: int, *, printed: bool) -> None:
+        """Write into the log how far a kept stream was read that prints nothing: another supervisor reads on there."""
+        last = self._noted.setdefault(stream, stream.start or 0)
+        if printed or at - last > _UNNOTED:
+            self._noted[stream] = at
+        if not printed and at - last > _UNNOTED:
+            self._put("position", rank=stream.rank, stream=stream.name if stream.rank is not None else "sys", at=at)
 
     def _text(self, stream: Stream, item: LogText) -> None:
         if stream.rank is None:
@@ -260,19 +277,26 @@ class EventRecorder:
             self._begin_part()
         self._room -= len(content)
         self._write_log(stream, item, content[:-1].decode())
+        self._uncounted -= len(content)
+        if self._uncounted < 0:
+            self._uncounted = logfile.COUNT_EVERY
+            self._writer.write("count", lines=self.view.lines, counts=self._counts())
 
     def _begin_part(self) -> None:
         """Let the log go on in another part; from the third one on the first of them is left out."""
         if self._first_lines is None:
             self._first_lines = self.view.lines
-        counts = {str(rank.rank): [rank.lines, rank.error_lines] for rank in self.view.ranks if rank.lines}
-        left_out = self._writer.begin_part(lines=self.view.lines, first=self._first_lines, counts=counts)
+        left_out = self._writer.begin_part(lines=self.view.lines, first=self._first_lines, counts=self._counts())
         self._room = self._part_room
         if left_out and not self._has_left_out:
             self._has_left_out = True
             limit = size_in_words(self.spec.max_log_bytes)
             self.note("warning", f"The log is longer than its limit of {limit}: its first half and its last lines are "
                       "kept, those between are left out. Raise max_log_bytes to keep more.", _LOG_LIMIT)  # fmt: skip
+
+    def _counts(self) -> dict[str, list[int]]:
+        """Return the lines of each rank, and those on stderr (see core.events)."""
+        return {str(rank.rank): [rank.lines, rank.error_lines] for rank in self.view.ranks if rank.lines}
 
     def _shown(self, stream: Stream, item: LogText) -> str:
         """Return an item's text without secrets, whole ones and those that an unfinished line has begun with."""
@@ -334,14 +358,13 @@ class EventRecorder:
         self._origin, self._progress_at[rank] = before, time.monotonic()
 
 
-class CurveCache:
-    """The curves of the running job; they cost nothing without reports, and are given up when there are too many.
+class Curves:
+    """The curves of the running job, which say what reports need not be told apart (``MergedReports``).
 
-    Late viewers load them (core.keptcurves), and they say which reports need not be told apart (``MergedReports``).
+    They cost nothing without reports, and are given up when there are too many.
     """
 
-    def __init__(self, folder: JobFolder) -> None:
-        self._folder = folder
+    def __init__(self) -> None:
         self._book: SeriesBook | None = None
         self._given_up = False
 
@@ -354,20 +377,14 @@ class CurveCache:
         if self._book is not None:
             self._book.apply(event)
 
+    def limit(self) -> None:
+        """Give them up where they are too many."""
+        if self._book is not None and self._book.size > _MOST_CURVE_VALUES:
+            self._book, self._given_up = None, True
+
     def extends(self, rank: int, step: float, names: Iterable[str]) -> bool:
         """Say whether a curve need not tell a report from the rank's newest one (see ``SeriesBook.extends``)."""
         return self._book is not None and self._book.extends(rank, step, names)
-
-    def save(self, cursor: int) -> None:
-        """Save the curves of all events in the first ``cursor`` bytes."""
-        if self._book is None:
-            return
-        from distdl_jupyter.core import keptcurves
-
-        if self._book.size > _MOST_CURVE_VALUES:
-            self._book, self._given_up = None, True
-        else:
-            keptcurves.write(self._folder, self._book, cursor)
 
 
 class MergedReports:

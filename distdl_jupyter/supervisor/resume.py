@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distdl_jupyter import registry
 from distdl_jupyter.core.errors import DistDLError
+from distdl_jupyter.core.events import LOG_TYPES, is_full_restart
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.words import date_and_clock, plural
 
@@ -37,17 +38,32 @@ class Handle(NamedTuple):
 
 
 #: What a job writes without end; of such events in a row the last is enough.
-_MANY = ("log", "metric", "progress")
+_MANY = ("metric", "progress")
+#: A rank and one of its streams; what is no rank's own, as a launcher's output, is (-1, "sys").
+Key = tuple[int, str]
+
+
+def key_of(event: Event) -> Key:
+    """Return from which stream an event or a line of the log came. Reports stand on the stream "out"."""
+    rank = event.get("rank")
+    stream = str(event.get("stream")) if event["type"] in LOG_TYPES else "out"
+    return rank if isinstance(rank, int) else -1, stream
 
 
 class History:
-    """What is needed of the events so far, which may be a gigabyte."""
+    """What is needed of the events and of the log so far.
+
+    How far the ranks' kept output was read stands in both files, and when a supervisor dies one of them may have more.
+    The new one reads on where the log ends, because events are written first: none is missing before that place. What
+    it meets once more is in the events already.
+    """
 
     def __init__(self) -> None:
         self.events: list[Event] = []
-        #: How many bytes of each (rank, stream) are in the events; reports stand on the stream "out". What is no
-        #: rank's own, as a launcher's output, is counted as (-1, "sys").
-        self.positions: dict[tuple[int, str], int] = {}
+        #: How many bytes of each stream are in the events of this attempt, and in the log.
+        self.in_events: dict[Key, int] = {}
+        self._in_log: dict[Key, int] = {}
+        self._attempts = self._log_attempts = 0
 
     def add(self, event: Event) -> None:
         """Take the next event."""
@@ -56,17 +72,33 @@ class History:
         else:
             self.events.append(event)
         if is_full_restart(event):
-            self.positions.clear()  # the output of this attempt stands in files of its own
-        at, rank = event.get("at"), event.get("rank")
-        if isinstance(at, int):
-            stream = str(event.get("stream")) if event["type"] == "log" else "out"
-            key = (rank if isinstance(rank, int) else -1, stream)
-            self.positions[key] = max(at, self.positions.get(key, 0))
+            self.in_events.clear()  # the output of this attempt stands in files of its own
+            self._attempts += 1
+        _advance(self.in_events, event)
+
+    def add_line(self, line: Event) -> None:
+        """Take the next line of the log."""
+        if line["type"] == "attempt":
+            self._in_log.clear()
+            self._log_attempts += 1
+        _advance(self._in_log, line)
+
+    @property
+    def positions(self) -> dict[Key, int]:
+        """How many bytes of each stream of this attempt were read."""
+        return self._in_log if self.missing_attempts == 0 else {}
+
+    @property
+    def missing_attempts(self) -> int:
+        """How many restarts of all ranks the log does not have because the supervisor died."""
+        return max(0, self._attempts - self._log_attempts)
 
 
-def is_full_restart(event: Event) -> bool:
-    """Say whether all ranks begin anew with this event."""
-    return event["type"] == "restart" and event.get("ranks") is None
+def _advance(positions: dict[Key, int], event: Event) -> None:
+    at = event.get("at")
+    if isinstance(at, int):
+        key = key_of(event)
+        positions[key] = max(at, positions.get(key, 0))
 
 
 def is_between_attempts(history: Sequence[Event]) -> bool:
@@ -88,11 +120,14 @@ def is_takeover(history: Sequence[Event]) -> bool:
     return bool(history) and history[-1]["type"] == "resume"
 
 
-def is_hopeless(history: Sequence[Event]) -> bool:
-    """Say whether several supervisors died in a row without any event of the job between them."""
+def is_hopeless(history: Sequence[Event], lines: int) -> bool:
+    """Say whether several supervisors died in a row without any event or line of the job between them.
+
+    ``lines`` are those of the log now.
+    """
     tries = 0
     for event in reversed(history):
-        if event["type"] == "resume":
+        if event["type"] == "resume" and event.get("lines") == lines:
             tries += 1
         elif event.get("code") != REATTACHED:
             break

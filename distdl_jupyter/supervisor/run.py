@@ -12,8 +12,8 @@ import time
 from typing import TYPE_CHECKING
 
 from distdl_jupyter import registry
+from distdl_jupyter.core import events, logfile
 from distdl_jupyter.core.errors import DistDLError, LaunchFailed
-from distdl_jupyter.core.events import batches
 from distdl_jupyter.core.failure import is_lost
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.words import plural, size
@@ -52,10 +52,15 @@ class Supervisor:
         self._spec = folder.spec()
         self._recorder = EventRecorder(folder, self._spec, redactor_of(folder, self._spec, secret_variables))
         self._history = resume.History()
-        for found, _ in batches(folder.events):
+        for found, _ in events.batches(folder.events):
             for event in found:
                 self._history.add(event)
                 self._recorder.fold(event)
+        for found, _ in logfile.batches(folder.log):
+            for line in found:
+                self._history.add_line(line)
+                self._recorder.fold(line)
+        self._recorder.go_on(self._history)
         self._wake = wake
         self._control = ControlReader(folder.control, folder.lock)
         self._clock = Clock(self._spec.max_run_duration_seconds)

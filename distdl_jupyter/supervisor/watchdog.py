@@ -12,7 +12,7 @@ import os
 import signal
 from typing import TYPE_CHECKING, NoReturn
 
-from distdl_jupyter.core import events, limits, snapshot
+from distdl_jupyter.core import events, limits
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.host import processes
@@ -81,12 +81,9 @@ def fail_fast(folder: JobFolder, error: BaseException) -> bool:
 
 
 def _view(folder: JobFolder) -> JobView:
-    """Return the job as it stands in its log, without the lines that it printed."""
-    view, cursor = snapshot.read(folder) or (JobView.of(folder.spec()), 0)
-    while True:
-        found, after = events.read(folder.events, cursor, part="others")
-        if after == cursor:
-            return view
-        cursor = after
+    """Return the job as its events tell it, without the lines that it printed."""
+    view = JobView.of(folder.spec())
+    for found, _ in events.batches(folder.events):
         for event in found:
             view.apply(event)
+    return view

@@ -104,7 +104,7 @@ def test_canceling_leaves_nothing_of_ray():
     assert job.state is State.CANCELED
     assert left_of(job) == []
     assert folders() <= before
-    text = JobStore().find(job.id).events.read_text()
+    text = JobStore().find(job.id).log.read_text()
     assert "left-behind" not in text, "the rank has ended it by itself"
 
 

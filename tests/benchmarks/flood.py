@@ -24,6 +24,7 @@ from distdl_jupyter.core import events
 from tests.benchmarks import report
 from tests.benchmarks.launchers import SUBJECTS, as_in_a_cell, warm, workplace
 from tests.benchmarks.report import Report, interleaved
+from tests.written import all_written
 
 STEPS = 200
 #: Other Python processes run with blocks or without.
@@ -75,7 +76,7 @@ class Ours:
             process_count_per_node=self._ranks, distributed_backend="torch",
         )  # fmt: skip
         told: Told = job.results()
-        found, _ = events.read_all(job.folder.events)
+        found = all_written(job.folder)
         check(found, self._ranks)
         self.busy.append(max(float(one["busy"]) for one in told))
         self.slowest.append(max(one["t"] - one["values"]["sent"] for one in found if one["type"] == "metric"))

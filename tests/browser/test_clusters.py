@@ -131,7 +131,7 @@ def test_hosts_are_shown_live_checked_used_and_let_go(
         output = book.cell(1).locator(".jp-OutputArea-output")
         expect(output.first).to_contain_text("Completed", timeout=180_000)
         (folder,) = JobStore(book.lab.home / "distdl").folders()
-        logs = folder.events.read_text()
+        logs = folder.log.read_text()
         assert "on node-a rank 0" in logs
         assert "on node-b rank 1" in logs
         expect(node(bar, "node-a")).to_contain_text("idle")

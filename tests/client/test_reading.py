@@ -5,13 +5,13 @@ import time
 
 import pytest
 
-from distdl_jupyter.core import events, snapshot
 from distdl_jupyter.core.log import fold
 from distdl_jupyter.core.series import SeriesBook
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.follow import Follower, Onlooker
 from distdl_jupyter.reading import Outline, Reading
 from tests.panels import recorded
+from tests.written import all_written
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def story():
 
 
 def all_of(story):
-    return events.read_all(story.folder.events)[0]
+    return all_written(story.folder)
 
 
 def view_of(story):
@@ -33,19 +33,11 @@ def view_of(story):
     return view
 
 
-def keep(story):
-    """What a supervisor keeps now and then."""
-    snapshot.write(story.folder, view_of(story), story.folder.events.stat().st_size)
-
-
 @pytest.mark.parametrize("reader", [Follower, Onlooker, Outline, Reading])
-@pytest.mark.parametrize("kept", [(), (1,), (0, 2)])
-def test_all_readers_hold_one_view(story, reader, kept):
+def test_all_readers_hold_one_view(story, reader):
     for chapter in range(3):
         story.train(100 * (chapter + 1))
         story.line(1, "a\\b\nC:\\new\n\n" + "é" * 10, "err")
-        if chapter in kept:
-            keep(story)
     one = reader(story.folder)
     assert one.catch_up() == view_of(story)
     story.train(400)
@@ -53,11 +45,7 @@ def test_all_readers_hold_one_view(story, reader, kept):
     assert one.catch_up() == view_of(story)
 
 
-@pytest.mark.parametrize("kept", [True, False])
-def test_curves_and_log_are_whole_however_a_reader_began(story, kept):
-    story.train(300)
-    if kept:
-        keep(story)
+def test_curves_and_log_are_whole_however_a_reader_began(story):
     story.train(500)
     book = SeriesBook()
     for event in all_of(story):
@@ -75,33 +63,8 @@ def test_curves_and_log_are_whole_however_a_reader_began(story, kept):
     assert (one.log.total, one.log.errors) == (log.total, log.errors)
 
 
-def test_state_and_rows_come_before_the_curves_of_long_ago(story, monkeypatch):
-    monkeypatch.setattr("distdl_jupyter.reading._LOOK", 4096)
-    story.train(600)
-    keep(story)
-    one = Reading(story.folder)
-    while not one.complete:
-        one.step()
-    assert one.view == view_of(story)
-    assert one.log.total == one.view.lines
-    few = one.book.count("loss")
-    one.catch_up()
-    assert few < one.book.count("loss") == 4 * 150
-
-
-def test_an_ended_job_without_a_snapshot_gets_one_from_its_first_reader(story):
+def test_a_job_that_lost_its_writer_is_lost(story):
     story.train(100)
-    assert snapshot.read(story.folder) is None
-    Onlooker(story.folder).catch_up()
-    assert snapshot.read(story.folder) is None, "the supervisor of a living job keeps it"
-    story.complete()
-    Onlooker(story.folder).catch_up()
-    assert snapshot.read(story.folder) == (view_of(story), story.folder.events.stat().st_size)
-
-
-def test_a_job_that_lost_its_writer_behind_a_snapshot_is_lost(story):
-    story.train(100)
-    keep(story)
     story.train(120)
     story.lock.release()
     one = Onlooker(story.folder)

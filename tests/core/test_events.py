@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distdl_jupyter.core import events
+from distdl_jupyter.core import events, logfile
 from distdl_jupyter.core.events import EventWriter, JobLock, encode, read, read_all
 
 
@@ -66,7 +66,7 @@ def test_an_interleaved_reader_sees_every_event_once_in_order(log):
 
     def write():
         for step in range(total):
-            writer.write("log", rank=0, stream="out", text="x" * (step % 700))
+            writer.write("note", level="info", code="", text="x" * (step % 700))
 
     thread = threading.Thread(target=write)
     thread.start()
@@ -123,21 +123,31 @@ def test_lines_that_are_no_events_are_skipped(log):
     assert [event["type"] for event in read_all(log)[0]] == ["future"]
 
 
-def test_log_events_and_all_others_can_be_read_apart(log):
-    """What is left out is told from the beginning of its line, or by parsing it where that is another writer's."""
+def test_what_is_printed_stands_in_a_file_of_its_own(log):
     writer = EventWriter(log)
     writer.write("state", state="running", reason='"type":"log"')
-    writer.write("log", rank=0, stream="out", text='{"v":1,"t":1,"type":"metric"}')
-    writer.write("handle", cluster="ssh", data={"type": "log"})
-    writer.append(b'{"type":"log","t":1.5,"text":"from elsewhere"}\n{"data":{"type":"log"},"type":"note"}\nno JSON\n')
-    writer.write("log", rank=1, stream="err", text="end")
+    with writer.together():
+        writer.write("log", rank=0, stream="out", text='{"v":1,"t":1,"type":"metric"}')
+        writer.write("handle", cluster="ssh", data={"type": "log"})
+        writer.write("mark", rank=0, stream="out", cell=1, label="a cell", ended=False)
+        writer.write("log", rank=1, stream="err", text="end")
     writer.close()
-    everything, end = read(log)
-    logs, others = read(log, part="logs"), read(log, part="others")
-    assert logs == ([event for event in everything if event["type"] == "log"], end)
-    assert others == ([event for event in everything if event["type"] != "log"], end)
-    assert [event["type"] for event in others[0]] == ["state", "handle", "note"]
-    assert len(logs[0]) == 3
+    found, end = read(log)
+    assert [event["type"] for event in found] == ["state", "handle"]
+    assert end == log.stat().st_size
+    lines, end = logfile.read(log.with_name("log.jsonl"))
+    assert [line["type"] for line in lines] == ["log", "mark", "log"]
+    assert end == log.with_name("log.jsonl").stat().st_size
+    assert len(log.with_name("log.jsonl").read_bytes().splitlines()) == 3
+
+
+def test_where_all_ranks_begin_anew_the_log_says_so_too(log):
+    writer = EventWriter(log)
+    writer.write("restart", reason="", rank=0)
+    writer.write("restart", reason="", rank=0, ranks=[0])
+    writer.close()
+    assert [event["type"] for event in read(log)[0]] == ["restart", "restart"]
+    assert [line["type"] for line in logfile.read(log.with_name("log.jsonl"))[0]] == ["attempt"]
 
 
 def test_a_missing_log_reads_as_empty(log):
@@ -174,7 +184,8 @@ def test_the_lock_goes_over_to_a_child_without_a_free_moment_and_is_free_after_k
 
 def test_descriptors_do_not_leak_into_other_programs(log, tmp_path):
     writer, lock = EventWriter(log), JobLock.acquire(tmp_path / "lock")
-    assert not os.get_inheritable(writer._fd)
+    assert not os.get_inheritable(writer.events._fd)
+    assert not os.get_inheritable(writer.log._fd)
     assert not os.get_inheritable(lock.fd)
     writer.close()
     lock.release()
@@ -182,10 +193,10 @@ def test_descriptors_do_not_leak_into_other_programs(log, tmp_path):
 
 def test_text_of_any_script_takes_no_more_bytes_than_it_has(log):
     text = "エポック 12 ███████ größe 🎉 \u2028 \x7f"
-    line = encode({"type": "log", "text": text})
-    assert len(line) == len(text.encode()) + len('{"type":"log","text":""}\n')
+    line = encode({"type": "note", "text": text})
+    assert len(line) == len(text.encode()) + len('{"type":"note","text":""}\n')
     log.write_bytes(line)
-    assert read(log)[0] == [{"type": "log", "text": text}]
+    assert read(log)[0] == [{"type": "note", "text": text}]
 
 
 def test_half_a_surrogate_pair_stays_what_it_was(log):
@@ -216,32 +227,34 @@ def as_read(event):
     return event
 
 
-@given(st.lists(st.lists(WRITTEN, max_size=8), max_size=6), st.sampled_from(["all", "logs", "others"]))
-def test_events_written_together_are_read_as_those_written_alone(tmp_path_factory, batches, part):
+@given(st.lists(st.lists(WRITTEN, max_size=8), max_size=6))
+def test_events_written_together_are_read_as_those_written_alone(tmp_path_factory, batches):
     log = tmp_path_factory.mktemp("log") / "events.jsonl"
     writer, written = EventWriter(log), []
     for batch in batches:
         with writer.together():
             written += [write_one(writer, *one, len(written) + n) for n, one in enumerate(batch)]
         written += [write_one(writer, *one, len(written) + n) for n, one in enumerate(batch[:1])]
-    size = writer.size
     writer.close()
-    wanted = [as_read(event) for event in written if part == "all" or (event["type"] == "log") is (part == "logs")]
-    found, cursor = read(log, part=part)
-    for event in found:
-        event.pop("at", None)
-    assert found == wanted
-    assert cursor == size == log.stat().st_size
+    for found, cursor, file, kinds in (
+        (*read(log), writer.events, ("metric", "note")),
+        (*logfile.read(log.with_name("log.jsonl")), writer.log, ("log",)),
+    ):
+        for event in found:
+            event.pop("at", None)
+        assert found == [as_read(event) for event in written if event["type"] in kinds]
+        assert cursor == file.size
 
 
 def test_a_flood_of_metrics_takes_a_fraction_of_the_bytes_and_the_last_carries_how_far_they_reach(log, tmp_path):
-    alone, together = EventWriter(tmp_path / "alone"), EventWriter(log)
+    (tmp_path / "alone").mkdir()
+    alone, together = EventWriter(tmp_path / "alone" / log.name), EventWriter(log)
     with together.together():
         for step in range(1200):
             fields = {"rank": 0, "step": step, "values": {"loss": step / 7, "größe": math.inf}, "at": step * 100}
             alone.write("metric", **fields)
             together.write("metric", **fields)
-    assert together.size < alone.size / 3
+    assert together.events.size < alone.events.size / 3
     assert len(log.read_bytes().splitlines()) == 3, "at most 500 a line, so that no line becomes long"
     found = read_all(log)[0]
     assert [event["step"] for event in found] == list(range(1200))
@@ -275,13 +288,14 @@ def test_the_end_of_a_long_log_is_read_from_a_line_s_begin(log):
     writer = EventWriter(log)
     starts = []
     for step in range(40):
-        starts.append(writer.size)
+        starts.append(writer.log.size)
         writer.write("log", rank=0, text="x" * (step * 7919 % 100_000))
     writer.close()
+    log = log.with_name("log.jsonl")
     for near in (*range(0, starts[-1], 9973), *starts, starts[-1] + 50):
-        begin = events.line_start(log, near)
+        begin = logfile.line_start(log, near)
         assert begin == max(at for at in starts if at <= near)
-    assert len(read(log, events.line_start(log, starts[37] + 1))[0]) == 3
+    assert len(logfile.read(log, logfile.line_start(log, starts[37] + 1))[0]) == 3
 
 
 @pytest.mark.parametrize("together", [False, True])
@@ -299,5 +313,5 @@ def test_what_no_reader_can_do_without_is_on_the_disk_before_the_writer_goes_on(
         with writer.together() if together else contextlib.nullcontext():
             writer.write(type_, **fields)
         kept = type_ in ("handle", "result") or fields.get("state") == "completed"
-        assert synced[before:] == ([writer.size] if kept else [])
+        assert synced[before:] == ([writer.events.size] if kept else [])
     writer.close()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from distdl_jupyter.core import events
+from distdl_jupyter.core import events, logfile
 from distdl_jupyter.core.logline import lines_of
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.follow import Follower, Onlooker
@@ -38,14 +38,14 @@ def in_steps(read, limit):
 @pytest.mark.parametrize("limit", [300, 5000, 10**6])
 def test_the_events_are_read_without_the_log(old, limit):
     folder, expected = old
-    found = in_steps(lambda after, limit: events.read(folder.events, after, limit, "others"), limit)
-    assert [event for event in found if event["type"] != "part"] == expected["events"]
+    found = in_steps(lambda after, limit: events.read(folder.events, after, limit), limit)
+    assert found == expected["events"]
 
 
 @pytest.mark.parametrize("limit", [300, 5000, 10**6])
 def test_the_lines_of_the_log_are_read(old, limit):
     folder, expected = old
-    found = in_steps(lambda after, limit: events.read(folder.events, after, limit, "logs"), limit)
+    found = in_steps(lambda after, limit: logfile.read(folder.log, after, limit), limit)
     assert [[one.rank, one.stream, one.time, one.text] for one in lines_of(found)] == expected["lines"]
 
 

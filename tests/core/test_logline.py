@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from distdl_jupyter.core import events, logline
+from distdl_jupyter.core import logfile, logline, parts
 
 
 @pytest.fixture(scope="module")
 def long(tmp_path_factory):
     """Some megabytes of log with metrics between, rank 1 silent after its first line."""
-    path = tmp_path_factory.mktemp("log") / "events.jsonl"
+    path = tmp_path_factory.mktemp("log") / "log.jsonl"
     log = {"v": 1, "t": 1.0, "type": "log", "stream": "out"}
     lines = [{**log, "rank": 1, "text": "early"}]
     for k in range(3000):
@@ -25,7 +25,7 @@ def long(tmp_path_factory):
 @pytest.mark.parametrize("rank", [None, 0, 1, 2])
 @pytest.mark.parametrize("many", [0, 1, 7, 10_000, 100_000])
 def test_the_last_lines_are_the_end_of_all(long, rank, many):
-    found, _ = events.read_all(long)
+    found = [event for batch, _ in logfile.batches(long) for event in batch]
     every = [line for line in logline.lines_of(found) if rank is None or line.rank == rank]
     last, cursor = logline.last_lines(long, many, rank)
     assert last == (every[-many:] if many else [])
@@ -33,13 +33,11 @@ def test_the_last_lines_are_the_end_of_all(long, rank, many):
 
 
 def test_little_is_read_for_a_few_lines(long, monkeypatch):
-    real, read = events.read, []
-    monkeypatch.setattr(
-        events, "read", lambda path, after, limit, part: read.append(limit) or real(path, after, limit, part)
-    )
+    real, read = parts.read, []
+    monkeypatch.setattr(parts, "read", lambda path, at, limit: read.append(limit) or real(path, at, limit))
     assert len(logline.last_lines(long, 50)[0]) == 50
     assert sum(read) < 2 * logline._NEAR < long.stat().st_size / 4
 
 
 def test_a_job_that_has_said_nothing_has_no_last_lines(tmp_path):
-    assert logline.last_lines(tmp_path / "events.jsonl", 5) == ([], 0)
+    assert logline.last_lines(tmp_path / "log.jsonl", 5) == ([], 0)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distdl_jupyter.core import events, logcount, logwindow
+from distdl_jupyter.core import events, logwindow, parts
 from distdl_jupyter.core.log import LogBook, fold
 from distdl_jupyter.core.logwindow import LogWindow
 from distdl_jupyter.core.spec import JobSpec
@@ -43,21 +43,12 @@ def write(path, story):
     path.write_bytes(b"".join(map(events.encode, story)))
 
 
-def view_of(story):
+def counted(story):
     view = JobView.of(JOB)
     for event in story:
-        view.apply(event)
-    return view
-
-
-@given(STORIES)
-def test_counting_lines_is_as_good_as_folding_them(story):
-    counted, folded = JobView.of(JOB), JobView.of(JOB)
-    logcount.count(b"".join(map(events.encode, story)), counted)
-    for event in story:
         if event["type"] == "log":
-            folded.apply(event)
-    assert counted == folded
+            view.apply(event)
+    return view
 
 
 def small(monkeypatch, **sizes):
@@ -84,16 +75,16 @@ def printed(rows):
 @given(STORIES, st.lists(st.integers(1, 60), max_size=4), st.integers(1, 7), st.integers(1, 9))
 def test_a_log_is_whole_and_each_line_once_however_it_is_read(tmp_path_factory, story, cuts, kept, most):
     """With steps, skips and pieces of a few hundred bytes all of it happens in logs of a few lines."""
-    path = tmp_path_factory.mktemp("log") / "events.jsonl"
+    path = tmp_path_factory.mktemp("log") / "log.jsonl"
     with pytest.MonkeyPatch.context() as patch:
         small(patch, STEP=200, PIECE=400, BEHIND=700, LONG=900, _NEAR=150, _FAR=5000, _WANTED=3)
-        window = LogWindow(path, 3, kept)
+        window, view = LogWindow(path, 3, kept), JobView.of(JOB)
         for cut in [*sorted(cuts), len(story)]:
             write(path, story[:cut])
-            view, end = view_of(story[:cut]), path.stat().st_size
-            while window.step(view, end):
+            while window.step(view):
                 pass
-            assert window.cursor == end
+            assert window.cursor == path.stat().st_size
+            assert view == counted(story[:cut])
             rows = everything(window, most)
             expected = fold(story[:cut], 3)
             assert printed(rows) == printed(expected.rows)
@@ -118,11 +109,11 @@ def everything(window, most):
 
 
 def test_a_short_log_folds_as_ever_and_all_readers_agree(tmp_path):
-    path = tmp_path / "events.jsonl"
+    path = tmp_path / "log.jsonl"
     story = [whole({"rank": k % 2, "t": k / 50, "stream": "out", "text": f"line {k // 2}"}) for k in range(2000)]
     write(path, story)
-    window = LogWindow(path, 2)
-    while window.step(view_of(story), path.stat().st_size):
+    window, view = LogWindow(path, 2), JobView.of(JOB)
+    while window.step(view):
         pass
     assert [row.to_json() for row in window.book.rows] == [row.to_json() for row in fold(story, 2).rows]
     assert window.book.mark == fold(story, 2).mark
@@ -130,32 +121,35 @@ def test_a_short_log_folds_as_ever_and_all_readers_agree(tmp_path):
 
 def test_two_readers_number_the_rows_alike_wherever_they_came_from(tmp_path, monkeypatch):
     small(monkeypatch, STEP=4000, PIECE=20_000, LONG=2**40)
-    path = tmp_path / "events.jsonl"
+    path = tmp_path / "log.jsonl"
     story = [whole({"rank": k % 2, "t": k / 50, "stream": "out", "text": f"line {k // 2}"}) for k in range(4000)]
-    one, other = LogWindow(path, 2), LogWindow(path, 2)
+    one, other, view = LogWindow(path, 2), LogWindow(path, 2), JobView.of(JOB)
     for end in range(0, len(story) + 1, 313):
         write(path, story[:end])
-        while one.step(view_of([]), path.stat().st_size):
+        while one.step(view):
             pass
     write(path, story)
     for window in (one, other):
-        while window.step(view_of([]), path.stat().st_size):
+        while window.step(view):
             pass
     assert [row.to_json() for row in one.book.rows] == [row.to_json() for row in other.book.rows]
     assert one.book.mark == other.book.mark
 
 
 def test_a_reader_that_is_far_behind_goes_on_at_the_end_and_reads_little(tmp_path, monkeypatch):
-    path = tmp_path / "events.jsonl"
+    path = tmp_path / "log.jsonl"
     text = "\n".join(f"{k:099d}" for k in range(500))
     story = [whole({"rank": 0, "t": 1.0, "stream": "out", "text": text}) for _ in range(400)]
+    for number in range(396, 0, -4):
+        story.insert(
+            number, {"v": 1, "t": 1.0, "type": "count", "lines": 500 * number, "counts": {"0": [500 * number, 0]}}
+        )
     write(path, story)
     assert path.stat().st_size > 2 * logwindow.LONG
-    window, read = LogWindow(path, 1), []
-    real = events.read
-    monkeypatch.setattr(events, "read", lambda p, after, limit=0, part="all": read.append(limit) or real(
-        p, after, limit, part))  # fmt: skip
-    while window.step(view_of(story), path.stat().st_size):
+    window, read, view = LogWindow(path, 1), [], JobView.of(JOB)
+    real = parts.read
+    monkeypatch.setattr(parts, "read", lambda p, at, limit: read.append(limit) or real(p, at, limit))
+    while window.step(view):
         pass
     assert sum(read) < 2**20
     assert window.book.total == 200_000

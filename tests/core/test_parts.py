@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distdl_jupyter.core import events, parts, snapshot
-from distdl_jupyter.core.events import EventWriter, read, read_all
+from distdl_jupyter.core import logfile, parts
+from distdl_jupyter.core.events import EventWriter
 from distdl_jupyter.core.logline import last_lines, lines_of
 from distdl_jupyter.core.logwindow import LogWindow
 from distdl_jupyter.core.spec import JobSpec
@@ -18,6 +18,7 @@ from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.follow import Follower, Onlooker
 from distdl_jupyter.reading import Reading
+from tests.written import all_written
 
 SPEC = JobSpec(id="20261121-024912-k3f9x", name="x", kind="function", created=1.0, process_count_per_node=2)
 
@@ -66,10 +67,10 @@ def long(tmp_path):
 
 
 class Reader:
-    """Reads each time that it is asked, or not so often."""
+    """Reads the log each time that it is asked, or not so often."""
 
-    def __init__(self, writing, part, every=1):
-        self.path, self.part, self.every = writing.folder.events, part, every
+    def __init__(self, writing, every=1):
+        self.path, self.every = writing.folder.log, every
         self.seen, self.cursor, self.times = [], 0, 0
 
     def read(self, limit, *, always=False):
@@ -77,7 +78,7 @@ class Reader:
         if self.times % self.every and not always:
             return False
         before = self.cursor
-        found, self.cursor = read(self.path, before, limit, self.part)
+        found, self.cursor = logfile.read(self.path, before, limit)
         self.seen += found
         return self.cursor > before
 
@@ -97,11 +98,17 @@ def fold(found):
     return view
 
 
+def read_all(path):
+    batches = list(logfile.batches(path))
+    return [line for found, _ in batches for line in found], batches[-1][1]
+
+
 def test_first_and_last_part_are_read_with_one_line_between_that_counts_what_is_missing(long):
-    found, cursor = read_all(long.folder.events)
-    assert cursor == parts.size(long.folder.events) == long.writer.size
+    found, cursor = read_all(long.folder.log)
+    assert cursor == parts.size(long.folder.log) == long.writer.log.size
     assert lines(found) == long.lines[:50] + long.lines[150:]
-    begin, end = parts.gap(long.folder.events)
+    assert steps_of(all_written(long.folder)) == list(range(1, long.steps + 1)), "no event is left out"
+    begin, end = parts.gap(long.folder.log)
     (said,) = [line for line in lines_of(found) if line.text.startswith("…")]
     kilobytes = f"{(end - begin) / 1000:.0f} kB"
     assert (said.rank, said.stream) == (None, "sys")
@@ -109,7 +116,7 @@ def test_first_and_last_part_are_read_with_one_line_between_that_counts_what_is_
 
 
 def test_view_is_that_of_the_writer_whether_log_lines_are_folded_or_counted(long):
-    found, _ = read_all(long.folder.events)
+    found = all_written(long.folder)
     assert steps_of(found) == list(range(1, long.steps + 1))
     assert fold(found).to_json() == long.view.to_json()
     onlooker = Onlooker(long.folder)
@@ -119,9 +126,9 @@ def test_view_is_that_of_the_writer_whether_log_lines_are_folded_or_counted(long
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 5000)), max_size=60), st.integers(0, 2**30))
 @settings(max_examples=60, deadline=None)
-def test_reader_that_lags_misses_no_event_but_log_lines(tmp_path_factory, steps, seed):
+def test_reader_that_lags_has_each_line_once_and_counts_all(tmp_path_factory, steps, seed):
     made = Writing(tmp_path_factory.mktemp("job"))
-    readers = [Reader(made, "all"), Reader(made, "all", every=7), Reader(made, "others")]
+    readers = [Reader(made), Reader(made, every=7)]
     for kind, limit in steps:
         if kind == 0:
             made.part()
@@ -133,12 +140,10 @@ def test_reader_that_lags_misses_no_event_but_log_lines(tmp_path_factory, steps,
     for reader in readers:
         while reader.read(700, always=True):
             pass
-        assert reader.cursor == parts.size(made.folder.events)
-        assert steps_of(reader.seen) == list(range(1, made.steps + 1))
-        if reader.part == "all":
-            told = lines(reader.seen)
-            assert [line for line in made.lines if line in set(told)] == told
-            assert fold(reader.seen).lines == made.view.lines
+        assert reader.cursor == parts.size(made.folder.log)
+        told = lines(reader.seen)
+        assert [line for line in made.lines if line in set(told)] == told
+        assert fold(reader.seen).lines == made.view.lines
 
 
 def test_who_follows_the_log_sees_every_line_while_parts_come_and_go(tmp_path):
@@ -161,8 +166,8 @@ def test_who_follows_the_log_sees_every_line_while_parts_come_and_go(tmp_path):
 def test_last_lines_reach_back_over_what_was_left_out(long, rank):
     kept = [line for line in long.lines[:50] + long.lines[150:] if rank is None or line[0] == rank]
     for many in (1, 20, 40, 1000):
-        found, cursor = last_lines(long.folder.events, many, rank)
-        assert cursor == long.writer.size
+        found, cursor = last_lines(long.folder.log, many, rank)
+        assert cursor == long.writer.log.size
         shown = [(line.rank, line.text) for line in found if not line.text.startswith("…")]
         assert shown == kept[len(kept) - len(shown) :]
         assert len(found) == min(many, len(kept) + (rank is None))
@@ -173,8 +178,8 @@ def test_window_shows_the_last_rows_and_every_earlier_one_that_is_kept(long, mon
 
     for name, value in {"LONG": 2000, "BEHIND": 1000, "_NEAR": 500, "_WANTED": 3, "STEP": 700, "PIECE": 1500}.items():
         monkeypatch.setattr(under_test, name, value)
-    window = LogWindow(long.folder.events, 2, 20)
-    while window.step(long.view, parts.size(long.folder.events)):
+    window, view = LogWindow(long.folder.log, 2, 20), JobView.of(SPEC)
+    while window.step(view):
         pass
     rows = window.before(window.book.next, 10_000)
     while earlier := window.before(rows[0].n, 7):
@@ -191,8 +196,8 @@ def test_window_shows_the_last_rows_and_every_earlier_one_that_is_kept(long, mon
 
 
 def test_window_that_reads_all_numbers_the_lines_of_a_rank_as_it_printed_them(long):
-    window = LogWindow(long.folder.events, 2)
-    while window.step(long.view, parts.size(long.folder.events)):
+    window, view = LogWindow(long.folder.log, 2), JobView.of(SPEC)
+    while window.step(view):
         pass
     book = window.book
     assert book.total == long.view.lines
@@ -210,76 +215,56 @@ def test_window_that_was_there_all_the_time_shows_each_row_under_its_number(tmp_
     for name, value in {"LONG": 2000, "BEHIND": behind, "_NEAR": 500, "_WANTED": 3, "STEP": 700, "PIECE": 1500}.items():
         monkeypatch.setattr(under_test, name, value)
     made = Writing(tmp_path)
-    window, seen = LogWindow(made.folder.events, 2, 20), {}
+    window, view, seen = LogWindow(made.folder.log, 2, 20), JobView.of(SPEC), {}
     for seed in range(40):
         made.some(seed, 7)
         if seed % 7 == 6:
             made.part()
-        while window.step(made.view, made.writer.size):
+        while window.step(view):
             seen |= {row.n: row.text for row in window.book.rows}
     rows = window.before(window.book.next, 10_000)
     while earlier := window.before(rows[0].n, 7):
         rows[:0] = earlier
     texts = [row.text for row in rows if not row.text.startswith("…")]
     assert texts == [text for _, text in made.lines[:49] + made.lines[196:]]
-    begin = parts.gap(made.folder.events)[1]
-    assert len(window._places) < 2 * (made.writer.size - begin + 20_000) // 1500
+    begin = parts.gap(made.folder.log)[1]
+    assert len(window._places) < 2 * (made.writer.log.size - begin + 20_000) // 1500
     assert {row.n for row in rows[50:]} & seen.keys()
     assert all(seen.get(row.n, row.text) == row.text for row in rows[50:])
     assert [row.n for row in rows] == sorted({row.n for row in rows})
 
 
-def test_another_writer_goes_on_in_the_last_part_and_a_kept_view_still_fits(long):
-    snapshot.write(long.folder, long.view, long.writer.size)
+def test_another_writer_goes_on_in_the_last_part(long):
     long.writer.close()
-    end = parts.newest(long.folder.events)
+    end = parts.newest(long.folder.log)
     writer = EventWriter(long.folder.events)
-    writer.write("state", state="completed", reason="")
-    assert parts.newest(long.folder.events) == end
-    assert writer.size == parts.size(long.folder.events)
-    _, cursor = snapshot.read(long.folder)
-    assert [event["type"] for event in read_all(long.folder.events, cursor)[0]] == ["state"]
+    before = parts.size(long.folder.log)
+    writer.write("log", rank=0, stream="out", text="more")
+    assert parts.newest(long.folder.log) == end
+    assert writer.log.size == parts.size(long.folder.log)
+    assert [line["text"] for line in logfile.read(long.folder.log, before)[0]] == ["more"]
 
 
-def test_writer_that_died_while_it_left_out_a_part_loses_and_doubles_nothing(long):
-    content = {part.file: part.file.read_bytes() for part in parts.parts(long.folder.events)}
-    kept = parts.kept(long.folder.events)
-    before = kept.read_bytes()
-    long.part()
-    after = kept.read_bytes()
-    (gone,) = [file for file in content if not file.exists()]
-    for cut in range(len(before), len(after) + 1, 29):
-        gone.write_bytes(content[gone])
-        kept.write_bytes(after[:cut])
-        for _ in range(2):
-            found, _ = read_all(long.folder.events)
-            assert steps_of(found) == list(range(1, long.steps + 1))
-            if gone.exists():
-                events._leave_out(long.folder.events, parts.parts(long.folder.events)[0])
-
-
-def test_curves_of_a_reader_that_began_in_what_was_left_out_since_count_each_point_once(tmp_path):
+def test_reader_that_began_before_parts_came_counts_each_line_and_each_point_once(tmp_path):
     made = Writing(tmp_path)
     made.some(1)
-    made.part()
-    made.some(2)
-    snapshot.write(made.folder, made.view, made.writer.size)
     reader = Reading(made.folder)
     reader.listen = lambda **_: False
+    reader.catch_up()
     for seed in range(3, 7):
         made.part()
         made.some(seed)
-    assert parts.gap(made.folder.events)[1] > reader.cursor
+    assert parts.gap(made.folder.log)[1] > reader.window.cursor
     reader.catch_up()
     assert reader.book.count("loss") == made.steps == reader.view.metrics["loss"].count
     assert reader.view.to_json() == made.view.to_json()
     assert reader.log.total == made.view.lines
 
 
-def test_time_of_the_first_file_is_that_of_the_last_event(long):
-    os.utime(long.folder.events, (1.0, 1.0))
-    EventWriter(long.folder.events).write("note", level="info", text="x", code="")
-    assert time.time() - long.folder.events.stat().st_mtime < 60
+def test_time_of_the_first_file_is_that_of_the_last_line(long):
+    os.utime(long.folder.log, (1.0, 1.0))
+    EventWriter(long.folder.events).write("log", rank=0, stream="out", text="x")
+    assert time.time() - long.folder.log.stat().st_mtime < 60
 
 
 def test_parts_are_private(long):

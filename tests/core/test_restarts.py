@@ -1,12 +1,9 @@
 """What restarts do to the folds: ranks begin anew, and what they report again replaces what was reported before."""
 
-import json
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distdl_jupyter.core import snapshot
 from distdl_jupyter.core.events import EventWriter
 from distdl_jupyter.core.series import SeriesBook
 from distdl_jupyter.core.spec import JobSpec
@@ -125,57 +122,53 @@ def test_the_world_grows_and_shrinks(sizes):
     ]
 
 
-def test_a_snapshot_taken_between_attempts_folds_on_as_the_events_do():
-    whole, kept = JobView.of(SPEC), JobView.of(SPEC)
-    before, behind = [*attempts({0: range(5)}), RESTART], [metric(0, 2, 102.0)]
-    for event in [*before, *behind]:
-        whole.apply(event)
-    for event in before:
-        kept.apply(event)
-    kept = snapshot.from_json(json.loads(json.dumps(snapshot.to_json(kept))))
-    kept.apply(behind[0])
-    assert kept == whole
-
-
 def test_curves_are_the_same_whether_read_at_once_or_while_the_job_goes_on(tmp_path):
     folder = JobFolder(tmp_path)
     folder.spec_file.write_text(SPEC.dumps())
     writer = EventWriter(folder.events)
-    view = JobView.of(SPEC)
 
     def write(events):
         for event in events:
-            view.apply(writer.write(event["type"], **{k: v for k, v in event.items() if k not in ("v", "t", "type")}))
+            writer.write(event["type"], **{k: v for k, v in event.items() if k not in ("v", "t", "type")})
 
     write(attempts({0: range(10)}, {0: range(5, 8)}))
-    snapshot.write(folder, view, writer.size)
     late = Outline(folder)
+    late.catch_up()
     write([metric(0, 8, 108.0), metric(0, 9, 109.0)])
-    late.look(1 << 20)  # what is new comes before what stood there
     late.catch_up()
     writer.close()
     steps = [(row.step, row.mean) for row in late.book.band("loss").rows]
     assert steps == [(step, step if step < 5 else 100 + step) for step in range(10)]
 
 
+def printed(at):
+    return {"v": 1, "t": 1.0, "type": "log", "rank": 0, "stream": "out", "text": "x", "at": at}
+
+
 def test_a_second_supervisor_reads_the_files_of_the_last_attempt_only():
     history = resume.History()
-    for event in (
-        {"v": 1, "t": 1.0, "type": "handle", "data": {"run": "slurm"}, "nonce": "a"},
-        {"v": 1, "t": 1.0, "type": "log", "rank": 0, "stream": "out", "text": "x", "at": 900},
-        RESTART,
-    ):
-        history.add(event)
+    history.add({"v": 1, "t": 1.0, "type": "handle", "data": {"run": "slurm"}, "nonce": "a"})
+    history.add(RESTART)
+    history.add_line(printed(900))
+    history.add_line({"v": 1, "t": 1.0, "type": "attempt"})
     assert history.positions == {}
     assert resume.is_between_attempts(history.events)
     history.add({"v": 1, "t": 2.0, "type": "handle", "data": {"run": "slurm-1"}, "nonce": "a"})
-    history.add({"v": 1, "t": 2.0, "type": "log", "rank": 0, "stream": "out", "text": "x", "at": 7})
+    history.add_line(printed(7))
     assert history.positions == {(0, "out"): 7}
     assert not resume.is_between_attempts(history.events)
     assert resume.last_handle(history.events).data == {"run": "slurm-1"}
     history.add({**RESTART, "ranks": [1]})  # one rank was replaced, the others go on
     assert history.positions == {(0, "out"): 7}
     assert not resume.is_between_attempts(history.events)
+
+
+def test_output_of_the_attempt_before_is_not_taken_for_that_of_one_that_the_log_does_not_have_yet():
+    history = resume.History()
+    history.add(metric(0, 1, 1.0) | {"at": 950})
+    history.add(RESTART)
+    history.add_line(printed(900))
+    assert (history.positions, history.in_events, history.missing_attempts) == ({}, {}, 1)
 
 
 def test_pauses_grow_and_end_at_half_a_minute():

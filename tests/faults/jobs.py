@@ -134,4 +134,3 @@ def cut_log(job, first_lost):
     types = [json.loads(line)["type"] for line in lines]
     at = types.index(first_lost) if first_lost != "state" else len(types) - 1 - types[::-1].index("state")
     job.folder.events.write_bytes(b"".join(lines[:at]))
-    job.folder.snapshot.unlink(missing_ok=True)

@@ -11,12 +11,12 @@ import pytest
 
 import distdl_jupyter
 from distdl_jupyter.core.errors import DistDLError, JobNotRunning, JobStillRunning
-from distdl_jupyter.core.events import read_all
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore, is_id
 from distdl_jupyter.submission import submit_source
 from tests.conftest import until_gone, wait_for
 from tests.selection import few_or_all
+from tests.written import all_written, events_of, lines
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -137,8 +137,8 @@ class Clock:
         self._stop.touch()
 
 
-def times(job):
-    return [event["t"] for event in read_all(job.folder.events)[0]]
+def times(job, read=all_written):
+    return [event["t"] for event in read(job.folder)]
 
 
 @pytest.mark.fault("clock", "no time goes back, no duration is negative, no limit strikes early; the job ends in order")
@@ -156,8 +156,9 @@ def test_a_clock_set_while_a_job_runs(tmp_path, injected):
     lasted = time.monotonic() - began
     view = clock.job.view()
     assert view.state is State.COMPLETED, view.reason
-    moments = times(clock.job)
-    assert moments == sorted(moments)
+    for read in (events_of, lines):
+        moments = times(clock.job, read)
+        assert moments == sorted(moments)
     assert 0 < view.elapsed(0) <= lasted + 1
     assert all(phase.seconds is None or phase.seconds >= 0 for phase in view.phases)
     assert list(clock.job.metrics()["step"]) == list(range(len(clock.job.metrics())))
@@ -193,7 +194,7 @@ except Exception as error:
 
 
 def ends(job):
-    found = [event["state"] for event in read_all(job.folder.events)[0] if event["type"] == "state"]
+    found = [event["state"] for event in all_written(job.folder) if event["type"] == "state"]
     return [state for state in found if State(state).ended], found
 
 

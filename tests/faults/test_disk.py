@@ -13,7 +13,7 @@ import pytest
 
 import distdl_jupyter
 from distdl_jupyter.clusters.base import Stream
-from distdl_jupyter.core import events
+from distdl_jupyter.core import events, logfile
 from distdl_jupyter.core.errors import DiskRefused, JobFailed, JobNotFound
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State
@@ -94,7 +94,7 @@ def notes(job):
 
 
 def every_line_is_whole(job):
-    for line in job.folder.events.read_bytes().splitlines():
+    for line in job.folder.events.read_bytes().splitlines() + job.folder.log.read_bytes().splitlines():
         assert isinstance(json.loads(line), dict)
 
 
@@ -331,7 +331,7 @@ def test_files_that_may_not_grow(tmp_path):
     assert job.view().state is State.COMPLETED
     assert "lines of the log were not kept" in notes(job)["disk-room"]
     every_line_is_whole(job)
-    assert job.folder.events.stat().st_size <= 300_000
+    assert max(file.stat().st_size for file in (job.folder.events, job.folder.log)) <= 300_000
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
 
 
@@ -376,24 +376,25 @@ def write_many(writer, text):
 
 @pytest.mark.fault("disk", "a half-written line is never glued to the next one")
 def test_no_line_is_ever_glued_to_a_torn_one(disk, injected):
-    place = disk / "events.jsonl"
+    place, log = disk / "events.jsonl", disk / "log.jsonl"
     for size in range(1, 40):
         place.unlink(missing_ok=True)
+        log.unlink(missing_ok=True)
         writer = events.EventWriter(place)
         (disk / "somebody-elses-file").unlink(missing_ok=True)
         for number in range(3):
             writer.write("log", rank=0, stream="out", text=f"before {number}" + "x" * (size * 97))
         disks.fill(disk)
-        written = writer.size
+        written = writer.log.size
         with pytest.raises(OSError, match="No space left"):
             write_many(writer, "y" * (size * 97))
-        assert place.stat().st_size == writer.size >= written
+        assert log.stat().st_size == writer.log.size >= written
         disks.free(disk)
         writer.write("log", rank=0, stream="out", text="after")
         writer.close()
-        found, end = events.read_all(place)
-        assert end == place.stat().st_size
-        assert len(found) == len(place.read_bytes().splitlines())
+        found, end = logfile.read(log)
+        assert end == log.stat().st_size
+        assert len(found) == len(log.read_bytes().splitlines())
         assert found[-1]["text"] == "after"
         injected()
 

@@ -9,10 +9,10 @@ import psutil
 import pytest
 
 from distdl_jupyter import JobFailed
-from distdl_jupyter.core import events
 from distdl_jupyter.core.state import State
 from tests.conftest import until_gone, wait_for
 from tests.faults import jobs
+from tests.written import all_written
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -62,7 +62,7 @@ def start(count, *args, function=train, **options):
 def reports(job):
     """Return (rank, step, size, pid) of all reports, and "restart" where ranks were replaced."""
     found = []
-    for event in events.read_all(job.folder.events)[0]:
+    for event in all_written(job.folder):
         if event["type"] == "metric":
             values = event["values"]
             found.append((event["rank"], int(event["step"]), int(values["size"]), int(values["pid"])))

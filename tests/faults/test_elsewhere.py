@@ -43,7 +43,7 @@ def be_silent(seconds, *files):
 )
 def test_a_healthy_job_seen_from_another_host(other_host):  # noqa: F811 - the fixture
     job = started()
-    be_silent(2.0, job.folder.events)
+    be_silent(2.0, job.folder.events, job.folder.log)
     written = job.folder.events.read_bytes()
 
     shown, listed, *refused = other_host.distdl(
@@ -69,7 +69,7 @@ def test_a_healthy_job_seen_from_another_host(other_host):  # noqa: F811 - the f
 def test_a_job_of_a_host_that_is_gone(other_host):  # noqa: F811 - the fixture
     job = started()
     jobs.kill_supervisor(job)
-    be_silent(3 * 3600, job.folder.lock, job.folder.events)
+    be_silent(3 * 3600, job.folder.lock, job.folder.events, job.folder.log)
     written = job.folder.events.read_bytes()
     remedy = f"Log in to {HERE} to see to it. If that host is gone for good: distdl lost {job.id.rsplit('-')[-1]}."
     shown, refused, lost = other_host.distdl(["show", job.id], ["stop", job.id], ["lost", job.id])

@@ -260,7 +260,7 @@ def test_a_flood_of_carriage_returns():
     assert "step 299999" in texts
     assert "done" in texts
     assert len(texts) < 20
-    assert job.folder.events.stat().st_size < 2_000_000
+    assert job.folder.log.stat().st_size < 2_000_000
 
 
 NAMES = """

@@ -9,10 +9,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from distdl_jupyter.core import events
 from distdl_jupyter.core.state import State
 from tests.conftest import until_gone, wait_for
 from tests.faults import jobs
+from tests.written import all_written
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.skipif(sys.platform != "linux", reason="Linux")]
 
@@ -202,7 +202,7 @@ def test_a_child_that_keeps_the_output_open(pids):
     then = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {program!r}], start_new_session=True)"
     job = jobs.start("plain", run_then, ((), then))
     assert job.wait(60).state is State.COMPLETED
-    found, _ = events.read_all(job.folder.events)
+    found = all_written(job.folder)
     ended = next(event["t"] for event in found if event["type"] == "rank" and event.get("status") == "ended")
     assert job.view().ended - ended < PROMISED
     assert not living(pids)

@@ -12,11 +12,11 @@ import pytest
 
 from distdl_jupyter import client, ranks
 from distdl_jupyter.core.errors import JobNotRunning
-from distdl_jupyter.core.events import read_all
 from distdl_jupyter.core.state import State
 from distdl_jupyter.submission import submit_source
 from tests.conftest import until_gone, wait_for
 from tests.faults.jobs import submit
+from tests.written import all_written
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -102,7 +102,7 @@ def end(job):
 
 
 def events(job, type_):
-    return [event for event in read_all(job.folder.events)[0] if event["type"] == type_]
+    return [event for event in all_written(job.folder) if event["type"] == type_]
 
 
 def thread_at(taken, rank, function):

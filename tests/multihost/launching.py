@@ -1,8 +1,8 @@
 """How these stories launch a job and what they look at."""
 
 from distdl_jupyter import submit
-from distdl_jupyter.core.events import read_all
 from tests.multihost.training import with_horovod, with_torch
+from tests.written import all_written
 
 BACKENDS = ("horovod-gloo", "horovod-mpi", "torch")
 
@@ -21,4 +21,4 @@ def said(job, rank=None, stream="out"):
 
 
 def types(job):
-    return [event["type"] for event in read_all(job.folder.events)[0]]
+    return [event["type"] for event in all_written(job.folder)]

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from distdl_jupyter.core import pictures
-from distdl_jupyter.core.events import EventWriter, JobLock, encode
+from distdl_jupyter.core.events import EventWriter, JobLock
 from distdl_jupyter.core.spec import Captured, JobSpec, Source
 from distdl_jupyter.core.store import JobFolder, JobStore, new_id
 
@@ -52,7 +52,7 @@ class Recording:
 
     def event(self, type_: str, after: float = 0.0, **fields: Any) -> None:
         self.t += after
-        self.writer.append(encode({"v": 1, "t": round(self.t, 4), "type": type_, **fields}))
+        self.writer.put([{"v": 1, "t": round(self.t, 4), "type": type_, **fields}])
 
     def line(self, rank: int | None, text: str, stream: str = "out", after: float = 0.0, **more: Any) -> None:
         self.event("log", after, rank=rank, stream=stream if rank is not None else "sys", text=text, **more)

@@ -4,9 +4,9 @@ import pytest
 
 from distdl_jupyter import ranks
 from distdl_jupyter.core.errors import InvalidSpec, JobFailed
-from distdl_jupyter.core.events import read_all
 from tests.conftest import wait_for
 from tests.worker.test_pictures import png
+from tests.written import all_written
 
 
 def test_the_last_expression_comes_back_from_every_rank(shared):
@@ -158,7 +158,7 @@ def test_what_threads_print_between_cells_goes_to_the_log_only(shared, told):
     shared.run("import threading\nthreading.Timer(0.3, lambda: print('late and alone')).start()", on=[0], on_event=told)
 
     def logged():
-        return [e for e in read_all(shared.job.folder.events)[0] if "late and alone" in str(e.get("text"))]
+        return [e for e in all_written(shared.job.folder) if "late and alone" in str(e.get("text"))]
 
     wait_for(logged)
     shared.run("print('next')", on=[0], on_event=told)

@@ -11,8 +11,8 @@ import pytest
 
 from distdl_jupyter import add_cluster, client, ranks
 from distdl_jupyter.core.errors import InvalidSpec, JobFailed, JobNotFound, JobNotRunning
-from distdl_jupyter.core.events import read_all
 from tests.conftest import wait_for
+from tests.written import all_written
 
 KERNEL = """
 import sys
@@ -210,7 +210,7 @@ def test_waiting_ranks_use_no_processor_time(shared):
 def test_marks_are_no_lines_of_the_log(shared):
     shared.run("print('x')")
     assert not [line for line in shared.job.logs() if "mark" in str(line)]
-    marks = [event for event in read_all(shared.job.folder.events)[0] if event["type"] == "mark"]
+    marks = [event for event in all_written(shared.job.folder) if event["type"] == "mark"]
     assert {mark["ended"] for mark in marks} == {True, False}
 
 

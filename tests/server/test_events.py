@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from distdl_jupyter.core import events, logline, logwindow
+from distdl_jupyter.core import logline, logwindow
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.reading import Reading
 from distdl_jupyter.server import live, viewer
@@ -19,6 +19,7 @@ from tests.conftest import wait_for
 from tests.panels import recorded
 from tests.server.listening import STREAM, Page, apply, batch, listening
 from tests.server.running import API, TOKEN, serve
+from tests.written import all_written
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -341,9 +342,8 @@ def test_twenty_pages_read_a_job_once(quick, story, monkeypatch):
         rows = kept(story)
         for page in pages:
             page.until(lambda p: p.rows == rows, "all rows")
-        size = story.folder.events.stat().st_size
-        assert sum(after[0] - before[0] for before, after in reads) == size
-        assert sum(after[1] - before[1] for before, after in reads) == size
+        for at, file in enumerate((story.folder.events, story.folder.log)):
+            assert sum(after[at] - before[at] for before, after in reads) == file.stat().st_size
     finally:
         for page in pages:
             page.leave()
@@ -385,7 +385,7 @@ def test_a_long_log_is_shown_from_its_end_and_the_rest_can_be_asked_for(quick, m
 
 def long_lines(job):
     """Rank and text of each line, in the order of the file."""
-    found, _ = events.read_all(job.folder.events)
+    found = all_written(job.folder)
     return [(line.rank, line.text) for line in logline.lines_of(found)]
 
 

@@ -202,7 +202,8 @@ def many(distdl_home):
         copy.mkdir()
         spec = json.loads(story.folder.spec_file.read_text()) | {"id": copy.name}
         (copy / "spec.json").write_text(json.dumps(spec))
-        os.link(story.folder.events, copy / "events.jsonl")
+        for file in (story.folder.log, story.folder.events):
+            os.link(file, copy / file.name)
     return story
 
 

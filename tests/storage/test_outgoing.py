@@ -95,7 +95,7 @@ def test_a_long_log_goes_in_several_appends_and_is_never_held_as_a_whole(job, co
     for _ in range(15):
         writer.write("log", rank=1, stream="out", text="\n".join([line] * 1000))
     writer.close()
-    size = folder.events.stat().st_size
+    size = folder.log.stat().st_size
     assert size > 10 * outgoing._APPEND
     with peak_of_memory() as peak:
         sent = outgoing.deliver(folder, spec, with_log=True)

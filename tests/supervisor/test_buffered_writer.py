@@ -21,10 +21,11 @@ class Writer:
     def retry(self):
         return self.refused is None
 
-    def append(self, lines):
-        self.written.append(lines)
+    def put(self, batch):
+        self.written += batch
 
-    write_first = append
+    def write_first(self, lines):
+        self.written.append(lines)
 
     def release_reserve(self):
         pass

@@ -11,11 +11,11 @@ import pytest
 
 from distdl_jupyter import JobFailed, attach, submit
 from distdl_jupyter.core import locks
-from distdl_jupyter.core.events import read_all
 from distdl_jupyter.core.state import State
 from distdl_jupyter.host import processes
 from tests.conftest import until_gone, wait_for
 from tests.elsewhere import sign_elsewhere
+from tests.written import all_written
 
 pytestmark = [pytest.mark.usefixtures("bad_clusters"), pytest.mark.timeout(240)]
 
@@ -52,7 +52,7 @@ def notes(job):
 
 
 def types(job):
-    return [event["type"] for event in read_all(job.folder.events)[0]]
+    return [event["type"] for event in all_written(job.folder)]
 
 
 def said(job, rank):
@@ -106,7 +106,8 @@ def test_a_job_of_a_host_that_is_gone_gets_a_supervisor_here_when_that_is_said()
     kill_supervisor(job)
     wait_for(lambda: not locks.is_held(job.folder.lock), what="the end of its supervisor")
     sign_elsewhere(job.folder.lock, "login1", 200.0)
-    os.utime(job.folder.events, (time.time() - 200, time.time() - 200))
+    for file in (job.folder.events, job.folder.log):
+        os.utime(file, (time.time() - 200, time.time() - 200))
     wait_for(lambda: job.view().elsewhere, what="a look at its lock")
     job.declare_lost()
     wait_for(lambda: "The job was found again after its supervisor had died." in notes(job), what="another supervisor")
@@ -298,7 +299,7 @@ def test_readers_that_find_a_lost_job_at_the_same_time_settle_it_once(target):
         job.cancel()
     answers_ = {reader.communicate(timeout=120)[0].strip() for reader in readers}
     assert answers_ == {"canceled" if target == "never" else "lost"}
-    ends = [event for event in read_all(job.folder.events)[0]
+    ends = [event for event in all_written(job.folder)
             if event["type"] == "state" and State(event["state"]).ended]  # fmt: skip
     assert len(ends) == 1
     assert types(job).count("resume") == (0 if target == "local" else 1)

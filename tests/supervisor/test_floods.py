@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 
 from distdl_jupyter import submit
-from distdl_jupyter.core.events import line_start, read, read_all
+from distdl_jupyter.core.events import read
+from distdl_jupyter.core.logline import last_lines
 from distdl_jupyter.core.state import State
 from tests.conftest import until_gone, wait_for
 from tests.selection import few_or_all
+from tests.written import all_written
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -75,13 +77,13 @@ def test_every_line_of_a_flood_is_in_the_log_in_its_order_when_the_job_has_ended
         assert lines_of(job, rank) == [f"{rank} {n}" for n in range(many)]
         assert lines_of(job, rank, "err") == ["end"]
     assert job.view().lines >= 2 * many + 2
-    assert sum(event["type"] == "metric" for event in read_all(job.folder.events)[0]) == 2 * (many // 10_000 + 1)
+    assert sum(event["type"] == "metric" for event in all_written(job.folder)) == 2 * (many // 10_000 + 1)
 
 
 def test_of_a_log_that_is_too_long_the_first_and_the_last_lines_are_kept_and_metrics_and_results_still_come():
     job = on(prints, 100_000, max_log_bytes=1_200_000)
     assert job.results() == [0, 1]
-    found = read_all(job.folder.events)[0]
+    found = all_written(job.folder)
     taken = sum(
         len(event["text"].encode()) + 1 for event in found if event["type"] == "log" and event["rank"] is not None
     )
@@ -109,15 +111,14 @@ def test_in_a_flood_without_end_metrics_come_memory_stays_and_a_cancel_is_obeyed
     wait_for(lambda: reader.count() > 20, what="metrics of the quiet rank")
     ranks = {rank.pid for rank in job.view().ranks}
     (supervisor,) = {parent(pid) for pid in ranks}
-    wait_for(lambda: job.folder.events.stat().st_size > 100_000_000, what="a hundred megabytes")
+    wait_for(lambda: job.folder.log.stat().st_size > 100_000_000, what="a hundred megabytes")
     before = reader.count()
     wait_for(lambda: reader.count() > before + 5, what="more metrics in the flood")
     assert most_memory(supervisor) < 120
     job.cancel()
     job.wait(60)
     assert job.state is State.CANCELED
-    last, _ = read(job.folder.events, line_start(job.folder.events, job.folder.events.stat().st_size - 200_000))
-    assert any("saved" in event["text"].split("\n") for event in last if event["type"] == "log")
+    assert any(line.text == "saved" for line in last_lines(job.folder.log, 3000)[0])
     assert not until_gone(job.id)
 
 
@@ -129,7 +130,7 @@ class Metrics:
 
     def count(self):
         while True:
-            found, cursor = read(self._path, self._cursor, part="others")
+            found, cursor = read(self._path, self._cursor)
             if cursor == self._cursor:
                 return self._count
             self._cursor = cursor

@@ -8,7 +8,6 @@ import time
 import pytest
 
 from distdl_jupyter.clusters.base import Stream
-from distdl_jupyter.core.events import read_all
 from distdl_jupyter.core.series import SeriesBook
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobFolder
@@ -16,6 +15,7 @@ from distdl_jupyter.core.view import JobView
 from distdl_jupyter.supervisor import recorder as under_test
 from distdl_jupyter.supervisor.log_reader import RankReport
 from distdl_jupyter.supervisor.recorder import EventRecorder
+from tests.written import events_of
 
 SPEC = JobSpec(id="20261121-024912-k3f9x", name="x", kind="function", created=1.0, process_count_per_node=4)
 STREAMS = [Stream(-1, rank, "out") for rank in range(4)]
@@ -32,7 +32,7 @@ def few(monkeypatch):
 
 
 def metrics(folder):
-    return [event for event in read_all(folder.events)[0] if event["type"] == "metric"]
+    return [event for event in events_of(folder) if event["type"] == "metric"]
 
 
 def curves(reports, restarts=()):
@@ -59,7 +59,7 @@ def shown(book):
 
 def read_curves(folder):
     book = SeriesBook()
-    for event in read_all(folder.events)[0]:
+    for event in events_of(folder):
         book.apply(event)
     return shown(book)
 
@@ -88,7 +88,7 @@ def test_curves_and_view_of_thinned_metrics_are_those_of_all(folder, ranks, diso
     assert sum(event.get("reports", 1) for event in written) == len(reports)
     assert read_curves(folder) == curves(reports)
     view = JobView.of(SPEC)
-    for event in read_all(folder.events)[0]:
+    for event in events_of(folder):
         view.apply(event)
     assert view.to_json() == recorder.view.to_json()
     assert {name: one.count for name, one in view.metrics.items()} == {
@@ -153,7 +153,7 @@ def test_what_is_held_back_is_written_after_a_while_and_before_the_rank_ends_or_
     ):
         held()
         write()
-        types = [event["type"] for event in read_all(folder.events)[0]]
+        types = [event["type"] for event in events_of(folder)]
         assert types[-2] == "metric"
         assert metrics(folder)[-1]["reports"] == 3
 
@@ -187,7 +187,7 @@ def test_another_supervisor_goes_on_thinning(folder):
     reports = [(0, step, {"loss": float(step % 977)}) for step in range(20_000)]
     for part in (reports[:7000], reports[7000:]):
         recorder = EventRecorder(folder, SPEC)
-        for event in read_all(folder.events)[0]:
+        for event in events_of(folder):
             recorder.fold(event)
         for one in part:
             recorder.metric(*one)

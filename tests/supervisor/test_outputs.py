@@ -5,12 +5,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from distdl_jupyter.core.events import read_all
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.storage import outgoing
 from distdl_jupyter.supervisor import run as under_test
 from distdl_jupyter.supervisor.recorder import EventRecorder
+from tests.written import all_written
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def deliver(tmp_path, monkeypatch):
         recorder = EventRecorder(folder, spec)
         under_test.deliver_outputs(spec, recorder, failed=False, canceled=canceled)
         recorder.close()
-        return [event["text"] for event in read_all(folder.events)[0] if event["type"] in ("note", "log")]
+        return [event["text"] for event in all_written(folder) if event["type"] in ("note", "log")]
 
     return run
 

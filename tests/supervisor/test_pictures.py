@@ -7,8 +7,7 @@ import stat
 import pytest
 
 from distdl_jupyter.clusters.base import Stream
-from distdl_jupyter.core import pictures, snapshot
-from distdl_jupyter.core.events import read_all
+from distdl_jupyter.core import pictures
 from distdl_jupyter.core.logline import last_lines, lines_of
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.core.view import JobView
@@ -17,6 +16,7 @@ from distdl_jupyter.supervisor.recorder import EventRecorder
 from distdl_jupyter.worker.channel import Channel
 from tests.supervisor.test_recorder import spec
 from tests.worker.test_pictures import jpeg, png
+from tests.written import all_written
 
 NONCE = "5f0c7d1e9ab2"
 OUT = [Stream(-1, rank, "out") for rank in range(2)]
@@ -61,17 +61,16 @@ def test_a_picture_is_kept_and_its_line_says_where(folder):
     assert pictures.read(folder.path, 1) == (data, "png")
     file = folder.path / "pictures" / "1.png"
     assert [stat.S_IMODE(one.stat().st_mode) for one in (file, file.parent)] == [0o600, 0o700]
-    events, _ = read_all(folder.events)
+    events = all_written(folder)
     assert [event["text"] for event in events if event["type"] == "log"] == ["before", "[picture 1: 640×480]", "after"]
     assert not any("iVBOR" in str(event) for event in events)
-    for lines in (last_lines(folder.events, 3)[0], list(lines_of(events, folder.path))):
+    for lines in (last_lines(folder.log, 3)[0], list(lines_of(events, folder.path))):
         assert [line.text for line in lines] == ["before", f"[picture 1: 640×480] {file}", "after"]
     view = JobView.of(spec())
     for event in events:
         view.apply(event)
     (shown,) = view.pictures
     assert (shown.number, shown.form, shown.width, shown.height, shown.ranks) == (1, "png", 640, 480, [1])
-    assert snapshot.from_json(snapshot.to_json(view)) == view
 
 
 def test_equal_pictures_of_ranks_are_one_also_for_a_supervisor_that_takes_over(folder):
@@ -81,7 +80,7 @@ def test_equal_pictures_of_ranks_are_one_also_for_a_supervisor_that_takes_over(f
         take(recorder, rank, *parts(same))
     recorder.close()
     recorder = EventRecorder(folder, spec())
-    for event in read_all(folder.events)[0]:
+    for event in all_written(folder):
         recorder.fold(event)
     take(recorder, 0, *parts(same))
     take(recorder, 0, *parts(other))
@@ -134,7 +133,7 @@ def test_a_job_keeps_100_pictures_and_says_once_that_it_has_shown_more(folder):
         take(recorder, width % 2, *parts(png(width, 1)))
     assert len(recorder.view.pictures) == len(list((folder.path / "pictures").iterdir())) == 100
     recorder.close()
-    said = [event["text"] for event in read_all(folder.events)[0] if event.get("stream") == "sys"]
+    said = [event["text"] for event in all_written(folder) if event.get("stream") == "sys"]
     assert said == ["The job has shown 100 pictures; later ones are left out."]
 
 
@@ -144,7 +143,7 @@ def test_a_folder_that_takes_no_pictures_is_told_and_the_job_goes_on(folder):
     for width in (1, 2):
         take(recorder, 0, *parts(png(width, 1)))
     recorder.close()
-    said = [event["text"] for event in read_all(folder.events)[0] if event["type"] == "log"]
+    said = [event["text"] for event in all_written(folder) if event["type"] == "log"]
     assert said == ["Pictures cannot be kept: File exists."]
 
 

@@ -1,7 +1,6 @@
 """What ranks say becomes events: up to the log's limit and not a byte more, and never too many."""
 
 import dataclasses
-import json
 import time
 
 import pytest
@@ -9,16 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distdl_jupyter.clusters.base import Stream
-from distdl_jupyter.core import parts, snapshot
-from distdl_jupyter.core.events import read_all
+from distdl_jupyter.core import logfile, parts
+from distdl_jupyter.core.events import EventWriter
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.core.view import JobView
+from distdl_jupyter.follow import Onlooker
 from distdl_jupyter.supervisor import recorder as under_test
 from distdl_jupyter.supervisor import resume
+from distdl_jupyter.supervisor.buffered_writer import BufferedEventWriter
 from distdl_jupyter.supervisor.log_reader import LogText, RankReport
 from distdl_jupyter.supervisor.recorder import EventRecorder
+from tests.written import all_written, events_of, lines
 
 OUT, ERR, LAUNCHER, KEPT = Stream(-1, 0, "out"), Stream(-1, 1, "err"), Stream(-1, None, "out"), Stream(-1, 0, "out", 10)
 
@@ -34,15 +36,19 @@ def folder(tmp_path):
 
 
 def logs(folder):
-    return [event["text"] for event in read_all(folder.events)[0] if event["type"] == "log"]
+    return [event["text"] for event in all_written(folder) if event["type"] == "log"]
 
 
 def kinds(folder):
-    return [event["type"] for event in read_all(folder.events)[0]]
+    return [event["type"] for event in all_written(folder)]
 
 
 def metric(step, **values):
     return RankReport({"type": "metric", "step": step, "values": values or {"loss": 0.5}})
+
+
+def metric_to(end, step):
+    return dataclasses.replace(metric(step), end=end)
 
 
 def progress(done):
@@ -73,7 +79,7 @@ def test_log_beyond_its_limit_keeps_the_first_and_the_last_lines_and_says_so_onc
         assert sum(len(line.encode()) + 1 for line in every[: first + 1]) > limit // 2
         beyond = every[len(every) - len(last) - 1 :]
         assert sum(len(line.encode()) + 1 for line in beyond) > part
-    notes = [event["code"] for event in read_all(folder.events)[0] if event["type"] == "note"]
+    notes = [event["code"] for event in all_written(folder) if event["type"] == "note"]
     assert notes == (["log-limit"] if missing else [])
     assert kinds(folder).count("metric") == len(texts)
 
@@ -122,7 +128,7 @@ def test_progress_of_quick_succession_is_written_now_and_then_and_the_last_alway
     recorder.tick()
     recorder.take(OUT, [progress(77)])
     recorder.take(OUT, [RankReport({"type": "result", "ok": True, "repr": "1"})])
-    told = [(event["type"], event["rank"], event.get("done")) for event in read_all(folder.events)[0]]
+    told = [(event["type"], event["rank"], event.get("done")) for event in all_written(folder)]
     assert told == [
         ("progress", 0, 0), ("progress", 1, 1000), ("progress", 0, 49), ("progress", 1, 1049),
         ("progress", 0, 77), ("result", 0, None),
@@ -140,9 +146,9 @@ def test_what_a_kept_stream_says_carries_the_place_behind_it_also_when_it_is_wri
         KEPT, [LogText("line", end=14), dataclasses.replace(metric(1), end=20), dataclasses.replace(metric(2), end=30)]
     )
     recorder.close()
-    found = read_all(folder.events)[0]
+    found = all_written(folder)
     assert [(event["type"], event.get("at")) for event in found] == [
-        ("progress", 15), ("log", 24), ("metric", 40), ("metric", 40), ("progress", 19),
+        ("progress", 15), ("metric", 40), ("metric", 40), ("log", 24), ("progress", 19),
     ]  # fmt: skip
 
 
@@ -162,36 +168,63 @@ def test_what_came_together_is_one_moment_and_the_view_is_what_a_reader_folds(fo
     recorder.state(State.PREPARING)
     recorder.close()
     view = JobView.of(spec())
-    for event in read_all(folder.events)[0]:
+    for event in all_written(folder):
         view.apply(event)
     assert view.to_json() == recorder.view.to_json()
     assert folder.events.stat().st_size < 60_000
 
 
-def test_the_view_is_kept_at_the_end_and_before_as_the_log_grows(folder, monkeypatch):
-    now = [100.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+def test_lines_are_counted_now_and_then_so_that_a_reader_need_not_read_all(folder, monkeypatch):
+    monkeypatch.setattr(logfile, "COUNT_EVERY", 5000)
+    folder.spec_file.write_text(spec().dumps())
     recorder = EventRecorder(folder, spec())
-    recorder.take(OUT, [LogText("x" * 60_000 + f"\n{n}") for n in range(5)])
-    recorder.tick()
-    assert snapshot.read(folder) is None, "it would cost more than it saves"
-    now[0] += 5.1
-    recorder.tick()
-    view, cursor = snapshot.read(folder)
-    assert (view.lines, cursor) == (10, folder.events.stat().st_size)
-    recorder.take(OUT, [LogText("last")])
+    for number in range(1000):
+        recorder.take(OUT, [LogText(f"line {number}\nof two"), LogText("x" * 40)])
     recorder.close()
-    view, cursor = snapshot.read(folder)
-    assert (view.to_json(), cursor) == (recorder.view.to_json(), folder.events.stat().st_size)
-    assert json.loads(folder.snapshot.read_text())["cursor"] == cursor
-    assert under_test._SNAPSHOT_SHARE < 1
+    counted = [line["lines"] for line in lines(folder) if line["type"] == "count"]
+    assert len(counted) == pytest.approx(3000 * 20 / 5000, abs=3)
+    read, real = [], parts.read
+    monkeypatch.setattr(parts, "read", lambda path, at, limit: read.append(at) or real(path, at, limit))
+    reader = Onlooker(folder)
+    reader.listen = lambda **_: False
+    assert reader.catch_up().to_json() == recorder.view.to_json()
+    assert min(read) > folder.log.stat().st_size / 2
+
+
+def test_a_supervisor_that_died_between_its_two_files_leaves_each_line_and_each_report_once(folder, monkeypatch):
+    """Of what came together the events are written first; what the log lacks is read once more."""
+    kept = [LogText("one", end=4), metric_to(24, 1), LogText("two", end=28), metric_to(48, 2)]
+    first = EventRecorder(folder, spec())
+    first.take(KEPT, kept[:2])
+    real = EventWriter.append_lines
+    monkeypatch.setattr(BufferedEventWriter, "append_lines", lambda writer, file, lines: (
+        real(writer, file, lines) if file is writer.events else None))  # fmt: skip
+    first.take(KEPT, kept[2:])
+    first._writer.close()
+    monkeypatch.undo()
+    history, second = resume.History(), EventRecorder(folder, spec())
+    for event in events_of(folder):
+        history.add(event)
+        second.fold(event)
+    for line in lines(folder):
+        history.add_line(line)
+        second.fold(line)
+    second.go_on(history)
+    assert history.positions == {(0, "out"): KEPT.start + 4}
+    again = [item for item in kept if KEPT.start + item.end > history.positions[0, "out"]]
+    second.take(KEPT, again)
+    second.take(KEPT, [metric_to(70, 3), LogText("three", end=76)])
+    second.close()
+    assert [line["text"] for line in lines(folder)] == ["one", "two", "three"]
+    assert [event["step"] for event in events_of(folder) if event["type"] == "metric"] == [1, 2, 3]
+    assert second.view.metrics["loss"].count == 3
 
 
 def test_another_supervisor_goes_on_with_the_limit_and_with_the_connected_ranks(folder):
     def recorder():
         made = EventRecorder(folder, spec(max_log_bytes=200))
         made._part_room = 100
-        for event in read_all(folder.events)[0]:
+        for event in all_written(folder):
             made.fold(event)
         return made
 
@@ -209,7 +242,7 @@ def test_another_supervisor_goes_on_with_the_limit_and_with_the_connected_ranks(
     third = recorder()
     third.take(KEPT, [LogText("b" * 49, end=200), LogText("c" * 59, end=260), LogText("d" * 59, end=320)])
     third.close()
-    assert len(parts.parts(folder.events)) == 2
+    assert len(parts.parts(folder.log)) == 2
     fourth = recorder()
     assert fourth.view.lines == third.view.lines == 7
     fourth.take(KEPT, [LogText("e" * 39, end=360)])
@@ -223,11 +256,25 @@ def test_of_a_long_past_only_what_matters_is_kept():
     history = resume.History()
     history.add({"type": "handle", "data": {"hosts": []}, "nonce": "n"})
     for n in range(10_000):
-        history.add({"type": "log", "rank": 0, "stream": "err", "at": n})
+        history.add_line({"type": "log", "rank": 0, "stream": "err", "at": n})
         history.add({"type": "metric", "rank": 1, "at": 2 * n})
-        history.add({"type": "log", "rank": None, "stream": "sys", "at": 7})
+        history.add_line({"type": "log", "rank": None, "stream": "sys", "at": 7})
     history.add({"type": "resume"})
     assert len(history.events) == 3
     assert resume.last_handle(history.events) == ({"hosts": []}, "n", True)
     assert resume.is_takeover(history.events)
-    assert history.positions == {(0, "err"): 9999, (1, "out"): 19_998, (-1, "sys"): 7}
+    assert history.positions == {(0, "err"): 9999, (-1, "sys"): 7}
+    assert history.in_events == {(1, "out"): 19_998}
+
+
+def test_a_stream_of_reports_alone_is_not_read_from_its_beginning_again(folder, monkeypatch):
+    monkeypatch.setattr(under_test, "_UNNOTED", 1000)
+    recorder = EventRecorder(folder, spec())
+    for step in range(100):
+        recorder.take(KEPT, [metric_to(50 * step, step)])
+    recorder.close()
+    history = resume.History()
+    for line in lines(folder):
+        history.add_line(line)
+    assert len(lines(folder)) == 4
+    assert KEPT.start + 50 * 99 - 1100 < history.positions[0, "out"] <= KEPT.start + 50 * 99

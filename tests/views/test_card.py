@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distdl_jupyter.core.events import read_all
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
@@ -17,6 +16,7 @@ from distdl_jupyter.views.card import card, failure_card
 from distdl_jupyter.views.schema import Notice, StateName
 from distdl_jupyter.views.to_json import to_json
 from tests.panels import recorded
+from tests.written import all_written
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def seen(tmp_path):
         story = recorded.tell(kind, JobStore(tmp_path))
         stories.append(story)
         view = JobView.of(story.spec)
-        for event in read_all(story.folder.events)[0]:
+        for event in all_written(story.folder):
             view.apply(event)
         return view
 

@@ -117,7 +117,7 @@ def test_the_template_holds_no_lock_and_no_secret(distdl_home, monkeypatch):
             assert b"a-secret" not in Path(f"/proc/{one}/{file}").read_bytes()
     assert b"a-secret" not in b"".join(p.read_bytes() for p in place.folder().rglob("*") if p.is_file())
     for rank in job.view().ranks:
-        assert not [t for t in targets(rank.pid) if t.endswith(("/lock", "events.jsonl", ".sock"))]
+        assert not [t for t in targets(rank.pid) if t.endswith(("/lock", "events.jsonl", "log.jsonl", ".sock"))]
     job.cancel(now=True)
     job.wait(60)
 

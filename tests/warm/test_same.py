@@ -11,9 +11,9 @@ import textwrap
 import pytest
 
 from distdl_jupyter import JobFailed, attach, submit
-from distdl_jupyter.core.events import read_all
 from distdl_jupyter.host.spawn import WARM
 from tests.warm.conftest import assert_warm, is_warm
+from tests.written import all_written
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -194,7 +194,7 @@ def unlike(warm, cold):
 def told(job):
     """Return what the job says of itself, without moments, numbers of processes and its own id, by stream."""
     kept = {}
-    for event in read_all(job.folder.events)[0]:
+    for event in all_written(job.folder):
         if event["type"] == "log" and event["text"].startswith((WARM, "Captured")):
             continue
         if event.get("code") in ("cold-start", "warm-start") or event["type"] in ("handle", "stop", "phase"):

@@ -10,11 +10,11 @@ import pytest
 
 from distdl_jupyter import attach, targets
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.core.events import read_all
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.submission import submit_source
 from tests.conftest import wait_for
+from tests.written import all_written
 
 pytestmark = [pytest.mark.timeout(600)]
 
@@ -66,7 +66,7 @@ def submit(ml, code, nodes=2, backend="torch", options=None, **more):
 
 
 def events(job):
-    return read_all(JobStore().find(job.id).events)[0]
+    return all_written(JobStore().find(job.id))
 
 
 def lines(job, rank=0):

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from distdl_jupyter import JobFailed, attach, registry
-from distdl_jupyter.core.events import read_all
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.submission import submit_source
 from tests.conftest import wait_for
 from tests.slurm import needs_slurm, slurm, slurm_of, two_nodes  # noqa: F401 - fixtures
+from tests.written import all_written
 
 pytestmark = [needs_slurm, pytest.mark.timeout(600)]
 
@@ -83,7 +83,7 @@ def lines(job, rank=0):
 
 
 def events(job):
-    return read_all(JobStore().find(job.id).events)[0]
+    return all_written(JobStore().find(job.id))
 
 
 def notes(job, code):

@@ -6,9 +6,9 @@ from pathlib import Path
 import psutil
 
 from distdl_jupyter import submit, targets
-from distdl_jupyter.core.events import read_all
 from distdl_jupyter.core.store import JobStore
 from tests.conftest import wait_for
+from tests.written import all_written
 
 
 class Lab:
@@ -25,7 +25,7 @@ class Lab:
         return self.job
 
     def events(self, *types):
-        found, _ = read_all(JobStore().find(self.job.id).events)
+        found = all_written(JobStore().find(self.job.id))
         return [event for event in found if not types or event["type"] in types]
 
     def until_state(self, *states, patience=120):

@@ -1,0 +1,148 @@
+"""Reads the log of a job: the lines that its ranks and its system printed (see core.events and core.parts).
+
+``path`` is that of the log's first file (``JobFolder.log``). Cursors are bytes of the log. Of lines that were left out
+a reader gets one line that says how many they were; how many lines there are in all it knows from the last ``count``
+without reading those before it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from distdl_jupyter.core import parts
+from distdl_jupyter.core.packing import Event, decode
+from distdl_jupyter.core.words import plural
+from distdl_jupyter.core.words import size as size_in_words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from distdl_jupyter.core.view import JobView
+
+#: Bytes of text from one ``count`` to the next.
+COUNT_EVERY = 128 * 1024
+#: Types of the lines of a log.
+_TYPES = frozenset(("log", "mark", "position", "attempt", "count"))
+_READ_CHUNK = 8 * 1024 * 1024
+#: Bytes in which a line's begin is looked for at a time.
+_LINE = 128 * 1024
+
+
+def read(path: Path, after: int = 0, limit: int = _READ_CHUNK) -> tuple[list[Event], int]:
+    """Return the lines of the log that start at byte ``after`` and the cursor behind the last of them.
+
+    At most about ``limit`` bytes are read (always at least one whole line when there is one), so a caller loops
+    until the cursor stands still. A missing file reads as empty.
+    """
+    try:
+        begin, data = parts.lines(path, after, limit)
+    except FileNotFoundError:
+        return [], after
+    if begin > after:
+        return notice(path, begin), begin
+    return _decoded(data), after + len(data)
+
+
+def _decoded(data: bytes) -> list[Event]:
+    found = decode(data)
+    for event in found:  # the first edition wrote these otherwise
+        if event["type"] == "part":
+            event["type"] = "count"
+        elif event["type"] == "restart" and event.get("ranks") is None:
+            event["type"] = "attempt"
+    return [event for event in found if event["type"] in _TYPES]
+
+
+def batches(path: Path, after: int = 0) -> Iterator[tuple[list[Event], int]]:
+    """Yield (lines, cursor) in steps of some megabytes until nothing more stands in the log."""
+    while True:
+        found, cursor = read(path, after)
+        if cursor == after:
+            return
+        yield found, cursor
+        after = cursor
+
+
+def between(path: Path, begin: int, end: int) -> tuple[list[Event], int]:
+    """Return the lines from one cursor to another, and the cursor behind the last of them."""
+    found: list[Event] = []
+    while begin < end:
+        more, after = read(path, begin, end - begin)
+        if after == begin or after > end:
+            break
+        found += more
+        begin = after
+    return found, begin
+
+
+def count(path: Path, begin: int, view: JobView, end: int | None = None) -> int:
+    """Fold into a view how many lines stand from the byte ``begin`` on; return the cursor behind the last of them.
+
+    Of a long log only what stands behind the last ``count`` is read.
+    """
+    end = parts.size(path) if end is None else end
+    size = 3 * COUNT_EVERY
+    while begin < (near := parts.back(path, end, size)):
+        found, cursor = between(path, line_from(path, near, end), end)
+        last = next((at for at in reversed(range(len(found))) if found[at]["type"] == "count"), None)
+        if last is not None:
+            for event in found[last:]:
+                view.apply(event)
+            return cursor
+        size *= 8
+    while begin < end:
+        found, after = read(path, begin, min(_READ_CHUNK, end - begin))
+        if after == begin or after > end:
+            break
+        begin = after
+        for event in found:
+            view.apply(event)
+    return begin
+
+
+def notice(path: Path, begin: int) -> list[Event]:
+    """Return the line of the log that stands for those that were left out before the byte ``begin``.
+
+    It carries the ``counts`` of all lines before that byte, and ``lines``, their number.
+    """
+    missing = parts.gap(path)
+    try:
+        first = _decoded(parts.lines(path, begin, 1)[1].partition(b"\n")[0])
+    except FileNotFoundError:
+        return []
+    if missing is None or missing[1] != begin or not first or first[0]["type"] != "count":
+        return []
+    lines = plural(first[0]["lines"] - first[0]["first"], "line")
+    size = size_in_words(missing[1] - missing[0])
+    text = f"… {lines} ({size}) left out here; raise max_log_bytes to keep more"
+    return [{**first[0], "type": "log", "rank": None, "stream": "sys", "text": text}]
+
+
+def line_start(path: Path, near: int) -> int:
+    """Return where the line begins that holds byte ``near`` of the log: the cursor to read the end of a long one from.
+
+    The number of bytes before it may be anything, so folding on from there gives what stands behind it and no counts.
+    """
+    part = parts.part_at(path, max(0, near - 1))
+    while near > part.begin:
+        begin = max(part.begin, near - _LINE)
+        if (at := parts.read(path, begin, near - begin)[1].rfind(b"\n")) >= 0:
+            return begin + at + 1
+        near = begin
+    return near
+
+
+def line_from(path: Path, begin: int, end: int) -> int:
+    """Return where the first line that begins at a byte or behind it begins, at most ``end``."""
+    at = begin - 1
+    while 0 <= at < end:
+        here, data = parts.read(path, at, _LINE)
+        if here > at:  # left out up to there
+            return min(end, at + 1)
+        if not data:
+            break
+        if b"\n" in data:
+            return min(end, at + data.index(b"\n") + 1)
+        at += len(data)
+    return end if begin > 0 else 0

@@ -1,0 +1,18 @@
+"""All that was written of a job, for tests that look at both of its files."""
+
+from distdl_jupyter.core import events, logfile
+
+
+def events_of(folder):
+    """The events without the log."""
+    return events.read_all(folder.events)[0]
+
+
+def lines(folder):
+    """The lines of the log with its marks."""
+    return [line for found, _ in logfile.batches(folder.log) for line in found]
+
+
+def all_written(folder):
+    """Events and lines of the log in the order of their times; of one time the events come first."""
+    return sorted(events_of(folder) + lines(folder), key=lambda one: one["t"])
