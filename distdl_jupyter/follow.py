@@ -146,7 +146,7 @@ class Onlooker(_Reader):
         """Read about ``most`` bytes once, whatever stands there."""
         found: list[Event] = []
         if events.size(self.folder.events) > self.cursor:
-            # Two calls while nothing is new: each lets a busy kernel's main thread go first.
+            # Few calls while nothing is new: each lets a busy kernel's main thread go first.
             found, self.cursor = events.read(self.folder.events, self.cursor, most)
         for event in found:
             self.fold(event)

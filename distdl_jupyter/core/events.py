@@ -198,7 +198,7 @@ class EventWriter:
 
     def __init__(self, path: Path) -> None:
         self._log_path = log_path(path)
-        #: The log is there before the events, so that no reader takes the job for one of the first edition.
+        # The log is there before the events, so that no reader takes the job for one of the first edition.
         self.log = LineFile(parts.newest(self._log_path))
         self.events = self.log if self._log_path == path else LineFile(parts.Part(0, path))
         self._batch: list[Event] | None = None

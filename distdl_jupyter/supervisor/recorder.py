@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import time
 from typing import TYPE_CHECKING, Any
@@ -39,15 +40,16 @@ if TYPE_CHECKING:
     from distdl_jupyter.supervisor.pictures import Pictures
     from distdl_jupyter.supervisor.resume import History, Key
 
-#: Seconds between two events of progress of one rank.
-_PROGRESS_EVERY = 0.1
+#: Seconds between two events of progress of one rank: at first, as a part of the time that the job lasts, at most. All
+#: of them are read by who opens the job, who needs the last one.
+_PROGRESS_EVERY, _PROGRESS_SHARE, _PROGRESS_AT_MOST = 0.1, 0.001, 10.0
 #: The code of the note that lines of the log are left out.
 _LOG_LIMIT = "log-limit"
 #: Bytes of reports in a kept stream after which the log says how far it was read.
 _UNNOTED = 1_000_000
 #: Before these events all held reports of metrics are written.
 _AFTER_METRICS = ("rank", "restart", "result", "state", "world")
-#: Bytes of text of the log's parts behind its first half at least (see core.parts): the job's last events are in them.
+#: Bytes of text of the log's parts behind its first half at least (see core.parts).
 _LEAST_PART = 300_000
 #: Characters from which on an unfinished line may be shown in part only.
 _LONGEST_OPEN = 7 * 1024
@@ -82,6 +84,7 @@ class EventRecorder:
         self._report_count = 0
         self._merged: dict[int, MergedReports] = {}
         self._progress_at: dict[int, float] = {}
+        self._begun = time.monotonic()
         #: Bytes of text that go into the log before its lines are counted.
         self._uncounted = logfile.COUNT_EVERY
         self.connected: set[int] = set()
@@ -215,8 +218,7 @@ class EventRecorder:
         """Do what is due from time to time."""
         self._disk_full.check()
         self._curves.limit()
-        now = time.monotonic()
-        for rank in [rank for rank in self._held_progress if now - self._progress_at[rank] >= _PROGRESS_EVERY]:
+        for rank in [rank for rank in self._held_progress if self._may_write_progress(rank)]:
             self._write_progress(rank)
         for rank in [rank for rank, held in self._merged.items() if held.is_due]:
             self._write_merged(rank)
@@ -348,8 +350,15 @@ class EventRecorder:
     def progress(self, rank: int, report: dict[str, Any]) -> None:
         """Take progress: what comes in quick succession is written when it has come to rest, or now and then."""
         self._held_progress[rank] = (report, self._origin)
-        if time.monotonic() - self._progress_at.get(rank, -1.0) >= _PROGRESS_EVERY:
+        if self._may_write_progress(rank):
             self._write_progress(rank)
+        else:
+            self.on_event({"type": "progress", "rank": rank})
+
+    def _may_write_progress(self, rank: int) -> bool:
+        now = time.monotonic()
+        pause = min(max(_PROGRESS_EVERY, (now - self._begun) * _PROGRESS_SHARE), _PROGRESS_AT_MOST)
+        return now - self._progress_at.get(rank, -math.inf) >= pause
 
     def _write_progress(self, rank: int) -> None:
         report, origin = self._held_progress.pop(rank)

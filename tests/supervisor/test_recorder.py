@@ -139,6 +139,23 @@ def test_progress_of_quick_succession_is_written_now_and_then_and_the_last_alway
     assert kinds(folder).count("progress") == 6
 
 
+def test_progress_of_a_long_job_is_written_less_often_and_each_report_is_a_sign_of_life(folder, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    recorder, signs = EventRecorder(folder, spec()), []
+    recorder.on_event = signs.append
+    for hour in range(24):
+        now[0] = 100.0 + 3600 * hour
+        for n in range(600):
+            now[0] += 0.1
+            recorder.take(OUT, [progress(600 * hour + n)])
+            recorder.tick()
+    recorder.close()
+    assert len(signs) >= 24 * 600
+    assert kinds(folder).count("progress") < 600 + 24 * 20
+    assert recorder.view.done == 24 * 600 - 1
+
+
 def test_what_a_kept_stream_says_carries_the_place_behind_it_also_when_it_is_written_later(folder):
     recorder = EventRecorder(folder, spec())
     recorder.take(KEPT, [dataclasses.replace(progress(1), end=5), dataclasses.replace(progress(2), end=9)])
