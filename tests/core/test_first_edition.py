@@ -5,12 +5,14 @@ of the log, and the counts of lines.
 """
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from distdl_jupyter.core import events, logfile
-from distdl_jupyter.core.logline import lines_of
+from distdl_jupyter.core.events import EventWriter
+from distdl_jupyter.core.logline import last_lines, lines_of
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.follow import Follower, Onlooker
 
@@ -53,3 +55,30 @@ def test_the_lines_of_the_log_are_read(old, limit):
 def test_readers_count_the_lines(old, reader):
     folder, expected = old
     assert counts(reader(folder).catch_up()) == expected["counts"]
+
+
+def test_the_last_lines_are_read_from_the_end(old):
+    folder, expected = old
+    for many in (1, 5, 30):
+        found, _ = last_lines(folder.log, many)
+        assert [[one.rank, one.stream, one.time, one.text] for one in found] == expected["lines"][-many:]
+
+
+def test_a_supervisor_that_takes_the_job_over_goes_on_in_its_file(old, tmp_path):
+    folder, expected = old
+    folder = JobFolder(Path(shutil.copytree(folder.path, tmp_path / "job")))
+    files = {file.name for file in folder.path.rglob("*")}
+    writer = EventWriter(folder.events)
+    with writer.together():
+        writer.write("log", rank=0, stream="out", text="more")
+        writer.write("note", level="info", text="more", code="")
+    assert not writer.begin_part(lines=1, first=1, counts={})
+    writer.write("restart", reason="", rank=0)
+    writer.close()
+    assert {file.name for file in folder.path.rglob("*")} == files
+    found = in_steps(lambda after, limit: events.read(folder.events, after, limit), 5000)
+    assert found[:-2] == expected["events"]
+    assert [event["type"] for event in found[-2:]] == ["note", "restart"]
+    printed = in_steps(lambda after, limit: logfile.read(folder.log, after, limit), 5000)
+    assert [line["type"] for line in printed[-2:]] == ["log", "attempt"]
+    assert Onlooker(folder).catch_up().lines == expected["counts"][0] + 1
