@@ -17,10 +17,10 @@ if sys.platform == "win32":
 if TYPE_CHECKING:
     from distdl_jupyter.azure.vm_sizes import vm_sizes
     from distdl_jupyter.client import Job, attach, distributed, jobs, submit
+    from distdl_jupyter.cluster_handles import add_cluster, clusters
     from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobFailed, JobNotFound
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.panels import azure_sign_in, launcher, panel, timeline
-    from distdl_jupyter.places import add_cluster, clusters
     from distdl_jupyter.retention import prune
     from distdl_jupyter.worker.checkpoints import checkpoint_dir
     from distdl_jupyter.worker.data import data_path

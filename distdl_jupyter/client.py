@@ -13,14 +13,14 @@ import time
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 from distdl_jupyter.core import disk, locks
+from distdl_jupyter.core.aliases import override
 from distdl_jupyter.core.errors import JobNotRunning, JobStillRunning, LaunchFailed
 from distdl_jupyter.core.events import EventWriter, JobLock
-from distdl_jupyter.core.names import override
+from distdl_jupyter.core.humanize import finding as in_words
+from distdl_jupyter.core.humanize import plural, short_id
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore, new_id
-from distdl_jupyter.core.words import finding as in_words
-from distdl_jupyter.core.words import plural, short_id
-from distdl_jupyter.follow import POLL, Follower, Onlooker, settle
+from distdl_jupyter.follow import POLL, Follower, SummaryReader, finalize_abandoned
 from distdl_jupyter.supervisor import control
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from distdl_jupyter.capture import Draft
+    from distdl_jupyter.capture import CapturedCode
     from distdl_jupyter.core.logline import LogLine
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.core.view import JobView
@@ -54,8 +54,8 @@ class Job:
         return Job, (self.folder, self._end)
 
     @functools.cached_property
-    def _follower(self) -> Onlooker:
-        return Onlooker(self.folder)
+    def _follower(self) -> SummaryReader:
+        return SummaryReader(self.folder)
 
     @property
     def spec(self) -> JobSpec:
@@ -102,28 +102,28 @@ class Job:
 
         Of an elastic job whose rank 0 had no process at the end it is that of the first rank that had one.
         """
-        from distdl_jupyter import outcome
+        from distdl_jupyter import results
 
         view = self._completed(timeout)
-        return outcome.value(self.folder, view.ranks[next((rank.rank for rank in view.ranks if rank.ok), 0)])
+        return results.value(self.folder, view.ranks[next((rank.rank for rank in view.ranks if rank.ok), 0)])
 
     def results(self, timeout: float | None = None) -> list[Any]:
         """Wait for the end and return every rank's value in order of rank.
 
         Raises JobFailed, TimeoutError, and ResultUnavailable for a value that could not be pickled.
         """
-        from distdl_jupyter import outcome
+        from distdl_jupyter import results
 
-        return [outcome.value(self.folder, rank) for rank in self._completed(timeout).ranks]
+        return [results.value(self.folder, rank) for rank in self._completed(timeout).ranks]
 
     def _completed(self, timeout: float | None) -> JobView:
         """Wait for the end and return the view. Raises JobFailed, TimeoutError."""
         self.wait(timeout)
-        from distdl_jupyter import outcome
+        from distdl_jupyter import results
 
         view = self.view()
         if view.state is not State.COMPLETED:
-            raise outcome.job_failed(self.folder, view)
+            raise results.job_failed(self.folder, view)
         return view
 
     def logs(self, rank: int | None = None, *, follow: bool = False, tail: int | None = None) -> Iterator[LogLine]:
@@ -152,9 +152,9 @@ class Job:
         All of the first 100,000 reports are there; of more, those that no curve can tell apart are one row, the last.
         After a restart there is ``attempt`` too, from 0; steps that a later attempt reports again are there twice.
         """
-        from distdl_jupyter import outcome
+        from distdl_jupyter import results
 
-        return outcome.metrics_frame(self.folder)
+        return results.metrics_frame(self.folder)
 
     def figure(self, metric: str | None = None, *, each_rank: bool = False, log: bool = False) -> Any:
         """Return a plotly Figure of one metric (the first by default) over steps.
@@ -164,9 +164,9 @@ class Job:
         import plotly.graph_objects as go
 
         from distdl_jupyter.core.figure import figure
-        from distdl_jupyter.reading import Outline
+        from distdl_jupyter.readers import CurveReader
 
-        seen = Outline(self.folder)
+        seen = CurveReader(self.folder)
         seen.catch_up()
         names = list(seen.view.metrics)
         chosen = metric if metric is not None else next(iter(names), None)
@@ -201,7 +201,7 @@ class Job:
             why = supervisor.says() if supervisor.host else "Its supervisor lives."
             raise JobStillRunning(f"Job {self.id} is not lost. {why}",
                                   hint=f"distdl stop {short_id(self.id)} stops it.")  # fmt: skip
-        if settle(self.folder, gone=supervisor if supervisor.host else None):
+        if finalize_abandoned(self.folder, gone=supervisor if supervisor.host else None):
             # Should it live after all, it ends as soon as it sees this directory again.
             control.request(self.folder.control, "cancel", now=True)
 
@@ -217,9 +217,9 @@ class Job:
 
         Raises JobNotRunning when no rank has begun yet or the job has ended.
         """
-        from distdl_jupyter import standstill
+        from distdl_jupyter import job_stacks
 
-        standstill.ask(self.folder, self.view())
+        job_stacks.ask(self.folder, self.view())
 
     def stacks(self, timeout: float = 10.0, *, kept: bool = False, number: int | None = None) -> StacksShown:
         """Return where all threads of all ranks stand now, side by side: the ranks that differ first.
@@ -228,11 +228,11 @@ class Job:
         ``kept``, those that were taken last are returned, or those with the ``number``. Raises JobNotRunning when no
         rank runs and none are kept, TimeoutError after ``timeout`` seconds.
         """
-        from distdl_jupyter import standstill
+        from distdl_jupyter import job_stacks
 
         if kept or number is not None:
-            return standstill.kept(self.folder, number)
-        return standstill.take(self.folder, self.view, timeout)
+            return job_stacks.kept(self.folder, number)
+        return job_stacks.take(self.folder, self.view, timeout)
 
     def rerun(self) -> Job:
         """Start the same job once more, with the code and the values that travelled then; return the new handle.
@@ -240,9 +240,9 @@ class Job:
         Secret environment variables are taken from this process's environment, because no job keeps them. Raises
         InvalidSpec when one is missing there, JobNotFound when the job's files are gone.
         """
-        from distdl_jupyter import again
+        from distdl_jupyter import rerun
 
-        return Job(_begin(*again.again(self.folder, new_id())))
+        return Job(_begin(*rerun.again(self.folder, new_id())))
 
     def resume(self, **options: Any) -> Job:
         """Go on from the checkpoints of this job, which has ended, as a new job; return its handle.
@@ -256,9 +256,9 @@ class Job:
         JobNotFound when the job's files are gone.
         """
         self._check_ended("Cancel it before resuming it.")
-        from distdl_jupyter import again
+        from distdl_jupyter import rerun
 
-        return Job(_begin(*again.resumed(self.folder, new_id(), options)))
+        return Job(_begin(*rerun.resumed(self.folder, new_id(), options)))
 
     def remove(self) -> None:
         """Delete the job's folder with its log and values. Raises JobStillRunning while the job lives."""
@@ -296,17 +296,17 @@ class Jobs(list[Job]):
 
 def jobs() -> Jobs:
     """Return all jobs of this user's data directory, newest first."""
-    from distdl_jupyter import listing
+    from distdl_jupyter import job_list
 
-    ended = {id_: one.row for id_, one in listing.here().ended().items()}
+    ended = {id_: one.row for id_, one in job_list.here().ended().items()}
     return Jobs(Job(folder, ended.get(folder.id)) for folder in JobStore().folders())
 
 
 def rows(newest: int | None = None) -> list[JobRow]:
     """Return what a list shows of each job, newest first, of all or of the ``newest``: quick for a thousand jobs."""
-    from distdl_jupyter import listing
+    from distdl_jupyter import job_list
 
-    return [one.row for one in listing.here().all(newest)]
+    return [one.row for one in job_list.here().all(newest)]
 
 
 def count() -> int:
@@ -362,7 +362,7 @@ def submit(
     return launch(draft, **options)
 
 
-def launch(draft: Draft, **options: Any) -> Job:
+def launch(draft: CapturedCode, **options: Any) -> Job:
     """Make a job of captured code and start its supervisor.
 
     Raises InvalidSpec, PluginUnavailable, DiskRefused, LaunchFailed.

@@ -15,7 +15,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import registry
-from distdl_jupyter.core import events, logfile, reserve
+from distdl_jupyter.core import disk_reserve, events, logfile
 from distdl_jupyter.core.errors import DistDLError, JobNotFound, LaunchFailed
 from distdl_jupyter.core.events import Event, EventWriter, JobLock
 from distdl_jupyter.core.state import State
@@ -79,7 +79,7 @@ class _Reader:
             raise JobNotFound(f"Job {self.folder.id} is not here any more: its folder was deleted while it ran.",
                               hint="Its processes were ended.")  # fmt: skip
         try:
-            ended = settle(self.folder)
+            ended = finalize_abandoned(self.folder)
         except OSError as error:
             # Where nobody can write, nobody can end it either; it is asked again later.
             if error.errno == errno.EROFS and self.folder.supervisor().is_dead:
@@ -132,7 +132,7 @@ class Follower(_Reader):
                 return found + lines
 
 
-class Onlooker(_Reader):
+class SummaryReader(_Reader):
     """A reader of the view alone, which only counts the lines of the log; ``read`` and ``follow`` give the events."""
 
     def _next(self) -> list[Event]:
@@ -158,7 +158,7 @@ class Onlooker(_Reader):
         self.log_cursor = logfile.count(self.folder.log, self.log_cursor, self.view)
 
 
-def settle(folder: JobFolder, *, gone: Holder | None = None) -> bool:
+def finalize_abandoned(folder: JobFolder, *, gone: Holder | None = None) -> bool:
     """End a job that has no writer any more; True when this call wrote its end.
 
     Nothing happens while a writer lives, or may live on another host: unless that is the one that is known to be
@@ -170,7 +170,7 @@ def settle(folder: JobFolder, *, gone: Holder | None = None) -> bool:
     if lock is None:
         return False
     try:
-        reader = Onlooker(folder)
+        reader = SummaryReader(folder)
         before, latest = -1, list[Event]()
         while reader.cursor != before:
             before = reader.cursor
@@ -206,7 +206,7 @@ def _still_there(python: str) -> str:
 
 
 def _write(folder: JobFolder, type_: str, **fields: Any) -> None:
-    reserve.give(folder.reserve)
+    disk_reserve.give(folder.reserve)
     writer = EventWriter(folder.events)
     try:
         writer.write(type_, **fields)

@@ -11,12 +11,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter import preflight, registry, targets
+from distdl_jupyter import cluster_configs, preflight, registry
 from distdl_jupyter.backends.base import Package
 from distdl_jupyter.core import redact
+from distdl_jupyter.core.aliases import resolve
 from distdl_jupyter.core.data import sources
 from distdl_jupyter.core.errors import InvalidSpec, PluginUnavailable
-from distdl_jupyter.core.names import resolve
 from distdl_jupyter.core.options import ABOUT, check_count, check_name, checked
 from distdl_jupyter.core.plan import seated
 from distdl_jupyter.core.redact import Redactor
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 
     from distdl_jupyter.azure.cost import Rate
     from distdl_jupyter.backends.base import Backend
-    from distdl_jupyter.capture import Draft
+    from distdl_jupyter.capture import CapturedCode
     from distdl_jupyter.clusters.base import Cluster
     from distdl_jupyter.core.data import DataSource
 
 
-def build(draft: Draft, options: Mapping[str, Any], *, id_: str) -> tuple[JobSpec, dict[str, str]]:
+def build(draft: CapturedCode, options: Mapping[str, Any], *, id_: str) -> tuple[JobSpec, dict[str, str]]:
     """Return the spec of a draft and the values of its secret environment variables.
 
     Raises InvalidSpec or PluginUnavailable with one sentence that says what to change.
     """
     found = resolved(options)
     given = checked(found)
-    target = targets.find(given.pop("compute_target", "local"))
+    target = cluster_configs.find(given.pop("compute_target", "local"))
     cluster_given = {**target.options, **_belonging("clusters", target.kind, found)}
     cluster = registry.get("clusters", target.kind)
     cluster_options = registry.check_options("clusters", target.kind, cluster_given)
@@ -187,7 +187,7 @@ def _absolute(source: DataSource, working_directory: Path) -> DataSource:
     return dataclasses.replace(source, path=str(path.resolve()))
 
 
-def _refuse_restarts(count: int, cluster: Cluster, draft: Draft) -> None:
+def _refuse_restarts(count: int, cluster: Cluster, draft: CapturedCode) -> None:
     if count and not cluster.can_restart:
         raise InvalidSpec(f"{cluster.title or cluster.name} does not start ranks anew.", field="max_restarts",
                           hint="Leave max_restarts out and submit the job again when it has failed.")  # fmt: skip
@@ -226,7 +226,7 @@ def _versions(backend: Backend, options: Any) -> dict[str, str]:
     return {"python": platform.python_version()} | {name: version for name, version in found.items() if version}
 
 
-def _with_findings(spec: JobSpec, draft: Draft) -> JobSpec:
+def _with_findings(spec: JobSpec, draft: CapturedCode) -> JobSpec:
     findings = preflight.check(draft, spec)
     errors = [finding for finding in findings if finding.level == "error"]
     if errors:

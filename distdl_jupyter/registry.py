@@ -15,8 +15,8 @@ import typing
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
+from distdl_jupyter.core.aliases import unknown
 from distdl_jupyter.core.errors import InvalidSpec, PluginUnavailable
-from distdl_jupyter.core.names import unknown
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

@@ -16,8 +16,8 @@ from datetime import timedelta
 from html import escape
 from typing import TYPE_CHECKING, Any, Literal
 
-from distdl_jupyter import client, listing
-from distdl_jupyter.core import whole, words
+from distdl_jupyter import client, job_list
+from distdl_jupyter.core import atomic_write, humanize
 from distdl_jupyter.core.errors import DiskRefused, InvalidSpec, JobNotFound, JobStillRunning
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore
@@ -72,9 +72,9 @@ class Pruned:
     def summary(self) -> str:
         """Return count and size of what goes, and why the others stay."""
         gone = [job for job in self.jobs if not job.problem]
-        much = f"{words.plural(len(gone), 'job')}, {words.size(sum(job.size for job in gone))}"
+        much = f"{humanize.plural(len(gone), 'job')}, {humanize.size(sum(job.size for job in gone))}"
         told = f"Would delete {much} (a dry run: nothing is deleted)." if self.dry_run else f"Deleted {much}."
-        kept = ", ".join(f"{words.count(one.count)} {_REASON_WORDS[one.reason]}" for one in self.kept)
+        kept = ", ".join(f"{humanize.count(one.count)} {_REASON_WORDS[one.reason]}" for one in self.kept)
         return f"{told if self.jobs else 'No job is to be deleted.'}{f' Kept: {kept}.' if kept else ''}"
 
     def __repr__(self) -> str:
@@ -88,7 +88,7 @@ class Pruned:
 
     def _rows(self) -> list[tuple[str, ...]]:
         now = time.time()
-        return [_HEAD, *((job.id, job.state, job.name, words.ago(now - job.ended), words.size(job.size))
+        return [_HEAD, *((job.id, job.state, job.name, humanize.ago(now - job.ended), humanize.size(job.size))
                          for job in self.jobs)]  # fmt: skip
 
 
@@ -132,7 +132,7 @@ def prune_daily(older: str | None, keep: int | None) -> Pruned | None:
     except FileNotFoundError:
         if not mark.parent.is_dir():
             return None
-    whole.keep(mark, "")
+    atomic_write.keep(mark, "")
     return prune(older, keep)
 
 
@@ -162,7 +162,7 @@ def _sorted_out(seconds: float | None, keep: int | None) -> tuple[list[OldJob], 
     found: list[OldJob] = []
     kept: Counter[Reason] = Counter()
     now, store = time.time(), JobStore()
-    for place, one in enumerate(listing.here().all()):
+    for place, one in enumerate(job_list.here().all()):
         row, folder = one.row, store.folder(one.row.id)
         ended = row.last_sign if row.ended is None else row.ended
         try:

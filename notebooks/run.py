@@ -19,8 +19,8 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
 from distdl_jupyter import attach, jobs
+from distdl_jupyter.core.humanize import duration, number, percent, plural
 from distdl_jupyter.core.logline import lines_of
-from distdl_jupyter.core.words import duration, number, percent, plural
 from distdl_jupyter.environment.console import ConsoleProgress
 from distdl_jupyter.follow import Follower
 

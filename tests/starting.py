@@ -19,9 +19,9 @@ import psutil
 import pytest
 
 import tests
-from distdl_jupyter.host.spawn import WARM
-from distdl_jupyter.warm import asking, doubts, learned, place
-from distdl_jupyter.warm.beginning import COLD
+from distdl_jupyter.node.spawn import WARM
+from distdl_jupyter.warm import import_history, preconditions, template_client, template_files
+from distdl_jupyter.warm.start import COLD
 
 #: What the template imports before the first job has said what it needs.
 AHEAD = ("numpy", "torch", "torch.distributed", "torch._dynamo", "horovod.torch")
@@ -49,17 +49,17 @@ def template(runtime, tmp_path_factory):
         patch.setenv("DISTDL_WARM_DIR", str(tmp_path_factory.mktemp("template")))
         patch.setenv("DISTDL_WARM", "off" if os.environ.get("DISTDL_TEST_START") == "cold" else "on")
         # A machine that does much else is slow to answer; that is another test's affair.
-        patch.setattr(asking, "_PATIENCE", 30.0)
-        where, ask = place.of(), asking.start
-        learned.Learned(where.learned).add(AHEAD)
+        patch.setattr(template_client, "_PATIENCE", 30.0)
+        where, ask = template_files.of(), template_client.start
+        import_history.Learned(where.learned).add(AHEAD)
 
         def ask_a_ready_one(wanted, *request):
             if wanted == where:
-                patch.setattr(asking, "start", ask)
+                patch.setattr(template_client, "start", ask)
                 revive()
             return ask(wanted, *request)
 
-        patch.setattr(asking, "start", ask_a_ready_one)
+        patch.setattr(template_client, "start", ask_a_ready_one)
         yield
         end_templates(tmp_path_factory.getbasetemp())
 
@@ -109,14 +109,14 @@ _own: dict[str, int] = {}
 
 def revive():
     """See to a ready template and return what it says of itself."""
-    where = place.of()
-    said = asking.status(where)
+    where = template_files.of()
+    said = template_client.status(where)
     if said is not None and said["pid"] != _own.get(where.key):
-        asking.stop(where)
+        template_client.stop(where)
     said = _made(where)
-    if doubts.differing(psutil.Process(said["pid"]).environ(), os.environ, {"TMPDIR"}):
+    if preconditions.differing(psutil.Process(said["pid"]).environ(), os.environ, {"TMPDIR"}):
         # A job of an earlier test was still having it made.
-        asking.stop(where)
+        template_client.stop(where)
         said = _made(where)
     _own[where.key] = said["pid"]
     return said
@@ -124,11 +124,11 @@ def revive():
 
 def _made(where):
     """Return what the next ready template says, one that is made already or by now."""
-    if not asking.is_being_made(where):  # a second one would wait for the first one's end
-        asking.make(where)
+    if not template_client.is_being_made(where):  # a second one would wait for the first one's end
+        template_client.make(where)
     # What it learns from an earlier test's job may make it begin anew.
     until = time.monotonic() + 120
-    while (said := asking.wait_until_ready(where)) is None or said["learning"]:
+    while (said := template_client.wait_until_ready(where)) is None or said["learning"]:
         assert time.monotonic() < until, where.log.read_text()
         time.sleep(0.05)
     return said

@@ -34,7 +34,7 @@ def test_broken():
         (["README.md", "notebooks/images/panel.png"], []),
         (["tests/conftest.py"], ["tests"]),
         (["tests/form/test_model.py", "pyproject.toml"], ["tests"]),
-        (["distdl_jupyter/targets.py"], ["tests"]),
+        (["distdl_jupyter/cluster_configs.py"], ["tests"]),
         ([".ci/lint", "notebooks/quickstart.ipynb"], ["tests/commands", "tests/notebooks"]),
     ],
 )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.advice.model import Advice, Case, Level, Request
 from distdl_jupyter.azure.successors import successor_of
-from distdl_jupyter.core.words import TIMES, plural
+from distdl_jupyter.core.humanize import TIMES, plural
 
 if TYPE_CHECKING:
     from fractions import Fraction

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from distdl_jupyter.advice.model import Advice, Case
-from distdl_jupyter.core.words import TIMES, plural
+from distdl_jupyter.core.humanize import TIMES, plural
 from distdl_jupyter.worker.watch import frameworks
 
 #: What a job without a limit is given by a click; Amazon SageMaker's default for a training job.

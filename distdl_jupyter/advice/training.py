@@ -8,7 +8,7 @@ from typing import Any
 
 from distdl_jupyter import registry
 from distdl_jupyter.advice.model import Advice, Case, PastJob, Request
-from distdl_jupyter.core.words import TIMES, duration, listing, number, plural, short_id
+from distdl_jupyter.core.humanize import TIMES, duration, listing, number, plural, short_id
 
 #: Starting ranks and meeting costs seconds each time; a run shorter than this has little to win from more processes.
 SMALL_JOB_SECONDS = 300.0

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter.core import whole
+from distdl_jupyter.core import atomic_write
 from distdl_jupyter.core.caches import cache_directory
 
 
@@ -51,7 +51,7 @@ def write(*name: str, data: Any) -> Kept:
     kept = Kept(time.time(), data)
     path = _path(name)
     with contextlib.suppress(OSError):
-        whole.write(path, {"when": kept.when, "data": data})
+        atomic_write.write(path, {"when": kept.when, "data": data})
     return kept
 
 

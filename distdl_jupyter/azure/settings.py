@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from distdl_jupyter.azure.clouds import Cloud, cloud
-from distdl_jupyter.core import whole
+from distdl_jupyter.core import atomic_write
+from distdl_jupyter.core.aliases import unknown
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
-from distdl_jupyter.core.names import unknown
 from distdl_jupyter.core.spec import looks_secret
 
 FILE = "distdl_azure.json"
@@ -122,4 +122,4 @@ def _token_cache(value: str) -> str:
 
 def write(settings: AzureSettings) -> None:
     """Put the settings in their place whole; only their owner may read them."""
-    whole.write(file(), dataclasses.asdict(settings))
+    atomic_write.write(file(), dataclasses.asdict(settings))

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import permissions
 from distdl_jupyter.azure import settings as settled
-from distdl_jupyter.core import whole
+from distdl_jupyter.core import atomic_write
 from distdl_jupyter.core.errors import NotSignedIn
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def read() -> SignIn | None:
 def write(settings: AzureSettings, record: Any, note: str) -> None:
     """Keep who signed in. Raises OSError."""
     bound = {name: getattr(settings, name) for name in BOUND}
-    whole.write(file(), dataclasses.asdict(SignIn(**bound, record=record.serialize(), note=note)))
+    atomic_write.write(file(), dataclasses.asdict(SignIn(**bound, record=record.serialize(), note=note)))
 
 
 def cache(*, allow_file: bool) -> Any:

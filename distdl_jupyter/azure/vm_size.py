@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import date
 from fractions import Fraction
 
-from distdl_jupyter.core.words import TIMES
+from distdl_jupyter.core.humanize import TIMES
 
 PREFIX = "Standard_"
 ML_QUOTA, VM_QUOTA = "Azure Machine Learning", "virtual machines"

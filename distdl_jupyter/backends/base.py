@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from distdl_jupyter.backends.usage import Usage
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.machine import installed_version
-from distdl_jupyter.core.plan import NoOptions, Placement, Plan, RankPlace
+from distdl_jupyter.core.plan import NoOptions, Placement, Plan, RankSlot
 from distdl_jupyter.core.spec import JobSpec
 
 if TYPE_CHECKING:
-    from distdl_jupyter.preflight.model import Check, Draft
+    from distdl_jupyter.preflight.model import CapturedCode, Check
     from distdl_jupyter.preflight.reading import Code
 
 
@@ -83,7 +83,7 @@ class Backend(ABC):
         """Return the packages whose versions say what its jobs run with."""
         return ()
 
-    def checks(self, code: Code, draft: Draft, spec: JobSpec) -> Iterator[Check | None]:
+    def checks(self, code: Code, draft: CapturedCode, spec: JobSpec) -> Iterator[Check | None]:
         """Yield what is checked before a start beyond ``usage``; None for a check that does not concern this code."""
         from distdl_jupyter.backends import checks
 
@@ -99,7 +99,7 @@ class Backend(ABC):
         """Return how to run ``spec`` on ``placement``. Raises InvalidSpec when the two do not fit."""
 
 
-def common_environment(placement: Placement, place: RankPlace) -> dict[str, str]:
+def common_environment(placement: Placement, place: RankSlot) -> dict[str, str]:
     """Return what every rank gets whatever the backend: torchrun's variables, its GPU and its share of threads.
 
     ``OMP_NUM_THREADS`` is the machine's cores divided by the ranks on it, because every rank would otherwise start as
@@ -120,7 +120,7 @@ def common_environment(placement: Placement, place: RankPlace) -> dict[str, str]
     return environment
 
 
-def _visible_gpus(placement: Placement, place: RankPlace) -> str:
+def _visible_gpus(placement: Placement, place: RankSlot) -> str:
     """Return the GPUs of the rank's node in order of local rank, so that ``set_device(local_rank)`` finds its own.
 
     Where ranks share GPUs each sees only the one it was given.

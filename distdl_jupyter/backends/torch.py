@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from distdl_jupyter.backends.base import TORCH, Backend, Package, common_environment
 from distdl_jupyter.backends.usage import Usage
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.core.plan import Placement, Plan, RankPlace
+from distdl_jupyter.core.plan import Placement, Plan, RankSlot
 
 if TYPE_CHECKING:
     from distdl_jupyter.core.spec import JobSpec
@@ -103,7 +103,7 @@ class TorchBackend(Backend):
         )
 
 
-def _role(placement: Placement, place: RankPlace) -> dict[str, str]:
+def _role(placement: Placement, place: RankSlot) -> dict[str, str]:
     """Return what torchrun tells besides: all ranks have one role."""
     size = str(len(placement.ranks))
     return {"GROUP_WORLD_SIZE": str(placement.node_count), "ROLE_NAME": "default", "ROLE_RANK": str(place.rank),

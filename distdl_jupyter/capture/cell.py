@@ -11,10 +11,10 @@ from types import ModuleType
 from typing import Any
 
 from distdl_jupyter.capture import listing, modules
+from distdl_jupyter.capture.captured_code import CapturedCode, closed_on_error, keep, payload_fields, pickled
 from distdl_jupyter.capture.cell_code import plain_python
-from distdl_jupyter.capture.draft import Draft, closed_on_error, keep, payload_fields, pickled
 from distdl_jupyter.capture.free_names import Uses, imported, parse, uses
-from distdl_jupyter.capture.notebook import CodeText, Place, cell_label, shell
+from distdl_jupyter.capture.notebook import CodeLocation, CodeText, cell_label, shell
 from distdl_jupyter.capture.references import in_order
 from distdl_jupyter.capture.submodules import with_submodules
 from distdl_jupyter.core.spec import Source
@@ -36,7 +36,7 @@ def capture_cell(
     notebook: str = "",
     first_line: int = 2,
     command: str = "",
-) -> Draft:
+) -> CapturedCode:
     """Capture ``code``, the text of a cell below its magic line, with what it uses from ``namespace``.
 
     ``first_line`` is the cell's number of line 1 of ``code``, ``notebook`` the path of its file ("" when unknown),
@@ -44,7 +44,7 @@ def capture_cell(
     names the place inside the value), SyntaxError when it is no Python.
     """
     begin = time.perf_counter()
-    place = Place(path=notebook, cell_id=cell_id, execution_count=execution_count)
+    place = CodeLocation(path=notebook, cell_id=cell_id, execution_count=execution_count)
     filename = _filename(place)
     code = plain_python(code, first_line=first_line, filename=filename)
     used, tree = uses(code), parse(code)
@@ -57,7 +57,7 @@ def capture_cell(
     own = CodeText(code, cell_label(execution_count, place.name), execution_count, first_line)
     sources = {**listing.sources_of(notes, place), filename: own}
     return keep(
-        Draft(
+        CapturedCode(
             kind="cell",
             name=_job_name(place),
             source=Source(
@@ -88,12 +88,12 @@ def capture_cell(
     )  # fmt: skip
 
 
-def _filename(place: Place) -> str:
+def _filename(place: CodeLocation) -> str:
     number = "" if place.execution_count is None else f" {place.execution_count}"
     return f"<cell{number} of {place.name}>" if place.name else f"<cell{number}>"
 
 
-def _job_name(place: Place) -> str:
+def _job_name(place: CodeLocation) -> str:
     notebook = Path(place.name).stem[:100]
     number = "" if place.execution_count is None else f" [{place.execution_count}]"
     return f"{notebook}{number}" if notebook else f"cell{number}"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from distdl_jupyter.capture.notebook import cell_number
-from distdl_jupyter.core import words
+from distdl_jupyter.core import humanize
 from distdl_jupyter.core.spec import looks_secret
 from distdl_jupyter.worker.watch import tensors
 
@@ -83,11 +83,11 @@ def _value(value: Any) -> str:
     if isinstance(value, bool | int | float | complex):
         return f"{name} = {_number(value)}"
     if isinstance(value, str):
-        return f"str = {value!r}" if len(value) <= _LONGEST_TEXT else f"str, {words.plural(len(value), 'character')}"
+        return f"str = {value!r}" if len(value) <= _LONGEST_TEXT else f"str, {humanize.plural(len(value), 'character')}"
     if isinstance(value, bytes | bytearray):
-        return f"{name}, {words.size(len(value))}"
+        return f"{name}, {humanize.size(len(value))}"
     if isinstance(value, list | tuple | set | frozenset | dict):
-        return f"{name}, {words.plural(len(value), 'item')}"
+        return f"{name}, {humanize.plural(len(value), 'item')}"
     return _library_value(value, name)
 
 
@@ -98,10 +98,10 @@ def _number(value: complex) -> str:
 
 def _library_value(value: Any, name: str) -> str:
     if (count := tensors.parameters(value)) is not None:
-        return f"{name}, {words.plural(count, 'parameter')}"
+        return f"{name}, {humanize.plural(count, 'parameter')}"
     shape = tensors.shape(value)
     if shape is None:
         return name
-    dims = f" {words.TIMES} ".join(str(n) for n in shape) if shape else "scalar"
+    dims = f" {humanize.TIMES} ".join(str(n) for n in shape) if shape else "scalar"
     device = str(getattr(value, "device", ""))
     return f"{name} {dims}, {device}" if device.startswith("cuda") else f"{name} {dims}"

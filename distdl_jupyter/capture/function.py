@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from distdl_jupyter.capture import listing, modules
-from distdl_jupyter.capture.draft import Draft, closed_on_error, keep, payload_fields, pickled
-from distdl_jupyter.capture.notebook import CodeText, Place, code_text, here
+from distdl_jupyter.capture.captured_code import CapturedCode, closed_on_error, keep, payload_fields, pickled
+from distdl_jupyter.capture.notebook import CodeLocation, CodeText, code_text, here
 from distdl_jupyter.capture.pickler import CountingSink, dump
 from distdl_jupyter.capture.references import closure_of, in_order, names_used
 from distdl_jupyter.core.errors import InvalidSpec
@@ -26,7 +26,7 @@ def capture_function(
     kwargs: Mapping[str, Any] | None = None,
     *,
     command: str = "",
-) -> Draft:
+) -> CapturedCode:
     """Capture the call ``function(*args, **kwargs)``; lambdas, closures, bound methods and partials are functions too.
 
     Raises InvalidSpec when the arguments do not fit the function's signature, something cannot be pickled (it names the
@@ -53,7 +53,7 @@ def capture_function(
         shipped = modules.local_modules(notes.modules, modules.roots(place))
     text = code_text(inner.__code__.co_filename, place) if inner is not None else None
     return keep(
-        Draft(
+        CapturedCode(
             kind="function",
             name=name.strip("<>")[:120],
             source=_source(inner, text, place, command or f"submit({name}, ...)"),
@@ -146,7 +146,7 @@ def _used(
     return {name: namespace[name] for name in ordered if namespace[name] is not function}
 
 
-def _source(inner: types.FunctionType | None, text: CodeText | None, place: Place, command: str) -> Source:
+def _source(inner: types.FunctionType | None, text: CodeText | None, place: CodeLocation, command: str) -> Source:
     if inner is None or text is None:
         return Source(notebook=place.path, command=command)
     first = inner.__code__.co_firstlineno

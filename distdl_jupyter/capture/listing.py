@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter.capture import culprit
+from distdl_jupyter.capture import unpicklable
 from distdl_jupyter.capture.describe import detail_of, kind_of
 from distdl_jupyter.capture.modules import LocalModule, installed
-from distdl_jupyter.capture.notebook import CodeText, Place, code_text
-from distdl_jupyter.capture.pickler import Dump
+from distdl_jupyter.capture.notebook import CodeLocation, CodeText, code_text
+from distdl_jupyter.capture.pickler import PickleReport
 from distdl_jupyter.capture.references import travels_by_value
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.spec import Captured
@@ -60,7 +60,7 @@ def numbers_of(values: Iterable[tuple[str, object]]) -> dict[str, float]:
     return {k: v for k, v in values if isinstance(v, int | float) and not isinstance(v, bool)}
 
 
-def sources_of(dump: Dump, place: Place) -> dict[str, CodeText]:
+def sources_of(dump: PickleReport, place: CodeLocation) -> dict[str, CodeText]:
     """Return the notebook's source behind every function that is shipped whole, by the file name that its code carries.
 
     Real files are left out: a traceback finds them by itself.
@@ -73,7 +73,7 @@ def sources_of(dump: Dump, place: Place) -> dict[str, CodeText]:
     return found
 
 
-def texts_of(dump: Dump, place: Place) -> list[CodeText]:
+def texts_of(dump: PickleReport, place: CodeLocation) -> list[CodeText]:
     """Return the text of every shipped function by itself; functions of installed packages are left out."""
     found: dict[tuple[str, int], CodeText] = {}
     is_installed = installed()
@@ -101,19 +101,19 @@ def aliases_of(values: Iterable[tuple[str, object]]) -> dict[str, str]:
     return found
 
 
-def imports_of(dump: Dump, *more: Iterable[str]) -> frozenset[str]:
+def imports_of(dump: PickleReport, *more: Iterable[str]) -> frozenset[str]:
     """Return the top-level modules that the job's code needs."""
     names = [*dump.modules, *(name for names in more for name in names)]
     return frozenset(name.partition(".")[0] for name in names)
 
 
-def refuse(dump: Dump, values: Mapping[str, Any], *, unit: str) -> None:
+def refuse(dump: PickleReport, values: Mapping[str, Any], *, unit: str) -> None:
     """Raise InvalidSpec when names cannot be pickled: all of them, each with the place inside it and the remedy."""
     if not dump.errors:
         return
-    found: dict[int, culprit.Culprit] = {}
+    found: dict[int, unpicklable.Culprit] = {}
     for name, error in dump.errors.items():
-        one = culprit.find(name, values[name], error)
+        one = unpicklable.find(name, values[name], error)
         known = found.get(id(one.value))
         if known is None or len(one.path) < len(known.path):
             found[id(one.value)] = one
@@ -122,7 +122,7 @@ def refuse(dump: Dump, values: Mapping[str, Any], *, unit: str) -> None:
     raise InvalidSpec(" ".join(sentences), field=first.path)
 
 
-def _sentence(one: culprit.Culprit, unit: str) -> str:
+def _sentence(one: unpicklable.Culprit, unit: str) -> str:
     names = [cls.__name__ for cls in type(one.value).__mro__]
     remedy = next((_REMEDIES[name] for name in names if name in _REMEDIES), "Create it inside the {unit}.")
     reason = str(one.error).strip().splitlines()[0].rstrip(".") if str(one.error).strip() else type(one.error).__name__

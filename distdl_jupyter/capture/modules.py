@@ -20,10 +20,10 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 from distdl_jupyter.capture.free_names import imported, parse
-from distdl_jupyter.capture.notebook import Place, shell
-from distdl_jupyter.core import words
+from distdl_jupyter.capture.notebook import CodeLocation, shell
+from distdl_jupyter.core import humanize
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.worker import learning
+from distdl_jupyter.worker import import_recorder
 
 _CODE = (".py", ".pyi", ".so", ".pyd")
 _SKIPPED_FOLDERS = ("__pycache__", "node_modules")
@@ -73,7 +73,7 @@ class LocalModule:
             shutil.copyfile(self.root / file, target / file)
 
 
-def roots(place: Place) -> dict[Path, str]:
+def roots(place: CodeLocation) -> dict[Path, str]:
     """Return the folders whose modules travel, each with words for where that is; first come, first served."""
     found: dict[Path, str] = {}
     if place.folder is not None:
@@ -97,7 +97,7 @@ def _added_by_hand() -> Iterator[Path]:
 
 def installed() -> Callable[[str | Path], bool]:
     """Return what says whether a path belongs to this Python environment, to other installed packages or to Python."""
-    given = (*learning.installed_roots(), *sysconfig.get_paths().values(), sys.prefix, sys.base_prefix)
+    given = (*import_recorder.installed_roots(), *sysconfig.get_paths().values(), sys.prefix, sys.base_prefix)
     folders = {Path(folder).resolve() for folder in given}
 
     def is_installed(path: str | Path) -> bool:
@@ -108,7 +108,7 @@ def installed() -> Callable[[str | Path], bool]:
 
 def _pth_folders() -> Iterator[Path]:
     """Yield the folders that ``.pth`` files put on the path: packages installed in editable form."""
-    for packages in {*site.getsitepackages(), *filter(learning.holds_packages, sys.path)}:
+    for packages in {*site.getsitepackages(), *filter(import_recorder.holds_packages, sys.path)}:
         for file in Path(packages).glob("*.pth"):
             for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
                 if line.strip() and not line.startswith(("import ", "import\t", "#")):
@@ -147,8 +147,9 @@ def _refuse_many(modules: Sequence[LocalModule]) -> None:
     if total > _LARGEST:
         largest = max(modules, key=lambda module: module.size)
         raise InvalidSpec(
-            f"The modules beside the notebook that would travel with this job have {words.size(total)} or more, "
-            f"{largest.label} in {largest.root} alone {words.size(largest.size)}; the most is {words.size(_LARGEST)}.",
+            f"The modules beside the notebook that would travel with this job have {humanize.size(total)} or more, "
+            f"{largest.label} in {largest.root} alone {humanize.size(largest.size)}; "
+            f"the most is {humanize.size(_LARGEST)}.",
             field=largest.name,
             hint=f"Install {largest.name} where the ranks run (pip install), or take it off sys.path.",
         )
@@ -240,8 +241,8 @@ def _walk(folder: Path) -> Iterator[Path]:
         yield from (Path(path) / f for f in sorted(files) if not f.startswith(".") and (Path(path) / f).is_file())
 
 
-def search_path(place: Place) -> list[str]:
+def search_path(place: CodeLocation) -> list[str]:
     """Return the folders for a rank's ``sys.path``: those whose modules travel, and of packages put there by hand."""
     own = {*site.getsitepackages(), site.getusersitepackages(), *sysconfig.get_paths().values()}
-    by_hand = [entry for entry in sys.path if entry not in own and learning.holds_packages(entry)]
+    by_hand = [entry for entry in sys.path if entry not in own and import_recorder.holds_packages(entry)]
     return list(dict.fromkeys((*map(str, roots(place)), *by_hand)))

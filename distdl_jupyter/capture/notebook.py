@@ -17,7 +17,7 @@ _IN = re.compile(r"In\[(\d+)\]")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CodeLocation:
     """The cell that is being run. ``raw`` is its whole text; ``path`` the notebook's file ("" when unknown)."""
 
     path: str = ""
@@ -61,13 +61,13 @@ def shell() -> Any | None:
     return ipython.get_ipython() if ipython is not None and hasattr(ipython, "get_ipython") else None
 
 
-def here() -> Place:
+def here() -> CodeLocation:
     """Return the cell that is being run now, as far as it is known."""
     ip = shell()
     if ip is None:
-        return Place()
+        return CodeLocation()
     raw, number = _newest_input(ip)
-    return Place(path=_notebook_path(ip), cell_id=_cell_id(ip), execution_count=number, raw=raw)
+    return CodeLocation(path=_notebook_path(ip), cell_id=_cell_id(ip), execution_count=number, raw=raw)
 
 
 def _newest_input(ip: Any) -> tuple[str, int | None]:
@@ -107,7 +107,7 @@ def cell_number(filename: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def code_text(filename: str, place: Place) -> CodeText | None:
+def code_text(filename: str, place: CodeLocation) -> CodeText | None:
     """Return the source behind a code object's file name, None when it is not known."""
     text = "".join(linecache.getlines(filename))
     if not text:

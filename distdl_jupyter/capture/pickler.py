@@ -33,7 +33,7 @@ _SYSTEM_STREAMS = ("stdout", "stderr")
 
 
 @dataclass(slots=True)
-class Dump:
+class PickleReport:
     """What became of the names: bytes per name, errors per name, and what the bytes refer to."""
 
     sizes: dict[str, int] = field(default_factory=dict)
@@ -78,7 +78,7 @@ class CountingSink:
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     """cloudpickle's pickler that takes ``notes``."""
 
-    def __init__(self, file: Sink, notes: Dump) -> None:
+    def __init__(self, file: Sink, notes: PickleReport) -> None:
         super().__init__(file, protocol=PROTOCOL)
         self.notes = notes
         self.gpu_seen = False
@@ -170,12 +170,12 @@ _NO_IPYTHON = shipped_whole(_get_ipython)
 _CACHED = shipped_whole(_cached)
 
 
-def dump(items: Iterable[tuple[str, Any]], file: Sink) -> Dump:
+def dump(items: Iterable[tuple[str, Any]], file: Sink) -> PickleReport:
     """Pickle the values one behind the other with one pickler, so that what two names share stays one object.
 
     Behind the first name that fails ``file`` is worthless; the others are still tried, so that all that fail are known.
     """
-    notes = Dump()
+    notes = PickleReport()
     pickler = Pickler(file, notes)
     for name, value in items:
         begin = file.tell()

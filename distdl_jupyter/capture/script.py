@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter.capture.draft import Draft, payload_fields
+from distdl_jupyter.capture.captured_code import CapturedCode, payload_fields
 from distdl_jupyter.capture.free_names import imported, parse
 from distdl_jupyter.capture.listing import module_texts
 from distdl_jupyter.capture.modules import LocalModule, local_modules
@@ -26,7 +26,7 @@ def capture_script(
     entry_script: str | os.PathLike[str],
     source_directory: str | os.PathLike[str] | None = ".",
     script_params: Parameters = None,
-) -> Draft:
+) -> CapturedCode:
     """Capture ``python entry_script ...``; the script is run in place, its path counts from ``source_directory``.
 
     ``source_directory`` is also the working directory; None means the current one. ``script_params`` is a dict from
@@ -43,7 +43,7 @@ def capture_script(
     beside = local_modules(
         imported(parse(text)), {script.parent: "beside the script", folder: "in the source directory"}
     )
-    return Draft(
+    return CapturedCode(
         kind="script",
         name=script.stem[:120],
         source=Source(code=text, filename=str(script), command=f"entry_script={script.name}"),

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter._version import __version__
 from distdl_jupyter.cli import azure, batchai, clusters, prune, show, stacks, terminal, vm_sizes, warm
+from distdl_jupyter.core.aliases import OTHER_FLAGS
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobNotFound, JobNotRunning
-from distdl_jupyter.core.names import OTHER_FLAGS
+from distdl_jupyter.core.humanize import clock, findings, listing, plural, short_id
 from distdl_jupyter.core.options import ABOUT, flags
 from distdl_jupyter.core.state import State
-from distdl_jupyter.core.words import clock, findings, listing, plural, short_id
 from distdl_jupyter.form import arguments
 from distdl_jupyter.views import job_table, table
 

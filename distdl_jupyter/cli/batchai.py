@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from distdl_jupyter.capture import Draft
+    from distdl_jupyter.capture import CapturedCode
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +26,7 @@ def explain(chosen: argparse.Namespace) -> int:
     return 0 if explanation.ready else 1
 
 
-def draft(chosen: argparse.Namespace, options: dict[str, Any]) -> tuple[Draft, dict[str, Any]]:
+def draft(chosen: argparse.Namespace, options: dict[str, Any]) -> tuple[CapturedCode, dict[str, Any]]:
     """Return the job as captured code with its options, where those given win. Raises InvalidSpec."""
     from distdl_jupyter.compat import batchai
 

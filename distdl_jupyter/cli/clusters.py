@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import registry
 from distdl_jupyter.cli import computes
+from distdl_jupyter.core.aliases import unknown
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.core.names import unknown
 from distdl_jupyter.form.arguments import Parser, add_option
 
 if TYPE_CHECKING:
@@ -61,11 +61,11 @@ def _verb(verbs: Any, name: str, run: Callable[[argparse.Namespace], int], text:
 
 
 def _list(chosen: argparse.Namespace) -> int:
-    from distdl_jupyter import places
+    from distdl_jupyter import cluster_handles
     from distdl_jupyter.views import table
     from distdl_jupyter.views.clusters import cluster_rows
 
-    found = places.clusters().look(PATIENCE)
+    found = cluster_handles.clusters().look(PATIENCE)
     if chosen.json:
         print(json.dumps([_plain(one) for one in found], indent=1))
         return 0
@@ -84,18 +84,18 @@ def _plain(one: Any) -> dict[str, Any]:
 
 
 def _add(chosen: argparse.Namespace) -> int:
-    from distdl_jupyter import places
+    from distdl_jupyter import cluster_handles
 
     options = _read(f"distdl clusters add {chosen.name} {chosen.kind}", chosen.kind, chosen.flags)
-    places.add_cluster(chosen.name, chosen.kind, **options)
+    cluster_handles.add_cluster(chosen.name, chosen.kind, **options)
     print(f"{chosen.name} added. Look at it with: distdl clusters check {chosen.name}")
     return 0
 
 
 def _change(chosen: argparse.Namespace) -> int:
-    from distdl_jupyter import places
+    from distdl_jupyter import cluster_handles
 
-    place = places.Place(chosen.name)
+    place = cluster_handles.ClusterHandle(chosen.name)
     options = _read(f"distdl clusters change {chosen.name}", place.kind, chosen.flags)
     place.change(**{name: None if value == "" else value for name, value in options.items()})
     print(f"{chosen.name} changed.")
@@ -121,12 +121,12 @@ def _read(call: str, kind: str, words: list[str]) -> dict[str, Any]:
 
 
 def _show(chosen: argparse.Namespace) -> int:
-    from distdl_jupyter import places
+    from distdl_jupyter import cluster_handles
     from distdl_jupyter.views import table
     from distdl_jupyter.views.clusters import cluster_line, node_rows
 
-    place = places.Place(chosen.name)
-    (found,) = places.look_at_all([place.target], 2 * PATIENCE)
+    place = cluster_handles.ClusterHandle(chosen.name)
+    (found,) = cluster_handles.look_at_all([place.target], 2 * PATIENCE)
     print(cluster_line(found))
     for name, value in place.options.items():
         print(f"{name}: {value}")
@@ -136,16 +136,16 @@ def _show(chosen: argparse.Namespace) -> int:
 
 
 def _check(chosen: argparse.Namespace) -> int:
-    from distdl_jupyter import places
+    from distdl_jupyter import cluster_handles
 
-    found = places.Place(chosen.name).check(chosen.distributed_backend)
+    found = cluster_handles.ClusterHandle(chosen.name).check(chosen.distributed_backend)
     print(repr(found))
     return 0 if found.ok else 1
 
 
 def _remove(chosen: argparse.Namespace) -> int:
-    from distdl_jupyter import places
+    from distdl_jupyter import cluster_handles
 
-    places.Place(chosen.name).remove()
+    cluster_handles.ClusterHandle(chosen.name).remove()
     print(f"{chosen.name} removed.")
     return 0

@@ -16,7 +16,7 @@ from distdl_jupyter.form.arguments import Parser, add_option
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from distdl_jupyter.places import Place
+    from distdl_jupyter.cluster_handles import ClusterHandle
 
 _PATIENCE = 10.0
 
@@ -66,18 +66,18 @@ def _usage(parser: argparse.ArgumentParser) -> int:
 
 
 def _list(chosen: argparse.Namespace) -> int:
-    from distdl_jupyter import places, registry
+    from distdl_jupyter import cluster_handles, registry
     from distdl_jupyter.views import table
     from distdl_jupyter.views.clusters import cluster_rows
 
     if chosen.name is not None:
         print(repr(_place(chosen.name).choices("compute")))
         return 0
-    makers = [target for target in places.every() if registry.get("clusters", target.kind).can_create]
+    makers = [target for target in cluster_handles.every() if registry.get("clusters", target.kind).can_create]
     if not makers:
         print("No cluster here has machines that are made from here. Example: distdl clusters add gpu azureml --help")
         return 0
-    print(table.text(cluster_rows(places.look_at_all(makers, _PATIENCE))))
+    print(table.text(cluster_rows(cluster_handles.look_at_all(makers, _PATIENCE))))
     return 0
 
 
@@ -88,13 +88,13 @@ def _sizes(chosen: argparse.Namespace) -> int:
 
 def _create(chosen: argparse.Namespace) -> int:
     from distdl_jupyter import registry
-    from distdl_jupyter.places import making
+    from distdl_jupyter.cluster_handles import provision
     from distdl_jupyter.views.clusters import cost_forecast
 
     place = _place(chosen.name)
     wanted = _wanted(registry.get("clusters", place.kind), place.name, chosen.flags)
     yes, wait = wanted.pop("yes", False), wanted.pop("wait", False)
-    found = making.forecast(place.target, wanted)
+    found = provision.forecast(place.target, wanted)
     print(f"{place.name}: up to {found.max_nodes} of {found.size}. {cost_forecast(found)}")
     if not (yes or _agreed("Create them?")):
         return 1
@@ -143,12 +143,12 @@ def _delete(chosen: argparse.Namespace) -> int:
     return 0
 
 
-def _place(name: str) -> Place:
+def _place(name: str) -> ClusterHandle:
     """Return a cluster whose kind can make machines. Raises ClusterNotFound, InvalidSpec."""
     from distdl_jupyter import registry
-    from distdl_jupyter.places import Place
+    from distdl_jupyter.cluster_handles import ClusterHandle
 
-    place = Place(name)
+    place = ClusterHandle(name)
     if not registry.get("clusters", place.kind).can_create:
         raise InvalidSpec(f"The machines of {name} are neither made nor unmade from here.", field="name")
     return place

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from distdl_jupyter.core.words import duration, number, processes, short_id
+from distdl_jupyter.core.humanize import duration, number, processes, short_id
 from distdl_jupyter.views.card import cost_text, elsewhere, staging_bars, staging_node, staging_text
 
 if TYPE_CHECKING:

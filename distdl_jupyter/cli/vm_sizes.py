@@ -11,7 +11,7 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.core.words import money, plural
+from distdl_jupyter.core.humanize import money, plural
 from distdl_jupyter.views import table
 
 if TYPE_CHECKING:

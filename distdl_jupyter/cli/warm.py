@@ -33,21 +33,21 @@ def _run(chosen: argparse.Namespace) -> int:
 
 
 def _start() -> int:
-    from distdl_jupyter.warm import asking, place
+    from distdl_jupyter.warm import template_client, template_files
 
-    where = place.of()
-    if not asking.is_being_made(where):
-        asking.make(where)
-    if asking.wait_until_ready(where) is not None:
+    where = template_files.of()
+    if not template_client.is_being_made(where):
+        template_client.make(where)
+    if template_client.wait_until_ready(where) is not None:
         return 0
     print(f"No template came up; {where.log} says why.")
     return 1
 
 
 def _stop() -> int:
-    from distdl_jupyter.warm import asking, place
+    from distdl_jupyter.warm import template_client, template_files
 
-    asking.stop(place.of())
+    template_client.stop(template_files.of())
     return 0
 
 

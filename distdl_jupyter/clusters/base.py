@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.core.store import JobFolder
-    from distdl_jupyter.host.stacks import Answer
+    from distdl_jupyter.node.stacks import Answer
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from distdl_jupyter.core.plan import Placement, RankPlace
+    from distdl_jupyter.core.plan import Placement, RankSlot
 
 
-def variables(placement: Placement, place: RankPlace) -> dict[str, str]:
+def variables(placement: Placement, place: RankSlot) -> dict[str, str]:
     """Return the ``DISTDL_`` variables of one rank."""
     identity = {
         "DISTDL_RANK": place.rank,

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter.clusters.base import Cluster, Context, NodeInfo, Remark, Run
 from distdl_jupyter.core import gpus, limits
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
+from distdl_jupyter.core.humanize import listing, plural, short_id
 from distdl_jupyter.core.machine import cores
-from distdl_jupyter.core.plan import Placement, Plan, RankPlace, Seat, seated
+from distdl_jupyter.core.plan import Placement, Plan, RankSlot, Seat, seated
 from distdl_jupyter.core.redact import is_secret
-from distdl_jupyter.core.words import listing, plural, short_id
-from distdl_jupyter.host import gpu_locks
-from distdl_jupyter.host.ports import Ports
+from distdl_jupyter.node import gpu_locks
+from distdl_jupyter.node.ports import Ports
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.base import Staging
@@ -116,16 +116,16 @@ class LocalCluster(Cluster):
         return dataclasses.replace(placement, ports=tuple(reserved))
 
     def _look_for_room(self, spec: JobSpec, context: Context) -> None:
-        from distdl_jupyter.host import room
+        from distdl_jupyter.node import headroom
 
         self._remarks = []
-        for short in limits.shortages(spec.process_count, room.room()):
+        for short in limits.shortages(spec.process_count, headroom.room()):
             if short.level == "error":
                 raise LaunchFailed(f"{short.says}.", hint=short.remedy)
             if not context.restart:
                 self._remarks.append(Remark(short.level, f"{short.says}. {short.remedy}", "room"))
 
-    def _seat(self, _place: RankPlace, ports: int) -> Seat:
+    def _seat(self, _place: RankSlot, ports: int) -> Seat:
         return _ADDRESS, tuple(self._ports.reserve(ports, _ADDRESS))
 
     def preview(self, spec: JobSpec, options: Any) -> Placement:
@@ -172,7 +172,7 @@ class LocalCluster(Cluster):
         emulated = spec.node_count > 1
         here = socket.gethostname()
         places = tuple(
-            RankPlace(
+            RankSlot(
                 rank=rank,
                 node=rank // spec.process_count_per_node,
                 host=f"node-{rank // spec.process_count_per_node}" if emulated else here,
@@ -203,10 +203,10 @@ class LocalCluster(Cluster):
     def sweep(self, job_id: str, handle: dict[str, Any]) -> list[int]:
         """Kill every process here that carries the job's mark; its pipes and view of the data go, the cache stays."""
         from distdl_jupyter.clusters import stagers
-        from distdl_jupyter.host import processes, runfolder
+        from distdl_jupyter.node import processes, run_dir
 
         found = processes.kill_job(job_id)
-        runfolder.sweep(job_id)
+        run_dir.sweep(job_id)
         stagers.forget(job_id)
         return sorted(found)
 

@@ -17,20 +17,20 @@ from distdl_jupyter.clusters import stagers
 from distdl_jupyter.clusters.agents.agent import AgentConnection, HostFailed, Node, Nodes
 from distdl_jupyter.clusters.base import Remark
 from distdl_jupyter.core import gpus
-from distdl_jupyter.host import children, processes, requests, spawn
-from distdl_jupyter.host.job import Job
-from distdl_jupyter.host.workplace import Workplace
-from distdl_jupyter.worker import learning
+from distdl_jupyter.node import children, processes, requests, spawn
+from distdl_jupyter.node.job import Job
+from distdl_jupyter.node.workdir import Workplace
+from distdl_jupyter.worker import import_recorder
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.base import Context
-    from distdl_jupyter.core.plan import RankPlace
+    from distdl_jupyter.core.plan import RankSlot
     from distdl_jupyter.core.spec import JobSpec
-    from distdl_jupyter.host.channels import Source
-    from distdl_jupyter.host.devices import Gpu
-    from distdl_jupyter.host.gpu_locks import HeldGpus
-    from distdl_jupyter.host.ports import Ports
-    from distdl_jupyter.host.stacks import Answer, Asking
+    from distdl_jupyter.node.channels import Source
+    from distdl_jupyter.node.devices import Gpu
+    from distdl_jupyter.node.gpu_locks import HeldGpus
+    from distdl_jupyter.node.ports import Ports
+    from distdl_jupyter.node.stacks import Answer, Asking
 
 _READ = 64 * 1024
 
@@ -174,7 +174,7 @@ class LocalAgent(AgentConnection):
 
     def ask_stacks(self, ranks: Sequence[int]) -> None:
         """Signal every rank that can answer."""
-        from distdl_jupyter.host import stacks
+        from distdl_jupyter.node import stacks
 
         self._asking = stacks.Asking(self.run, ranks)
 
@@ -203,7 +203,7 @@ class LocalNodes(Nodes[Node]):
         self._held = held
         self._data = data
 
-    def of(self, place: RankPlace) -> Node:
+    def of(self, place: RankSlot) -> Node:
         """Return this machine."""
         return self.nodes[0]
 
@@ -211,7 +211,7 @@ class LocalNodes(Nodes[Node]):
         """Return the environment of the supervisor with that of the job."""
         return self._context.environment
 
-    def of_rank(self, place: RankPlace, variables: dict[str, str]) -> dict[str, str]:
+    def of_rank(self, place: RankSlot, variables: dict[str, str]) -> dict[str, str]:
         """Add the data of the rank's node; rank 0 records its imports."""
         own = {**variables, **self._data.get(place.node, {})}
         if place.rank == 0:
@@ -224,8 +224,8 @@ class LocalNodes(Nodes[Node]):
 
     def _learning(self, name: str) -> dict[str, str]:
         """Let a process record what it has imported, for the next job's warm start."""
-        folder = learning.folder_of(self._context.folder.path)
-        return {learning.VARIABLE: str(folder / f"{name}.json")} if folder.is_dir() else {}
+        folder = import_recorder.folder_of(self._context.folder.path)
+        return {import_recorder.VARIABLE: str(folder / f"{name}.json")} if folder.is_dir() else {}
 
     def note_start(self, *, launcher: str = "") -> None:
         """Note that all was forked where the supervisor was, or why some programs are new interpreters all the same."""

@@ -36,8 +36,8 @@ from distdl_jupyter.clusters.agents.options import DIRECTORY_HELP, NETWORK_HELP,
 from distdl_jupyter.clusters.agents.wire import Link, Wire
 from distdl_jupyter.clusters.base import Check, Context, NodeInfo
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, LaunchFailed
+from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.plan import Placement
-from distdl_jupyter.core.words import plural
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.agents.staging import Job

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from distdl_jupyter.core.words import size
+from distdl_jupyter.core.humanize import size
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core.errors import DataUnavailable
-from distdl_jupyter.core.words import plural
+from distdl_jupyter.core.humanize import plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -131,7 +131,7 @@ def run(stagers: Sequence[Stager], staging: Staging, tell: Tell, *, base: str = 
 
 def forget(job: str, base: str = "") -> None:
     """Take away what a job's ranks saw of its data on this machine; the cache stays."""
-    from distdl_jupyter.host.staging import cache, tree
+    from distdl_jupyter.node.staging import cache, tree
 
     tree.forget(cache.Cache(base), job)
 

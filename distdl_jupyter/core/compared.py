@@ -12,10 +12,10 @@ from typing import Any, Literal
 
 from distdl_jupyter.core.curves import Band
 from distdl_jupyter.core.figure import CORNER, HEIGHT, WIDTH, Figure, Look, Plot, chosen_value_axis, layout_of
+from distdl_jupyter.core.humanize import duration, short_id
 from distdl_jupyter.core.scale import Axis, step_axis, time_axis
 from distdl_jupyter.core.theme import DARK, LIGHT, Theme
 from distdl_jupyter.core.traces import Trace, drawable
-from distdl_jupyter.core.words import duration, short_id
 
 Against = Literal["step", "elapsed"]
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from distdl_jupyter.worker.secretforms import mask
+from distdl_jupyter.worker.secret_patterns import mask
 
 
 class DistDLError(Exception):

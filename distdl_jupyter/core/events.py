@@ -70,7 +70,7 @@ from pathlib import Path
 from typing import Any
 
 from distdl_jupyter.core import first_edition, locks, parts
-from distdl_jupyter.core.moments import Moments
+from distdl_jupyter.core.clock import Clock
 from distdl_jupyter.core.packing import Event, decode, encode, pack, unpack
 from distdl_jupyter.core.state import State
 
@@ -204,7 +204,7 @@ class EventWriter:
         self._batch: list[Event] | None = None
         self._moment = 0.0
         self._touched = 0.0
-        self._moments = Moments(max(self.events.last_moment, self.log.last_moment))
+        self._moments = Clock(max(self.events.last_moment, self.log.last_moment))
 
     def write(self, type_: str, /, **fields: Any) -> Event:
         """Append one event stamped with the current time and return it. Raises OSError when the disk refuses."""

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.core.words import count, seconds_taken
-from distdl_jupyter.core.words import ranks as ranks_in_words
+from distdl_jupyter.core.humanize import count, seconds_taken
+from distdl_jupyter.core.humanize import ranks as ranks_in_words
 from distdl_jupyter.worker.watch.frameworks import JOINS
 from distdl_jupyter.worker.watch.lost_peer import says_peer_is_gone
 

@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from distdl_jupyter.core.humanize import number
 from distdl_jupyter.core.scale import Axis, log_axis, step_axis, value_axis
 from distdl_jupyter.core.series import SeriesBook
 from distdl_jupyter.core.theme import COLOURED_RANKS, DARK, LIGHT, Theme
@@ -24,7 +25,6 @@ from distdl_jupyter.core.traces import (
     mean_trace,
     rank_trace,
 )
-from distdl_jupyter.core.words import number
 
 Figure = dict[str, Any]
 Mode = Literal["band", "ranks"]

@@ -7,8 +7,8 @@ import os
 import subprocess
 from collections.abc import Sequence
 
-from distdl_jupyter.host import devices as host_devices
-from distdl_jupyter.host.devices import Gpu
+from distdl_jupyter.node import devices as host_devices
+from distdl_jupyter.node.devices import Gpu
 
 
 @functools.cache

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from distdl_jupyter.core.errors import LaunchFailed
-from distdl_jupyter.core.words import count, plural, size
+from distdl_jupyter.core.humanize import count, plural, size
 from distdl_jupyter.worker.watch.frameworks import LARGE
 
 #: Ranks that one machine takes unasked: so many for each core, and so many in any case.
@@ -74,7 +74,7 @@ def crowd(ranks: int, cores: int, *, oversubscribe: bool = False, slots: int = 0
 
 
 def shortages(ranks: int, room: Mapping[str, int | None]) -> Iterator[Shortage]:
-    """Yield of what a machine has too little for so many ranks; ``room`` is what ``host.room.room`` says of it."""
+    """Yield of what a machine has too little for so many ranks; ``room`` is what ``host.headroom.room`` says of it."""
     for name, each, what, remedy in (
         ("files", _FILES_EACH, "open files", _FILES),
         ("processes", _TASKS_EACH, "processes and threads", _PROCESSES),

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from distdl_jupyter.core import disk
 from distdl_jupyter.core.errors import DiskRefused
-from distdl_jupyter.core.words import ago, short_id
-from distdl_jupyter.host import processes
+from distdl_jupyter.core.humanize import ago, short_id
+from distdl_jupyter.node import processes
 
 #: Seconds between two signs of a living holder, and of silence after which it may be gone: some file systems show what
 #: another host has written up to a minute later.

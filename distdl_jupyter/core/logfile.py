@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from distdl_jupyter.core import parts
+from distdl_jupyter.core.humanize import plural
+from distdl_jupyter.core.humanize import size as size_in_words
 from distdl_jupyter.core.packing import Event, decode
-from distdl_jupyter.core.words import plural
-from distdl_jupyter.core.words import size as size_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

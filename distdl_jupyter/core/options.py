@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from distdl_jupyter.core import words
+from distdl_jupyter.core import humanize
 from distdl_jupyter.core.data import DataSource, blob_place
 from distdl_jupyter.core.errors import InvalidSpec
 
@@ -190,13 +190,13 @@ class JobOptions:
     )  # fmt: skip
     max_run_duration_seconds: float | None = _option(
         None, _positive, "Stop the job after S seconds", metavar="S", word=float, aliases=("timeout",),
-        label="Stops after", shown=words.duration,
+        label="Stops after", shown=humanize.duration,
     )  # fmt: skip
     #: A job none of whose ranks makes progress for so long is ended as failed, with its stacks; None: only shown.
     hang_timeout_seconds: float | None = _option(
         None, _positive,
         "End the job, with the stacks of all ranks kept, when no rank makes progress for S seconds", metavar="S",
-        word=float, aliases=("hang_timeout",), label="Hangs after", shown=words.duration,
+        word=float, aliases=("hang_timeout",), label="Hangs after", shown=humanize.duration,
     )  # fmt: skip
     #: How often the ranks are started anew after a failure.
     max_restarts: int = _option(
@@ -206,17 +206,18 @@ class JobOptions:
     #: With how few nodes the ranks may go on when others are gone; None: with all of them only.
     min_node_count: int | None = _option(
         None, _count, "A restart may go on with the nodes that are left, at least N", by_default="all", metavar="N",
-        word=int, in_form=False, label="Goes on with", shown=lambda fewest: f"at least {words.plural(fewest, 'node')}",
+        word=int, in_form=False, label="Goes on with",
+        shown=lambda fewest: f"at least {humanize.plural(fewest, 'node')}",
     )  # fmt: skip
     #: Of a longer log the first half and the last lines are kept; metrics, states and results are always.
     max_log_bytes: int = _option(
         1_000_000_000, _bytes, "Of a log that is longer keep the first half and the last lines", by_default="1 GB",
-        metavar="N", word=int, in_form=False, label="Log", shown=lambda most: f"up to {words.size(most)}",
+        metavar="N", word=int, in_form=False, label="Log", shown=lambda most: f"up to {humanize.size(most)}",
     )  # fmt: skip
     #: Seconds between INT and TERM, and between TERM and KILL, when a job is stopped.
     stop_grace_seconds: float = _option(
         5.0, _positive, "Time between INT, TERM and KILL when it stops", by_default="5", metavar="S", word=float,
-        in_form=False, label="Grace at a stop", shown=words.duration,
+        in_form=False, label="Grace at a stop", shown=humanize.duration,
     )  # fmt: skip
     environment_variables: dict[str, str] = dataclasses.field(default_factory=dict, metadata=_about(
         _variables,

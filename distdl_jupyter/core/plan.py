@@ -16,7 +16,7 @@ Seat = tuple[str, tuple[int | str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class RankPlace:
+class RankSlot:
     """Where one rank runs. ``host`` is the node's logical name; ``gpu`` the device it owns (None: none).
 
     ``interface`` and ``cores`` are set where nodes differ: the network interface of this node ("": the placement's)
@@ -43,7 +43,7 @@ class Placement:
     later, they and ``network`` are words that the cluster replaces on the node.
     """
 
-    ranks: tuple[RankPlace, ...]
+    ranks: tuple[RankSlot, ...]
     address: str
     ports: tuple[int | str, ...]
     interface: str
@@ -55,11 +55,11 @@ class Placement:
     #: Words that run a command on a node when its host and the command follow, as "ssh" does; () where there are none.
     remote_shell: tuple[str, ...] = ()
 
-    def interface_of(self, place: RankPlace) -> str:
+    def interface_of(self, place: RankSlot) -> str:
         """Return the network interface on which a rank meets the others."""
         return place.interface or self.interface
 
-    def cores_of(self, place: RankPlace) -> int | str:
+    def cores_of(self, place: RankSlot) -> int | str:
         """Return how many cores a rank has for itself."""
         return place.cores or self.cores_per_rank
 
@@ -73,7 +73,7 @@ class Placement:
         return sum(place.node == node for place in self.ranks)
 
 
-def seated(placement: Placement, ports: int, seat: Callable[[RankPlace, int], Seat]) -> Placement:
+def seated(placement: Placement, ports: int, seat: Callable[[RankSlot, int], Seat]) -> Placement:
     """Return the placement with ``ports`` ports of its own for every rank, as ``seat`` says; unchanged for 0."""
     if not ports:
         return placement

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from distdl_jupyter.core.words import count
+from distdl_jupyter.core.humanize import count
 
 #: Characters of a line that are shown; the event log keeps all of them.
 MAX_SHOWN = 10_000

@@ -1,7 +1,8 @@
 """Keeps secrets out of everything that is written about a job: known values, and what is a secret by its form.
 
 A ``Redactor`` knows the values of secret variables, plain, quoted for URLs, as JSON and as base64. Whoever has none at
-hand uses ``text``. What the forms are is said in ``worker.secretforms``; this module knows no files and no processes.
+hand uses ``text``. What the forms are is said in ``worker.secret_patterns``; this module knows no files and no
+processes.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core.spec import JobSpec, looks_secret
-from distdl_jupyter.worker import secretforms
-from distdl_jupyter.worker.secretforms import MASK
+from distdl_jupyter.worker import secret_patterns
+from distdl_jupyter.worker.secret_patterns import MASK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -43,12 +44,12 @@ _AS_IT_IS = ("handle",)
 
 def text(given: str) -> str:
     """Return the text without what is a secret by its form."""
-    return secretforms.mask(given)
+    return secret_patterns.mask(given)
 
 
 def is_secret(name: str, value: str) -> bool:
     """Say whether a variable is a secret: by its name, or because its value has the form of one."""
-    return _names_one(name, value) or secretforms.mask(value) != value
+    return _names_one(name, value) or secret_patterns.mask(value) != value
 
 
 def _names_one(name: str, value: str) -> bool:
@@ -90,7 +91,7 @@ class Redactor:
         new = set(_bare(given).split(b"\n")) - self._seen
         if new:
             block = b"\n".join(new)
-            if any(value in block for value in self._bare) or secretforms.spans(block.decode("utf-8", _HALVES)):
+            if any(value in block for value in self._bare) or secret_patterns.spans(block.decode("utf-8", _HALVES)):
                 return False
             self._remember(new, len(block))
         return True
@@ -105,7 +106,7 @@ class Redactor:
         for value in self._values:
             if value in given:
                 given = given.replace(value, MASK)
-        return secretforms.mask(given)
+        return secret_patterns.mask(given)
 
     def data(self, given: Any) -> Any:
         """Return JSON data with every text in it without secrets."""
@@ -160,7 +161,8 @@ class Redactor:
         known = [(at, at + size) for value, size in zip(self._values, sizes, strict=True)
                  if (at := line.find(value, max(0, stop - size), stop + size)) >= 0]  # fmt: skip
         return min(
-            (begin for begin, end in (*secretforms.spans(line, whole=True), *known) if begin < stop < end), default=stop
+            (begin for begin, end in (*secret_patterns.spans(line, whole=True), *known) if begin < stop < end),
+            default=stop,
         )
 
     def cut(self, line: str) -> str:

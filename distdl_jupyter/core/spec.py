@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from distdl_jupyter.core.data import DataSource
 from distdl_jupyter.core.options import JobOptions
-from distdl_jupyter.worker.secretforms import looks_secret as looks_secret  # noqa: PLC0414 - for all above
+from distdl_jupyter.worker.secret_patterns import looks_secret as looks_secret  # noqa: PLC0414 - for all above
 
 Kind = Literal["cell", "function", "script", "ranks"]
 

@@ -16,9 +16,9 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from distdl_jupyter.core.humanize import ranks as ranks_in_words
 from distdl_jupyter.core.stacknames import Names, sources
 from distdl_jupyter.core.threads import Frame, Thread, parse
-from distdl_jupyter.core.words import ranks as ranks_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

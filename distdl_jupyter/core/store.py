@@ -11,7 +11,7 @@
     pictures/       <n>.png or .jpeg, what the ranks have shown
     outputs/        what the training code wrote for keeping; in checkpoints/ that from which it can go on
     supervisor.log  what the supervisor itself printed, for its own errors
-    reserve         room that is given back when the disk is full, so that the end can be told (see core.reserve)
+    reserve         room that is given back when the disk is full, so that the end can be told (see core.disk_reserve)
 
 Reading writes nothing but caches. A folder becomes visible only when it is complete and its lock is held. A hidden one,
 ``.new-<id>`` or ``.old-<id>``, is on its way in or out; one that its process left behind is swept by the next submit.

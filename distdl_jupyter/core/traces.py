@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from distdl_jupyter.core.curves import Band, Line, Mark, Row
+from distdl_jupyter.core.humanize import clock, count, listing, number, plural, ranks
 from distdl_jupyter.core.scale import Axis
 from distdl_jupyter.core.theme import Theme
-from distdl_jupyter.core.words import clock, count, listing, number, plural, ranks
 
 Trace = dict[str, Any]
 

@@ -15,9 +15,9 @@ from distdl_jupyter.core.events import Event
 from distdl_jupyter.core.failure import Failure, first_failure
 from distdl_jupyter.core.locks import Holder
 from distdl_jupyter.core.rank import RankView
+from distdl_jupyter.core.sparkline import Trail
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State, may_follow
-from distdl_jupyter.core.trail import Trail
 
 
 @dataclass(slots=True)

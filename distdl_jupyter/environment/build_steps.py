@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from distdl_jupyter.core.errors import PluginUnavailable
-from distdl_jupyter.core.words import duration
+from distdl_jupyter.core.humanize import duration
 
 _COMPILE_STEP = re.compile(r"\[\s*(\d+)%\] (?:Building|Linking) CXX (?:\w+ )+(?:\S*/)?(\S+)")
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Literal, TextIO
 
 from distdl_jupyter.core.errors import DistDLError
+from distdl_jupyter.core.humanize import listing, plural, size
 from distdl_jupyter.core.machine import installed_version
-from distdl_jupyter.core.words import listing, plural, size
 from distdl_jupyter.environment.console import ConsoleProgress
 from distdl_jupyter.environment.inspection import CONTROLLER_NAMES
 from distdl_jupyter.environment.probe import Environment, probe

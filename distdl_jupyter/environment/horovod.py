@@ -23,7 +23,7 @@ from typing import Literal
 from urllib.parse import unquote
 
 from distdl_jupyter.core.errors import DistDLError
-from distdl_jupyter.core.words import duration, listing
+from distdl_jupyter.core.humanize import duration, listing
 from distdl_jupyter.environment import toolchain
 from distdl_jupyter.environment.build import HOROVOD_VERSION, Recipe, build_wheel, pip
 from distdl_jupyter.environment.build_steps import BuildFailed

@@ -6,16 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter import jobspec, preflight, registry, targets
+from distdl_jupyter import cluster_configs, jobspec, preflight, registry
 from distdl_jupyter.core.errors import DistDLError
+from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.options import check_name
 from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter.core.words import plural
 from distdl_jupyter.form import datafields
 from distdl_jupyter.preflight import Check, Finding, Report
 
 if TYPE_CHECKING:
-    from distdl_jupyter.capture import Draft
+    from distdl_jupyter.capture import CapturedCode
 
 #: A dry run builds one place per rank; beyond this it would only cost time.
 _MOST_RANKS = 4096
@@ -37,7 +37,7 @@ def gpus() -> int:
 
 def capture(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> tuple[Draft | None, DistDLError | None]:
+) -> tuple[CapturedCode | None, DistDLError | None]:
     """Return the draft of a job, or why there can be none."""
     from distdl_jupyter.capture import capture_function
 
@@ -48,7 +48,10 @@ def capture(
 
 
 def run(
-    draft: Draft | None, capture_error: DistDLError | None, options: Mapping[str, Any], more: Sequence[Check] = ()
+    draft: CapturedCode | None,
+    capture_error: DistDLError | None,
+    options: Mapping[str, Any],
+    more: Sequence[Check] = (),
 ) -> dict[str, Any]:
     """Return ``level``, the counts and ``items`` (name, level, text, remedy, field) of all checks of these options.
 
@@ -120,7 +123,7 @@ def _place(options: Mapping[str, Any]) -> Check:
 
 def _spec(options: Mapping[str, Any]) -> tuple[JobSpec, Any, Any, Any, Any]:
     label = options["distributed_backend"]
-    target = targets.find(options["compute_target"])
+    target = cluster_configs.find(options["compute_target"])
     cluster = registry.get("clusters", target.kind)
     known = {field.name for field in registry.options("backends", registry.backend(label, {})[0].name)}
     given = {name: value for name, value in options.items() if name in known}
@@ -148,7 +151,7 @@ def _spec(options: Mapping[str, Any]) -> tuple[JobSpec, Any, Any, Any, Any]:
     )
 
 
-def _code(draft: Draft, options: Mapping[str, Any]) -> tuple[Check, ...]:
+def _code(draft: CapturedCode, options: Mapping[str, Any]) -> tuple[Check, ...]:
     try:
         spec, *_ = _spec(options)
     except DistDLError:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from distdl_jupyter import places, registry, targets
+from distdl_jupyter import cluster_configs, cluster_handles, registry
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.form.sizes import sizes
 
@@ -86,13 +86,13 @@ def _kind_of(annotation: str, default: Any) -> str:
 
 def clusters() -> list[dict[str, Any]]:
     """Return the clusters to choose from, those that users named last: what is known, and the reason why not."""
-    found = places.kinds()
+    found = cluster_handles.kinds()
     with contextlib.suppress(DistDLError):
-        found += targets.named()
+        found += cluster_configs.named()
     return [_cluster(target) for target in found]
 
 
-def _cluster(target: targets.Target) -> dict[str, Any]:
+def _cluster(target: cluster_configs.ClusterConfig) -> dict[str, Any]:
     title = detail = ""
     far = False
     try:

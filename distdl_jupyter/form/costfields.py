@@ -12,10 +12,10 @@ from typing import Any
 
 import traitlets
 
-from distdl_jupyter import registry, targets
+from distdl_jupyter import cluster_configs, registry
 from distdl_jupyter.azure import cost, prices
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
-from distdl_jupyter.core.words import money
+from distdl_jupyter.core.humanize import money
 from distdl_jupyter.views.card import hourly_cost_text
 
 NOT_USUAL = "Spot nodes have other prices, which change: give the price yourself."
@@ -36,7 +36,7 @@ class Rented:
 def rented(compute_target: str, vm_size: str) -> Rented:
     """Return what is known of the nodes of a cluster without asking it."""
     try:
-        target = targets.find(compute_target)
+        target = cluster_configs.find(compute_target)
         bills = bool(registry.get("clusters", target.kind).bills)
     except DistDLError:
         return Rented()

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from distdl_jupyter.core.caches import cache_directory
 from distdl_jupyter.core.errors import DistDLError, NotSignedIn
-from distdl_jupyter.core.words import plural, size
+from distdl_jupyter.core.humanize import plural, size
 
 if TYPE_CHECKING:
     from distdl_jupyter.core.data import BlobPlace, DataSource

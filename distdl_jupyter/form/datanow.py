@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from distdl_jupyter import jobspec, registry, targets
+from distdl_jupyter import cluster_configs, jobspec, registry
 from distdl_jupyter.core.data import blob_place, place
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
-from distdl_jupyter.core.words import plural
+from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.form import datalook, datarows
 from distdl_jupyter.form.datalook import Found, Look
 from distdl_jupyter.preflight import Check, Finding
@@ -56,7 +56,7 @@ class Where:
 def cluster(name: str) -> Cluster | None:
     """Return the cluster of a name, None where it is not known or cannot be loaded."""
     try:
-        found: Cluster = registry.get("clusters", targets.find(name).kind)
+        found: Cluster = registry.get("clusters", cluster_configs.find(name).kind)
     except DistDLError:
         return None
     return found

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from distdl_jupyter import azure, registry, targets
-from distdl_jupyter.core.names import resolve
+from distdl_jupyter import azure, cluster_configs, registry
+from distdl_jupyter.core.aliases import resolve
 from distdl_jupyter.core.options import ABOUT, checked
 from distdl_jupyter.form import datarows
 from distdl_jupyter.form.choices import split_label
@@ -45,7 +45,7 @@ def read(given: Mapping[str, Any]) -> Defaults:
     common = checked(found)
     label, preset = _backend(common.get("distributed_backend"))
     target = common.get("compute_target", "local")
-    targets.find(target)
+    cluster_configs.find(target)
     return Defaults(
         node_count=common.get("node_count", 1),
         process_count_per_node=common.get("process_count_per_node"),

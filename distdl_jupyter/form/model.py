@@ -17,9 +17,9 @@ from distdl_jupyter import azure
 from distdl_jupyter.advice import Advice, Request, advise
 from distdl_jupyter.azure import merged
 from distdl_jupyter.core.errors import DistDLError
+from distdl_jupyter.core.humanize import processes
 from distdl_jupyter.core.machine import cores
 from distdl_jupyter.core.options import MOST_RESTARTS
-from distdl_jupyter.core.words import processes
 from distdl_jupyter.form import checks, history
 from distdl_jupyter.form import choices as offered
 from distdl_jupyter.form import defaults as presets

@@ -10,9 +10,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter import registry, targets
+from distdl_jupyter import cluster_configs, registry
+from distdl_jupyter.cluster_handles import ClusterHandle, provision
 from distdl_jupyter.core.errors import DistDLError
-from distdl_jupyter.places import Place, making
 from distdl_jupyter.views import plugins
 
 if TYPE_CHECKING:
@@ -26,12 +26,12 @@ def kinds() -> list[dict[str, Any]]:
 
 def add(form: FormModel, name: str, kind: str, options: Mapping[str, Any]) -> None:
     """Give a kind with its options a name and choose it. Raises InvalidSpec, PluginUnavailable, ClusterRefused."""
-    form.compute_target = targets.add(name, kind, options).name
+    form.compute_target = cluster_configs.add(name, kind, options).name
 
 
 def remove(form: FormModel, name: str) -> None:
     """Forget a cluster; the form falls back to this machine. Raises ClusterNotFound, ClusterRefused (jobs run)."""
-    Place(name).remove()
+    ClusterHandle(name).remove()
     if form.compute_target == name:
         form.compute_target = "local"
     else:
@@ -57,7 +57,7 @@ def _done(form: FormModel, message: Mapping[str, Any]) -> Any:
         case "kinds":
             return kinds()
         case "choices":
-            found = making.choices(str(message["kind"]), str(message["option"]), dict(message["options"]))
+            found = provision.choices(str(message["kind"]), str(message["option"]), dict(message["options"]))
             return [{**dataclasses.asdict(one), "label": one.label or one.value} for one in found]
         case "add":
             return add(form, str(message["name"]), str(message["kind"]), dict(message["options"]))

@@ -9,10 +9,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from distdl_jupyter import registry, targets
+from distdl_jupyter import cluster_configs, registry
+from distdl_jupyter.cluster_handles import status
+from distdl_jupyter.cluster_handles.cached_status import CachedStatus, glimpse
 from distdl_jupyter.core.errors import DistDLError
-from distdl_jupyter.places import standing
-from distdl_jupyter.places.glimpse import Glimpse, glimpse
 from distdl_jupyter.views.clusters import merge_hosts
 
 _FOUND = {"error": 0, "warning": 1}
@@ -21,24 +21,24 @@ _FOUND = {"error": 0, "warning": 1}
 def is_far(name: str) -> bool:
     """Say whether a cluster's nodes are other machines; what cannot be loaded has none."""
     try:
-        return bool(registry.get("clusters", targets.find(name).kind).far)
+        return bool(registry.get("clusters", cluster_configs.find(name).kind).far)
     except DistDLError:
         return False
 
 
-def look(options: Mapping[str, Any], patience: float, *, fresh: bool = False) -> Glimpse | None:
+def look(options: Mapping[str, Any], patience: float, *, fresh: bool = False) -> CachedStatus | None:
     """Return what is known of the cluster that a form's options name, None when it is not of other machines."""
     try:
-        target = targets.find(options["compute_target"])
+        target = cluster_configs.find(options["compute_target"])
         if not registry.get("clusters", target.kind).far:
             return None
-        needs = standing.needs(options["distributed_backend"])
+        needs = status.needs(options["distributed_backend"])
     except DistDLError:
         return None
     return glimpse(target, needs, patience=patience, fresh=fresh)
 
 
-def shown(found: Glimpse | None) -> dict[str, Any]:
+def shown(found: CachedStatus | None) -> dict[str, Any]:
     """Return it as plain data, {} when there is nothing to show; of the checks only what needs a remedy."""
     if found is None:
         return {}

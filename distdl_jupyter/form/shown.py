@@ -7,9 +7,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from distdl_jupyter.core.humanize import size
 from distdl_jupyter.core.redact import is_secret
 from distdl_jupyter.core.spec import Captured, Source
-from distdl_jupyter.core.words import size
 
 if TYPE_CHECKING:
     from distdl_jupyter.advice import Advice

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.azure import prices, successor_of
 from distdl_jupyter.azure.merged import sizes as known
-from distdl_jupyter.core.words import money
+from distdl_jupyter.core.humanize import money
 
 if TYPE_CHECKING:
     from distdl_jupyter.azure import VmSize

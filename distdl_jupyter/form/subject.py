@@ -14,7 +14,7 @@ from distdl_jupyter.form.celltext import CellText, joined
 from distdl_jupyter.form.code import Training
 
 if TYPE_CHECKING:
-    from distdl_jupyter.capture import Draft
+    from distdl_jupyter.capture import CapturedCode
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Look:
     function: str = ""
     cell: int | None = None
     file: str = ""
-    draft: Draft | None = None
+    draft: CapturedCode | None = None
     error: DistDLError | None = None
 
     @property
@@ -113,7 +113,7 @@ class CellSubject:
         kept = None if draft is None else replace(draft, name=name, payload=None)
         return Look(training, "", self._count, "", kept, error)
 
-    def _capture(self) -> tuple[Draft | None, DistDLError | None]:
+    def _capture(self) -> tuple[CapturedCode | None, DistDLError | None]:
         from distdl_jupyter import capture
         from distdl_jupyter.capture.cell_code import plain_python
 

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import capture
 from distdl_jupyter.core.errors import InvalidSpec, JobNotRunning, ResultUnavailable
+from distdl_jupyter.core.humanize import findings, processes, short_id
 from distdl_jupyter.core.state import State
-from distdl_jupyter.core.words import findings, processes, short_id
 from distdl_jupyter.form.arguments import cell_parser, job_options, without_secrets
-from distdl_jupyter.magic.onranks import RanksMagic
+from distdl_jupyter.magic.ranks_magic import RanksMagic
 from distdl_jupyter.magic.session import Session, told_shortly
 
 if TYPE_CHECKING:
-    from distdl_jupyter.capture import Draft
+    from distdl_jupyter.capture import CapturedCode
     from distdl_jupyter.client import Job
 
 #: Seconds after which a cell says what it does before its job starts.
@@ -82,7 +82,7 @@ class CellMagic:
             return value if wait else None
         return None
 
-    def _on_ranks(self, draft: Draft, chosen: argparse.Namespace, out: str | None) -> Any:
+    def _on_ranks(self, draft: CapturedCode, chosen: argparse.Namespace, out: str | None) -> Any:
         """Run the captured cell on the ranks that are alive, and wait; its values are kept or returned."""
         more = sorted(set(vars(chosen)) - {"on_ranks", "out", "wait", "panel"})
         if more:

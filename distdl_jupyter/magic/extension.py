@@ -7,8 +7,8 @@ from weakref import WeakKeyDictionary
 
 from distdl_jupyter.magic.cell import CellMagic
 from distdl_jupyter.magic.lines import LineMagics
-from distdl_jupyter.magic.onranks import RanksMagic
-from distdl_jupyter.magic.ranklines import RankLines, actions
+from distdl_jupyter.magic.ranks_lines import RankLines, actions
+from distdl_jupyter.magic.ranks_magic import RanksMagic
 from distdl_jupyter.magic.session import Session
 
 _NAMES = ("distributed", "distdl")

@@ -6,12 +6,12 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter import registry, targets
+from distdl_jupyter import cluster_configs, registry
+from distdl_jupyter.core.aliases import resolve
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.core.names import resolve
+from distdl_jupyter.core.humanize import plural, short_id
 from distdl_jupyter.core.options import ABOUT, check_count
 from distdl_jupyter.core.redact import is_secret
-from distdl_jupyter.core.words import plural, short_id
 from distdl_jupyter.form.arguments import Parser, allowed, pairs_of, value_of
 from distdl_jupyter.magic.session import Session, told_shortly
 from distdl_jupyter.magic.topics import TOPICS
@@ -19,8 +19,8 @@ from distdl_jupyter.views.job_table import JobTable
 
 if TYPE_CHECKING:
     from distdl_jupyter.client import Job
+    from distdl_jupyter.cluster_handles import Checks, ClusterList
     from distdl_jupyter.core.logline import LogLine
-    from distdl_jupyter.places import Checks, Places
     from distdl_jupyter.views.stacks import StacksShown
 
 _TAIL = 200
@@ -81,10 +81,14 @@ class LineMagics:
         job.cancel(now=chosen.now)
         _say(f"{'Killing' if chosen.now else 'Canceling'} job {job.name} ({short_id(job.id)}).")
 
-    def _clusters(self, chosen: argparse.Namespace) -> Places | Checks:
-        from distdl_jupyter import places
+    def _clusters(self, chosen: argparse.Namespace) -> ClusterList | Checks:
+        from distdl_jupyter import cluster_handles
 
-        return places.clusters() if chosen.check is None else places.clusters()[chosen.check].check(chosen.backend)
+        return (
+            cluster_handles.clusters()
+            if chosen.check is None
+            else cluster_handles.clusters()[chosen.check].check(chosen.backend)
+        )
 
     def _config(self, chosen: argparse.Namespace) -> Any:
         if chosen.settings and chosen.settings[0] in TOPICS:
@@ -202,7 +206,7 @@ def _check(options: dict[str, Any]) -> None:
     if options.get("distributed_backend"):
         registry.backend(str(options["distributed_backend"]), {})
     if options.get("compute_target"):
-        targets.find(str(options["compute_target"]))
+        cluster_configs.find(str(options["compute_target"]))
 
 
 def _settings(defaults: dict[str, Any]) -> str:

@@ -6,7 +6,7 @@ import time
 from html import escape
 from typing import TYPE_CHECKING
 
-from distdl_jupyter.core import words
+from distdl_jupyter.core import humanize
 from distdl_jupyter.views import table
 
 if TYPE_CHECKING:
@@ -37,9 +37,9 @@ def _sentence(ranks: Ranks, *, known: bool) -> str:
     spec = ranks.job.spec
     alive = "is" if ranks.size == 1 else "are"
     before = "" if known else " from before"
-    since = words.duration(max(0.0, time.time() - spec.created))
-    who = f"{words.plural(ranks.size, 'rank')} {alive} alive{before}, for {since}"
-    return f"{who}: {spec.distributed_backend}, job {words.short_id(ranks.id)}. {_doing(ranks)}"
+    since = humanize.duration(max(0.0, time.time() - spec.created))
+    who = f"{humanize.plural(ranks.size, 'rank')} {alive} alive{before}, for {since}"
+    return f"{who}: {spec.distributed_backend}, job {humanize.short_id(ranks.id)}. {_doing(ranks)}"
 
 
 def _doing(ranks: Ranks) -> str:
@@ -47,7 +47,9 @@ def _doing(ranks: Ranks) -> str:
 
     state, last = ranks.state(), last_cell(ranks.job.folder.log)
     if state == "busy":
-        return f"{last.label} runs on them, for {words.duration(time.time() - last.begun)}." if last else state.reason
+        return (
+            f"{last.label} runs on them, for {humanize.duration(time.time() - last.begun)}." if last else state.reason
+        )
     if state == "idle":
         return f"They wait for a cell{f'; the last was {last.label}' if last else ''}."
     return state.reason
@@ -63,6 +65,6 @@ def _memory(pid: int) -> str:
     import psutil
 
     try:
-        return words.size(psutil.Process(pid).memory_full_info().uss)
+        return humanize.size(psutil.Process(pid).memory_full_info().uss)
     except psutil.Error:
         return ""

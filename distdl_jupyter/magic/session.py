@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobNotFound
-from distdl_jupyter.magic.living import Living
+from distdl_jupyter.magic.current_ranks import Living
 
 if TYPE_CHECKING:
     from distdl_jupyter.client import Job

@@ -38,11 +38,11 @@ def monitoring(changes: Mapping[str, str], _paged: bool = True) -> None:  # noqa
 
 def warm(changes: Mapping[str, str], _paged: bool = True) -> None:  # noqa: FBT001, FBT002 - as above
     """Switch warm starts on or off, or say how long a template stays, and print how they stand. Raises InvalidSpec."""
-    from distdl_jupyter.warm import asking, place, report, settings
+    from distdl_jupyter.warm import report, settings, template_client, template_files
 
     settings.take(changes)
     if "off" in changes:
-        asking.stop(place.of())
+        template_client.stop(template_files.of())
     print("\n".join(report.lines()), flush=True)  # noqa: T201 - a cell's output
 
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter.core import whole
+from distdl_jupyter.core import atomic_write
+from distdl_jupyter.core.aliases import unknown
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
-from distdl_jupyter.core.names import unknown
 
 FILE = "distdl_monitoring.json"
 #: What each exporter reads its destination from; the first is Application Insights, the others are OTLP's standard.
@@ -67,7 +67,7 @@ def change(**given: Any) -> MonitoringSettings:
             raise InvalidSpec(unknown(name, names, "setting for monitoring"), field=name,
                               hint="Where to send is said by the environment of Jupyter.")  # fmt: skip
     settings = MonitoringSettings(**{name: _flag(name, value) for name, value in given.items()})
-    whole.write(file(), dataclasses.asdict(settings))
+    atomic_write.write(file(), dataclasses.asdict(settings))
     return settings
 
 

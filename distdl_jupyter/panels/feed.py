@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from distdl_jupyter.reading import Reading
+    from distdl_jupyter.readers import Reading
 
 #: Seconds between two looks at a log that grew a moment ago, and at a quiet one.
 _POLL, _QUIET_POLL = 0.05, 0.12

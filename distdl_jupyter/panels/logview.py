@@ -22,7 +22,7 @@ from distdl_jupyter.views.to_json import to_json
 
 if TYPE_CHECKING:
     from distdl_jupyter.core.log import LogBook
-    from distdl_jupyter.reading import Reading
+    from distdl_jupyter.readers import Reading
 
 #: Rows in the trait, and seconds between two updates of it.
 _TAIL = 200

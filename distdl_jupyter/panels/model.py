@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import traitlets
 
-from distdl_jupyter.core import words
+from distdl_jupyter.core import humanize
 from distdl_jupyter.views.card import card, notice_line
 from distdl_jupyter.views.curve import summary, table
 from distdl_jupyter.views.job_table import default_metric
@@ -20,7 +20,7 @@ from distdl_jupyter.views.to_json import to_json
 if TYPE_CHECKING:
     from distdl_jupyter.core.series import SeriesBook
     from distdl_jupyter.core.view import JobView
-    from distdl_jupyter.reading import Reading
+    from distdl_jupyter.readers import Reading
 
 #: Seconds between two signs of life, and after which the time left is told anew.
 _BEAT, _FRESH = 1.0, 3.0
@@ -69,7 +69,7 @@ class JobModel(traitlets.HasTraits):
         view = self.view
         with self.hold_trait_notifications():
             self.foot = to_json(notice_line(view))
-            self.metrics = [{"name": name, "value": words.number(m.mean)} for name, m in view.metrics.items()]
+            self.metrics = [{"name": name, "value": humanize.number(m.mean)} for name, m in view.metrics.items()]
             if not self.metric and view.metrics:
                 self.metric = default_metric(list(view.metrics))
             self._say(to_json(card(view, now, has_checkpoints=self.reading.has_checkpoints)))

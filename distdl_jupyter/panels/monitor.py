@@ -28,7 +28,7 @@ from distdl_jupyter.panels.feed import Feed, Pace
 from distdl_jupyter.panels.logview import LogWidget
 from distdl_jupyter.panels.model import JobModel
 from distdl_jupyter.panels.subshell import reachable
-from distdl_jupyter.reading import Reading
+from distdl_jupyter.readers import Reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

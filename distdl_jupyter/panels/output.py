@@ -13,10 +13,10 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.follow import Onlooker
+from distdl_jupyter.follow import SummaryReader
 from distdl_jupyter.panels import pictures, snapshot
 from distdl_jupyter.panels.stacks import newest
-from distdl_jupyter.reading import Reading
+from distdl_jupyter.readers import Reading
 
 if TYPE_CHECKING:
     from distdl_jupyter.client import Job
@@ -74,7 +74,7 @@ class Shown:
             self._waited = True
 
     def _watch(self) -> None:
-        for _ in Onlooker(self._job.folder).follow():
+        for _ in SummaryReader(self._job.folder).follow():
             pass
         time.sleep(_TURN)
         with self._settling:

@@ -6,8 +6,8 @@ import base64
 import html
 from typing import TYPE_CHECKING, Any
 
+from distdl_jupyter.core import humanize
 from distdl_jupyter.core import pictures as kept
-from distdl_jupyter.core import words
 from distdl_jupyter.core.errors import JobNotFound
 from distdl_jupyter.panels.markup import BORDER, INK_2, SURFACE, Html, div, span, text
 
@@ -51,7 +51,7 @@ def pictures_part(view: JobView, shown: Sequence[Shown]) -> Html:
     if not shown:
         return Html("")
     less = len(view.pictures) - len(shown)
-    note = f"The last {words.plural(len(shown), 'picture')} of {len(view.pictures)}." if less else ""
+    note = f"The last {humanize.plural(len(shown), 'picture')} of {len(view.pictures)}." if less else ""
     style = f"display:flex;flex-wrap:wrap;gap:12px;border-top:1px solid {BORDER};padding:8px 12px;background:{SURFACE}"
     small = f"font-size:12px;line-height:18px;color:{INK_2}"
     rest = [div(f"flex:1 1 100%;{small}", Html(note))] if note else []
@@ -68,7 +68,7 @@ def _one(about: PictureView, data: bytes, form: str, small: str) -> Html:
 
 def caption(about: PictureView) -> str:
     """Return which picture it is: ``picture 3, rank 0, 14:03:02``."""
-    return ", ".join([f"picture {about.number}", words.rank_spans(sorted(about.ranks)), words.clock(about.t)])
+    return ", ".join([f"picture {about.number}", humanize.rank_spans(sorted(about.ranks)), humanize.clock(about.t)])
 
 
 def _address(data: bytes, form: str) -> str:

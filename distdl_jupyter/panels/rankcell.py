@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
-from distdl_jupyter.core import words
+from distdl_jupyter.core import humanize
 from distdl_jupyter.core.printable import printable
 from distdl_jupyter.panels import rankfailure
 from distdl_jupyter.panels.markup import Html, div, el, span
@@ -98,4 +98,4 @@ def running(ranks: Sequence[int], done: Sequence[int], seconds: float) -> str:
     """Return the sentence of a cell that runs, such as ``Ranks 2-3 still run, 12 s``."""
     left = [rank for rank in ranks if rank not in done] or ranks
     verb = "runs" if len(left) == 1 else "run"
-    return f"{named(left).capitalize()}{' still' if done else ''} {verb}, {words.duration(seconds)}."
+    return f"{named(left).capitalize()}{' still' if done else ''} {verb}, {humanize.duration(seconds)}."

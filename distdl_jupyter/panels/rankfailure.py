@@ -7,7 +7,7 @@ from html import escape
 from itertools import dropwhile
 from typing import Any
 
-from distdl_jupyter.core import words
+from distdl_jupyter.core import humanize
 from distdl_jupyter.panels.markup import Html, div, el, join, span, text
 from distdl_jupyter.panels.rankstyle import BASE, DIM, ERR, ERR_EDGE, ERR_TINT, GROUND, LINE, MONO, SMALL, SUNK, TEXT
 from distdl_jupyter.ranks.view import named
@@ -52,7 +52,7 @@ def _traceback(error: Mapping[str, Any]) -> Html:
         return _raw(str(error.get("traceback", "")))
     hidden = len(frames) - len(own)
     whole = el("pre", _pre(), Html(escape(str(error.get("traceback", "")).rstrip())))
-    label = f"Whole traceback, {words.plural(hidden, 'more frame')}" if hidden else "Whole traceback"
+    label = f"Whole traceback, {humanize.plural(hidden, 'more frame')}" if hidden else "Whole traceback"
     return join([*map(_frame, own), _folded(label, whole)])
 
 
@@ -89,7 +89,7 @@ def _others(failed: Failures) -> Html:
     groups = [*([(failed.alike, "the same error")] if failed.alike else [])]
     groups += [(ranks, said.partition(":")[0]) for ranks, said, _ in failed.others]
     short = "; ".join(f"{named(ranks)}: {said}" for ranks, said in groups)
-    label = f"{words.plural(sum(len(ranks) for ranks, _ in groups), 'other rank')} failed too ({short})"
+    label = f"{humanize.plural(sum(len(ranks) for ranks, _ in groups), 'other rank')} failed too ({short})"
     return _folded(label, join(div("", text(sentence, _CHARACTERS)) for sentence in failed.rest()))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from distdl_jupyter.core import words
+from distdl_jupyter.core import humanize
 from distdl_jupyter.core.log import LogBook, Row
 from distdl_jupyter.core.printable import printable
 from distdl_jupyter.core.series import SeriesBook
@@ -95,7 +95,7 @@ def text(
     if result_repr:
         lines.append(f"Result of rank 0: {_plain(result_repr)}")
     counts = ((len(view.pictures), "picture"), (log.total, "log line"))
-    lines += [words.plural(many, word) for many, word in counts if many]
+    lines += [humanize.plural(many, word) for many, word in counts if many]
     lines.append(f"Live again with %dist_attach {view.id}")
     return "\n".join(lines)
 
@@ -163,11 +163,11 @@ def _sentence(view: JobView) -> Html:
 
 def _state_words(view: JobView) -> str:
     if view.state is State.LOST:
-        return f"{view.reason or 'The supervisor ended without a result.'} Last sign {words.clock(view.last_sign)}."
+        return f"{view.reason or 'The supervisor ended without a result.'} Last sign {humanize.clock(view.last_sign)}."
     if view.state is State.CANCELING and view.stop is not None:
         sent = f"{view.stop.signal} sent, " if view.stop.signal else ""
         left = [rank for rank in view.ranks if rank.status != "ended"]
-        return f"{sent}{len(left)} of {words.plural(view.process_count, 'rank')} still there."
+        return f"{sent}{len(left)} of {humanize.plural(view.process_count, 'rank')} still there."
     if view.state is State.CANCELED:
         how_far = progress(view)
         return view.reason or (f"Canceled at {how_far}." if how_far else "Canceled before the first step.")
@@ -230,7 +230,7 @@ def _line_of_failure(rows: list[Row], card: FailureCard | None) -> Row | None:
 
 def _footer(view: JobView, log: LogBook, rows: list[Row]) -> Html:
     small = f"font-size:11px;line-height:16px;color:{INK_2}"
-    moment = words.date_and_clock(view.ended or view.last_sign)
+    moment = humanize.date_and_clock(view.ended or view.last_sign)
     alive = "" if view.state.ended else " while the job went on"
     saved_lines = _lines_said(view, log, rows)
     saved = Html(f"Saved {moment}{alive}{saved_lines}. Live again with ")
@@ -245,15 +245,20 @@ def _lines_said(view: JobView, log: LogBook, rows: list[Row]) -> str:
         return ""
     failure = view.failure
     if failure is not None and view.process_count > 1 and all(failure.rank in row.lines for row in kept):
-        return f", last {words.plural(len(kept), 'line')} of rank {failure.rank}, {words.count(log.total)} in all ranks"
+        lines = humanize.plural(len(kept), "line")
+        return f", last {lines} of rank {failure.rank}, {humanize.count(log.total)} in all ranks"
     said = sum(max(1, row.ranks) for row in kept)
     if said == log.total:
-        return f", with {words.plural(said, 'log line')}" if said == 1 else f", with all {words.count(said)} log lines"
-    return f", last {words.count(said)} of {words.plural(log.total, 'log line')}"
+        return (
+            f", with {humanize.plural(said, 'log line')}"
+            if said == 1
+            else f", with all {humanize.count(said)} log lines"
+        )
+    return f", last {humanize.count(said)} of {humanize.plural(log.total, 'log line')}"
 
 
 def _ending(view: JobView) -> str:
-    word, spent = words.STATE_WORDS[view.state], words.duration(view.elapsed(view.last_sign))
+    word, spent = humanize.STATE_WORDS[view.state], humanize.duration(view.elapsed(view.last_sign))
     return f"{word} after {spent}" if view.state.ended else f"{word}, {spent} so far"
 
 
@@ -265,7 +270,7 @@ def _why(view: JobView) -> list[str]:
     sentence = ", ".join(part for part in headline(card, view) if part)
     found = [sentence, where(card), str(card.hint) or (view.reason if card.rank is None else "")]
     if card.others:
-        found.append(f"{words.plural(len(card.others), 'rank')} ended because of it: {others(card)}.")
+        found.append(f"{humanize.plural(len(card.others), 'rank')} ended because of it: {others(card)}.")
     return [_plain(line) for line in found if line]
 
 
@@ -281,7 +286,7 @@ def _standing(view: JobView, taken: Stacks | None) -> list[str]:
     if view.stall is not None and not view.state.ended:
         return [_plain(view.stall.text)]
     if taken is not None and taken.says:
-        return [_plain(f"Stacks of {words.clock(taken.t)}: {taken.says}.")]
+        return [_plain(f"Stacks of {humanize.clock(taken.t)}: {taken.says}.")]
     return []
 
 

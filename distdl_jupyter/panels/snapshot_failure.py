@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from distdl_jupyter.core import words
+from distdl_jupyter.core import humanize
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.panels.markup import (
     BORDER,
@@ -40,7 +40,7 @@ def headline(card: FailureCard, view: JobView) -> tuple[str, str, str]:
     alone = "The process failed" if card.rank is not None else "The job failed"
     several = card.rank is not None and view.process_count > 1
     who = f"Rank {card.rank} of {view.process_count} failed first" if several else alone
-    return who, words.clock(card.when) if card.when else "", str(card.what)
+    return who, humanize.clock(card.when) if card.when else "", str(card.what)
 
 
 def own_frame(card: FailureCard) -> Frame | None:
@@ -68,8 +68,8 @@ def others(card: FailureCard) -> str:
     for other in card.others:
         by_kind.setdefault(str(other.what).split(":")[0], []).append(other)
     return "; ".join(
-        f"{words.ranks([other.rank for other in same])}: {kind}"
-        f" after {words.seconds_taken(max(other.after for other in same))}"
+        f"{humanize.ranks([other.rank for other in same])}: {kind}"
+        f" after {humanize.seconds_taken(max(other.after for other in same))}"
         for kind, same in by_kind.items()
     )
 
@@ -142,9 +142,9 @@ def _fold(frame: Frame) -> str:
 def _group(kind: str, frames: list[Frame]) -> Html:
     if not kind:
         return join(_frame(frame) for frame in frames)
-    whose = "the worker" if kind == "worker" else words.listing(sorted({_package(frame) for frame in frames})[:3])
+    whose = "the worker" if kind == "worker" else humanize.listing(sorted({_package(frame) for frame in frames})[:3])
     names = join(div("", mono(frame.label, 80, INK_2), *_scope(frame), _line_number(frame)) for frame in frames)
-    return _folded(_BAR, text(f"{words.plural(len(frames), 'frame')} of {whose}"), names)
+    return _folded(_BAR, text(f"{humanize.plural(len(frames), 'frame')} of {whose}"), names)
 
 
 def _package(frame: Frame) -> str:
@@ -214,10 +214,12 @@ def _side(card: FailureCard, detail: Detail) -> Html | None:
 
 def _others(card: FailureCard, detail: Detail) -> Html:
     shown = card.others[: 4 * detail.frames]
-    title = span(f"font-weight:600;color:{INK}", Html(f"{words.plural(len(card.others), 'rank')} ended because of it "))
+    title = span(
+        f"font-weight:600;color:{INK}", Html(f"{humanize.plural(len(card.others), 'rank')} ended because of it ")
+    )
     label = join([title, span(f"font-size:12px;color:{INK_2}", text(others(card), detail.characters))])
     each = join(
-        div("", text(f"rank {other.rank}: {other.what}, after {words.seconds_taken(other.after)}", 160))
+        div("", text(f"rank {other.rank}: {other.what}, after {humanize.seconds_taken(other.after)}", 160))
         for other in shown
     )
     style = f"padding:7px 12px;background:{SUNK};border-top:1px solid {BORDER};font-size:13px;line-height:18px"

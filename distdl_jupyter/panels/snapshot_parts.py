@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from distdl_jupyter.core import words
+from distdl_jupyter.core import humanize
 from distdl_jupyter.core.log import LogBook, Row
 from distdl_jupyter.core.state import PHASES, State
 from distdl_jupyter.core.view import JobView, MetricView, PhaseView
@@ -64,7 +64,7 @@ _LOOKS: dict[State, tuple[str, str]] = {
     State.LOST: (WARN, WARN_TINT),
 }
 _RING = '<circle cx="8" cy="8" r="5.75"/>'
-#: The shapes of core.words.STATE_SHAPES, 16 x 16, drawn in the colour of the text.
+#: The shapes of core.humanize.STATE_SHAPES, 16 x 16, drawn in the colour of the text.
 _SHAPES: dict[str, str] = {
     "dashed-ring": '<circle cx="8" cy="8" r="5.5" stroke-dasharray="2.2 2.5"/>',
     "arc": '<circle cx="8" cy="8" r="5.5" opacity=".35"/><path d="M8 2.5a5.5 5.5 0 0 1 5.5 5.5"/>',
@@ -94,7 +94,7 @@ def pill(state: State) -> Html:
         f"display:inline-flex;align-items:center;gap:6px;height:22px;padding:0 9px 0 7px;border-radius:11px;"
         f"font-weight:600;font-size:12px;white-space:nowrap;color:{ink};background:{ground}"
     )
-    return span(style, shape(words.STATE_SHAPES[state]), Html(words.STATE_WORDS[state]))
+    return span(style, shape(humanize.STATE_SHAPES[state]), Html(humanize.STATE_WORDS[state]))
 
 
 def dotted(parts: Iterable[str]) -> Html:
@@ -106,7 +106,7 @@ def facts(view: JobView) -> list[str]:
     """Return where a job runs, how large it is, and with what."""
     return [
         view.compute_target,
-        words.processes(view.node_count, view.process_count_per_node),
+        humanize.processes(view.node_count, view.process_count_per_node),
         view.distributed_backend,
         *filter(None, [cost_text(view, view.last_sign)]),
     ]
@@ -114,7 +114,7 @@ def facts(view: JobView) -> list[str]:
 
 def took(view: JobView) -> list[str]:
     """Return how long a job took so far and, when it failed, how far it came."""
-    spent = words.duration(view.elapsed(view.last_sign))
+    spent = humanize.duration(view.elapsed(view.last_sign))
     far = progress(view).rpartition("%, ")[2] if view.state is State.FAILED else ""
     return [f"ran {spent}", f"stopped at {far}"] if far else [spent]
 
@@ -123,21 +123,22 @@ def progress(view: JobView) -> str:
     """Return ``62 %, step 744 of 1,200``, or ``step 744`` without a known total, "" without either."""
     unit = view.unit or "step"
     if view.done is not None and view.total:
-        return f"{words.percent(view.done, view.total)}, {unit} {words.count(view.done)} of {words.count(view.total)}"
+        done, total = humanize.count(view.done), humanize.count(view.total)
+        return f"{humanize.percent(view.done, view.total)}, {unit} {done} of {total}"
     if view.done is not None:
-        return f"{unit} {words.count(view.done)}"
+        return f"{unit} {humanize.count(view.done)}"
     steps = [rank.last_step for rank in view.ranks if rank.last_step is not None]
-    return f"step {words.count(max(steps))}" if steps else ""
+    return f"step {humanize.count(max(steps))}" if steps else ""
 
 
 def metric_words(metric: MetricView) -> tuple[str, str, str]:
     """Return mean, lowest with its rank and highest with its rank; the last two "" when all ranks agree."""
-    mean = words.number(metric.mean)
+    mean = humanize.number(metric.mean)
     finite = [(value, rank) for rank, value in metric.values.items() if math.isfinite(value)]
     if len(finite) < 2 or min(finite)[0] == max(finite)[0]:
         return mean, "", ""
     low, high = min(finite), max(finite, key=lambda item: (item[0], -item[1]))
-    return mean, f"{words.number(low[0])} ({low[1]})", f"{words.number(high[0])} ({high[1]})"
+    return mean, f"{humanize.number(low[0])} ({low[1]})", f"{humanize.number(high[0])} ({high[1]})"
 
 
 _CELL = f"padding:4px 12px;border:0;border-bottom:1px solid {BORDER_2};background:{SURFACE};white-space:nowrap"
@@ -156,7 +157,7 @@ def metrics_table(view: JobView, detail: Detail) -> Html:
     body = join(_metric_row(metric) for metric in shown)
     more = len(view.metrics) - len(shown)
     rest = (
-        div(f"padding:4px 12px;font-size:12px;color:{INK_2}", Html(f"and {words.plural(more, 'more metric')}"))
+        div(f"padding:4px 12px;font-size:12px;color:{INK_2}", Html(f"and {humanize.plural(more, 'more metric')}"))
         if more > 0
         else Html("")
     )
@@ -199,7 +200,7 @@ def _log_line(row: Row, detail: Detail, *, everyone: bool, bad: bool) -> Html:
     )
     return div(
         f"display:flex;padding:0 12px 0 9px;border-left:3px solid {edge};background:{ground}",
-        span(f"flex:none;width:70px;color:{INK_2}", Html(f"{words.clock(row.t)} ")),
+        span(f"flex:none;width:70px;color:{INK_2}", Html(f"{humanize.clock(row.t)} ")),
         span(f"flex:none;width:32px;font-weight:600;color:{ink}", Html(f"{who} ")),
         span(sign, Html("err " if error else "")),
         span(body, text(row.text, detail.characters), *_tags(row)),
@@ -208,8 +209,8 @@ def _log_line(row: Row, detail: Detail, *, everyone: bool, bad: bool) -> Html:
 
 def _tags(row: Row) -> list[Html]:
     """Return how often the line stands for others: ``x4 ranks``, ``743 redraws``."""
-    labels = [f"{words.TIMES}{words.plural(row.ranks, 'rank')}"] if row.ranks > 1 else []
-    labels += [words.plural(row.redraws, "redraw")] if row.redraws > 1 else []
+    labels = [f"{humanize.TIMES}{humanize.plural(row.ranks, 'rank')}"] if row.ranks > 1 else []
+    labels += [humanize.plural(row.redraws, "redraw")] if row.redraws > 1 else []
     edge = f"border:1px solid {BORDER};border-radius:8px;padding:0 6px;margin-left:8px"
     return [span(f"font:600 11px/14px {SANS};color:{INK_2};{edge}", Html(label)) for label in labels]
 
@@ -228,14 +229,14 @@ def _phase(name: str, phase: PhaseView | None, now: float) -> Html:
     spent = (
         ""
         if phase is None
-        else words.seconds_taken(now - (phase.begun or now) if phase.seconds is None else phase.seconds)
+        else humanize.seconds_taken(now - (phase.begun or now) if phase.seconds is None else phase.seconds)
     )
     return div(
         "display:flex;gap:6px;align-items:center;padding:2px 0;font-size:12px;line-height:18px",
         span(f"flex:none;color:{ink}", shape(mark)),
         span(
             f"flex:none;width:92px;font-weight:{weight};color:{INK if phase else INK_2}",
-            Html(f"{words.PHASE_WORDS[name]} "),
+            Html(f"{humanize.PHASE_WORDS[name]} "),
         ),
         span(f"flex:1 1 0;min-width:0;color:{INK_2}", text(phase.detail if phase else "", 120)),
         span(f"flex:none;font-weight:{weight};color:{INK_2};font-variant-numeric:tabular-nums", Html(spent)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from distdl_jupyter.core import words
+from distdl_jupyter.core import humanize
 from distdl_jupyter.panels.markup import (
     BORDER,
     BORDER_2,
@@ -56,11 +56,11 @@ def restarts(view: JobView, detail: Detail) -> Html:
     if len(view.restarts) == 1:
         return div(style, head)
     rows = join(
-        div("", Html(f"{words.clock(one.t)} "), text(one.reason or "no reason was given", detail.characters))
+        div("", Html(f"{humanize.clock(one.t)} "), text(one.reason or "no reason was given", detail.characters))
         for one in shown[1:]
     )
     more = len(view.restarts) - len(shown)
-    rest = div("", Html(f"and {words.plural(more, 'earlier restart')}")) if more else Html("")
+    rest = div("", Html(f"and {humanize.plural(more, 'earlier restart')}")) if more else Html("")
     inside = div(f"padding:2px 0 0 16px;color:{INK_2}", rows, rest)
     return div(style, el("details", "", el("summary", "cursor:pointer", head), inside))
 
@@ -70,7 +70,7 @@ def stall(view: JobView, detail: Detail) -> Html:
     if view.stall is None or view.state.ended:
         return Html("")
     style = f"padding:7px 12px;font-size:12px;border-top:1px solid {BORDER};background:{WARN_TINT};color:{WARN}"
-    since = span("white-space:nowrap", Html(f" Since {words.clock(view.stall.since)}."))
+    since = span("white-space:nowrap", Html(f" Since {humanize.clock(view.stall.since)}."))
     return div(style, code_in(view.stall.text, 2 * detail.characters), since)
 
 
@@ -78,7 +78,7 @@ def stacks_part(taken: Stacks | None, detail: Detail) -> Html:
     """Return the stacks side by side, those that differ first; nothing when none were taken."""
     if taken is None:
         return Html("")
-    said = f"{words.clock(taken.t)}, {_WHY[taken.why]}"
+    said = f"{humanize.clock(taken.t)}, {_WHY[taken.why]}"
     head = div(
         f"padding:7px 12px;border-top:1px solid {BORDER};border-bottom:1px solid {BORDER};line-height:20px",
         span("font-weight:600", Html("Stacks ")),
@@ -90,7 +90,7 @@ def stacks_part(taken: Stacks | None, detail: Detail) -> Html:
 
 def _rest(taken: Stacks, detail: Detail) -> Html:
     more = len(taken.groups) - _COLUMNS
-    lines = [f"{words.plural(more, 'more place')} where ranks stand"] if more > 0 else []
+    lines = [f"{humanize.plural(more, 'more place')} where ranks stand"] if more > 0 else []
     lines += [f"No stack of rank {one.rank}: {one.why}" for one in taken.missing[: 2 * detail.lines]]
     style = f"padding:4px 12px;font-size:12px;line-height:18px;color:{INK_2}"
     return div(style, join(div("", text(line, detail.characters)) for line in lines)) if lines else Html("")
@@ -99,7 +99,7 @@ def _rest(taken: Stacks, detail: Detail) -> Html:
 def _column(group: StackGroup, detail: Detail) -> Html:
     ground, edge = (WARN_TINT, WARN_MARK) if group.differs else (SUNK, "transparent")
     tag = span(f"font-size:11px;font-weight:600;color:{WARN}", Html(" differs")) if group.differs else Html("")
-    name = span("font-weight:600", text(words.rank_spans(group.ranks), 120))
+    name = span("font-weight:600", text(humanize.rank_spans(group.ranks), 120))
     head = div(f"padding:5px 12px;background:{ground};border-bottom:1px solid {BORDER_2}", name, tag)
     shown = group.frames[: 2 * detail.frames]
     # The newest frame is where it stands; neighbours of libraries below it fold.
@@ -116,7 +116,7 @@ def _own(frame: StackFrame) -> bool:
 def _fold(own: bool, frames: list[StackFrame], ground: str) -> Html:  # noqa: FBT001 - groupby gives it
     if own or len(frames) == 1:
         return join(_frame(frame, ground) for frame in frames)
-    label = Html(f"{words.plural(len(frames), 'frame')} of libraries")
+    label = Html(f"{humanize.plural(len(frames), 'frame')} of libraries")
     summary = el("summary", f"cursor:pointer;padding:3px 12px;color:{INK_2}", label)
     return el("details", "", summary, join(_frame(frame, ground) for frame in frames))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from distdl_jupyter.core import words
+from distdl_jupyter.core import humanize
 from distdl_jupyter.panels.markup import BORDER_2, BRAND, INK, INK_2, Html, div, join, span, text
 from distdl_jupyter.views.card import staging_bars, staging_node, staging_share, staging_text
 
@@ -26,7 +26,7 @@ def _line(bar: StagingBar) -> Html:
     part = staging_share(bar)
     fill = span(f"display:block;height:4px;border-radius:2px;background:{BRAND};width:{100 * part:.1f}%")
     name = text(f"{bar.source} · {staging_node(bar)} ", 80)
-    percent = Html(f" {words.percent(part, 1)} ")
+    percent = Html(f" {humanize.percent(part, 1)} ")
     return div(
         "display:flex;flex-wrap:wrap;gap:2px 12px;align-items:center;padding:2px 0;font-size:12px;line-height:18px",
         span(f"flex:0 0 180px;overflow-wrap:anywhere;color:{INK}", name),

@@ -11,9 +11,9 @@ import time
 import uuid
 from typing import TYPE_CHECKING
 
-from distdl_jupyter.core import words
+from distdl_jupyter.core import humanize
 from distdl_jupyter.core.printable import printable
-from distdl_jupyter.follow import Onlooker
+from distdl_jupyter.follow import SummaryReader
 from distdl_jupyter.panels.markup import (
     BORDER,
     BORDER_2,
@@ -63,7 +63,7 @@ class Timeline:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._display_id = uuid.uuid4().hex
-        self._follower = Onlooker(job.folder)
+        self._follower = SummaryReader(job.folder)
         self._reading = threading.Lock()
 
     @property
@@ -108,7 +108,7 @@ def plain_text(view: JobView, steps: Sequence[Step]) -> str:
     """Return the steps as lines of text."""
     rows = [(f"{step.number}", step.title, _LOOKS[step.state][2], _took(step), step.detail) for step in steps]
     widths = [max(len(row[at]) for row in rows) for at in range(4)]
-    head = f"{view.name} {view.id}: {words.STATE_WORDS[view.state]}"
+    head = f"{view.name} {view.id}: {humanize.STATE_WORDS[view.state]}"
     lines = ["  ".join([*(row[at].ljust(widths[at]) for at in range(4)), row[4]]) for row in rows]
     return "\n".join(printable(line, 300).rstrip() for line in (head, *lines))
 
@@ -163,7 +163,7 @@ def _bar(step: Step, origin: float, whole: float, ink: str) -> Html:
 
 
 def _took(step: Step) -> str:
-    return "" if step.seconds is None else words.seconds_taken(step.seconds)
+    return "" if step.seconds is None else humanize.seconds_taken(step.seconds)
 
 
 def timeline(job: Job) -> Timeline:

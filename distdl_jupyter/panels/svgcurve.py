@@ -9,10 +9,10 @@ import html
 from dataclasses import dataclass, replace
 
 from distdl_jupyter.core.curves import Band, Row
+from distdl_jupyter.core.humanize import count, number
 from distdl_jupyter.core.printable import printable
 from distdl_jupyter.core.scale import Axis, step_axis, value_axis
 from distdl_jupyter.core.theme import LIGHT, Theme
-from distdl_jupyter.core.words import count, number
 
 WIDTH, HEIGHT = 430, 196
 _LEFT, _TOP, _BOTTOM = 36, 26, 24

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.preflight import files, names, reading, sources, training
-from distdl_jupyter.preflight.model import Check, Draft, Finding, Report
+from distdl_jupyter.preflight.model import CapturedCode, Check, Finding, Report
 
 
-def report(draft: Draft, spec: JobSpec) -> Report:
+def report(draft: CapturedCode, spec: JobSpec) -> Report:
     """Return every check with what it saw."""
     code = reading.read(draft)
     backend = training.chosen(spec)
@@ -24,6 +24,6 @@ def report(draft: Draft, spec: JobSpec) -> Report:
     return Report(tuple(check for check in checks if check is not None))
 
 
-def check(draft: Draft, spec: JobSpec) -> list[Finding]:
+def check(draft: CapturedCode, spec: JobSpec) -> list[Finding]:
     """Return what was found, errors first; the caller refuses to start when there is one."""
     return report(draft, spec).findings

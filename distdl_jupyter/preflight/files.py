@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
+from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter.core.words import plural
 from distdl_jupyter.preflight.model import Check, Finding
 from distdl_jupyter.preflight.reading import Call, Code, speaks_of_rank
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
+from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.spec import Captured, Kind
-from distdl_jupyter.core.words import plural
 
 Level = Literal["error", "warning", "info"]
 _LEVELS: tuple[Level, ...] = ("error", "warning", "info")
@@ -98,7 +98,7 @@ class ShippedModule(Protocol):
         ...
 
 
-class Draft(Protocol):
+class CapturedCode(Protocol):
     """Captured code, as far as checks need it (see capture.Draft)."""
 
     @property

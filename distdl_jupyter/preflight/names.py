@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdl_jupyter.core import words
+from distdl_jupyter.core import humanize
 from distdl_jupyter.core.spec import looks_secret
-from distdl_jupyter.preflight.model import Check, Draft, Finding
+from distdl_jupyter.preflight.model import CapturedCode, Check, Finding
 
 LARGE = 100_000_000
 
 
-def names(draft: Draft) -> Check:
+def names(draft: CapturedCode) -> Check:
     """Everything that the cell uses is there."""
     findings = (*_missing(draft), *_deleted(draft))
-    return Check("Names", f"{words.plural(len(draft.captured), 'name')} captured, none missing", findings)
+    return Check("Names", f"{humanize.plural(len(draft.captured), 'name')} captured, none missing", findings)
 
 
-def _missing(draft: Draft) -> Iterator[Finding]:
+def _missing(draft: CapturedCode) -> Iterator[Finding]:
     for name, line in draft.missing.items():
         yield Finding(
             "error" if name in draft.certain else "warning",
@@ -27,7 +27,7 @@ def _missing(draft: Draft) -> Iterator[Finding]:
         )
 
 
-def _deleted(draft: Draft) -> Iterator[Finding]:
+def _deleted(draft: CapturedCode) -> Iterator[Finding]:
     for name, line in draft.deleted.items():
         yield Finding(
             "warning",
@@ -37,25 +37,25 @@ def _deleted(draft: Draft) -> Iterator[Finding]:
         )
 
 
-def captured_values(draft: Draft) -> Check:
+def captured_values(draft: CapturedCode) -> Check:
     """What travels is small, knows no GPU and holds no secret."""
     total = sum(one.size for one in draft.captured)
     findings = (*_large(draft), *_on_gpu(draft), *_secret(draft), *_left_out(draft))
-    return Check("Captured values", f"{words.size(total)} in all", findings)
+    return Check("Captured values", f"{humanize.size(total)} in all", findings)
 
 
-def _large(draft: Draft) -> Iterator[Finding]:
+def _large(draft: CapturedCode) -> Iterator[Finding]:
     for one in draft.captured:
         if one.size > LARGE:
             yield Finding(
                 "warning",
                 "large-value",
-                f"{one.name} ({one.detail}) is {words.size(one.size)}: every rank reads and holds its own copy.",
+                f"{one.name} ({one.detail}) is {humanize.size(one.size)}: every rank reads and holds its own copy.",
                 f"Load it inside the {draft.kind}, each rank its own part.",
             )
 
 
-def _on_gpu(draft: Draft) -> Iterator[Finding]:
+def _on_gpu(draft: CapturedCode) -> Iterator[Finding]:
     for name in draft.on_gpu:
         yield Finding(
             "warning",
@@ -65,7 +65,7 @@ def _on_gpu(draft: Draft) -> Iterator[Finding]:
         )
 
 
-def _secret(draft: Draft) -> Iterator[Finding]:
+def _secret(draft: CapturedCode) -> Iterator[Finding]:
     for one in draft.captured:
         if one.kind == "value" and looks_secret(one.name) and one.detail.partition(",")[0] in ("str", "bytes"):
             yield Finding(
@@ -83,10 +83,10 @@ def _secret(draft: Draft) -> Iterator[Finding]:
         )
 
 
-def _left_out(draft: Draft) -> Iterator[Finding]:
+def _left_out(draft: CapturedCode) -> Iterator[Finding]:
     for module in draft.modules:
         if module.left_out:
-            listed = words.listing([file.name for file in module.left_out[:3]])
+            listed = humanize.listing([file.name for file in module.left_out[:3]])
             more = f" and {len(module.left_out) - 3} more" if len(module.left_out) > 3 else ""
             yield Finding(
                 "info",

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from distdl_jupyter.preflight.model import Draft, Text
+from distdl_jupyter.preflight.model import CapturedCode, Text
 
 _RANK = re.compile(r"rank|main_process|is_master|is_chief|is_root", re.IGNORECASE)
 #: Characters of modules beside the code that are read.
@@ -79,10 +79,10 @@ class Code:
 
 #: The draft that was read last, with its facts: a form asks again after each change, of the same draft. Neither is kept
 #: longer than somebody else keeps the draft, which holds the user's values.
-_latest: tuple[weakref.ref[Draft], Code] | None = None
+_latest: tuple[weakref.ref[CapturedCode], Code] | None = None
 
 
-def read(draft: Draft) -> Code:
+def read(draft: CapturedCode) -> Code:
     """Return the facts of the source texts of a draft; those that cannot be parsed are passed over.
 
     Of the modules that travel beside the code those are read that it imports, ``_MOST_BESIDE`` characters at most: all
@@ -95,13 +95,13 @@ def read(draft: Draft) -> Code:
     return _latest[1]
 
 
-def _forget(gone: weakref.ref[Draft]) -> None:
+def _forget(gone: weakref.ref[CapturedCode]) -> None:
     global _latest
     if _latest is not None and _latest[0] is gone:
         _latest = None
 
 
-def _chosen(draft: Draft) -> Iterator[tuple[Text, ast.Module]]:
+def _chosen(draft: CapturedCode) -> Iterator[tuple[Text, ast.Module]]:
     """Yield the pieces that are read, parsed: the code itself, the modules that it imports, and what those import."""
     names = [*draft.aliases.values(), *draft.imports]
     for piece in draft.texts:
@@ -138,7 +138,7 @@ def _imported(tree: ast.Module, package: list[str]) -> list[str]:
     return found
 
 
-def _read(draft: Draft) -> Code:
+def _read(draft: CapturedCode) -> Code:
     code = Code(imports=set(draft.imports))
     for piece, tree in _chosen(draft):
         code.read += 1

@@ -9,8 +9,8 @@ import ast
 from collections.abc import Iterator
 
 from distdl_jupyter.core.data import DataSource
+from distdl_jupyter.core.humanize import listing
 from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter.core.words import listing
 from distdl_jupyter.preflight.model import Check, Finding
 from distdl_jupyter.preflight.reading import Call, Code
 

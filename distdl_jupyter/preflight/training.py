@@ -12,9 +12,9 @@ from typing import Any
 
 from distdl_jupyter import registry
 from distdl_jupyter.core.errors import DistDLError
+from distdl_jupyter.core.humanize import TIMES, count
 from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter.core.words import TIMES, count
-from distdl_jupyter.preflight.model import Check, Draft, Finding
+from distdl_jupyter.preflight.model import CapturedCode, Check, Finding
 from distdl_jupyter.preflight.reading import Call, Code
 
 _KNOWS_RANK = ("DistributedSampler", "num_replicas", "rank", "local_rank", "get_rank", "RANK", "shard",
@@ -29,7 +29,7 @@ def chosen(spec: JobSpec) -> Any:
     return None
 
 
-def backend(code: Code, draft: Draft, spec: JobSpec, mine: Any) -> Check:
+def backend(code: Code, draft: CapturedCode, spec: JobSpec, mine: Any) -> Check:
     """The ranks meet: the code initialises the backend that was chosen."""
     name, usage = "Backend", mine.usage
     if spec.process_count == 1:
@@ -86,7 +86,7 @@ def _mismatch(code: Code, spec: JobSpec, mine: Any) -> Finding | None:
     return None
 
 
-def _never(usage: Any, draft: Draft, spec: JobSpec, code: Code) -> Finding:
+def _never(usage: Any, draft: CapturedCode, spec: JobSpec, code: Code) -> Finding:
     unit = {"cell": "cell", "function": "function", "script": "script"}[draft.kind]
     return Finding(
         "warning",
@@ -122,7 +122,7 @@ def gradients(code: Code, spec: JobSpec, usage: Any) -> Check:
     return Check(name, "averaged over the ranks")
 
 
-def data(code: Code, draft: Draft, spec: JobSpec, usage: Any) -> Check:
+def data(code: Code, draft: CapturedCode, spec: JobSpec, usage: Any) -> Check:
     """Each rank reads its own part of the data, in a new order each epoch."""
     name = "Data"
     if spec.process_count == 1:
@@ -156,7 +156,7 @@ def _order(code: Code, sampler: Call) -> Iterator[Finding]:
         )
 
 
-def _global_batch(code: Code, draft: Draft, spec: JobSpec) -> Iterator[Finding]:
+def _global_batch(code: Code, draft: CapturedCode, spec: JobSpec) -> Iterator[Finding]:
     size = draft.numbers.get("batch_size")
     given = [k.value for call in code.calls for k in call.node.keywords if k.arg == "batch_size"]
     for expression in [code.assigned.get("batch_size"), *given]:

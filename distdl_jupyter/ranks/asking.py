@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.core.words import ranks as ranks_in_words
+from distdl_jupyter.core.humanize import ranks as ranks_in_words
 from distdl_jupyter.ranks.answer import Answer, Done, Event, Interrupted, Notice, Output
 from distdl_jupyter.ranks.ending import Stuck, why_ended
 from distdl_jupyter.ranks.interrupts import Interrupts, counted

@@ -8,9 +8,9 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter import client, targets
+from distdl_jupyter import client, cluster_configs
+from distdl_jupyter.core.aliases import ALIASES
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobNotFound, JobNotRunning
-from distdl_jupyter.core.names import ALIASES
 from distdl_jupyter.ranks import found, request
 from distdl_jupyter.ranks.session import Ranks
 
@@ -67,7 +67,7 @@ def _answers(session: Ranks) -> bool:
 
 def _refuse_far(options: Mapping[str, Any]) -> None:
     for name, value in options.items():
-        if ALIASES.get(name, name) == "compute_target" and targets.find(str(value or "local")).kind != "local":
+        if ALIASES.get(name, name) == "compute_target" and cluster_configs.find(str(value or "local")).kind != "local":
             raise InvalidSpec(
                 f"Ranks that stay run on this machine only, not on {value}.", field="compute_target",
                 hint="Leave compute_target out, or run the cell there as a job with %%distributed.",

@@ -6,10 +6,10 @@ import contextlib
 import time
 from typing import TYPE_CHECKING
 
-from distdl_jupyter import outcome
+from distdl_jupyter import results
 from distdl_jupyter.core.errors import DistDLError, JobFailed, JobNotRunning
+from distdl_jupyter.core.humanize import ranks as ranks_in_words
 from distdl_jupyter.core.state import State
-from distdl_jupyter.core.words import ranks as ranks_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +27,7 @@ def why_ended(job: Job) -> DistDLError:
     while (view := job.view()).failure is None and not view.state.ended and time.monotonic() < until:
         time.sleep(_POLL)
     if view.failure is not None:
-        error = outcome.job_failed(job.folder, view)
+        error = results.job_failed(job.folder, view)
         error.hint = f"{error.hint} {_AGAIN}".strip()
         return error
     return JobNotRunning(reason(job), hint=_AGAIN)
@@ -37,7 +37,7 @@ def reason(job: Job) -> str:
     """Return one sentence why the ranks are gone."""
     view = job.view()
     if view.failure is not None:
-        return outcome.job_failed(job.folder, view).message
+        return results.job_failed(job.folder, view).message
     words = {
         State.COMPLETED: "The ranks were stopped.",
         State.CANCELED: "The ranks were cancelled.",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from distdl_jupyter.core import sockets
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.store import JobStore
-from distdl_jupyter.worker.serving.door import NOTES
+from distdl_jupyter.worker.serving.listener import NOTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

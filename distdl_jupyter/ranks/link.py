@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core import sockets
 from distdl_jupyter.core.errors import DistDLError
-from distdl_jupyter.worker.serving.door import NOTES
 from distdl_jupyter.worker.serving.frames import Message, Reader, encode
+from distdl_jupyter.worker.serving.listener import NOTES
 
 if TYPE_CHECKING:
     from pathlib import Path

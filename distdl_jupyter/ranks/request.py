@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import capture
 from distdl_jupyter.capture import listing
+from distdl_jupyter.capture.captured_code import CapturedCode, payload_fields, pickled
 from distdl_jupyter.capture.cell_code import plain_python
-from distdl_jupyter.capture.draft import Draft, payload_fields, pickled
 from distdl_jupyter.capture.modules import search_path
-from distdl_jupyter.capture.notebook import Place, cell_label
+from distdl_jupyter.capture.notebook import CodeLocation, cell_label
 from distdl_jupyter.core import sockets
 from distdl_jupyter.core.spec import Source
 from distdl_jupyter.ranks.found import sockets_folder
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 _NUMBER = re.compile(r"In \[(\d+)\]")
 
 
-def session() -> Draft:
+def session() -> CapturedCode:
     """Return the draft of a job whose ranks stay. Raises DistDLError when the sockets' folder is not ours."""
     place, folder = capture.here(), sockets.secured(sockets_folder())
-    return Draft(
+    return CapturedCode(
         kind="ranks",
         name=f"{place.name.removesuffix('.ipynb')[:100]} ranks".strip(),
         source=Source(notebook=place.path, cell_id=place.cell_id, execution_count=place.execution_count,
@@ -72,5 +72,5 @@ def names(values: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
         return {"names": list(values), "sources": sources}, file.read()
 
 
-def _here() -> Place:
+def _here() -> CodeLocation:
     return capture.here()

@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import preflight, registry
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobNotRunning
+from distdl_jupyter.core.humanize import short_id
 from distdl_jupyter.core.store import JobFolder
-from distdl_jupyter.core.words import short_id
 from distdl_jupyter.ranks import request
 from distdl_jupyter.ranks.answer import Answer, Standing
 from distdl_jupyter.ranks.asking import Asking, Request, Tell
 from distdl_jupyter.ranks.ending import reason, why_ended
 from distdl_jupyter.ranks.link import Gone, Link, linked, note_of
 from distdl_jupyter.ranks.turn import busy, holder, turn
-from distdl_jupyter.worker.serving.door import NOTES
+from distdl_jupyter.worker.serving.listener import NOTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from distdl_jupyter.capture import Draft
+    from distdl_jupyter.capture import CapturedCode
     from distdl_jupyter.client import Job
 
 #: Seconds between two looks whether the ranks listen.
@@ -94,7 +94,7 @@ class Ranks:
         asked = {"do": "pull", "id": _number(), "name": name, "label": f"pull({name})"}
         return dict(self._ask(self._chosen(on), asked, b"").check().values)
 
-    def run_distributed(self, draft: Draft, *, on_event: Tell | None = None) -> Answer:
+    def run_distributed(self, draft: CapturedCode, *, on_event: Tell | None = None) -> Answer:
         """Run a job's code on these ranks: what it captured travels with it, into a namespace of its own.
 
         Where the ranks have met before they stay together. Raises InvalidSpec when a check of the code fails, and what

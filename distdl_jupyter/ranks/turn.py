@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING
 
 from distdl_jupyter.ranks.answer import RanksBusy
-from distdl_jupyter.worker.serving.door import NOTES
+from distdl_jupyter.worker.serving.listener import NOTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from distdl_jupyter.core import words
+from distdl_jupyter.core import humanize
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.failure import is_echo
 from distdl_jupyter.ranks.view import named
@@ -112,7 +112,7 @@ def what(error: Error) -> str:
 
 
 def _said(ranks: Sequence[int], said: str, after: float) -> str:
-    late = f" after {words.seconds_taken(after)}" if after >= 0.05 else ""
+    late = f" after {humanize.seconds_taken(after)}" if after >= 0.05 else ""
     return f"{named(ranks).capitalize()}: {said}{late}."
 
 

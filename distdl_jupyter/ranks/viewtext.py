@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distdl_jupyter.core.words import plural
+from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.ranks.view import Fold, spans
 from distdl_jupyter.ranks.viewerrors import Failures
 

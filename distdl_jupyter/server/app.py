@@ -15,7 +15,7 @@ from distdl_jupyter.server import late
 if TYPE_CHECKING:
     from jupyter_server.serverapp import ServerApp
 
-    from distdl_jupyter.listing import Listing
+    from distdl_jupyter.job_list import Listing
     from distdl_jupyter.server.looking import Looks
     from distdl_jupyter.server.streams import Streams
 
@@ -84,7 +84,7 @@ class DistDLApp(ExtensionApp):
     @functools.cached_property
     def listing(self) -> Listing:
         """All jobs as rows."""
-        from distdl_jupyter.listing import Listing
+        from distdl_jupyter.job_list import Listing
 
         return Listing()
 

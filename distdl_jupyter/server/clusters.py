@@ -7,9 +7,9 @@ import dataclasses
 import time
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter import places, targets
-from distdl_jupyter.core import words
-from distdl_jupyter.places import making, standing
+from distdl_jupyter import cluster_configs, cluster_handles
+from distdl_jupyter.cluster_handles import provision, status
+from distdl_jupyter.core import humanize
 from distdl_jupyter.server.base import Handler, answers, executes
 from distdl_jupyter.server.schema import (
     CheckCluster,
@@ -28,24 +28,24 @@ from distdl_jupyter.views.clusters import has_errors, merge_hosts
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from distdl_jupyter.cluster_configs import ClusterConfig
+    from distdl_jupyter.cluster_handles import ClusterStatus
     from distdl_jupyter.clusters.base import NodeInfo
     from distdl_jupyter.clusters.machines import Machines
-    from distdl_jupyter.ended import Listed
-    from distdl_jupyter.places import Standing
+    from distdl_jupyter.ended_cache import Listed
     from distdl_jupyter.server.app import DistDLApp
-    from distdl_jupyter.targets import Target
 
 
-async def shown(app: DistDLApp, wanted: Sequence[Target] | None = None) -> tuple[Cluster, ...]:
+async def shown(app: DistDLApp, wanted: Sequence[ClusterConfig] | None = None) -> tuple[Cluster, ...]:
     """Return clusters as they are now (all by default); one that takes its time is shown as it was known last."""
     loop = asyncio.get_running_loop()
     jobs = await loop.run_in_executor(app.pool, app.listing.known)
-    found = await loop.run_in_executor(app.pool, places.every) if wanted is None else wanted
+    found = await loop.run_in_executor(app.pool, cluster_handles.every) if wanted is None else wanted
     stands = await asyncio.gather(*(app.looks.now(target) for target in found))
     return tuple(_told(one, jobs) for one in stands)
 
 
-def _told(one: Standing, jobs: Sequence[Listed]) -> Cluster:
+def _told(one: ClusterStatus, jobs: Sequence[Listed]) -> Cluster:
     target = one.target
     return Cluster(
         name=target.name,
@@ -78,18 +78,18 @@ def machine_set(machines: Machines | None) -> MachineSet | None:
     return MachineSet(**dataclasses.asdict(machines))
 
 
-def _nodes(one: Standing, jobs: Sequence[Listed]) -> tuple[Node, ...]:
+def _nodes(one: ClusterStatus, jobs: Sequence[Listed]) -> tuple[Node, ...]:
     if not one.nodes:
         return ()
-    plugin, _ = standing.plugin(one.target)
+    plugin, _ = status.plugin(one.target)
     return tuple(_node(plugin, node, one.target, jobs) for node in one.nodes)
 
 
-def _active(target: Target, jobs: Sequence[Listed]) -> list[Listed]:
+def _active(target: ClusterConfig, jobs: Sequence[Listed]) -> list[Listed]:
     return [job for job in jobs if job.active and job.row.compute_target == target.name]
 
 
-def _node(plugin: Any, node: NodeInfo, target: Target, jobs: Sequence[Listed]) -> Node:
+def _node(plugin: Any, node: NodeInfo, target: ClusterConfig, jobs: Sequence[Listed]) -> Node:
     here = [job for job in jobs if job.cluster == target.kind and any(plugin.holds(node, host) for host in job.hosts)]
     running = [job for job in here if job.active]
     state: NodeState = ("busy" if running else "idle") if node.state == "up" else node.state
@@ -111,13 +111,13 @@ def _node(plugin: Any, node: NodeInfo, target: Target, jobs: Sequence[Listed]) -
 def _doing(running: list[Listed], here: list[Listed], state: NodeState) -> str:
     """Return what a node does: "running digits", "idle 41 min"."""
     if running:
-        return f"running {words.listing([job.row.name for job in running[:2]])}" + (
+        return f"running {humanize.listing([job.row.name for job in running[:2]])}" + (
             f" and {len(running) - 2} more" if len(running) > 2 else ""
         )
     ends = [job.row.ended for job in here if job.row.ended is not None]
     if state != "idle" or not ends:
         return ""
-    return f"idle {words.ago(max(1.0, time.time() - max(ends))).removesuffix(' ago')}"
+    return f"idle {humanize.ago(max(1.0, time.time() - max(ends))).removesuffix(' ago')}"
 
 
 class Clusters(Handler):
@@ -131,7 +131,7 @@ class Clusters(Handler):
     @answers(Cluster, status=201, body=NewCluster, refuses=(409, 424))
     async def post(self, body: NewCluster) -> Cluster:
         """Give a kind of cluster with its options a name."""
-        target = await self.apart(targets.add, body.name, body.kind, body.options)
+        target = await self.apart(cluster_configs.add, body.name, body.kind, body.options)
         return (await shown(self.app, [target]))[0]
 
 
@@ -141,12 +141,14 @@ class ClusterByName(Handler):
     @answers(Cluster, refuses=(404,))
     async def get(self, name: str) -> Cluster:
         """Show one cluster with its nodes."""
-        return (await shown(self.app, [await self.apart(places.find, name)]))[0]
+        return (await shown(self.app, [await self.apart(cluster_handles.find, name)]))[0]
 
     @answers(Cluster, body=ScaleCluster, refuses=(404, 409, 424))
     async def patch(self, name: str, body: ScaleCluster) -> Cluster:
         """Change how many nodes a cluster has."""
-        target = await self.apart(making.scale, await self.apart(places.find, name), body.node_count, body.min_nodes)
+        target = await self.apart(
+            provision.scale, await self.apart(cluster_handles.find, name), body.node_count, body.min_nodes
+        )
         return (await shown(self.app, [target]))[0]
 
     @answers(status=204, refuses=(404, 409))
@@ -156,7 +158,7 @@ class ClusterByName(Handler):
 
 
 def _removed(name: str, app: DistDLApp) -> None:
-    places.remove(name, _active(places.find(name), app.listing.all()))
+    cluster_handles.remove(name, _active(cluster_handles.find(name), app.listing.all()))
 
 
 class CheckOfCluster(Handler):
@@ -166,8 +168,8 @@ class CheckOfCluster(Handler):
     @executes
     async def post(self, name: str, body: CheckCluster) -> ClusterChecks:
         """Look at every node for what would keep a job from running there; it takes up to half a minute."""
-        target = await self.apart(places.find, name)
-        needs = await self.apart(standing.needs, body.distributed_backend) if body.distributed_backend else None
+        target = await self.apart(cluster_handles.find, name)
+        needs = await self.apart(status.needs, body.distributed_backend) if body.distributed_backend else None
         found = await self.app.looks.checked(target, needs)
         rows = tuple(CheckRow(one.node, one.what, one.level, one.says, one.remedy) for one in merge_hosts(found))
         return ClusterChecks(rows, has_errors(found))

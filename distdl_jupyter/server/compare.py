@@ -6,8 +6,8 @@ import time
 from typing import TYPE_CHECKING
 
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.ended import listed
-from distdl_jupyter.reading import Outline
+from distdl_jupyter.ended_cache import listed
+from distdl_jupyter.readers import CurveReader
 from distdl_jupyter.server.base import Handler, answers
 from distdl_jupyter.server.jobs import attached
 from distdl_jupyter.server.schema import CompareQuery, Comparison
@@ -48,11 +48,11 @@ def _compared(query: CompareQuery) -> Comparison:
     )  # fmt: skip
 
 
-def _read(id_: str) -> Outline:
-    reading = Outline(attached(id_).folder)
+def _read(id_: str) -> CurveReader:
+    reading = CurveReader(attached(id_).folder)
     reading.catch_up()
     return reading
 
 
-def _row(one: Outline) -> JobRow:
+def _row(one: CurveReader) -> JobRow:
     return listed(one.folder, one.view, one.spec).row

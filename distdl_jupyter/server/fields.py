@@ -14,8 +14,8 @@ import typing
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from distdl_jupyter.core.aliases import unknown
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.core.names import unknown
 
 T = TypeVar("T")
 

@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from distdl_jupyter import client, ended, retention
+from distdl_jupyter import client, ended_cache, retention
 from distdl_jupyter.core.state import State
-from distdl_jupyter.reading import Outline
+from distdl_jupyter.readers import CurveReader
 from distdl_jupyter.server import submitting
 from distdl_jupyter.server.base import Handler, answers, checked_id, executes
 from distdl_jupyter.server.schema import Cancel, JobList, JobsQuery, NewJob, Prune, Result
@@ -17,8 +17,8 @@ from distdl_jupyter.views.job_table import JobRow
 from distdl_jupyter.views.schema import JobDetail
 
 if TYPE_CHECKING:
-    from distdl_jupyter.ended import Listed
-    from distdl_jupyter.reading import Reading
+    from distdl_jupyter.ended_cache import Listed
+    from distdl_jupyter.readers import Reading
 
 
 def attached(id_: str) -> client.Job:
@@ -68,9 +68,9 @@ def _has_words(row: JobRow, words: str) -> bool:
 
 
 def _row(job: client.Job) -> JobRow:
-    reading = Outline(job.folder)
+    reading = CurveReader(job.folder)
     reading.catch_up()
-    return ended.listed(job.folder, reading.view, reading.spec).row
+    return ended_cache.listed(job.folder, reading.view, reading.spec).row
 
 
 class JobById(Handler):
@@ -140,7 +140,7 @@ class JobResult(Handler):
 
 
 def _result(id_: str) -> Result:
-    view = Outline(attached(id_).folder).catch_up()
+    view = CurveReader(attached(id_).folder).catch_up()
     return Result(
         state=card.state_name(view),
         ok=view.state is State.COMPLETED if view.state.ended else None,

@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.reading import Reading
+from distdl_jupyter.readers import Reading
 from distdl_jupyter.server.messages import CurveMessage, JobMessage
 from distdl_jupyter.views import card, curve, job_page
 from distdl_jupyter.views.job_table import default_metric

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core import parts
+from distdl_jupyter.core.humanize import clock
 from distdl_jupyter.core.logline import lines_of
 from distdl_jupyter.core.printable import printable
-from distdl_jupyter.core.words import clock
 from distdl_jupyter.follow import Follower
 from distdl_jupyter.server.base import Handler, answers, checked_id
 from distdl_jupyter.server.jobs import attached
@@ -23,7 +23,7 @@ from distdl_jupyter.views.schema import Curve, LogChanges
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from distdl_jupyter.reading import Reading
+    from distdl_jupyter.readers import Reading
 
 
 class JobLog(Handler):

@@ -15,10 +15,10 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
+from distdl_jupyter.cluster_configs import ClusterConfig
+from distdl_jupyter.cluster_handles import status
+from distdl_jupyter.cluster_handles.status import ClusterStatus
 from distdl_jupyter.clusters.base import Check
-from distdl_jupyter.places import standing
-from distdl_jupyter.places.standing import Standing
-from distdl_jupyter.targets import Target
 
 #: Seconds that a request waits for a cluster that is not known yet, and for one of which the last state is.
 FIRST, AGAIN = 1.5, 0.3
@@ -29,7 +29,7 @@ class _Look:
     """A look that goes on, or has come to its end."""
 
     begun: float
-    answer: Future[Standing]
+    answer: Future[ClusterStatus]
 
 
 class Looks:
@@ -38,10 +38,10 @@ class Looks:
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._looks: dict[str, _Look] = {}
-        self._known: dict[str, Standing] = {}
+        self._known: dict[str, ClusterStatus] = {}
         self._checks: dict[str, Future[list[Check]]] = {}
 
-    async def now(self, target: Target) -> Standing:
+    async def now(self, target: ClusterConfig) -> ClusterStatus:
         """Return a cluster as it is now, or as it was known last."""
         key = _key(target)
         look = self._begun(key, target)
@@ -52,10 +52,10 @@ class Looks:
             return self._known[key]
         last, since = self._known.get(key), time.monotonic() - look.begun
         if since >= self._seconds:
-            return standing.silent(target, self._seconds, last)
-        return last or Standing(target, target.kind, looked=False)
+            return status.silent(target, self._seconds, last)
+        return last or ClusterStatus(target, target.kind, looked=False)
 
-    async def checked(self, target: Target, needs: Mapping[str, Sequence[str]] | None) -> list[Check]:
+    async def checked(self, target: ClusterConfig, needs: Mapping[str, Sequence[str]] | None) -> list[Check]:
         """Return fresh checks of a cluster; who asks while they go on gets the same."""
         key = _key(target, needs)
         running = self._checks.get(key)
@@ -65,7 +65,7 @@ class Looks:
             threading.Thread(target=_check, args=(target, needs, running), name="distdl-check", daemon=True).start()
         return await asyncio.shield(asyncio.wrap_future(running))
 
-    def _begun(self, key: str, target: Target) -> _Look:
+    def _begun(self, key: str, target: ClusterConfig) -> _Look:
         """Return the look that goes on, else a new one."""
         look = self._looks.get(key)
         if look is None or look.answer.done():
@@ -82,16 +82,16 @@ class Looks:
             self._known.pop(key, None)
 
 
-def _key(target: Target, *more: object) -> str:
+def _key(target: ClusterConfig, *more: object) -> str:
     return json.dumps([target.name, target.kind, dict(target.options), *more], sort_keys=True, default=str)
 
 
-def _check(target: Target, needs: Mapping[str, Sequence[str]] | None, answer: Future[list[Check]]) -> None:
-    answer.set_result(standing.check(target, needs))
+def _check(target: ClusterConfig, needs: Mapping[str, Sequence[str]] | None, answer: Future[list[Check]]) -> None:
+    answer.set_result(status.check(target, needs))
 
 
-def _look(target: Target, answer: Future[Standing]) -> None:
-    found = standing.look(target)
+def _look(target: ClusterConfig, answer: Future[ClusterStatus]) -> None:
+    found = status.look(target)
     nodes = tuple(dataclasses.replace(one, load=_tenths(one.load)) for one in found.nodes)
     answer.set_result(dataclasses.replace(found, nodes=nodes))
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from distdl_jupyter import places
-from distdl_jupyter.places import making
+from distdl_jupyter import cluster_handles
+from distdl_jupyter.cluster_handles import provision
 from distdl_jupyter.server.base import Handler, answers, executes
 from distdl_jupyter.server.clusters import machine_set, shown
 from distdl_jupyter.server.schema import ChoiceList, ChoiceRow, ChoicesQuestion, Cluster, MachineSet, NewMachines
@@ -25,7 +25,7 @@ class Choices(Handler):
     @executes
     async def post(self, body: ChoicesQuestion) -> ChoiceList:
         """List the values of one option, as far as they can be seen from here; it may take seconds."""
-        found = await asyncio.to_thread(making.choices, body.kind, body.option, body.options)
+        found = await asyncio.to_thread(provision.choices, body.kind, body.option, body.options)
         return ChoiceList(tuple(_row(one) for one in found))
 
 
@@ -39,17 +39,17 @@ class Machines(Handler):
     @answers(Cluster, status=202, body=NewMachines, refuses=(404, 409, 424))
     async def post(self, name: str, body: NewMachines) -> Cluster:
         """Make the machines; the answer comes when that was accepted."""
-        target = await self.apart(places.find, name)
-        await asyncio.to_thread(making.create, target, body.wanted)
+        target = await self.apart(cluster_handles.find, name)
+        await asyncio.to_thread(provision.create, target, body.wanted)
         return (await shown(self.app, [target]))[0]
 
     @answers(Cluster, status=202, refuses=(404, 409, 424))
     async def delete(self, name: str) -> Cluster:
         """End the machines, on which no job may run; the cluster keeps its name."""
-        target = await self.apart(places.find, name)
+        target = await self.apart(cluster_handles.find, name)
         active = [job for job in await self.apart(self.app.listing.all) if job.active]
         mine = [job for job in active if job.row.compute_target == name]
-        await asyncio.to_thread(making.delete, target, mine)
+        await asyncio.to_thread(provision.delete, target, mine)
         return (await shown(self.app, [target]))[0]
 
 
@@ -60,7 +60,7 @@ class Forecast(Handler):
     @executes
     async def post(self, name: str, body: NewMachines) -> MachineSet:
         """Say what machines these would be and what they would cost."""
-        target = await self.apart(places.find, name)
-        found = machine_set(await asyncio.to_thread(making.forecast, target, body.wanted))
+        target = await self.apart(cluster_handles.find, name)
+        found = machine_set(await asyncio.to_thread(provision.forecast, target, body.wanted))
         assert found is not None
         return found

@@ -18,7 +18,7 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter import client, submission
+from distdl_jupyter import client, submit_process
 from distdl_jupyter.core import limits
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed, PluginUnavailable
 
@@ -97,7 +97,7 @@ class Request:
             "notebook": str(notebook or ""),
             "options": self.asked.options,
         }
-        told = ask(python, submission.__name__, request, notebook.parent if notebook else self.root, self.seconds)
+        told = ask(python, submit_process.__name__, request, notebook.parent if notebook else self.root, self.seconds)
         return client.attach(str(told["id"]))
 
 
@@ -149,7 +149,7 @@ def ask(
         raise _silent(python, mistakes) from None
     assert isinstance(found, dict)
     if "error" in found:
-        raise submission.error_from(found["error"])
+        raise submit_process.error_from(found["error"])
     return found
 
 

@@ -23,7 +23,7 @@ from distdl_jupyter.server.messages import JobsMessage
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from distdl_jupyter.ended import Listed
+    from distdl_jupyter.ended_cache import Listed
     from distdl_jupyter.server.app import DistDLApp
     from distdl_jupyter.server.schema import Cluster
     from distdl_jupyter.views.job_table import JobRow

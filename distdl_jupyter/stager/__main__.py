@@ -7,9 +7,9 @@ import signal
 import sys
 from typing import Any
 
-from distdl_jupyter.host.staging import tree
-from distdl_jupyter.host.staging.cache import Cache
-from distdl_jupyter.host.staging.failure import Failure
+from distdl_jupyter.node.staging import tree
+from distdl_jupyter.node.staging.cache import Cache
+from distdl_jupyter.node.staging.failure import Failure
 from distdl_jupyter.stager import order
 from distdl_jupyter.stager.run import Stager
 from distdl_jupyter.stager.talk import Talk

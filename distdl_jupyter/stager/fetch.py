@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.host.staging.cache import RANGE
-from distdl_jupyter.host.staging.failure import Failure
+from distdl_jupyter.node.staging.cache import RANGE
+from distdl_jupyter.node.staging.failure import Failure
 from distdl_jupyter.stager import stores
 
 if TYPE_CHECKING:

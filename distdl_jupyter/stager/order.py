@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from distdl_jupyter.host.staging.failure import Failure
+from distdl_jupyter.node.staging.failure import Failure
 
 #: Files and ranges that are fetched at once where the order does not say.
 WORKERS = 8

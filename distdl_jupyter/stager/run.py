@@ -13,11 +13,11 @@ from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
 
-from distdl_jupyter.host.staging import part, paths
-from distdl_jupyter.host.staging.cache import MORE_ROOM, RANGE, Cache
-from distdl_jupyter.host.staging.failure import Failure, masked, readable
-from distdl_jupyter.host.staging.part import Part
-from distdl_jupyter.host.staging.tree import Tree
+from distdl_jupyter.node.staging import part, paths
+from distdl_jupyter.node.staging.cache import MORE_ROOM, RANGE, Cache
+from distdl_jupyter.node.staging.failure import Failure, masked, readable
+from distdl_jupyter.node.staging.part import Part
+from distdl_jupyter.node.staging.tree import Tree
 from distdl_jupyter.stager import stores
 from distdl_jupyter.stager.fetch import Feed, Fetcher
 from distdl_jupyter.stager.order import Item, Order, Source, layout

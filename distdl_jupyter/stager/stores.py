@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from urllib.parse import parse_qs
 
-from distdl_jupyter.host.staging.failure import Failure
+from distdl_jupyter.node.staging.failure import Failure
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distdl_jupyter.core.data import place
 from distdl_jupyter.core.errors import DataUnavailable
-from distdl_jupyter.host.staging.failure import Failure
+from distdl_jupyter.node.staging.failure import Failure
 from distdl_jupyter.stager import stores
 from distdl_jupyter.storage.access import trusted
 from distdl_jupyter.storage.failures import told

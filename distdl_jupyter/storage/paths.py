@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core.errors import DataUnavailable
-from distdl_jupyter.host.staging.paths import fingerprint
+from distdl_jupyter.node.staging.paths import fingerprint
 
 if TYPE_CHECKING:
     from distdl_jupyter.core.data import DataSource

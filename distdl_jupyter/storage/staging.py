@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from distdl_jupyter.core.data import place
 from distdl_jupyter.core.errors import DataUnavailable
-from distdl_jupyter.core.words import plural, size
+from distdl_jupyter.core.humanize import plural, size
 from distdl_jupyter.storage import access, manifest, paths
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from distdl_jupyter import registry
 from distdl_jupyter.core import locks, signals
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.store import JobFolder
-from distdl_jupyter.host.processes import adopt_orphans
+from distdl_jupyter.node.processes import adopt_orphans
 from distdl_jupyter.supervisor import watchdog
 from distdl_jupyter.supervisor.run import Supervisor
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from distdl_jupyter.clusters.base import Exit
 from distdl_jupyter.core.failure import crashed_at_the_end, has_failed
+from distdl_jupyter.core.humanize import duration, plural
 from distdl_jupyter.core.state import State
-from distdl_jupyter.core.words import duration, plural
 from distdl_jupyter.supervisor import messages, stop
 from distdl_jupyter.supervisor.hang_detector import HangDetector
 from distdl_jupyter.supervisor.log_reader import LogReader

@@ -18,9 +18,9 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.core import reserve
+from distdl_jupyter.core import disk_reserve
 from distdl_jupyter.core.events import VERSION, EventWriter, encode
-from distdl_jupyter.core.words import duration, plural
+from distdl_jupyter.core.humanize import duration, plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,11 +46,11 @@ class BufferedEventWriter(EventWriter):
     def __init__(self, folder: JobFolder) -> None:
         super().__init__(folder.events)
         self._reserve = folder.reserve
-        reserve.hold(self._reserve)
+        disk_reserve.hold(self._reserve)
         #: Bytes that the file may have, and how many of them are kept for the end as the reserve's are.
         limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
         self._limit = math.inf if limit == resource.RLIM_INFINITY else limit
-        self._kept_free = min(reserve.SIZE, self._limit / 2)
+        self._kept_free = min(disk_reserve.SIZE, self._limit / 2)
         self._held: deque[tuple[LineFile, bytes]] = deque()
         self._held_bytes = 0
         self._retry_at = 0.0
@@ -94,7 +94,7 @@ class BufferedEventWriter(EventWriter):
 
     def write_first(self, lines: bytes) -> None:
         """Write events before those that wait, into room that was kept for this."""
-        reserve.give_half(self._reserve)
+        disk_reserve.give_half(self._reserve)
         try:
             self.events.append(lines)
         except OSError:
@@ -109,7 +109,7 @@ class BufferedEventWriter(EventWriter):
         if self.refused is None or time.monotonic() < self._retry_at:
             return False
         self._retry_at = time.monotonic() + _RETRY_SECONDS
-        return reserve.hold(self._reserve) and self._write_held()
+        return disk_reserve.hold(self._reserve) and self._write_held()
 
     def _write_held(self) -> bool:
         while self._held:
@@ -128,11 +128,11 @@ class BufferedEventWriter(EventWriter):
     def fits_reserve(self) -> bool:
         """Whether all that waits goes into the room that is kept for the end."""
         longest = max(self.events.part_size, self.log.part_size)
-        return self._held_bytes <= min(reserve.left(self._reserve) // 2, self._limit - longest)
+        return self._held_bytes <= min(disk_reserve.left(self._reserve) // 2, self._limit - longest)
 
     def release_reserve(self) -> None:
         """Give all of the room that was kept for the end."""
-        reserve.give(self._reserve)
+        disk_reserve.give(self._reserve)
         self._kept_free = 0.0
 
     def wait(self, seconds: float) -> bool:
@@ -156,7 +156,7 @@ class BufferedEventWriter(EventWriter):
 
     def close(self) -> None:
         """Close the file and give the room back."""
-        reserve.give(self._reserve)
+        disk_reserve.give(self._reserve)
         super().close()
 
 

@@ -20,7 +20,7 @@ import threading
 import time
 from typing import IO, TYPE_CHECKING, Any
 
-from distdl_jupyter.core import disk, limits, locks, reserve
+from distdl_jupyter.core import disk, disk_reserve, limits, locks
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.events import read_file
 
@@ -85,7 +85,7 @@ def request(control: Path, action: str, **fields: Any) -> None:
             _append(control, line)
         except OSError:
             # A job must be stopped above all when its disk is full.
-            if not reserve.give_half(control.with_name("reserve")):
+            if not disk_reserve.give_half(control.with_name("reserve")):
                 raise
             _append(control, line)
 

@@ -12,8 +12,8 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
+from distdl_jupyter.core.humanize import count, date_and_clock, duration, ranks
 from distdl_jupyter.core.state import State
-from distdl_jupyter.core.words import count, date_and_clock, duration, ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.events import Event
     from distdl_jupyter.core.rank import RankView
     from distdl_jupyter.core.stacks import Taken
-    from distdl_jupyter.host.stacks import Answer
+    from distdl_jupyter.node.stacks import Answer
     from distdl_jupyter.supervisor.recorder import EventRecorder
 
 #: Seconds of silence that make a stall, instead of the job's own pace; 0: never.

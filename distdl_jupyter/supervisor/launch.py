@@ -18,8 +18,8 @@ from distdl_jupyter import registry
 from distdl_jupyter.clusters import environment
 from distdl_jupyter.clusters.base import Context
 from distdl_jupyter.core.errors import DistDLError, LaunchFailed
+from distdl_jupyter.core.humanize import listing, plural
 from distdl_jupyter.core.state import State
-from distdl_jupyter.core.words import listing, plural
 from distdl_jupyter.supervisor import messages, resume
 
 if TYPE_CHECKING:

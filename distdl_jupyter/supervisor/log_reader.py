@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from distdl_jupyter.core.events import MAX_LOG_TEXT
-from distdl_jupyter.host import flow
+from distdl_jupyter.node import flow
 from distdl_jupyter.supervisor import reports
 from distdl_jupyter.worker import protocol
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from distdl_jupyter import registry
 from distdl_jupyter.core.failure import describe, is_lost
-from distdl_jupyter.core.words import plural, ranks
+from distdl_jupyter.core.humanize import plural, ranks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,8 +10,8 @@ import binascii
 import hashlib
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.core import pictures, whole
-from distdl_jupyter.core.words import count
+from distdl_jupyter.core import atomic_write, pictures
+from distdl_jupyter.core.humanize import count
 
 if TYPE_CHECKING:
     from distdl_jupyter.supervisor.recorder import EventRecorder
@@ -55,7 +55,7 @@ class Pictures:
             file = pictures.path(self._recorder.folder.path, number, form.name)
             try:
                 file.parent.mkdir(mode=0o700, exist_ok=True)
-                whole.keep(file, data)
+                atomic_write.keep(file, data)
             except OSError as error:
                 self._log_once(f"Pictures cannot be kept: {error.strerror}.")
                 return

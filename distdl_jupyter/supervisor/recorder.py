@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core import logfile
 from distdl_jupyter.core.events import LOG_TYPES, Event, is_full_restart
+from distdl_jupyter.core.humanize import size as size_in_words
 from distdl_jupyter.core.packing import number_to_json
 from distdl_jupyter.core.redact import Redactor, hidden
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.view import JobView
-from distdl_jupyter.core.words import size as size_in_words
 from distdl_jupyter.supervisor import reports
 from distdl_jupyter.supervisor.buffered_writer import BufferedEventWriter, DiskFullMonitor
 from distdl_jupyter.supervisor.log_reader import LogText
 from distdl_jupyter.supervisor.resume import key_of
-from distdl_jupyter.worker.secretforms import MASK
+from distdl_jupyter.worker.secret_patterns import MASK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -240,9 +240,9 @@ class EventRecorder:
         written = self._disk_full.finish()
         self._writer.close()
         if self.view.state.ended and written:
-            from distdl_jupyter import ended  # what only an end needs is no part of a job's start
+            from distdl_jupyter import ended_cache  # what only an end needs is no part of a job's start
 
-            ended.leave(self.folder, self.view, self.spec)
+            ended_cache.leave(self.folder, self.view, self.spec)
 
     # items of streams -------------------------------------------------------------------------
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from distdl_jupyter import registry
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.events import LOG_TYPES, is_full_restart
+from distdl_jupyter.core.humanize import date_and_clock, plural
 from distdl_jupyter.core.state import State
-from distdl_jupyter.core.words import date_and_clock, plural
 
 if TYPE_CHECKING:
     from distdl_jupyter.core.events import Event

@@ -15,8 +15,8 @@ from distdl_jupyter import registry
 from distdl_jupyter.core import events, logfile
 from distdl_jupyter.core.errors import DistDLError, LaunchFailed
 from distdl_jupyter.core.failure import is_lost
+from distdl_jupyter.core.humanize import plural, size
 from distdl_jupyter.core.state import State
-from distdl_jupyter.core.words import plural, size
 from distdl_jupyter.supervisor import messages, resume
 from distdl_jupyter.supervisor.attempt import Attempt, Clock
 from distdl_jupyter.supervisor.control import ControlReader, request

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 from distdl_jupyter.core import events, limits
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.view import JobView
-from distdl_jupyter.host import processes
+from distdl_jupyter.node import processes
 
 if TYPE_CHECKING:
     from distdl_jupyter.core.store import JobFolder
@@ -55,9 +55,9 @@ def _wait_for(supervisor: int, job_id: str) -> NoReturn:
 
 def _remove_run_folder(job_id: str) -> None:
     """Remove what lies outside of the job's folder, which the supervisor would have done."""
-    from distdl_jupyter.host import runfolder
+    from distdl_jupyter.node import run_dir
 
-    runfolder.sweep(job_id)
+    run_dir.sweep(job_id)
 
 
 def fail_fast(folder: JobFolder, error: BaseException) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import registry
-from distdl_jupyter.core.plan import Placement, RankPlace, Seat, seated
+from distdl_jupyter.core.plan import Placement, RankSlot, Seat, seated
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import new_id
 from distdl_jupyter.testing.sentences import is_sentence
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.backends.base import Backend
 
 
-def _seat(place: RankPlace, ports: int) -> Seat:
+def _seat(place: RankSlot, ports: int) -> Seat:
     first = 21_001 + ports * place.rank
     return f"127.0.0.{1 + place.node}", tuple(range(first, first + ports))
 
@@ -30,7 +30,7 @@ class BackendContract:
     def make(self) -> tuple[Backend, JobSpec, Placement, Any]:
         """Return the backend with all that it is asked about."""
         backend, options = registry.backend(self.label, {})
-        places = tuple(RankPlace(r, r // 2, f"node-{r // 2}", r % 2) for r in range(self.ranks))
+        places = tuple(RankSlot(r, r // 2, f"node-{r // 2}", r % 2) for r in range(self.ranks))
         nodes = 2 if self.ranks == 4 else 1
         placement = Placement(places, "127.0.0.1", tuple(range(20_001, 20_001 + backend.ports)), "lo")
         placement = seated(placement, backend.rank_ports, _seat)

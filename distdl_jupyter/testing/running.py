@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from distdl_jupyter.core.errors import LaunchFailed
+from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.plan import Service
-from distdl_jupyter.core.words import plural
 from distdl_jupyter.testing.listener import Listener
 from distdl_jupyter.testing.sample import SAVES
 from distdl_jupyter.testing.subject import Subject

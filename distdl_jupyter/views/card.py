@@ -10,7 +10,7 @@ import dataclasses
 from collections import Counter
 from typing import Any, get_args
 
-from distdl_jupyter.core import words
+from distdl_jupyter.core import humanize
 from distdl_jupyter.core.failure import Failure, crash, describe, has_failed, is_echo, is_lost
 from distdl_jupyter.core.rank import RankView
 from distdl_jupyter.core.spec import JobSpec
@@ -231,19 +231,19 @@ def cost_text(view: JobView, now: float) -> str:
         return ""
     if view.placed is None:
         return "" if view.state.ended else hourly_cost_text(view.price_per_hour, view.currency, view.node_count)
-    return f"about {words.money(spent, view.currency)}{'' if view.state.ended else ' so far'}"
+    return f"about {humanize.money(spent, view.currency)}{'' if view.state.ended else ' so far'}"
 
 
 def hourly_cost_text(per_hour: float, currency: str, nodes: int) -> str:
     """Return what ``nodes`` nodes at this price cost in an hour: ``about 7.35 USD/h for 2 nodes``."""
-    return f"about {words.money(per_hour * nodes, currency)}/h for {words.plural(nodes, 'node')}"
+    return f"about {humanize.money(per_hour * nodes, currency)}/h for {humanize.plural(nodes, 'node')}"
 
 
 def price_text(spec: JobSpec) -> str:
     """Return the price in the spec: ``3.67 USD for a node and hour (Retail Prices API, ...)``, "" without one."""
     if spec.price_per_hour is None:
         return ""
-    return f"{words.money(spec.price_per_hour, spec.currency)} for a node and hour ({spec.price_source})"
+    return f"{humanize.money(spec.price_per_hour, spec.currency)} for a node and hour ({spec.price_source})"
 
 
 def staging_bars(view: JobView) -> tuple[StagingBar, ...]:
@@ -275,16 +275,16 @@ def _sum_of(name: str, same: list[StagingBar]) -> StagingBar:
 
 def staging_node(bar: StagingBar) -> str:
     """Return the node, or how many there are."""
-    return bar.host or words.plural(bar.nodes, "node")
+    return bar.host or humanize.plural(bar.nodes, "node")
 
 
 def staging_text(bar: StagingBar) -> str:
     """Return how far it is: ``1.2 GB of 4.8 GB, 210 of 512 files, 300 MB from the cache``."""
-    parts = [f"{words.size(bar.done)} of {words.size(bar.total)}"]
+    parts = [f"{humanize.size(bar.done)} of {humanize.size(bar.total)}"]
     if bar.of > 1:
-        parts.append(f"{words.count(bar.files)} of {words.plural(bar.of, 'file')}")
+        parts.append(f"{humanize.count(bar.files)} of {humanize.plural(bar.of, 'file')}")
     if bar.cached:
-        parts.append(f"{words.size(bar.cached)} from the cache")
+        parts.append(f"{humanize.size(bar.cached)} from the cache")
     return ", ".join(parts)
 
 
@@ -368,7 +368,7 @@ def _rendezvous_entries(view: JobView) -> list[Moment]:
     train = next((phase for phase in view.phases if phase.phase == "train"), None)
     if train is None or train.begun is None:
         return []
-    who = f"{words.plural(view.process_count, 'rank')} met and started" if view.process_count > 1 else "Started"
+    who = f"{humanize.plural(view.process_count, 'rank')} met and started" if view.process_count > 1 else "Started"
     return [Moment(train.begun, f"{who} training", bad=False)]
 
 
@@ -398,7 +398,7 @@ def _other_entries(view: JobView, failure: Failure) -> list[Moment]:
         else:
             groups.append((how, after, [other["rank"]]))
     return [
-        Moment(failure.when + after, f"{words.ranks(sorted(ranks)).capitalize()} {how}", bad=False)
+        Moment(failure.when + after, f"{humanize.ranks(sorted(ranks)).capitalize()} {how}", bad=False)
         for how, after, ranks in groups
     ]
 

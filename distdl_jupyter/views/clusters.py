@@ -9,7 +9,7 @@ from typing import Protocol
 
 from distdl_jupyter.clusters.base import Check, CheckLevel, NodeInfo
 from distdl_jupyter.clusters.machines import Choice, Machines
-from distdl_jupyter.core.words import TIMES, plural
+from distdl_jupyter.core.humanize import TIMES, plural
 
 _NODE_SIGNS = {"up": "●", "down": "✗", "starting": "◔", "unknown": "?"}
 _LEVEL_SIGNS = {"ok": "✓", "info": "i", "warning": "!", "error": "✗"}

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from distdl_jupyter.core import words
+from distdl_jupyter.core import humanize
 from distdl_jupyter.core.compared import Against, Compared, compared_figure
 from distdl_jupyter.core.state import State
 from distdl_jupyter.views.card import last_step
@@ -77,13 +77,13 @@ def compared_curve(
 
 
 def _summary(metric: str, curves: Sequence[Compared]) -> str:
-    ends = [f"{words.short_id(curve.id)} ends at {words.number(curve.band.last)} after {_steps(curve)}"
+    ends = [f"{humanize.short_id(curve.id)} ends at {humanize.number(curve.band.last)} after {_steps(curve)}"
             for curve in curves if curve.band.last is not None]  # fmt: skip
     return f"Curves of {metric}: {', '.join(ends)}" if ends else f"Curves of {metric or 'no metric'}: no values yet"
 
 
 def _steps(curve: Compared) -> str:
-    return words.plural(curve.band.last_step, "step")
+    return humanize.plural(curve.band.last_step, "step")
 
 
 def _table(curves: Sequence[Compared], against: Against) -> tuple[tuple[str, ...], ...]:
@@ -100,14 +100,14 @@ def _points(curve: Compared, against: Against) -> list[tuple[float, float | None
 
 
 def _place(place: float, against: Against) -> str:
-    return words.count(place) if against == "step" else words.seconds_taken(place)
+    return humanize.count(place) if against == "step" else humanize.seconds_taken(place)
 
 
 def _mean_at(points: list[tuple[float, float | None]], place: float) -> str:
     if not points or not points[0][0] <= place <= points[-1][0]:
         return ""
     mean = [value for at, value in points if at <= place][-1]
-    return "not a number" if mean is None else words.number(mean)
+    return "not a number" if mean is None else humanize.number(mean)
 
 
 def comparison_rows(jobs: Sequence[ComparedJob], now: float) -> tuple[ComparisonRow, ...]:
@@ -133,21 +133,21 @@ def _spec_comparison(jobs: Sequence[ComparedJob]) -> list[ComparisonRow]:
 def _result_comparison(jobs: Sequence[ComparedJob], now: float) -> list[ComparisonRow]:
     views = [job.view for job in jobs]
     ended = [view.elapsed(now) if view.state is State.COMPLETED else None for view in views]
-    elapsed = [words.duration(view.elapsed(now)) for view in views]
+    elapsed = [humanize.duration(view.elapsed(now)) for view in views]
     found = [
-        _row("Result", "state", "State", [words.STATE_WORDS[view.state] for view in views]),
+        _row("Result", "state", "State", [humanize.STATE_WORDS[view.state] for view in views]),
         _row("Result", "reason", "Reason", [view.reason for view in views]),
         _row("Result", "elapsed", "Elapsed", elapsed, _best_job(ended, min)),
     ]
     steps = [last_step(view) for view in views]
-    found.append(_row("Result", "step", "Last step", ["" if s is None else words.count(s) for s in steps]))
+    found.append(_row("Result", "step", "Last step", ["" if s is None else humanize.count(s) for s in steps]))
     found.extend(_metric_row(views, name) for name in metric_names(jobs))
     return [row for row in found if any(row.values)]
 
 
 def _metric_row(views: Sequence[JobView], name: str) -> ComparisonRow:
     means = [view.metrics[name].mean if name in view.metrics else None for view in views]
-    values = ["" if mean is None else words.number(mean) for mean in means]
+    values = ["" if mean is None else humanize.number(mean) for mean in means]
     return _row("Result", f"metric.{name}", f"Final {name}", values, _best_job(means, _better_choice(name)))
 
 

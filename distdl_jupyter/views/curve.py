@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from distdl_jupyter.core import words
+from distdl_jupyter.core import humanize
 from distdl_jupyter.core.figure import Mode, figure
 from distdl_jupyter.views.schema import Curve, MetricValue
 from distdl_jupyter.views.to_json import finite
@@ -24,7 +24,7 @@ _Value = TypeVar("_Value")
 def metrics(view: JobView) -> tuple[MetricValue, ...]:
     """Return each metric with its newest mean over ranks."""
     return tuple(
-        MetricValue(name, words.number(metric.mean), finite(metric.mean), finite(metric.step) or 0.0, metric.count)
+        MetricValue(name, humanize.number(metric.mean), finite(metric.mean), finite(metric.step) or 0.0, metric.count)
         for name, metric in view.metrics.items()
     )
 
@@ -57,8 +57,8 @@ def summary(metric: str, band: Band) -> str:
     low = min(row.low for row in rows if row.low is not None)
     high = max(row.high for row in rows if row.high is not None)
     return (
-        f"Curve of {metric} over {words.plural(last.step - first.step, 'step')}: from {_number(first.mean)} to "
-        f"{_number(last.mean)}, lowest {words.number(low)}, highest {words.number(high)}"
+        f"Curve of {metric} over {humanize.plural(last.step - first.step, 'step')}: from {_number(first.mean)} to "
+        f"{_number(last.mean)}, lowest {humanize.number(low)}, highest {humanize.number(high)}"
     )
 
 
@@ -75,7 +75,7 @@ def spread(values: Sequence[_Value]) -> Sequence[_Value]:
 
 def _table_row(row: Row) -> list[str]:
     return [
-        words.count(row.step),
+        humanize.count(row.step),
         _number(row.mean),
         _with_rank(row.low, row.low_rank),
         _with_rank(row.high, row.high_rank),
@@ -83,8 +83,8 @@ def _table_row(row: Row) -> list[str]:
 
 
 def _number(value: float | None) -> str:
-    return words.number(value) if value is not None and math.isfinite(value) else "not a number"
+    return humanize.number(value) if value is not None and math.isfinite(value) else "not a number"
 
 
 def _with_rank(value: float | None, rank: int | None) -> str:
-    return "" if value is None else f"{words.number(value)} ({rank})"
+    return "" if value is None else f"{humanize.number(value)} ({rank})"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from distdl_jupyter.core import words
+from distdl_jupyter.core import humanize
 from distdl_jupyter.core.data import place
 from distdl_jupyter.core.failure import describe
 from distdl_jupyter.core.options import ABOUT, DEFAULTS
@@ -87,7 +87,7 @@ def spec_rows(spec: JobSpec) -> list[SpecRow]:
         ("name", "Name", spec.name),
         ("source", "Code", _code(spec)),
         ("compute_target", "Cluster", spec.compute_target),
-        ("process_count", "Processes", words.processes(spec.node_count, spec.process_count_per_node)),
+        ("process_count", "Processes", humanize.processes(spec.node_count, spec.process_count_per_node)),
         ("distributed_backend", "Backend", spec.distributed_backend),
         ("price_per_hour", "Price", price_text(spec)),
         *((name, name, str(value)) for name, value in plugins.items()),
@@ -191,12 +191,12 @@ def _step_detail(title: str, mine: list[PhaseView], view: JobView, spec: JobSpec
     if title == "Data on the nodes" and view.staging:
         done, total = sum(bar.done for bar in view.staging), sum(bar.total for bar in view.staging)
         cached = sum(bar.cached for bar in view.staging)
-        kept = f", {words.size(cached)} of it there already" if cached else ""
-        return f"{words.size(done)} of {words.size(total)}{kept}"
+        kept = f", {humanize.size(cached)} of it there already" if cached else ""
+        return f"{humanize.size(done)} of {humanize.size(total)}{kept}"
     if title == "Data on the nodes" and spec.data and mine[-1] is not view.phases[-1]:
         return "used where it lies"
     if title == "Job":
-        return words.processes(view.node_count, view.process_count_per_node)
+        return humanize.processes(view.node_count, view.process_count_per_node)
     details = [phase.detail for phase in mine if phase.detail]
     return details[0] if title == "Results" and details else details[-1] if details else ""
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Literal
 
-from distdl_jupyter.core import words
+from distdl_jupyter.core import humanize
 from distdl_jupyter.core.state import State
 from distdl_jupyter.views import table
 from distdl_jupyter.views.to_json import finite
@@ -143,7 +143,7 @@ class JobTable:
         return f"{table.whole_html([HEAD, *self._rows])}{more}"
 
     def _older_text(self) -> str:
-        return f"{words.plural(self._older, 'older job')}: %dist_jobs --all"
+        return f"{humanize.plural(self._older, 'older job')}: %dist_jobs --all"
 
 
 def cells(jobs: Sequence[JobRow], now: float, *, signs: bool = True) -> list[tuple[str, ...]]:
@@ -153,11 +153,11 @@ def cells(jobs: Sequence[JobRow], now: float, *, signs: bool = True) -> list[tup
             job.id,
             _state(job, signs=signs),
             job.name,
-            words.processes(job.node_count, job.process_count_per_node),
+            humanize.processes(job.node_count, job.process_count_per_node),
             job.backend,
-            words.duration((now if job.ended is None else job.ended) - job.created),
+            humanize.duration((now if job.ended is None else job.ended) - job.created),
             _last_value(job),
-            words.ago(max(0.0, now - job.created)),
+            humanize.ago(max(0.0, now - job.created)),
         )
         for job in jobs
     ]
@@ -165,9 +165,9 @@ def cells(jobs: Sequence[JobRow], now: float, *, signs: bool = True) -> list[tup
 
 def _state(job: JobRow, *, signs: bool) -> str:
     state = State(job.state)
-    text = f"{words.SHAPE_SIGNS[words.STATE_SHAPES[state]]} {words.STATE_WORDS[state]}" if signs else job.state
+    text = f"{humanize.SHAPE_SIGNS[humanize.STATE_SHAPES[state]]} {humanize.STATE_WORDS[state]}" if signs else job.state
     if state is State.RUNNING and job.total and job.done is not None:
-        text += f" {words.percent(job.done, job.total)}"
+        text += f" {humanize.percent(job.done, job.total)}"
     return text
 
 
@@ -175,4 +175,4 @@ def _last_value(job: JobRow) -> str:
     """Return the newest mean of the metric shown first, or that it is not finite."""
     if not job.metric:
         return ""
-    return f"{job.metric} {'not finite' if job.value is None else words.number(job.value)}"
+    return f"{job.metric} {'not finite' if job.value is None else humanize.number(job.value)}"

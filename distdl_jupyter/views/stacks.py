@@ -12,8 +12,8 @@ import shutil
 from html import escape
 from typing import TYPE_CHECKING
 
+from distdl_jupyter.core.humanize import clock, count, duration, plural, ranks
 from distdl_jupyter.core.stacks import Taken
-from distdl_jupyter.core.words import clock, count, duration, plural, ranks
 from distdl_jupyter.views.card import stacks_why
 from distdl_jupyter.views.schema import StackFrame, StackGroup, StackMissing, StackPlace, Stacks, StackThread
 from distdl_jupyter.views.to_json import finite

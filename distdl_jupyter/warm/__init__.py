@@ -4,6 +4,6 @@ It must not know what a job computes, and no job may notice it: every doubt ends
 ``begin`` is the one way in; ``asking`` is its side of the conversation, ``template`` the other.
 """
 
-from distdl_jupyter.warm.beginning import begin
+from distdl_jupyter.warm.start import begin
 
 __all__ = ["begin"]

@@ -20,8 +20,8 @@ from distdl_jupyter import registry
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.events import read_all
 from distdl_jupyter.core.store import JobFolder
-from distdl_jupyter.warm import modules, place, template
-from distdl_jupyter.warm.mark import Room
+from distdl_jupyter.warm import modules, template, template_files
+from distdl_jupyter.warm.process_marker import Room
 
 #: Seconds after which the imports begin even if the job that started the template does not run yet.
 _LATEST = 20.0
@@ -38,7 +38,7 @@ def main() -> None:
     os.close(nothing)
     order = json.loads(text)
     _take_environment(order["environment"])
-    where = place.of()
+    where = template_files.of()
     lock = template.only_one(where)
     if lock is None or order["made"] <= template.stopped(where):
         return

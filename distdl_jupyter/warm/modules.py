@@ -11,9 +11,9 @@ from pathlib import Path
 from types import ModuleType
 
 from distdl_jupyter import registry
-from distdl_jupyter.warm import doubts
-from distdl_jupyter.warm.recorder import Recorder
-from distdl_jupyter.worker.learning import installed_roots
+from distdl_jupyter.warm import preconditions
+from distdl_jupyter.warm.env_recorder import Recorder
+from distdl_jupyter.worker.import_recorder import installed_roots
 
 #: What a supervisor and a rank of this machine's cluster import in any case, besides its backend.
 _OWN = (
@@ -21,7 +21,7 @@ _OWN = (
     "distdl_jupyter.clusters.local",
     "distdl_jupyter.clusters.agents.launcher_run",
     "distdl_jupyter.clusters.local_node",
-    "distdl_jupyter.ended",
+    "distdl_jupyter.ended_cache",
     "distdl_jupyter.worker.rank",
     "distdl_jupyter.worker.failure",
     "distdl_jupyter.worker.watch.lost_peer",
@@ -56,7 +56,7 @@ class Modules:
 
     def __init__(self) -> None:
         self.recorder = Recorder()
-        self.stamps = doubts.Stamps()
+        self.stamps = preconditions.Stamps()
         self._roots = (*installed_roots(), f"{_package()}{os.sep}")
         self._known = 0
         self._tried: set[str] = set()
@@ -80,14 +80,14 @@ class Modules:
         self._known = len(loaded)
         self.stamps.take(new)
         looked = {module: by for module, by in self.recorder.looked_through().items() if module != "os"}
-        if doubts.threads() > 1:
+        if preconditions.threads() > 1:
             raise Unfit(name, "starts a thread when it is imported")
-        if doubts.gpu_in_use():
+        if preconditions.gpu_in_use():
             raise Unfit(name, "opens a GPU when it is imported")
         if looked:
             others = {module.__name__ for module in new} & set().union(*looked.values())
             raise Unfit(name, f"reads the whole environment when it is imported (in {min(looked)})", others)
-        if outside := self._outside(map(doubts.file_of, new)):
+        if outside := self._outside(map(preconditions.file_of, new)):
             raise Unfit(name, f"imports {outside}, which is no installed module")
 
     def _outside(self, files: Iterable[str]) -> str:

@@ -6,9 +6,9 @@ import contextlib
 import time
 from pathlib import Path
 
-from distdl_jupyter.core.words import ago, listing, plural, short_id, size
+from distdl_jupyter.core.humanize import ago, listing, plural, short_id, size
 from distdl_jupyter.environment.doctor import Row
-from distdl_jupyter.warm import asking, beginning, place, settings
+from distdl_jupyter.warm import settings, start, template_client, template_files
 
 _BY_VARIABLE = "Unset DISTDL_WARM to switch them on."
 _BY_SETTINGS = "Run `distdl warm on`, or %dist_config warm on, to switch them on."
@@ -16,7 +16,7 @@ _BY_SETTINGS = "Run `distdl warm on`, or %dist_config warm on, to switch them on
 
 def lines() -> list[str]:
     """Return how warm starts stand for this Python: one line a fact."""
-    where = place.of()
+    where = template_files.of()
     off = settings.switched_off()
     if off:
         said = [f"Warm starts are off, by {off}. {_BY_VARIABLE if off == 'DISTDL_WARM' else _BY_SETTINGS}"]
@@ -26,10 +26,10 @@ def lines() -> list[str]:
     return [*said, *_template(where), *_unlike(where), *_last_cold(where)]
 
 
-def _template(where: place.Place) -> list[str]:
-    own = asking.status(where)
+def _template(where: template_files.TemplateFiles) -> list[str]:
+    own = template_client.status(where)
     if own is None:
-        if asking.is_being_made(where):
+        if template_client.is_being_made(where):
             return [f"A template for {where.python} is being prepared."]
         if settings.switched_off():
             return []
@@ -43,8 +43,8 @@ def _template(where: place.Place) -> list[str]:
     ]
 
 
-def _unlike(where: place.Place) -> list[str]:
-    from distdl_jupyter.warm.learned import Learned
+def _unlike(where: template_files.TemplateFiles) -> list[str]:
+    from distdl_jupyter.warm.import_history import Learned
 
     because: dict[str, list[str]] = {}
     for name, why in Learned(where.learned).unfit.items():
@@ -56,8 +56,8 @@ def _first(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} (and {len(names) - 1} more)"
 
 
-def _last_cold(where: place.Place) -> list[str]:
-    last = beginning.last_cold(where)
+def _last_cold(where: template_files.TemplateFiles) -> list[str]:
+    last = start.last_cold(where)
     if not last:
         return []
     when = ago(max(0.0, time.time() - float(last["time"])))
@@ -81,10 +81,10 @@ def rows() -> list[Row]:
     off = settings.switched_off()
     if off:
         return [Row("Warm starts", "absent", f"off, by {off}", _BY_VARIABLE if off == "DISTDL_WARM" else _BY_SETTINGS)]
-    where = place.of()
-    own = asking.status(where)
+    where = template_files.of()
+    own = template_client.status(where)
     if own is None:
-        ready = "a template is being prepared" if asking.is_being_made(where) else "no template runs"
+        ready = "a template is being prepared" if template_client.is_being_made(where) else "no template runs"
         return [Row("Warm starts", "ok", f"on; {ready}")]
     resident, share = memory(own["pid"])
     held = f", {size(resident)} of memory ({size(share)} without what jobs share)" if resident else ""

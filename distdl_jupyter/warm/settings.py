@@ -7,9 +7,9 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
-from distdl_jupyter.core import whole
+from distdl_jupyter.core import atomic_write
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.warm import place
+from distdl_jupyter.warm import template_files
 
 _OFF = ("off", "0", "no", "false")
 
@@ -25,7 +25,7 @@ class Settings:
 def read() -> Settings:
     """Return the settings; a file that cannot be read counts as none."""
     try:
-        data = json.loads((place.folder() / "settings.json").read_text(encoding="utf-8"))
+        data = json.loads((template_files.folder() / "settings.json").read_text(encoding="utf-8"))
         return Settings(bool(data["enabled"]), float(data["idle_minutes"]))
     except (OSError, ValueError, KeyError, TypeError):
         return Settings()
@@ -44,7 +44,7 @@ def change(*, enabled: bool | None = None, idle_minutes: float | None = None) ->
         enabled=own.enabled if enabled is None else enabled,
         idle_minutes=own.idle_minutes if idle_minutes is None else float(idle_minutes),
     )
-    whole.write(place.folder() / "settings.json", asdict(own))
+    atomic_write.write(template_files.folder() / "settings.json", asdict(own))
     return own
 
 

@@ -11,10 +11,10 @@ from typing import Any, NoReturn
 
 from distdl_jupyter.core import locks
 from distdl_jupyter.core.store import JobFolder
-from distdl_jupyter.host import spawn
-from distdl_jupyter.warm import child, circumstances, ending, wire
-from distdl_jupyter.warm.prepared import Prepared
-from distdl_jupyter.warm.program import Forker
+from distdl_jupyter.node import spawn
+from distdl_jupyter.warm import child, process_context, process_end, wire
+from distdl_jupyter.warm.fork import Forker
+from distdl_jupyter.warm.preload import Prepared
 
 #: What a submitter hands over with its request, in this order.
 DESCRIPTORS = ("lock", "supervisor.log")
@@ -28,7 +28,7 @@ def become(connection: socket.socket, message: dict[str, Any], descriptors: list
         child.settle((nothing, log, log), keep=(lock, connection.fileno()))
         arguments = ["-P", "-m", "distdl_jupyter.supervisor", message["folder"], "(warm)"]
         prepared.room.say(arguments)
-        circumstances.limit(message["limits"])
+        process_context.limit(message["limits"])
         child.be_another([sys.executable, *arguments])
         wire.send(connection, {"taken": os.getpid()})
         # Until the submitter has said so, the job is not this process's: it may have given up waiting.
@@ -40,7 +40,7 @@ def become(connection: socket.socket, message: dict[str, Any], descriptors: list
     except BaseException:  # noqa: BLE001 - nothing may climb into the template's own frames
         traceback.print_exc()
         os._exit(1)
-    ending.run(lambda: _supervise(JobFolder(Path(message["folder"])), message, prepared))
+    process_end.run(lambda: _supervise(JobFolder(Path(message["folder"])), message, prepared))
 
 
 def _supervise(folder: JobFolder, message: dict[str, Any], prepared: Prepared) -> None:

@@ -21,12 +21,21 @@ from typing import Any
 
 from distdl_jupyter.core import sockets
 from distdl_jupyter.core.store import JobFolder
-from distdl_jupyter.host import processes
-from distdl_jupyter.warm import circumstances, doubts, learned, modules, pages, settings, supervisor, wire
-from distdl_jupyter.warm.mark import Room
-from distdl_jupyter.warm.place import Place
-from distdl_jupyter.warm.prepared import Prepared
-from distdl_jupyter.worker import learning
+from distdl_jupyter.node import processes
+from distdl_jupyter.warm import (
+    import_history,
+    modules,
+    pages,
+    preconditions,
+    process_context,
+    settings,
+    supervisor,
+    wire,
+)
+from distdl_jupyter.warm.preload import Prepared
+from distdl_jupyter.warm.process_marker import Room
+from distdl_jupyter.warm.template_files import TemplateFiles
+from distdl_jupyter.worker import import_recorder
 from distdl_jupyter.worker.watch import frameworks, rendezvous
 
 #: Seconds between two looks at what makes a template end.
@@ -42,13 +51,13 @@ class Ended(Exception):
 class Template:
     """One template. ``environment`` is the submitter's, in which everything is imported."""
 
-    def __init__(self, place: Place, room: Room, environment: Mapping[str, str]) -> None:
+    def __init__(self, place: TemplateFiles, room: Room, environment: Mapping[str, str]) -> None:
         self._place = place
         self._room = room
         self._environment = dict(environment)
-        self._circumstances = circumstances.now()
+        self._circumstances = process_context.now()
         self._modules = modules.Modules()
-        self._learned = learned.Learned(place.learned)
+        self._learned = import_history.Learned(place.learned)
         self._since = time.time()
         self._last = time.monotonic()
         self._jobs: dict[int, JobFolder] = {}
@@ -75,7 +84,7 @@ class Template:
         for name in (*more, *self._learned.names()):
             if not self._learned.is_unfit(name):
                 self._modules.load(name)
-        if entry := doubts.relative_path():
+        if entry := preconditions.relative_path():
             raise Ended(f"sys.path holds {entry!r}, which means another folder for every job")
         _settle()
 
@@ -85,7 +94,7 @@ class Template:
             if not _has_ended(folder):
                 continue
             self._watched.remove(folder)
-            if names := learned.take_from(folder.path):
+            if names := import_history.take_from(folder.path):
                 self._learned.add([*self._learned.names(), *names] if folder.id in self._warm else names)
                 self._wanted += [name for name in self._learned.names() if self._modules.would_load(name)]
         if self._wanted:
@@ -211,9 +220,9 @@ class Template:
             return f"{path} has changed since the template was made"
         if name := self._prepared().differing(message["environment"]):
             return f"the environment variable {name} has another value than when the template was made"
-        if name := circumstances.difference(self._circumstances, message["circumstances"]):
+        if name := process_context.difference(self._circumstances, message["circumstances"]):
             return f"{name} are not those of the template" if name.startswith("the ") else f"{name} differs"
-        if doubts.threads() > 1:
+        if preconditions.threads() > 1:
             return "the template has started threads"
         return ""
 
@@ -245,7 +254,7 @@ def _settle() -> None:
     gc.collect()
     gc.freeze()
     pages.collapse()
-    learning.known = len(sys.modules)
+    import_recorder.known = len(sys.modules)
 
 
 def _wake_on_child() -> int:
@@ -264,7 +273,7 @@ def _empty(fd: int) -> None:
             pass
 
 
-def only_one(place: Place, patience: float = 5.0) -> int | None:
+def only_one(place: TemplateFiles, patience: float = 5.0) -> int | None:
     """Take the lock of the place and return its descriptor; None when another template keeps it."""
     place.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     fd = os.open(place.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -283,7 +292,7 @@ def only_one(place: Place, patience: float = 5.0) -> int | None:
             return fd
 
 
-def stopped(place: Place) -> float:
+def stopped(place: TemplateFiles) -> float:
     """Return when a template of this place was last asked to end (epoch seconds), 0 when none was."""
     try:
         return float(place.stopped.read_text(encoding="ascii"))

@@ -36,7 +36,7 @@ def run(folder: Path, payload: Payload, sources: Sources) -> Any:
 
 def _run(folder: Path, payload: Payload, sources: Sources) -> Any:
     if payload.kind == "ranks":
-        from distdl_jupyter.worker.serving.loop import serve
+        from distdl_jupyter.worker.serving.server import serve
 
         return serve(folder, payload, sources)
     sources.add_all(payload.sources)

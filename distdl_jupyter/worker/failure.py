@@ -12,9 +12,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from distdl_jupyter.worker import masking, shortly, statement
+from distdl_jupyter.worker import failing_statement, masking, short_repr
+from distdl_jupyter.worker.failing_statement import View
 from distdl_jupyter.worker.sources import Cell, Sources, show
-from distdl_jupyter.worker.statement import View
 from distdl_jupyter.worker.watch import hints
 
 _HERE = f"{Path(__file__).parent}/"
@@ -117,7 +117,7 @@ class Describer:
     def view(self, frame: Frame) -> View:
         """Return the failing statement of a frame with its variables."""
         lines = self.sources.lines(frame.file, frame.globals)
-        return statement.view(lines, frame.line, frame.variables, frame.globals)
+        return failing_statement.view(lines, frame.line, frame.variables, frame.globals)
 
 
 def _describe(error: BaseException, about: Describer, depth: int) -> dict[str, Any]:
@@ -196,7 +196,7 @@ def _arguments(error: BaseException) -> dict[str, Any]:
 def _value(name: str, value: Any) -> str:
     if masking.looks_secret(name.rpartition(".")[2]) and not callable(value):
         return masking.MASK
-    return masking.redact(shortly.short(value))
+    return masking.redact(short_repr.short(value))
 
 
 def _cut(text_: str, longest: int) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from distdl_jupyter.worker import secretforms
+from distdl_jupyter.worker import secret_patterns
 
-MASK = secretforms.MASK
-looks_secret = secretforms.looks_secret
+MASK = secret_patterns.MASK
+looks_secret = secret_patterns.looks_secret
 #: Shorter values are words that stand in many texts by chance.
 _SHORTEST = 6
 
@@ -19,4 +19,4 @@ def redact(text: str) -> str:
         # A variable may name the file that holds a secret: paths are no secrets.
         if len(value) >= _SHORTEST and value in text and looks_secret(name) and not Path(value).exists():
             text = text.replace(value, MASK)
-    return secretforms.mask(text)
+    return secret_patterns.mask(text)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from distdl_jupyter import permissions
-from distdl_jupyter.worker import learning, owned
+from distdl_jupyter.worker import import_recorder, owned
 
 FORMAT = 1
 
@@ -81,7 +81,7 @@ def extend_path(folder: Path, payload: Payload) -> None:
     """
     if reason := permissions.tree_refusal(folder / "code"):
         raise CannotLoad(f"The job's modules are not imported: {reason}.")
-    installed = [entry for entry in payload.path if learning.holds_packages(entry)]
+    installed = [entry for entry in payload.path if import_recorder.holds_packages(entry)]
     path = [entry for entry in payload.path if entry not in installed]
     own = [str(Path(payload.script).parent), *path] if payload.script else []
     wanted = [*own, str(folder / "code"), *path]

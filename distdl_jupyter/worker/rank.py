@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from distdl_jupyter.worker import (
     channel,
     execute,
-    learning,
+    import_recorder,
     payload,
     report,
     results,
@@ -50,7 +50,7 @@ def main() -> int:
     _tell_exec()
     listen.start()
     code = _run(identity, Sources())
-    learning.tell()
+    import_recorder.tell()
     return code
 
 

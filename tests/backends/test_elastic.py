@@ -19,7 +19,7 @@ from distdl_jupyter.backends.elastic.rendezvous import ElasticRendezvous, listen
 from distdl_jupyter.backends.elastic.slots import Slot, assign, can_meet, has_state, offer
 from distdl_jupyter.clusters.agents.host_discovery import look, parse
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.core.plan import Placement, RankPlace
+from distdl_jupyter.core.plan import Placement, RankSlot
 from distdl_jupyter.core.spec import JobSpec
 
 
@@ -199,7 +199,7 @@ def plan(nodes=1, per_node=2, cluster="local", label="horovod-gloo", min_node_co
     spec = JobSpec(id="i", name="n", node_count=nodes, process_count_per_node=per_node, distributed_backend=label,
                    compute_target=cluster, min_node_count=min_node_count, max_restarts=1)  # fmt: skip
     places = tuple(
-        RankPlace(rank, rank // per_node, f"node-{rank // per_node}", rank % per_node)
+        RankSlot(rank, rank // per_node, f"node-{rank // per_node}", rank % per_node)
         for rank in range(spec.process_count)
     )
     return backend.plan(spec, Placement(places, "127.0.0.1", (20_001,), "lo"), options)

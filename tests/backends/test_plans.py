@@ -6,13 +6,13 @@ from distdl_jupyter import registry
 from distdl_jupyter.backends import mpirun
 from distdl_jupyter.backends.mpirun import command, first_exit
 from distdl_jupyter.core.errors import InvalidSpec, PluginUnavailable
-from distdl_jupyter.core.plan import Placement, RankPlace
+from distdl_jupyter.core.plan import Placement, RankSlot
 from distdl_jupyter.core.spec import JobSpec
 
 
 def placement(nodes, per_node, gpus=0, remote_shell=()):
     places = tuple(
-        RankPlace(rank, rank // per_node, f"node-{rank // per_node}", rank % per_node, rank % gpus if gpus else None)
+        RankSlot(rank, rank // per_node, f"node-{rank // per_node}", rank % per_node, rank % gpus if gpus else None)
         for rank in range(nodes * per_node)
     )
     return Placement(places, "127.0.0.1", (20_001,), "lo", cores_per_rank=1, emulated=nodes > 1,

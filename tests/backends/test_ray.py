@@ -9,12 +9,12 @@ import psutil
 import pytest
 
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.core.plan import Placement, RankPlace
+from distdl_jupyter.core.plan import Placement, RankSlot
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.registry import backend
-from distdl_jupyter.submission import submit_source
+from distdl_jupyter.submit_process import submit_source
 from distdl_jupyter.worker.watch import ray_cluster
 from tests.conftest import wait_for
 from tests.frameworks import RAY
@@ -36,7 +36,7 @@ SLEEPS = """
 def plan(nodes, per_node=1, gpu=None, emulated=False):
     made, options = backend("ray", {})
     spec = JobSpec(id="i", name="n", node_count=nodes, process_count_per_node=per_node, distributed_backend="ray")
-    places = tuple(RankPlace(rank, rank, f"n{rank}", 0, gpu=gpu, address=f"10.0.0.{rank}", ports=(1, 2, 3, 4))
+    places = tuple(RankSlot(rank, rank, f"n{rank}", 0, gpu=gpu, address=f"10.0.0.{rank}", ports=(1, 2, 3, 4))
                    for rank in range(nodes))  # fmt: skip
     return made.plan(spec, Placement(places, "10.0.0.0", (5, 6, 7), "eth0", emulated=emulated), options)
 

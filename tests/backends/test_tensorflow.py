@@ -8,11 +8,11 @@ import pytest
 from distdl_jupyter import JobFailed
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.events import read_all
-from distdl_jupyter.core.plan import Placement, RankPlace
+from distdl_jupyter.core.plan import Placement, RankSlot
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.registry import backend
-from distdl_jupyter.submission import submit_source
+from distdl_jupyter.submit_process import submit_source
 from tests.frameworks import TENSORFLOW
 
 FIT = """
@@ -48,8 +48,8 @@ def events(job, kind):
 
 
 def test_every_rank_is_a_worker_at_a_port_of_its_own_node():
-    made = plan(RankPlace(0, 0, "a", 0, address="10.0.0.1", ports=(20_001,)),
-                RankPlace(1, 1, "b", 0, address="10.0.0.2", ports=(20_007,)))  # fmt: skip
+    made = plan(RankSlot(0, 0, "a", 0, address="10.0.0.1", ports=(20_001,)),
+                RankSlot(1, 1, "b", 0, address="10.0.0.2", ports=(20_007,)))  # fmt: skip
     told = [json.loads(environment["TF_CONFIG"]) for environment in made.environments]
     assert [one["cluster"] for one in told] == [{"worker": ["10.0.0.1:20001", "10.0.0.2:20007"]}] * 2
     assert [one["task"] for one in told] == [{"type": "worker", "index": 0}, {"type": "worker", "index": 1}]
@@ -59,13 +59,13 @@ def test_every_rank_is_a_worker_at_a_port_of_its_own_node():
 
 
 def test_a_worker_sees_its_own_gpu_alone():
-    made = plan(*(RankPlace(rank, 0, "a", rank, gpu=rank, address="10.0.0.1", ports=(1,)) for rank in range(2)))
+    made = plan(*(RankSlot(rank, 0, "a", rank, gpu=rank, address="10.0.0.1", ports=(1,)) for rank in range(2)))
     assert [environment["CUDA_VISIBLE_DEVICES"] for environment in made.environments] == ["0", "1"]
 
 
 def test_a_place_without_ports_for_its_ranks_is_refused():
     with pytest.raises(InvalidSpec, match="cannot give every rank a port of its own"):
-        plan(RankPlace(0, 0, "a", 0))
+        plan(RankSlot(0, 0, "a", 0))
 
 
 @pytest.mark.timeout(400)

@@ -26,7 +26,7 @@ from playwright.sync_api import sync_playwright
 
 import distdl_jupyter
 from distdl_jupyter.core.store import JobStore
-from distdl_jupyter.host import processes
+from distdl_jupyter.node import processes
 from tests.benchmarks import report
 from tests.benchmarks.launchers import SUBJECTS, as_in_a_cell, workplace
 from tests.benchmarks.report import Report

@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter.host.staging.cache import RANGE
+from distdl_jupyter.node.staging.cache import RANGE
 from distdl_jupyter.stager.order import order
 from distdl_jupyter.stager.run import Stager
 from distdl_jupyter.stager.talk import Talk

@@ -27,7 +27,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 
 from distdl_jupyter.core.store import JobStore
-from distdl_jupyter.host import processes
+from distdl_jupyter.node import processes
 from tests.browser.pages import Sidebar
 from tests.conftest import wait_for
 from tests.installation import Installation

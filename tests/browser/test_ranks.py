@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Locator, expect
 
 from distdl_jupyter.core.store import JobStore
-from distdl_jupyter.host import processes
+from distdl_jupyter.node import processes
 from tests.browser.conftest import PATIENCE, Book, Lab
 from tests.conftest import until_gone, wait_for
 

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 from distdl_jupyter.core.events import EventWriter, JobLock
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobFolder, JobStore, new_id
-from distdl_jupyter.host import processes
+from distdl_jupyter.node import processes
 from tests.browser.conftest import Book, Lab, new_book
 from tests.browser.pages import Sidebar
 from tests.conftest import until_gone, wait_for

@@ -18,7 +18,7 @@ from playwright.sync_api import expect
 from distdl_jupyter.core.events import EventWriter, JobLock, read_all
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobFolder, JobStore, new_id
-from distdl_jupyter.host import processes
+from distdl_jupyter.node import processes
 from tests.browser import pages
 from tests.browser.conftest import Book, Lab
 from tests.browser.pages import Sidebar

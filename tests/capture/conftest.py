@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
-from distdl_jupyter.capture import Draft, capture_cell
+from distdl_jupyter.capture import CapturedCode, capture_cell
 from distdl_jupyter.core.store import JobFolder, JobStore, new_id
 
 
@@ -35,7 +35,7 @@ class Notebook:
     def __getitem__(self, name: str) -> Any:
         return self.shell.user_ns[name]
 
-    def capture(self, code: str, **more: Any) -> Draft:
+    def capture(self, code: str, **more: Any) -> CapturedCode:
         """Capture a cell below a magic line."""
         return capture_cell(code, self.shell.user_ns, **{"execution_count": 7, **more})
 
@@ -76,10 +76,10 @@ def store(tmp_path: Path) -> JobStore:
 
 
 @pytest.fixture
-def written(store: JobStore) -> Callable[[Draft], JobFolder]:
+def written(store: JobStore) -> Callable[[CapturedCode], JobFolder]:
     """Write a draft into a job's folder."""
 
-    def write(draft: Draft) -> JobFolder:
+    def write(draft: CapturedCode) -> JobFolder:
         folder = store.prepare(new_id())
         draft.write(folder)
         return folder
@@ -88,10 +88,10 @@ def written(store: JobStore) -> Callable[[Draft], JobFolder]:
 
 
 @pytest.fixture
-def rank(written: Callable[[Draft], JobFolder]) -> Callable[..., Ran]:
+def rank(written: Callable[[CapturedCode], JobFolder]) -> Callable[..., Ran]:
     """Run a draft in one real rank."""
 
-    def run(draft: Draft, *, check: bool = True) -> Ran:
+    def run(draft: CapturedCode, *, check: bool = True) -> Ran:
         folder = written(draft)
         environment = {
             **os.environ,

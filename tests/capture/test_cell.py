@@ -8,7 +8,7 @@ import cloudpickle
 import pytest
 
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.core.words import TIMES
+from distdl_jupyter.core.humanize import TIMES
 from tests.capture.conftest import payload_of
 
 

@@ -13,7 +13,7 @@ from distdl_jupyter.core.machine import cores
 from distdl_jupyter.core.plan import Plan, Service
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobStore, new_id
-from distdl_jupyter.host import ports, processes, room
+from distdl_jupyter.node import headroom, ports, processes
 from distdl_jupyter.testing import ClusterContract
 
 
@@ -74,7 +74,7 @@ def test_submit_of_too_many_ranks_starts_nothing():
 
 
 def test_limit_of_open_files_is_told_before_any_rank_is_started(monkeypatch):
-    monkeypatch.setattr(room, "files", lambda: 3)
+    monkeypatch.setattr(headroom, "files", lambda: 3)
     cluster = registry.get("clusters", "local")
     context = Context(JobStore().prepare(new_id()))
     with pytest.raises(LaunchFailed) as refused:

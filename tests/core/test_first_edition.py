@@ -14,7 +14,7 @@ from distdl_jupyter.core import events, logfile
 from distdl_jupyter.core.events import EventWriter
 from distdl_jupyter.core.logline import last_lines, lines_of
 from distdl_jupyter.core.store import JobFolder
-from distdl_jupyter.follow import Follower, Onlooker
+from distdl_jupyter.follow import Follower, SummaryReader
 
 FOLDERS = Path(__file__).parent / "first_edition"
 
@@ -51,7 +51,7 @@ def test_the_lines_of_the_log_are_read(old, limit):
     assert [[one.rank, one.stream, one.time, one.text] for one in lines_of(found)] == expected["lines"]
 
 
-@pytest.mark.parametrize("reader", [Follower, Onlooker])
+@pytest.mark.parametrize("reader", [Follower, SummaryReader])
 def test_readers_count_the_lines(old, reader):
     folder, expected = old
     assert counts(reader(folder).catch_up()) == expected["counts"]
@@ -81,4 +81,4 @@ def test_a_supervisor_that_takes_the_job_over_goes_on_in_its_file(old, tmp_path)
     assert [event["type"] for event in found[-2:]] == ["note", "restart"]
     printed = in_steps(lambda after, limit: logfile.read(folder.log, after, limit), 5000)
     assert [line["type"] for line in printed[-2:]] == ["log", "attempt"]
-    assert Onlooker(folder).catch_up().lines == expected["counts"][0] + 1
+    assert SummaryReader(folder).catch_up().lines == expected["counts"][0] + 1

@@ -12,7 +12,7 @@ from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore, new_id
-from distdl_jupyter.host.devices import in_words
+from distdl_jupyter.node.devices import in_words
 from tests.conftest import wait_for
 
 

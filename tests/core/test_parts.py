@@ -16,8 +16,8 @@ from distdl_jupyter.core.logwindow import LogWindow
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.core.view import JobView
-from distdl_jupyter.follow import Follower, Onlooker
-from distdl_jupyter.reading import Reading
+from distdl_jupyter.follow import Follower, SummaryReader
+from distdl_jupyter.readers import Reading
 from tests.written import all_written
 
 SPEC = JobSpec(id="20261121-024912-k3f9x", name="x", kind="function", created=1.0, process_count_per_node=2)
@@ -119,7 +119,7 @@ def test_view_is_that_of_the_writer_whether_log_lines_are_folded_or_counted(long
     found = all_written(long.folder)
     assert steps_of(found) == list(range(1, long.steps + 1))
     assert fold(found).to_json() == long.view.to_json()
-    onlooker = Onlooker(long.folder)
+    onlooker = SummaryReader(long.folder)
     onlooker.listen = lambda **_: False
     assert onlooker.catch_up().to_json() == long.view.to_json()
 

@@ -340,9 +340,9 @@ def test_a_flood_of_lines_that_repeat_hides_no_secret():
 
 def test_forms_name_no_digit():
     """Else a line could not be known clean from another one with other digits."""
-    from distdl_jupyter.worker import secretforms
+    from distdl_jupyter.worker import secret_patterns
 
-    for forms in secretforms._FORMS.values():
+    for forms in secret_patterns._FORMS.values():
         for word, form, _ in forms:
             bare = re.sub(r"\{\d+,?\d*\}|0-9|\\d", "", form)
             assert not re.search(r"\d", word + bare), form

@@ -13,7 +13,7 @@ import psutil
 
 from distdl_jupyter import client
 from distdl_jupyter.core import locks
-from distdl_jupyter.host import processes
+from distdl_jupyter.node import processes
 
 #: Where a job can leave something outside of its folder.
 SHARED = ("/dev/shm/", "/tmp/")

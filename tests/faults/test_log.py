@@ -12,8 +12,8 @@ import pytest
 from distdl_jupyter.core.errors import JobFailed
 from distdl_jupyter.core.state import State
 from distdl_jupyter.panels import snapshot
-from distdl_jupyter.reading import Reading
-from distdl_jupyter.submission import submit_source
+from distdl_jupyter.readers import Reading
+from distdl_jupyter.submit_process import submit_source
 from tests.conftest import wait_for
 
 pytestmark = pytest.mark.timeout(300)

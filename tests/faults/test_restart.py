@@ -7,11 +7,11 @@ import signal
 
 import pytest
 
-from distdl_jupyter import again, attach, submit
+from distdl_jupyter import attach, rerun, submit
 from distdl_jupyter.cli import main
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobFailed
 from distdl_jupyter.core.state import State
-from distdl_jupyter.reading import Outline
+from distdl_jupyter.readers import CurveReader
 from tests.conftest import wait_for
 from tests.faults import jobs
 
@@ -84,7 +84,7 @@ def started(backend="torch-gloo", fail=(), steps=STEPS, **options):
 
 
 def curve(job):
-    outline = Outline(job.folder)
+    outline = CurveReader(job.folder)
     outline.catch_up()
     return outline.book.band("loss").rows
 
@@ -259,7 +259,7 @@ def test_a_half_written_checkpoint():
 def test_a_copy_is_never_a_link(tmp_path):
     old, new = tmp_path / "old.pt", tmp_path / "new.pt"
     old.write_bytes(os.urandom(1 << 20))
-    again._copy(str(old), str(new))
+    rerun._copy(str(old), str(new))
     content = old.read_bytes()
     assert new.read_bytes() == content
     with new.open("r+b") as file:

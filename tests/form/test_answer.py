@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from distdl_jupyter import targets
+from distdl_jupyter import cluster_configs
 from distdl_jupyter.form import checks
 from distdl_jupyter.form.answer import Kernel, Question, answer
 from distdl_jupyter.form.arguments import cell_parser, job_options
@@ -80,7 +80,7 @@ def test_numbers_that_the_cell_sets_more_than_once_are_not_known() -> None:
 
 def test_a_named_cluster_can_be_chosen(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path))
-    targets.add("mini", "local", {})
+    cluster_configs.add("mini", "local", {})
     form = asked("%%distributed --compute-target mini -p 2 -b torch\n1")
     assert [one["name"] for one in form["choices"]["clusters"]] == ["local", "mini"]
     assert form["compute_target"] == "mini"

@@ -5,8 +5,8 @@ import shlex
 import pytest
 
 from distdl_jupyter import registry
+from distdl_jupyter.core.aliases import ALIASES
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.core.names import ALIASES
 from distdl_jupyter.core.options import ABOUT
 from distdl_jupyter.form import magic as magics
 from distdl_jupyter.form.arguments import allowed, cell_parser, job_options, value_of, without_secrets

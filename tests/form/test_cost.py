@@ -6,11 +6,11 @@ import pytest
 
 from distdl_jupyter import registry
 from distdl_jupyter.azure import prices, settings, skus
+from distdl_jupyter.cluster_configs import add
 from distdl_jupyter.form import costfields
 from distdl_jupyter.form.costfields import Rented, rented
 from distdl_jupyter.form.model import LaunchModel
 from distdl_jupyter.form.sizes import sizes
-from distdl_jupyter.targets import add
 from tests.standin.prices import Prices
 from tests.standin.skus import Skus
 

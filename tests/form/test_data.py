@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from distdl_jupyter import targets
+from distdl_jupyter import cluster_configs
 from distdl_jupyter.clusters.local import LocalCluster
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.form import datalook, datarows
@@ -187,7 +187,7 @@ def test_what_a_cluster_says_of_a_place_stands_below_the_rows(
         "workspace": "room",
         "compute": "gpu",
     }
-    targets.add("rented", "azureml", names)
+    cluster_configs.add("rented", "azureml", names)
     model = form(data={"labels": str(labels)}, compute_target="rented")
     assert model.data_now["mounts"]
     assert model.data_now["sources"][0]["level"] == ""

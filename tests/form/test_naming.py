@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from distdl_jupyter import targets
+from distdl_jupyter import cluster_configs
 from distdl_jupyter.core.errors import ClusterNotFound, ClusterRefused, InvalidSpec
 from distdl_jupyter.form import naming
 from distdl_jupyter.form.model import LaunchModel
@@ -85,7 +85,7 @@ def test_what_cannot_be_added_is_refused_with_its_field_and_changes_nothing() ->
     assert told["error"]["field"] == "name"
     assert told["error"]["hint"].startswith("Take 1 to 40 letters")
     assert form.compute_target == "local"
-    assert targets.named() == []
+    assert cluster_configs.named() == []
     naming.add(form, "mine", "local", {})
     with pytest.raises(ClusterRefused, match="is there already"):
         naming.add(form, "mine", "local", {})
@@ -101,14 +101,14 @@ def test_a_cluster_stays_while_a_job_runs_there_and_goes_after_it(tmp_path: Path
         assert told["error"]["message"] == "1 job of mine has not ended."
         assert told["error"]["hint"].startswith("Cancel")
         assert form.compute_target == "mine"
-        assert [one.name for one in targets.named()] == ["mine"]
+        assert [one.name for one in cluster_configs.named()] == ["mine"]
     finally:
         (tmp_path / "gate").touch()
         assert job.result(120) == "done"
     assert answer(form, {"ask": "remove", "name": "mine"}) == {"value": None}
     assert form.compute_target == "local"
     assert "mine" not in offered(form)
-    assert targets.named() == []
+    assert cluster_configs.named() == []
     assert job.state.ended, "the job is still known"
 
 
@@ -154,7 +154,7 @@ def test_an_unusable_cluster_of_the_user_can_be_chosen_and_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    targets.add("farm", "slurm", {})
+    cluster_configs.add("farm", "slurm", {})
     form = opened("")
     form.compute_target = "farm"
     farm = next(one for one in form.choices["clusters"] if one["name"] == "farm")

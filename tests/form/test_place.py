@@ -7,11 +7,11 @@ import time
 
 import pytest
 
-from distdl_jupyter import targets
+from distdl_jupyter import cluster_configs
+from distdl_jupyter.cluster_handles.cached_status import glimpse
 from distdl_jupyter.form import choices
 from distdl_jupyter.form.answer import Question, answer
 from distdl_jupyter.form.model import LaunchModel
-from distdl_jupyter.places.glimpse import glimpse
 from tests import plugin
 from tests.conftest import wait_for
 
@@ -69,7 +69,7 @@ def settled(form):
 
 
 def test_other_machines_are_shown_with_what_is_wrong(monkeypatch):
-    targets.add("lab", "far", {"machines": 3, "down": 1})
+    cluster_configs.add("lab", "far", {"machines": 3, "down": 1})
     monkeypatch.setattr("distdl_jupyter.backends.horovod.find_spec", lambda name: None)
     form = LaunchModel(train, distributed_backend="horovod-gloo", compute_target="lab")
     place = settled(form)
@@ -91,7 +91,7 @@ def test_other_machines_are_shown_with_what_is_wrong(monkeypatch):
 
 
 def test_more_nodes_than_there_are_is_said_beside_their_number():
-    targets.add("lab", "far", {"machines": 2})
+    cluster_configs.add("lab", "far", {"machines": 2})
     form = LaunchModel(train, distributed_backend="torch", compute_target="lab", node_count=3)
     assert form.problems["node_count"] == "3 nodes are asked for, but there are 2. Take fewer nodes or add machines."
     form.node_count = 2
@@ -99,7 +99,7 @@ def test_more_nodes_than_there_are_is_said_beside_their_number():
 
 
 def test_a_silent_cluster_keeps_the_form_waiting_once_and_then_not_at_all():
-    targets.add("lab", "far", {"silent_seconds": 60.0})
+    cluster_configs.add("lab", "far", {"silent_seconds": 60.0})
     form = LaunchModel(train, distributed_backend="torch")
     form.patience = 0.2
     begun = time.monotonic()
@@ -111,7 +111,7 @@ def test_a_silent_cluster_keeps_the_form_waiting_once_and_then_not_at_all():
 
 
 def test_check_again_looks_anew(tmp_path):
-    targets.add("lab", "far", {})
+    cluster_configs.add("lab", "far", {})
     form = LaunchModel(train, distributed_backend="torch", compute_target="lab")
     settled(form)
     form.refresh()
@@ -123,8 +123,8 @@ def test_check_again_looks_anew(tmp_path):
 
 def test_checks_that_the_nodes_belie_and_those_asked_for_during_a_look_are_done_anew(tmp_path):
     count = tmp_path / "count"
-    targets.add("lab", "far", {"count": str(count)})
-    target, needs = targets.find("lab"), {"modules": (), "programs": ()}
+    cluster_configs.add("lab", "far", {"count": str(count)})
+    target, needs = cluster_configs.find("lab"), {"modules": (), "programs": ()}
     first = glimpse(target, needs, patience=60)
     wait_for(lambda: not first.looking, what="the first look")
     assert count.read_text() == "x"
@@ -142,13 +142,13 @@ def test_checks_that_the_nodes_belie_and_those_asked_for_during_a_look_are_done_
 
 def test_a_kind_that_needs_options_is_no_choice_and_a_named_one_says_that_it_is_far():
     assert [one["name"] for one in choices.clusters()] == ["local"]
-    targets.add("lab", "far", {})
+    cluster_configs.add("lab", "far", {})
     local, lab = choices.clusters()
     assert (local["far"], lab["far"], lab["name"]) == (False, True, "lab")
 
 
 def test_another_process_answers_and_leaves_nothing_behind():
-    targets.add("lab", "far", {"machines": 3})
+    cluster_configs.add("lab", "far", {"machines": 3})
     question = {"code": "1 + 1", "fields": {"compute_target": "lab"}}
     done = subprocess.run([sys.executable, "-m", "distdl_jupyter.form"], input=json.dumps(question),
                           capture_output=True, text=True, timeout=120)  # fmt: skip

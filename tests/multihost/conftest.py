@@ -2,7 +2,7 @@
 
 import pytest
 
-from distdl_jupyter import targets
+from distdl_jupyter import cluster_configs
 from tests.hosts import missing
 
 
@@ -15,7 +15,7 @@ def jupyter_folders(tmp_path, monkeypatch):
 @pytest.fixture
 def lab(three_hosts):
     """Three hosts as the cluster ``lab``, for tests that leave the hosts as they are."""
-    targets.add("lab", "ssh", three_hosts.options())
+    cluster_configs.add("lab", "ssh", three_hosts.options())
     return three_hosts
 
 
@@ -25,7 +25,7 @@ def lab_of(hosts_of):
 
     def make(count=2, options=None, **how):
         hosts = hosts_of(count, **how)
-        targets.add("lab", "ssh", hosts.options(**(options or {})))
+        cluster_configs.add("lab", "ssh", hosts.options(**(options or {})))
         return hosts
 
     return make

@@ -19,7 +19,7 @@ FURTHER = {
     "distdl_jupyter/clusters/slurm": "storage multihost server form faults security",
     "distdl_jupyter/clusters/azureml": "azure places server form cli storage faults browser",
     "distdl_jupyter/stager": "host/staging storage clusters",
-    "distdl_jupyter/host": "clusters clusters/agents client supervisor warm faults clusters/ssh",
+    "distdl_jupyter/node": "clusters clusters/agents client supervisor warm faults clusters/ssh",
     "distdl_jupyter/clusters": "client backends supervisor environment ranks faults warm preflight server security"
     " clusters/agents clusters/ssh clusters/slurm clusters/azureml multihost",
     "labextension/src": "panels server/test_live_client.py browser",

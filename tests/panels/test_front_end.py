@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from distdl_jupyter.core import words
+from distdl_jupyter.core import humanize
 from distdl_jupyter.core.log import LogBook
 from distdl_jupyter.core.spec import looks_secret
 from distdl_jupyter.core.state import PHASES, State
@@ -67,12 +67,12 @@ def is_tie(value):
 @given(st.floats(allow_nan=False, allow_infinity=False, width=32))
 def test_a_number_is_written_as_python_writes_it(node, value):
     if not is_tie(abs(value)):
-        assert node("words.number(given)", value) == words.number(value)
+        assert node("words.number(given)", value) == humanize.number(value)
 
 
 @given(st.sets(st.integers(0, 40), min_size=1).map(sorted))
 def test_spans_of_ranks_are_written_as_python_writes_them(node, ranks):
-    assert node("words.rankSpans(given)", ranks) == words.rank_spans(ranks)
+    assert node("words.rankSpans(given)", ranks) == humanize.rank_spans(ranks)
 
 
 PARTS = ["MY", "token", "Key", "KEY", "Tokenizers", "TOKEN", "sas", "Connection", "String", "_", "-", "db", "PassWord",
@@ -87,33 +87,33 @@ def test_a_name_looks_secret_before_it_is_sent_as_it_does_afterwards(node, name)
 @given(st.floats(0, 1e7), st.integers(0, 10**12))
 def test_times_and_counts_are_written_as_python_writes_them(node, seconds, whole):
     if not is_tie(seconds):
-        assert node("words.duration(given)", seconds) == words.duration(seconds)
-        assert node("words.secondsTaken(given)", seconds) == words.seconds_taken(seconds)
-        assert node("words.money(given, 'USD')", seconds / 100) == words.money(seconds / 100, "USD")
-    assert node("words.ago(given)", seconds) == words.ago(seconds)
-    assert node("words.count(given)", whole) == words.count(whole)
-    assert node("words.processCount(given)", whole) == words.plural(whole, "process")
-    assert node("words.lineCount(given)", whole) == words.plural(whole, "line")
+        assert node("words.duration(given)", seconds) == humanize.duration(seconds)
+        assert node("words.secondsTaken(given)", seconds) == humanize.seconds_taken(seconds)
+        assert node("words.money(given, 'USD')", seconds / 100) == humanize.money(seconds / 100, "USD")
+    assert node("words.ago(given)", seconds) == humanize.ago(seconds)
+    assert node("words.count(given)", whole) == humanize.count(whole)
+    assert node("words.processCount(given)", whole) == humanize.plural(whole, "process")
+    assert node("words.lineCount(given)", whole) == humanize.plural(whole, "line")
 
 
 @example(1996, 1999, [0])
 @given(st.integers(0, 2000), st.integers(1, 2000), st.lists(st.integers(0, 99), min_size=1, max_size=9))
 def test_shares_sums_and_ranks_are_written_as_python_writes_them(node, done, total, ranks):
     if not is_tie(100 * done / total):
-        assert node("words.percent(given[0], given[1])", [done, total]) == words.percent(done, total)
-    assert node("words.processes(given[0], given[1])", [done + 1, total]) == words.processes(done + 1, total)
-    assert node("words.ranks(given)", ranks) == words.ranks(ranks)
+        assert node("words.percent(given[0], given[1])", [done, total]) == humanize.percent(done, total)
+    assert node("words.processes(given[0], given[1])", [done + 1, total]) == humanize.processes(done + 1, total)
+    assert node("words.ranks(given)", ranks) == humanize.ranks(ranks)
 
 
 def test_other_words_are_the_same(node):
     now = time.time()
-    assert node("words.clock(given)", now) == words.clock(now)
-    assert node("words.shortId('20261121-024912-k3f9')") == words.short_id("20261121-024912-k3f9")
+    assert node("words.clock(given)", now) == humanize.clock(now)
+    assert node("words.shortId('20261121-024912-k3f9')") == humanize.short_id("20261121-024912-k3f9")
     assert node("words.PHASES") == list(PHASES)
-    assert node("given.map(words.stateWord)", [state.value for state in State]) == list(words.STATE_WORDS.values())
-    assert node("words.PHASES.map(words.phaseWord)") == [words.PHASE_WORDS[phase] for phase in PHASES]
+    assert node("given.map(words.stateWord)", [state.value for state in State]) == list(humanize.STATE_WORDS.values())
+    assert node("words.PHASES.map(words.phaseWord)") == [humanize.PHASE_WORDS[phase] for phase in PHASES]
     assert node("[NaN, Infinity, -Infinity].map(words.number)") == [
-        words.number(x) for x in (math.nan, math.inf, -math.inf)
+        humanize.number(x) for x in (math.nan, math.inf, -math.inf)
     ]
 
 

@@ -14,7 +14,7 @@ from distdl_jupyter.panels.feed import Feed, Pace
 from distdl_jupyter.panels.logview import LogWidget
 from distdl_jupyter.panels.model import JobModel
 from distdl_jupyter.panels.monitor import panel
-from distdl_jupyter.reading import Reading
+from distdl_jupyter.readers import Reading
 from distdl_jupyter.views.job_table import default_metric
 from tests.conftest import wait_for
 from tests.panels import recorded

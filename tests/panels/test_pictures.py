@@ -7,7 +7,7 @@ import pytest
 
 from distdl_jupyter.panels import snapshot
 from distdl_jupyter.panels.pictures import answer, newest
-from distdl_jupyter.reading import Reading
+from distdl_jupyter.readers import Reading
 from tests.panels import recorded
 from tests.panels.test_snapshot import ATTRIBUTES, TAGS, Reader
 from tests.worker.test_pictures import jpeg, png

@@ -6,7 +6,7 @@ import time
 from distdl_jupyter.client import Job
 from distdl_jupyter.panels import snapshot
 from distdl_jupyter.panels.stacks import answer, newest
-from distdl_jupyter.reading import Reading
+from distdl_jupyter.readers import Reading
 from tests.panels import recorded
 from tests.panels.test_snapshot import HOSTILE, check
 

@@ -11,7 +11,7 @@ import pytest
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.ranks import found, link
 from distdl_jupyter.ranks.answer import RanksBusy
-from distdl_jupyter.worker.serving import door
+from distdl_jupyter.worker.serving import listener
 from distdl_jupyter.worker.serving.frames import Reader, encode
 from tests.conftest import wait_for
 
@@ -94,11 +94,11 @@ def test_nothing_is_opened_before_the_token(shared, tmp_path):
 
 
 def test_a_rank_hangs_up_on_another_user_without_reading(runtime, tmp_path, monkeypatch):
-    one = door.Door(runtime, tmp_path, 0)
+    one = listener.Door(runtime, tmp_path, 0)
     stranger, friend = connected(str(one.path)), connected(str(one.path))
     real = os.getuid()
     answers = iter([real + 1, real])
-    monkeypatch.setattr(door, "peer_uid", lambda _connection: next(answers))
+    monkeypatch.setattr(listener, "peer_uid", lambda _connection: next(answers))
     accepted = one.accept()
     assert hung_up(stranger)
     friend.close()
@@ -118,7 +118,7 @@ def test_a_kernel_says_nothing_to_another_users_socket(shared, monkeypatch):
 def test_a_rank_listens_in_a_private_folder_only(tmp_path, wrong):
     tmp_path.chmod(wrong)
     with pytest.raises(PermissionError, match="its owner alone may enter"):
-        door.Door(tmp_path, tmp_path, 0)
+        listener.Door(tmp_path, tmp_path, 0)
 
 
 def test_sockets_of_killed_ranks_are_swept(shared, runtime):

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from distdl_jupyter import client, permissions
-from distdl_jupyter.again import EarlierCode, ResumedCode
 from distdl_jupyter.core.errors import DistDLError, JobNotFound
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobStore
+from distdl_jupyter.rerun import EarlierCode, ResumedCode
 from distdl_jupyter.worker import owned
 from distdl_jupyter.worker.payload import CannotLoad, Payload, extend_path, load
 

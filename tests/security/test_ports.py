@@ -12,7 +12,7 @@ import pytest
 
 from distdl_jupyter import client
 from distdl_jupyter.clusters.azureml.node import rendezvous
-from distdl_jupyter.host import processes
+from distdl_jupyter.node import processes
 from distdl_jupyter.worker.watch import rendezvous_secret
 from tests.conftest import wait_for
 from tests.security import listening

@@ -12,7 +12,7 @@ import pytest
 
 from distdl_jupyter.core import logline, logwindow
 from distdl_jupyter.core.store import JobStore
-from distdl_jupyter.reading import Reading
+from distdl_jupyter.readers import Reading
 from distdl_jupyter.server import live, viewer
 from distdl_jupyter.views.job_page import log_row as wire
 from tests.conftest import wait_for

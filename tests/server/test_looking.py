@@ -7,12 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from distdl_jupyter.places.standing import Standing
+from distdl_jupyter.cluster_configs import ClusterConfig
+from distdl_jupyter.cluster_handles.status import ClusterStatus
 from distdl_jupyter.server import looking
 from distdl_jupyter.server.looking import Looks
-from distdl_jupyter.targets import Target
 
-LAB, RACK = Target("lab", "ssh"), Target("rack", "slurm")
+LAB, RACK = ClusterConfig("lab", "ssh"), ClusterConfig("rack", "slurm")
 
 
 @pytest.fixture
@@ -23,9 +23,9 @@ def silent(monkeypatch):
     def look(target):
         if target.name in silent:
             let_go.wait(10)
-        return Standing(target, f"{target.name} is up")
+        return ClusterStatus(target, f"{target.name} is up")
 
-    monkeypatch.setattr(looking.standing, "look", look)
+    monkeypatch.setattr(looking.status, "look", look)
     monkeypatch.setattr(looking, "FIRST", 0.05)
     monkeypatch.setattr(looking, "AGAIN", 0.01)
     yield silent

@@ -6,7 +6,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from distdl_jupyter import attach, submit, targets
+from distdl_jupyter import attach, cluster_configs, submit
 from distdl_jupyter.core.state import State
 from tests.clusters.ssh.lab import _is_supervisor
 from tests.conftest import wait_for
@@ -21,7 +21,7 @@ def lab(slurm_of, tmp_path, monkeypatch, blob):  # noqa: F811
     Path(DISK).mkdir(exist_ok=True)
     monkeypatch.setenv("DISTDL_HOME", str(tmp_path / "home"))
     slurm = slurm_of(2, private={name: [DISK] for name in ("node-a", "node-b")})
-    targets.add("lab", "slurm", slurm.options(data_directory=DISK))
+    cluster_configs.add("lab", "slurm", slurm.options(data_directory=DISK))
     proxy = reachable(blob, slurm.hosts.gateway, tmp_path, monkeypatch)
     slurm.proxy = proxy
     yield slurm

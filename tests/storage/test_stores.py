@@ -26,7 +26,7 @@ from distdl_jupyter.stager.fetch import Feed, Fetcher
 from distdl_jupyter.stager.order import Item
 from distdl_jupyter.storage import manifest
 from tests.conftest import wait_for
-from tests.host.staging.conftest import Stage
+from tests.node.staging.conftest import Stage
 from tests.standin.fixtures import certificates, connections, trusted  # noqa: F401
 
 MB = 2**20

@@ -18,7 +18,7 @@ from distdl_jupyter.clusters.base import Check, Cluster, Exit, NodeInfo, Remark,
 from distdl_jupyter.clusters.local import LocalCluster
 from distdl_jupyter.core.errors import DistDLError, LaunchFailed
 from distdl_jupyter.core.store import JobStore
-from distdl_jupyter.host import processes
+from distdl_jupyter.node import processes
 
 POINTS = {"clusters": {"slow": "SlowCluster", "failing": "FailingCluster", "never": "NeverCluster"}}
 

@@ -12,7 +12,7 @@ import pytest
 from distdl_jupyter import JobFailed, attach, submit
 from distdl_jupyter.core import locks
 from distdl_jupyter.core.state import State
-from distdl_jupyter.host import processes
+from distdl_jupyter.node import processes
 from tests.conftest import until_gone, wait_for
 from tests.elsewhere import sign_elsewhere
 from tests.written import all_written

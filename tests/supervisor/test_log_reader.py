@@ -11,7 +11,7 @@ import threading
 import pytest
 
 from distdl_jupyter.clusters.base import Stream
-from distdl_jupyter.host import flow
+from distdl_jupyter.node import flow
 from distdl_jupyter.supervisor import log_reader as under_test
 from distdl_jupyter.supervisor.log_reader import LogReader, LogText, RankReport
 from distdl_jupyter.worker import protocol

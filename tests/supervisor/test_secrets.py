@@ -7,7 +7,7 @@ import pytest
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.supervisor import recorder
-from distdl_jupyter.worker.secretforms import MASK
+from distdl_jupyter.worker.secret_patterns import MASK
 
 SECRET = "gd8Vx2pQm41"
 

@@ -8,7 +8,7 @@ import pytest
 
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.store import JobStore
-from distdl_jupyter.host import processes
+from distdl_jupyter.node import processes
 from distdl_jupyter.testing import ClusterContract, DataContract
 from tests import plugin
 from tests.testing import cheats

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from distdl_jupyter.core import words
+from distdl_jupyter.core import humanize
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.views.card import card, cost_text
@@ -75,6 +75,6 @@ def test_the_spec_names_price_and_source_and_keeps_them():
 
 
 def test_money_is_written_with_two_decimals_and_never_rounded_to_nothing():
-    assert words.money(0, "USD") == "0.00 USD"
-    assert words.money(0.0004, "EUR") == "0.01 EUR"
-    assert words.money(1204.5, "EUR") == "1,204.50 EUR"
+    assert humanize.money(0, "USD") == "0.00 USD"
+    assert humanize.money(0.0004, "EUR") == "0.01 EUR"
+    assert humanize.money(1204.5, "EUR") == "1,204.50 EUR"

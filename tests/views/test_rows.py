@@ -5,13 +5,13 @@ import math
 import pytest
 
 from distdl_jupyter.azure import identity
+from distdl_jupyter.cluster_configs import ClusterConfig
+from distdl_jupyter.cluster_handles.status import ClusterStatus
 from distdl_jupyter.clusters.base import Check, NodeInfo
 from distdl_jupyter.clusters.machines import Machines
 from distdl_jupyter.core.series import SeriesBook
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.view import JobView
-from distdl_jupyter.places.standing import Standing
-from distdl_jupyter.targets import Target
 from distdl_jupyter.views import azure, clusters, curve
 from distdl_jupyter.views.job_table import default_metric, sparkline
 from distdl_jupyter.views.to_json import finite, to_json
@@ -59,8 +59,10 @@ def test_the_table_of_a_curve_names_the_lowest_and_the_highest_rank():
     ]
 
 
-LAB = Standing(Target("lab", "ssh"), nodes=(NodeInfo("a", gpus=2), NodeInfo("b", "down", "no answer")))
-RENTED = Standing(Target("ml", "azureml"), nodes=(NodeInfo("x", billed=True, cost_per_hour=1.05, currency="USD"),))
+LAB = ClusterStatus(ClusterConfig("lab", "ssh"), nodes=(NodeInfo("a", gpus=2), NodeInfo("b", "down", "no answer")))
+RENTED = ClusterStatus(
+    ClusterConfig("ml", "azureml"), nodes=(NodeInfo("x", billed=True, cost_per_hour=1.05, currency="USD"),)
+)
 
 
 def test_clusters_have_a_column_of_costs_when_one_costs_something():

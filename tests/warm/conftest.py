@@ -3,8 +3,8 @@
 import pytest
 
 from distdl_jupyter.core.store import JobStore
-from distdl_jupyter.host.spawn import WARM
-from distdl_jupyter.warm import asking, place
+from distdl_jupyter.node.spawn import WARM
+from distdl_jupyter.warm import template_client, template_files
 from tests.conftest import until_gone
 from tests.starting import revive
 
@@ -28,7 +28,7 @@ def own_home(start, tmp_path, monkeypatch):
     monkeypatch.setenv("DISTDL_HOME", str(tmp_path / "own"))
     monkeypatch.delenv("DISTDL_WARM_DIR")
     yield tmp_path / "own"
-    asking.stop(place.of())
+    template_client.stop(template_files.of())
     for job_id in JobStore().ids():
         assert not until_gone(job_id)
 

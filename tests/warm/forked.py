@@ -1,7 +1,7 @@
 """A program: pytest in a process whose cluster forks its ranks, as a warm supervisor does. Arguments are pytest's.
 
-The last argument is the filler of ``warm.mark``. At the end it prints how many programs were forked, and why others
-were not.
+The last argument is the filler of ``warm.process_marker``. At the end it prints how many programs were forked, and why
+others were not.
 """
 
 import os
@@ -10,10 +10,10 @@ from typing import ClassVar
 
 import pytest
 
-from distdl_jupyter.host import spawn
-from distdl_jupyter.warm.mark import Room
-from distdl_jupyter.warm.prepared import Prepared
-from distdl_jupyter.warm.program import Forker
+from distdl_jupyter.node import spawn
+from distdl_jupyter.warm.fork import Forker
+from distdl_jupyter.warm.preload import Prepared
+from distdl_jupyter.warm.process_marker import Room
 
 
 class Counting(Forker):

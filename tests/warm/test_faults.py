@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from distdl_jupyter.core.state import State
-from distdl_jupyter.warm import asking, place
+from distdl_jupyter.warm import template_client, template_files
 from tests.conftest import until_gone, wait_for
 from tests.faults import jobs
 from tests.selection import few_or_all
@@ -60,5 +60,7 @@ def test_a_supervisor_killed_at_random_moments(distdl_home, also, injected):
 def kill(job, also):
     besides = []
     if "template" in also:  # what it learns from the job may make it begin anew
-        besides.append(psutil.Process(wait_for(lambda: asking.status(place.of()), what="a template")["pid"]))
+        besides.append(
+            psutil.Process(wait_for(lambda: template_client.status(template_files.of()), what="a template")["pid"])
+        )
     return jobs.kill_supervisor(job, guardian="guardian" in also, also=tuple(besides))

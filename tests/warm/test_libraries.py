@@ -5,7 +5,7 @@ import os
 import pytest
 
 from distdl_jupyter import submit
-from distdl_jupyter.host import processes
+from distdl_jupyter.node import processes
 from tests.warm.conftest import assert_warm
 
 pytestmark = pytest.mark.timeout(300)

@@ -13,8 +13,8 @@ import pytest
 
 from distdl_jupyter import submit
 from distdl_jupyter.core.state import State
-from distdl_jupyter.host import processes
-from distdl_jupyter.warm import asking, learned, mark, place, report, settings, wire
+from distdl_jupyter.node import processes
+from distdl_jupyter.warm import import_history, process_marker, report, settings, template_client, template_files, wire
 from tests.conftest import until_gone, wait_for
 from tests.starting import revive
 from tests.warm.conftest import assert_warm, cold_reason, is_warm
@@ -52,10 +52,10 @@ def test_ranks_carry_the_mark_and_their_names_and_the_supervisor_does_not(distdl
         line = psutil.Process(pid).cmdline()
         assert line[1:4] == ["-P", "-m", "distdl_jupyter.worker"]
         assert line[4].strip() == f"(rank {rank} of {job.id})"
-        assert mark.NAME not in psutil.Process(pid).environ()
+        assert process_marker.NAME not in psutil.Process(pid).environ()
     own = supervisor_of(job)
     assert processes.MARK not in own.environ()
-    assert psutil.Process(own.ppid()).ppid() == asking.status(place.of())["pid"]
+    assert psutil.Process(own.ppid()).ppid() == template_client.status(template_files.of())["pid"]
     job.cancel(now=True)
     assert job.wait(60).state is State.CANCELED
 
@@ -82,15 +82,15 @@ def test_a_killed_supervisor_leaves_nothing(distdl_home):
 @pytest.mark.fault("supervisor", "a template that is killed harms no job")
 def killed():
     """Kill the template, and say whether none is there: what it has learned may have made it begin anew."""
-    if said := asking.status(place.of()):
+    if said := template_client.status(template_files.of()):
         with contextlib.suppress(ProcessLookupError):
             os.kill(said["pid"], signal.SIGKILL)
-    return not asking.is_being_made(place.of())
+    return not template_client.is_being_made(template_files.of())
 
 
 def test_a_killed_template_harms_no_job_and_the_next_one_starts_cold(distdl_home):
     job = started()
-    old = asking.status(place.of())["pid"]
+    old = template_client.status(template_files.of())["pid"]
     wait_for(killed)
     after = submit(abs, (-3,), distributed_backend="plain")
     assert after.result(timeout=120) == 3
@@ -107,7 +107,7 @@ def test_a_killed_template_harms_no_job_and_the_next_one_starts_cold(distdl_home
 
 def test_the_template_holds_no_lock_and_no_secret(distdl_home, monkeypatch):
     monkeypatch.setenv("MY_API_TOKEN", "a-secret-of-the-submitter")
-    asking.stop(place.of())
+    template_client.stop(template_files.of())
     pid = revive()["pid"]
     job = started(environment_variables={"OTHER_SECRET": "a-secret-of-the-job"})
     assert_warm(job)
@@ -115,7 +115,7 @@ def test_the_template_holds_no_lock_and_no_secret(distdl_home, monkeypatch):
     for one in (pid, supervisor_of(job).pid):
         for file in ("environ", "cmdline"):
             assert b"a-secret" not in Path(f"/proc/{one}/{file}").read_bytes()
-    assert b"a-secret" not in b"".join(p.read_bytes() for p in place.folder().rglob("*") if p.is_file())
+    assert b"a-secret" not in b"".join(p.read_bytes() for p in template_files.folder().rglob("*") if p.is_file())
     for rank in job.view().ranks:
         assert not [t for t in targets(rank.pid) if t.endswith(("/lock", "events.jsonl", "log.jsonl", ".sock"))]
     job.cancel(now=True)
@@ -143,11 +143,11 @@ def test_many_submitters_at_once(distdl_home):
 
 def test_a_request_that_is_given_up_starts_nothing(distdl_home, tmp_path):
     with socket.socket(socket.AF_UNIX) as connection, open(tmp_path / "lock", "wb") as file:
-        connection.connect(str(place.of().socket))
-        from distdl_jupyter.warm import circumstances
+        connection.connect(str(template_files.of().socket))
+        from distdl_jupyter.warm import process_context
 
         wire.send(connection, {"type": "start", "folder": str(tmp_path), "inherited": {}, "secrets": {},
-                               "environment": dict(os.environ), "circumstances": circumstances.now(), "limits": {}},
+                               "environment": dict(os.environ), "circumstances": process_context.now(), "limits": {}},
                   (file.fileno(), file.fileno()))  # fmt: skip
         pid = wire.receive(connection)[0]["taken"]
     wait_for(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
@@ -155,28 +155,28 @@ def test_a_request_that_is_given_up_starts_nothing(distdl_home, tmp_path):
 
 
 def test_nonsense_at_the_socket_ends_nothing(distdl_home):
-    pid = asking.status(place.of())["pid"]
+    pid = template_client.status(template_files.of())["pid"]
     for words in (b"", b"\xff\xff\xff\xff", b"\0\0\0\x02{", b"\0\0\0\x02{}", b"\0\0\0\x02[]"):
         with socket.socket(socket.AF_UNIX) as connection:
-            connection.connect(str(place.of().socket))
+            connection.connect(str(template_files.of().socket))
             connection.sendall(words)
             connection.shutdown(socket.SHUT_WR)
             connection.recv(10)
-    assert asking.status(place.of())["pid"] == pid
+    assert template_client.status(template_files.of())["pid"] == pid
 
 
 def test_another_users_process_is_refused_at_both_ends(distdl_home, monkeypatch):
     """The other user is made by telling this process that it is somebody else: one machine's tests have one user."""
-    monkeypatch.setattr("distdl_jupyter.warm.asking.os.getuid", lambda: 12345)
-    assert asking.status(place.of()) is None
+    monkeypatch.setattr("distdl_jupyter.warm.template_client.os.getuid", lambda: 12345)
+    assert template_client.status(template_files.of()) is None
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="takes root to become somebody else")
 def test_a_connection_of_another_user_is_not_answered(distdl_home):
-    folder = place.of().socket.parent
+    folder = template_files.of().socket.parent
     assert oct(folder.stat().st_mode)[-3:] == "700"
-    assert oct(place.of().socket.stat().st_mode)[-3:] == "600"
-    pid = asking.status(place.of())["pid"]
+    assert oct(template_files.of().socket.stat().st_mode)[-3:] == "600"
+    pid = template_client.status(template_files.of())["pid"]
     connection = socket.socket(socket.AF_UNIX)
     child = os.fork()
     if child == 0:
@@ -184,9 +184,9 @@ def test_a_connection_of_another_user_is_not_answered(distdl_home):
         try:
             where = os.open(folder, os.O_RDONLY)  # opened as root: the folder alone would keep it out
             os.fchdir(where)
-            os.chmod(place.of().socket.name, 0o666)
+            os.chmod(template_files.of().socket.name, 0o666)
             os.setresuid(65534, 65534, 65534)
-            connection.connect(place.of().socket.name)
+            connection.connect(template_files.of().socket.name)
             connection.sendall(b"\0\0\0\x11" + b'{"type":"status"}')
             code = 0 if connection.recv(100) == b"" else 1
         except OSError:
@@ -195,8 +195,8 @@ def test_a_connection_of_another_user_is_not_answered(distdl_home):
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     connection.close()
-    place.of().socket.chmod(0o600)
-    assert asking.status(place.of())["pid"] == pid
+    template_files.of().socket.chmod(0o600)
+    assert template_client.status(template_files.of())["pid"] == pid
 
 
 def needs_everything():
@@ -219,36 +219,43 @@ def test_a_template_learns_from_the_first_job_what_the_next_one_needs(own_home):
     assert "no warm template ran" in cold_reason(first)
     assert any(line.startswith("The last cold start: job") for line in report.lines())
     wanted = {"horovod.torch", "torch._dynamo", "numpy"}
-    wait_for(lambda: wanted <= set(learned.Learned(place.of().learned).names()), what="the learning")
-    wait_for(lambda: "horovod.torch" in (asking.status(place.of()) or {"loads": ()})["loads"], what="the imports")
+    wait_for(lambda: wanted <= set(import_history.Learned(template_files.of().learned).names()), what="the learning")
+    wait_for(
+        lambda: "horovod.torch" in (template_client.status(template_files.of()) or {"loads": ()})["loads"],
+        what="the imports",
+    )
     second = submit(needs_everything, distributed_backend="horovod-gloo", process_count_per_node=2)
     second.result(timeout=120)
     assert_warm(second)
 
 
 def test_an_unused_template_ends(own_home):
-    asking.make(place.of())
-    assert asking.wait_until_ready(place.of()) is not None
+    template_client.make(template_files.of())
+    assert template_client.wait_until_ready(template_files.of()) is not None
     settings.change(idle_minutes=0.001)
-    wait_for(lambda: not asking.is_being_made(place.of()), what="the end of the template")
-    assert "nobody has needed it" in place.of().log.read_text()
-    assert not place.of().socket.exists()
+    wait_for(lambda: not template_client.is_being_made(template_files.of()), what="the end of the template")
+    assert "nobody has needed it" in template_files.of().log.read_text()
+    assert not template_files.of().socket.exists()
 
 
 def test_a_template_ends_with_its_socket_and_with_its_data_directory(own_home):
     import shutil
 
-    for remove in (place.of().socket.unlink, lambda: shutil.rmtree(own_home)):
-        asking.make(place.of())
-        said = asking.wait_until_ready(place.of())
+    for remove in (template_files.of().socket.unlink, lambda: shutil.rmtree(own_home)):
+        template_client.make(template_files.of())
+        said = template_client.wait_until_ready(template_files.of())
         remove()
-        wait_for(lambda pid=said["pid"]: psutil.pid_exists(pid) is False or not asking.is_being_made(place.of()))
+        wait_for(
+            lambda pid=said["pid"]: (
+                psutil.pid_exists(pid) is False or not template_client.is_being_made(template_files.of())
+            )
+        )
 
 
 def test_there_is_one_template_at_most(own_home):
     for _ in range(3):
-        asking.make(place.of())
-    first = asking.wait_until_ready(place.of())
+        template_client.make(template_files.of())
+    first = template_client.wait_until_ready(template_files.of())
     wait_for(lambda: len(templates(own_home)) == 1, what="the end of the others")
     assert templates(own_home) == [first["pid"]]
 

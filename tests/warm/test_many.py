@@ -3,7 +3,7 @@
 import pytest
 
 from distdl_jupyter import submit
-from distdl_jupyter.warm import asking, place
+from distdl_jupyter.warm import template_client, template_files
 from tests.conftest import until_gone, wait_for
 from tests.faults import census
 from tests.selection import few_or_all
@@ -25,9 +25,9 @@ def prints(number):
     "many", "jobs that start warm run to their end with every line; the template holds no more than before"
 )
 def test_many_jobs_at_once_from_one_template(distdl_home, injected):
-    template = asking.status(place.of())["pid"]
+    template = template_client.status(template_files.of())["pid"]
     assert submit(prints, (0,)).result(timeout=100) == 0
-    wait_for(lambda: asking.status(place.of())["running"] == 0, 60, "the first job forgotten")
+    wait_for(lambda: template_client.status(template_files.of())["running"] == 0, 60, "the first job forgotten")
     before = census.of(template)
     jobs = [submit(prints, (number,)) for number in range(few_or_all(8, 50))]
     for number, job in enumerate(jobs):
@@ -36,5 +36,5 @@ def test_many_jobs_at_once_from_one_template(distdl_home, injected):
         assert [str(line) for line in job.logs(0)] == [f"job {number} line {step}" for step in range(20)]
         injected()
     assert not any(until_gone(job.id) for job in jobs)
-    assert asking.status(place.of())["pid"] == template
+    assert template_client.status(template_files.of())["pid"] == template
     census.settled(template, before, memory=5)

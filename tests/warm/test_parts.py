@@ -8,10 +8,18 @@ import types
 
 import pytest
 
-from distdl_jupyter.warm import circumstances, doubts, learned, mark, place, threads, wire
-from distdl_jupyter.warm.prepared import Prepared
-from distdl_jupyter.warm.recorder import Recorder
-from distdl_jupyter.worker import learning
+from distdl_jupyter.warm import (
+    import_history,
+    preconditions,
+    process_context,
+    process_marker,
+    template_files,
+    threads,
+    wire,
+)
+from distdl_jupyter.warm.env_recorder import Recorder
+from distdl_jupyter.warm.preload import Prepared
+from distdl_jupyter.worker import import_recorder
 
 
 def test_a_message_brings_its_descriptors(tmp_path):
@@ -72,7 +80,7 @@ def test_reads_of_the_environment_are_recorded(monkeypatch):
     ],
 )
 def test_a_variable_matters_where_an_import_may_have_seen_it(template, job, read, name):
-    assert doubts.differing(template, job, read) == name
+    assert preconditions.differing(template, job, read) == name
 
 
 def test_what_imports_set_in_the_template_matters_where_the_submitter_has_another_value():
@@ -86,7 +94,7 @@ def test_a_changed_file_or_folder_is_noticed(tmp_path, monkeypatch):
     file = tmp_path / "one.py"
     file.write_text("1")
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    stamps = doubts.Stamps()
+    stamps = preconditions.Stamps()
     module = types.ModuleType("one")
     module.__file__ = str(file)
     stamps.take([module])
@@ -100,15 +108,15 @@ def test_a_changed_file_or_folder_is_noticed(tmp_path, monkeypatch):
 
 
 def test_what_is_learned_is_of_the_last_jobs_and_never_unfit(tmp_path):
-    own = learned.Learned(tmp_path / "learned.json")
+    own = import_history.Learned(tmp_path / "learned.json")
     for number in range(20):
         own.add([f"m{number}", "common", "tensorflow.python", "keras"])
-    again = learned.Learned(tmp_path / "learned.json")
+    again = import_history.Learned(tmp_path / "learned.json")
     assert again.names()[:2] == ["m19", "common"]
     assert "m0" not in again.names()
     assert not {"tensorflow.python", "keras"} & set(again.names())
     again.leave_out(["common"], "starts a thread when it is imported")
-    assert "common" not in learned.Learned(tmp_path / "learned.json").names()
+    assert "common" not in import_history.Learned(tmp_path / "learned.json").names()
     again.add(["package.part", "packages"])
     again.leave_out(["package"], "reads the whole environment when it is imported (in package.other)")
     assert again.names()[0] == "packages"
@@ -116,25 +124,25 @@ def test_what_is_learned_is_of_the_last_jobs_and_never_unfit(tmp_path):
         again.leave_out([f"m{number}"], f"imports /home/ann/{number}.py, which is no installed module")
     assert again.names() == [], "what goes on being unfit is given up"
     (tmp_path / "learned.json").write_text("[")
-    assert learned.Learned(tmp_path / "learned.json").names() == []
+    assert import_history.Learned(tmp_path / "learned.json").names() == []
 
 
 def test_only_installed_modules_are_told(tmp_path, monkeypatch):
     (tmp_path / "of_mine.py").write_text("")
     monkeypatch.syspath_prepend(str(tmp_path))
     __import__("of_mine")
-    names = learning.imported()
+    names = import_recorder.imported()
     assert "pytest" in names
     assert "json" in names
     assert not {"of_mine", "__main__", "distdl_jupyter", __name__} & set(names)
-    monkeypatch.setenv(learning.VARIABLE, str(tmp_path / "no" / "folder.json"))
-    learning.tell()
+    monkeypatch.setenv(import_recorder.VARIABLE, str(tmp_path / "no" / "folder.json"))
+    import_recorder.tell()
 
 
 def test_circumstances_are_compared_by_name():
-    mine = circumstances.now()
-    assert circumstances.difference(mine, circumstances.now()) == ""
-    assert circumstances.difference(mine, {**mine, "the priority (nice)": 19}) == "the priority (nice)"
+    mine = process_context.now()
+    assert process_context.difference(mine, process_context.now()) == ""
+    assert process_context.difference(mine, {**mine, "the priority (nice)": 19}) == "the priority (nice)"
 
 
 @pytest.mark.parametrize(
@@ -155,26 +163,26 @@ def test_without_a_numerical_library_there_is_nothing_to_set(monkeypatch):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows where a process keeps its environment")
 def test_a_process_shows_the_mark_that_it_writes():
-    code = ("import sys; from distdl_jupyter.warm.mark import Room; room = Room(); "
+    code = ("import sys; from distdl_jupyter.warm.process_marker import Room; room = Room(); "
             "room.say(['-P', '-m', 'something', '(rank 0 of me)'], 'DISTDL_JOB_ID=me'); "
             "print(flush=True); sys.stdin.read()")  # fmt: skip
     import psutil
 
-    environment = {**os.environ, "DISTDL_JOB_ID": "", **mark.variables()}
-    with subprocess.Popen([sys.executable, "-c", code, mark.argument()], env=environment, stdin=subprocess.PIPE,
-                          stdout=subprocess.PIPE) as process:  # fmt: skip
+    environment = {**os.environ, "DISTDL_JOB_ID": "", **process_marker.variables()}
+    command = [sys.executable, "-c", code, process_marker.argument()]
+    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         process.stdout.readline()
         seen = psutil.Process(process.pid)
         line, variables = [word.strip() for word in seen.cmdline()], seen.environ()
         process.stdin.close()
     assert line == [sys.executable, "-P", "-m", "something", "(rank 0 of me)"]
     assert variables["DISTDL_JOB_ID"] == "me"
-    assert mark.NAME not in variables
+    assert process_marker.NAME not in variables
 
 
 def test_without_room_there_is_no_mark():
     with pytest.raises(LookupError):
-        mark.Room()
+        process_marker.Room()
 
 
 def test_data_directories_that_share_a_folder_for_templates_share_one_template(tmp_path, monkeypatch):
@@ -183,8 +191,8 @@ def test_data_directories_that_share_a_folder_for_templates_share_one_template(t
     for name in ("one", "other"):
         monkeypatch.setenv("DISTDL_HOME", str(tmp_path / name))
         monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / name / "runtime"))
-        places.append((place.of(), place.of().socket))
+        places.append((template_files.of(), template_files.of().socket))
     assert places[0] == places[1]
     monkeypatch.delenv("DISTDL_WARM_DIR")
-    assert place.of().folder == tmp_path / "other" / "warm"
-    assert (place.of(), place.of().socket) != places[0]
+    assert template_files.of().folder == tmp_path / "other" / "warm"
+    assert (template_files.of(), template_files.of().socket) != places[0]

@@ -10,9 +10,9 @@ import pytest
 
 from distdl_jupyter import cli, submit
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.host import processes
 from distdl_jupyter.magic import topics
-from distdl_jupyter.warm import asking, place, report, settings
+from distdl_jupyter.node import processes
+from distdl_jupyter.warm import report, settings, template_client, template_files
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -22,38 +22,38 @@ def test_the_command_tells_of_a_template_and_its_memory(distdl_home, capsys):
     assert cli.main(["warm"]) == 0
     said = capsys.readouterr().out
     assert "Warm starts are on; a template that nobody needs ends after 30 minutes." in said
-    assert place.of().python in said
+    assert template_files.of().python in said
     assert "horovod.torch" in said
     assert "MB of memory" in said
-    resident, share = report.memory(asking.status(place.of())["pid"])
+    resident, share = report.memory(template_client.status(template_files.of())["pid"])
     assert 10 * 2**20 < share <= resident
 
 
 def test_start_waits_until_a_template_is_ready_and_stop_until_it_has_gone(own_home, capsys):
     assert cli.main(["warm", "start", "--idle-minutes", "5"]) == 0
-    pid = asking.status(place.of())["pid"]
+    pid = template_client.status(template_files.of())["pid"]
     assert f"pid {pid}" in capsys.readouterr().out
     assert cli.main(["warm", "start"]) == 0
-    assert asking.status(place.of())["pid"] == pid
+    assert template_client.status(template_files.of())["pid"] == pid
     assert "after 5 minutes" in capsys.readouterr().out
     assert cli.main(["warm", "stop"]) == 0
-    assert not asking.is_being_made(place.of())
+    assert not template_client.is_being_made(template_files.of())
     assert "No template runs" in capsys.readouterr().out
 
 
 def test_stop_ends_a_template_that_is_still_being_prepared(own_home):
-    asking.make(place.of())
-    while not asking.is_being_made(place.of()):
+    template_client.make(template_files.of())
+    while not template_client.is_being_made(template_files.of()):
         pass
-    assert asking.stop(place.of())
-    assert not asking.is_being_made(place.of())
+    assert template_client.stop(template_files.of())
+    assert not template_client.is_being_made(template_files.of())
 
 
 @pytest.mark.fault("entry", "no signal to a process that is not proven to be the template")
 @pytest.mark.parametrize("other", [{"host": "another"}, {"boot": "0" * 36}, {"started": 1}, None])
 def test_stop_signals_no_process_that_is_not_proven_to_be_the_template(own_home, other):
     """The folder may be shared by several hosts, and the number in the file may be anybody's here."""
-    where = place.of()
+    where = template_files.of()
     where.folder.mkdir(parents=True)
     with subprocess.Popen(["sleep", "600"]) as innocent, where.lock.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -61,22 +61,22 @@ def test_stop_signals_no_process_that_is_not_proven_to_be_the_template(own_home,
         mark = {**json.loads(processes.mark()), **true, **(other or {})}
         lock.write(json.dumps(mark) if other else str(innocent.pid))
         lock.flush()
-        assert not asking.stop(where, patience=0.2)
+        assert not template_client.stop(where, patience=0.2)
         assert innocent.poll() is None
         innocent.kill()
 
 
 def test_stop_ends_those_that_have_only_begun_to_be_made(own_home):
-    where = place.of()
-    asking.make(where)
-    asking.make(where)  # waits for the first one's end
-    asking.stop(where)
+    where = template_files.of()
+    template_client.make(where)
+    template_client.make(where)  # waits for the first one's end
+    template_client.stop(where)
     made = [one for one in psutil.process_iter(["cmdline"]) if "distdl_jupyter.warm" in (one.info["cmdline"] or ())]
     ours = [one for one in made if Path(one.cwd()) == where.folder]
     assert not psutil.wait_procs(ours, 20)[1]
-    assert not asking.is_being_made(where)
-    asking.make(where)
-    assert asking.wait_until_ready(where)
+    assert not template_client.is_being_made(where)
+    template_client.make(where)
+    assert template_client.wait_until_ready(where)
 
 
 def test_the_line_magic_switches(own_home, capsys):
@@ -95,7 +95,7 @@ def test_the_line_magic_switches(own_home, capsys):
 
 def test_damaged_settings_are_none(own_home):
     settings.change(enabled=False)
-    (place.folder() / "settings.json").write_text("{")
+    (template_files.folder() / "settings.json").write_text("{")
     assert settings.read() == settings.Settings()
 
 

@@ -18,7 +18,7 @@ from horovod.runner.common.util.hosts import INVALID_SLOT_INFO, SlotInfo
 
 from distdl_jupyter.backends.elastic.messages import ProcessExit
 from distdl_jupyter.backends.elastic.slots import Slot, assign, can_meet, has_state, offer
-from distdl_jupyter.core.words import duration, plural, ranks
+from distdl_jupyter.core.humanize import duration, plural, ranks
 
 if TYPE_CHECKING:
     from distdl_jupyter.backends.elastic.messages import Supervisor

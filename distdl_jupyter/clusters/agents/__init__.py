@@ -7,5 +7,5 @@
 * ``agent`` is what both know of a machine; ``connection`` speaks to an agent in frames over a ``wire``, whose link is a
   process with pipes or files of a folder (``folder_link``).
 
-The agents themselves are ``distdl_jupyter.host``.
+The agents themselves are ``distdl_jupyter.node``.
 """

@@ -1,6 +1,6 @@
 """The machines of a started job as its run sees them: one agent on each, which starts, signals and watches processes.
 
-``AgentConnection`` is the supervisor's side of an agent (requests as in ``distdl_jupyter.host.requests``): the agent is
+``AgentConnection`` is the supervisor's side of an agent (requests as in ``distdl_jupyter.node.requests``): the agent is
 part of this process (``local_node``) or runs elsewhere, at the end of a wire (``connection``).
 """
 
@@ -20,8 +20,8 @@ from distdl_jupyter.core.errors import LaunchFailed
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.base import Exit, Stream
-    from distdl_jupyter.core.plan import RankPlace
-    from distdl_jupyter.host.stacks import Answer
+    from distdl_jupyter.core.plan import RankSlot
+    from distdl_jupyter.node.stacks import Answer
 
 #: Seconds for an answer that takes no work.
 ANSWER_SECONDS = 15.0
@@ -195,7 +195,7 @@ class Nodes(ABC, Generic[N]):
         for node in self.nodes:
             node.connection.poll()
 
-    def of(self, place: RankPlace) -> N:
+    def of(self, place: RankSlot) -> N:
         """Return where a rank runs."""
         return self.nodes[place.node]
 
@@ -204,7 +204,7 @@ class Nodes(ABC, Generic[N]):
         """Return what every process of the job has on a machine."""
 
     @abstractmethod
-    def of_rank(self, place: RankPlace, variables: dict[str, str]) -> dict[str, str]:
+    def of_rank(self, place: RankSlot, variables: dict[str, str]) -> dict[str, str]:
         """Return a rank's own ``variables`` with what its machine adds."""
 
     def of_service(self, number: int) -> dict[str, str]:

@@ -128,7 +128,7 @@ try:
     os.chdir(os.path.expanduser("~"))
 except OSError:
     os.chdir("/")
-os.execve(sys.executable, [sys.executable, "-P", "-m", "distdl_jupyter.host"] + ARGUMENTS, environment)
+os.execve(sys.executable, [sys.executable, "-P", "-m", "distdl_jupyter.node"] + ARGUMENTS, environment)
 """
 
 

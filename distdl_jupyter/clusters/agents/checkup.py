@@ -20,7 +20,7 @@ from distdl_jupyter.clusters.agents import findings, network, network_findings, 
 from distdl_jupyter.clusters.agents.agent import HostTrouble
 from distdl_jupyter.clusters.agents.findings import HostReport
 from distdl_jupyter.core import store
-from distdl_jupyter.host import facts as own_facts
+from distdl_jupyter.node import facts as own_facts
 from distdl_jupyter.worker.watch.frameworks import COMPARED
 
 if TYPE_CHECKING:

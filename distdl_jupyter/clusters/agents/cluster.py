@@ -19,8 +19,8 @@ from distdl_jupyter.clusters.agents.staging import Job
 from distdl_jupyter.clusters.base import Cluster, Context, Remark, Run
 from distdl_jupyter.core import limits
 from distdl_jupyter.core.errors import LaunchFailed
-from distdl_jupyter.core.plan import Placement, Plan, RankPlace, Seat, seated
-from distdl_jupyter.core.words import listing, plural, size
+from distdl_jupyter.core.humanize import listing, plural, size
+from distdl_jupyter.core.plan import Placement, Plan, RankSlot, Seat, seated
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.agents.agent import Unreachable
@@ -112,14 +112,14 @@ class AgentCluster(Cluster):
                 str(found.facts[first.host]["python"]["executable"]),
                 "-P",
                 "-m",
-                "distdl_jupyter.host.shell",
+                "distdl_jupyter.node.mpi_rsh",
             ),
         )
 
-    def _ports_of_ranks(self, common: Common) -> Callable[[RankPlace, int], Seat]:
+    def _ports_of_ranks(self, common: Common) -> Callable[[RankSlot, int], Seat]:
         """Return what gives a rank ports of its own on its host."""
 
-        def with_ports(place: RankPlace, ports: int) -> Seat:
+        def with_ports(place: RankSlot, ports: int) -> Seat:
             address = common.endpoint(place.host).address
             reply = self._connections[place.node].ask("ports", count=ports, address=address)
             return address, tuple(int(port) for port in reply["ports"])

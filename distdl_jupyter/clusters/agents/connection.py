@@ -18,11 +18,11 @@ from distdl_jupyter.clusters.agents import bootstrap
 from distdl_jupyter.clusters.agents.agent import AgentConnection, HostFailed
 from distdl_jupyter.clusters.agents.channels import PipeEnd
 from distdl_jupyter.clusters.agents.wire import Wire
-from distdl_jupyter.host import frames
+from distdl_jupyter.node import frames
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.agents.agent import Host, Unreachable
-    from distdl_jupyter.host.stacks import Answer
+    from distdl_jupyter.node.stacks import Answer
 
 #: Seconds to an agent's first word: 10 that ssh has for the way there, then Python's start on a slow disk.
 REACH_SECONDS = 25.0
@@ -117,7 +117,7 @@ class Connection(AgentConnection):
 
     def stacks(self) -> Mapping[int, Answer]:
         """Return, once, what the host has answered; one that fails or is lost answers for none of its ranks."""
-        from distdl_jupyter.host.stacks import Answer, of_json
+        from distdl_jupyter.node.stacks import Answer, of_json
 
         if self._stack_request is None or not self._stack_request[1].done():
             return {}

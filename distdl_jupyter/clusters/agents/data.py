@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter.clusters import stagers
 from distdl_jupyter.clusters.agents.agent import HostFailed
 from distdl_jupyter.core.errors import DataUnavailable
-from distdl_jupyter.core.words import listing
-from distdl_jupyter.host import files
-from distdl_jupyter.host.staging.paths import fingerprint
+from distdl_jupyter.core.humanize import listing
+from distdl_jupyter.node import files
+from distdl_jupyter.node.staging.paths import fingerprint
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.agents.staging import AgentNode

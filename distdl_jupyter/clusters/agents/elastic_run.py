@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from distdl_jupyter.clusters.agents.agent import AgentConnection, Node
-    from distdl_jupyter.core.plan import Launcher, RankPlace
+    from distdl_jupyter.core.plan import Launcher, RankSlot
 
 #: The exit of a process that could not be started.
 _NOT_STARTED = {"code": 255, "signal": None}
@@ -92,7 +92,7 @@ class ElasticRun(AgentRun):
         else:
             self._events.put(Event(self._nodes.nodes[0], {"type": "message", "message": message}))
 
-    def _start(self, place: RankPlace, more: Mapping[str, str]) -> None:
+    def _start(self, place: RankSlot, more: Mapping[str, str]) -> None:
         node = self._nodes.of(place)
         answer = node.connection.begin("start", processes=[self.rank_process(place, more)])
         answer.add_done_callback(lambda answer: self._on_started(node, place.rank, answer))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters.base import Check, CheckLevel
-from distdl_jupyter.core import limits, words
+from distdl_jupyter.core import humanize, limits
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.agents.agent import HostTrouble
@@ -121,7 +121,7 @@ def _gpus_in_words(facts: Mapping[str, Any]) -> str:
     if not models:
         return "no GPU"
     driver = f", driver {facts['driver']}" if facts["driver"] else ""
-    return words.listing([f"{count} {words.TIMES} {name}" for name, count in models.items()]) + driver
+    return humanize.listing([f"{count} {humanize.TIMES} {name}" for name, count in models.items()]) + driver
 
 
 def infiniband(reports: Sequence[HostReport]) -> Iterator[Check]:
@@ -130,7 +130,7 @@ def infiniband(reports: Sequence[HostReport]) -> Iterator[Check]:
     for one in reports:
         devices = one.facts["infiniband"] or ()
         if devices:
-            yield Check(one.host, "InfiniBand", "ok", f"{words.listing(devices)} active")
+            yield Check(one.host, "InfiniBand", "ok", f"{humanize.listing(devices)} active")
         elif somewhere:
             yield Check(
                 one.host, "InfiniBand", "warning", "none active, other hosts have it; all ranks would use Ethernet",
@@ -150,9 +150,11 @@ def disk(reports: Sequence[HostReport]) -> Iterator[Check]:
 def _disk(one: HostReport, free: int, path: str) -> Check:
     if free >= _LITTLE_DISK:
         over = max(step for step in _STEPS if step <= free)
-        return Check(one.host, "Disk", "ok", f"over {words.size(over)} free")
+        return Check(one.host, "Disk", "ok", f"over {humanize.size(over)} free")
     level: CheckLevel = "error" if free < _LEAST_DISK else "warning"
-    return Check(one.host, "Disk", level, f"{words.size(free)} free in {path}", f"Make room: {one.ssh} du -xhd1 {path}")
+    return Check(
+        one.host, "Disk", level, f"{humanize.size(free)} free in {path}", f"Make room: {one.ssh} du -xhd1 {path}"
+    )
 
 
 def clock(reports: Sequence[HostReport]) -> Iterator[Check]:
@@ -163,7 +165,7 @@ def clock(reports: Sequence[HostReport]) -> Iterator[Check]:
             yield Check(one.host, "Clock", "ok", "as this machine's")
         else:
             way = "ahead of" if off > 0 else "behind"
-            says = f"{words.duration(abs(off))} {way} this machine's"
+            says = f"{humanize.duration(abs(off))} {way} this machine's"
             yield Check(one.host, "Clock", "warning", says, f"Let it be set: {one.ssh} sudo timedatectl set-ntp true")
 
 
@@ -182,7 +184,7 @@ def slots(reports: Sequence[HostReport], processes: int) -> Iterator[Check]:
     for one in reports:
         if 0 < one.slots < processes:
             yield Check(
-                one.host, "Slots", "warning", f"{words.plural(one.slots, 'process')} fit, {processes} are asked for",
+                one.host, "Slots", "warning", f"{humanize.plural(one.slots, 'process')} fit, {processes} are asked for",
                 f"Ask for {one.slots} per node, or name the host as {one.host}:{processes}.",
             )  # fmt: skip
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from distdl_jupyter.clusters.agents.wire import Link
 from distdl_jupyter.core.errors import LaunchFailed
-from distdl_jupyter.host import folder, frames
-from distdl_jupyter.host.folder import Follower
+from distdl_jupyter.node import folder, frames
+from distdl_jupyter.node.folder import Follower
 
 #: Seconds after the end of a job in which the last that was written on a node may still become visible here.
 GRACE_SECONDS = 3.0

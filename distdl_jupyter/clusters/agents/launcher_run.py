@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter.clusters.agents.mpi_rsh import Relay
 from distdl_jupyter.clusters.agents.run import LAUNCHER, SHELLS, START_SECONDS, WORKER, AgentRun
 from distdl_jupyter.clusters.base import Exit
-from distdl_jupyter.host.processes import signal_name, signal_number
+from distdl_jupyter.node.processes import signal_name, signal_number
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.agents.agent import Node
-    from distdl_jupyter.core.plan import Launcher, RankPlace
+    from distdl_jupyter.core.plan import Launcher, RankSlot
 
 #: Characters of the launcher's last words that are kept.
 _LONGEST = 20_000
@@ -68,7 +68,7 @@ class LauncherRun(AgentRun):
         first.connection.ask("start", START_SECONDS, while_waiting, processes=[process])
         self._nodes.note_start(launcher=Path(self._launch_with.argv[0]).name)
 
-    def _variables(self, place: RankPlace) -> dict[str, str]:
+    def _variables(self, place: RankSlot) -> dict[str, str]:
         """Return what a rank has besides what the launcher gives to all; its TMPDIR is not the launcher's."""
         own = self._nodes.environment(self._nodes.of(place)).get("TMPDIR")
         return {**({"TMPDIR": own} if own else {}), **self.rank_environment(place)}

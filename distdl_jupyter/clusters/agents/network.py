@@ -1,6 +1,6 @@
 """Which network a job's hosts meet on, and each host's own interface and address on it.
 
-Pure: it judges addresses and what was found by connecting (``host.reach``). An interface's name or subnet proves
+Pure: it judges addresses and what was found by connecting (``host.port_check``). An interface's name or subnet proves
 nothing: two hosts can each have an ``eth0`` in 192.168.0.0/24 that lead to different networks. So only addresses that
 every other host has reached count.
 """

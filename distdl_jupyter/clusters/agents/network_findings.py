@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from distdl_jupyter.clusters.agents.network import Common, Endpoint, Gap, Reached, closest, gaps
 from distdl_jupyter.clusters.base import Check
-from distdl_jupyter.core import words
+from distdl_jupyter.core import humanize
 
 
 def rows(offered: Mapping[str, Sequence[Endpoint]], reached: Reached, found: Common | None, wanted: str) -> list[Check]:
@@ -45,7 +45,7 @@ def _nowhere(host: str, wanted: str) -> Check:
 
 
 def _apart(offered: Mapping[str, Sequence[Endpoint]], wanted: str) -> Check:
-    each = [f"{host} has {words.listing([endpoint.address for endpoint in own])}" for host, own in offered.items()]
+    each = [f"{host} has {humanize.listing([endpoint.address for endpoint in own])}" for host, own in offered.items()]
     says = f"no address of one host is reached from another: {'; '.join(each)}"
     if wanted:
         remedy = f"The hosts do not meet on {wanted}: correct the option network, or leave it out."
@@ -61,7 +61,7 @@ def _gaps(found: Iterable[Gap]) -> Iterator[Check]:
         sources.setdefault((gap.target, gap.why), []).append(gap.source)
     for (target, why), names in sources.items():
         verb = "does" if len(names) == 1 else "do"
-        says = f"{words.listing(names)} {verb} not reach {target.host} at {target.address}: {why}"
+        says = f"{humanize.listing(names)} {verb} not reach {target.host} at {target.address}: {why}"
         yield Check(target.host, "Ports", "error", says, _opened(names, target, why))
 
 
@@ -69,6 +69,6 @@ def _opened(sources: Sequence[str], target: Endpoint, why: str) -> str:
     if why == "something else answers there":
         return f"Give {target.host} an address that no other machine has, or name another network with network=."
     return (
-        f"Let TCP from {words.listing(sources)} to {target.address}, ports 1024 to 65535, through the firewall of "
+        f"Let TCP from {humanize.listing(sources)} to {target.address}, ports 1024 to 65535, through the firewall of "
         f"{target.host} and any between them."
     )

@@ -12,11 +12,11 @@ from distdl_jupyter.clusters.agents.connection import end_all
 from distdl_jupyter.clusters.agents.staging import AgentNode
 from distdl_jupyter.clusters.base import Remark
 from distdl_jupyter.core.errors import DistDLError, LaunchFailed
-from distdl_jupyter.core.words import plural
+from distdl_jupyter.core.humanize import plural
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.base import Context
-    from distdl_jupyter.core.plan import Placement, RankPlace
+    from distdl_jupyter.core.plan import Placement, RankSlot
 
 
 class AgentNodes(Nodes[AgentNode]):
@@ -34,7 +34,7 @@ class AgentNodes(Nodes[AgentNode]):
         inherited = environment.for_ranks(self._context.inherited)
         return {**inherited, **self._context.own, "DISTDL_JOB_DIR": node.folder}
 
-    def of_rank(self, place: RankPlace, variables: dict[str, str]) -> dict[str, str]:
+    def of_rank(self, place: RankSlot, variables: dict[str, str]) -> dict[str, str]:
         """Add the rank's folder and data on its host."""
         node = self.of(place)
         return variables | {"DISTDL_JOB_DIR": node.folder} | node.data

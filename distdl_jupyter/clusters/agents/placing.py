@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from distdl_jupyter.core.errors import LaunchFailed
-from distdl_jupyter.core.plan import RankPlace
-from distdl_jupyter.core.words import listing, plural
+from distdl_jupyter.core.humanize import listing, plural
+from distdl_jupyter.core.plan import RankSlot
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.agents.checkup import Checkup
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def places(
     spec: JobSpec, names: Sequence[str], found: Checkup | None = None, common: Common | None = None
-) -> tuple[RankPlace, ...]:
+) -> tuple[RankSlot, ...]:
     """Return a place for each rank, with GPU, interface and cores as far as the hosts were asked."""
     per_node = spec.process_count_per_node
     found_places = []
@@ -27,7 +27,7 @@ def places(
         facts = found.facts[names[node]] if found is not None else {}
         gpus = [int(gpu["number"]) for gpu in facts.get("gpus") or ()] if spec.use_gpu is not False else []
         found_places.append(
-            RankPlace(
+            RankSlot(
                 rank, node, names[node], local_rank,
                 gpu=gpus[local_rank % len(gpus)] if gpus else None,
                 interface=common.endpoint(names[node]).interface if common is not None else "",

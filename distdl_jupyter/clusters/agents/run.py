@@ -21,14 +21,14 @@ from distdl_jupyter.clusters.base import Exit, Remark, Run, Start, Stream, Unkil
 from distdl_jupyter.clusters.readiness import await_line
 from distdl_jupyter.core import limits
 from distdl_jupyter.core.errors import LaunchFailed
+from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.plan import Launcher, Plan
-from distdl_jupyter.core.words import plural
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.agents.agent import Node, Nodes, PipeReader
     from distdl_jupyter.clusters.base import Context
-    from distdl_jupyter.core.plan import Placement, RankPlace, Service
-    from distdl_jupyter.host.stacks import Answer
+    from distdl_jupyter.core.plan import Placement, RankSlot, Service
+    from distdl_jupyter.node.stacks import Answer
 
 #: Numbers of processes that are no ranks, as agents know them.
 SERVICES, LAUNCHER, SHELLS = 1_000_000, 1_100_000, 1_200_000
@@ -142,12 +142,12 @@ class AgentRun(Run):
         for node in self._nodes.nodes:
             self._listen_to(node)
 
-    def rank_environment(self, place: RankPlace) -> dict[str, str]:
+    def rank_environment(self, place: RankSlot) -> dict[str, str]:
         """Return what one rank has besides the environment of its node."""
         variables = {**self._plan.environments[place.rank], **identity.variables(self._placement, place)}
         return self._nodes.of_rank(place, variables)
 
-    def rank_process(self, place: RankPlace, more: Mapping[str, str] | None = None) -> dict[str, Any]:
+    def rank_process(self, place: RankSlot, more: Mapping[str, str] | None = None) -> dict[str, Any]:
         """Return the process of a rank, as agents start it."""
         node = self._nodes.of(place)
         return {
@@ -158,7 +158,7 @@ class AgentRun(Run):
             **self.channels(node, place.rank),
         }
 
-    def places(self, node: Node) -> list[RankPlace]:
+    def places(self, node: Node) -> list[RankSlot]:
         """Return the ranks of a machine."""
         return [place for place in self._placement.ranks if self._nodes.of(place) is node]
 

@@ -24,7 +24,7 @@ from distdl_jupyter.clusters import returned
 from distdl_jupyter.clusters.agents.agent import HostFailed, Node
 from distdl_jupyter.clusters.agents.connection import DIRECTORY
 from distdl_jupyter.core.errors import LaunchFailed
-from distdl_jupyter.host import files
+from distdl_jupyter.node import files
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.agents.connection import Connection

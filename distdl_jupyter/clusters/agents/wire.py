@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from distdl_jupyter.host import frames
+from distdl_jupyter.node import frames
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,7 +14,7 @@ from distdl_jupyter.clusters.azureml import computes, refusals
 from distdl_jupyter.clusters.azureml.computes import Compute, Computes
 from distdl_jupyter.clusters.azureml.wanted import known_size
 from distdl_jupyter.clusters.machines import Choice
-from distdl_jupyter.core.words import plural
+from distdl_jupyter.core.humanize import plural
 
 FIELDS = ("subscription_id", "resource_group", "workspace", "compute", "vm_size")
 _SUBSCRIPTIONS_API = "2022-12-01"

@@ -16,9 +16,9 @@ from distdl_jupyter.clusters.azureml.options import AzureMLOptions
 from distdl_jupyter.clusters.azureml.wanted import known_size
 from distdl_jupyter.clusters.base import Check, Context, Remark, Run
 from distdl_jupyter.core.errors import AzureRefused, DistDLError, InvalidSpec, LaunchFailed
-from distdl_jupyter.core.plan import Placement, Plan, RankPlace, Seat, seated
+from distdl_jupyter.core.humanize import listing, size
+from distdl_jupyter.core.plan import Placement, Plan, RankSlot, Seat, seated
 from distdl_jupyter.core.store import JobStore
-from distdl_jupyter.core.words import listing, size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -78,7 +78,7 @@ class AzureMLCluster(Managed):
             raise InvalidSpec(f"use_gpu asks for {per_node} GPUs on each node, but {options.vm_size} has {gpus}.",
                               field="use_gpu", hint="Choose another vm_size, or fewer processes per node.")  # fmt: skip
         places = (
-            RankPlace(rank, rank // per_node, f"node-{rank // per_node}", rank % per_node,
+            RankSlot(rank, rank // per_node, f"node-{rank // per_node}", rank % per_node,
                       rank % per_node % gpus if gpus else None)
             for rank in range(spec.node_count * per_node)
         )  # fmt: skip
@@ -136,7 +136,7 @@ class AzureMLCluster(Managed):
         return [f"Azure ML job {name}"]
 
 
-def _seat(place: RankPlace, count: int) -> Seat:
+def _seat(place: RankSlot, count: int) -> Seat:
     """Return the words for a rank's own address and ports, which its node knows when the job begins."""
     return node_plan.rank_address(place.rank), tuple(node_plan.rank_port(place.rank, one) for one in range(count))
 

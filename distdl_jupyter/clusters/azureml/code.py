@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters import environment, identity, package
 from distdl_jupyter.core.errors import LaunchFailed
-from distdl_jupyter.host.ports import HIGH, LOW
+from distdl_jupyter.node.ports import HIGH, LOW
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.base import Context

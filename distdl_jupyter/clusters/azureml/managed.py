@@ -20,7 +20,7 @@ from distdl_jupyter.clusters.azureml.wanted import ComputeWanted, check_name, kn
 from distdl_jupyter.clusters.base import Cluster, NodeInfo, NodeState, Remark
 from distdl_jupyter.clusters.machines import Choice, Machines
 from distdl_jupyter.core.errors import ClusterRefused, InvalidSpec
-from distdl_jupyter.core.words import plural
+from distdl_jupyter.core.humanize import plural
 
 if TYPE_CHECKING:
     from distdl_jupyter.azure.prices import Price

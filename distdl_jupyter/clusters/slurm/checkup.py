@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from distdl_jupyter import permissions
 from distdl_jupyter.clusters.base import Check
 from distdl_jupyter.clusters.slurm import commands, probe, sinfo, words
-from distdl_jupyter.core.words import plural
+from distdl_jupyter.core.humanize import plural
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.base import NodeInfo

@@ -22,7 +22,7 @@ from distdl_jupyter.clusters.slurm.nodes import SlurmJob, SlurmNodes
 from distdl_jupyter.clusters.slurm.options import SlurmOptions
 from distdl_jupyter.core import limits
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
-from distdl_jupyter.core.plan import Placement, RankPlace
+from distdl_jupyter.core.plan import Placement, RankSlot
 from distdl_jupyter.core.store import JobFolder
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ class SlurmCluster(AgentCluster):
             for one, node in zip(reached, handle["nodes"], strict=True)
         ]
         limits.allow_files(4 * spec.process_count)
-        places = (RankPlace(rank, node, hosts[node], local_rank) for rank, node, local_rank in handle["ranks"])
+        places = (RankSlot(rank, node, hosts[node], local_rank) for rank, node, local_rank in handle["ranks"])
         placement = Placement(tuple(places), address="", ports=(), interface="")
         job = self._job(spec, SlurmOptions(**spec.cluster_options), context)
         position = slurm.site.output.stat().st_size

@@ -19,13 +19,13 @@ from distdl_jupyter.clusters.base import Exit, Remark, Stream
 from distdl_jupyter.clusters.slurm import commands, words
 from distdl_jupyter.clusters.slurm.watch import Watch
 from distdl_jupyter.core.errors import LaunchFailed
-from distdl_jupyter.host.folder import files
+from distdl_jupyter.node.folder import files
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.agents.staging import AgentNode, Job
     from distdl_jupyter.clusters.base import Context
     from distdl_jupyter.clusters.slurm.script import Site
-    from distdl_jupyter.core.plan import Placement, RankPlace
+    from distdl_jupyter.core.plan import Placement, RankSlot
 
 #: Seconds that an end may wait for Slurm's word about its cause.
 _CAUSE_SECONDS = 5.0
@@ -171,7 +171,7 @@ class SlurmNodes(AgentNodes):
         self._printed = Tail(slurm.site.output, written, lambda: slurm.watch.ended, position)
         self.streams = (Stream(read, None, "out"),)
 
-    def of_rank(self, place: RankPlace, variables: dict[str, str]) -> dict[str, str]:
+    def of_rank(self, place: RankSlot, variables: dict[str, str]) -> dict[str, str]:
         """Add what Slurm would tell the rank if it had started it, which some libraries read."""
         per_node = self._placement.local_size(place.node)
         slurm = {"PROCID": place.rank, "LOCALID": place.local_rank, "NODEID": place.node,

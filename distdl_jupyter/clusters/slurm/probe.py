@@ -29,7 +29,7 @@ _ALWAYS = ("cloudpickle", READS_DATA)
 _ASK = (
     "import base64, json, os, sys, tempfile; "
     "f, path = tempfile.mkstemp(suffix='.zip'); os.write(f, base64.b64decode(sys.stdin.readline())); "
-    "sys.path.insert(0, path); from distdl_jupyter.host import facts; "
+    "sys.path.insert(0, path); from distdl_jupyter.node import facts; "
     "found = facts.gather(*json.loads(sys.stdin.readline())); os.unlink(path); "
     "print('\\nDISTDL-FACTS' + json.dumps(found))"
 )

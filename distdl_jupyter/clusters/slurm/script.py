@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from distdl_jupyter import permissions
 from distdl_jupyter.clusters import package, returned
 from distdl_jupyter.core.errors import LaunchFailed
-from distdl_jupyter.host import folder as agents
+from distdl_jupyter.node import folder as agents
 from distdl_jupyter.worker import owned
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def _start(site: Site, options: SlurmOptions, python: str) -> str:
     setup = f"set -e\n{options.setup}\nset +e\n" if options.setup else ""
     library, run = shlex.quote(str(site.run / "lib")), shlex.quote(str(site.run))
     return (f'{shell}{setup}export PYTHONPATH={library}"${{PYTHONPATH:+:$PYTHONPATH}}"\n'
-            f'exec {shlex.quote(python)} -P -m distdl_jupyter.host.folder {run} "$SLURM_NODEID"\n')  # fmt: skip
+            f'exec {shlex.quote(python)} -P -m distdl_jupyter.node.folder {run} "$SLURM_NODEID"\n')  # fmt: skip
 
 
 def batch(site: Site, spec: JobSpec) -> str:

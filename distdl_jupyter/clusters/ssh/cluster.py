@@ -19,8 +19,8 @@ from distdl_jupyter.clusters.ssh.nodes import SshNodes
 from distdl_jupyter.clusters.ssh.options import SshOptions
 from distdl_jupyter.clusters.ssh.reach import reach
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
+from distdl_jupyter.core.humanize import listing, plural
 from distdl_jupyter.core.plan import Placement
-from distdl_jupyter.core.words import listing, plural
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.agents.staging import Job
@@ -80,15 +80,15 @@ class SshCluster(AgentCluster):
 
     def nodes(self, options: SshOptions) -> list[NodeInfo]:
         """Return the hosts as they were seen lately."""
-        from distdl_jupyter.clusters.ssh import sightings
+        from distdl_jupyter.clusters.ssh import host_monitor
 
-        return sightings.nodes(options)
+        return host_monitor.nodes(options)
 
     def checks(self, options: SshOptions, *, modules: Sequence[str] = (), programs: Sequence[str] = ()) -> list[Check]:
         """Reach every host and look at what a job needs there."""
-        from distdl_jupyter.clusters.ssh import visit
+        from distdl_jupyter.clusters.ssh import connect_all
 
-        return visit.checks(options, modules, programs)
+        return connect_all.checks(options, modules, programs)
 
     def preview(self, spec: JobSpec, options: SshOptions) -> Placement:
         """Place ranks on the hosts in their order; interfaces and GPUs are known when the hosts were asked."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from distdl_jupyter.clusters.agents.agent import Host
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.core.words import plural
+from distdl_jupyter.core.humanize import plural
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.ssh.options import SshOptions

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.compat.batchai.conversion import read
 from distdl_jupyter.compat.batchai.explanation import Explanation, ImportedJob
-from distdl_jupyter.core.names import override
+from distdl_jupyter.core.aliases import override
 
 if TYPE_CHECKING:
-    from distdl_jupyter.capture import Draft
+    from distdl_jupyter.capture import CapturedCode
     from distdl_jupyter.compat.batchai.job_file import JobFile
 
 __all__ = ["Explanation", "ImportedJob", "draft", "explain", "read"]
@@ -35,7 +35,7 @@ def draft(
     cluster: JobFile | None = None,
     batchai_mounts: Mapping[str, Any] | None = None,
     options: Mapping[str, Any] | None = None,
-) -> tuple[Draft, dict[str, Any]]:
+) -> tuple[CapturedCode, dict[str, Any]]:
     """Return a Batch AI job as captured code, and the options of ``submit`` that it stands for.
 
     Takes what ``explain`` takes. ``options`` given beside it win; environment variables are added to the job's own.

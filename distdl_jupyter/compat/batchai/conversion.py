@@ -19,9 +19,9 @@ from distdl_jupyter.compat.batchai.explanation import ImportedJob
 from distdl_jupyter.compat.batchai.folders import Folders, short_path
 from distdl_jupyter.compat.batchai.job_file import TOOLKITS, Fields, JobFile, read_cluster, read_job
 from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.redact import is_secret
-from distdl_jupyter.core.words import plural
-from distdl_jupyter.worker.secretforms import MASK
+from distdl_jupyter.worker.secret_patterns import MASK
 
 _DURATION = re.compile(r"(?:(\d+)(?: days?, |\.))?(\d+):(\d\d):(\d\d)(?:\.\d+)?")
 _ISO_DURATION = re.compile(r"P(?=.)(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?")

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.spec import looks_secret
 from distdl_jupyter.views import table
-from distdl_jupyter.worker.secretforms import MASK, mask
+from distdl_jupyter.worker.secret_patterns import MASK, mask
 
 #: Taken as it is, taken in another form, not needed here, or standing in the way of a start.
 How = Literal["taken", "changed", "ignored", "missing"]

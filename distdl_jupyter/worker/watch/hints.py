@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter.worker.shortly import keys_of, names_in_words, sizes_in_words
-from distdl_jupyter.worker.statement import MISSING, View
+from distdl_jupyter.worker.failing_statement import MISSING, View
+from distdl_jupyter.worker.short_repr import keys_of, names_in_words, sizes_in_words
 from distdl_jupyter.worker.watch.tensors import shape
 
 Rule = Callable[[BaseException, Sequence[View]], str]

@@ -36,7 +36,7 @@ export class Refusal extends Error {
   }
 }
 
-const PAGE = "__import__('distdl_jupyter.magic.page', fromlist=['page'])";
+const PAGE = "__import__('distdl_jupyter.magic.frontend_api', fromlist=['page'])";
 /** A kernel that is free answers in less; after this many milliseconds somebody has run a cell meanwhile. */
 const PATIENCE = 8000;
 

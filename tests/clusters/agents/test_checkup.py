@@ -11,7 +11,7 @@ import pytest
 
 from distdl_jupyter.clusters.agents import checkup
 from distdl_jupyter.clusters.agents.agent import HostFailed
-from distdl_jupyter.clusters.ssh import command, hosts, visit
+from distdl_jupyter.clusters.ssh import command, connect_all, hosts
 from distdl_jupyter.clusters.ssh.options import SshOptions
 from distdl_jupyter.clusters.ssh.reach import reach
 from distdl_jupyter.core.errors import InvalidSpec
@@ -22,7 +22,7 @@ pytestmark = needs_hosts
 
 
 def check(lab, modules=("torch",), programs=(), **options):
-    return visit.checks(SshOptions(**lab.options(**options)), modules, programs)
+    return connect_all.checks(SshOptions(**lab.options(**options)), modules, programs)
 
 
 def red(rows):
@@ -126,7 +126,7 @@ def test_a_host_that_is_cut_off_is_named_within_half_a_minute_and_the_others_are
 def test_a_host_that_falls_silent_in_the_middle_costs_the_others_nothing(hosts_of):
     lab = hosts_of(3)
     options = SshOptions(**lab.options())
-    with visit.visit(hosts.listed(options), options) as met:
+    with connect_all.visit(hosts.listed(options), options) as met:
         assert len(met.connections) == 3
         lab.cut("node-b")
         begin = time.monotonic()
@@ -240,15 +240,15 @@ def test_a_host_that_does_not_see_the_folders_gets_a_copy(hosts_of, distdl_home)
 
 def test_fewer_slots_than_the_job_asks_for_are_a_warning(three_hosts):
     options = SshOptions(**three_hosts.options(hosts="node-a:2,node-b:4"))
-    with visit.visit(hosts.listed(options), options) as met:
+    with connect_all.visit(hosts.listed(options), options) as met:
         found = checkup.look(met.connections, (), options, processes=4)
     assert [(row.node, row.what) for row in found.checks if row.level == "warning"] == [("node-a", "Slots")]
 
 
 def test_one_whose_agent_dies_before_the_question_is_a_row(three_hosts):
     options = SshOptions(**three_hosts.options())
-    with visit.visit(hosts.listed(options), options) as met:
-        for pid in three_hosts.running("node-a", "distdl_jupyter.host"):
+    with connect_all.visit(hosts.listed(options), options) as met:
+        for pid in three_hosts.running("node-a", "distdl_jupyter.node"):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, 9)
         wait_for(lambda: met.connections[0].lost, what="a lost connection")
@@ -275,7 +275,7 @@ class Late:
 )
 def test_the_look_ends_in_time_whatever_is_not_answered(three_hosts, silent):
     options = SshOptions(**three_hosts.options())
-    with visit.visit(hosts.listed(options), options) as met:
+    with connect_all.visit(hosts.listed(options), options) as met:
         asked = [Late(one, (silent,)) if one.host == "node-b" else one for one in met.connections]
         begin = time.monotonic()
         found = checkup.look(asked, (), options, seconds=8)
@@ -289,7 +289,7 @@ def test_a_visit_leaves_one_that_comes_late(three_hosts):
     slow.write_text(f'#!/bin/sh\nsleep 3\nexec {sys.executable} "$@"\n')
     slow.chmod(0o755)
     options = SshOptions(**three_hosts.options(hosts="node-a", python=str(slow)))
-    with visit.visit(hosts.listed(options), options, seconds=0.5) as met:
+    with connect_all.visit(hosts.listed(options), options, seconds=0.5) as met:
         assert [trouble.kind for trouble in met.troubles] == ["timeout"]
         assert met.connections == ()
     wait_for(lambda: three_hosts.running("node-a", "slow-python") == [], what="the end of the slow start")
@@ -298,7 +298,7 @@ def test_a_visit_leaves_one_that_comes_late(three_hosts):
 
 def test_without_ssh_on_this_machine_the_row_says_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    (row, *_) = red(visit.checks(SshOptions(hosts="node-a")))
+    (row, *_) = red(connect_all.checks(SshOptions(hosts="node-a")))
     assert "OpenSSH" in row.remedy
 
 

@@ -127,7 +127,7 @@ def test_an_agent_that_is_killed_is_told(lab, reach):
     link, news = reach(), queue.SimpleQueue()
     link.on_event = news.put
     end = start(link, "import time\ntime.sleep(600)")
-    for pid in lab.running("node-a", "distdl_jupyter.host"):
+    for pid in lab.running("node-a", "distdl_jupyter.node"):
         os.kill(pid, signal.SIGKILL)
         break
     assert "node-a" in news.get(timeout=60)["says"]

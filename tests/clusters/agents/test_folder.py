@@ -16,13 +16,13 @@ from distdl_jupyter.clusters.agents.connection import Connection, end_all
 from distdl_jupyter.clusters.agents.folder_link import FolderLink
 from distdl_jupyter.clusters.agents.wire import Wire
 from distdl_jupyter.core.errors import LaunchFailed
-from distdl_jupyter.host import folder, frames
+from distdl_jupyter.node import folder, frames
 from tests.conftest import wait_for
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="agents run on Linux")
 
 AGENT = (
-    "import os, sys; from pathlib import Path; from distdl_jupyter.host import folder;"
+    "import os, sys; from pathlib import Path; from distdl_jupyter.node import folder;"
     "folder.PATIENCE, folder._LEAVE, folder._FAILED_PATIENCE = map(float, sys.argv[2:]);"
     "code = folder.main(Path(sys.argv[1]), 0); os._exit(code)"
 )

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from distdl_jupyter import attach, targets
+from distdl_jupyter import attach, cluster_configs
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
-from distdl_jupyter.submission import submit_source
+from distdl_jupyter.submit_process import submit_source
 from tests.conftest import wait_for
 from tests.written import all_written
 
@@ -58,8 +58,8 @@ COUNT = """
 
 
 def submit(ml, code, nodes=2, backend="torch", options=None, **more):
-    if "lab" not in targets.names():
-        targets.add("lab", "azureml", {**ml.options, **(options or {})})
+    if "lab" not in cluster_configs.names():
+        cluster_configs.add("lab", "azureml", {**ml.options, **(options or {})})
     wanted = {"node_count": nodes, "process_count_per_node": 1, "distributed_backend": backend,
               "compute_target": "lab", **more}  # fmt: skip
     return submit_source(textwrap.dedent(code).strip(), options=wanted)

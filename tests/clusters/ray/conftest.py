@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from distdl_jupyter import targets
+from distdl_jupyter import cluster_configs
 
 RAY = Path(sys.executable).with_name("ray")
 
@@ -70,5 +70,5 @@ def ray_nodes(three_hosts):
 def on_ray(ray_nodes, tmp_path, monkeypatch):
     """Name the cluster ``lab``, with Jupyter's configuration in a folder of the test."""
     monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path / "configuration"))
-    targets.add("lab", "ray", {"address": ray_nodes.address})
+    cluster_configs.add("lab", "ray", {"address": ray_nodes.address})
     return ray_nodes

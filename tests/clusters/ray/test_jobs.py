@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from distdl_jupyter import clusters, submit, targets
+from distdl_jupyter import cluster_configs, clusters, submit
 from distdl_jupyter.core.errors import JobFailed, LaunchFailed
 from distdl_jupyter.core.state import State
 from tests.conftest import wait_for
@@ -56,7 +56,7 @@ def shows_gpus(seconds):
 
 
 def test_ranks_get_the_gpus_that_ray_has_given_to_the_job(on_ray):
-    targets.add("gpus", "ray", {"address": on_ray.address, "gpus_per_node": 1})
+    cluster_configs.add("gpus", "ray", {"address": on_ray.address, "gpus_per_node": 1})
     options = {"compute_target": "gpus", "node_count": 2, "process_count_per_node": 1, "distributed_backend": "torch"}
     first = submit(shows_gpus, (600,), **options)
     wait_for(lambda: any(line.text == "begun" for line in first.logs(0)), 120, "the first line")
@@ -83,7 +83,7 @@ def test_a_cancel_gives_the_nodes_back_and_leaves_nothing(on_ray):
     job.cancel()
     assert job.wait(60).state is State.CANCELED
     for name in on_ray.names:
-        wait_for(lambda name=name: not on_ray.hosts.running(name, "distdl_jupyter.host"), 30, f"no agent on {name}")
+        wait_for(lambda name=name: not on_ray.hosts.running(name, "distdl_jupyter.node"), 30, f"no agent on {name}")
 
 
 @pytest.mark.full

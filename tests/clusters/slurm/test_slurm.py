@@ -11,7 +11,7 @@ import pytest
 from distdl_jupyter import JobFailed, attach, registry
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
-from distdl_jupyter.submission import submit_source
+from distdl_jupyter.submit_process import submit_source
 from tests.conftest import wait_for
 from tests.slurm import needs_slurm, slurm, slurm_of, two_nodes  # noqa: F401 - fixtures
 from tests.written import all_written

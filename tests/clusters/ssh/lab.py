@@ -5,7 +5,7 @@ from pathlib import Path
 
 import psutil
 
-from distdl_jupyter import submit, targets
+from distdl_jupyter import cluster_configs, submit
 from distdl_jupyter.core.store import JobStore
 from tests.conftest import wait_for
 from tests.written import all_written
@@ -17,7 +17,7 @@ class Lab:
     def __init__(self, hosts, **options):
         self.hosts = hosts
         self.options = hosts.options(**options)
-        targets.add("lab", "ssh", self.options)
+        cluster_configs.add("lab", "ssh", self.options)
 
     def submit(self, function, args=(), **options):
         given = {"node_count": 2, "process_count_per_node": 1, "distributed_backend": "horovod-gloo", **options}
@@ -43,7 +43,7 @@ class Lab:
         return [pid for pid in self.hosts.pids(name) if mark in environment(pid)]
 
     def agents(self, name):
-        return self.hosts.running(name, "distdl_jupyter.host")
+        return self.hosts.running(name, "distdl_jupyter.node")
 
     def until_nothing_is_left(self, patience=60):
         for name in self.hosts.names:

@@ -12,7 +12,7 @@ from distdl_jupyter.core.machine import cores
 from distdl_jupyter.core.plan import Plan
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobStore, new_id
-from distdl_jupyter.host import processes
+from distdl_jupyter.node import processes
 from tests.conftest import wait_for
 from tests.hosts import needs_hosts
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from distdl_jupyter.clusters.azureml.node import rendezvous
 from distdl_jupyter.clusters.azureml.node.rendezvous import Meeting
-from distdl_jupyter.host.ports import Ports
+from distdl_jupyter.node.ports import Ports
 
 #: Words for an address of node 0, the network and this node's interface there, and how many cores a rank has.
 ADDRESS, NETWORK, INTERFACE, CORES = "@address@", "@network@", "@interface@", "@cores@"

@@ -29,7 +29,7 @@ from distdl_jupyter.clusters.azureml.node import rendezvous
 from distdl_jupyter.clusters.azureml.node.log_mux import LogMux
 from distdl_jupyter.clusters.azureml.node.node_plan import NodePlan, who
 from distdl_jupyter.clusters.azureml.node.rendezvous import Meeting, NoMeeting
-from distdl_jupyter.host import memory, processes
+from distdl_jupyter.node import oom, processes
 
 #: Below ``outputs``, which Azure ML keeps: where the ranks' values go.
 RESULTS = "distdl/results"
@@ -283,7 +283,7 @@ def _life(node: NodePlan, log: LogMux, given: argparse.Namespace) -> tuple[int, 
     """Return the exit code and what is told of the rank's end."""
     stopping, services = Stopping(node.plan["grace"]), Services(node)
     _prepare(node.folder)
-    before = memory.counters()
+    before = oom.counters()
     data = dict(one.split("=", 1) for one in given.data)
     try:
         meet(node, services, stopping)
@@ -297,7 +297,7 @@ def _life(node: NodePlan, log: LogMux, given: argparse.Namespace) -> tuple[int, 
     finally:
         services.close()
     name = processes.signal_name(-returncode) if returncode < 0 else None
-    evidence = memory.evidence(before) if name == "KILL" and not stopping() else ""
+    evidence = oom.evidence(before) if name == "KILL" and not stopping() else ""
     end: dict[str, object] = {
         "code": returncode if name is None else None,
         "signal": name,

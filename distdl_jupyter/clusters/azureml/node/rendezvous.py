@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from distdl_jupyter.host.interfaces import interfaces
+from distdl_jupyter.node.interfaces import interfaces
 
 #: Seconds that nodes wait for the one of rank 0: it can be the last one that the platform gets ready.
 PATIENCE = 300.0

@@ -1,0 +1,157 @@
+"""A job that is captured but not yet started: everything that has to be written into its folder.
+
+``client.launch`` takes it; a launch form may also make one only to show what would travel.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from distdl_jupyter.capture.modules import LocalModule
+from distdl_jupyter.capture.notebook import CodeText
+from distdl_jupyter.capture.pickler import PickleReport, dump
+from distdl_jupyter.core import humanize
+from distdl_jupyter.core.spec import Captured, Kind, Source
+from distdl_jupyter.core.store import JobFolder
+
+#: Pickles up to this size wait in memory, larger ones in a temporary file.
+_IN_MEMORY = 64_000_000
+_MOST_LISTED = 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class CapturedCode:
+    """Captured code with its names; ``captured`` is what people are shown, ``payload_json`` what ranks read.
+
+    ``texts`` are all pieces of source that will run, as far as known; ``aliases`` says what captured names refer to
+    (``hvd`` is ``horovod.torch``) and ``imports`` which top-level modules are needed. ``on_gpu`` are the names that
+    hold tensors on a GPU; ``secret_arguments`` the positions in ``payload_json["arguments"]`` that must not be shown.
+    """
+
+    kind: Kind
+    name: str
+    source: Source
+    captured: tuple[Captured, ...] = ()
+    modules: tuple[LocalModule, ...] = ()
+    payload_json: dict[str, Any] = field(default_factory=dict)
+    payload: IO[bytes] | None = field(default=None, repr=False, compare=False)
+    seconds: float = 0.0
+    texts: tuple[CodeText, ...] = field(default=(), repr=False)
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    imports: frozenset[str] = frozenset()
+    on_gpu: tuple[str, ...] = ()
+    #: Names that the cell takes but nobody defines, and names that it deletes without having them, with their line
+    #: as the cell shows it; ``certain`` are those of them that are met whatever way the code takes.
+    missing: Mapping[str, int] = field(default_factory=dict)
+    deleted: Mapping[str, int] = field(default_factory=dict)
+    certain: frozenset[str] = frozenset()
+    #: Numbers among what travels or is passed, by name: a batch size, a learning rate.
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    secret_arguments: frozenset[int] = frozenset()
+    #: Names of environment variables whose values are secret, whatever the names look like.
+    secret_variables: frozenset[str] = frozenset()
+
+    def write(self, folder: JobFolder) -> None:
+        """Write payload.json, payload.pkl and code/ into a job's folder. May be called more than once."""
+        data = json.dumps({"format": 1, **self.payload_json}, indent=1)
+        payload_json = folder.path / "payload.json"
+        payload_json.touch(mode=0o600)
+        payload_json.write_text(data, encoding="utf-8")
+        if self.payload is not None:
+            self.payload.seek(0)
+            folder.payload.touch(mode=0o600)
+            with folder.payload.open("wb") as file:
+                shutil.copyfileobj(self.payload, file, 1 << 20)
+        for module in self.modules:
+            module.copy(folder.code)
+
+    @property
+    def true_arguments(self) -> tuple[str, ...]:
+        """The script's arguments as it gets them."""
+        return tuple(self.payload_json.get("arguments") or ())
+
+    @property
+    def script_arguments(self) -> tuple[str, ...]:
+        """The script's arguments with secret ones masked."""
+        arguments = self.payload_json.get("arguments") or ()
+        return tuple("•••" if n in self.secret_arguments else text for n, text in enumerate(arguments))
+
+    @property
+    def size(self) -> int:
+        """Bytes of all that travels."""
+        return sum(one.size for one in self.captured)
+
+    def heading(self) -> str:
+        """Return count and size: ``5 names, 927 kB``; ``nothing captured``."""
+        if not self.captured:
+            return "nothing captured"
+        return f"{humanize.plural(len(self.captured), 'name')}, {humanize.size(self.size)}"
+
+    def summary(self) -> str:
+        """Return one line: ``5 names, 927 kB: digits 920 kB, shards.py 3.2 kB, ...``, the largest first."""
+        if not self.captured:
+            return self.heading()
+        by_size = sorted(self.captured, key=lambda one: -one.size)
+        listed = [f"{one.name} {humanize.size(one.size)}" for one in by_size[:_MOST_LISTED]]
+        rest = len(by_size) - len(listed)
+        return f"{self.heading()}: {', '.join(listed)}{f', and {rest} more' if rest else ''}"
+
+
+def keep(draft: CapturedCode) -> CapturedCode:
+    """Return the draft; its temporary file is closed when nobody needs the draft any more."""
+    if draft.payload is not None:
+        weakref.finalize(draft, draft.payload.close)
+    return draft
+
+
+def payload_fields(kind: Kind, **given: Any) -> dict[str, Any]:
+    """Return the fields of ``payload.json``; what is not given is empty, the working directory the current one."""
+    empty = {"code": "", "filename": "", "names": [], "sources": {}, "path": [], "script": "", "arguments": []}
+    return {"kind": kind, **empty, "working_directory": str(Path.cwd()), **given}
+
+
+class _Waiting:
+    """Takes pickled bytes; those that are large go to disk without a stop in memory."""
+
+    def __init__(self) -> None:
+        self.file = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115 - the draft closes it (keep)
+
+    def write(self, data: Any, /) -> int:
+        """Take bytes."""
+        if memoryview(data).nbytes > _IN_MEMORY:
+            self.file.rollover()
+        return self.file.write(data)
+
+    def tell(self) -> int:
+        """Return how many bytes were taken."""
+        return self.file.tell()
+
+
+@contextlib.contextmanager
+def closed_on_error(payload: IO[bytes] | None) -> Iterator[None]:
+    """Close a payload that becomes no draft's."""
+    try:
+        yield
+    except BaseException:
+        if payload is not None:
+            payload.close()
+        raise
+
+
+def pickled(items: Iterable[tuple[str, Any]]) -> tuple[PickleReport, Any]:
+    """Pickle the values into a file that waits for the job; the file is None when a value fails."""
+    waiting, notes = _Waiting(), None
+    try:
+        notes = dump(items, waiting)
+    finally:
+        if notes is None or notes.errors:
+            waiting.file.close()
+    return notes, (None if notes.errors else waiting.file)

@@ -1,0 +1,148 @@
+"""Clusters by the names that users gave them: ``compute_target="mini"`` is a kind of cluster with its options.
+
+They stand in ``distdl_jupyter.json`` in the user's Jupyter configuration folder, so that kernels, the server and the
+command line know the same ones. A kind's own name always means that kind without options. No secret is kept here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from distdl_jupyter import registry
+from distdl_jupyter.core import atomic_write
+from distdl_jupyter.core.aliases import unknown
+from distdl_jupyter.core.errors import ClusterNotFound, ClusterRefused, DistDLError, InvalidSpec
+from distdl_jupyter.core.spec import looks_secret
+
+FILE = "distdl_jupyter.json"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterConfig:
+    """One place to run jobs; ``named`` when a user gave it its name."""
+
+    name: str
+    kind: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    named: bool = False
+
+
+def file() -> Path:
+    """Return where the named clusters are kept."""
+    from jupyter_core.paths import jupyter_config_dir
+
+    return Path(jupyter_config_dir()) / FILE
+
+
+def named() -> list[ClusterConfig]:
+    """Return the named clusters in the order of their names. Raises DistDLError when their file is broken."""
+    kept = _read(file())
+    return [ClusterConfig(name, kept[name]["kind"], dict(kept[name]["options"]), named=True) for name in sorted(kept)]
+
+
+def names() -> list[str]:
+    """Return all that ``compute_target`` may be: kinds, then named clusters."""
+    return [*registry.names("clusters"), *(target.name for target in named())]
+
+
+def find(name: str) -> ClusterConfig:
+    """Return the cluster that ``compute_target`` names. Raises InvalidSpec that lists all."""
+    if name in registry.names("clusters"):
+        return ClusterConfig(name, name)
+    found = next((target for target in named() if target.name == name), None)
+    if found is None:
+        raise InvalidSpec(unknown(name, names(), "cluster"), field="compute_target")
+    return found
+
+
+def add(name: str, kind: str, options: Mapping[str, Any]) -> ClusterConfig:
+    """Give a kind with options a name. Raises InvalidSpec, PluginUnavailable, ClusterRefused when the name is taken."""
+    _check_name(name)
+    checked = _check_options(kind, options)
+    with _changing() as kept:
+        if name in kept:
+            raise ClusterRefused(f"A cluster named {name} is there already.", hint="Choose another name or remove it.")
+        kept[name] = {"kind": kind, "options": checked}
+    return ClusterConfig(name, kind, checked, named=True)
+
+
+def change(name: str, options: Mapping[str, Any]) -> ClusterConfig:
+    """Replace the options of a named cluster. Raises ClusterNotFound, InvalidSpec, PluginUnavailable."""
+    with _changing() as kept:
+        entry = _entry(kept, name)
+        entry["options"] = checked = _check_options(entry["kind"], options)
+    return ClusterConfig(name, entry["kind"], checked, named=True)
+
+
+def remove(name: str) -> None:
+    """Forget a named cluster. Raises ClusterNotFound."""
+    with _changing() as kept:
+        _entry(kept, name)
+        del kept[name]
+
+
+def _entry(kept: dict[str, Any], name: str) -> dict[str, Any]:
+    if name not in kept:
+        raise ClusterNotFound(f"No cluster is named {name!r}.")
+    entry: dict[str, Any] = kept[name]
+    return entry
+
+
+def _check_name(name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise InvalidSpec(
+            f"{name!r} cannot be the name of a cluster.", field="name",
+            hint="Take 1 to 40 letters, digits, dots, dashes and underscores, a letter or digit first.",
+        )  # fmt: skip
+    if name in registry.names("clusters"):
+        raise InvalidSpec(f"{name} is a kind of cluster, so no single cluster can have this name.", field="name")
+
+
+def _check_options(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options as the kind understands them, so that the file says one thing in one way."""
+    if kind not in registry.names("clusters"):
+        raise InvalidSpec(unknown(kind, registry.names("clusters"), "kind of cluster"), field="kind")
+    secret = next((name for name in options if looks_secret(name)), None)
+    if secret is not None:
+        raise InvalidSpec(f"{secret} looks like a secret, and this file keeps none.", field=secret,
+                          hint="Put it into the environment.")  # fmt: skip
+    checked = registry.check_options("clusters", kind, dict(options))
+    registry.get("clusters", kind).validate(checked)
+    return {name: getattr(checked, name) for name in options}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Return the entries of the file, {} when there is none."""
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))["clusters"]
+        return {str(name): {"kind": str(one["kind"]), "options": dict(one["options"])} for name, one in kept.items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise DistDLError(
+            f"The named clusters in {path} cannot be read ({type(error).__name__}).", hint="Mend or delete that file."
+        ) from None
+
+
+@contextlib.contextmanager
+def _changing() -> Iterator[dict[str, Any]]:
+    """Yield the entries to change them; they are written when all went well, by one process at a time."""
+    path = file()
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        kept = _read(path)
+        yield kept
+        atomic_write.write(path, {"version": 1, "clusters": kept})
+    finally:
+        os.close(folder)

@@ -1,0 +1,54 @@
+"""Which clusters there are: kinds that are a place by themselves, and those that a user has named."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from distdl_jupyter import cluster_configs, registry
+from distdl_jupyter.cluster_configs import ClusterConfig
+from distdl_jupyter.core.aliases import unknown
+from distdl_jupyter.core.errors import ClusterNotFound, ClusterRefused, PluginUnavailable
+from distdl_jupyter.core.humanize import plural
+
+
+def every() -> list[ClusterConfig]:
+    """Return all clusters to show, named ones last. Raises DistDLError when the file of the named ones is broken."""
+    return [*kinds(), *cluster_configs.named()]
+
+
+def kinds() -> list[ClusterConfig]:
+    """Return the kinds that are a place without options."""
+    return [ClusterConfig(name, name) for name in registry.names("clusters") if _complete(name)]
+
+
+def find(name: str) -> ClusterConfig:
+    """Return one of ``every``. Raises ClusterNotFound that says what there is, or what a mere kind still needs."""
+    known = every()
+    for target in known:
+        if target.name == name:
+            return target
+    if name in registry.names("clusters"):
+        raise ClusterNotFound(
+            f"{name} is a kind of cluster, not a cluster.",
+            hint=f'Make one with add_cluster("lab", "{name}", ...) or distdl clusters add lab {name}.',
+        )
+    names = [target.name for target in known]
+    raise ClusterNotFound(f"No cluster is named {name!r}.", hint=unknown(name, names, "cluster").partition(". ")[2])
+
+
+def remove(name: str, active: Sequence[object]) -> None:
+    """Forget a named cluster on which none of the jobs ``active`` runs. Raises ClusterNotFound, ClusterRefused."""
+    if not find(name).named:
+        raise ClusterRefused(f"{name} is there by itself and cannot be removed.")
+    if active:
+        have, them, their = ("has", "it", "its") if len(active) == 1 else ("have", "them", "their")
+        raise ClusterRefused(f"{plural(len(active), 'job')} of {name} {have} not ended.",
+                             hint=f"Cancel {them} first, or wait for {their} end.")  # fmt: skip
+    cluster_configs.remove(name)
+
+
+def _complete(kind: str) -> bool:
+    try:
+        return bool(registry.get("clusters", kind).complete)
+    except PluginUnavailable:
+        return True  # shown with what is wrong with it

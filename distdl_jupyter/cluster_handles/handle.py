@@ -1,0 +1,215 @@
+"""``clusters()`` and ``add_cluster(...)``: clusters by their names, for a notebook.
+
+A handle keeps no state: what it answers is asked when it is asked for. Tables show themselves as text and as HTML.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from distdl_jupyter import cluster_configs
+from distdl_jupyter.cluster_configs import ClusterConfig
+from distdl_jupyter.cluster_handles import cluster_list, provision, status
+from distdl_jupyter.cluster_handles.status import ClusterStatus
+from distdl_jupyter.clusters.base import Check, NodeInfo
+from distdl_jupyter.clusters.machines import Choice, Machines
+from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.views import clusters as views
+from distdl_jupyter.views import table
+
+#: Seconds after which a table of clusters shows a silent one as such.
+PATIENCE = 5.0
+#: Seconds that ``create(wait=True)`` waits at most.
+CREATION = 900.0
+
+
+class Nodes(list[NodeInfo]):
+    """The machines of a cluster, which show themselves as a table."""
+
+    def __repr__(self) -> str:
+        return table.text(views.node_rows(self)) if self else "No node is known."
+
+    def _repr_html_(self) -> str:
+        return table.html(views.node_rows(self)) if self else "<p>No node is known.</p>"
+
+
+class Choices(list[Choice]):
+    """Values that an option may have, which show themselves as a table."""
+
+    def __repr__(self) -> str:
+        return table.text(views.choice_rows(self)) if self else "Nothing is offered."
+
+    def _repr_html_(self) -> str:
+        return table.html(views.choice_rows(self)) if self else "<p>Nothing is offered.</p>"
+
+
+class Checks(list[Check]):
+    """What was looked at on each node, which shows itself as a table with a remedy for each red row."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing keeps a job from running there."""
+        return not views.has_errors(self)
+
+    def __repr__(self) -> str:
+        return views.check_table(self)
+
+    def _repr_html_(self) -> str:
+        return table.html(views.check_rows(views.merge_hosts(self)))
+
+
+class ClusterHandle:
+    """One cluster by its name, as ``compute_target`` takes it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = cluster_list.find(name).name
+
+    @property
+    def target(self) -> ClusterConfig:
+        """The name with kind and options as they are kept now. Raises ClusterNotFound."""
+        return cluster_list.find(self.name)
+
+    @property
+    def kind(self) -> str:
+        """The kind of cluster: ``"local"``, ``"ssh"``, ``"slurm"``."""
+        return self.target.kind
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options that were given."""
+        return dict(self.target.options)
+
+    def nodes(self) -> Nodes:
+        """Return its machines as they are now; one that is silent is told as such. Raises DistDLError."""
+        cluster, options = status.plugin(self.target)
+        return Nodes(cluster.nodes(options))
+
+    def check(self, distributed_backend: str | None = None) -> Checks:
+        """Look at every node for what would keep a job from running there; it takes up to half a minute.
+
+        With ``distributed_backend`` also for what that backend needs. Raises InvalidSpec for an unknown backend.
+        """
+        needs = status.needs(distributed_backend) if distributed_backend else None
+        return Checks(status.check(self.target, needs))
+
+    def change(self, **options: Any) -> ClusterHandle:
+        """Change these options; None takes one back to its default. Raises InvalidSpec, ClusterNotFound."""
+        target = self.target
+        if not target.named:
+            raise InvalidSpec(f"{self.name} is there by itself and has no options to change.", field="name")
+        later = {name: value for name, value in {**target.options, **options}.items() if value is not None}
+        cluster_configs.change(self.name, later)
+        return self
+
+    def choices(self, field: str) -> Choices:
+        """Return what an option may be here, or a field of ``create``: ``choices("vm_size")``. It may take seconds.
+
+        Raises InvalidSpec, DistDLError.
+        """
+        target = self.target
+        return Choices(provision.choices(target.kind, field, target.options))
+
+    def machines(self) -> Machines | None:
+        """Return its machines as a whole, None where they are not made from here. Raises DistDLError."""
+        cluster, options = status.plugin(self.target)
+        return cluster.machines(options)
+
+    def create(self, *, wait: bool = False, **wanted: Any) -> ClusterHandle:
+        """Make its machines, where its kind can: ``create(vm_size="Standard_NC4as_T4_v3", max_nodes=4)``.
+
+        Returns when that was accepted; with ``wait`` when they can be used. Raises InvalidSpec, ClusterRefused.
+        """
+        provision.create(self.target, wanted)
+        if wait:
+            provision.settled(self.target, CREATION)
+        return self
+
+    def scale(self, node_count: int | None = None, *, min_nodes: int | None = None) -> ClusterHandle:
+        """Change how many nodes there are, or may be at most, and how many stay up (and cost money) without a job.
+
+        Raises InvalidSpec, ClusterRefused.
+        """
+        provision.scale(self.target, node_count, min_nodes)
+        return self
+
+    def delete(self) -> ClusterHandle:
+        """End its machines, where its kind can; the name stays. Raises ClusterRefused while a job runs on it."""
+        provision.delete(self.target, active_jobs(self.name))
+        return self
+
+    def remove(self) -> None:
+        """Forget this cluster; its machines stay as they are. Raises ClusterRefused while a job runs on it."""
+        cluster_list.remove(self.name, active_jobs(self.name))
+
+    def __repr__(self) -> str:
+        (found,) = status.look_at_all([self.target], PATIENCE)
+        return views.cluster_line(found)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ClusterHandle) and other.name == self.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+
+class ClusterList(Sequence[ClusterHandle]):
+    """All clusters: by number, or by name. It shows itself as a table of how they stand now."""
+
+    def __init__(self) -> None:
+        self._targets = cluster_list.every()
+
+    def __len__(self) -> int:
+        return len(self._targets)
+
+    def __getitem__(self, which: Any) -> Any:
+        if isinstance(which, str):
+            return ClusterHandle(which)
+        if isinstance(which, slice):
+            return [ClusterHandle(target.name) for target in self._targets[which]]
+        return ClusterHandle(self._targets[which].name)
+
+    def __iter__(self) -> Iterator[ClusterHandle]:
+        return (ClusterHandle(target.name) for target in self._targets)
+
+    def __contains__(self, which: object) -> bool:
+        name = which.name if isinstance(which, ClusterHandle) else which
+        return any(target.name == name for target in self._targets)
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        return views.cluster_rows(self.look())
+
+    def look(self, seconds: float = PATIENCE) -> list[ClusterStatus]:
+        """Return how all stand now, within ``seconds``."""
+        return status.look_at_all(self._targets, seconds)
+
+    def __repr__(self) -> str:
+        return table.text(self._rows())
+
+    def _repr_html_(self) -> str:
+        return table.html(self._rows())
+
+
+def clusters() -> ClusterList:
+    """Return all clusters: this machine, and those that were named. ``clusters()["lab"]`` is one of them.
+
+    Raises DistDLError when the file of the named clusters cannot be read.
+    """
+    return ClusterList()
+
+
+def add_cluster(name: str, kind: str, **options: Any) -> ClusterHandle:
+    """Give a kind of cluster with its options a name, for ``compute_target``: ``add_cluster("lab", "ssh", hosts=...)``.
+
+    It is kept in the user's Jupyter configuration, for notebooks, JupyterLab and the command line alike. Raises
+    InvalidSpec, PluginUnavailable, ClusterRefused when the name is taken.
+    """
+    cluster_configs.add(name, kind, options)
+    return ClusterHandle(name)
+
+
+def active_jobs(name: str) -> list[object]:
+    """Return the jobs on a cluster that have not ended."""
+    from distdl_jupyter import client
+
+    return [job for job in client.jobs() if not job.state.ended and job.spec.compute_target == name]

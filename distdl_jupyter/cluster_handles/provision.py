@@ -1,0 +1,97 @@
+"""Machines made, scaled and unmade for a cluster, where its kind can do that; and what its options may be there.
+
+What is wanted is declared once by the kind (``Cluster.Wanted``); forms, flags and Python fill it in alike.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from distdl_jupyter import cluster_configs, registry
+from distdl_jupyter.cluster_configs import ClusterConfig
+from distdl_jupyter.cluster_handles import status
+from distdl_jupyter.clusters.base import Cluster
+from distdl_jupyter.clusters.machines import Choice, Machines
+from distdl_jupyter.core.errors import ClusterRefused, InvalidSpec
+from distdl_jupyter.core.humanize import plural
+
+#: Seconds between two looks at machines that are being made.
+_STEP = 2.0
+
+
+def choices(kind: str, field: str, options: Mapping[str, Any]) -> list[Choice]:
+    """Return what an option of a kind, or a field of its wanted machines, may be. Raises InvalidSpec, DistDLError."""
+    cluster: Cluster = registry.get("clusters", kind)
+    if field not in cluster.asks:
+        raise InvalidSpec(f"Nobody can be asked what {field} of a cluster of the kind {kind} may be.", field=field)
+    return cluster.choices(field, options)
+
+
+def forecast(target: ClusterConfig, wanted: Mapping[str, Any]) -> Machines:
+    """Return what would be made, with its price where it is known. Raises InvalidSpec, ClusterRefused, DistDLError."""
+    cluster, options = status.plugin(target)
+    return cluster.forecast(options, _wanted(cluster, wanted))
+
+
+def create(target: ClusterConfig, wanted: Mapping[str, Any]) -> None:
+    """Ask for machines and return when that was accepted. Raises InvalidSpec, ClusterRefused, DistDLError."""
+    cluster, options = status.plugin(target)
+    cluster.create(options, _wanted(cluster, wanted))
+
+
+def scale(target: ClusterConfig, node_count: int | None, min_nodes: int | None = None) -> ClusterConfig:
+    """Change how many nodes there are, or may be, and how many stay up without a job; None leaves it as it is.
+
+    Returns the cluster as it is kept from now on. Raises InvalidSpec, ClusterRefused, DistDLError.
+    """
+    cluster, options = status.plugin(target)
+    if min_nodes is not None and node_count is not None and min_nodes > node_count:
+        raise InvalidSpec(f"min_nodes is {min_nodes}, but there may be {plural(node_count, 'node')} at most.",
+                          field="min_nodes", hint="Keep fewer nodes up, or allow more.")  # fmt: skip
+    later = options if node_count is None else cluster.scale(options, node_count)
+    if min_nodes is not None:
+        cluster.keep_up(later, min_nodes)
+    return _kept(target, later)
+
+
+def _kept(target: ClusterConfig, later: Any) -> ClusterConfig:
+    """Keep the options that a scaled cluster has: only what differs from the default, as a user would write it."""
+    if not target.named:
+        return target
+    usual = registry.check_options("clusters", target.kind, {})
+    fields = {field.name: getattr(later, field.name) for field in dataclasses.fields(later)}
+    changed = {name: value for name, value in fields.items() if value != getattr(usual, name) or name in target.options}
+    return target if changed == dict(target.options) else cluster_configs.change(target.name, changed)
+
+
+def delete(target: ClusterConfig, active: Sequence[object]) -> None:
+    """Ask for the end of a cluster's machines, on which none of the jobs ``active`` runs. The name stays.
+
+    Raises ClusterRefused, DistDLError.
+    """
+    if active:
+        have = "has" if len(active) == 1 else "have"
+        raise ClusterRefused(f"{plural(len(active), 'job')} of {target.name} {have} not ended.",
+                             hint="Cancel them first, or wait for their end.")  # fmt: skip
+    cluster, options = status.plugin(target)
+    cluster.delete(options)
+
+
+def settled(target: ClusterConfig, seconds: float) -> Machines | None:
+    """Wait until nothing changes about a cluster's machines; return them. Raises ClusterRefused when that failed."""
+    cluster, options = status.plugin(target)
+    until = time.monotonic() + seconds
+    while (found := cluster.machines(options)) is not None and found.state and time.monotonic() < until:
+        time.sleep(_STEP)
+    if found is not None and found.problem:
+        raise ClusterRefused(found.problem)
+    return found
+
+
+def _wanted(cluster: Cluster, given: Mapping[str, Any]) -> Any:
+    if not cluster.can_create:
+        return None
+    return registry.checked(cluster.Wanted, given, f"machines of a cluster of the kind {cluster.name}")

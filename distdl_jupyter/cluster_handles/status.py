@@ -1,0 +1,170 @@
+"""How a cluster stands now: its nodes, or in one sentence why nothing can be said of it. Asking never raises.
+
+A plug-in may be silent for a long time. Each is asked in a thread of its own that nobody has to wait for, so one that
+does not answer costs the others nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from distdl_jupyter import registry
+from distdl_jupyter.cluster_configs import ClusterConfig
+from distdl_jupyter.clusters.base import Check, Cluster, NodeInfo
+from distdl_jupyter.clusters.machines import Machines
+from distdl_jupyter.core.errors import DistDLError
+
+#: The problem of a cluster whose machines can be made from here, and are not there.
+ABSENT = "Its machines have not been made yet."
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStatus:
+    """A cluster with what is known of it; ``problem`` says why it cannot be used now ("" when it can).
+
+    ``looked`` is False as long as it has never answered.
+    """
+
+    target: ClusterConfig
+    title: str = ""
+    detail: str = ""
+    problem: str = ""
+    remedy: str = ""
+    nodes: tuple[NodeInfo, ...] = ()
+    far: bool = False
+    can_scale: bool = False
+    max_node_count: int = 0
+    looked: bool = True
+    #: Its machines as a whole, where they are made and unmade from here.
+    machines: Machines | None = None
+    can_create: bool = False
+
+    @property
+    def billed(self) -> int:
+        """How many nodes cost money now."""
+        return sum(node.billed for node in self.nodes)
+
+    @property
+    def cost_per_hour(self) -> float | None:
+        """What they cost in an hour, None when the price of one is not known."""
+        costs = [node.cost_per_hour for node in self.nodes if node.billed]
+        known = [cost for cost in costs if cost is not None]
+        return sum(known) if costs and len(known) == len(costs) else None
+
+    @property
+    def currency(self) -> str:
+        """The currency of the cost."""
+        return next((node.currency for node in self.nodes if node.billed and node.currency), "")
+
+    @property
+    def up(self) -> int:
+        """How many nodes answer."""
+        return sum(node.state == "up" for node in self.nodes)
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the nodes that answer."""
+        return sum(node.gpus for node in self.nodes if node.state == "up")
+
+
+def plugin(target: ClusterConfig) -> tuple[Cluster, Any]:
+    """Return a cluster's plug-in and options. Raises InvalidSpec, PluginUnavailable."""
+    found: Cluster = registry.get("clusters", target.kind)
+    return found, registry.check_options("clusters", target.kind, dict(target.options))
+
+
+def look(target: ClusterConfig) -> ClusterStatus:
+    """Return a cluster as it is now; what cannot be asked is told as its problem. It may take seconds."""
+    try:
+        return _look(target)
+    except DistDLError as error:
+        return ClusterStatus(target, target.kind, problem=error.message, remedy=error.hint)
+    except Exception as error:  # noqa: BLE001 - a plug-in of somebody else must not hide the other clusters
+        return ClusterStatus(target, target.kind, problem=f"Its plug-in failed: {type(error).__name__}: {error}")
+
+
+def _look(target: ClusterConfig) -> ClusterStatus:
+    cluster, options = plugin(target)
+    problem = cluster.unavailable(options)
+    machines = cluster.machines(options) if cluster.can_create and not problem else None
+    remedy = ""
+    if machines is not None and not machines.exists:
+        problem, remedy = ABSENT, f"Create them: distdl clusters compute create {target.name}."
+    nodes = () if problem else tuple(cluster.nodes(options))
+    return ClusterStatus(
+        target,
+        title=cluster.title or cluster.name,
+        detail="" if problem else (machines.detail if machines else "") or cluster.detail(options),
+        problem=problem,
+        remedy=remedy,
+        nodes=nodes,
+        far=cluster.far,
+        can_scale=cluster.can_scale and (machines is None or machines.exists),
+        max_node_count=0 if problem and cluster.can_create else cluster.max_node_count(options, len(nodes)),
+        machines=machines,
+        can_create=cluster.can_create,
+    )
+
+
+def silent(target: ClusterConfig, seconds: float, last: ClusterStatus | None = None) -> ClusterStatus:
+    """Return what to show of a cluster that has not answered for so long: its last known nodes, as unknown."""
+    known = last or ClusterStatus(target, target.kind, looked=False)
+    nodes = tuple(dataclasses.replace(node, state="unknown", detail="", load=None, ranks=None) for node in known.nodes)
+    return dataclasses.replace(known, problem=f"It has said nothing for {seconds:g} s.", nodes=nodes)
+
+
+def look_at_all(wanted: Sequence[ClusterConfig], seconds: float) -> list[ClusterStatus]:
+    """Return all of them as they are now, asked at once, within ``seconds``."""
+    found: dict[int, ClusterStatus] = {}
+    threads = [
+        threading.Thread(target=lambda at=at, one=one: found.update({at: look(one)}), daemon=True)
+        for at, one in enumerate(wanted)
+    ]
+    for thread in threads:
+        thread.start()
+    until = time.monotonic() + seconds
+    for thread in threads:
+        thread.join(max(0.0, until - time.monotonic()))
+    kept = dict(found)
+    return [kept.get(at) or silent(one, seconds) for at, one in enumerate(wanted)]
+
+
+def check(target: ClusterConfig, needs: Mapping[str, Sequence[str]] | None = None) -> list[Check]:
+    """Look at every node for what would keep a job from running there, anew; it takes up to half a minute.
+
+    ``needs`` holds the ``modules`` and ``programs`` of a backend. What cannot be asked is a red row of the whole
+    cluster.
+    """
+    try:
+        cluster, options = plugin(target)
+        if reason := cluster.unavailable(options):
+            return [_red(reason, "")]
+        found = cluster.checks(options, **(needs or {}))
+        return found or [_nothing(cluster, options)]
+    except DistDLError as error:
+        return [_red(error.message, error.hint)]
+    except Exception as error:  # noqa: BLE001 - as above
+        return [_red(f"Its plug-in failed: {type(error).__name__}: {error}", "Report it to who wrote the plug-in.")]
+
+
+def _red(says: str, remedy: str) -> Check:
+    return Check("", "Cluster", "error", says, remedy)
+
+
+def _nothing(cluster: Cluster, options: Any) -> Check:
+    """Return the row of a kind that has no checks of its own: that its nodes answer, or which do not."""
+    down = [node.name for node in cluster.nodes(options) if node.state == "down"]
+    if down:
+        return Check("", "Reachable", "error", f"{', '.join(down)} cannot be used.", "Look at these machines.")
+    return Check("", "Reachable", "ok", "All of its nodes answer.")
+
+
+def needs(backend_label: str, given: Mapping[str, Any] | None = None) -> dict[str, Sequence[str]]:
+    """Return the ``modules`` and ``programs`` that a backend needs on every node. Raises InvalidSpec."""
+    backend, options = registry.backend(backend_label, dict(given or {}))
+    return {"modules": backend.modules(options), "programs": backend.programs(options)}

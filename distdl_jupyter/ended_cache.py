@@ -1,0 +1,151 @@
+"""The rows of jobs that have ended, in one file: a thousand small files take many times longer to open than one.
+
+``ended.jsonl`` in the data directory is a cache. It may be deleted at any time. A supervisor leaves the row of its job
+there when the job has ended; a row that is missing is made by who lists the jobs, and one that is there twice is read
+once. An ended job stays as it is (see ``core.state``), so rows are never checked against the job's folder: a job whose
+folder is gone is listed by nobody.
+
+One line a row, whole and in one write, so that processes may append at the same time::
+
+    [version, cluster, [hosts], [the values of a JobRow in its order]]
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from distdl_jupyter.core import atomic_write
+from distdl_jupyter.core.state import State
+from distdl_jupyter.core.store import JobFolder, JobStore
+from distdl_jupyter.views.job_table import JobRow, job_row
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+    from pathlib import Path
+
+    from distdl_jupyter.core.spec import JobSpec
+    from distdl_jupyter.core.view import JobView
+
+#: To be raised when a row says something else of the same job than before.
+RULES = 3
+_FIELDS = tuple(JobRow.__dataclass_fields__)
+VERSION = f"{RULES}-{zlib.crc32(repr(_FIELDS).encode()):08x}"
+#: Lines of removed jobs and such that may stand in the file besides as many as there are jobs.
+_SPARE = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A row with what the list of clusters asks beyond it: kind of cluster, hosts of the ranks."""
+
+    row: JobRow
+    cluster: str
+    hosts: tuple[str, ...]
+
+    @property
+    def active(self) -> bool:
+        """Whether the job has not ended."""
+        return not State(self.row.state).ended
+
+
+def listed(folder: JobFolder, view: JobView, spec: JobSpec) -> Listed:
+    """Return a job as it is now."""
+    hosts = tuple(dict.fromkeys(rank.host for rank in view.ranks if rank.host))
+    row = job_row(view, spec, time.time(), has_checkpoints=view.state.ended and folder.has_checkpoints)
+    return Listed(row, spec.cluster, hosts)
+
+
+def leave(folder: JobFolder, view: JobView, spec: JobSpec) -> None:
+    """Keep the row of a job that has just ended, for those who will list it. Where it cannot be kept, it is not."""
+    found = listed(folder, view, spec)
+    if not found.active:
+        with contextlib.suppress(OSError):
+            _append(JobStore(folder.path.parent.parent).ended, _encoded(found))
+
+
+class Ended:
+    """The file's rows by id. ``refresh`` takes in what others appended; one thread at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._identity = 0
+        self._cursor = self._lines = 0
+        self.rows: dict[str, Listed] = {}
+
+    def refresh(self) -> None:
+        """Read what stands behind the last line that was read; all of it when the file is another one."""
+        with contextlib.suppress(OSError), self._path.open("rb") as file:
+            now = os.fstat(file.fileno())
+            if now.st_ino != self._identity or now.st_size < self._cursor:
+                self._identity, self._cursor, self._lines = now.st_ino, 0, 0
+            if now.st_size > self._cursor:
+                file.seek(self._cursor)
+                self._take(file.read())
+
+    def _take(self, data: bytes) -> None:
+        whole_lines = data[: data.rfind(b"\n") + 1]
+        self._cursor += len(whole_lines)
+        for line in whole_lines.splitlines():
+            self._lines += 1
+            found = _decoded(line)
+            if found is not None:
+                self.rows[found.row.id] = found
+
+    def add(self, new: Iterable[Listed]) -> None:
+        """Keep rows of jobs that have ended. Where they cannot be kept, other processes read those jobs themselves."""
+        lines = []
+        for one in new:
+            self.rows[one.row.id] = one
+            lines.append(_encoded(one))
+        with contextlib.suppress(OSError):
+            _append(self._path, b"".join(lines))
+
+    def tidy(self, ids: Collection[str]) -> None:
+        """Forget the rows of jobs that are not there any more; write the file anew when it holds too many of them.
+
+        A line that another process appends meanwhile may be lost, which costs one look at that job.
+        """
+        for id_ in [id_ for id_ in self.rows if id_ not in ids]:
+            del self.rows[id_]
+        if self._lines > 2 * len(self.rows) + _SPARE:
+            with contextlib.suppress(OSError):
+                atomic_write.keep(self._path, b"".join(map(_encoded, self.rows.values())).decode())
+                self._identity = 0
+
+
+def _append(path: Path, lines: bytes) -> None:
+    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        size = os.fstat(descriptor).st_size
+        torn = size and os.pread(descriptor, 1, size - 1) != b"\n"
+        os.write(descriptor, b"\n" + lines if torn else lines)
+    finally:
+        os.close(descriptor)
+
+
+def _encoded(one: Listed) -> bytes:
+    values = [getattr(one.row, name) for name in _FIELDS]
+    return json.dumps([VERSION, one.cluster, one.hosts, values], separators=(",", ":")).encode() + b"\n"
+
+
+_SPARK = _FIELDS.index("spark")
+
+
+def _decoded(line: bytes) -> Listed | None:
+    """Return the row of a line, None for a damaged one and one of another version."""
+    try:
+        version, cluster, hosts, values = json.loads(line)
+        if version != VERSION:
+            return None
+        values[_SPARK] = tuple(values[_SPARK])
+        found = Listed(JobRow(*values), cluster, tuple(hosts))
+    except (ValueError, TypeError, IndexError):
+        return None
+    else:
+        return None if found.active else found

@@ -1,0 +1,182 @@
+"""``%dist_ranks``: start persistent ranks, look at them, interrupt, restart and stop them, exchange names with them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.core.errors import InvalidSpec, JobNotFound
+from distdl_jupyter.core.humanize import plural, seconds_taken, short_id
+from distdl_jupyter.form.arguments import Parser, job_options, job_parser
+from distdl_jupyter.magic.ranks_magic import ranks_of
+from distdl_jupyter.magic.ranktable import RanksTable
+from distdl_jupyter.magic.session import Session, told_shortly
+
+if TYPE_CHECKING:
+    import argparse
+
+    from distdl_jupyter.ranks import Ranks
+
+_DESCRIPTION = """
+Keep ranks alive between cells; ``%%ranks`` on top of a cell runs it on them.
+
+Without an action it shows the ranks: what they do, their processes and memory. They are a job, so they outlive this
+kernel and its page: after a restart ``%%ranks`` finds them with all their names.
+"""
+
+_EPILOG = """
+Actions:
+
+    start [flags]       Start ranks; the flags are those of %%distributed, such as -p 4 -b horovod-gloo.
+    stop                End them in order.
+    restart             End them and start as many anew, with empty namespaces.
+    interrupt           Raise KeyboardInterrupt in the cell that runs on them; their names stay.
+    attach [ID]         Use the ranks of this job from now on (default: the newest alive).
+    push NAME ...       Send variables of this notebook to every rank.
+    pull NAME           Get a variable of every rank, as a list in order of rank.
+      --ranks 0,2       push and pull: these ranks only; pull gives a dict then.
+
+Examples:
+
+    %dist_ranks start -p 4 -b horovod-gloo
+    %dist_ranks push data
+    weights = %dist_ranks pull weights
+"""
+ACTIONS = ("start", "stop", "restart", "interrupt", "attach", "push", "pull")
+
+
+class RankLines:
+    """The line magic of one kernel."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._actions: dict[str, Callable[[str], Any]] = {
+            "": self._status,
+            "start": self._start,
+            "stop": self._stop,
+            "restart": self._restart,
+            "interrupt": self._interrupt,
+            "attach": self._attach,
+            "push": self._push,
+            "pull": self._pull,
+        }
+
+    def function(self) -> Callable[[str], Any]:
+        """Return the function to register; its docstring is the help text."""
+
+        def dist_ranks(line: str) -> Any:
+            with told_shortly():
+                return self.run(line)
+
+        dist_ranks.__doc__ = Parser("%dist_ranks", _DESCRIPTION, epilog=_EPILOG, places=" [ACTION]").format_help()
+        return dist_ranks
+
+    def run(self, line: str) -> Any:
+        """Do what the line says. Raises DistDLError."""
+        action, _, rest = line.strip().partition(" ")
+        if action not in self._actions:
+            raise InvalidSpec(
+                f"%dist_ranks cannot {action!r}; it can {', '.join(ACTIONS)}, and alone it shows the ranks.",
+                field="action",
+            )
+        return self._actions[action](rest.strip())
+
+    def _status(self, _rest: str) -> RanksTable:
+        living = self._session.ranks
+        found = living.find()
+        return RanksTable(found, known=found is living.own(), ended=living.ended())
+
+    def _start(self, rest: str) -> None:
+        from distdl_jupyter import ranks
+
+        if (own := self._session.ranks.own()) is not None:
+            raise InvalidSpec(
+                f"{plural(own.size, 'rank')} of this kernel are alive already ({short_id(own.id)}).",
+                hint="%dist_ranks stop ends them, %dist_ranks restart starts them anew.",
+            )
+        chosen = job_parser(Parser("%dist_ranks", _DESCRIPTION)).parse(rest)
+        begun = time.monotonic()
+        self._ready(ranks.start(**job_options(chosen, self._session.defaults)), begun)
+
+    def _ready(self, ranks: Ranks, begun: float) -> None:
+        self._session.ranks.choose(ranks)
+        self._session.started(ranks.job)
+        backend = ranks.job.spec.distributed_backend
+        spent = seconds_taken(time.monotonic() - begun)
+        verb = "is" if ranks.size == 1 else "are"
+        meet = f"\n{ranks.meeting} in a cell lets them meet, once." if ranks.meeting and ranks.size > 1 else ""
+        _say(f"{plural(ranks.size, 'rank')} {verb} ready after {spent}: {backend}, job {short_id(ranks.id)}. "
+             f"%%ranks on top of a cell runs it on them.{meet}")  # fmt: skip
+
+    def _stop(self, rest: str) -> None:
+        _alone(rest, "stop")
+        ranks = self._session.ranks.get()
+        ranks.stop()
+        _say(f"{plural(ranks.size, 'rank')} ended ({short_id(ranks.id)}).")
+
+    def _restart(self, rest: str) -> None:
+        _alone(rest, "restart")
+        begun = time.monotonic()
+        ranks = self._session.ranks.get()
+        self._ready(ranks.restart(), begun)
+
+    def _interrupt(self, rest: str) -> None:
+        _alone(rest, "interrupt")
+        self._session.ranks.get().interrupt()
+
+    def _attach(self, rest: str) -> None:
+        from distdl_jupyter import ranks
+
+        found = ranks.current(only=rest)
+        if found is None:
+            of = f" of job {rest}" if rest else ""
+            raise JobNotFound(f"No ranks{of} are alive.", hint="%dist_ranks start -p 2 starts two.")
+        self._session.ranks.choose(found)
+        _say(f"Using {plural(found.size, 'rank')} of job {short_id(found.id)}.")
+
+    def _push(self, rest: str) -> None:
+        chosen = _names_parser().parse(rest)
+        space = self._session.ip.user_ns
+        unknown = [name for name in chosen.names if name not in space]
+        if unknown:
+            raise InvalidSpec(f"The notebook has no variable {unknown[0]!r} to push.", field="names")
+        ranks = self._session.ranks.get()
+        ranks.push(_on(chosen, ranks), **{name: space[name] for name in chosen.names})
+
+    def _pull(self, rest: str) -> Any:
+        chosen = _names_parser().parse(rest)
+        if len(chosen.names) != 1:
+            raise InvalidSpec("%dist_ranks pull takes one name.", field="names")
+        ranks = self._session.ranks.get()
+        on = _on(chosen, ranks)
+        values = ranks.pull(chosen.names[0], on=on)
+        return values if on is not None else [values[rank] for rank in sorted(values)]
+
+
+def actions(_ip: Any, event: Any) -> list[str]:
+    """Complete the action, and the variables that can be pushed (a hook of IPython's)."""
+    words = str(event.line).split()
+    if len(words) - (0 if event.line.endswith(" ") else 1) <= 1:
+        return list(ACTIONS)
+    return [name for name in _ip.user_ns if not name.startswith("_")] if words[1] == "push" else []
+
+
+def _names_parser() -> Parser:
+    parser = Parser("%dist_ranks", _DESCRIPTION)
+    parser.add_argument("names", nargs="+", metavar="NAME")
+    parser.add_argument("--ranks", dest="on", metavar="RANKS")
+    return parser
+
+
+def _on(chosen: argparse.Namespace, ranks: Ranks) -> list[int] | None:
+    return None if chosen.on is None else ranks_of(chosen.on, ranks.size)
+
+
+def _alone(rest: str, action: str) -> None:
+    if rest:
+        raise InvalidSpec(f"%dist_ranks {action} takes nothing more, but {rest!r} follows.", field="action")
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)  # noqa: T201 - a cell's output

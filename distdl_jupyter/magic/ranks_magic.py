@@ -1,0 +1,164 @@
+"""``%%ranks``: a cell runs on persistent ranks, in the namespace that they keep, and its values come back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter import capture
+from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core.humanize import short_id
+from distdl_jupyter.form.arguments import Parser
+from distdl_jupyter.magic.session import Session, shown_as, told_shortly
+
+if TYPE_CHECKING:
+    from distdl_jupyter.capture import CapturedCode
+    from distdl_jupyter.panels.rankoutput import Output
+    from distdl_jupyter.ranks import Answer, Event, Ranks
+
+_DESCRIPTION = """
+Run this cell on the ranks that ``%dist_ranks start`` keeps alive.
+
+Every rank runs it in a namespace of its own that stays between cells, like a kernel's. The values of the last
+expression come back as a list in order of rank (``_`` holds it); equal lines and values are shown once. The kernel's
+interrupt reaches the ranks: their names stay.
+"""
+
+_EPILOG = """
+Each rank knows ``rank``, ``local_rank`` and ``world_size``, and reports with ``log(step=..., loss=...)``.
+
+Examples:
+
+    %%ranks
+    %%ranks 0,2
+    %%ranks 1-3 --quiet -o losses
+
+With ranks given the values are a dict by rank. ``%dist_ranks push x`` sends a variable of the notebook to the ranks.
+"""
+
+_UNKNOWN = re.compile(r"name '(\w+)' is not defined")
+_SPAN = re.compile(r"(\d+)(?:-(\d+))?")
+
+
+def parser() -> Parser:
+    """Return the parser of the cell magic."""
+    made = Parser("%%ranks", _DESCRIPTION, epilog=_EPILOG, places=" [RANKS]")
+    made.add_argument("on", nargs="?", metavar="RANKS", help="Such as 0,2 or 1-3 (default: all).")
+    made.add_argument("-q", "--quiet", action="store_true", help="Show no output, only a failure.")
+    made.add_argument("-o", "--out", metavar="NAME", help="Keep the values in this variable and show none.")
+    return made
+
+
+class RanksMagic:
+    """The cell magic of one kernel."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._parser = parser()
+
+    def function(self) -> Callable[[str, str], Any]:
+        """Return the function to register; its docstring is the help text."""
+
+        def ranks(line: str, cell: str) -> Any:
+            with told_shortly():
+                return self.run(line, cell)
+
+        ranks.__doc__ = self._parser.format_help()
+        return ranks
+
+    def run(self, line: str, cell: str) -> Any:
+        """Run one cell and return its values, None when there are none. Raises CellFailed."""
+        chosen = self._parser.parse(line)
+        if chosen.out is not None and not chosen.out.isidentifier():
+            raise InvalidSpec(f"--out takes a variable's name, but {chosen.out!r} cannot be one.", field="out")
+        ranks = self._session.ranks.get()
+        on = None if chosen.on is None else ranks_of(chosen.on, ranks.size)
+        place = capture.here()
+        label = "" if place.execution_count is None else f"In [{place.execution_count}]"
+
+        def run(heard: Heard) -> Answer:
+            return ranks.run(cell, on=on, label=label, raw_cell=place.raw, on_event=heard)
+
+        values = self._shown(ranks, on, run, quiet=chosen.quiet)
+        if chosen.out is None:
+            return values
+        self._session.keep(chosen.out, values)
+        return None
+
+    def run_draft(self, draft: CapturedCode) -> Any:
+        """Run what ``%%distributed --on-ranks`` captured and return the values. Raises CellFailed."""
+        ranks = self._session.ranks.get()
+        return self._shown(ranks, None, lambda heard: ranks.run_distributed(draft, on_event=heard), quiet=False)
+
+    def _shown(self, ranks: Ranks, on: Sequence[int] | None, run: Callable[[Heard], Answer], *, quiet: bool) -> Any:
+        """Run something on ranks with its output shown; return the values. Raises CellFailed."""
+        from distdl_jupyter.panels.rankvalues import Values, ValuesOf
+        from distdl_jupyter.ranks import Interrupted, viewerrors
+
+        asked = tuple(range(ranks.size)) if on is None else tuple(on)
+        output = self._output(asked, ranks, quiet=quiet)
+        told = False
+        try:
+            answer = run(Heard(output, self._hinted))
+        except Interrupted as interrupt:
+            shown_as(interrupt, [f"KeyboardInterrupt: {interrupt}"])
+            raise
+        finally:
+            told = output.finish()
+        errors = {rank: self._hinted(error) for rank, error in answer.errors.items()}
+        failed = viewerrors.failures(errors, asked)
+        if failed is not None:
+            raise viewerrors.CellFailed(failed, errors, told=told)
+        forms = {rank: done.shown for rank, done in answer.dones.items()}
+        if not any(forms.values()):
+            return None
+        return Values(answer.values, forms) if on is None else ValuesOf(answer.values, forms)
+
+    def _hinted(self, error: dict[str, Any]) -> dict[str, Any]:
+        """Return the error with a hint for a name that the notebook has and the rank lacks."""
+        found = _UNKNOWN.match(str(error.get("message", ""))) if error.get("type") == "NameError" else None
+        if found is None or found[1] not in self._session.ip.user_ns:
+            return error
+        hint = f"`{found[1]}` is a variable of the notebook: `%dist_ranks push {found[1]}` sends it to the ranks."
+        return {**error, "hint": hint}
+
+    def _output(self, asked: Sequence[int], ranks: Ranks, *, quiet: bool) -> Output:
+        from distdl_jupyter.panels.rankoutput import CellOutput, PrintedOutput
+
+        if not hasattr(self._session.ip, "kernel"):
+            return PrintedOutput(asked, quiet=quiet)
+        return CellOutput(asked, short_id(ranks.id), quiet=quiet)
+
+
+class Heard:
+    """Hands what a cell's ranks say to its output; ``hinted`` adds to an error what this notebook knows of it."""
+
+    def __init__(self, output: Output, hinted: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        self._output = output
+        self._hinted = hinted
+
+    def __call__(self, event: Event) -> None:
+        """Take in one event."""
+        from distdl_jupyter import ranks
+
+        if isinstance(event, ranks.Output):
+            self._output.add(event.rank, event.stream, event.text)
+        elif isinstance(event, ranks.Done):
+            self._output.done(event.rank, None if event.error is None else self._hinted(event.error))
+        else:
+            self._output.say(event.text)
+
+
+def ranks_of(text: str, size: int) -> list[int]:
+    """Return the ranks that ``0,2`` or ``1-3`` names, ascending. Raises InvalidSpec."""
+    found: set[int] = set()
+    for part in text.split(","):
+        span = _SPAN.fullmatch(part.strip())
+        if span is None:
+            raise InvalidSpec(f"{text!r} names no ranks; write them as 0,2 or 1-3.", field="on")
+        low, high = int(span[1]), int(span[2] or span[1])
+        if low > high or high >= size:
+            raise InvalidSpec(f"There is no rank {part.strip()}: the ranks are 0 to {size - 1}.", field="on")
+        found.update(range(low, high + 1))
+    return sorted(found)

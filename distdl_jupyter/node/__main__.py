@@ -1,0 +1,35 @@
+"""The agent as a program: ``python -m distdl_jupyter.node [PATIENCE]`` speaks frames on its standard streams.
+
+``PATIENCE`` are the seconds without a word from the supervisor after which it ends everything (default 20).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from distdl_jupyter.node.agent import Agent, serve
+
+PATIENCE = 20.0
+
+
+def main(arguments: list[str]) -> int:
+    """Serve the supervisor at the standard streams and return the exit code."""
+    patience = float(arguments[0]) if arguments else PATIENCE
+    return serve(lambda guardian: Agent(*_take_streams(), patience, guardian))
+
+
+def _take_streams() -> tuple[int, int]:
+    """Return input and output of the program and put harmless ones in their place: nothing else may disturb them."""
+    source, sink = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    return source, sink
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1:])
+    sys.stderr.flush()
+    os._exit(code)  # threads that wait for a disk or a host must not hold up the end

@@ -1,0 +1,130 @@
+"""The descriptors that the agent reads for the supervisor; what comes is passed on as data of a channel.
+
+While the supervisor reads slowly nothing is read here, so that whoever writes waits, as at any full pipe. Which
+channel belongs to which rank is not known here.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import selectors
+from dataclasses import dataclass
+
+from distdl_jupyter.node import frames
+from distdl_jupyter.node.flow import Pace, waiting, widen
+from distdl_jupyter.node.outbox import Outbox
+
+
+@dataclass(slots=True, eq=False)
+class Source:
+    """One descriptor and the channel that its bytes go to; ``open`` until its end was passed on.
+
+    ``half`` is half of what it holds at least.
+    """
+
+    fd: int
+    channel: int
+    half: int
+    open: bool = True
+
+
+class Channels:
+    """All sources of the agent."""
+
+    def __init__(self, selector: selectors.BaseSelector, outbox: Outbox) -> None:
+        self._selector = selector
+        self._outbox = outbox
+        self._sources: list[Source] = []
+        self._paused = False
+        self._came = self._hurried = False
+        self._pace = Pace()
+
+    def open(self, channel: int) -> tuple[int, Source]:
+        """Return a descriptor for a process to write to; what is written goes to the channel."""
+        read, write = os.pipe()
+        return write, self.add(read, channel)
+
+    def add(self, fd: int, channel: int) -> Source:
+        """Read ``fd`` from now on, until it ends."""
+        os.set_blocking(fd, False)
+        # How many there will be is not known yet, and wide pipes of the first must not leave narrow ones for the last.
+        source = Source(fd, channel, widen(fd, max(64, 4 * len(self._sources))) // 2)
+        self._sources.append(source)
+        if not self._paused:
+            self._watch(source)
+        return source
+
+    def _watch(self, source: Source) -> None:
+        self._selector.register(source.fd, selectors.EVENT_READ, functools.partial(self._read, source))
+
+    def regulate(self) -> None:
+        """Stop reading when the outbox is full, go on when it has room."""
+        if not self._paused and self._outbox.full:
+            self._paused = True
+            for source in self._sources:
+                self._selector.unregister(source.fd)
+        elif self._paused and self._outbox.room:
+            self._paused = False
+            for source in self._sources:
+                self._watch(source)
+
+    def pause(self) -> float:
+        """Return the seconds in which the sources are better left alone (see ``flow``), after each round."""
+        if self._came:
+            self._pace.round(hurried=self._hurried)
+        self._came = self._hurried = False
+        return self._pace.pause()
+
+    def _read(self, source: Source) -> None:
+        # The round that filled the outbox may hold more readable sources.
+        if not source.open or self._outbox.full:
+            return
+        try:
+            content = os.read(source.fd, frames.PIECE)
+        except BlockingIOError:
+            return
+        if content:
+            self._outbox.put(frames.data(source.channel, content))
+            self._came, self._hurried = True, self._hurried or len(content) >= min(source.half, frames.PIECE)
+        else:
+            self.end(source)
+
+    def drain(self, source: Source) -> None:
+        """Pass on what was written by now, however much the outbox holds."""
+        left = waiting(source.fd) if source.open else 0
+        while left > 0 and (content := os.read(source.fd, min(left, frames.PIECE))):
+            self._outbox.put(frames.data(source.channel, content))
+            left -= len(content)
+
+    def drain_all(self) -> None:
+        """Pass on what was written by now to any of them."""
+        for source in list(self._sources):
+            self.drain(source)
+
+    def end(self, source: Source) -> None:
+        """Tell that nothing more comes, and close the descriptor."""
+        if source.open:
+            self.drop(source)
+            self._outbox.put(frames.data(source.channel, b""))
+
+    def drop(self, source: Source) -> None:
+        """Close the descriptor and tell nothing."""
+        if source.open:
+            source.open = False
+            self._sources.remove(source)
+            if not self._paused:
+                self._selector.unregister(source.fd)
+            os.close(source.fd)
+
+    def end_all(self) -> None:
+        """Pass on what was written by now and end every channel."""
+        for source in list(self._sources):
+            self.drain(source)
+            self.end(source)
+
+    def discard_all(self) -> None:
+        """Throw away what was written by now: nobody listens any more."""
+        for source in self._sources:
+            if left := waiting(source.fd):
+                os.read(source.fd, left)

@@ -1,0 +1,245 @@
+"""The processes that the agent has started itself: their streams, and their ends, exactly and once.
+
+Each is the leader of a session of its own, so that a signal can reach it with its children. It does not know which of
+them are ranks, and ends none of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from distdl_jupyter.node import oom, processes, spawn
+from distdl_jupyter.node.channels import Source
+
+#: Stands for the job's interpreter in a command line.
+PYTHON = "{python}"
+#: Seconds after the exit in which a process's last words are awaited while a child of it still holds the stream.
+_LINGER = 1.0
+
+
+class Wanted(NamedTuple):
+    """One process to start. ``out`` and ``err`` are channels, the same one for both streams in one.
+
+    ``open_input`` gives it a standard input that ends with the job, instead of an empty one.
+    """
+
+    process: int
+    argv: tuple[str, ...]
+    environment: Mapping[str, str]
+    directory: str | None
+    out: int
+    err: int
+    open_input: bool
+
+
+def wanted(fields: Mapping[str, Any]) -> Wanted:
+    """Read one process of a request. Raises KeyError, TypeError and ValueError for what is none."""
+    argv = tuple(str(word) for word in fields["argv"])
+    if not argv:
+        raise ValueError("The command line is empty.")
+    environment = {str(name): str(value) for name, value in fields.get("environment", {}).items()}
+    out = int(fields["out"])
+    return Wanted(int(fields["process"]), argv, environment, fields.get("directory") or None, out,
+                  int(fields.get("err", out)), bool(fields.get("open_input")))  # fmt: skip
+
+
+class Channels(Protocol):
+    """Where the output of processes goes."""
+
+    def open(self, channel: int) -> tuple[int, Source | None]:
+        """Return a descriptor to write to, and what reads it where that is done here."""
+
+    def add(self, fd: int, channel: int) -> Source | None:
+        """Read ``fd`` from now on, until it ends."""
+
+    def drain_all(self) -> None:
+        """Pass on what was written by now."""
+
+    def drop(self, source: Source) -> None:
+        """Close a source and tell nothing."""
+
+    def discard_all(self) -> None:
+        """Throw away what was written by now: nobody listens any more."""
+
+
+@dataclass(slots=True, eq=False)
+class Child:
+    """A started process; ``reported`` when the supervisor knows of its end."""
+
+    number: int
+    popen: spawn.Process
+    sources: tuple[Source, ...]
+    open_input: bool
+    ended_at: float | None = None
+    reported: bool = False
+
+
+class NotStarted(Exception):
+    """A process could not be started; the text says which and why."""
+
+
+class Children:
+    """All processes that were started here. ``python`` is the job's interpreter."""
+
+    def __init__(self, channels: Channels, python: str = "") -> None:
+        self._channels = channels
+        self._python = python or sys.executable
+        self._children: list[Child] = []
+        self._memory = oom.counters()
+
+    def start(self, all_wanted: Sequence[Wanted]) -> dict[int, int]:
+        """Start all or none: {process: pid}. Raises NotStarted; nothing of ``all_wanted`` is left running then."""
+        begun: list[Child] = []
+        try:
+            for one in all_wanted:
+                begun.append(self._start(one))
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            self._undo(begun)
+            raise NotStarted(f"{one.argv[0]} cannot be started there: {_reason(error)}.") from error
+        self._children += begun
+        return {child.number: child.popen.pid for child in begun}
+
+    def _start(self, one: Wanted) -> Child:
+        argv = [self._python if word == PYTHON else word for word in one.argv]
+        opened = [self._channels.open(channel) for channel in dict.fromkeys((one.out, one.err))]
+        sources = tuple(source for _, source in opened if source is not None)
+        try:
+            popen = spawn.start(
+                spawn.Program(
+                    arguments=[_program(argv[0], self._python, one.environment), *argv[1:]],
+                    environment=one.environment,
+                    stdin=subprocess.PIPE if one.open_input else subprocess.DEVNULL,
+                    stdout=opened[0][0],
+                    stderr=opened[-1][0],
+                    directory=one.directory,
+                )
+            )
+        except BaseException:
+            for source in sources:
+                self._channels.drop(source)
+            raise
+        finally:
+            for fd, _ in opened:
+                os.close(fd)
+        return Child(one.process, popen, sources, one.open_input)
+
+    def feed(self, process: int, content: bytes) -> None:
+        """Write to the standard input of one with an open input; it may wait. One that has ended takes nothing."""
+        for child in self._children:
+            if child.number == process and child.open_input and child.popen.stdin is not None:
+                with contextlib.suppress(BrokenPipeError, ValueError):
+                    child.popen.stdin.write(content)
+                    child.popen.stdin.flush()
+
+    def signal(self, numbers: Sequence[int], signal: int) -> int:
+        """Signal the sessions of the processes that were started last under these numbers; return how many."""
+        last = {child.number: child.popen.pid for child in self._children if child.number in numbers}
+        for pid in last.values():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal)
+        return len(last)
+
+    def _undo(self, begun: Sequence[Child]) -> None:
+        for child in begun:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.popen.pid, 9)
+            child.popen.wait()
+            for source in child.sources:
+                self._channels.drop(source)
+
+    def ended(self, now: float, *, full: bool) -> list[dict[str, Any]]:
+        """Return the ends since the last call, as fields of messages; all data of these processes was passed on.
+
+        While the outbox is ``full``, a process with unread output has not ended yet.
+        """
+        found = []
+        for child in self._children:
+            if child.reported or child.popen.poll() is None:
+                continue
+            child.ended_at = now if child.ended_at is None else child.ended_at
+            silent = not any(source.open for source in child.sources)
+            if silent or (now - child.ended_at > _LINGER and not full):
+                child.reported = True
+                self._channels.drain_all()
+                found.append(self._end(child))
+        return found
+
+    def _end(self, child: Child) -> dict[str, Any]:
+        returncode = child.popen.wait()
+        if returncode >= 0:
+            return {"process": child.number, "code": returncode, "signal": None, "evidence": ""}
+        name = processes.signal_name(-returncode)
+        evidence = self.evidence_of_kill() if name == "KILL" else ""
+        return {"process": child.number, "code": None, "signal": name, "evidence": evidence}
+
+    def evidence_of_kill(self) -> str:
+        """Return one sentence when the kernel has killed for lack of memory since the start, else ""."""
+        return oom.evidence(self._memory)
+
+    @property
+    def draining(self) -> bool:
+        """Whether one has ended and its last words are still awaited."""
+        return any(child.ended_at is not None and not child.reported for child in self._children)
+
+    @property
+    def unreported(self) -> bool:
+        """Whether the end of one that is no service has still to be told."""
+        return any(not child.reported and not child.open_input for child in self._children)
+
+    @property
+    def any(self) -> bool:
+        """Whether one was ever started."""
+        return bool(self._children)
+
+    def living(self) -> list[Child]:
+        """Return those that have not ended."""
+        return [child for child in self._children if child.popen.poll() is None]
+
+    def close(self) -> None:
+        """End the inputs and take away the zombies of all that have been killed."""
+        for child in self._children:
+            if child.popen.stdin is not None:
+                with contextlib.suppress(OSError):
+                    child.popen.stdin.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.popen.wait(1.0)
+
+    def reap_adopted(self) -> None:
+        """Take away the zombies of orphans that became this process's children.
+
+        Nobody else may be waiting for a child of this process meanwhile.
+        """
+        own = {child.popen.pid: child for child in self._children}
+        with contextlib.suppress(ChildProcessError):
+            while (zombie := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+                if zombie.si_pid in own:
+                    own[zombie.si_pid].popen.poll()
+                else:
+                    os.waitpid(zombie.si_pid, os.WNOHANG)
+
+
+def _program(name: str, python: str, environment: Mapping[str, str]) -> str:
+    """Return the path of a bare name: beside the interpreter first, then on the process's PATH."""
+    if "/" in name:
+        return name
+    own = Path(python).parent / name
+    if own.is_file() and os.access(own, os.X_OK):
+        return str(own)
+    found = shutil.which(name, path=environment.get("PATH", os.defpath))
+    if found is None:
+        raise FileNotFoundError(2, "there is no such program beside its Python and on its PATH")
+    return found
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror} ({error.filename})" if error.filename else error.strerror
+    return str(error) or type(error).__name__

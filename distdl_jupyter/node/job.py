@@ -1,0 +1,247 @@
+"""One job on this host: its folders, its processes, and how they are all found, signalled and ended.
+
+It does not know the wire: what is to be told is returned.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from distdl_jupyter.node import devices, processes, run_dir, workdir
+from distdl_jupyter.node.children import Channels, Child, Children, Wanted
+from distdl_jupyter.node.pipes import Pipes
+from distdl_jupyter.node.workdir import Workplace
+
+#: Processes with smaller numbers are ranks; their number is the rank.
+FIRST_OTHER = 1_000_000
+_SIGNALS = {"INT": signal.SIGINT, "TERM": signal.SIGTERM, "KILL": signal.SIGKILL}
+#: Seconds between TERM and KILL when the job has lost its supervisor.
+_GRACE = 2.0
+#: Looking for processes costs at most this part of the time.
+_SHARE = 0.02
+
+
+class Job:
+    """What was started for one job. ``spared`` are processes of the agent that are none of the job's."""
+
+    def __init__(
+        self, name: str, place: Workplace, channels: Channels, spared: Sequence[int], base: str = "", python: str = ""
+    ) -> None:
+        self.name = name
+        self.place = place
+        self.base = base
+        self.pipes = Pipes(name)
+        self._channels = channels
+        self._children = Children(channels, python)
+        self._spared = {*spared, os.getpid()}
+        #: Whether somebody has asked for a signal to its processes.
+        self.signaled = False
+        self._count, self._count_until = 0, 0.0
+
+    @property
+    def marks(self) -> dict[str, str]:
+        """The variables that every process of the job has in its environment."""
+        return {processes.MARK: self.name, "DISTDL_PIPES": str(self.pipes.folder)}
+
+    @property
+    def _sought(self) -> dict[str, str]:
+        """The marks by which its processes are found."""
+        return self.marks
+
+    # start ------------------------------------------------------------------------------------
+
+    def start(self, wanted: Sequence[Wanted]) -> dict[int, int]:
+        """Start processes, all or none: {process: pid}. Raises NotStarted."""
+        self._count_until = 0.0
+        return self._children.start([one._replace(environment=self._environment(one.environment)) for one in wanted])
+
+    def feed(self, process: int, text: str) -> None:
+        """Give a process with an open input a text; it may wait."""
+        self._children.feed(process, text.encode())
+
+    def _environment(self, own: Mapping[str, str]) -> dict[str, str]:
+        """Return the whole environment of a process that wants ``own``."""
+        inherited = own.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+        paths = [_package_root(), *(path for path in inherited.split(os.pathsep) if path != _package_root())]
+        path = os.pathsep.join(path for path in paths if path)
+        return {**_login_environment(), **own, **self._gpu_words(own), **self.marks, "PYTHONPATH": path}
+
+    def _gpu_words(self, own: Mapping[str, str]) -> dict[str, str]:
+        """Return the variables of GPUs with the words that CUDA knows them by here."""
+        if not own.get("CUDA_VISIBLE_DEVICES"):
+            return {}
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            return devices.in_words(own, self._gpus())
+        return {}
+
+    def _gpus(self) -> Sequence[devices.Gpu]:
+        from distdl_jupyter.node import facts
+
+        return facts.gpus()
+
+    def open_pipes(self, ranks: Sequence[Mapping[str, Any]], variables: Sequence[Any]) -> None:
+        """Make named pipes for ranks that a launcher will start. Raises KeyError and OSError."""
+        # A launcher may have a TMPDIR of its own, and its ranks would inherit it.
+        shared = {"TMPDIR": tempfile.gettempdir()}
+        self.pipes.write_variables([{**shared, **own, **self._gpu_words(own)} for own in variables])
+        for rank in ranks:
+            out, err = self.pipes.for_rank(int(rank["rank"]))
+            self._channels.add(out, int(rank["out"]))
+            self._channels.add(err, int(rank["err"]))
+
+    # watch ------------------------------------------------------------------------------------
+
+    @property
+    def unreported(self) -> bool:
+        """Whether the end of a rank or of a launcher has still to be told."""
+        return self._children.unreported
+
+    @property
+    def any_started(self) -> bool:
+        """Whether a process was ever started here."""
+        return self._children.any
+
+    def ended(self, *, full: bool) -> list[dict[str, Any]]:
+        """Return the ends of processes since the last call; see ``Children.ended``."""
+        return self._children.ended(time.monotonic(), full=full)
+
+    @property
+    def draining(self) -> bool:
+        """Whether a process has ended whose last words are still awaited."""
+        return self._children.draining
+
+    def reap_adopted(self) -> None:
+        """Take away zombies that nobody else waits for."""
+        self._children.reap_adopted()
+
+    def alive(self) -> set[int]:
+        """Return every living process of the job but its services, which end with it."""
+        living = processes.table()
+        services = processes.descendants((child.popen.pid for child in self._services()), living)
+        return self._all(living) - services
+
+    def stuck(self) -> list[int]:
+        """Return those that no signal reaches, also when only some threads of what was started here are left."""
+        return processes.stuck({*self.alive(), *(child.popen.pid for child in self._children.living())})
+
+    def everything(self) -> set[int]:
+        """Return every living process of the job."""
+        return self._all(processes.table())
+
+    def drain(self) -> str:
+        """Pass on what was written, and return a sentence when the kernel has killed for lack of memory, else ""."""
+        self._channels.drain_all()
+        return self._children.evidence_of_kill()
+
+    def _all(self, living: dict[int, processes.Process]) -> set[int]:
+        return processes.of_job(self._sought, living, self._spared, orphans=True)
+
+    def count(self) -> int:
+        """Return how many of them there were lately."""
+        now = time.monotonic()
+        if self._children.any and now >= self._count_until:
+            self._count = len(self.alive())
+            self._count_until = now + (time.monotonic() - now) / _SHARE
+        return self._count
+
+    def _services(self) -> list[Child]:
+        return [child for child in self._children.living() if child.open_input]
+
+    # signal and end ---------------------------------------------------------------------------
+
+    def signal(self, name: str, to: str | Sequence[int]) -> int:
+        """Signal the ``"ranks"`` with their children, or ``"all"`` but the services; return how many were meant.
+
+        Numbers of processes mean each of these with what it has started in its session, also when it has ended itself.
+        Raises KeyError for an unknown signal, ValueError for an unknown addressee.
+        """
+        number = _SIGNALS[name]
+        self.signaled = True
+        if not isinstance(to, str):
+            return self._children.signal(to, number)
+        if to == "ranks":
+            return self._signal_ranks(number)
+        if to != "all":
+            raise ValueError(f"{to!r} is neither 'ranks' nor 'all'.")
+        found = self.alive()
+        processes.send(found, number)
+        return len(found)
+
+    def _signal_ranks(self, number: int) -> int:
+        own = [child.popen.pid for child in self._children.living() if child.number < FIRST_OTHER]
+        for pid in own:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, number)
+        if own:
+            return len(own)
+        # A launcher and its daemons would end the job at once; the ranks get the chance to clean up.
+        living = processes.table()
+        found = processes.descendants(processes.workers(self._all(living)), living)
+        processes.send(found, number)
+        return len(found)
+
+    def kill(self) -> int:
+        """KILL everything, and wait for what that reaches; return how many processes were found."""
+        killed: set[int] = set()
+
+        def left() -> set[int]:
+            found = self.everything()
+            # What was killed and waits in the kernel goes when that lets it.
+            rest = found.difference(processes.stuck(found & killed))
+            killed.update(found)
+            return rest
+
+        processes.kill_all(left, meanwhile=self._look_away)
+        return len(killed)
+
+    def give_up(self) -> None:
+        """End everything without a listener: TERM, then KILL."""
+        processes.send(self.everything(), signal.SIGTERM)
+        until = time.monotonic() + _GRACE
+        while self.everything() and time.monotonic() < until:
+            self._look_away()
+            time.sleep(0.05)
+        self.kill()
+
+    def _look_away(self) -> None:
+        """Let nobody wait at a full pipe, and let no zombie count as living."""
+        self._channels.discard_all()
+        self._children.living()
+
+    def clear(self, remove: Callable[[Path], None] | None) -> None:
+        """Remove the private folder and, with ``remove``, the copied one."""
+        self._children.close()
+        self.pipes.close()
+        self._forget_data()
+        if self.place.copied and remove is not None:
+            remove(self.place.folder)
+
+    def _forget_data(self) -> None:
+        workdir.forget_data(self.name, self.base)
+
+
+def sweep(name: str, base: str) -> int:
+    """End what is left of a job whoever started it, with its folders; return how many processes were found."""
+    found = processes.kill_job(workdir.plain(name))
+    run_dir.sweep(name)
+    for folder in list(workdir.of_job(name, base)):
+        workdir.abandon(folder)
+    workdir.forget_data(name, base)
+    return len(found)
+
+
+def _login_environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith(("SSH_", "DISTDL_"))}
+
+
+def _package_root() -> str:
+    """Return the folder from which this package was imported: ranks are to be of the same version."""
+    return str(Path(__file__).resolve().parents[2])

@@ -1,0 +1,301 @@
+"""What a supervisor may ask of the agent, and the answers.
+
+Every request is answered exactly once: with fields, or with ``error``, one sentence. What takes long is done in a
+thread and answered when it is done. The messages:
+
+======== ============================================== ====================================================
+type     fields                                         reply
+======== ============================================== ====================================================
+facts    modules, programs, packages (all optional)     what ``facts.gather`` returns
+listen   address                                        port
+reach    targets, seconds                               reached
+prepare  job, folder, proof: [name, text] or null,      shared, folder, run, and working_directory_there
+         base, working_directory (optional)             when it was asked for
+put      channel; then a tar as data of it, b"" ends it files, bytes (when all is written)
+get      channel, paths                                 a tar as data, b"" ends it; then files, bytes, skipped
+ports    count, address                                 ports
+look     path                                           fingerprint, null where nothing can be read
+copied   digest, base                                   path of a folder with this content, "" without one
+copy     channel, digest, base; then a tar as data,     path, files, bytes (when all is there)
+         b"" ends it
+start    processes: [{process, argv, environment,       pids: {process: pid}; data of ``out`` and ``err`` and
+         directory, out, err, open_input}]              a message ``exit`` {process, code, signal, evidence}
+feed     process, text                                  (nothing) when its standard input has taken it
+pipes    ranks: [{rank, out, err}], variables           (nothing) data of ``out`` and ``err``
+signal   name: INT, TERM, KILL; to: ranks, all, or      sent
+         numbers of processes
+alive                                                   alive, and how many of them are workers
+stuck                                                   pids that no signal reaches
+stacks   ranks                                          answers: {rank: ``stacks.Answer`` as data}
+drain                                                   evidence of a KILL for lack of memory, "" without any,
+                                                        after all that was written until now
+answer   shell, then any of out, err (texts), code      (nothing)
+sweep    job, base                                      found
+end      keep                                           ended; the agent exits
+======== ============================================== ====================================================
+
+``open_input`` is for services: their input ends with the job, and ``alive`` and ``signal`` leave them out. ``beat``
+is no request. Without a number ``request`` nothing is answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.node import children, content_cache, job, processes, workdir
+from distdl_jupyter.node.files import Refused
+from distdl_jupyter.node.tar_stream import Incoming, send_files
+
+if TYPE_CHECKING:
+    from distdl_jupyter.node.agent import Agent
+
+Fields = Mapping[str, Any]
+Answer = dict[str, Any]
+#: An answer, or None when it is given later.
+Handler = Callable[["Agent", Fields], Answer | None]
+
+
+class Unanswerable(Exception):
+    """A request cannot be fulfilled; the text is the sentence that says so."""
+
+
+def answer(agent: Agent, fields: Fields) -> Answer | None:
+    """Do what is asked; an error becomes an answer. None when the answer comes later."""
+    handler = HANDLERS.get(str(fields["type"]))
+    if handler is None:
+        return {"error": f"The agent knows no request {fields['type']!r}."}
+    try:
+        return handler(agent, fields)
+    except Exception as error:  # noqa: BLE001  no request may end the agent
+        return failure(str(fields["type"]), error)
+
+
+def failure(type_: str, error: Exception) -> Answer:
+    """Return an error as an answer: one sentence."""
+    if isinstance(error, (Unanswerable, children.NotStarted, Refused)):
+        return {"error": str(error)}
+    if isinstance(error, OSError):
+        return {"error": _os_error(error)}
+    return {"error": f"The request {type_!r} is malformed: {type(error).__name__}: {error}."}
+
+
+def _os_error(error: OSError) -> str:
+    if error.strerror is None:
+        return str(error)
+    return f"{error.strerror}: {error.filename}." if error.filename else f"{error.strerror}."
+
+
+# before a job --------------------------------------------------------------------------------------
+
+
+def _facts(agent: Agent, fields: Fields) -> None:
+    def gather() -> Answer:
+        from distdl_jupyter.node import facts
+
+        return facts.gather(*(_words(fields, name) for name in ("modules", "programs", "packages")))
+
+    agent.later(fields, gather)
+
+
+def _listen(agent: Agent, fields: Fields) -> None:
+    def listen() -> Answer:
+        from distdl_jupyter.node import port_check
+
+        listener, port = port_check.listen(str(fields["address"]))
+        agent.keep(listener)
+        return {"port": port}
+
+    agent.later(fields, listen)
+
+
+def _reach(agent: Agent, fields: Fields) -> None:
+    def try_all() -> Answer:
+        from distdl_jupyter.node import port_check
+
+        targets = [(str(address), int(port)) for address, port in fields["targets"]]
+        return {"reached": [list(one) for one in port_check.reach(targets, float(fields["seconds"]))]}
+
+    agent.later(fields, try_all)
+
+
+def _words(fields: Fields, name: str) -> list[str]:
+    return [str(word) for word in fields.get(name, ())]
+
+
+def _ports(agent: Agent, fields: Fields) -> Answer:
+    return {"ports": agent.ports.reserve(int(fields["count"]), str(fields["address"]))}
+
+
+def _sweep(agent: Agent, fields: Fields) -> None:
+    agent.later(fields, lambda: {"found": job.sweep(str(fields["job"]), str(fields.get("base", "")))})
+
+
+# the job -------------------------------------------------------------------------------------------
+
+
+def _prepare(agent: Agent, fields: Fields) -> Answer:
+    name = workdir.plain(str(fields["job"]))
+    if agent.job is not None and agent.job.name != name:
+        raise Unanswerable("The agent has another job already.")
+    base = str(fields.get("base") or "")
+    place = workdir.find(name, str(fields["folder"]), _proof(fields.get("proof")), base)
+    try:
+        agent.begin(name, place, base)
+    except OSError:
+        if place.copied:
+            workdir.remove(place.folder)
+        raise
+    found = {"shared": not place.copied, "folder": str(place.folder), "run": str(_job(agent).pipes.folder)}
+    if directory := fields.get("working_directory"):
+        return {**found, "working_directory_there": Path(str(directory)).is_dir()}
+    return found
+
+
+def _proof(proof: Sequence[Any] | None) -> tuple[str, str] | None:
+    if proof is None:
+        return None
+    name, text = proof
+    return str(name), str(text)
+
+
+def _job(agent: Agent) -> job.Job:
+    if agent.job is None:
+        raise Unanswerable("The agent has no job: the request 'prepare' comes first.")
+    return agent.job
+
+
+def _feed(agent: Agent, fields: Fields) -> None:
+    agent.later(fields, lambda: OF_JOB["feed"](_job(agent), fields))
+
+
+def _look(_agent: Agent, fields: Fields) -> Answer:
+    from distdl_jupyter.node.staging.paths import fingerprint
+
+    try:
+        return {"fingerprint": fingerprint(str(fields["path"]))}
+    except OSError:
+        return {"fingerprint": None}
+
+
+def _copied(_agent: Agent, fields: Fields) -> Answer:
+    return {"path": content_cache.path(str(fields["digest"]), str(fields.get("base") or ""))}
+
+
+def _copy(agent: Agent, fields: Fields) -> None:
+    begun = content_cache.Copy(str(fields["digest"]), str(fields.get("base") or ""))
+    incoming = Incoming(begun.folder, agent.wake)
+    agent.expect(int(fields["channel"]), incoming)
+    agent.later(fields, lambda: {**begun.finish(incoming.unpack)})
+
+
+def _stacks(agent: Agent, fields: Fields) -> None:
+    folder, ranks = _job(agent).pipes.folder, [int(rank) for rank in fields["ranks"]]
+
+    def ask() -> Answer:
+        from distdl_jupyter.node import stacks
+
+        return {"answers": {str(rank): one.to_json() for rank, one in stacks.gather(folder, ranks).items()}}
+
+    agent.later(fields, ask)
+
+
+def _put(agent: Agent, fields: Fields) -> None:
+    incoming = Incoming(_job(agent).place.folder, agent.wake)
+    agent.expect(int(fields["channel"]), incoming)
+    agent.later(fields, incoming.unpack)
+
+
+def _get(agent: Agent, fields: Fields) -> None:
+    folder, channel = _job(agent).place.folder, int(fields["channel"])
+    agent.later(fields, lambda: send_files(folder, _words(fields, "paths"), channel, agent.post))
+
+
+def _answer(agent: Agent, fields: Fields) -> Answer:
+    agent.shells.answer(int(fields["shell"]), fields)
+    return {}
+
+
+def _end(agent: Agent, fields: Fields) -> Answer:
+    ended = agent.job.kill() if agent.job is not None else 0
+    agent.channels.end_all()
+    agent.finish(keep=bool(fields.get("keep")))
+    return {"ended": ended}
+
+
+def _start(its: job.Job, fields: Fields) -> Answer:
+    return {"pids": its.start([children.wanted(one) for one in fields["processes"]])}
+
+
+def _write(its: job.Job, fields: Fields) -> Answer:
+    its.feed(int(fields["process"]), str(fields["text"]))
+    return {}
+
+
+def _pipes(its: job.Job, fields: Fields) -> Answer:
+    its.open_pipes(fields["ranks"], fields.get("variables", ()))
+    return {}
+
+
+def _signal(its: job.Job, fields: Fields) -> Answer:
+    to = fields["to"]
+    return {"sent": its.signal(str(fields["name"]), to if isinstance(to, str) else [int(one) for one in to])}
+
+
+def _alive(its: job.Job, _fields: Fields) -> Answer:
+    living = its.alive()
+    return {"alive": len(living), "workers": len(processes.workers(living))}
+
+
+def _stuck(its: job.Job, _fields: Fields) -> Answer:
+    return {"pids": its.stuck()}
+
+
+def _drain(its: job.Job, _fields: Fields) -> Answer:
+    return {"evidence": its.drain()}
+
+
+#: Requests that a job answers by itself, wherever its agent runs; ``feed`` may wait for the process.
+OF_JOB: dict[str, Callable[[job.Job, Fields], Answer]] = {
+    "start": _start,
+    "feed": _write,
+    "pipes": _pipes,
+    "signal": _signal,
+    "alive": _alive,
+    "stuck": _stuck,
+    "drain": _drain,
+}
+
+
+#: Answers of an agent that has no job yet.
+_WITHOUT_JOB: dict[str, Answer] = {"alive": {"alive": 0, "workers": 0}, "stuck": {"pids": []}}
+
+
+def _ask_job(type_: str) -> Handler:
+    def ask(agent: Agent, fields: Fields) -> Answer:
+        if agent.job is None and type_ in _WITHOUT_JOB:
+            return _WITHOUT_JOB[type_]
+        return OF_JOB[type_](_job(agent), fields)
+
+    return ask
+
+
+HANDLERS: dict[str, Handler] = {
+    **{type_: _ask_job(type_) for type_ in OF_JOB},
+    "facts": _facts,
+    "listen": _listen,
+    "reach": _reach,
+    "ports": _ports,
+    "sweep": _sweep,
+    "prepare": _prepare,
+    "look": _look,
+    "copied": _copied,
+    "copy": _copy,
+    "feed": _feed,
+    "stacks": _stacks,
+    "put": _put,
+    "get": _get,
+    "answer": _answer,
+    "end": _end,
+}

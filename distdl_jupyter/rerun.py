@@ -1,0 +1,207 @@
+"""An earlier job's files as the code of a new one: to run it again from its start, or on from its checkpoints."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import json
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter import permissions, registry
+from distdl_jupyter.core.aliases import ALIASES, override
+from distdl_jupyter.core.errors import InvalidSpec, JobNotFound
+from distdl_jupyter.core.humanize import plural, size
+from distdl_jupyter.core.options import ABOUT
+from distdl_jupyter.worker import owned
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from distdl_jupyter.capture import CapturedCode
+    from distdl_jupyter.core.spec import JobSpec
+    from distdl_jupyter.core.store import JobFolder
+
+
+#: What a disk says that takes no more: the code could be read, but not copied.
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
+
+
+class EarlierCode:
+    """What an earlier job ran."""
+
+    def __init__(self, folder: JobFolder, spec: JobSpec) -> None:
+        self._folder = folder
+        self._spec = spec
+
+    def write(self, folder: JobFolder) -> None:
+        """Copy payload and modules. Raises JobNotFound when they are gone, or somebody else could have put them there.
+
+        A copy is the user's own, so the ranks that open it could no longer see whose the file was.
+        """
+        try:
+            owned.open_own(self._folder.spec_file).close()  # it names the interpreter
+            _copy_own(self._folder.path / "payload.json", folder.path / "payload.json")
+            with contextlib.suppress(FileNotFoundError):
+                _copy_own(self._folder.payload, folder.payload)
+            _check(self._folder.code)
+            shutil.copytree(self._folder.code, folder.code, dirs_exist_ok=True)
+        except OSError as error:
+            if error.errno in _NO_ROOM:
+                raise
+            raise _unreadable(self._folder, error) from error
+
+    def heading(self) -> str:
+        """Return count and size of the names."""
+        if not self._spec.captured:
+            return f"as in {self._folder.id}"
+        bytes_ = sum(one.size for one in self._spec.captured)
+        return f"{plural(len(self._spec.captured), 'name')}, {size(bytes_)}, as in {self._folder.id}"
+
+    def summary(self) -> str:
+        """Return where the values are from."""
+        return self.heading()
+
+
+class ResumedCode(EarlierCode):
+    """What an earlier job ran, and the checkpoints that it left."""
+
+    def write(self, folder: JobFolder) -> None:
+        """Copy payload, modules and checkpoints. Raises JobNotFound, OSError."""
+        super().write(folder)
+        try:
+            _check(self._folder.checkpoints)
+        except PermissionError as error:
+            raise _unreadable(self._folder, error, "checkpoints") from error
+        shutil.copytree(self._folder.checkpoints, folder.checkpoints, symlinks=True, copy_function=_copy)
+
+
+def again(folder: JobFolder, id_: str) -> tuple[JobSpec, dict[str, str], EarlierCode]:
+    """Return spec, secret values and code of a job that repeats the one in ``folder`` from its start.
+
+    Secret values come from this process's environment. Raises InvalidSpec when one is missing, JobNotFound.
+    """
+    earlier = folder.spec()
+    spec = dataclasses.replace(earlier, id=id_, created=time.time(), capture_seconds=0.0, resumed_from="")
+    return spec, _secrets(earlier, {}), EarlierCode(folder, earlier)
+
+
+def resumed(folder: JobFolder, id_: str, options: Mapping[str, Any]) -> tuple[JobSpec, dict[str, str], EarlierCode]:
+    """Return spec, secret values and code of a job that goes on from the checkpoints of the one in ``folder``.
+
+    ``options`` replace those of the earlier job. Raises InvalidSpec, also when there is no checkpoint,
+    PluginUnavailable, JobNotFound.
+    """
+    earlier = folder.spec()
+    if not folder.has_checkpoints:
+        raise InvalidSpec(
+            f"Job {folder.id} saved no checkpoint, so there is nothing to go on from.", field="resume",
+            hint="Rerun it from its start; a job goes on from what its ranks save in distdl_jupyter.checkpoint_dir().",
+        )  # fmt: skip
+    cluster = registry.get("clusters", earlier.cluster)
+    if not cluster.can_restart:
+        raise InvalidSpec(f"{cluster.title or cluster.name} cannot lay out checkpoints for a job.", field="resume",
+                          hint=f"Rerun it, and let it read {folder.checkpoints} as a data source.")  # fmt: skip
+    if options:
+        spec, secrets = _changed(folder, earlier, options, id_)
+    else:
+        spec, secrets = earlier, _secrets(earlier, {})
+    spec = dataclasses.replace(spec, id=id_, created=time.time(), capture_seconds=0.0, resumed_from=folder.id)
+    return spec, secrets, ResumedCode(folder, earlier)
+
+
+def _secrets(earlier: JobSpec, given: Mapping[str, Any]) -> dict[str, str]:
+    """Return the values of the earlier job's secret variables: those given now, else of this process's environment."""
+    missing = [name for name in earlier.secret_variables if name not in given and name not in os.environ]
+    if missing:
+        raise InvalidSpec(
+            f"{', '.join(missing)} was given to job {earlier.id} and is kept nowhere.", field="environment_variables",
+            hint="Set it in the environment of this process, or submit the job from its notebook again.",
+        )  # fmt: skip
+    return {name: str(given[name]) if name in given else os.environ[name] for name in earlier.secret_variables}
+
+
+def _changed(
+    folder: JobFolder, earlier: JobSpec, options: Mapping[str, Any], id_: str
+) -> tuple[JobSpec, dict[str, str]]:
+    """Return the earlier job's spec with other options, checked as those of any new job, and its secret values."""
+    from distdl_jupyter import jobspec
+
+    new = jobspec.resolved(options)
+    variables = {**earlier.environment_variables, **dict(new.get("environment_variables") or {})}
+    kept: dict[str, Any] = {name: getattr(earlier, name) for name, about in ABOUT.items() if about.kept}
+    if new.get("compute_target", earlier.compute_target) == earlier.compute_target:
+        kept |= earlier.cluster_options
+    if new.get("distributed_backend", earlier.distributed_backend) == earlier.distributed_backend:
+        kept |= earlier.backend_options
+    if "node_count" in new and isinstance(new["node_count"], int) and earlier.min_node_count is not None:
+        kept["min_node_count"] = min(earlier.min_node_count, new["node_count"])
+    secrets = _secrets(earlier, variables)
+    later = {name: value for name, value in options.items() if ALIASES.get(name, name) != "environment_variables"}
+    wanted = override(kept, later) | {"environment_variables": {**variables, **secrets}}
+    spec, secrets = jobspec.build(_draft(folder, earlier), wanted, id_=id_)
+    if not {"vm_size", "price_per_hour", "compute_target"} & new.keys():
+        spec = dataclasses.replace(
+            spec, price_per_hour=earlier.price_per_hour, currency=earlier.currency, price_source=earlier.price_source
+        )
+    return dataclasses.replace(spec, python=earlier.python, versions=earlier.versions), secrets
+
+
+def _draft(folder: JobFolder, earlier: JobSpec) -> CapturedCode:
+    """Return what is known of the code of an earlier job; its files are copied and not captured once more."""
+    from distdl_jupyter.capture import CapturedCode
+
+    try:
+        payload = json.loads((folder.path / "payload.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise _unreadable(folder, error) from error
+    return CapturedCode(
+        kind=earlier.kind,
+        name=earlier.name,
+        source=earlier.source,
+        captured=earlier.captured,
+        payload_json=payload,
+        secret_arguments=frozenset(number for number, text in enumerate(earlier.script_arguments) if text == "•••"),
+        secret_variables=frozenset(earlier.secret_variables),
+    )
+
+
+def _unreadable(folder: JobFolder, error: Exception, what: str = "code") -> JobNotFound:
+    return JobNotFound(
+        f"The {what} of job {folder.id} cannot be read: {getattr(error, 'strerror', None) or error}.",
+        hint="Submit it from its notebook again.",
+    )
+
+
+def _copy_own(source: Path, target: Path) -> None:
+    with owned.open_own(source) as old, open(target, "wb", opener=owned.private) as new:
+        shutil.copyfileobj(old, new, 1 << 20)
+
+
+def _check(tree: Path) -> None:
+    if reason := permissions.tree_refusal(tree):
+        raise PermissionError(f"{reason}: it is not copied")
+
+
+#: Linux's request to let a file share the bytes of another one until either is changed (include/uapi/linux/fs.h).
+_FICLONE = 0x40049409
+
+
+def _copy(source: str, target: str) -> str:
+    """Copy a file, where the file system can do so without doubling its bytes.
+
+    Never a hard link: training code writes over its last checkpoint in place, which would change the earlier job's.
+    """
+    if sys.platform == "linux":
+        import fcntl
+
+        with contextlib.suppress(OSError), Path(source).open("rb") as old, Path(target).open("wb") as new:
+            fcntl.ioctl(new, _FICLONE, old.fileno())
+            shutil.copystat(source, target)
+            return target
+    return str(shutil.copy2(source, target))

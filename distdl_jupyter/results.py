@@ -1,0 +1,201 @@
+"""What came of a job, for the one who asks: values, the failure as an exception, the metrics as a table.
+
+Values are pickles that the job's own ranks wrote into the user's private folder; they are opened here, in the user's
+process, only when the user asks for them.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from types import WrapperDescriptorType
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.core import events
+from distdl_jupyter.core.errors import JobFailed, ResultUnavailable
+from distdl_jupyter.core.humanize import plural, ranks
+from distdl_jupyter.core.logline import last_lines
+from distdl_jupyter.core.state import State
+from distdl_jupyter.worker import owned
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pandas as pd
+
+    from distdl_jupyter.core.failure import Failure
+    from distdl_jupyter.core.logline import LogLine
+    from distdl_jupyter.core.rank import RankView
+    from distdl_jupyter.core.store import JobFolder
+    from distdl_jupyter.core.view import JobView
+
+#: Bytes of a log's end in which a rank's last lines are looked for.
+_END = 16 * 1024 * 1024
+#: Signals by which a job's stop ends its ranks.
+_STOPS = ("INT", "TERM", "KILL")
+
+
+def value(folder: JobFolder, rank: RankView) -> Any:
+    """Return a rank's value; None for a rank that had no process at the end. Raises ResultUnavailable."""
+    path = folder.result(rank.rank)
+    try:
+        with owned.open_own(path) as file:
+            return pickle.load(file)
+    except FileNotFoundError:
+        if rank.ok is not True:
+            return None
+        why = rank.problem or f"The value of rank {rank.rank} is not here any more: {path} is missing."
+        raise ResultUnavailable(why, hint=f"Its text: {rank.result}" if rank.result else "") from None
+    except PermissionError as error:
+        raise ResultUnavailable(
+            f"{error}.", hint="Read it with a program of your own if you trust who wrote it."
+        ) from None
+    except Exception as error:
+        raise ResultUnavailable(
+            f"The value in {path.name} cannot be opened here ({type(error).__name__}: {error}).",
+            hint="Return plain data such as numbers, dicts or a state_dict, or import the missing module first.",
+        ) from error
+
+
+def job_failed(folder: JobFolder, view: JobView) -> JobFailed:
+    """Return the exception of a job that ended without success; the caller raises it."""
+    failure = view.failure
+    where = f"Job {view.name} ({view.id})"
+    if failure is None:
+        reasons = {
+            State.CANCELED: f"{where} was canceled.",
+            State.LOST: f"{where} is lost. {view.reason}",
+        }
+        return JobFailed(reasons.get(view.state, f"{where} failed: {view.reason}"), job_id=view.id)
+    rank = view.ranks[failure.rank]
+    failed = JobFailed(
+        _headline(failure, view.process_count),
+        job_id=view.id,
+        rank=failure.rank,
+        **_ending(rank),
+        error=failure.error,
+        traceback=str((failure.error or {}).get("traceback", "")) or _last_lines(folder, failure.rank),
+        others=_others(failure, view.process_count),
+        hint=str((failure.error or {}).get("hint", "")),
+    )
+    failed.__cause__ = _original(failure.error or {})
+    return failed
+
+
+def _original(error: dict[str, Any]) -> BaseException | None:
+    """Return the rank's exception with its arguments; None where its class is not loaded here or cannot be made.
+
+    Whoever can name the class has imported it, so nothing is imported for this, and no code of the class runs.
+    """
+    found: Any = sys.modules.get(str(error.get("module")))
+    for name in str(error.get("name") or "-").split("."):
+        found = getattr(found, name, None)
+    if not isinstance(found, type) or not issubclass(found, BaseException):
+        return None
+    arguments = error["args"] if isinstance(error.get("args"), list) else [str(error.get("message", ""))]
+    try:
+        made = found.__new__(found, *arguments)
+        if not isinstance(made, OSError):  # which keeps the file's name beside them
+            made.args = tuple(arguments)
+        if isinstance(found.__init__, WrapperDescriptorType):  # of C: it sets SystemExit.code, StopIteration.value
+            found.__init__(made, *arguments)
+    except Exception:  # noqa: BLE001  a foreign class
+        return None
+    return made
+
+
+def _headline(failure: Failure, process_count: int) -> str:
+    if failure.kind == "unequal":
+        return f"{failure.what}. {failure.evidence}"
+    return f"Rank {failure.rank} of {process_count} failed first: {failure.what}{_place(failure)}.{_memory(failure)}"
+
+
+def _ending(rank: RankView) -> dict[str, Any]:
+    """Return how the rank's process ended: ``exit_code``, ``signal``.
+
+    A rank that has told its error and is then slow to go, because a library waits for the other ranks, is ended by the
+    job's own stop. That is not how it failed, whether it shows as a signal or, behind mpirun, as a code; the code is
+    the one that it was about to end with.
+    """
+    error = rank.error or {}
+    said = str(error.get("message", ""))
+    asked = error.get("type") == "SystemExit" and said.isdecimal()
+    stopped = bool(error) and rank.signal in _STOPS
+    if stopped or (asked and rank.signal is None):
+        return {"exit_code": int(said) if asked else 1, "signal": None}
+    return {"exit_code": rank.code, "signal": rank.signal}
+
+
+def _place(failure: Failure) -> str:
+    """Return ", in Cell [7], line 11": the deepest frame of a cell, else of the user's own code.
+
+    What is said of a crash has its place already.
+    """
+    if failure.kind == "signal":
+        return ""
+    frames = (failure.error or {}).get("frames") or []
+    at = (failure.error or {}).get("values_at")
+    if not isinstance(at, int) or not 0 <= at < len(frames):
+        return ""
+    return f", in {frames[at]['label']}, line {frames[at]['line']}"
+
+
+def _memory(failure: Failure) -> str:
+    if not failure.what.endswith("SIGKILL"):
+        return f" {failure.evidence}" if failure.evidence else ""
+    if failure.evidence:
+        return f" It probably ran out of memory: {failure.evidence} Use smaller batches or fewer processes."
+    return " Nobody here sent it; the kernel does so when memory runs out, but no evidence of that was found."
+
+
+def _last_lines(folder: JobFolder, rank: int, count: int = 10) -> str:
+    """Return what a rank said last that died without a report; when it printed nothing, what the job itself said."""
+    found, _ = last_lines(folder.log, 4 * count, rank, within=_END)
+    if own := _told(found, rank, count):
+        return "\n".join([f"The last lines of rank {rank}:", *own])
+    found, _ = last_lines(folder.log, 4 * count, within=_END)
+    others = _told(found, None, count)
+    return "\n".join(["The last lines of the job itself:", *others]) if others else ""
+
+
+def _told(lines: Sequence[LogLine], rank: int | None, count: int) -> list[str]:
+    said = (line.text for line in lines if line.rank == rank and line.text.strip(" -"))
+    return [text for text in said if not text.startswith("Extension modules:")][-count:]  # faulthandler's, kilobytes
+
+
+def _others(failure: Failure, process_count: int) -> tuple[str, ...]:
+    """Return one sentence about the ranks that ended because of the first, those that ended alike together."""
+    if not failure.others:
+        return ()
+    alike: dict[str, list[dict[str, Any]]] = {}
+    for other in failure.others:
+        alike.setdefault(other["what"].split(":")[0], []).append(other)
+    said = [
+        f"{ranks(sorted(one['rank'] for one in same))}: {what} after {min(one['after'] for one in same):.1f} s"
+        for what, same in alike.items()
+    ]
+    return (f"{plural(len(failure.others), 'rank')} of {process_count} ended because of it ({'; '.join(said)}).",)
+
+
+def metrics_frame(folder: JobFolder) -> pd.DataFrame:
+    """Return one row per report: ``rank``, ``step``, ``time`` (UTC), and a column a metric (NaN: not reported).
+
+    Of a great many reports those that no curve can tell apart are one row, the last of them (supervisor.recorder).
+    A job that was restarted has ``attempt`` besides, from 0: what an attempt reports again stands there twice.
+    """
+    import pandas as pd
+
+    rows: list[dict[str, Any]] = []
+    attempt = 0
+    for batch, _ in events.batches(folder.events):
+        for event in batch:
+            attempt += event["type"] == "restart"
+            if event["type"] == "metric":
+                numbers = {name: events.number_from_json(v) for name, v in event["values"].items()}
+                own = {"rank": event["rank"], "step": event["step"], "time": event["t"], "attempt": attempt}
+                rows.append({**own, **numbers})
+    frame = pd.DataFrame(rows, columns=None if rows else ["rank", "step", "time", "attempt"])
+    if not attempt:
+        frame = frame.drop(columns="attempt")
+    frame["time"] = pd.to_datetime(frame["time"], unit="s", utc=True)
+    return frame

@@ -1,0 +1,69 @@
+"""``python -m distdl_jupyter.submit_process``: source text as a job of this Python, asked for by another process.
+
+Standard input holds one JSON object: ``code``, ``name``, ``notebook`` (path of its file, "" for none) and ``options``
+of ``submit``; secrets among the environment variables travel no other way. The last line on standard output is
+``{"id": ...}``, or ``{"error": {"type", "message", "hint", "field", "output"}}`` with the class of ``core.errors``. The
+job works in the current directory.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.core import disk, errors, store
+from distdl_jupyter.core.errors import DistDLError, InvalidSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from distdl_jupyter.client import Job
+
+
+def submit_source(code: str, *, name: str = "", notebook: str = "", options: Mapping[str, Any] | None = None) -> Job:
+    """Run ``code`` as a cell on every rank and return the job's handle.
+
+    Raises InvalidSpec, also for code that is no Python, and PluginUnavailable, LaunchFailed.
+    """
+    from distdl_jupyter import capture, client
+
+    if not code.strip():
+        raise InvalidSpec("There is no code to run.", field="code")
+    try:
+        draft = capture.capture_cell(code, {}, notebook=notebook, first_line=1)
+    except SyntaxError as error:
+        raise InvalidSpec(f"Line {error.lineno} is no Python: {error.msg}.", field="code") from None
+    return client.launch(draft, **{**(options or {}), **({"name": name} if name else {})})
+
+
+def answer(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is written to standard output for a request."""
+    try:
+        return {"id": submit_source(**request).id}
+    except DistDLError as error:
+        return {"error": error.to_json()}
+    except OSError as error:
+        return {"error": disk.refusal(error, store.home()).to_json()}
+
+
+def error_from(told: Mapping[str, str]) -> DistDLError:
+    """Return the error that ``answer`` told of, of its own class."""
+    kind = getattr(errors, told.get("type", ""), errors.LaunchFailed)
+    message, hint = told.get("message", ""), told.get("hint", "")
+    if kind is InvalidSpec:
+        return InvalidSpec(message, field=told.get("field", ""), hint=hint)
+    if kind is errors.LaunchFailed:
+        return errors.LaunchFailed(message, hint=hint, output=told.get("output", ""))
+    known = isinstance(kind, type) and issubclass(kind, DistDLError)
+    found: DistDLError = kind(message, hint=hint) if known else errors.LaunchFailed(message, hint=hint)
+    return found
+
+
+def main() -> None:
+    """Read a request, submit it, answer."""
+    print(json.dumps(answer(json.load(sys.stdin))), flush=True)  # noqa: T201 - the answer
+
+
+if __name__ == "__main__":
+    main()

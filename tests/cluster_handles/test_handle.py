@@ -1,0 +1,126 @@
+"""``clusters()`` and ``add_cluster(...)`` as a notebook uses them."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+import distdl_jupyter
+from distdl_jupyter import add_cluster, clusters, submit
+from distdl_jupyter.cluster_handles import Checks
+from distdl_jupyter.clusters.base import Check
+from distdl_jupyter.core.errors import ClusterNotFound, ClusterRefused, InvalidSpec, PluginUnavailable
+from tests import plugin
+
+
+def test_the_name_can_be_called_whatever_was_imported_first():
+    first = "import distdl_jupyter.clusters.base; from distdl_jupyter import clusters"
+    for order in (first, "from distdl_jupyter import clusters; import distdl_jupyter.clusters.base"):
+        code = f"{order}\nassert [one.name for one in clusters()] == ['local'], clusters()\n"
+        code += "from distdl_jupyter.core import gpus; assert gpus.visible is not None"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    assert "clusters" in dir(distdl_jupyter)
+
+
+def test_a_cluster_is_added_shown_changed_and_removed(rack):
+    mini = add_cluster("mini", "rack", machines=3, down=1)
+    assert (mini.name, mini.kind, mini.options) == ("mini", "rack", {"machines": 3, "down": 1})
+    assert mini == clusters()["mini"]
+    assert "mini" in clusters()
+    assert [one.name for one in clusters()] == ["local", "mini"]
+    assert clusters()[-1].name == "mini"
+    assert repr(mini) == "mini: rack, 2 of 3 nodes up, 8 GPUs; node-2: no answer"
+    lines = repr(clusters()).splitlines()
+    assert lines[0].split() == ["Name", "Kind", "Nodes", "GPUs", "Problem"]
+    assert lines[2].split() == ["mini", "rack", "2", "of", "3", "up", "8", "node-2:", "no", "answer"]
+    assert "<td" in clusters()._repr_html_()
+    nodes = mini.nodes()
+    assert [one.state for one in nodes] == ["up", "up", "down"]
+    assert "✗ down" in repr(nodes)
+    assert "4 × A100" in nodes._repr_html_()
+    mini.change(down=None)
+    assert mini.options == {"machines": 3}
+    mini.remove()
+    assert [one.name for one in clusters()] == ["local"]
+    with pytest.raises(ClusterNotFound):
+        mini.nodes()
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "says"),
+    [
+        (lambda: add_cluster("mini", "rak"), InvalidSpec, r"no kind of cluster\. Did you mean rack\?"),
+        (lambda: add_cluster("mini", "rack", machine=3), InvalidSpec, r"Did you mean machines\?"),
+        (lambda: add_cluster("mini", "rack", machines="3"), InvalidSpec, "machines is '3', but it takes a whole nu"),
+        (lambda: add_cluster("mini", "rack", machines=True), InvalidSpec, "takes a whole number"),
+        (lambda: add_cluster("mini", "rack", fast=1), InvalidSpec, "fast is 1, but it takes true or false"),
+        (lambda: add_cluster("a b", "rack"), InvalidSpec, "Take 1 to 40 letters"),
+        (lambda: clusters()["mino"], ClusterNotFound, r"No cluster is named 'mino'\..* Allowed: local"),
+        (lambda: clusters()["rack"], ClusterNotFound, r"rack is a kind of cluster.*add_cluster\(\"lab\", \"rack\""),
+        (lambda: clusters()["local"].remove(), ClusterRefused, "is there by itself"),  # noqa: PLW0108
+        (lambda: clusters()["local"].change(x=1), InvalidSpec, "is there by itself"),
+        (lambda: clusters()["local"].check("horovod-glo"), InvalidSpec, "Did you mean horovod-gloo"),
+    ],
+)
+def test_a_mistake_is_answered_with_one_sentence_and_the_remedy(rack, make, error, says):
+    with pytest.raises(error, match=says):
+        make()
+
+
+def test_a_silent_cluster_and_one_that_fails_cost_the_others_nothing(rack, tmp_path, monkeypatch):
+    plugin.install(tmp_path, monkeypatch, plugin.CLUMSY, {"clusters": {"clumsy": "Clumsy"}})
+    add_cluster("slow", "rack", silent_seconds=30.0)
+    begun = time.monotonic()
+    found = {one.target.name: one for one in clusters().look(1.0)}
+    assert time.monotonic() - begun < 15
+    assert found["slow"].problem == "It has said nothing for 1 s."
+    assert found["local"].problem == ""
+    assert found["local"].nodes[0].cores > 0
+    assert found["clumsy"].problem == "Its plug-in failed: ZeroDivisionError: counted the machines"
+
+
+def test_a_check_says_what_is_wrong_and_what_is_not(rack):
+    mini = add_cluster("mini", "rack", machines=2, down=1)
+    found = mini.check()
+    assert not found.ok
+    assert "node-1" in repr(found)
+    assert clusters()["local"].check().ok
+    rows = Checks([Check("node-c", "torch", "error", "torch <2.5>", "Install the same.")])
+    assert "torch &lt;2.5&gt;" in rows._repr_html_()
+
+
+def test_a_cluster_with_a_job_on_it_is_not_removed(rack):
+    mini = add_cluster("mini", "rack")
+    job = submit(time.sleep, (600,), compute_target="mini", distributed_backend="plain")
+    try:
+        with pytest.raises(ClusterRefused, match="1 job of mini has not ended"):
+            mini.remove()
+    finally:
+        job.cancel(now=True)
+        job.wait()
+    mini.remove()
+
+
+NEEDY = """
+    import ray_of_nowhere
+    class Needy: pass
+"""
+
+
+def test_a_missing_dependency_is_answered_with_the_command_that_installs_it(tmp_path, monkeypatch):
+    plugin.install(tmp_path, monkeypatch, NEEDY, {"clusters": {"needy": "Needy"}})
+    (info,) = tmp_path.glob("site-*/*.dist-info")
+    metadata = info / "METADATA"
+    extra = 'Provides-Extra: rays\nRequires-Dist: ray-of-nowhere>=2; extra == "rays"\n'
+    metadata.write_text(metadata.read_text() + extra)
+    plugin.forget()
+    try:
+        with pytest.raises(PluginUnavailable) as refused:
+            add_cluster("mini", "needy")
+        package = info.name.partition("-")[0]
+        assert refused.value.hint == f"Install it: pip install '{package}[rays]'."
+        assert f"pip install '{package}[rays]'" in repr(clusters())
+    finally:
+        plugin.forget()

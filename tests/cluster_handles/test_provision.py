@@ -1,0 +1,136 @@
+"""Machines made, scaled and unmade by a kind of cluster of another package, as a notebook does it."""
+
+import json
+import time
+from types import MappingProxyType
+
+import pytest
+
+from distdl_jupyter import add_cluster, clusters, submit
+from distdl_jupyter.cluster_handles import provision
+from distdl_jupyter.clusters.machines import Machines
+from distdl_jupyter.core.errors import ClusterRefused, InvalidSpec
+from distdl_jupyter.testing import DescriptionContract
+from distdl_jupyter.views import clusters as views
+from tests import plugin
+
+
+@pytest.fixture
+def forge(tmp_path, monkeypatch):
+    plugin.install(tmp_path, monkeypatch, plugin.FORGE, {"clusters": {"forge": "ForgeCluster"}})
+    yield tmp_path / "config" / "forge.json"
+    plugin.forget()
+
+
+def test_machines_are_made_scaled_and_ended_and_their_cost_is_shown(forge):
+    lab = add_cluster("lab", "forge", place="north")
+    assert repr(lab) == (
+        "lab: forge; Its machines have not been made yet. Create them: distdl clusters compute create lab."
+    )
+    assert lab.create(size="small", max_nodes=4) is lab
+    assert lab.machines() == Machines(exists=True, size="small", detail="forged", max_nodes=4, cost_per_hour=0.5,
+                                      currency="USD", price_source="the smith")  # fmt: skip
+    assert "Cost" not in repr(clusters())
+    lab.scale(min_nodes=2)
+    assert repr(lab) == "lab: forge, 2 of 2 nodes up, 2 nodes cost money: 1.00 USD/h"
+    lines = repr(clusters()).splitlines()
+    assert lines[0].split() == ["Name", "Kind", "Nodes", "GPUs", "Cost"]
+    assert "2 of 4 up" in lines[2]
+    assert "2 nodes cost money: 1.00 USD/h" in lines[2]
+    assert "<td" in clusters()._repr_html_()
+    lab.scale(1)
+    assert (lab.machines().min_nodes, lab.machines().max_nodes) == (1, 1)
+    lab.delete()
+    assert not lab.machines().exists
+    assert lab in clusters()
+
+
+class TestForge(DescriptionContract):
+    """What the contract promises of machines that are made, held by a kind that makes them."""
+
+    name = "forge"
+    options = MappingProxyType({"place": "north"})
+
+    @pytest.fixture(autouse=True)
+    def _lit(self, forge):
+        add_cluster("lab", "forge", place="north").create(size="small")
+
+
+def test_an_unknown_price_is_said_to_be_unknown(forge):
+    lab = add_cluster("lab", "forge")
+    lab.create(size="large", min_nodes=1)
+    assert repr(lab) == "lab: forge, 1 of 1 node up, 1 node costs money: price unknown"
+
+
+def test_what_is_wanted_is_checked_by_its_declaration(forge):
+    lab = add_cluster("lab", "forge")
+    with pytest.raises(InvalidSpec, match="size is missing"):
+        lab.create()
+    with pytest.raises(InvalidSpec, match="'sizes' is no option of machines of a cluster of the kind forge") as caught:
+        lab.create(sizes="small")
+    assert caught.value.field == "sizes"
+    with pytest.raises(InvalidSpec, match="max_nodes is 'many', but it takes a whole number"):
+        lab.create(size="small", max_nodes="many")
+    with pytest.raises(InvalidSpec, match="min_nodes is 3, but there may be 2 nodes at most"):
+        lab.scale(2, min_nodes=3)
+    lab.create(size="small")
+    with pytest.raises(ClusterRefused, match="The forge is lit already"):
+        lab.create(size="small")
+
+
+def test_other_kinds_neither_make_nor_unmake(forge):
+    for change in (clusters()["local"].delete, lambda: clusters()["local"].create(size="small")):
+        with pytest.raises(ClusterRefused, match="are neither made nor unmade from here"):
+            change()
+    assert clusters()["local"].machines() is None
+    with pytest.raises(InvalidSpec, match="Nobody can be asked what place of a cluster of the kind local may be"):
+        clusters()["local"].choices("place")
+
+
+def test_choices_are_told_with_what_comes_with_them(forge):
+    found = provision.choices("forge", "place", {})
+    assert [(one.value, one.label, dict(one.sets)) for one in found] == [
+        ("north", "The north", {}),
+        ("south", "The south", {"yard": "quay"}),
+    ]
+    lab = add_cluster("lab", "forge", place="north")
+    assert [one.value for one in lab.choices("yard")] == ["of north"]
+    assert "1 hammer" in repr(lab.choices("size"))
+    assert "<td" in lab.choices("size")._repr_html_()
+
+
+def test_a_change_that_failed_is_told_to_who_waits(forge):
+    lab = add_cluster("lab", "forge")
+    lab.create(size="small", wait=True)
+    forge.write_text(json.dumps({**json.loads(forge.read_text()), "problem": "No iron."}))
+    with pytest.raises(ClusterRefused, match=r"No iron\."):
+        provision.settled(lab.target, 10.0)
+    assert views.cluster_problem(lab_look(lab)) == "No iron."
+
+
+def lab_look(lab):
+    from distdl_jupyter.cluster_handles import status
+
+    return status.look(lab.target)
+
+
+def test_no_machine_is_ended_below_a_job_and_its_end_says_what_stays_up(forge):
+    lab = add_cluster("lab", "forge")
+    lab.create(size="small", min_nodes=2)
+    job = submit(time.sleep, (600,), compute_target="lab", distributed_backend="plain", name="long")
+    with pytest.raises(ClusterRefused, match="1 job of lab has not ended"):
+        lab.delete()
+    job.cancel(now=True)
+    job.wait(timeout=120)
+    job = submit(time.sleep, (0,), compute_target="lab", distributed_backend="plain", name="short")
+    job.wait(timeout=120)
+    assert [note["text"] for note in job.view().notes if note.get("code") == "nodes-stay-up"] == ["2 anvils stay up."]
+
+
+def test_what_machines_would_cost_is_said_in_sentences():
+    made = Machines(exists=False, max_nodes=4, cost_per_hour=0.5, currency="USD", price_source="the smith")
+    assert views.cost_forecast(made) == "A node costs 0.50 USD/h while it is up, 4 nodes 2.00 USD/h (the smith)."
+    unknown = Machines(exists=False, max_nodes=1, min_nodes=1)
+    assert views.cost_forecast(unknown) == (
+        "What a node costs is unknown. 1 node stays up and costs money all the time, also without a job."
+    )

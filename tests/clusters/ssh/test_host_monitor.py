@@ -1,0 +1,195 @@
+"""Real hosts as a list sees them."""
+
+import sys
+import threading
+import time
+
+import pytest
+
+from distdl_jupyter.clusters.agents.agent import HostFailed, Unreachable
+from distdl_jupyter.clusters.ssh import command, connect_all, host_monitor
+from distdl_jupyter.clusters.ssh.options import SshOptions
+from distdl_jupyter.core import humanize
+from distdl_jupyter.core.errors import InvalidSpec
+from tests.conftest import wait_for
+from tests.hosts import needs_hosts
+
+
+@pytest.fixture(autouse=True)
+def seen():
+    yield
+    host_monitor.leave()
+
+
+@pytest.fixture
+def hosts_of(hosts_of):
+    yield hosts_of
+    host_monitor.leave()  # while the hosts answer
+
+
+@pytest.fixture
+def soon(monkeypatch):
+    """Who is silent is told after few seconds, of which a test waits for all."""
+    monkeypatch.setattr(host_monitor, "ASK_SECONDS", 0.5)
+    monkeypatch.setattr(host_monitor, "ANSWER_SECONDS", 4.0)
+    monkeypatch.setitem(command._SETTINGS, "ConnectTimeout", "3")
+
+
+def states(options, patience=0.0):
+    return {node.name: node.state for node in host_monitor.nodes(options, patience)}
+
+
+def options_of(lab, **more):
+    return SshOptions(**lab.options(**more))
+
+
+def all_up(options):
+    return set(states(options).values()) == {"up"}
+
+
+@needs_hosts
+def test_hosts_show_what_they_have(three_hosts):
+    options = options_of(three_hosts)
+    wait_for(lambda: all_up(options), what="three hosts")
+    node = host_monitor.nodes(options)[1]
+    assert node.name == "node-b"
+    assert node.python == ".".join(map(str, sys.version_info[:3]))
+    assert node.cores > 0
+    assert node.load >= 0
+    assert node.ranks == 0
+    assert (node.gpus, node.gpu_name, node.detail) == (0, "", "")
+
+
+@needs_hosts
+def test_a_host_that_is_cut_off_turns_red_with_its_reason_and_back_while_the_others_stay(three_hosts, soon):
+    options = options_of(three_hosts)
+    wait_for(lambda: all_up(options), what="three hosts")
+    three_hosts.cut("node-c")
+    try:
+        begin = time.monotonic()
+        wait_for(lambda: states(options)["node-c"] == "down", 30, "a red host")
+        assert time.monotonic() - begin < 30
+        a, b, c = host_monitor.nodes(options)
+        assert (a.state, b.state) == ("up", "up")
+        assert c.detail.startswith("no answer since ")
+    finally:
+        three_hosts.join("node-c")
+    wait_for(lambda: all_up(options), what="three hosts again")
+
+
+@needs_hosts
+def test_a_host_that_never_answered_delays_nobody(hosts_of, soon):
+    lab = hosts_of(2)
+    lab.cut("node-a")
+    options = options_of(lab)
+    begin = time.monotonic()
+    silent, _ = host_monitor.nodes(options, 0.0)
+    assert time.monotonic() - begin < 1
+    assert (silent.state, silent.detail) == ("unknown", "has not answered yet")
+    wait_for(lambda: states(options)["node-b"] == "up", what="the other host")
+    wait_for(lambda: states(options)["node-a"] == "down", what="a red host")
+    assert host_monitor.nodes(options)[0].detail.startswith("no answer since ")
+
+
+class Answers:
+    """A connection to a host that answers."""
+
+    def ask(self, _type, **_):
+        return {}
+
+    def close(self):
+        pass
+
+
+def test_the_first_look_waits_for_all_at_once(monkeypatch):
+    both = threading.Barrier(2)
+
+    def opened(*_):
+        both.wait(30)
+        return Answers()
+
+    monkeypatch.setattr(host_monitor, "_opened", opened)
+    assert states(SshOptions(hosts="a,b"), patience=30.0) == {"a": "up", "b": "up"}
+
+
+@needs_hosts
+def test_the_reason_is_told_and_a_check_after_the_remedy_tries_again_at_once(hosts_of):
+    lab = hosts_of(1)
+    lab.forget_host_key("node-a")
+    options = options_of(lab)
+    wait_for(lambda: states(options)["node-a"] == "down", what="a red host")
+    assert "host key" in host_monitor.nodes(options)[0].detail
+    lab.know_all()
+    connect_all.checks(options)
+    # By itself it would be tried again after half a minute.
+    wait_for(lambda: states(options)["node-a"] == "up", 20, "a green host")
+
+
+@needs_hosts
+def test_a_host_that_nobody_looks_at_any_more_is_left(hosts_of, monkeypatch):
+    monkeypatch.setattr(host_monitor, "IDLE_SECONDS", 1.0)
+    monkeypatch.setattr(host_monitor, "ASK_SECONDS", 0.2)
+    lab = hosts_of(1)
+    options = options_of(lab)
+    wait_for(lambda: all_up(options), what="a host")
+    assert lab.running("node-a", "distdl_jupyter.node")
+    wait_for(lambda: not lab.pids("node-a"), what="a host that is left")
+    assert states(options)["node-a"] == "up"  # what was seen moments ago, while it is asked anew
+    wait_for(lambda: lab.running("node-a", "distdl_jupyter.node"), what="a new connection")
+
+
+@needs_hosts
+def test_one_connection_serves_many_looks_and_is_renewed(hosts_of, monkeypatch):
+    monkeypatch.setattr(host_monitor, "ASK_SECONDS", 0.1)
+    lab = hosts_of(1)
+    options = options_of(lab)
+    wait_for(lambda: all_up(options), what="a host")
+    first = lab.running("node-a", "distdl_jupyter.node")
+    for _ in range(20):
+        states(options)
+        time.sleep(0.05)
+    assert set(first) <= set(lab.running("node-a", "distdl_jupyter.node"))
+    monkeypatch.setattr(host_monitor, "RENEW_SECONDS", 0.5)
+
+    def renewed():
+        now = lab.running("node-a", "distdl_jupyter.node")
+        return states(options)["node-a"] == "up" and now and not set(first) & set(now)
+
+    wait_for(renewed, what="a new connection")
+
+
+@needs_hosts
+def test_leaving_ends_every_connection(hosts_of):
+    lab = hosts_of(1)
+    options = options_of(lab)
+    wait_for(lambda: all_up(options), what="a host")
+    host_monitor.leave()
+    wait_for(lambda: not lab.pids("node-a"), what="a host that is left")
+
+
+def test_a_cluster_without_hosts_is_refused():
+    with pytest.raises(InvalidSpec):
+        host_monitor.nodes(SshOptions())
+
+
+def test_without_ssh_the_reason_is_the_hosts(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    options = SshOptions(hosts="node-a")
+    wait_for(lambda: states(options)["node-a"] == "down", what="a red host")
+    assert host_monitor.nodes(options)[0].detail.startswith("ssh could not be started")
+
+
+def test_silence_is_told_by_its_beginning_and_the_rest_in_its_own_words():
+    now = time.time()
+    since = humanize.clock(now - 60)[:5]
+    assert (
+        host_monitor._reason(Unreachable("a", "timeout", "It does not answer."), now - 60) == f"no answer since {since}"
+    )
+    assert host_monitor._reason(HostFailed("a", "a has not answered for 10 s."), now - 60) == f"no answer since {since}"
+    assert host_monitor._reason(Unreachable("a", "denied", "It accepts none."), now) == "It accepts none."
+    assert host_monitor._moment(now - 3 * 86400) == humanize.day(now - 3 * 86400)
+
+
+def test_gpus_are_told_with_their_name():
+    node = host_monitor.described("a", {"gpus": [{"name": "A100"}, {"name": "A100"}], "python": {"version": "3.11.7"}})
+    assert (node.gpus, node.gpu_name, node.python, node.load, node.ranks) == (2, "A100", "3.11.7", None, None)

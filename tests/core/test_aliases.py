@@ -1,0 +1,89 @@
+"""Every neighbour's word is understood, and what contradicts is refused with a remedy."""
+
+import pytest
+
+from distdl_jupyter import registry
+from distdl_jupyter.core.aliases import ALIASES, resolve
+from distdl_jupyter.core.errors import InvalidSpec
+
+ALLOWED = {
+    "node_count", "process_count_per_node", "distributed_backend", "compute_target", "vm_size", "use_gpu", "name",
+    "environment_variables", "max_run_duration_seconds", "hang_timeout_seconds", "max_restarts",
+    "min_process_count", "host_discovery", "elastic_timeout_seconds",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("alias", "primary"), sorted(ALIASES.items()))
+def test_every_alias_reaches_its_primary_name(alias, primary):
+    assert resolve({alias: 3}, ALLOWED) == {primary: 3}
+
+
+@pytest.mark.parametrize("word", ["np", "num_proc", "num_processes", "num_workers"])
+def test_a_total_is_divided_by_the_nodes(word):
+    assert resolve({word: 8, "nnodes": 2}, ALLOWED) == {"node_count": 2, "process_count_per_node": 4}
+
+
+def test_a_total_that_does_not_divide_is_refused():
+    with pytest.raises(InvalidSpec, match="7 processes cannot be divided equally among 2 nodes"):
+        resolve({"np": 7, "node_count": 2}, ALLOWED)
+
+
+def test_np_below_zero_means_this_machine():
+    assert resolve({"np": -4}, ALLOWED) == {"compute_target": "local", "process_count_per_node": 4}
+    with pytest.raises(InvalidSpec, match="this machine"):
+        resolve({"np": -4, "compute_target": "lab"}, ALLOWED)
+
+
+def test_local_mode_means_local():
+    assert resolve({"local_mode": True}, ALLOWED) == {"compute_target": "local"}
+    assert resolve({"local_mode": False}, ALLOWED) == {}
+
+
+def test_two_names_for_one_thing_may_agree_but_not_differ():
+    assert resolve({"nnodes": 2, "num_nodes": 2}, ALLOWED) == {"node_count": 2}
+    with pytest.raises(InvalidSpec, match="nnodes and num_nodes mean the same and differ"):
+        resolve({"nnodes": 2, "num_nodes": 3}, ALLOWED)
+
+
+def test_a_total_and_a_contradicting_count_are_refused():
+    assert resolve({"np": 4, "nproc_per_node": 2, "nnodes": 2}, ALLOWED)["process_count_per_node"] == 2
+    with pytest.raises(InvalidSpec, match="contradict"):
+        resolve({"np": 4, "nproc_per_node": 3}, ALLOWED)
+
+
+def test_an_unknown_name_is_answered_with_the_nearest_and_all_allowed_ones():
+    with pytest.raises(InvalidSpec, match=r"Did you mean node_count\?.*process_count_per_node"):
+        resolve({"node_cuont": 2}, ALLOWED)
+
+
+@pytest.mark.parametrize(
+    ("name", "guess"),
+    [("proces_count", "process_count_per_node"), ("nodes", "node_count"), ("instance_cuont", "node_count"),
+     ("minprocess_count", "min_process_count"), ("proc_count_per_node", "process_count_per_node")],
+)  # fmt: skip
+def test_a_guess_is_accepted_when_it_is_followed(name, guess):
+    common = ALLOWED - {"min_process_count", "host_discovery"}
+    with pytest.raises(InvalidSpec, match=rf"Did you mean {guess}\?"):
+        resolve({name: 2}, ALLOWED, common)
+    assert resolve({guess: 2}, ALLOWED) == {guess: 2}
+
+
+def test_no_name_is_guessed_that_is_not_allowed():
+    with pytest.raises(InvalidSpec) as raised:
+        resolve({"min_process_coumt": 2}, {"node_count"})
+    assert "Did you mean" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["packages_to_install", "pip_packages"])
+def test_packages_are_installed_in_another_way(name):
+    with pytest.raises(InvalidSpec, match=rf"^'{name}' is no option\. .*%pip install"):
+        resolve({name: ["torch"]}, ALLOWED)
+
+
+@pytest.mark.parametrize(
+    ("given", "label"),
+    [("mpi", "horovod-mpi"), ("horovod", "horovod-gloo"), ("gloo", "torch-gloo"), ("nccl", "torch-nccl"),
+     ("torch", "torch"), ("plain", "plain")],
+)  # fmt: skip
+def test_backend_words(given, label):
+    assert registry.backend_label(given) == label

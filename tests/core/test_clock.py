@@ -1,0 +1,50 @@
+"""The time in a job's log never goes back, and follows a clock that is put right."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from distdl_jupyter.core import clock as module
+from distdl_jupyter.core.clock import Clock
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The clock on the wall and the one that only goes on, in seconds; ``clock.pass_(3)`` moves both."""
+    clock = SimpleNamespace(wall=1000.0, ticks=50.0)
+    monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: clock.wall, monotonic=lambda: clock.ticks))
+
+    def pass_(seconds):
+        clock.wall, clock.ticks = clock.wall + seconds, clock.ticks + seconds
+
+    clock.pass_ = pass_
+    return clock
+
+
+def test_a_clock_that_is_set_back_goes_on_and_one_that_is_put_right_again_is_believed(clock):
+    given = Clock()
+    assert given.now() == 1000.0
+    clock.pass_(1)
+    clock.wall -= 3600
+    assert given.now() == 1001.0
+    clock.pass_(2)
+    assert given.now() == 1003.0
+    clock.wall += 3600
+    clock.pass_(1)
+    assert given.now() == 1004.0
+    clock.wall += 60
+    assert given.now() == 1064.0, "a clock that is set forward is followed"
+
+
+def test_a_clock_that_was_set_back_is_followed_where_it_runs_a_little_fast(clock):
+    given = Clock()
+    given.now()
+    clock.wall -= 100
+    given.now()
+    clock.pass_(1)
+    clock.wall += 0.5
+    assert given.now() == 1001.5
+
+
+def test_time_begins_behind_a_moment_that_has_passed(clock):
+    assert Clock(after=2000.0).now() == 2000.0

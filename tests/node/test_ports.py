@@ -1,0 +1,97 @@
+"""A port that somebody has, on whichever address, is not given away."""
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from distdl_jupyter.node import ports
+
+FAMILIES = [
+    (socket.AF_INET, "127.0.0.1"),
+    (socket.AF_INET6, "::1"),
+    (socket.AF_INET, "0.0.0.0"),
+    (socket.AF_INET6, "::"),
+]
+
+
+@pytest.mark.parametrize(("family", "address"), FAMILIES)
+def test_a_port_that_is_taken_is_passed_over(family, address, monkeypatch):
+    try:
+        holder = socket.socket(family, socket.SOCK_STREAM)
+        holder.bind((address, 0))
+    except OSError:
+        pytest.skip(f"this machine has no {address}")
+    with holder:
+        holder.listen()
+        taken = holder.getsockname()[1]
+        free = next(port for port in range(20_000, 32_000) if ports._is_free("127.0.0.1", port))
+        monkeypatch.setattr(ports.random, "sample", lambda *_: [taken, free])
+        reserved = ports.Ports()
+        assert reserved.reserve(1, "127.0.0.1") == [free]
+        reserved.release()
+
+
+def test_an_address_that_is_not_here_has_no_ports():
+    with pytest.raises(OSError, match=r"No free TCP port between 20000 and 32000 was found on 192\.0\.2\.1"):
+        ports.Ports().reserve(1, "192.0.2.1")
+
+
+def test_reserved_ports_are_never_given_twice_and_free_again_after_release():
+    held = [ports.Ports() for _ in range(20)]
+    given = [port for one in held for port in one.reserve(5, "127.0.0.1")]
+    assert len(set(given)) == 100
+    assert all(20_000 <= port < 32_000 for port in given)
+    for one in held:
+        one.release()
+    assert len(held[0].reserve(3, "127.0.0.1")) == 3
+    held[0].release()
+
+
+@pytest.fixture
+def temporary(tmp_path, monkeypatch):
+    """A temporary directory and a cache of this test's own; returns the place of the lock files in the first one."""
+    monkeypatch.setattr(ports.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("DISTDL_CACHE", str(tmp_path / "cache"))
+    return tmp_path / f"distdl-ports-{os.getuid()}"
+
+
+def squat_with_link(place):
+    (place.parent / "victim").mkdir()
+    place.symlink_to(place.parent / "victim")
+
+
+def squat_with_dangling_link(place):
+    place.symlink_to(place.parent / "nowhere")
+
+
+def squat_with_folder(place):
+    place.mkdir()
+    place.chmod(0o777)
+    os.chown(place, 4321, 4321)
+
+
+@pytest.mark.fault("entry", "a taken name in the temporary directory stops no job and redirects no file")
+@pytest.mark.parametrize(
+    "squat",
+    [squat_with_link, squat_with_dangling_link, Path.touch,
+     pytest.param(squat_with_folder, marks=pytest.mark.skipif(os.geteuid() != 0, reason="only root can give away"))],
+)  # fmt: skip
+def test_whoever_has_taken_the_folder_of_locks_neither_stops_a_job_nor_redirects_its_files(temporary, squat):
+    squat(temporary)
+    one, other = ports.Ports(), ports.Ports()
+    assert len({*one.reserve(3, "127.0.0.1"), *other.reserve(3, "127.0.0.1")}) == 6
+    locks = temporary.parent / "cache" / "locks" / f"ports-{socket.gethostname()}"
+    assert len(list(locks.iterdir())) == 6
+    assert not (temporary.parent / "victim").exists() or not list((temporary.parent / "victim").iterdir())
+    assert not (temporary.parent / "nowhere").exists()
+    one.release()
+    other.release()
+
+
+def test_lock_files_lie_in_the_temporary_directory(temporary):
+    held = ports.Ports()
+    (port,) = held.reserve(1, "127.0.0.1")
+    assert [path.name for path in temporary.iterdir()] == [str(port)]
+    held.release()

@@ -1,0 +1,82 @@
+"""What the process table says: which processes belong to a job, and which no signal reaches."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from distdl_jupyter.node import processes
+from tests.conftest import wait_for
+from tests.node.driver import STUCK
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the states are Linux's")
+
+
+def test_a_process_is_stuck_while_one_of_its_threads_waits_in_the_kernel(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    process = subprocess.Popen([sys.executable, "-c", STUCK, str(tmp_path / "pipe")])
+    try:
+        wait_for(lambda: processes.stuck([process.pid]) == [process.pid], 30, "the state D")
+        with open(tmp_path / "pipe", "w"):
+            assert process.wait(30) == 0
+    finally:
+        process.kill()
+    assert processes.stuck([process.pid]) == []
+
+
+def test_a_process_that_sleeps_or_is_gone_is_not_stuck():
+    process = subprocess.Popen(["sleep", "600"])
+    assert processes.stuck([process.pid, os.getpid()]) == []
+    process.kill()
+    assert processes.stuck([process.pid]) == []
+    process.wait()
+
+
+@pytest.mark.parametrize("adopts", [True, False])
+def test_children_count_as_the_job_s_where_orphans_are_adopted_and_asked_for(monkeypatch, adopts):
+    monkeypatch.setattr(processes, "_adopts", adopts)
+    child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    own = subprocess.Popen(["sleep", "600"])
+    try:
+        marks = {processes.MARK: "20261121-024912-k3f9x"}
+        found = processes.of_job(marks, orphans=True)
+        assert (child.pid in found) == adopts
+        assert own.pid not in found, "what this process runs for itself stays in its session"
+        assert child.pid not in processes.of_job(marks, spared=[child.pid], orphans=True)
+        assert processes.of_job(marks) == set()
+    finally:
+        for process in (child, own):
+            process.kill()
+            process.wait()
+
+
+def test_a_job_s_processes_are_found_by_their_mark_with_what_they_have_started():
+    marks = {processes.MARK: "20261121-024912-k3f9x"}
+    process = subprocess.Popen(["sh", "-c", "env -i sleep 600 & wait"], env={**os.environ, **marks})
+    try:
+        wait_for(lambda: len(processes.of_job(marks)) == 2, 30, "the shell and what it has started")
+        assert process.pid in processes.kill_job(marks[processes.MARK])
+        assert processes.of_job(marks) == set()
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_the_process_table_is_the_same_without_proc(monkeypatch, tmp_path):
+    marks = {processes.MARK: "20261121-024912-k3f9x"}
+    process = subprocess.Popen(["sleep", "600"], env={**os.environ, **marks})
+    try:
+        one = processes.table()[process.pid]
+        monkeypatch.setattr(processes, "_PROC", tmp_path / "no-proc")
+        assert processes.table()[process.pid] == one
+        assert processes.of_job(marks) == {process.pid}
+        assert processes.workers([process.pid]) == []
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_signals_have_their_names():
+    assert (processes.signal_name(9), processes.signal_name(250)) == ("KILL", "250")
+    assert [processes.signal_number(name) for name in ("KILL", "34", "odd")] == [9, 34, 0]

@@ -1,0 +1,117 @@
+"""Asking real processes for their stacks: those that can answer do, all others are left unharmed."""
+
+import json
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+from distdl_jupyter.node import stacks
+from tests.conftest import wait_for
+
+OFFERS = """
+    import os, pathlib, sys, time
+    from distdl_jupyter.worker import identity, stacks
+    folder = pathlib.Path(sys.argv[1])
+    os.environ.update(DISTDL_JOB_DIR=str(folder), DISTDL_RANK="3", DISTDL_PIPES=str(folder))
+    stacks.offer(identity.identify(os.environ))
+    {then}
+"""
+
+
+@pytest.fixture
+def rank(tmp_path):
+    begun = []
+
+    def start(then="time.sleep(600)"):
+        code = textwrap.dedent(OFFERS).format(then=then)
+        begun.append(subprocess.Popen([sys.executable, "-c", code, str(tmp_path)]))
+        wait_for(lambda: stacks._first_line(tmp_path / "rank-3.stacks"), 30)
+        return begun[-1]
+
+    yield start
+    for one in begun:
+        one.kill()
+        one.wait()
+
+
+def test_a_process_answers_as_often_as_it_is_asked(rank, tmp_path):
+    process = rank()
+    for _ in range(3):
+        answer = stacks.gather(tmp_path, [3])[3]
+        assert answer.text.count("Current thread") == 1
+        assert answer.about["main"] in answer.text
+        assert answer.about["pid"] == process.pid
+        assert answer.state == "sleeping"
+    assert (tmp_path / "rank-3.stacks").stat().st_mode & 0o777 == 0o600
+    assert process.poll() is None
+
+
+def test_the_whole_answer_of_many_threads_is_awaited(rank, tmp_path):
+    rank("import threading as t; [t.Thread(target=time.sleep, args=(600,), daemon=True).start() for _ in range(60)]; "
+         "(folder / 'ready').touch(); time.sleep(600)")  # fmt: skip
+    wait_for((tmp_path / "ready").exists, 30)
+    answer = stacks.gather(tmp_path, [3])[3]
+    assert answer.text.count("hread 0x") == 61
+    assert f"Current thread {answer.about['main']}" in answer.text
+
+
+def test_a_rank_that_has_not_begun(tmp_path):
+    assert "still starting" in stacks.gather(tmp_path, [0])[0].missing
+    (tmp_path / "rank-0.stacks").write_text('{"pid": 1, "sig')
+    assert "still starting" in stacks.gather(tmp_path, [0])[0].missing
+
+
+def test_a_process_that_has_ended_and_whose_number_another_one_has(rank, tmp_path):
+    process = rank()
+    process.kill()
+    process.wait()
+    assert "has ended" in stacks.gather(tmp_path, [3])[3].missing
+    with subprocess.Popen(["sleep", "600"]) as other:
+        try:
+            about = stacks._first_line(tmp_path / "rank-3.stacks") | {"pid": other.pid}
+            (tmp_path / "rank-3.stacks").write_text(json.dumps(about) + "\n")
+            assert "has ended" in stacks.gather(tmp_path, [3])[3].missing
+            time.sleep(0.2)
+            assert other.poll() is None, "a signal that it does not catch would have ended it"
+        finally:
+            other.kill()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the signal is ignored by who does not catch it")
+def test_a_process_that_catches_the_signal_no_more(rank, tmp_path):
+    process = rank("import signal; signal.signal(57, signal.SIG_DFL); (folder / 'ready').touch(); time.sleep(600)")
+    wait_for((tmp_path / "ready").exists, 30)
+    assert "another program" in stacks.gather(tmp_path, [3])[3].missing
+    assert process.poll() is None
+
+
+def test_a_process_that_has_closed_the_file(rank, tmp_path):
+    process = rank("os.closerange(3, 1000); (folder / 'ready').touch(); time.sleep(600)")
+    wait_for((tmp_path / "ready").exists, 30)
+    assert "closed the file" in stacks.gather(tmp_path, [3])[3].missing
+    assert process.poll() is None
+
+
+def test_a_process_that_takes_the_signal_and_says_nothing(rank, tmp_path):
+    rank("import signal; signal.signal(57, lambda *_: None); (folder / 'ready').touch(); time.sleep(600)")
+    wait_for((tmp_path / "ready").exists, 30)
+    assert "has not answered within 5 s" in stacks.gather(tmp_path, [3])[3].missing
+
+
+def test_a_stopped_process_is_not_signalled(rank, tmp_path):
+    process = rank()
+    process.send_signal(signal.SIGSTOP)
+    wait_for(lambda: stacks._stat(process.pid)[0] == "T", 10)
+    assert f"kill -CONT {process.pid}" in stacks.gather(tmp_path, [3])[3].missing
+    process.send_signal(signal.SIGCONT)
+    wait_for(lambda: stacks._stat(process.pid)[0] == "S", 10)
+    assert stacks.gather(tmp_path, [3])[3].text.count("Current thread") == 1
+
+
+def test_what_is_told_over_a_wire_comes_back():
+    one = stacks.Answer("text", "", "running", {"pid": 3})
+    assert stacks.of_json(json.loads(json.dumps(one.to_json()))) == one

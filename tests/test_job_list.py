@@ -1,0 +1,240 @@
+"""Lists of jobs: complete, true, and without reading what has ended."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from distdl_jupyter import client, ended_cache
+from distdl_jupyter.core import events
+from distdl_jupyter.core.events import EventWriter, JobLock
+from distdl_jupyter.core.state import State
+from distdl_jupyter.core.store import JobStore
+from distdl_jupyter.ended_cache import Ended
+from distdl_jupyter.job_list import Listing
+from tests.finished import job
+
+
+def lines():
+    return JobStore().ended.read_bytes().splitlines()
+
+
+@pytest.fixture
+def read(monkeypatch):
+    """Return the list of jobs' events that are read."""
+    opened = []
+    of_events = events.read
+
+    def reading(path, *more, **named):
+        opened.append(path)
+        return of_events(path, *more, **named)
+
+    monkeypatch.setattr(events, "read", reading)
+    return opened
+
+
+def test_an_empty_directory_has_no_jobs():
+    assert Listing().all() == []
+    assert client.jobs() == []
+    assert "No jobs yet" in repr(client.jobs())
+
+
+def test_a_row_says_what_came_of_a_job():
+    folder = job(state=State.FAILED)
+    (one,) = Listing().all()
+    assert (one.row.id, one.row.state, one.row.says, one.row.notebook) == (
+        folder.id, "failed", "It was so.", "training.ipynb",
+    )  # fmt: skip
+    assert (one.row.metric, one.row.value, one.row.spark) == ("loss", 0, (4, 3, 2, 1, 0))
+    assert (one.cluster, one.hosts, one.active) == ("local", ("node-a",), False)
+
+
+def test_a_supervisor_leaves_the_row_so_that_no_ended_job_is_read(read):
+    folders = [job(number) for number in range(3)]
+    assert [one.row.id for one in Listing().all()] == [folder.id for folder in reversed(folders)]
+    assert read == []
+
+
+def test_the_kept_row_is_the_one_that_reading_the_job_gives():
+    job(state=State.CANCELED)
+    kept = Listing().all()
+    JobStore().ended.unlink()
+    assert Listing().all() == kept
+
+
+def test_without_the_file_jobs_are_read_once_for_everybody(read):
+    job()
+    JobStore().ended.unlink()
+    assert len(Listing().all()) == 1
+    assert read
+    read.clear()
+    assert len(Listing().all()) == 1
+    assert read == []
+
+
+def test_a_living_job_is_followed():
+    folder = job(state=State.RUNNING)
+    listing = Listing()
+    lock = JobLock.acquire(folder.lock)
+    try:
+        assert [one.row.state for one in listing.all()] == ["running"]
+        assert not JobStore().ended.exists()
+        writer = EventWriter(folder.events)
+        writer.write("state", state="completed", reason="")
+        writer.close()
+        assert [one.row.state for one in listing.all()] == ["completed"]
+        assert len(lines()) == 1
+    finally:
+        lock.release()
+
+
+def test_a_job_whose_writer_died_is_lost():
+    job(state=State.RUNNING)
+    listing = Listing()
+    assert [one.row.state for one in listing.all()] == ["lost"]
+    assert [one.row.state for one in Listing().all()] == ["lost"]
+
+
+def test_a_removed_job_is_listed_no_more():
+    folder, other = job(0), job(1)
+    listing = Listing()
+    assert len(listing.all()) == 2
+    client.attach(folder.id).remove()
+    assert [one.row.id for one in listing.all()] == [other.id]
+    assert [one.row.id for one in Listing().all()] == [other.id]
+
+
+def test_only_the_newest_are_read_when_no_more_are_asked_for(read):
+    folders = [job(number) for number in range(4)]
+    JobStore().ended.unlink()
+    assert [one.row.id for one in Listing().all(2)] == [folders[3].id, folders[2].id]
+    assert {path.parent.name for path in read} == {folders[3].id, folders[2].id}
+
+
+def test_a_look_at_a_second_directory_shows_its_jobs(tmp_path, monkeypatch):
+    job()
+    listing = Listing()
+    assert len(listing.all()) == 1
+    monkeypatch.setenv("DISTDL_HOME", str(tmp_path / "other"))
+    assert listing.all() == []
+
+
+def test_rows_of_another_process_are_seen_without_reading_the_jobs(read):
+    listing = Listing()
+    assert listing.all() == []
+    job()
+    assert len(listing.all()) == 1
+    assert read == []
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: b"",
+        lambda data: data[:-20],
+        lambda data: b"\n\nnonsense\n" + data,
+        lambda data: b"\xff\xfe\n" + data,
+        lambda data: data.replace(b'"completed"', b'"running"'),
+        lambda data: b"[]\n",
+        lambda data: json.dumps([ended_cache.VERSION, "local", [], [1, 2]]).encode() + b"\n",
+        lambda data: data.replace(ended_cache.VERSION.encode(), b"0-00000000"),
+    ],
+)
+def test_a_damaged_file_or_one_of_another_version_is_only_slower(damage):
+    folder = job()
+    JobStore().ended.write_bytes(damage(JobStore().ended.read_bytes()))
+    for _ in range(2):
+        assert [(one.row.id, one.row.state) for one in Listing().all()] == [(folder.id, "completed")]
+
+
+def test_a_torn_last_line_spoils_no_later_one():
+    job(0)
+    path = JobStore().ended
+    path.write_bytes(path.read_bytes()[:-20])
+    second = job(1)
+    known = Ended(path)
+    known.refresh()
+    assert list(known.rows) == [second.id]
+
+
+def test_many_lines_of_removed_jobs_are_tidied_away():
+    folder = job()
+    path = JobStore().ended
+    path.write_bytes(path.read_bytes() * 500)
+    listing = Listing()
+    assert [one.row.id for one in listing.all()] == [folder.id]
+    assert len(lines()) == 1
+    assert [one.row.id for one in listing.all()] == [folder.id]
+    other = job(1)
+    assert [one.row.id for one in listing.all()] == [other.id, folder.id]
+
+
+def test_a_directory_that_takes_no_file_lists_as_well(monkeypatch):
+    folder = job()
+    JobStore().ended.unlink()
+    JobStore().ended.mkdir()
+    assert [one.row.id for one in Listing().all()] == [folder.id]
+
+
+def test_threads_that_list_at_once_agree():
+    folders = [job(number).id for number in range(30)]
+    JobStore().ended.unlink()
+    listing, found = Listing(), []
+    threads = [threading.Thread(target=lambda: found.append(listing.all())) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert [[one.row.id for one in each] for each in found] == [sorted(folders, reverse=True)] * 6
+
+
+def test_processes_that_list_at_once_leave_whole_lines():
+    for number in range(30):
+        job(number)
+    JobStore().ended.unlink()
+    code = "from distdl_jupyter import client; print(len(client.rows()))"
+    running = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) for _ in range(4)]
+    assert [int(one.communicate(timeout=120)[0]) for one in running] == [30] * 4
+    known = Ended(JobStore().ended)
+    known.refresh()
+    assert len(known.rows) == 30
+    assert {json.loads(line)[0] for line in lines()} == {ended_cache.VERSION}
+
+
+def test_the_file_is_its_owners_alone():
+    job()
+    assert os.stat(JobStore().ended).st_mode & 0o777 == 0o600
+
+
+# handles ---------------------------------------------------------------------------------------
+
+
+def test_handles_of_a_list_answer_without_opening_the_jobs(read):
+    folder = job(state=State.FAILED)
+    (one,) = client.jobs()
+    assert (one.name, one.state, repr(one)) == (
+        "digits 0", State.FAILED, f"<Job {folder.id} 'digits 0' failed, 2 processes>",
+    )  # fmt: skip
+    assert read == []
+    assert one.view().state is State.FAILED
+
+
+def test_a_list_of_handles_shows_itself_as_a_table():
+    folder = job()
+    table = client.jobs()
+    assert "Completed" in repr(table)
+    assert f'<td style="text-align:left;vertical-align:top">{folder.id}</td>' in table._repr_html_()
+    assert len(table) == 1
+
+
+def test_a_list_shows_what_can_be_read_when_a_folder_is_no_job():
+    broken, folder = job(0), job(1)
+    broken.spec_file.write_text("{")
+    JobStore().ended.unlink()
+    assert [row.id for row in client.rows()] == [folder.id]
+    assert len(client.jobs()) == 2
+    shutil.rmtree(broken.path)

@@ -1,0 +1,251 @@
+"""Every doubt ends in a cold start with one sentence why, and the job never sees what is not its own."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from distdl_jupyter import submit
+from distdl_jupyter.warm import import_history, template_client, template_files
+from tests.conftest import wait_for
+from tests.starting import revive
+from tests.warm.conftest import assert_warm, cold_reason, is_warm
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def threads():
+    import numpy as np  # noqa: F401
+    import torch
+    from threadpoolctl import threadpool_info
+
+    blas = [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
+    return torch.get_num_threads(), blas, os.environ["OMP_NUM_THREADS"]
+
+
+@pytest.mark.parametrize("count", [1, pytest.param(2, marks=pytest.mark.full)])
+def test_each_rank_has_its_own_number_of_threads(count, distdl_home, monkeypatch):
+    options = {"distributed_backend": "torch", "process_count_per_node": count}
+    job = submit(threads, **options)
+    warm = job.results(timeout=120)
+    assert_warm(job)
+    monkeypatch.setenv("DISTDL_WARM", "off")
+    assert warm == submit(threads, **options).results(timeout=120)
+
+
+def dice():
+    import multiprocessing
+    import random
+    import uuid
+
+    import numpy as np
+    import torch
+
+    own = random.random(), np.random.rand(), np.random.default_rng().random(), torch.rand(1).item()
+    return *own, uuid.uuid4().hex, bytes(multiprocessing.current_process().authkey).hex()
+
+
+def test_all_ranks_throw_different_dice(distdl_home):
+    options = {"distributed_backend": "torch", "process_count_per_node": 2}
+    jobs = [submit(dice, **options) for _ in range(2)]
+    thrown = [value for job in jobs for value in job.results(timeout=120)]
+    assert_warm(*jobs)
+    for column in zip(*thrown, strict=True):
+        assert len(set(column)) == 4
+
+
+def test_a_variable_that_is_read_at_an_import_starts_cold_and_then_warm(distdl_home, monkeypatch):
+    monkeypatch.setenv("TORCH_LOGS_FORMAT", "%(message)s")
+    job = submit(abs, (-1,), distributed_backend="plain")
+    assert job.result(timeout=120) == 1
+    assert "the environment variable TORCH_LOGS_FORMAT has another value" in cold_reason(job)
+    revive()
+    again = submit(abs, (-1,), distributed_backend="plain")
+    assert again.result(timeout=120) == 1
+    template_client.stop(template_files.of())  # the other tests' environment is not this one
+    assert_warm(again)
+
+
+def value_of(name):
+    return os.environ.get(name)
+
+
+def test_other_variables_are_the_jobs_own(distdl_home, monkeypatch):
+    for value in ("one", "two"):
+        monkeypatch.setenv("OF_MY_OWN", value)
+        job = submit(value_of, ("OF_MY_OWN",), distributed_backend="plain", environment_variables={"MORE": "x"})
+        assert job.result(timeout=120) == value
+        assert_warm(job)
+    monkeypatch.delenv("OF_MY_OWN")
+    job = submit(value_of, ("OF_MY_OWN",), distributed_backend="plain")
+    assert job.result(timeout=120) is None
+    assert_warm(job)
+
+
+def test_another_limit_or_priority_starts_cold(distdl_home):
+    """In a process of its own, because a lower limit is for ever."""
+    code = textwrap.dedent("""
+        import resource
+        from distdl_jupyter import submit
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 4096))
+        job = submit(abs, (-1,), distributed_backend="plain")
+        assert job.result(timeout=120) == 1
+        print([n["text"] for n in job.view().notes if n.get("code") == "cold-start"])
+    """)
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200)
+    template_client.stop(template_files.of())  # the other tests' limits are not these
+    assert "the hard limits (ulimit -H) are not those of the template" in said.stdout, said.stderr
+
+
+def open_files():
+    import resource
+
+    return resource.getrlimit(resource.RLIMIT_NOFILE)
+
+
+def test_a_soft_limit_is_the_jobs_own(distdl_home):
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (500, before[1]))
+    try:
+        job = submit(open_files, distributed_backend="plain")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert job.result(timeout=120) == (500, before[1])
+    assert_warm(job)
+
+
+def test_a_kernels_plots_are_not_a_ranks(distdl_home, monkeypatch):
+    monkeypatch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
+    job = submit(value_of, ("MPLBACKEND",), distributed_backend="plain")
+    assert job.result(timeout=120) == "module://distdl_jupyter.worker.mplbackend"
+
+
+def use_train(folder):
+    sys.path.insert(0, folder)
+    import my_training
+
+    return my_training.VALUE
+
+
+def test_a_changed_module_of_the_users_is_seen(distdl_home, tmp_path):
+    for value in (1, 2):
+        (tmp_path / "my_training.py").write_text(f"VALUE = {value}\n#{'x' * value}")
+        job = submit(use_train, (str(tmp_path),), distributed_backend="plain")
+        assert job.result(timeout=120) == value
+        assert_warm(job)
+    revive()
+    assert "my_training" not in import_history.Learned(template_files.of().learned).names()
+
+
+@pytest.fixture
+def environment(tmp_path):
+    """A virtual environment that sees this one's packages and may get its own."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
+    python = tmp_path / "venv" / "bin" / "python"
+    own = subprocess.run(
+        [python, "-c", "import site; print(site.getsitepackages()[0])"], capture_output=True, text=True
+    )
+    here = subprocess.run([sys.executable, "-c", "import site; print(site.getsitepackages()[0])"], capture_output=True,
+                          text=True)  # fmt: skip
+    import distdl_jupyter
+
+    source = os.path.dirname(os.path.dirname(distdl_jupyter.__file__))
+    with open(os.path.join(own.stdout.strip(), "of_the_other.pth"), "w") as file:
+        file.write(f"{here.stdout.strip()}\n{source}\n")
+    return python
+
+
+def install(python, tmp_path, version):
+    """Build a wheel of a package ``tinything`` and install it with pip, as a user would."""
+    source = tmp_path / f"source-{version}"
+    source.mkdir()
+    (source / "tinything.py").write_text(f"VERSION = {version!r}\nimport threading\n")
+    (source / "pyproject.toml").write_text(
+        f'[build-system]\nrequires = ["hatchling"]\nbuild-backend = "hatchling.build"\n'
+        f'[project]\nname = "tinything"\nversion = "{version}"\n'
+        '[tool.hatch.build.targets.wheel]\ninclude = ["tinything.py"]\n'
+    )
+    subprocess.run([sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-build-isolation",
+                    "--no-deps", "--no-index", source], check=True)  # fmt: skip
+
+
+def test_an_installed_package_is_seen_by_the_next_job(own_home, environment, tmp_path):
+    code = textwrap.dedent("""
+        import sys
+        from distdl_jupyter import submit
+
+        def tiny():
+            import tinything
+            return tinything.VERSION
+
+        job = submit(tiny, distributed_backend="plain")
+        print(job.result(timeout=120))
+        print(*[n["text"] for n in job.view().notes if n.get("code") == "cold-start"])
+    """)
+
+    def run():
+        said = subprocess.run([environment, "-c", code], capture_output=True, text=True, timeout=200)
+        assert said.returncode == 0, said.stderr
+        return said.stdout.splitlines()
+
+    where = template_files.of(str(environment))
+    try:
+        install(environment, tmp_path, "1.0")
+        assert run()[0] == "1.0"
+        wait_for(lambda: "tinything" in import_history.Learned(where.learned).names(), what="the learning")
+        wait_for(lambda: template_client.status(where), what="the template")
+        assert run() == ["1.0", ""]
+        install(environment, tmp_path, "2.0")
+        version, reason = run()
+        assert version == "2.0"
+        assert "has changed since the template was made" in reason
+        assert template_client.wait_until_ready(where)
+        assert run() == ["2.0", ""]
+    finally:
+        template_client.stop(where)
+
+
+def test_a_module_that_starts_a_thread_is_left_out(own_home, environment, tmp_path):
+    site = next((tmp_path / "venv" / "lib").glob("python*")) / "site-packages"
+    restless = "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
+    (site / "restless.py").write_text(restless)
+    (site / "curious.py").write_text("import os\nALL = dict(os.environ)\n")
+    (site / "library").mkdir()
+    (site / "library" / "__init__.py").write_text("import json\nfrom library import core\n")
+    (site / "library" / "core.py").write_text("import curious\n")
+    for number in range(30):
+        (site / "library" / f"part{number}.py").touch()
+    parts = [f"library.part{number}" for number in range(30)]
+    where = template_files.of(str(environment))
+    import_history.Learned(where.learned).add(["restless", *parts, "curious", "json", "not_there"])
+    try:
+        template_client.make(where)
+        said = template_client.wait_until_ready(where)
+        assert set(said["unfit"]) == {"restless", "library.part0", "library", "library.core", "curious"}
+        assert where.log.read_text().count("left out from now on") == 2, "each is found once, with all that import it"
+        assert "starts a thread" in said["unfit"]["restless"]
+        assert "whole environment" in said["unfit"]["curious"]
+    finally:
+        template_client.stop(where)
+
+
+@pytest.mark.parametrize(
+    ("options", "who"),
+    [
+        ({"distributed_backend": "horovod-mpi"}, "mpirun"),
+        pytest.param(
+            {"distributed_backend": "horovod-gloo", "elastic": True},
+            "the program that leads an elastic job",
+            marks=pytest.mark.full,
+        ),
+    ],
+)
+def test_ranks_that_somebody_else_starts_are_not_said_to_be_warm(distdl_home, options, who):
+    job = submit(abs, (-3,), **options)
+    assert job.result(timeout=120) == 3
+    assert not is_warm(job)
+    assert cold_reason(job) == f"Processes of this job start cold, because {who} starts them."
