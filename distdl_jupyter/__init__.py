@@ -33,7 +33,7 @@ _HOMES = {
     "JobFailed": "core.errors",
     "JobNotFound": "core.errors",
     "JobSpec": "core.spec",
-    "add_cluster": "places",
+    "add_cluster": "cluster_handles",
     "attach": "client",
     "azure_sign_in": "panels",
     "checkpoint_dir": "worker.checkpoints",

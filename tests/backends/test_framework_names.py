@@ -20,6 +20,7 @@ EXCEPTIONS = {
     "cli/__init__.py": "'distdl install horovod' is a command of environment/",
     "clusters/azureml/checkup.py": "what the image holds that Azure ML builds",
     "clusters/azureml/job.py": "Azure ML's names of its images and of how it starts processes",
+    "clusters/azureml/node/node_plan.py": "Azure ML's names of how it starts processes",
     "clusters/azureml/options.py": "what the image holds that Azure ML builds",
     "clusters/environment.py": "prefixes of variables that go along to other machines",
     "clusters/ssh/options.py": "the format of a hostfile",
@@ -29,13 +30,12 @@ EXCEPTIONS = {
     "core/options.py": "the help of the option that chooses a backend",
     "core/plan.py": "Azure ML's names of how it starts processes",
     "form/arguments.py": "examples of a magic's help",
-    "host/azureml.py": "Azure ML's names of how it starts processes",
     "magic/lines.py": "examples of a magic's help",
-    "magic/ranklines.py": "examples of a magic's help",
+    "magic/ranks_lines.py": "examples of a magic's help",
     "preflight/files.py": "calls of users' code that write files",
     "preflight/reading.py": "names that users' code usually gives to modules",
     "registry.py": "the backend that is taken when none is chosen",
-    "warm/doubts.py": "prefixes of variables that libraries read when they are loaded",
+    "warm/preconditions.py": "prefixes of variables that libraries read when they are loaded",
     "worker/identity.py": "variables of launchers that say which rank this is",
 }
 

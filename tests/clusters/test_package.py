@@ -38,7 +38,7 @@ def test_what_runs_there_can_be_imported_where_nothing_is_installed(tmp_path):
         "import importlib, pathlib, sys\n"
         f"root = pathlib.Path({str(tmp_path)!r}, 'distdl_jupyter')\n"
         "sys.path.insert(0, str(root.parent))\n"
-        "wanted = [root / 'backends/rendezvous.py', *root.glob('worker/**/*.py'), *root.glob('host/**/*.py')]\n"
+        "wanted = [root / 'backends/rendezvous.py', *root.glob('worker/**/*.py'), *root.glob('node/**/*.py')]\n"
         "for path in wanted:\n"
         "    name = '.'.join(path.relative_to(root.parent).with_suffix('').parts).removesuffix('.__init__')\n"
         "    # matplotlib itself imports its backend.\n"

@@ -114,7 +114,7 @@ def test_a_process_has_the_agents_own_version_first_and_the_marks(ready):
     job, run, paths = ready.text(1).splitlines()
     assert (job, run) == (ready.job, str(ready.run))
     first, *others = paths.split(":")
-    assert (Path(first) / "distdl_jupyter" / "host" / "agent.py").is_file()
+    assert (Path(first) / "distdl_jupyter" / "node" / "agent.py").is_file()
     assert "/somewhere" in others
 
 

@@ -118,7 +118,7 @@ def test_a_failing_driver_is_asked_again_and_a_working_one_is_believed_for_a_min
 
 def test_a_copied_package_tells_the_room_where_it_was_copied_to(tmp_path):
     lib = tmp_path / "base" / "lib" / "0123456789abcdef"
-    shutil.copytree(Path(facts.__file__).parent, lib / "distdl_jupyter" / "host")
+    shutil.copytree(Path(facts.__file__).parent, lib / "distdl_jupyter" / "node")
     (lib / "distdl_jupyter" / "__init__.py").touch()
     code = "from distdl_jupyter.node import facts; print(facts.gather()['disk']['jobs']['path'])"
     answer = subprocess.run(

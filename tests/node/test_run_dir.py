@@ -16,7 +16,7 @@ from distdl_jupyter.node import run_dir
 
 JOB, OTHER = "20261121-024912-k3f9x", "20261121-024912-k3f9y"
 HOLDS = (
-    "import sys, time; from distdl_jupyter.node import runfolder as r;"
+    "import sys, time; from distdl_jupyter.node import run_dir as r;"
     "f = r.make(sys.argv[1]); r.lifeline(f); print(f, flush=True); time.sleep(600)"
 )
 

@@ -63,7 +63,7 @@ def test_only_old_versions_of_the_package_go(tmp_path):
 
 def planted(base):
     """Put code in the place of the package, as who can write there would."""
-    package = base / "lib" / built().digest / "distdl_jupyter" / "host"
+    package = base / "lib" / built().digest / "distdl_jupyter" / "node"
     package.mkdir(parents=True)
     for folder in (package, package.parent):
         (folder / "__init__.py").write_text("")
