@@ -113,8 +113,8 @@ class _Connection(asyncio.Protocol):
                 length = int(lengths[0]) if lengths else 0
             except ValueError:
                 return self._send(400)
-            if len(value) >= length:
-                self._answer(method, path, value)
+            if 0 <= length <= len(value):
+                self._answer(method, path, value[:length])
         return None
 
     def _answer(self, method: str, path: str, value: bytes) -> None:
