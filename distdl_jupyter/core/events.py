@@ -65,7 +65,7 @@ import fcntl
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -338,13 +338,15 @@ def size(path: Path) -> int:
         return 0
 
 
-def batches(path: Path, after: int = 0) -> Iterator[tuple[list[Event], int]]:
+def batches(
+    path: Path, after: int = 0, reader: Callable[[Path, int], tuple[list[Event], int]] = read
+) -> Iterator[tuple[list[Event], int]]:
     """Yield (events, cursor) in steps of some megabytes until nothing more stands in the file."""
     while True:
-        events, cursor = read(path, after)
+        found, cursor = reader(path, after)
         if cursor == after:
             return
-        yield events, cursor
+        yield found, cursor
         after = cursor
 
 

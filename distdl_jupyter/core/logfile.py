@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from distdl_jupyter.core import parts
+from distdl_jupyter.core import events, parts
 from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.humanize import size as size_in_words
 from distdl_jupyter.core.packing import Event, decode
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 #: Bytes of text from one ``count`` to the next.
 COUNT_EVERY = 128 * 1024
-#: Types of the lines of a log.
-_TYPES = frozenset(("log", "mark", "position", "attempt", "count"))
 _READ_CHUNK = 8 * 1024 * 1024
 #: Bytes in which a line's begin is looked for at a time.
 _LINE = 128 * 1024
@@ -51,17 +49,12 @@ def _decoded(data: bytes) -> list[Event]:
             event["type"] = "count"
         elif event["type"] == "restart" and event.get("ranks") is None:
             event["type"] = "attempt"
-    return [event for event in found if event["type"] in _TYPES]
+    return [event for event in found if event["type"] in events.LOG_TYPES]
 
 
 def batches(path: Path, after: int = 0) -> Iterator[tuple[list[Event], int]]:
     """Yield (lines, cursor) in steps of some megabytes until nothing more stands in the log."""
-    while True:
-        found, cursor = read(path, after)
-        if cursor == after:
-            return
-        yield found, cursor
-        after = cursor
+    return events.batches(path, after, read)
 
 
 def between(path: Path, begin: int, end: int) -> tuple[list[Event], int]:
