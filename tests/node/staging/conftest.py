@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import random
 import subprocess
 import sys
 import threading
@@ -149,6 +150,18 @@ def stage(tmp_path, certificates):  # noqa: F811
 @pytest.fixture
 def container(azurite):  # noqa: F811
     return azurite.container()
+
+
+def noise(size, seed=0):
+    return random.Random(seed).randbytes(size)
+
+
+@pytest.fixture
+def large(container):
+    """A blob of five ranges without a sum of the whole."""
+    container.data = noise(17 * 2**20)
+    container.put("large", container.data, md5=False)
+    return container
 
 
 def source(container, prefix="", name="train", address="", items=None):

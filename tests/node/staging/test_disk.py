@@ -2,7 +2,6 @@
 
 import errno
 import os
-import random
 import subprocess
 import time
 from pathlib import Path
@@ -15,20 +14,9 @@ from distdl_jupyter.node.staging.failure import Failure
 from distdl_jupyter.node.staging.tree import Tree
 from distdl_jupyter.stager.order import Order
 from distdl_jupyter.stager.run import Stager
-from tests.node.staging.conftest import reading, source
+from tests.node.staging.conftest import noise, reading, source
 
 MB = 2**20
-
-
-def noise(size, seed=0):
-    return random.Random(seed).randbytes(size)
-
-
-@pytest.fixture
-def large(container):
-    container.data = noise(17 * MB)
-    container.put("large", container.data, md5=False)
-    return container
 
 
 @pytest.fixture

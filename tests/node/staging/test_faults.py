@@ -1,7 +1,6 @@
 """What goes wrong on the way, and what it costs: a cut, a crash, a signature that ends, damage, a change."""
 
 import os
-import random
 import signal
 import socket
 from pathlib import Path
@@ -14,22 +13,10 @@ from distdl_jupyter.stager import stores
 from distdl_jupyter.stager.fetch import Feed, Fetcher
 from distdl_jupyter.stager.order import Item
 from tests.conftest import wait_for
-from tests.node.staging.conftest import reading, source
+from tests.node.staging.conftest import noise, reading, source
 
 MB = 2**20
 RANGE = 4 * MB
-
-
-def noise(size, seed=0):
-    return random.Random(seed).randbytes(size)
-
-
-@pytest.fixture
-def large(container):
-    """A blob of five ranges without a sum of the whole."""
-    container.data = noise(17 * MB)
-    container.put("large", container.data, md5=False)
-    return container
 
 
 def feed(address, ca=""):

@@ -3,7 +3,6 @@
 import io
 import json
 import os
-import random
 import stat
 import subprocess
 import sys
@@ -14,13 +13,9 @@ import pytest
 
 from distdl_jupyter.clusters import package
 from distdl_jupyter.node.staging import paths
-from tests.node.staging.conftest import reading, source
+from tests.node.staging.conftest import noise, reading, source
 
 MB = 2**20
-
-
-def noise(size, seed=0):
-    return random.Random(seed).randbytes(size)
 
 
 def test_files_small_and_large_arrive_as_they_were_stored(stage, container):
