@@ -1,6 +1,6 @@
 """All jobs of a data directory as rows, read anew only where something can have changed.
 
-The rows of jobs that have ended are kept on disk (see ``ended``); the others are followed. Safe to call from any
+The rows of jobs that have ended are kept on disk (see ``ended_cache``); the others are followed. Safe to call from any
 thread. It knows rows only: how they look is for others to say.
 """
 

@@ -45,7 +45,7 @@ class LocalPipe:
 
 
 class LocalChannels:
-    """The channels of an agent in this process (see ``host.children.Channels``)."""
+    """The channels of an agent in this process (see ``node.children.Channels``)."""
 
     def __init__(self) -> None:
         self._pipes: dict[int, LocalPipe] = {}

@@ -1,4 +1,4 @@
-"""Which NVIDIA GPUs this process may use (``host.devices``), asked once."""
+"""Which NVIDIA GPUs this process may use (``node.devices``), asked once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import subprocess
 from collections.abc import Sequence
 
-from distdl_jupyter.node import devices as host_devices
+from distdl_jupyter.node import devices as node_devices
 from distdl_jupyter.node.devices import Gpu
 
 
@@ -15,10 +15,10 @@ from distdl_jupyter.node.devices import Gpu
 def devices() -> tuple[Gpu, ...]:
     """Return the GPUs that ranks may use, limited by CUDA_VISIBLE_DEVICES; none where the driver does not answer."""
     try:
-        present = host_devices.gpus()
+        present = node_devices.gpus()
     except (OSError, subprocess.SubprocessError):
         return ()
-    return tuple(host_devices.given(present, os.environ.get("CUDA_VISIBLE_DEVICES")))
+    return tuple(node_devices.given(present, os.environ.get("CUDA_VISIBLE_DEVICES")))
 
 
 def visible() -> list[int]:

@@ -74,7 +74,7 @@ def crowd(ranks: int, cores: int, *, oversubscribe: bool = False, slots: int = 0
 
 
 def shortages(ranks: int, room: Mapping[str, int | None]) -> Iterator[Shortage]:
-    """Yield of what a machine has too little for so many ranks; ``room`` is what ``host.headroom.room`` says of it."""
+    """Yield of what a machine has too little for so many ranks; ``room`` is what ``node.headroom.room`` says of it."""
     for name, each, what, remedy in (
         ("files", _FILES_EACH, "open files", _FILES),
         ("processes", _TASKS_EACH, "processes and threads", _PROCESSES),

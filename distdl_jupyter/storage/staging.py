@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 #: Files that a node fetches at the same time.
 WORKERS = 16
-#: Bytes that the cache of a node may hold; without it a tenth of its disk, at most 100 GB (see host.staging.cache).
+#: Bytes that the cache of a node may hold; without it a tenth of its disk, at most 100 GB (see node.staging.cache).
 LIMIT = "DISTDL_DATA_CACHE_BYTES"
 #: Seconds between two words about a source on a node.
 _QUIET = 0.5

@@ -1,4 +1,4 @@
-"""``python -u -P -m distdl_jupyter.warm ROOM``: the template of this interpreter; ROOM is a filler, see ``mark``.
+"""``python -u -P -m distdl_jupyter.warm ROOM``: the template of this interpreter; ROOM: see ``process_marker``.
 
 Standard input holds one JSON object: the ``environment`` of the submitter in which modules are imported (here and not
 in the process's own, because anybody of the user's sees that one), the ``job`` after whose start the work begins, and

@@ -1,7 +1,7 @@
 """Which variables of the environment Python code reads while modules are imported, and which it sets.
 
 A module that was imported ahead has seen the template's environment; a job may use it only where these variables are
-equal. Reads of C libraries are not seen here, see ``doubts``.
+equal. Reads of C libraries are not seen here, see ``preconditions``.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class Forked:
 
 
 class Forker:
-    """What ``clusters.spawn.fork`` is in a supervisor that was forked from a template."""
+    """What ``node.spawn.fork`` is in a supervisor that was forked from a template."""
 
     def __init__(self, prepared: Prepared) -> None:
         self._prepared = prepared

@@ -50,8 +50,8 @@ def begin(folder: JobFolder, lock: JobLock, secret_variables: Mapping[str, str],
 
 
 def _applies(spec: JobSpec) -> bool:
-    # Elsewhere a forked rank could not be found by its job's mark (see ``mark``). A job inside of a rank is one of that
-    # rank's processes and must not live on elsewhere.
+    # Elsewhere a forked rank could not be found by its job's mark (see ``process_marker``). A job inside of a rank is
+    # one of that rank's processes and must not live on elsewhere.
     return (
         sys.platform == "linux"
         and spec.cluster == "local"

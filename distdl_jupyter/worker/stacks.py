@@ -2,7 +2,7 @@
 
 The handler is ``faulthandler``'s, in C: it runs also while a library holds the interpreter, as Horovod does when it
 waits for the other ranks. The file lies beside the job's named pipes and begins with one line of JSON, by which whoever
-asks (``host.stacks``) knows the process, the signal and the thread that runs the user's code.
+asks (``node.stacks``) knows the process, the signal and the thread that runs the user's code.
 
 Nothing of it is seen by code of the user: neither its standard streams nor ``faulthandler.enable`` are touched, and of
 the signals only one that nobody else takes. Processes forked by the rank inherit the handler, but nobody asks them.

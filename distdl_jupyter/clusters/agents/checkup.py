@@ -86,7 +86,7 @@ def look(
 ) -> Checkup:
     """Ask all hosts and return what was found, after ``seconds`` at the latest.
 
-    ``here`` is what ``host.facts.gather`` says of this machine (None: it is asked now), ``processes`` how many are
+    ``here`` is what ``node.facts.gather`` says of this machine (None: it is asked now), ``processes`` how many are
     wanted on each host (0: not known yet). Raises InvalidSpec when the option ``network`` is none.
     """
     wanted = (*modules, *(name for name in _ALWAYS if name not in modules))

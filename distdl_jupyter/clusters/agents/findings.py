@@ -1,6 +1,6 @@
 """What the hosts' facts mean for a job: one finding for each thing on each host, with a remedy where it is wrong.
 
-Pure: facts (``host.facts``) in, ``Check`` rows out. What is alike on all hosts is said in the same words on each, so
+Pure: facts (``node.facts``) in, ``Check`` rows out. What is alike on all hosts is said in the same words on each, so
 that a table can say it once.
 """
 

@@ -1,4 +1,4 @@
-"""The bytes of an agent that is reached through files (``host.folder``), and any other file that grows, as a pipe."""
+"""The bytes of an agent that is reached through files (``node.folder``), and any other file that grows, as a pipe."""
 
 from __future__ import annotations
 

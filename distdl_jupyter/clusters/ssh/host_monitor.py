@@ -214,7 +214,7 @@ def _moment(moment: float) -> str:
 
 
 def described(name: str, facts: Mapping[str, Any]) -> NodeInfo:
-    """Return a host as a list shows it, from ``host.facts``."""
+    """Return a host as a list shows it, from ``node.facts``."""
     gpus = facts.get("gpus") or []
     return NodeInfo(
         name,
