@@ -118,6 +118,7 @@ class _Connection(asyncio.Protocol):
         return None
 
     def _answer(self, method: str, path: str, value: bytes) -> None:
+        self._limit.cancel()
         prefix, rest = path[: len(self._rendezvous.prefix)], path[len(self._rendezvous.prefix) :]
         if not hmac.compare_digest(prefix.encode(), self._rendezvous.prefix.encode()):
             return self._send(403)

@@ -6,6 +6,7 @@ import socket
 import pytest
 
 from distdl_jupyter import submit
+from distdl_jupyter.backends import rendezvous
 from distdl_jupyter.backends.rendezvous import Rendezvous
 
 
@@ -56,6 +57,12 @@ def test_a_request_waits_for_its_value():
     asked, stored = exchange(get("global", "1"), put("global", "1", b"address"), begin=0.2)
     assert stored.startswith(b"HTTP/1.1 200 ")
     assert asked.startswith(b"HTTP/1.1 200 ")
+    assert asked.endswith(b"\r\n\r\naddress")
+
+
+def test_who_has_asked_may_wait_longer_than_a_request_takes(monkeypatch):
+    monkeypatch.setattr(rendezvous, "_REQUEST_SECONDS", 0.1)
+    asked, _ = exchange(get("global", "1"), put("global", "1", b"address"), begin=0.5)
     assert asked.endswith(b"\r\n\r\naddress")
 
 
