@@ -7,6 +7,7 @@ import errno
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from distdl_jupyter.core import limits
 from distdl_jupyter.core.errors import DiskRefused
 
 if TYPE_CHECKING:
@@ -17,8 +18,7 @@ _REMEDIES = {
     errno.ENOSPC: f"Free some room there, or {_ELSEWHERE}.",
     errno.EDQUOT: f"Your quota there is used up: delete files, or {_ELSEWHERE}.",
     errno.EFBIG: "Files may not grow larger here: raise 'ulimit -f'.",
-    errno.EMFILE: "This process has too many files open: close some, or raise 'ulimit -n'.",
-    errno.ENFILE: "This machine has too many files open: close some.",
+    **{number: limits.remedy(OSError(number, "")) for number in (errno.EMFILE, errno.ENFILE)},
     errno.EIO: f"The disk is damaged or gone: {_ELSEWHERE}.",
 }
 _NOT_YOURS = "Let DISTDL_HOME name a folder that you may write."
