@@ -133,7 +133,8 @@ class _Attempt:
             credential = credentials.attended(
                 self.settings, stored.cache(allow_file=allow_file), self._show, wanted=self._is_current
             )
-            return credential.authenticate(scopes=[cloud.scope(cloud.resource_manager)])
+            with credential:
+                return credential.authenticate(scopes=[cloud.scope(cloud.resource_manager)])
         except (AzureError, ValueError) as error:
             raise errors.explain(error) from None
 

@@ -65,15 +65,16 @@ def attended(
     """Return azure-identity's credential that asks a person, by ``authenticate(scopes=...)``.
 
     ``cache`` says where the tokens are kept. ``shown(address, code, until)`` is called with a device code and the time
-    (epoch) at which it ends. When ``wanted()`` is no longer true, its next request ends the wait for a code.
+    (epoch) at which it ends. When ``wanted()`` is no longer true, its next request ends the wait for a code, and the
+    wait for the browser ends within a second. Used by ``with``: its end closes the port on which the browser answers.
     """
-    from azure.identity import DeviceCodeCredential, InteractiveBrowserCredential
+    from azure.identity import DeviceCodeCredential
 
     _hush()
     ids = {name: value for name in ("tenant_id", "client_id") if (value := getattr(settings, name))}
     common = {**_place(settings), **ids, "cache_persistence_options": cache, "transport": _stoppable(wanted)}
     if settings.credential == "browser":
-        return InteractiveBrowserCredential(**common)
+        return _browser(wanted, **common)
     return DeviceCodeCredential(prompt_callback=lambda at, code, until: shown(at, code, until.timestamp()), **common)
 
 
@@ -109,6 +110,31 @@ def _stoppable(wanted: Callable[[], bool]) -> Any:
             return super().send(request, **more)
 
     return Stoppable()
+
+
+def _browser(wanted: Callable[[], bool], **options: Any) -> Any:
+    """Return azure-identity's credential by browser; it has no way to end its wait, and may leave its port open."""
+    from azure.identity import InteractiveBrowserCredential
+    from azure.identity._internal import AuthCodeRedirectServer
+
+    class Redirect(AuthCodeRedirectServer):  # type: ignore[misc,unused-ignore]
+        def __init__(self, hostname: str, port: int, timeout: float) -> None:
+            super().__init__(hostname, port, timeout=1)
+            self.until = time.monotonic() + timeout
+            opened.append(self)
+
+        def handle_timeout(self) -> None:
+            if not wanted() or time.monotonic() > self.until:
+                self.server_close()
+
+    class Browser(InteractiveBrowserCredential):  # type: ignore[misc,unused-ignore]
+        def __exit__(self, *error: object) -> None:
+            for server in opened:
+                server.server_close()
+            super().__exit__(*error)
+
+    opened: list[Redirect] = []
+    return Browser(_server_class=Redirect, **options)
 
 
 def _hush() -> None:

@@ -64,19 +64,29 @@ class Holder(NamedTuple):
 
 
 def holder(path: Path, *signs: Path) -> Holder:
-    """Return who holds a lock; one that is not there is held by no process. ``signs`` are what its holder writes to."""
+    """Return who holds a lock; one that is not there is held by no process. ``signs`` are what its holder writes to.
+
+    What cannot be looked at (this process may open no more files) counts as held: nobody is dead for that.
+    """
+    host = ""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
+        with path.open("rb", buffering=0) as file:
+            host = processes.other_host(os.pread(file.fileno(), _WIDTH, 0).decode("utf-8", "replace"))
+            held = not _is_free(file.fileno())
+    except (FileNotFoundError, NotADirectoryError):
         return Holder(held=False)
+    except OSError:
+        held = True
+    return Holder(held=held, host=host, heard=last_sign(path, *signs))
+
+
+def _is_free(fd: int) -> bool:
+    """Say whether no process keeps this one out; a file system without locks does not tell."""
     try:
-        host = processes.other_host(os.pread(fd, _WIDTH, 0).decode("utf-8", "replace"))
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:  # another process has it, or the file system cannot tell
-        return Holder(held=True, host=host, heard=last_sign(path, *signs))
-    finally:
-        os.close(fd)
-    return Holder(held=False, host=host, heard=last_sign(path, *signs))
+    except OSError:
+        return False
+    return True
 
 
 def is_held(path: Path) -> bool:
@@ -108,7 +118,8 @@ def prove(path: Path) -> None:
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        works = is_held(path)
+        with path.open("rb", buffering=0) as other:
+            works = not _is_free(other.fileno())
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise

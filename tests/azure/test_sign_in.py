@@ -157,6 +157,24 @@ def by_browser(code):
     return done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("browser", ["/bin/true %s &", "/bin/false"], ids=["cancelled", "no browser"])
+def test_the_port_on_which_a_browser_answers_is_closed_at_the_end(people, monkeypatch, browser):
+    monkeypatch.setenv("BROWSER", browser)
+    monkeypatch.delenv("DISPLAY", raising=False)
+    monkeypatch.setenv("PATH", "/nowhere")
+    elsewhere("""
+        import gc, psutil
+        from tests.conftest import wait_for
+        gc.disable()
+        def is_listening():
+            return any(connection.status == "LISTEN" for connection in psutil.Process().net_connections())
+        identity.sign_in("browser")
+        wait_for(lambda: is_listening() or identity.status().state == "failed")
+        identity.cancel()
+        wait_for(lambda: not is_listening(), 10)
+    """)
+
+
 def test_a_machine_without_a_browser_says_what_to_do(people, monkeypatch):
     monkeypatch.setenv("BROWSER", "/bin/false")
     monkeypatch.delenv("DISPLAY", raising=False)

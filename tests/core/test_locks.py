@@ -1,8 +1,10 @@
 """Who holds a lock, as far as one host can tell; and what is said where nothing can be locked."""
 
+import errno
 import fcntl
 import json
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -104,6 +106,37 @@ def test_locks_that_keep_others_out_are_proven(path):
     lock = JobLock.acquire(path)
     assert lock is not None
     lock.release()
+
+
+@pytest.fixture
+def no_more_files():
+    """A process that may open no more files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    fd = os.open(os.devnull, os.O_RDONLY)
+    os.close(fd)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (fd, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_process_that_may_open_no_more_files_calls_nobody_dead(path, request):
+    path.write_text(processes.mark())
+    assert locks.holder(path).is_dead
+    request.getfixturevalue("no_more_files")
+    assert not locks.holder(path).is_dead
+
+
+def test_a_lock_that_cannot_be_tried_is_not_called_one_that_does_not_hold(path, monkeypatch):
+    opened = Path.open
+
+    def refused(self, *args, **kwargs):
+        if self == path:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return opened(self, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "open", refused)
+    with pytest.raises(OSError, match="Too many open files"):
+        locks.prove(path)
 
 
 #: Lets the kernel answer flock with ENOSYS, as Lustre without the option "flock" does (seccomp(2), on Linux).
