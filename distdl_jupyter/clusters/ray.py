@@ -12,6 +12,7 @@ be connected to one Ray cluster only, and a Jupyter server should be connected t
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import functools
@@ -20,7 +21,6 @@ import logging
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -314,33 +314,30 @@ class _ActorLink(Link):
         self._name = name
         self._why = ""
         self._code: int | None = None
-        unsent, self.source = os.pipe()
-        self.out, received = os.pipe()
-        self.err, said = os.pipe()
-        for fd in (self.source, self.out, self.err):
-            os.set_blocking(fd, False)
-        for pump in (
-            functools.partial(self._send, unsent),
-            functools.partial(self._receive, received, "stdout"),
-            functools.partial(self._receive, said, "stderr"),
-        ):
-            threading.Thread(target=pump, name=f"ray-{name}", daemon=True).start()
 
-    def _send(self, fd: int) -> None:
-        with self._ending(), os.fdopen(fd, "rb", buffering=0) as unsent:
-            while content := unsent.read(_PIECE):
-                self._ray.get(self._actor.write.remote(content))
-            self._ray.get(self._actor.end_input.remote())
+    async def open(self) -> None:
+        """Listen to its errors."""
+        self._errors = asyncio.create_task(self.keep_errors(functools.partial(self._next, "stderr")))
 
-    def _receive(self, fd: int, name: str) -> None:
-        with self._ending(), os.fdopen(fd, "wb") as received:
-            while (content := self._ray.get(self._actor.read.remote(name, _READ_SECONDS, _PIECE))) is not None:
-                received.write(content)
-                received.flush()
+    async def read(self) -> bytes:
+        """Return what the agent has sent next."""
+        return await self._next("stdout")
+
+    async def _next(self, name: str) -> bytes:
+        with self._reaching():
+            while (content := await self._actor.read.remote(name, _READ_SECONDS, _PIECE)) is not None:
+                if content:
+                    return bytes(content)
+        return b""
+
+    async def write(self, content: bytes) -> None:
+        """Write to the agent's standard input."""
+        with self._reaching():
+            await self._actor.write.remote(content)
 
     @contextlib.contextmanager
-    def _ending(self) -> Any:
-        """Keep why the actor does not answer any more; the pipe's end tells the rest."""
+    def _reaching(self) -> Any:
+        """Keep why the actor does not answer any more; the end of its output tells the rest."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 - Ray raises what its client does, too
@@ -353,31 +350,28 @@ class _ActorLink(Link):
 
     def close_input(self) -> None:
         """End its standard input; idempotent."""
-        if self.source >= 0:
-            os.close(self.source)
-            self.source = -1
+        with self._reaching():
+            self._actor.end_input.remote()
 
-    def reap(self, patience: float = 0.0) -> None:
+    async def end(self, patience: float = 0.0) -> None:
         """Wait for its end, after ``patience`` seconds by force."""
         if self._code is None and not self._why:
             with contextlib.suppress(Exception):
-                self._code = self._ray.get(self._actor.wait.remote(patience), timeout=patience + 5.0)
+                self._code = await asyncio.wait_for(self._actor.wait.remote(patience), patience + 5.0)
         with contextlib.suppress(Exception):
             self._ray.kill(self._actor)
         self._code = 255 if self._code is None else self._code
 
     def close(self) -> None:
-        """Close what is open of it."""
-        self.close_input()
-        for fd in (self.out, self.err):
-            os.close(fd)
+        """Listen no more."""
+        self._errors.cancel()
 
-    def why_ended(self, _silent: float) -> str:
+    async def why_ended(self, silent: float) -> str:
         """Return what the end of its output means."""
         if self._why:
             return self._why
-        self.reap(2.0)
-        self.listen_to_errors()
+        await self.end(2.0)
+        await asyncio.wait([self._errors], timeout=1.0)
         return f"The agent on {self._name} ended with code {self._code}{self.last_line}."
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import math
 import os
-import select
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from distdl_jupyter.clusters.agents.wire import Link
+from distdl_jupyter.clusters.agents import wire
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.node import folder, frames
 from distdl_jupyter.node.folder import Follower
@@ -22,56 +21,54 @@ GRACE_SECONDS = 3.0
 _PAUSE = 0.2
 #: Seconds in which an agent reads what an earlier supervisor has sent.
 _TAKEOVER_SECONDS = 60.0
-_PIECE = 1 << 20
 
 
-class Tail(threading.Thread):
-    """Writes what is appended to a file into the pipe ``fd``; closes that some seconds after ``is_over`` says so."""
+class Tail:
+    """What is appended to a file, until some seconds after ``is_over`` says so."""
 
-    def __init__(self, path: Path, fd: int, is_over: Callable[[], object], position: int = 0) -> None:
-        super().__init__(name=f"tail-{path.name}", daemon=True)
+    def __init__(self, path: Path, is_over: Callable[[], object], position: int = 0) -> None:
         self._file = Follower(path, position)
-        self._fd = fd
         self._is_over = is_over
-        self._stopping = threading.Event()
-        self.start()
+        self._over_since = math.inf
+        self._stopping = False
 
-    def run(self) -> None:
-        """Follow the file."""
-        over_since: float | None = None
-        with contextlib.suppress(BrokenPipeError):  # the reader wants no more
-            while True:
-                content = b""
-                with contextlib.suppress(OSError):  # a file server that is away comes back
-                    content = self._file.read()
-                self._pass_on(content)
-                if content:
-                    continue
-                if self._stopping.is_set():
-                    break
-                if over_since is None and self._is_over():
-                    over_since = time.monotonic()
-                if over_since is not None and time.monotonic() - over_since > GRACE_SECONDS:
-                    break
-                self._stopping.wait(self._file.pause)
-        os.close(self._fd)
-
-    def _pass_on(self, content: bytes) -> None:
-        view = memoryview(content)
-        while view:
-            count = os.write(self._fd, view)
-            self._file.took(count)
-            view = view[count:]
+    async def read(self) -> bytes:
+        """Return what comes next, b"" at the end."""
+        while True:
+            with contextlib.suppress(OSError):  # a file server that is away comes back
+                if content := self._file.read():
+                    self._file.took(len(content))
+                    return content
+            if self._is_over():
+                self._over_since = min(self._over_since, time.monotonic())
+            if self._stopping or time.monotonic() - self._over_since > GRACE_SECONDS:
+                return b""
+            await asyncio.sleep(self._file.pause)
 
     def stop(self) -> None:
-        """Pass on what is there and end."""
-        self._stopping.set()
+        """Return what is there and then the end."""
+        self._stopping = True
+
+    def pipe(self) -> int:
+        """Return a descriptor, which does not block, from which this can be read."""
+        reader, writer = os.pipe()
+        for fd in (reader, writer):
+            os.set_blocking(fd, False)
+        asyncio.run_coroutine_threadsafe(self._pump(writer), wire.loop())
+        return reader
+
+    async def _pump(self, writer: int) -> None:
+        with contextlib.suppress(BrokenPipeError):  # the reader wants no more
+            while content := await self.read():
+                await wire.write(writer, content)
+        os.close(writer)
 
 
-class FolderLink(Link):
+class FolderLink(wire.Link):
     """The link to the agent of one node. ``why_lost`` says why the node is gone, "" while it is there.
 
     With ``takeover`` an earlier supervisor has begun; what it had sent is read by the agent first. Raises LaunchFailed.
+    What the agent prints goes to the job's own output, and its exit code is the batch system's affair.
     """
 
     beat_seconds = folder.BEAT_SECONDS
@@ -85,16 +82,11 @@ class FolderLink(Link):
         self._why_lost = why_lost
         #: Bytes that were sent to the agent so far, by an earlier supervisor too.
         self.sent = self._await_reader() if takeover else 0
-        #: Up to where what was sent has been overwritten.
-        self._forgotten = 0
-        unsent, self.source = os.pipe()
-        self.out, received = os.pipe()
-        self.err, said = os.pipe()
-        os.close(said)  # what the agent prints goes to the job's own output
-        for fd in (self.source, self.out, self.err):
-            os.set_blocking(fd, False)
-        threading.Thread(target=self._send, args=(unsent,), name=f"send-{node}", daemon=True).start()
-        self._tail = Tail(run / outbox, received, why_lost)
+        self._tail = Tail(run / outbox, why_lost)
+
+    async def open(self) -> None:
+        """Forget what was read."""
+        self._forgetting = asyncio.create_task(self._forget())
 
     def _await_reader(self) -> int:
         """Wait until the agent has read all whole frames, cut off half a one, and return where the next one goes."""
@@ -118,19 +110,16 @@ class FolderLink(Link):
         except (OSError, ValueError):
             return 0
 
-    def _send(self, fd: int) -> None:
-        """Append what is to be sent, and forget what was read: it may hold what nobody else should see."""
-        with os.fdopen(fd, "rb", buffering=0) as unsent:
-            while True:
-                if not select.select([unsent], [], [], _PAUSE if self._forgotten < self.sent else None)[0]:
-                    self._forget()
-                elif content := unsent.read(_PIECE):
-                    self._put(self.sent, content)
-                    self.sent += len(content)
-                else:
-                    return
+    async def read(self) -> bytes:
+        """Return what the agent has written next."""
+        return await self._tail.read()
 
-    def _put(self, at: int, content: bytes) -> None:
+    async def write(self, content: bytes) -> None:
+        """Append what is to be sent."""
+        await self._put(self.sent, content)
+        self.sent += len(content)
+
+    async def _put(self, at: int, content: bytes) -> None:
         """Write bytes at a place of the file; the job goes on while the disk is full or the file server is away."""
         while content and not self._why_lost():
             try:
@@ -141,36 +130,25 @@ class FolderLink(Link):
                     os.close(descriptor)
                 at, content = at + count, content[count:]
             except OSError:
-                time.sleep(_PAUSE)
+                await asyncio.sleep(_PAUSE)
 
-    def _forget(self) -> None:
-        read = min(self._count_read(), self.sent)
-        if read > self._forgotten:
-            self._put(self._forgotten, bytes(read - self._forgotten))
-            self._forgotten = read
-
-    @property
-    def code(self) -> int | None:
-        """None: the agent's exit code is the batch system's affair."""
-        return None
+    async def _forget(self) -> None:
+        """Overwrite what was read: it may hold what nobody else should see."""
+        forgotten = 0
+        while True:
+            await asyncio.sleep(_PAUSE)
+            if forgotten < self.sent and (read := min(self._count_read(), self.sent)) > forgotten:
+                await self._put(forgotten, bytes(read - forgotten))
+                forgotten = read
 
     def close_input(self) -> None:
         """Send no more, and listen to nothing more; idempotent."""
-        if self.source >= 0:
-            os.close(self.source)
-            self.source = -1
+        self._forgetting.cancel()
         self._tail.stop()
 
-    def reap(self, patience: float = 0.0) -> None:
+    async def end(self, patience: float = 0.0) -> None:
         """Do nothing: the batch system takes the agent away."""
 
-    def close(self) -> None:
-        """Close what is open of it."""
-        self.close_input()
-        for fd in (self.out, self.err):
-            with contextlib.suppress(OSError):
-                os.close(fd)
-
-    def why_ended(self, _silent: float) -> str:
+    async def why_ended(self, silent: float) -> str:
         """Return why nothing more comes."""
         return self._why_lost() or "The agent has ended."

@@ -1,38 +1,96 @@
-"""The thread that keeps the streams of one host's agent moving: frames in and out, beats, silence.
+"""What keeps the streams of agents moving: frames in and out, beats, silence.
 
-Nothing here waits for anybody: not for the host, not for who reads what ranks print. It does not know what messages
-mean; ``connection`` does.
+One asyncio loop, in a thread of its own, serves the links to all hosts: they must move on while the supervisor's own
+thread waits for Slurm or Azure. Nothing in it waits for a host, nor for who reads what ranks print. It does not know
+what messages mean; ``connection`` does.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
-import selectors
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from distdl_jupyter.node import frames
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Coroutine, Iterator
 
     from distdl_jupyter.clusters.agents.channels import PipeEnd
 
-_TICK = 0.25
 _READ = 256 * 1024
 #: Bytes that may wait for slow readers before nothing more is read from the host.
 _MOST_WAITING = 16 * 1024 * 1024
 #: Bytes that may wait to be sent before a sender must wait.
 _MOST_UNSENT = 4 * 1024 * 1024
+#: Seconds between two looks whether slow readers have taken something.
+_PAUSE = 0.02
 _LAST_WORDS = 8192
 
 
+# the loop -------------------------------------------------------------------------------------
+
+_loop: asyncio.AbstractEventLoop | None = None
+_starting = threading.Lock()
+
+
+def loop() -> asyncio.AbstractEventLoop:
+    """Return the loop of all links of this process, which runs from the first call on."""
+    global _loop
+    with _starting:
+        if _loop is None:
+            _loop = asyncio.SelectorEventLoop()
+            threading.Thread(target=_loop.run_forever, name="links", daemon=True).start()
+        return _loop
+
+
+def _in_child() -> None:
+    """A child that was forked has no such thread: it begins a loop of its own when it needs one."""
+    global _loop, _starting
+    _loop, _starting = None, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_in_child)
+
+
+async def read(fd: int) -> bytes:
+    """Return what can be read from a descriptor that does not block, b"" at its end. Raises OSError."""
+    own = asyncio.get_running_loop()
+    while True:
+        await _ready(fd, own.add_reader, own.remove_reader)
+        with contextlib.suppress(BlockingIOError):
+            return os.read(fd, _READ)
+
+
+async def write(fd: int, content: bytes) -> None:
+    """Write all of it to a descriptor that does not block. Raises OSError."""
+    own, view = asyncio.get_running_loop(), memoryview(content)
+    while view:
+        try:
+            view = view[os.write(fd, view) :]
+        except BlockingIOError:
+            await _ready(fd, own.add_writer, own.remove_writer)
+
+
+async def _ready(fd: int, add: Callable[..., Any], remove: Callable[[int], Any]) -> None:
+    ready = asyncio.Event()
+    add(fd, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        remove(fd)
+
+
+# links ----------------------------------------------------------------------------------------
+
+
 class Listener(Protocol):
-    """Hears what comes; called in the wire's own thread, so it must not wait."""
+    """Hears what comes; called on the loop, so it must not wait."""
 
     def on_frame(self, frame: frames.Message | frames.Data) -> None:
         """Take a frame."""
@@ -42,14 +100,8 @@ class Listener(Protocol):
 
 
 class Link(ABC):
-    """What leads to an agent: a process with pipes, or what looks like one.
+    """What leads to an agent: a process with pipes, or what looks like one. Coroutines run on ``loop``."""
 
-    ``source`` is its input, -1 once it was closed, ``out`` and ``err`` its outputs: descriptors that do not block.
-    """
-
-    source: int
-    out: int
-    err: int
     #: Seconds between two beats, and of silence after which the host is lost.
     beat_seconds: ClassVar[float] = 1.0
     silence_seconds: ClassVar[float] = 10.0
@@ -59,20 +111,43 @@ class Link(ABC):
         self.last_words = b""
 
     @property
-    @abstractmethod
     def code(self) -> int | None:
-        """The exit code, None while it runs."""
+        """The agent's exit code, None while it runs, or where that is somebody else's affair."""
+        return None
 
-    def listen_to_errors(self) -> bool:
-        """Keep what was printed as errors; False when nothing more will come."""
-        try:
-            while content := os.read(self.err, _READ):
+    async def open(self) -> None:
+        """Begin; called once, before all else."""
+        return
+
+    @abstractmethod
+    async def read(self) -> bytes:
+        """Return what the agent has sent next, b"" at the end."""
+
+    @abstractmethod
+    async def write(self, content: bytes) -> None:
+        """Send all of it. Raises OSError where nobody takes it."""
+
+    @abstractmethod
+    def close_input(self) -> None:
+        """End what the agent reads; idempotent."""
+
+    @abstractmethod
+    async def end(self, patience: float = 0.0) -> None:
+        """Wait for the agent's end, after ``patience`` seconds by force."""
+
+    @abstractmethod
+    async def why_ended(self, silent: float) -> str:
+        """Return what the end of its output means, when nothing was heard for ``silent`` seconds."""
+
+    def close(self) -> None:
+        """Close what is open."""
+        self.close_input()
+
+    async def keep_errors(self, next_: Callable[[], Coroutine[Any, Any, bytes]]) -> None:
+        """Keep the end of what ``next_`` returns, until that is b""."""
+        with contextlib.suppress(OSError):
+            while content := await next_():
                 self.last_words = (self.last_words + content)[-_LAST_WORDS:]
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-        return False
 
     @property
     def last_line(self) -> str:
@@ -80,51 +155,34 @@ class Link(ABC):
         lines = [line.strip() for line in self.last_words.decode(errors="replace").splitlines() if line.strip()]
         return f": {lines[-1][:300].rstrip('.')}" if lines else ""
 
-    @abstractmethod
-    def close_input(self) -> None:
-        """End its input; idempotent."""
-
-    @abstractmethod
-    def reap(self, patience: float = 0.0) -> None:
-        """Wait for its end, after ``patience`` seconds by force."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Close what is open of it."""
-
-    @abstractmethod
-    def why_ended(self, silent: float) -> str:
-        """Return what the end of its output means, when nothing was heard for ``silent`` seconds."""
-
 
 class Wire:
-    """One link. ``start`` it, ``send`` frames; what comes goes to the listener."""
+    """One link. ``start`` it, ``send`` frames; what comes goes to the listener. Any thread may call it."""
 
     def __init__(self, name: str, link: Link, first: bytes, listener: Listener) -> None:
         self._name = name
         self._listener = listener
         self._link = link
         self._reader = frames.Reader(greeting=True)
-        self._unsent: deque[bytes] = deque([first])
+        self._unsent: deque[bytes] = deque([first] if first else [])
         self._unsent_bytes = len(first)
         self._lock = threading.Condition()
         self._pipes: list[PipeEnd] = []
-        self._wake_read, self._wake_write = os.pipe()
-        self._selector = selectors.DefaultSelector()
-        self._heard_at = self._beat_at = time.monotonic()
+        self._heard_at = time.monotonic()
         self._hurried = 0
         self._closing = False
         self._done = False
+        self._begun = False
+        #: Set when there is something to do: to send, to end, or because a pipe is done.
+        self._more = asyncio.Event()
+        self._cut = asyncio.Event()
+        self._ended = threading.Event()
         self.greeted = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"wire-{name}", daemon=True)
 
     def start(self) -> None:
         """Begin to move frames."""
-        for fd in (self._wake_read, self._wake_write):
-            os.set_blocking(fd, False)
-        self._selector.register(self._wake_read, selectors.EVENT_READ)
-        self._selector.register(self._link.err, selectors.EVENT_READ)
-        self._thread.start()
+        self._begun = True
+        asyncio.run_coroutine_threadsafe(self._run(), loop())
 
     # for everybody ----------------------------------------------------------------------------
 
@@ -152,7 +210,7 @@ class Wire:
                 return False
             self._unsent.append(content)
             self._unsent_bytes += len(content)
-        self.wake()
+        loop().call_soon_threadsafe(self._more.set)
         return True
 
     def add(self, pipe: PipeEnd) -> None:
@@ -163,18 +221,11 @@ class Wire:
             else:
                 self._pipes.append(pipe)
 
-    def wake(self) -> None:
-        """Let the thread look at once."""
-        with self._lock, contextlib.suppress(BlockingIOError):  # full is awake, too
-            if not self._done:
-                os.write(self._wake_write, b"x")
-
     @contextlib.contextmanager
     def hurried(self) -> Iterator[None]:
         """Read on whatever waits for readers: who holds this waits for an answer that stands behind it."""
         with self._lock:
             self._hurried += 1
-        self.wake()
         try:
             yield
         finally:
@@ -182,151 +233,130 @@ class Wire:
                 self._hurried -= 1
 
     def close(self, patience: float = 5.0) -> None:
-        """End the standard input of ssh, then ssh; idempotent."""
+        """End what the agent reads, then the agent; idempotent."""
         self._closing = True
-        self.wake()
-        if self._thread.is_alive() and threading.current_thread() is not self._thread:
-            self._thread.join(patience)
-        self._link.reap()
-        if self._thread.is_alive() and threading.current_thread() is not self._thread:
-            self._thread.join()
+        if not self._begun:
+            self.start()
+        own = loop()
+        own.call_soon_threadsafe(self._more.set)
+        if not self._ended.wait(patience):
+            own.call_soon_threadsafe(self._cut.set)
+            self._ended.wait()
 
-    # the thread -------------------------------------------------------------------------------
+    # on the loop ------------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        why = ""
+    async def _run(self) -> None:
         try:
-            while not why:
-                why = self._turn()
+            why = await self._moving()
         except frames.BrokenWire as error:
             why = f"{self._name} sent what cannot be understood: {error}"
         except Exception as error:  # noqa: BLE001  whatever it is, who waits for this host must hear of it
             why = f"The connection to {self._name} failed here: {type(error).__name__}: {error}."
-        self._finish(why)
-
-    def _turn(self) -> str:
-        """Move what can be moved; return why the host is gone, "" while it is there."""
-        self._choose()
-        ready = {key.fd for key, _ in self._selector.select(_TICK)}
-        if self._wake_read in ready:
-            self._drain(self._wake_read)
-        if self._link.err in ready and not self._link.listen_to_errors():
-            self._selector.unregister(self._link.err)
-        if self._link.source in ready:
-            self._write()
-        for pipe in self._pipes:
-            if pipe.fd in ready:
-                pipe.write()
-        ended = self._link.out in ready and self._read()
-        self._beat()
-        return self._link.why_ended(time.monotonic() - self._heard_at) if ended else self._silence()
-
-    def _choose(self) -> None:
-        """Tell the selector what is worth waiting for now."""
-        self._close_done_pipes()
-        waiting = sum(pipe.pending for pipe in self._pipes)
-        paused = waiting > _MOST_WAITING and not self._hurried
-        if paused:
-            self._heard_at = time.monotonic()  # the silence is ours
-        self._want(self._link.out, selectors.EVENT_READ, wanted=not paused)
-        if self._closing and not self._unsent:
-            self._close_input()
-        self._want(self._link.source, selectors.EVENT_WRITE, wanted=bool(self._unsent))
-        for pipe in self._pipes:
-            self._want(pipe.fd, selectors.EVENT_WRITE, wanted=pipe.pending > 0)
-
-    def _close_done_pipes(self) -> None:
-        with self._lock:
-            done = [pipe for pipe in self._pipes if pipe.done]
-            self._pipes = [pipe for pipe in self._pipes if not pipe.done]
-        for pipe in done:
-            self._want(pipe.fd, selectors.EVENT_WRITE, wanted=False)
-            pipe.close()
-
-    def _want(self, fd: int, events: int, *, wanted: bool) -> None:
-        known = fd >= 0 and fd in self._selector.get_map()
-        if wanted and not known and fd >= 0:
-            self._selector.register(fd, events)
-        elif known and not wanted:
-            self._selector.unregister(fd)
-
-    def _drain(self, fd: int) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while os.read(fd, 4096):
-                pass
-
-    def _write(self) -> None:
         try:
-            while self._unsent:
-                written = os.write(self._link.source, self._unsent[0])
-                with self._lock:
-                    rest = self._unsent[0][written:]
-                    self._unsent.popleft()
-                    if rest:
-                        self._unsent.appendleft(rest)
-                    self._unsent_bytes -= written
-                    self._lock.notify_all()
-        except BlockingIOError:
-            return
-        except OSError:  # ssh has ended; its output tells
-            self._close_input()
+            await self._finish(why)
+        finally:
+            self._ended.set()
 
-    def _close_input(self) -> None:
+    async def _moving(self) -> str:
+        """Move what can be moved, and return why the host is gone."""
+        await self._link.open()
+        sending = asyncio.create_task(self._send())
+        ends = [asyncio.create_task(end) for end in (self._receive(), self._watch(), self._wait_for_cut())]
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            return next(end.result() for end in ends if end.done())
+        finally:
+            for task in (sending, *ends):
+                task.cancel()
+            await asyncio.gather(sending, *ends, return_exceptions=True)
+
+    async def _receive(self) -> str:
+        """Hand on what comes; return why nothing more does."""
+        while True:
+            while sum(pipe.pending for pipe in self._pipes) > _MOST_WAITING and not self._hurried:
+                await asyncio.sleep(_PAUSE)
+                self._heard_at = time.monotonic()  # the silence is ours
+            content = await self._link.read()
+            if not content:
+                return await self._link.why_ended(time.monotonic() - self._heard_at)
+            self._heard_at = time.monotonic()
+            for frame in self._reader.feed(content):
+                self._listener.on_frame(frame)
+            if self._reader.greeted:
+                self.greeted.set()
+            self._write_pipes()
+
+    async def _send(self) -> None:
+        with contextlib.suppress(OSError):  # the agent has ended; its output tells
+            while self._unsent or not self._closing:
+                if not self._unsent:
+                    self._more.clear()
+                    if not self._unsent and not self._closing:
+                        await self._more.wait()
+                    continue
+                await self._link.write(self._unsent[0])
+                with self._lock:
+                    self._unsent_bytes -= len(self._unsent.popleft())
+                    self._lock.notify_all()
+        self._send_no_more()
+
+    def _send_no_more(self) -> None:
         with self._lock:
             self._unsent.clear()
             self._unsent_bytes = 0
             self._lock.notify_all()
-        self._want(self._link.source, selectors.EVENT_WRITE, wanted=False)
         self._link.close_input()
 
-    def _read(self) -> bool:
-        """Hand on what came; True at the end."""
-        try:
-            content = os.read(self._link.out, _READ)
-        except BlockingIOError:
-            return False
-        if content:
-            self._heard_at = time.monotonic()
-        for frame in self._reader.feed(content):
-            self._listener.on_frame(frame)
-        if self._reader.greeted:
-            self.greeted.set()
-        return not content
-
-    def _beat(self) -> None:
-        now = time.monotonic()
-        if self.greeted.is_set() and now - self._beat_at >= self._link.beat_seconds and not self._closing:
-            self._beat_at = now
+    async def _watch(self) -> str:
+        """Send beats; return when nothing was heard for too long."""
+        while True:
+            await asyncio.sleep(self._link.beat_seconds)
+            if self._closing or not self.greeted.is_set():
+                continue
             if not self._unsent:  # what waits to be sent is a sign of life itself
                 self.send(frames.message("beat"))
+            if time.monotonic() - self._heard_at > self._link.silence_seconds:
+                return f"{self._name} has not answered for {self._link.silence_seconds:.0f} s."
 
-    def _silence(self) -> str:
-        silent = time.monotonic() - self._heard_at
-        if self.greeted.is_set() and silent > self._link.silence_seconds and not self._closing:
-            return f"{self._name} has not answered for {self._link.silence_seconds:.0f} s."
-        return ""
+    async def _wait_for_cut(self) -> str:
+        await self._cut.wait()
+        return f"The connection to {self._name} was closed."
 
-    def _finish(self, why: str) -> None:
-        self._close_input()
-        self._link.reap()
+    def _write_pipes(self) -> None:
+        """Let pipes that are full be written when they take something; close those that are done."""
+        for pipe in list(self._pipes):
+            if pipe.done:
+                self._close_pipe(pipe)
+            elif pipe.pending:
+                loop().add_writer(pipe.fd, self._write_pipe, pipe)
+
+    def _write_pipe(self, pipe: PipeEnd) -> None:
+        pipe.write()
+        if pipe.done:
+            self._close_pipe(pipe)
+        elif not pipe.pending:
+            loop().remove_writer(pipe.fd)
+
+    def _close_pipe(self, pipe: PipeEnd) -> None:
+        loop().remove_writer(pipe.fd)
+        with self._lock:
+            self._pipes.remove(pipe)
+        pipe.close()
+        self._more.set()
+
+    async def _finish(self, why: str) -> None:
+        self._send_no_more()
+        await self._link.end()
         with self._lock:
             self._done = True
             self._lock.notify_all()
         self._listener.ended(why)
-        self._flush_pipes()
-        self._selector.close()
-        self._link.close()
-        os.close(self._wake_read)
-        os.close(self._wake_write)
-
-    def _flush_pipes(self) -> None:
-        """Give slow readers what has come, as long as they read; then end every pipe."""
         for pipe in self._pipes:
             pipe.feed(b"")
-        while not self._closing and any(not pipe.done for pipe in self._pipes):
-            self._close_done_pipes()
-            for pipe in self._pipes:
-                pipe.write()
-            time.sleep(0.02)
-        for pipe in self._pipes:
-            pipe.close()
+        self._write_pipes()
+        while self._pipes and not self._closing:  # slow readers are given what has come
+            self._more.clear()
+            await self._more.wait()
+        for pipe in list(self._pipes):
+            self._close_pipe(pipe)
+        self._link.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -166,10 +165,8 @@ class SlurmNodes(AgentNodes):
         super().__init__(job, placement, context, nodes)
         self._slurm = slurm
         self._seen: dict[int, float] = {}
-        read, written = os.pipe()
-        os.set_blocking(read, False)
-        self._printed = Tail(slurm.site.output, written, lambda: slurm.watch.ended, position)
-        self.streams = (Stream(read, None, "out"),)
+        self._printed = Tail(slurm.site.output, lambda: slurm.watch.ended, position)
+        self.streams = (Stream(self._printed.pipe(), None, "out"),)
 
     def of_rank(self, place: RankSlot, variables: dict[str, str]) -> dict[str, str]:
         """Add what Slurm would tell the rank if it had started it, which some libraries read."""

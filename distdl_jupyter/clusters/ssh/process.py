@@ -1,17 +1,17 @@
-"""The ssh process of one host: its streams, its last words, and what its end means.
-
-It waits for nobody but in ``reap``; frames are not known here.
-"""
+"""The ssh process of one host: its streams, its last words, and what its end means. Frames are not known here."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import functools
 import os
 import subprocess
+import time
 from typing import TYPE_CHECKING
 
 from distdl_jupyter.clusters import environment
-from distdl_jupyter.clusters.agents.wire import Link
+from distdl_jupyter.clusters.agents import wire
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,9 +20,11 @@ if TYPE_CHECKING:
 _LONG_SILENCE = 3.0
 #: The exit code of ssh itself when it fails.
 _OF_SSH = 255
+#: Seconds between two looks whether it has ended, and for its last words.
+_LOOK, _LAST = 0.01, 0.2
 
 
-class SshProcess(Link):
+class SshProcess(wire.Link):
     """One ssh process."""
 
     def __init__(self, name: str, argv: Sequence[str]) -> None:
@@ -36,48 +38,55 @@ class SshProcess(Link):
             env=environment.for_ssh(),
             start_new_session=True,
         )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        assert self._process.stderr is not None
-        self.source, self.out, self.err = (
-            pipe.fileno() for pipe in (self._process.stdin, self._process.stdout, self._process.stderr)
-        )
-        for fd in (self.source, self.out, self.err):
-            os.set_blocking(fd, False)
+        pipes = (self._process.stdin, self._process.stdout, self._process.stderr)
+        self._pipes = [pipe for pipe in pipes if pipe is not None]
+        self._in, self._out, self._err = (pipe.fileno() for pipe in self._pipes)
+        for pipe in self._pipes:
+            os.set_blocking(pipe.fileno(), False)
 
     @property
     def code(self) -> int | None:
         """The exit code, None while it runs."""
         return self._process.poll()
 
+    async def open(self) -> None:
+        """Listen to its errors."""
+        self._errors = asyncio.create_task(self.keep_errors(functools.partial(wire.read, self._err)))
+
+    async def read(self) -> bytes:
+        """Return what it has printed next."""
+        return await wire.read(self._out)
+
+    async def write(self, content: bytes) -> None:
+        """Write to its standard input."""
+        await wire.write(self._in, content)
+
     def close_input(self) -> None:
         """End its standard input; idempotent."""
-        if self.source >= 0:
-            self.source = -1
-            assert self._process.stdin is not None
-            with contextlib.suppress(OSError):
-                self._process.stdin.close()
+        with contextlib.suppress(OSError):
+            self._pipes[0].close()
 
-    def reap(self, patience: float = 0.0) -> None:
+    async def end(self, patience: float = 0.0) -> None:
         """Wait for its end, after ``patience`` seconds by force."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(patience)
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.wait()
+        until = time.monotonic() + patience
+        while self.code is None:
+            if time.monotonic() >= until:
+                self._process.kill()
+            await asyncio.sleep(_LOOK)
 
     def close(self) -> None:
-        """Close what is open of it."""
-        self.close_input()
-        for stream in (self._process.stdout, self._process.stderr):
-            if stream is not None:
-                stream.close()
+        """Close its streams."""
+        self._errors.cancel()
+        for pipe in self._pipes:
+            with contextlib.suppress(OSError):
+                pipe.close()
 
-    def why_ended(self, silent: float) -> str:
+    async def why_ended(self, silent: float) -> str:
         """Return what the end of its output means, when nothing was heard for ``silent`` seconds."""
-        self.reap(2.0)
-        self.listen_to_errors()
-        code, last = self._process.returncode, self.last_line
+        await self.end(2.0)
+        # A process that it has left behind may hold its errors open.
+        await asyncio.wait([self._errors], timeout=_LAST)
+        code, last = self.code, self.last_line
         if code == _OF_SSH and silent > _LONG_SILENCE:
             return f"{self._name} has not answered for {silent:.0f} s."
         if code == _OF_SSH:
