@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import textwrap
 import types
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from distdl_jupyter.capture import unpicklable
-from distdl_jupyter.capture.describe import detail_of, kind_of
 from distdl_jupyter.capture.modules import LocalModule, installed
-from distdl_jupyter.capture.notebook import CodeLocation, CodeText, code_text
+from distdl_jupyter.capture.notebook import CodeLocation, CodeText, cell_number, code_text
 from distdl_jupyter.capture.pickler import PickleReport
 from distdl_jupyter.capture.references import travels_by_value
+from distdl_jupyter.core import humanize
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.core.spec import Captured
+from distdl_jupyter.core.spec import Captured, looks_secret
+from distdl_jupyter.worker.watch import tensors
 
 _ORDER = ("class", "function", "value", "module")
 #: What stands in for a type whose values never travel, by the type's name.
@@ -134,3 +136,96 @@ def _sentence(one: unpicklable.Culprit, unit: str) -> str:
 def module_texts(modules: Iterable[LocalModule]) -> list[CodeText]:
     """Return every Python file that is shipped."""
     return [CodeText(text, path, beside=True) for module in modules for path, text in module.texts()]
+
+
+# what a value is, in a few words --------------------------------------------------------------------
+
+_LONGEST_TEXT = 24
+Kind = Literal["class", "function", "module", "value"]
+
+
+def kind_of(value: object) -> Kind:
+    """Return the kind of a value as lists show it."""
+    if isinstance(value, type):
+        return "class"
+    if isinstance(value, types.FunctionType | types.MethodType | types.BuiltinFunctionType) or _wrapped(value):
+        return "function"
+    return "module" if isinstance(value, types.ModuleType) else "value"
+
+
+def detail_of(name: str, value: object) -> str:
+    """Return what the value is; only its type when ``name`` looks secret."""
+    kind = kind_of(value)
+    if kind in ("class", "function"):
+        where = place_of(value)
+        return f"{kind}, {where}" if where else kind
+    if kind == "module":
+        return "module"
+    return type(value).__name__ if looks_secret(name) else _value(value)
+
+
+def place_of(value: object) -> str:
+    """Return where a function or class was written: ``cell [3]``, ``train.py``, "" when unknown."""
+    filename = filename_of(value)
+    if not filename:
+        return ""
+    number = cell_number(filename)
+    if number is not None:
+        return f"cell [{number}]"
+    return Path(filename).name if filename.endswith(".py") else ""
+
+
+def filename_of(value: object) -> str:
+    """Return the file name that the value's code carries, "" when it has none."""
+    code = code_of(value)
+    return code.co_filename if code is not None else ""
+
+
+def _wrapped(value: object) -> types.FunctionType | None:
+    """Return the function inside a decorated one or a partial."""
+    inner = value.func if isinstance(value, functools.partial) else getattr(value, "__dict__", {}).get("__wrapped__")
+    return inner if isinstance(inner, types.FunctionType) else None
+
+
+def code_of(value: object) -> types.CodeType | None:
+    """Return the code object of a function, or that of a class's first own method."""
+    if isinstance(value, types.MethodType):
+        value = value.__func__
+    value = _wrapped(value) or value
+    if isinstance(value, types.FunctionType):
+        return value.__code__
+    if isinstance(value, type):
+        own = (m for m in vars(value).values() if isinstance(m, types.FunctionType))
+        return next((m.__code__ for m in own if m.__module__ == value.__module__), None)
+    return None
+
+
+def _value(value: Any) -> str:
+    name = type(value).__name__
+    if value is None:
+        return "None"
+    if isinstance(value, bool | int | float | complex):
+        return f"{name} = {_number(value)}"
+    if isinstance(value, str):
+        return f"str = {value!r}" if len(value) <= _LONGEST_TEXT else f"str, {humanize.plural(len(value), 'character')}"
+    if isinstance(value, bytes | bytearray):
+        return f"{name}, {humanize.size(len(value))}"
+    if isinstance(value, list | tuple | set | frozenset | dict):
+        return f"{name}, {humanize.plural(len(value), 'item')}"
+    return _library_value(value, name)
+
+
+def _number(value: complex) -> str:
+    text = repr(value)
+    return text if len(text) <= _LONGEST_TEXT else f"{text[: _LONGEST_TEXT - 1]}…"
+
+
+def _library_value(value: Any, name: str) -> str:
+    if (count := tensors.parameters(value)) is not None:
+        return f"{name}, {humanize.plural(count, 'parameter')}"
+    shape = tensors.shape(value)
+    if shape is None:
+        return name
+    dims = f" {humanize.TIMES} ".join(str(n) for n in shape) if shape else "scalar"
+    device = str(getattr(value, "device", ""))
+    return f"{name} {dims}, {device}" if device.startswith("cuda") else f"{name} {dims}"

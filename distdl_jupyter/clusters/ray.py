@@ -51,7 +51,8 @@ _LOOK_SECONDS = 0.5
 _READ_SECONDS = 1.0
 _PIECE = 1 << 20
 _NAMESPACE = "distdl"
-#: What Ray's server for clients says while it still holds the port of one that was killed; the next time it is free.
+#: What Ray's server for clients says while it still holds the port of one that was killed, or when a process for the
+#: new one did not begin within 30 s: a later try may succeed.
 _BUSY = "Initialization failure from server"
 
 
@@ -388,15 +389,15 @@ def _connected(address: str) -> Any:
 
     # The nodes need not have this package.
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
-    join = functools.partial(ray.init, address, namespace=_NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
     try:
-        if not ray.is_initialized():
+        for tries_left in (2, 1, 0):
+            if ray.is_initialized():
+                break
             try:
-                join()
+                ray.init(address, namespace=_NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
             except Exception as error:
-                if _BUSY not in str(error):
+                if _BUSY not in str(error) or not tries_left:
                     raise
-                join()
     except Exception as error:
         raise LaunchFailed(
             f"Ray at {address} does not answer: {_first_line(error)}.",
@@ -436,8 +437,9 @@ def _described(node: dict[str, Any]) -> NodeInfo:
 
 
 def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[0] if lines else type(error).__name__)[:300].rstrip(".")
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    first = f"{lines[0]} {lines[-1]}" if lines[0].endswith(":") and len(lines) > 1 else lines[0]
+    return first[:300].rstrip(".:")
 
 
 def _ask(what: str, options: RayOptions, **fields: Any) -> list[Any]:

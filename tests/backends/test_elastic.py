@@ -17,7 +17,7 @@ from distdl_jupyter import registry
 from distdl_jupyter.backends.elastic.messages import ProcessExit, Supervisor
 from distdl_jupyter.backends.elastic.rendezvous import ElasticRendezvous, listener
 from distdl_jupyter.backends.elastic.slots import Slot, assign, can_meet, has_state, offer
-from distdl_jupyter.clusters.agents.host_discovery import look, parse
+from distdl_jupyter.clusters.agents.elastic_run import current_hosts, parse_hosts
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.plan import Placement, RankSlot
 from distdl_jupyter.core.spec import JobSpec
@@ -79,14 +79,14 @@ def test_the_state_lives_as_long_as_one_that_has_met():
 
 def test_hosts_are_read_as_horovodrun_reads_them(tmp_path):
     capacity = {"node-0": 2, "node-1": 2}
-    assert look("", capacity) == capacity
-    assert parse("# a remark\n\nnode-0:1\nelsewhere:8\nnode-1\n", capacity) == {"node-0": 1, "node-1": 2}
-    assert parse("node-0:9\n", capacity) == {"node-0": 2}
+    assert current_hosts("", capacity) == capacity
+    assert parse_hosts("# a remark\n\nnode-0:1\nelsewhere:8\nnode-1\n", capacity) == {"node-0": 1, "node-1": 2}
+    assert parse_hosts("node-0:9\n", capacity) == {"node-0": 2}
     file = tmp_path / "hosts"
     file.write_text("node-1:2\n")
-    assert look(str(file), capacity) == {"node-1": 2}
+    assert current_hosts(str(file), capacity) == {"node-1": 2}
     with pytest.raises(ValueError, match="'node-0:two' is not HOST:SLOTS"):
-        parse("node-0:two", capacity)
+        parse_hosts("node-0:two", capacity)
 
 
 def test_a_discovery_script_is_run(tmp_path):
@@ -95,10 +95,10 @@ def test_a_discovery_script_is_run(tmp_path):
     script.chmod(script.stat().st_mode | stat.S_IXUSR)
     os.environ["CODE"] = "0"
     try:
-        assert look(str(script), {"node-0": 1}) == {"node-0": 1}
+        assert current_hosts(str(script), {"node-0": 1}) == {"node-0": 1}
         os.environ["CODE"] = "4"
         with pytest.raises(ValueError, match="it ended with code 4"):
-            look(str(script), {"node-0": 1})
+            current_hosts(str(script), {"node-0": 1})
     finally:
         del os.environ["CODE"]
 
