@@ -18,7 +18,7 @@ from distdl_jupyter.core.aliases import resolve
 from distdl_jupyter.core.data import sources
 from distdl_jupyter.core.errors import InvalidSpec, PluginUnavailable
 from distdl_jupyter.core.options import ABOUT, check_count, check_name, checked
-from distdl_jupyter.core.plan import seated
+from distdl_jupyter.core.plan import with_ports
 from distdl_jupyter.core.redact import Redactor
 from distdl_jupyter.core.spec import JobSpec
 
@@ -110,8 +110,8 @@ def dry_run(spec: JobSpec, cluster: Any, cluster_options: Any, backend: Any, bac
     Raises InvalidSpec.
     """
     preview = dataclasses.replace(cluster.preview(spec, cluster_options), ports=(0,) * backend.ports)
-    seats = seated(preview, backend.rank_ports, lambda _, ports: (preview.address, (0,) * ports))
-    backend.plan(spec, seats, backend_options)
+    placement = with_ports(preview, backend.rank_ports, lambda _, ports: (preview.address, (0,) * ports))
+    backend.plan(spec, placement, backend_options)
 
 
 def resolved(options: Mapping[str, Any]) -> dict[str, Any]:

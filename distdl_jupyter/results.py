@@ -151,14 +151,14 @@ def _memory(failure: Failure) -> str:
 def _last_lines(folder: JobFolder, rank: int, count: int = 10) -> str:
     """Return what a rank said last that died without a report; when it printed nothing, what the job itself said."""
     found, _ = last_lines(folder.log, 4 * count, rank, within=_END)
-    if own := _told(found, rank, count):
+    if own := _said_by(found, rank, count):
         return "\n".join([f"The last lines of rank {rank}:", *own])
     found, _ = last_lines(folder.log, 4 * count, within=_END)
-    others = _told(found, None, count)
+    others = _said_by(found, None, count)
     return "\n".join(["The last lines of the job itself:", *others]) if others else ""
 
 
-def _told(lines: Sequence[LogLine], rank: int | None, count: int) -> list[str]:
+def _said_by(lines: Sequence[LogLine], rank: int | None, count: int) -> list[str]:
     said = (line.text for line in lines if line.rank == rank and line.text.strip(" -"))
     return [text for text in said if not text.startswith("Extension modules:")][-count:]  # faulthandler's, kilobytes
 

@@ -152,7 +152,7 @@ def variables_missing() -> list[str]:
     return missing
 
 
-def identity_told() -> bool:
+def has_identity_variables() -> bool:
     """Say whether variables tell of a managed identity."""
     return any(os.environ.get(name) for name in _TOLD)
 
@@ -207,7 +207,7 @@ def _environment(settings: AzureSettings) -> Any:
 def _managed_identity(settings: AzureSettings) -> Any:
     from azure.identity import ManagedIdentityCredential
 
-    if not identity_told() and not _answers(_IMDS):
+    if not has_identity_variables() and not _answers(_IMDS):
         raise errors.explained("ManagedIdentityCredential authentication unavailable")
     return ManagedIdentityCredential(client_id=settings.client_id or os.environ.get("DEFAULT_IDENTITY_CLIENT_ID"))
 

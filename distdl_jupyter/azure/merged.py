@@ -47,11 +47,11 @@ class _Same:
 def _laid_over(same: _Same) -> tuple[VmSize, ...]:
     region = same.region
     names = {size.name.lower() for size in catalogue()}
-    known = [_told(size, region) for size in catalogue()]
+    known = [_in_region(size, region) for size in catalogue()]
     return (*known, *(_new(sku, region) for name, sku in region.skus.items() if name not in names))
 
 
-def _told(size: VmSize, region: Region) -> VmSize:
+def _in_region(size: VmSize, region: Region) -> VmSize:
     sku = region.skus.get(size.name.lower())
     if sku is None:
         missing = "" if size.retired else f"not offered in {region.name}"

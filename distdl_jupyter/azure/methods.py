@@ -45,7 +45,7 @@ def offered() -> list[Method]:
         "device_code": True,
         "browser": bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY") or os.environ.get("BROWSER"))
         or os.uname().sysname == "Darwin",
-        "managed_identity": credentials.identity_told() or credentials.on_azure(),
+        "managed_identity": credentials.has_identity_variables() or credentials.on_azure(),
         "environment": not credentials.variables_missing(),
     }
     first = next(kind for kind in ("environment", "managed_identity", "cli", "device_code") if ready[kind])

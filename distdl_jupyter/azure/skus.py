@@ -81,7 +81,7 @@ def refresh(region: str = "") -> Region:
         raise AzureRefused(f"Azure lists no GPU size in {region!r}.",
                            hint="Check the region's name: az account list-locations lists them.")  # fmt: skip
     data = {"subscription": subscription, "skus": skus, "quotas": _quotas(service, subscription, region)}
-    return _told(region, cache.write("skus", region, data=data))
+    return _region_of(region, cache.write("skus", region, data=data))
 
 
 def known(region: str = "") -> Region | None:
@@ -97,7 +97,7 @@ def known(region: str = "") -> Region | None:
     found = cache.read("skus", region) if region else None
     if found is None or (own.subscription_id and own.subscription_id != found.data["subscription"]):
         return None
-    return _told(region, found)
+    return _region_of(region, found)
 
 
 def _region(region: str) -> str:
@@ -185,7 +185,7 @@ def _quota(owner: str, told: Mapping[str, Any]) -> Quota:
                  low_priority=low)  # fmt: skip
 
 
-def _told(region: str, found: cache.Kept) -> Region:
+def _region_of(region: str, found: cache.Kept) -> Region:
     skus = [Sku(**{**one, "zones": tuple(one["zones"])}) for one in found.data["skus"]]
     return Region(
         name=region,

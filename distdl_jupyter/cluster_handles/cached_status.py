@@ -40,7 +40,7 @@ _lock = threading.Lock()
 _known: dict[str, CachedStatus] = {}
 
 
-def glimpse(
+def cached_status(
     target: ClusterConfig, needs: Mapping[str, Sequence[str]], *, patience: float = 1.0, fresh: bool = False
 ) -> CachedStatus:
     """Return what is known of a cluster; wait ``patience`` seconds at most, and only when that is nothing.
@@ -66,7 +66,7 @@ def _begun(
     if last is not None:
         one.standing, one.checks = last.standing, last.checks
         one.checked = float("-inf") if fresh else last.checked
-    threading.Thread(target=_look, args=(one, target, needs), name="distdl-glimpse", daemon=True).start()
+    threading.Thread(target=_look, args=(one, target, needs), name="distdl-status", daemon=True).start()
     return one
 
 

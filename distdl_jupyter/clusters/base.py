@@ -76,7 +76,7 @@ class Start:
     pid: int
 
 
-def _unheard(_phase: str, _detail: str) -> None:
+def _ignore(_phase: str, _detail: str) -> None:
     """Nobody listens."""
 
 
@@ -100,7 +100,7 @@ class Context:
     rank_ports: int = 0
     #: Called with a phase (``queue`` while the job waits for its turn, ``stage`` or ``start``) and what is being done
     #: now, for people to see.
-    tell: Tell = _unheard
+    tell: Tell = _ignore
     #: Called with what the user should read.
     note: Callable[[Remark], object] = _unnoted
     #: Called with plain data for ``Cluster.sweep`` when something was begun that outlives the supervisor; another one
@@ -142,7 +142,7 @@ class Staging(Protocol):
         ``base`` is a folder on that node under which the cache lies, "" for this user's usual one.
         """
 
-    def heard(self, node: int, host: str, message: dict[str, Any]) -> dict[str, Any] | None:
+    def on_message(self, node: int, host: str, message: dict[str, Any]) -> dict[str, Any] | None:
         """Take one message of a node's stager; return the answer that it waits for (it may hold a secret), or None.
 
         Raises DataUnavailable when the message tells of a failure.

@@ -22,7 +22,7 @@ from distdl_jupyter.core import gpus, limits
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.humanize import listing, plural, short_id
 from distdl_jupyter.core.machine import cores
-from distdl_jupyter.core.plan import Placement, Plan, RankSlot, Seat, seated
+from distdl_jupyter.core.plan import Placement, Plan, RankPorts, RankSlot, with_ports
 from distdl_jupyter.core.redact import is_secret
 from distdl_jupyter.node import gpu_locks
 from distdl_jupyter.node.ports import Ports
@@ -110,7 +110,7 @@ class LocalCluster(Cluster):
             self._data = _staged(spec, placement, context.staging, context)
         try:
             reserved = self._ports.reserve(ports, placement.address)
-            placement = seated(placement, context.rank_ports, self._seat)
+            placement = with_ports(placement, context.rank_ports, self._rank_ports)
         except OSError as error:
             raise LaunchFailed(str(error)) from error
         return dataclasses.replace(placement, ports=tuple(reserved))
@@ -125,7 +125,7 @@ class LocalCluster(Cluster):
             if not context.restart:
                 self._remarks.append(Remark(short.level, f"{short.says}. {short.remedy}", "room"))
 
-    def _seat(self, _place: RankSlot, ports: int) -> Seat:
+    def _rank_ports(self, _place: RankSlot, ports: int) -> RankPorts:
         return _ADDRESS, tuple(self._ports.reserve(ports, _ADDRESS))
 
     def preview(self, spec: JobSpec, options: Any) -> Placement:

@@ -19,7 +19,7 @@ from distdl_jupyter.clusters.base import Remark
 from distdl_jupyter.core import gpus
 from distdl_jupyter.node import children, processes, requests, spawn
 from distdl_jupyter.node.job import Job
-from distdl_jupyter.node.workdir import Workplace
+from distdl_jupyter.node.workdir import Workdir
 from distdl_jupyter.worker import import_recorder
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ class LocalAgent(AgentConnection):
     def __init__(self, job: JobSpec, folder: Path) -> None:
         super().__init__("")
         self._channels = LocalChannels()
-        self._job = LocalJob(job.id, Workplace(folder, copied=False), self._channels, [], python=job.python)
+        self._job = LocalJob(job.id, Workdir(folder, copied=False), self._channels, [], python=job.python)
         self._asking: Asking | None = None
 
     @property

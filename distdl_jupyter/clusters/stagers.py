@@ -165,7 +165,7 @@ class _Watch:
     def _read(self, stager: Stager) -> None:
         lines = stager.lines()
         for line in lines or ():
-            self._heard(stager, line)
+            self._on_message(stager, line)
         if lines is None:
             self._selector.unregister(stager.out)
             self._open -= 1
@@ -179,17 +179,17 @@ class _Watch:
                     hint="Submit the job again; what has arrived is kept.",
                 )
 
-    def _heard(self, stager: Stager, line: bytes) -> None:
+    def _on_message(self, stager: Stager, line: bytes) -> None:
         try:
             message = json.loads(line)
             kind = message["type"]
         except (ValueError, KeyError, TypeError):
             return  # what a library printed there
         if kind == "renew":  # Azure is asked, which may take seconds
-            asked = self._pool.submit(self._staging.heard, stager.node, stager.host, message)
+            asked = self._pool.submit(self._staging.on_message, stager.node, stager.host, message)
             self._answers.append((stager, asked))
             return
-        self._staging.heard(stager.node, stager.host, message)
+        self._staging.on_message(stager.node, stager.host, message)
         if kind == "staged":
             stager.paths = {str(name): str(path) for name, path in message["paths"].items()}
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 #: An address of a node, and ports that are free on it.
-Seat = tuple[str, tuple[int | str, ...]]
+RankPorts = tuple[str, tuple[int | str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +73,13 @@ class Placement:
         return sum(place.node == node for place in self.ranks)
 
 
-def seated(placement: Placement, ports: int, seat: Callable[[RankSlot, int], Seat]) -> Placement:
-    """Return the placement with ``ports`` ports of its own for every rank, as ``seat`` says; unchanged for 0."""
+def with_ports(placement: Placement, ports: int, rank_ports: Callable[[RankSlot, int], RankPorts]) -> Placement:
+    """Return the placement with ``ports`` ports of its own for every rank, as ``rank_ports`` says; unchanged for 0."""
     if not ports:
         return placement
     places = []
     for place in placement.ranks:
-        address, found = seat(place, ports)
+        address, found = rank_ports(place, ports)
         places.append(dataclasses.replace(place, address=address, ports=found))
     return dataclasses.replace(placement, ranks=tuple(places))
 

@@ -176,11 +176,11 @@ def _lacking(wanted: int) -> str:
 def target(outputs: BlobPlace) -> Found:
     """Look whether the container for outputs is there. Raises DataUnavailable, NotSignedIn, ImportError."""
     from distdl_jupyter.storage import access
-    from distdl_jupyter.storage.failures import told
+    from distdl_jupyter.storage.failures import translated
 
     account = access.account(outputs.account)
     where = f"blob://{outputs.account}/{outputs.container}"
-    with told(where, writing=True), closing(account.client):
+    with translated(where, writing=True), closing(account.client):
         account.client.get_container_client(outputs.container).get_container_properties()
     text = "The container is there"
     return Found("warning", text, account.warning) if account.warning else Found("ok", text)

@@ -11,7 +11,7 @@ from typing import Any
 
 from distdl_jupyter import cluster_configs, registry
 from distdl_jupyter.cluster_handles import status
-from distdl_jupyter.cluster_handles.cached_status import CachedStatus, glimpse
+from distdl_jupyter.cluster_handles.cached_status import CachedStatus, cached_status
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.views.clusters import merge_hosts
 
@@ -35,7 +35,7 @@ def look(options: Mapping[str, Any], patience: float, *, fresh: bool = False) ->
         needs = status.needs(options["distributed_backend"])
     except DistDLError:
         return None
-    return glimpse(target, needs, patience=patience, fresh=fresh)
+    return cached_status(target, needs, patience=patience, fresh=fresh)
 
 
 def shown(found: CachedStatus | None) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from distdl_jupyter.core.humanize import findings, processes, short_id
 from distdl_jupyter.core.state import State
 from distdl_jupyter.form.arguments import cell_parser, job_options, without_secrets
 from distdl_jupyter.magic.ranks_magic import RanksMagic
-from distdl_jupyter.magic.session import Session, told_shortly
+from distdl_jupyter.magic.session import Session, short_errors
 
 if TYPE_CHECKING:
     from distdl_jupyter.capture import CapturedCode
@@ -38,7 +38,7 @@ class CellMagic:
         """Return the function to register under this name; IPython finds its help text by ``getdoc``."""
 
         def distributed(line: str, cell: str) -> Any:
-            with told_shortly():
+            with short_errors():
                 return self.run(name, line, cell)
 
         distributed.__name__ = name

@@ -13,7 +13,7 @@ from distdl_jupyter.core.humanize import plural, short_id
 from distdl_jupyter.core.options import ABOUT, check_count
 from distdl_jupyter.core.redact import is_secret
 from distdl_jupyter.form.arguments import Parser, allowed, pairs_of, value_of
-from distdl_jupyter.magic.session import Session, told_shortly
+from distdl_jupyter.magic.session import Session, short_errors
 from distdl_jupyter.magic.topics import TOPICS
 from distdl_jupyter.views.job_table import JobTable
 
@@ -105,7 +105,7 @@ class LineMagics:
 
 def _magic(parser: Parser, run: Callable[[argparse.Namespace], Any]) -> Callable[[str], Any]:
     def magic(line: str) -> Any:
-        with told_shortly():
+        with short_errors():
             return run(parser.parse(line))
 
     magic.__name__ = parser.prog

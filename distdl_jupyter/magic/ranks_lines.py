@@ -11,7 +11,7 @@ from distdl_jupyter.core.humanize import plural, seconds_taken, short_id
 from distdl_jupyter.form.arguments import Parser, job_options, job_parser
 from distdl_jupyter.magic.ranks_magic import ranks_of
 from distdl_jupyter.magic.ranktable import RanksTable
-from distdl_jupyter.magic.session import Session, told_shortly
+from distdl_jupyter.magic.session import Session, short_errors
 
 if TYPE_CHECKING:
     import argparse
@@ -66,7 +66,7 @@ class RankLines:
         """Return the function to register; its docstring is the help text."""
 
         def dist_ranks(line: str) -> Any:
-            with told_shortly():
+            with short_errors():
                 return self.run(line)
 
         dist_ranks.__doc__ = Parser("%dist_ranks", _DESCRIPTION, epilog=_EPILOG, places=" [ACTION]").format_help()
@@ -105,7 +105,7 @@ class RankLines:
         backend = ranks.job.spec.distributed_backend
         spent = seconds_taken(time.monotonic() - begun)
         verb = "is" if ranks.size == 1 else "are"
-        meet = f"\n{ranks.meeting} in a cell lets them meet, once." if ranks.meeting and ranks.size > 1 else ""
+        meet = f"\n{ranks.setup_call} in a cell lets them meet, once." if ranks.setup_call and ranks.size > 1 else ""
         _say(f"{plural(ranks.size, 'rank')} {verb} ready after {spent}: {backend}, job {short_id(ranks.id)}. "
              f"%%ranks on top of a cell runs it on them.{meet}")  # fmt: skip
 

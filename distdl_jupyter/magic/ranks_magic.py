@@ -10,7 +10,7 @@ from distdl_jupyter import capture
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.humanize import short_id
 from distdl_jupyter.form.arguments import Parser
-from distdl_jupyter.magic.session import Session, shown_as, told_shortly
+from distdl_jupyter.magic.session import Session, short_errors, shown_as
 
 if TYPE_CHECKING:
     from distdl_jupyter.capture import CapturedCode
@@ -61,7 +61,7 @@ class RanksMagic:
         """Return the function to register; its docstring is the help text."""
 
         def ranks(line: str, cell: str) -> Any:
-            with told_shortly():
+            with short_errors():
                 return self.run(line, cell)
 
         ranks.__doc__ = self._parser.format_help()

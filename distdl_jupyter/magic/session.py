@@ -59,7 +59,7 @@ class Session:
 
 
 @contextlib.contextmanager
-def told_shortly() -> Iterator[None]:
+def short_errors() -> Iterator[None]:
     """Let IPython show errors of this package as one line, and a cell's syntax error with its place only."""
     try:
         yield

@@ -26,7 +26,7 @@ from distdl_jupyter.node.outbox import Outbox
 from distdl_jupyter.node.ports import Ports
 from distdl_jupyter.node.tar_stream import Incoming
 from distdl_jupyter.node.watchdog import Guardian
-from distdl_jupyter.node.workdir import Workplace
+from distdl_jupyter.node.workdir import Workdir
 
 #: Exit code where an agent cannot run (EX_UNAVAILABLE).
 UNAVAILABLE = 69
@@ -69,14 +69,14 @@ class Agent:
 
     # for the requests -------------------------------------------------------------------------
 
-    def begin(self, name: str, place: Workplace, base: str) -> None:
+    def begin(self, name: str, place: Workdir, base: str) -> None:
         """Begin the job; what an earlier supervisor had begun of it is ended. Raises OSError."""
         if self.job is not None:
             self.job.kill()
             self.job.clear(None)
         self.job = Job(name, place, self.channels, [self._guardian.pid], base)
         run = self.job.pipes.folder
-        self._guardian.told(self.job.marks, run, place.folder if place.copied else None, base)
+        self._guardian.watch(self.job.marks, run, place.folder if place.copied else None, base)
         self.shells.listen(run / pipes.SOCKET)
 
     def later(self, fields: Mapping[str, Any], work: Callable[[], dict[str, Any]]) -> None:

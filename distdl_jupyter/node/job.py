@@ -18,7 +18,7 @@ from typing import Any
 from distdl_jupyter.node import devices, processes, run_dir, workdir
 from distdl_jupyter.node.children import Channels, Child, Children, Wanted
 from distdl_jupyter.node.pipes import Pipes
-from distdl_jupyter.node.workdir import Workplace
+from distdl_jupyter.node.workdir import Workdir
 
 #: Processes with smaller numbers are ranks; their number is the rank.
 FIRST_OTHER = 1_000_000
@@ -33,7 +33,7 @@ class Job:
     """What was started for one job. ``spared`` are processes of the agent that are none of the job's."""
 
     def __init__(
-        self, name: str, place: Workplace, channels: Channels, spared: Sequence[int], base: str = "", python: str = ""
+        self, name: str, place: Workdir, channels: Channels, spared: Sequence[int], base: str = "", python: str = ""
     ) -> None:
         self.name = name
         self.place = place

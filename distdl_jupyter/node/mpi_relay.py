@@ -58,9 +58,9 @@ class Shells:
             self._close(number)
             self._tell("shell-closed", shell=number)
         elif self._said[number].endswith(b"\n"):
-            self._asked(number)
+            self._on_request(number)
 
-    def _asked(self, number: int) -> None:
+    def _on_request(self, number: int) -> None:
         try:
             wish = json.loads(self._said[number])
             host, command = str(wish["host"]), str(wish["command"])

@@ -98,7 +98,7 @@ class _Attempt:
             self._selector.close()
 
     def _begin(self, pair: tuple[str, int]) -> None:
-        with self._told(pair):
+        with self._recording(pair):
             guest = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
             guest.settimeout(0.0)
             code = guest.connect_ex(pair)
@@ -111,7 +111,7 @@ class _Attempt:
         """Go on with one connection: once it stands, read until the greeting is whole."""
         guest = key.fileobj
         assert isinstance(guest, socket.socket)
-        with self._told(key.data):
+        with self._recording(key.data):
             if key.events & selectors.EVENT_WRITE:
                 if code := guest.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
                     raise OSError(code, os.strerror(code))
@@ -135,7 +135,7 @@ class _Attempt:
         return False
 
     @contextlib.contextmanager
-    def _told(self, pair: tuple[str, int]) -> Iterator[None]:
+    def _recording(self, pair: tuple[str, int]) -> Iterator[None]:
         try:
             yield
         except OSError as error:

@@ -29,7 +29,7 @@ class Guardian:
             _guard(read)
         os.close(read)
 
-    def told(self, marks: Mapping[str, str], run: Path, copied: Path | None, base: str = "") -> None:
+    def watch(self, marks: Mapping[str, str], run: Path, copied: Path | None, base: str = "") -> None:
         """Let it know what to end and to remove: marked processes, the private folder, the copied one, the data."""
         self._say({"marks": dict(marks), "run": str(run), "copied": str(copied) if copied else None, "base": base})
 

@@ -24,21 +24,21 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _PARTS = ("code", *KEPT)
 
 
-class Workplace(NamedTuple):
+class Workdir(NamedTuple):
     """Where a job's files are; ``copied`` when the folder belongs to this agent alone."""
 
     folder: Path
     copied: bool
 
 
-def find(job: str, folder: str, proof: tuple[str, str] | None, base: str) -> Workplace:
+def find(job: str, folder: str, proof: tuple[str, str] | None, base: str) -> Workdir:
     """Return the job's own folder when it holds the proof (name, text), else a new one below ``base``.
 
     Raises OSError, also where others could write, and ValueError for a job or a proof whose name is no plain name.
     """
     if proof is not None and _holds(Path(folder), *proof):
-        return Workplace(Path(folder), copied=False)
-    return Workplace(_new(_jobs(base), plain(job)), copied=True)
+        return Workdir(Path(folder), copied=False)
+    return Workdir(_new(_jobs(base), plain(job)), copied=True)
 
 
 def plain(name: str) -> str:

@@ -17,7 +17,7 @@ class Interrupts:
     def __init__(self) -> None:
         self.count = 0
 
-    def heed(self, *_: Any) -> None:
+    def count_one(self, *_: Any) -> None:
         """Count one (a signal handler)."""
         self.count += 1
 
@@ -29,7 +29,7 @@ def counted() -> Iterator[Interrupts]:
     if threading.current_thread() is not threading.main_thread():
         yield found
         return
-    before = signal.signal(signal.SIGINT, found.heed)
+    before = signal.signal(signal.SIGINT, found.count_one)
     try:
         yield found
     finally:

@@ -17,9 +17,9 @@ from distdl_jupyter.core.humanize import short_id
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.ranks import request
 from distdl_jupyter.ranks.answer import Answer, Standing
-from distdl_jupyter.ranks.asking import Asking, Request, Tell
 from distdl_jupyter.ranks.ending import reason, why_ended
 from distdl_jupyter.ranks.link import Gone, Link, linked, note_of
+from distdl_jupyter.ranks.pending_request import PendingRequest, Request, Tell
 from distdl_jupyter.ranks.turn import busy, holder, turn
 from distdl_jupyter.worker.serving.listener import NOTES
 
@@ -52,7 +52,7 @@ class Ranks:
         return self.job.spec.process_count
 
     @property
-    def meeting(self) -> str:
+    def setup_call(self) -> str:
         """The call with which a cell lets the ranks meet, once ("" where they need not)."""
         return str(registry.backend(self.job.spec.distributed_backend, {})[0].usage.call)
 
@@ -119,7 +119,7 @@ class Ranks:
             try:
                 if not (again and self._links):
                     self._refuse_busy(on)
-                return Asking(self.job, self._links, requests, tell).wait()
+                return PendingRequest(self.job, self._links, requests, tell).wait()
             except BaseException:
                 # What still comes on these connections answers nobody's question.
                 self._hang_up()
@@ -158,7 +158,7 @@ class Ranks:
         if self.is_over:
             return Standing("ended", reason(self.job))
         try:
-            doing = [self._asked_in_passing(rank) for rank in range(self.size)]
+            doing = [self._query(rank) for rank in range(self.size)]
         except Gone:
             return Standing("ended", str(why_ended(self.job).args[0]))
         runs = next(filter(None, doing), "")
@@ -174,7 +174,7 @@ class Ranks:
         """Interrupt what the ranks run, from any thread or process; ranks that wait for a cell stay as they are."""
         for rank in range(self.size):
             with contextlib.suppress(Gone):
-                self._asked_in_passing(rank, {"do": "interrupt"})
+                self._query(rank, {"do": "interrupt"})
 
     def stop(self) -> None:
         """End the ranks and wait for it. Ranks that run something are cancelled; else the job ends as completed."""
@@ -214,7 +214,7 @@ class Ranks:
                 raise _not_started(self.job)
             time.sleep(_POLL)
 
-    def _asked_in_passing(self, rank: int, wish: dict[str, Any] | None = None) -> str:
+    def _query(self, rank: int, wish: dict[str, Any] | None = None) -> str:
         """Return what a rank runs, over a connection of its own; ``wish`` needs no answer. Raises Gone."""
         link = linked(self.job.folder, rank)
         try:

@@ -18,7 +18,7 @@ from distdl_jupyter.views.azure import AzureSignIn, AzureSubscription
 __all__ = ["Azure", "AzureByCode", "AzureChange", "AzureOut", "AzureStart", "AzureSubscriptions"]
 
 
-def _told(help_: str) -> Any:
+def _option(help_: str) -> Any:
     return field(default=None, metadata={"help": help_})
 
 
@@ -27,9 +27,9 @@ class AzureStart:
     """A way to sign in; what is null stays as the settings have it."""
 
     credential: CredentialKind
-    tenant_id: str | None = _told("Tenant (directory) to sign in to.")
-    client_id: str | None = _told("Client id of an app registration, or of a user-assigned managed identity.")
-    token_cache: str | None = _told(
+    tenant_id: str | None = _option("Tenant (directory) to sign in to.")
+    client_id: str | None = _option("Client id of an app registration, or of a user-assigned managed identity.")
+    token_cache: str | None = _option(
         'Where the sign-in is kept: "" (keyring, else a file of the user alone) or "keyring" (no file).'
     )
 
@@ -38,11 +38,11 @@ class AzureStart:
 class AzureChange:
     """Settings to change; null leaves one as it is, "" takes it back to its default."""
 
-    tenant_id: str | None = _told("Tenant (directory) to sign in to.")
-    client_id: str | None = _told("Client id of an app registration, or of a user-assigned managed identity.")
-    subscription_id: str | None = _told("Subscription that is offered first.")
-    cloud: str | None = _told("AzureCloud, AzureUSGovernment, AzureChinaCloud.")
-    token_cache: str | None = _told(
+    tenant_id: str | None = _option("Tenant (directory) to sign in to.")
+    client_id: str | None = _option("Client id of an app registration, or of a user-assigned managed identity.")
+    subscription_id: str | None = _option("Subscription that is offered first.")
+    cloud: str | None = _option("AzureCloud, AzureUSGovernment, AzureChinaCloud.")
+    token_cache: str | None = _option(
         'Where the sign-in is kept: "" (keyring, else a file of the user alone) or "keyring" (no file).'
     )
 

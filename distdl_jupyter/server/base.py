@@ -65,7 +65,7 @@ def status_of(error: BaseException) -> int:
     return next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)
 
 
-def told(error: BaseException | None, status: int) -> ApiError:
+def error_body(error: BaseException | None, status: int) -> ApiError:
     """Return an error as pages are told of it; what went wrong inside stays in the server's own log."""
     if isinstance(error, errors.DistDLError):
         output = getattr(error, "output", "")
@@ -249,7 +249,7 @@ class Handler(APIHandler):
         if status_code == 405:
             self.set_header("Allow", self._allowed())
         error = (kwargs.get("exc_info") or (None, None))[1]
-        self.finish(encode(told(error, status_code)))
+        self.finish(encode(error_body(error, status_code)))
 
 
 def checked_id(id_: str) -> str:

@@ -42,10 +42,10 @@ async def shown(app: DistDLApp, wanted: Sequence[ClusterConfig] | None = None) -
     jobs = await loop.run_in_executor(app.pool, app.listing.known)
     found = await loop.run_in_executor(app.pool, cluster_handles.every) if wanted is None else wanted
     stands = await asyncio.gather(*(app.looks.now(target) for target in found))
-    return tuple(_told(one, jobs) for one in stands)
+    return tuple(_cluster(one, jobs) for one in stands)
 
 
-def _told(one: ClusterStatus, jobs: Sequence[Listed]) -> Cluster:
+def _cluster(one: ClusterStatus, jobs: Sequence[Listed]) -> Cluster:
     target = one.target
     return Cluster(
         name=target.name,

@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core.errors import NotSignedIn
-from distdl_jupyter.storage.failures import told
+from distdl_jupyter.storage.failures import translated
 
 if TYPE_CHECKING:
     from azure.core.credentials import TokenCredential
@@ -110,7 +110,7 @@ def signature(
     now = datetime.now(UTC)
     start, expiry = now - _BEFORE, now + min(life, LIFE)
     common: dict[str, Any] = {"start": start, "expiry": expiry, "protocol": "https"}
-    with told(f"blob://{account.name}/{source.container}"):
+    with translated(f"blob://{account.name}/{source.container}"):
         if account.key:
             common["account_key"] = account.key
         else:

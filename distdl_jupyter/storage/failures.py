@@ -63,7 +63,7 @@ _UNREACHABLE = "Check the account's name and this machine's connection; behind a
 
 
 @contextlib.contextmanager
-def told(place: str, *, writing: bool = False) -> Iterator[None]:
+def translated(place: str, *, writing: bool = False) -> Iterator[None]:
     """Raise DataUnavailable, which names ``place``, for what azure-core and azure-storage-blob raise inside."""
     from azure.core import exceptions
 

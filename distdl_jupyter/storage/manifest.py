@@ -17,7 +17,7 @@ from distdl_jupyter.core.errors import DataUnavailable
 from distdl_jupyter.node.staging.failure import Failure
 from distdl_jupyter.stager import stores
 from distdl_jupyter.storage.access import trusted
-from distdl_jupyter.storage.failures import told
+from distdl_jupyter.storage.failures import translated
 
 if TYPE_CHECKING:
     from distdl_jupyter.core.data import DataSource
@@ -99,7 +99,7 @@ def _found(store: Any, source: DataSource) -> Manifest:
 
 def listed(account: Account, source: DataSource) -> Manifest:
     """Return what a source in Blob holds. Raises DataUnavailable, also when it holds nothing."""
-    with told(place(source)):
+    with translated(place(source)):
         below = source.prefix.strip("/")
         items = tuple(sorted(_items(account, source.container, f"{below}/" if below else "")))
         if items:

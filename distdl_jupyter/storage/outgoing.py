@@ -19,7 +19,7 @@ from distdl_jupyter.core.data import BlobPlace, blob_place
 from distdl_jupyter.core.logfile import batches
 from distdl_jupyter.core.logline import lines_of
 from distdl_jupyter.storage import access
-from distdl_jupyter.storage.failures import told
+from distdl_jupyter.storage.failures import translated
 
 if TYPE_CHECKING:
     from azure.storage.blob import BlobClient, ContainerClient
@@ -79,7 +79,7 @@ def deliver(
     """
     place = target(spec)
     account = access.account(place.account)
-    with told(url(spec), writing=True), closing(account.client):
+    with translated(url(spec), writing=True), closing(account.client):
         container = account.client.get_container_client(place.container)
         files = list(_files(folder))
         known = _known(container, f"{place.prefix}/") if files else {}

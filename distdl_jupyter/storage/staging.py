@@ -52,7 +52,10 @@ class _Listed(NamedTuple):
 
 
 class JobStaging:
-    """The staging of one job (see ``clusters.base.Staging``). ``write`` writes events, in the thread of ``heard``."""
+    """The staging of one job (see ``clusters.base.Staging``).
+
+    ``write`` writes events, in the thread of ``on_message``.
+    """
 
     def __init__(self, spec: JobSpec, write: Write, *, life: timedelta = access.LIFE) -> None:
         self._spec = spec
@@ -137,7 +140,7 @@ class JobStaging:
         return {**named, "kind": source.scheme, "address": where, "prefix": prefix,
                 "settings": manifest.settings(source), "items": [list(item) for item in items]}  # fmt: skip
 
-    def heard(self, node: int, host: str, message: dict[str, Any]) -> dict[str, Any] | None:
+    def on_message(self, node: int, host: str, message: dict[str, Any]) -> dict[str, Any] | None:
         """Take one message of a node's stager; only the answer to ``renew`` may be asked for in another thread."""
         handler: Callable[[JobStaging, int, str, dict[str, Any]], dict[str, Any] | None] | None
         handler = _HANDLERS.get(str(message.get("type")))

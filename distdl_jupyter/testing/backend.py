@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import registry
-from distdl_jupyter.core.plan import Placement, RankSlot, Seat, seated
+from distdl_jupyter.core.plan import Placement, RankPorts, RankSlot, with_ports
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import new_id
 from distdl_jupyter.testing.sentences import is_sentence
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.backends.base import Backend
 
 
-def _seat(place: RankSlot, ports: int) -> Seat:
+def _rank_ports(place: RankSlot, ports: int) -> RankPorts:
     first = 21_001 + ports * place.rank
     return f"127.0.0.{1 + place.node}", tuple(range(first, first + ports))
 
@@ -33,7 +33,7 @@ class BackendContract:
         places = tuple(RankSlot(r, r // 2, f"node-{r // 2}", r % 2) for r in range(self.ranks))
         nodes = 2 if self.ranks == 4 else 1
         placement = Placement(places, "127.0.0.1", tuple(range(20_001, 20_001 + backend.ports)), "lo")
-        placement = seated(placement, backend.rank_ports, _seat)
+        placement = with_ports(placement, backend.rank_ports, _rank_ports)
         spec = JobSpec(id=new_id(), name="n", node_count=nodes, process_count_per_node=self.ranks // nodes,
                        distributed_backend=self.label)  # fmt: skip
         return backend, spec, placement, options

@@ -55,7 +55,7 @@ class PathStaging:
         return {"job": self.path.parent.name, "node": node, "nodes": 0, "base": base, "limit_bytes": None, "workers": 2,
                 "ca": "", "sources": [source]}  # fmt: skip
 
-    def heard(self, node: int, host: str, message: dict[str, Any]) -> dict[str, Any] | None:
+    def on_message(self, node: int, host: str, message: dict[str, Any]) -> dict[str, Any] | None:
         """Take a message."""
         if message["type"] == "failed":
             raise DataUnavailable(f"{host}: {message['text']}", hint=str(message.get("remedy") or ""))

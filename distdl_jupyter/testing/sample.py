@@ -37,7 +37,7 @@ except KeyboardInterrupt:
 """
 
 
-def _unheard(_phase: str, _detail: str) -> None:
+def _ignore(_phase: str, _detail: str) -> None:
     """Nobody listens."""
 
 
@@ -53,7 +53,7 @@ class Sample:
     #: The user's environment variables.
     variables: Mapping[str, str] = field(default_factory=dict)
     services: tuple[Service, ...] = ()
-    tell: Tell = _unheard
+    tell: Tell = _ignore
     id: str = ""
     nonce: str = ""
 

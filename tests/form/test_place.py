@@ -8,7 +8,7 @@ import time
 import pytest
 
 from distdl_jupyter import cluster_configs
-from distdl_jupyter.cluster_handles.cached_status import glimpse
+from distdl_jupyter.cluster_handles.cached_status import cached_status
 from distdl_jupyter.form import choices
 from distdl_jupyter.form.answer import Question, answer
 from distdl_jupyter.form.model import LaunchModel
@@ -125,18 +125,18 @@ def test_checks_that_the_nodes_belie_and_those_asked_for_during_a_look_are_done_
     count = tmp_path / "count"
     cluster_configs.add("lab", "far", {"count": str(count)})
     target, needs = cluster_configs.find("lab"), {"modules": (), "programs": ()}
-    first = glimpse(target, needs, patience=60)
+    first = cached_status(target, needs, patience=60)
     wait_for(lambda: not first.looking, what="the first look")
     assert count.read_text() == "x"
-    later = glimpse(target, needs, fresh=True)
-    again = glimpse(target, needs, fresh=True)
+    later = cached_status(target, needs, fresh=True)
+    again = cached_status(target, needs, fresh=True)
     assert again is later or not later.looking, "one look at a time"
     later = again
     wait_for(lambda: not later.looking, what="the second look")
     assert set(count.read_text()) == {"x"}
     assert 2 <= len(count.read_text()) <= 4
     done = len(count.read_text())
-    assert glimpse(target, needs) is later
+    assert cached_status(target, needs) is later
     assert len(count.read_text()) == done, "what is known is good enough for some time"
 
 

@@ -76,7 +76,7 @@ class PipeReader(Protocol):
         """Bytes that have come and that the pipe has not taken yet."""
 
 
-def _unheard(_event: dict[str, Any]) -> None:
+def _ignore(_event: dict[str, Any]) -> None:
     """Nobody listens."""
 
 
@@ -88,7 +88,7 @@ class AgentConnection(ABC):
     def __init__(self, host: str) -> None:
         self.host = host
         #: Called with the agent's events: ``exit`` of a process, ``shell`` (a remote shell is wanted), ``lost``.
-        self.on_event: Callable[[dict[str, Any]], None] = _unheard
+        self.on_event: Callable[[dict[str, Any]], None] = _ignore
 
     @property
     def lost(self) -> str:

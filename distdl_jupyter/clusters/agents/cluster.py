@@ -20,7 +20,7 @@ from distdl_jupyter.clusters.base import Cluster, Context, Remark, Run
 from distdl_jupyter.core import limits
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.humanize import listing, plural, size
-from distdl_jupyter.core.plan import Placement, Plan, RankSlot, Seat, seated
+from distdl_jupyter.core.plan import Placement, Plan, RankPorts, RankSlot, with_ports
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.agents.agent import Unreachable
@@ -67,7 +67,7 @@ class AgentCluster(Cluster):
             job = self._job(spec, options, context)
             found = self._look(unreachable, spec, job.options, context)
             placement = self._placed(spec, ports, found, context)
-            placement = seated(placement, context.rank_ports, self._ports_of_ranks(placing.agreed(found)))
+            placement = with_ports(placement, context.rank_ports, self._ports_of_ranks(placing.agreed(found)))
             self._stage(job, context)
             if context.staging is not None:
                 data.bring(spec, self._nodes, job.options.directory or DIRECTORY, context)
@@ -116,15 +116,15 @@ class AgentCluster(Cluster):
             ),
         )
 
-    def _ports_of_ranks(self, common: Common) -> Callable[[RankSlot, int], Seat]:
+    def _ports_of_ranks(self, common: Common) -> Callable[[RankSlot, int], RankPorts]:
         """Return what gives a rank ports of its own on its host."""
 
-        def with_ports(place: RankSlot, ports: int) -> Seat:
+        def rank_ports(place: RankSlot, ports: int) -> RankPorts:
             address = common.endpoint(place.host).address
             reply = self._connections[place.node].ask("ports", count=ports, address=address)
             return address, tuple(int(port) for port in reply["ports"])
 
-        return with_ports
+        return rank_ports
 
     def _stage(self, job: Job, context: Context) -> None:
         """Give every host the job's files, where it does not see them."""

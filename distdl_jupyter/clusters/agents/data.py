@@ -173,7 +173,7 @@ def _copy(copies: Sequence[_Copy], staging: Staging, tell: Callable[[str, str], 
                 one.result()
             for future, one_ in work.items():
                 if one_.total:
-                    staging.heard(one_.number, one_.node.host, one_.message(whole=future.done()))
+                    staging.on_message(one_.number, one_.node.host, one_.message(whole=future.done()))
     finally:
         stop.append(True)
         pool.shutdown(wait=False, cancel_futures=True)

@@ -171,6 +171,6 @@ def _reached_by_all(host: str, offered: Mapping[str, Sequence[Endpoint]], reache
     def fails(endpoint: Endpoint) -> int:
         return sum(bool(reached.get((other, endpoint.address), "not tried")) for other in others)
 
-    # Seats are in their order of worth and min takes the first of equals.
+    # Endpoints are in their order of worth and min takes the first of equals.
     best = min(offered[host], key=fails, default=None)
     return best if best is not None and fails(best) < len(others) else None

@@ -18,16 +18,16 @@ def rows(offered: Mapping[str, Sequence[Endpoint]], reached: Reached, found: Com
     ``wanted`` is the option ``network`` ("": any).
     """
     if found is not None:
-        return [*_seated(found), *_whole(found)]
+        return [*_common(found), *_whole(found)]
     if lacking := [host for host, own in offered.items() if not own]:
         return [_nowhere(host, wanted) for host in lacking]
     nearest = closest(offered, reached)
     if nearest is None:
         return [_apart(offered, wanted)]
-    return [*_seated(nearest), *_gaps(gaps(nearest, reached))]
+    return [*_common(nearest), *_gaps(gaps(nearest, reached))]
 
 
-def _seated(common: Common) -> Iterator[Check]:
+def _common(common: Common) -> Iterator[Check]:
     for endpoint in common.endpoints:
         yield Check(endpoint.host, "Network", "ok", f"{endpoint.address} on {endpoint.interface} ({endpoint.network})")
 

@@ -52,7 +52,7 @@ def _located(place: Any) -> list[tuple[str, str, str]]:
     from distdl_jupyter.azure import identity
 
     rest, subscription = identity.rest(), computes.subscription_of(place)
-    with refusals.told(place):
+    with refusals.translated(place):
         found = list(computes.workspaces(rest, subscription))
     return [(str(one["name"]), str(one["id"]).split("/")[4], str(one.get("location", ""))) for one in found]
 

@@ -17,7 +17,7 @@ from distdl_jupyter.clusters.azureml.wanted import known_size
 from distdl_jupyter.clusters.base import Check, Context, Remark, Run
 from distdl_jupyter.core.errors import AzureRefused, DistDLError, InvalidSpec, LaunchFailed
 from distdl_jupyter.core.humanize import listing, size
-from distdl_jupyter.core.plan import Placement, Plan, RankSlot, Seat, seated
+from distdl_jupyter.core.plan import Placement, Plan, RankPorts, RankSlot, with_ports
 from distdl_jupyter.core.store import JobStore
 
 if TYPE_CHECKING:
@@ -92,9 +92,9 @@ class AzureMLCluster(Managed):
                 hint="Set the cluster's option environment to an image of the workspace that has it.",
             )
         context.tell("stage", "asking Azure ML for the workspace")
-        with refusals.told(options):
+        with refusals.translated(options):
             Workspace(Address.of(options)).info()
-        placement = seated(self.preview(spec, options), context.rank_ports, _seat)
+        placement = with_ports(self.preview(spec, options), context.rank_ports, _rank_ports)
         return dataclasses.replace(placement, ports=tuple(node_plan.port(number) for number in range(ports)))
 
     def start(self, spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> Run:
@@ -136,7 +136,7 @@ class AzureMLCluster(Managed):
         return [f"Azure ML job {name}"]
 
 
-def _seat(place: RankSlot, count: int) -> Seat:
+def _rank_ports(place: RankSlot, count: int) -> RankPorts:
     """Return the words for a rank's own address and ports, which its node knows when the job begins."""
     return node_plan.rank_address(place.rank), tuple(node_plan.rank_port(place.rank, one) for one in range(count))
 

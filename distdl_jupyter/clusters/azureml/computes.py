@@ -90,13 +90,13 @@ class Computes:
 
     def all(self) -> Iterator[Compute]:
         """Yield the workspace's compute clusters; its single machines for notebooks (compute instances) are no such."""
-        with refusals.told(self._place):
+        with refusals.translated(self._place):
             found = (read(one) for one in self._rest.pages(f"{self.workspace}/computes", API))
             yield from (one for one in found if one.kind == "AmlCompute")
 
     def get(self) -> Compute | None:
         """Return the compute cluster, None when there is none of this name."""
-        with refusals.told(self._place):
+        with refusals.translated(self._place):
             try:
                 return read(self._rest.get(self._path, API))
             except AzureRefused as error:
@@ -106,19 +106,19 @@ class Computes:
 
     def location(self) -> str:
         """Return the region of the workspace."""
-        with refusals.told(self._place):
+        with refusals.translated(self._place):
             return str(self._rest.get(self.workspace, API).get("location", ""))
 
     def sizes(self, location: str) -> list[dict[str, Any]]:
         """Return the VM sizes that compute clusters can have in a region, as Azure tells them."""
-        with refusals.told(self._place):
+        with refusals.translated(self._place):
             path = f"{_subscription(self.subscription)}{_ML}/locations/{_part(location)}/vmSizes"
             found = self._rest.pages(path, API)
             return [one for one in found if "AMLCompute" in one.get("supportedComputeTypes", ["AMLCompute"])]
 
     def nodes(self) -> list[dict[str, Any]]:
         """Return the nodes that are up, come up or go down, as Azure tells them."""
-        with refusals.told(self._place):
+        with refusals.translated(self._place):
             answer = self._rest.post(f"{self._path}/listNodes", API)
             found = list(answer.get("nodes") or ())
             while following := answer.get("nextLink"):
@@ -141,7 +141,7 @@ class Computes:
 
     def subnet_prefixes(self, id_: str) -> tuple[str, ...]:
         """Return the address ranges of a subnet; () when this account may not read it."""
-        with refusals.told(self._place):
+        with refusals.translated(self._place):
             try:
                 told = self._rest.get(id_, "2023-09-01").get("properties", {})
             except AzureRefused as error:
@@ -153,7 +153,7 @@ class Computes:
     def _change(
         self, method: str, path: str, body: Mapping[str, Any] | None, parameters: Mapping[str, str] | None = None
     ) -> None:
-        with refusals.told(self._place):
+        with refusals.translated(self._place):
             response = self._rest.send(method, path, API, parameters, body)
             operation = response.headers.get("Azure-AsyncOperation")
             if operation:

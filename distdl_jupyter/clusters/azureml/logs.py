@@ -57,7 +57,7 @@ class Pipe:
         while view:
             view = view[os.write(self._write, view) :]
 
-    def unheard(self) -> None:
+    def discard_rest(self) -> None:
         """Close the reading end: a writer that waits for a reader wakes up then."""
         os.close(self.stream.fd)
 
@@ -253,10 +253,10 @@ class Logs:
         # A server that knows no ranges gives the whole file.
         return content[file.position :] if response.status_code == 200 else content
 
-    def unheard(self) -> None:
+    def discard_rest(self) -> None:
         """Close the reading ends."""
         for pipe in self._all:
-            pipe.unheard()
+            pipe.discard_rest()
 
     def close(self) -> None:
         """Close the writing ends, when no thread advances any more."""

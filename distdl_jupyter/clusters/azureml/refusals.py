@@ -41,7 +41,7 @@ def is_elsewhere(error: AzureRefused) -> bool:
 
 
 @contextlib.contextmanager
-def told(place: Any) -> Iterator[None]:
+def translated(place: Any) -> Iterator[None]:
     """Turn what Azure refuses inside into a sentence for users of this cluster."""
     try:
         yield

@@ -75,7 +75,7 @@ class AzureMLRun(Run):
         ranks = [] if killed else sorted(self._open & self._logs.ends.keys())
         if len(ranks) == len(self._open) and not self._watch.ended:
             ranks = ranks[:-1]  # the last one ends with the job: Azure still has to put away what they left
-        found = [self._told(rank) for rank in ranks]
+        found = [self._reported_exit(rank) for rank in ranks]
         self._failed = self._failed or any(exit_.code != 0 for exit_ in found)
         self._open -= {exit_.rank for exit_ in found}
         if self._watch.done and not found:
@@ -83,7 +83,7 @@ class AzureMLRun(Run):
             self._open.clear()
         return found
 
-    def _told(self, rank: int) -> Exit:
+    def _reported_exit(self, rank: int) -> Exit:
         end = self._logs.ends[rank]
         return Exit(rank, end.get("code"), end.get("signal"), str(end.get("evidence") or ""))
 
@@ -127,7 +127,7 @@ class AzureMLRun(Run):
 
     def close(self) -> None:
         """Stop watching."""
-        self._logs.unheard()
+        self._logs.discard_rest()
         self._watch.stop()
         self._logs.close()
         code.remove(self._folder)

@@ -90,12 +90,12 @@ class Server:
     def _listen(self) -> None:
         with contextlib.suppress(OSError):
             while True:
-                Line(self._door.accept(), self._door, self._greeting(), self._heard).start()
+                Line(self._door.accept(), self._door, self._greeting(), self._on_message).start()
 
     def _greeting(self) -> dict[str, Any]:
         return {"say": "hello", "rank": self._identity.rank, "pid": os.getpid(), "doing": self._doing or ""}
 
-    def _heard(self, line: Line, message: Message) -> None:
+    def _on_message(self, line: Line, message: Message) -> None:
         asked = message.header
         if asked.get("do") == "interrupt":
             self._interrupt()

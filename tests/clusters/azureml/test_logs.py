@@ -38,7 +38,7 @@ def logs(workspace, tmp_path):
     logs = Logs(workspace, "nonce", 1, tmp_path / "kept.jsonl", {})
     yield logs
     logs.close()
-    logs.unheard()
+    logs.discard_rest()
 
 
 def said(logs):

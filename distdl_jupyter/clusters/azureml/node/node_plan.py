@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from distdl_jupyter.clusters.azureml.node import rendezvous
-from distdl_jupyter.clusters.azureml.node.rendezvous import Meeting
+from distdl_jupyter.clusters.azureml.node.rendezvous import Rendezvous
 from distdl_jupyter.node.ports import Ports
 
 #: Words for an address of node 0, the network and this node's interface there, and how many cores a rank has.
@@ -97,7 +97,7 @@ class NodePlan:
         """Whether Azure ML starts this process alone: with Ray the other nodes lend their machines to its head."""
         return bool(self.plan["started_as"] == "ray")
 
-    def learn(self, found: Meeting) -> None:
+    def learn(self, found: Rendezvous) -> None:
         """Take in where the ranks meet."""
         own = rendezvous.own_address(found.address)
         self.words = {

@@ -28,7 +28,7 @@ from pathlib import Path
 from distdl_jupyter.clusters.azureml.node import rendezvous
 from distdl_jupyter.clusters.azureml.node.log_mux import LogMux
 from distdl_jupyter.clusters.azureml.node.node_plan import NodePlan, who
-from distdl_jupyter.clusters.azureml.node.rendezvous import Meeting, NoMeeting
+from distdl_jupyter.clusters.azureml.node.rendezvous import Rendezvous, RendezvousFailed
 from distdl_jupyter.node import oom, processes
 
 #: Below ``outputs``, which Azure ML keeps: where the ranks' values go.
@@ -80,7 +80,7 @@ class Services:
         return {process.pid for process in self._running}
 
     def start(self) -> None:
-        """Start them and wait until each has said that it is ready. Raises NoMeeting."""
+        """Start them and wait until each has said that it is ready. Raises RendezvousFailed."""
         for service in self._node.plan["services"]:
             process = self._start([self._node.fill(word) for word in service["arguments"]])
             self._running.append(process)
@@ -90,7 +90,7 @@ class Services:
             ready.wait(_SERVICE_PATIENCE)
             if service["ready"].encode() not in said:
                 sys.stderr.write(said.decode(errors="replace"))
-                raise NoMeeting(f"{service['name']} did not start on {self._node.node}.")
+                raise RendezvousFailed(f"{service['name']} did not start on {self._node.node}.")
 
     def _start(self, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
         # A platform may signal all processes of a job; services must outlive the ranks that are being stopped.
@@ -132,7 +132,7 @@ def _pass_on(process: subprocess.Popen[bytes], ready: bytes, event: threading.Ev
 
 
 def meet(node: NodePlan, services: Services, stopped: Stopping) -> None:
-    """Find out where the ranks meet, when this job's have to. Raises NoMeeting."""
+    """Find out where the ranks meet, when this job's have to. Raises RendezvousFailed."""
     if not node.plan["meets"]:
         return
     address, port = _of_node_0(node)
@@ -145,7 +145,7 @@ def meet(node: NodePlan, services: Services, stopped: Stopping) -> None:
         found = _found(node, address)
         node.learn(found)
         services.start()
-    except NoMeeting as error:
+    except RendezvousFailed as error:
         host.refuse(str(error))
         raise
     host.tell(found)
@@ -160,13 +160,13 @@ def _of_node_0(node: NodePlan) -> tuple[str, int]:
     return master or "127.0.0.1", int(os.environ.get("MASTER_PORT") or node.plan["port"])
 
 
-def _found(node: NodePlan, address: str) -> Meeting:
+def _found(node: NodePlan, address: str) -> Rendezvous:
     try:
         own = socket.gethostbyname(address)
         ports = node.ports.reserve(node.plan["ports"], own)
     except OSError as error:
-        raise NoMeeting(f"{node.node} cannot offer a meeting at {address}: {error}.") from error
-    return Meeting(own, rendezvous.network_of(own), tuple(ports))
+        raise RendezvousFailed(f"{node.node} cannot offer a meeting at {address}: {error}.") from error
+    return Rendezvous(own, rendezvous.network_of(own), tuple(ports))
 
 
 class Rank:
@@ -292,7 +292,7 @@ def _life(node: NodePlan, log: LogMux, given: argparse.Namespace) -> tuple[int, 
             environment |= {"RAY_ADDRESS": "auto", "DISTDL_RAY": "platform"}
             speak_for_others(node, log.head)
         returncode = Rank(log).run(node.worker(), environment, stopping)
-    except (NoMeeting, OSError) as error:
+    except (RendezvousFailed, OSError) as error:
         return 1, {"code": 1, "signal": None, "evidence": str(error), "node": node.node}
     finally:
         services.close()

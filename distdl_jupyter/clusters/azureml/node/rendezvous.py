@@ -25,11 +25,11 @@ _STEP = 0.2
 _FAREWELL = 10.0
 
 
-class NoMeeting(Exception):
+class RendezvousFailed(Exception):
     """The nodes cannot meet; the message says why in one sentence."""
 
 
-class Meeting(NamedTuple):
+class Rendezvous(NamedTuple):
     """An address of node 0, the network of that address as "10.0.0.0/24", and free ports there."""
 
     address: str
@@ -38,14 +38,14 @@ class Meeting(NamedTuple):
 
 
 def own_address(target: str) -> str:
-    """Return this node's address on its route to ``target``. Raises NoMeeting where there is no route."""
+    """Return this node's address on its route to ``target``. Raises RendezvousFailed where there is no route."""
     try:
         # Connecting a datagram socket sends nothing: it only asks the kernel for the route.
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect((target, 9))
             return str(probe.getsockname()[0])
     except OSError as error:
-        raise NoMeeting(f"{os.uname().nodename} has no route to {target}: {error.strerror}.") from error
+        raise RendezvousFailed(f"{os.uname().nodename} has no route to {target}: {error.strerror}.") from error
 
 
 def interface(address: str) -> str:
@@ -72,10 +72,10 @@ class Host:
         try:
             self._socket = socket.create_server(("", port), backlog=max(16, others))
         except OSError as error:
-            raise NoMeeting(f"Rank 0 cannot listen on the port {port}: {error.strerror}.") from error
+            raise RendezvousFailed(f"Rank 0 cannot listen on the port {port}: {error.strerror}.") from error
         threading.Thread(target=self._serve, name="distdl-meeting", daemon=True).start()
 
-    def tell(self, meeting: Meeting) -> None:
+    def tell(self, meeting: Rendezvous) -> None:
         """Let the others go to the meeting."""
         self._say(meeting._asdict())
 
@@ -107,18 +107,18 @@ class Host:
                 self._done.set()
 
 
-def join(address: str, port: int, nonce: str, stopped: Callable[[], object], patience: float = PATIENCE) -> Meeting:
-    """Return what rank 0 tells. Raises NoMeeting, also when ``stopped`` says so."""
+def join(address: str, port: int, nonce: str, stopped: Callable[[], object], patience: float = PATIENCE) -> Rendezvous:
+    """Return what rank 0 tells. Raises RendezvousFailed, also when ``stopped`` says so."""
     until = time.monotonic() + patience
     while not stopped():
         with contextlib.suppress(OSError), socket.create_connection((address, port), timeout=5.0) as connection:
             connection.sendall(nonce.encode() + b"\n")
             if (answer := _line(connection, until, stopped)) is not None:
-                return _meeting(answer)
+                return _rendezvous_from(answer)
         if time.monotonic() > until:
-            raise NoMeeting(f"Rank 0 has not begun at {address} within {patience:g} s.")
+            raise RendezvousFailed(f"Rank 0 has not begun at {address} within {patience:g} s.")
         time.sleep(_STEP)
-    raise NoMeeting("It was stopped before it began.")
+    raise RendezvousFailed("It was stopped before it began.")
 
 
 def _line(connection: socket.socket, until: float, stopped: Callable[[], object]) -> bytes | None:
@@ -138,8 +138,8 @@ def _line(connection: socket.socket, until: float, stopped: Callable[[], object]
     return None
 
 
-def _meeting(answer: bytes) -> Meeting:
+def _rendezvous_from(answer: bytes) -> Rendezvous:
     found = json.loads(answer)
     if "error" in found:
-        raise NoMeeting(str(found["error"]))
-    return Meeting(found["address"], found["network"], tuple(found["ports"]))
+        raise RendezvousFailed(str(found["error"]))
+    return Rendezvous(found["address"], found["network"], tuple(found["ports"]))

@@ -8,7 +8,7 @@ import pytest
 
 from distdl_jupyter.clusters.azureml.node import rendezvous
 from distdl_jupyter.clusters.azureml.node.node_plan import NodePlan, Who
-from distdl_jupyter.clusters.azureml.node.rendezvous import Meeting
+from distdl_jupyter.clusters.azureml.node.rendezvous import Rendezvous
 
 
 def node_plan(tmp_path, **plan):
@@ -23,7 +23,7 @@ def node_plan(tmp_path, **plan):
 def test_words_are_filled_in(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
     here = node_plan(tmp_path)
-    here.learn(Meeting("127.0.0.1", "127.0.0.0/8", (20_001, 20_002)))
+    here.learn(Rendezvous("127.0.0.1", "127.0.0.0/8", (20_001, 20_002)))
     assert here.fill("@address@:@port-1@ @interface@ @network@ @cores@") == "127.0.0.1:20002 lo 127.0.0.0/8 4"
 
 

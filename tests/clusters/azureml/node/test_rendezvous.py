@@ -8,10 +8,10 @@ import pytest
 
 from distdl_jupyter.clusters.azureml.node.node_plan import Who, endpoints, who
 from distdl_jupyter.clusters.azureml.node.rank import keep
-from distdl_jupyter.clusters.azureml.node.rendezvous import Host, Meeting, NoMeeting, join
+from distdl_jupyter.clusters.azureml.node.rendezvous import Host, Rendezvous, RendezvousFailed, join
 
 NONCE = "the-nonce"
-MEETING = Meeting("127.0.0.1", "127.0.0.0/8", (20_001, 20_002))
+MEETING = Rendezvous("127.0.0.1", "127.0.0.0/8", (20_001, 20_002))
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_the_others_hear_it_although_they_came_before_rank_0(port):
 def test_the_others_hear_why_there_is_none(port):
     host = Host(port, NONCE, 1)
     threading.Thread(target=host.refuse, args=("The service did not start.",)).start()
-    with pytest.raises(NoMeeting, match="did not start"):
+    with pytest.raises(RendezvousFailed, match="did not start"):
         join("127.0.0.1", port, NONCE, never)
 
 
@@ -53,9 +53,9 @@ def test_a_stranger_is_told_nothing(port):
 
 
 def test_the_wait_ends_when_somebody_stops_it_or_nobody_comes(port):
-    with pytest.raises(NoMeeting, match="stopped"):
+    with pytest.raises(RendezvousFailed, match="stopped"):
         join("127.0.0.1", port, NONCE, lambda: True)
-    with pytest.raises(NoMeeting, match="has not begun"):
+    with pytest.raises(RendezvousFailed, match="has not begun"):
         join("127.0.0.1", port, NONCE, never, patience=0.3)
 
 

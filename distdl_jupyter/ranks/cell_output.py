@@ -20,7 +20,7 @@ _STREAMS = ("out", "err")
 Key = tuple[int, str]
 
 
-class Overheard:
+class CellOutput:
     """Follows the output of one cell on some ranks from now on."""
 
     def __init__(self, folder: JobFolder, ranks: Iterable[int], number: int) -> None:

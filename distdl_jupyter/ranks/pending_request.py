@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core.humanize import ranks as ranks_in_words
 from distdl_jupyter.ranks.answer import Answer, Done, Event, Interrupted, Notice, Output
+from distdl_jupyter.ranks.cell_output import CellOutput
 from distdl_jupyter.ranks.ending import Stuck, why_ended
 from distdl_jupyter.ranks.interrupts import Interrupts, counted
 from distdl_jupyter.ranks.link import Gone, Link
-from distdl_jupyter.ranks.overheard import Overheard
 from distdl_jupyter.ranks.turn import busy
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ Tell = Callable[[Event], None]
 Request = tuple[dict[str, Any], bytes]
 
 
-class Asking:
+class PendingRequest:
     """One request under way. ``links`` are those of all ranks, ``requests`` what some of them are asked."""
 
     def __init__(self, job: Job, links: Mapping[int, Link], requests: Mapping[int, Request], tell: Tell | None) -> None:
@@ -48,12 +48,12 @@ class Asking:
         self._done: dict[int, tuple[Done, float]] = {}
         self._begin = time.perf_counter()
         self._pause = _SHORTEST
-        self._heeded = 0
+        self._interrupts_passed = 0
         self._interrupted_at = self._failed_at = float("inf")
         self._remarked: set[str] = set()
         number = next(iter(requests.values()))[0]["id"]
         spoken = [rank for rank, (asked, _) in requests.items() if asked["do"] in ("run", "distributed")]
-        self._heard = Overheard(job.folder, spoken, number)
+        self._output = CellOutput(job.folder, spoken, number)
 
     def wait(self) -> Answer:
         """Ask and wait for all answers. Raises what ``session.run`` raises."""
@@ -65,13 +65,13 @@ class Asking:
                     self._links[rank].send(header, body)
                 while self._running or self._done:
                     self._look(selector)
-                    self._heed(interrupts)
+                    self._pass_interrupts(interrupts)
                     self._remark()
             except Gone:
-                self._hear_last_words()
+                self._read_last_output()
                 raise why_ended(self._job) from None
         self._answer.seconds = time.perf_counter() - self._begin
-        if self._heeded:
+        if self._interrupts_passed:
             raise Interrupted(self._answer)
         return self._answer
 
@@ -81,7 +81,7 @@ class Asking:
             for message in key.data.receive():
                 self._take(key.data.rank, message)
                 came = True
-        came = self._overhear() or came
+        came = self._read_output() or came
         self._pause = _SHORTEST if came or not self._running else min(_LONGEST, self._pause * 1.5)
 
     def _take(self, rank: int, message: Message) -> None:
@@ -103,31 +103,31 @@ class Asking:
         self._answer.dones[rank] = done
         self._done[rank] = (done, time.monotonic())
 
-    def _overhear(self) -> bool:
+    def _read_output(self) -> bool:
         """Tell what was printed, then the ends of ranks whose output is complete."""
-        outputs = self._heard.read()
+        outputs = self._output.read()
         for output in _joined(outputs):
             self._tell(output)
         for rank, (done, since) in list(self._done.items()):
             late = time.monotonic() - since > _LOG_PATIENCE
             if late:
                 self._tell(Notice(f"The last lines of rank {rank} have not come; the job's log will have them."))
-            if late or self._heard.complete(rank):
+            if late or self._output.complete(rank):
                 del self._done[rank]
                 self._tell(done)
         return bool(outputs)
 
-    def _hear_last_words(self) -> None:
+    def _read_last_output(self) -> None:
         """A rank is gone: what it and the others still said comes before the reason."""
         until = time.monotonic() + _LOG_PATIENCE
         while not self._job.view().state.ended and self._job.view().failure is None and time.monotonic() < until:
-            self._overhear()
+            self._read_output()
             time.sleep(_LONGEST)
-        self._overhear()
+        self._read_output()
 
-    def _heed(self, interrupts: Interrupts) -> None:
-        while self._heeded < interrupts.count:
-            self._heeded += 1
+    def _pass_interrupts(self, interrupts: Interrupts) -> None:
+        while self._interrupts_passed < interrupts.count:
+            self._interrupts_passed += 1
             if "deaf" in self._remarked:
                 raise Stuck(self._job, sorted(self._running)).end()
             self._interrupted_at = min(self._interrupted_at, time.monotonic())
@@ -142,7 +142,7 @@ class Asking:
         if now - self._interrupted_at > _DEAF:
             self._once("deaf", f"{who} still {verb} {_DEAF:g} s after the interrupt, perhaps in a collective whose "
                        "peers are gone. Interrupt again to end the ranks.")  # fmt: skip
-        elif now - self._failed_at > _WAITS_FOR_FAILED and self._heeded == 0:
+        elif now - self._failed_at > _WAITS_FOR_FAILED and self._interrupts_passed == 0:
             failed, whom = sorted(self._answer.errors), "it" if len(self._answer.errors) == 1 else "them"
             self._once("failed", f"{_capital(ranks_in_words(failed))} failed; {who[0].lower()}{who[1:]} still {verb}, "
                        f"perhaps waiting for {whom}. Interrupt to end the wait.")  # fmt: skip
