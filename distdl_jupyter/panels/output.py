@@ -14,9 +14,10 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.follow import SummaryReader
-from distdl_jupyter.panels import pictures, snapshot
+from distdl_jupyter.panels import pictures
 from distdl_jupyter.panels.stacks import newest
 from distdl_jupyter.readers import Reading
+from distdl_jupyter.saved import job as saved
 
 if TYPE_CHECKING:
     from distdl_jupyter.client import Job
@@ -103,8 +104,8 @@ class Shown:
         shown = pictures.newest(self._job.folder.path, view)
         bundle: dict[str, Any] = {
             JOB_MIME: {"id": view.id, "version": 1},
-            "text/html": snapshot.html(view, seen.book, seen.log, seen.spec, result, taken, shown),
-            "text/plain": snapshot.text(view, seen.book, seen.log, seen.spec, result, taken),
+            "text/html": saved.html(view, seen.book, seen.log, seen.spec, result, taken, shown),
+            "text/plain": saved.text(view, seen.book, seen.log, seen.spec, result, taken),
         }
         if self._panel is not None:
             bundle["application/vnd.jupyter.widget-view+json"] = {

@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from distdl_jupyter.core import humanize
-from distdl_jupyter.panels import rankcell
 from distdl_jupyter.ranks.view import Fold, named
 from distdl_jupyter.ranks.viewerrors import Error, Failures, failures
 from distdl_jupyter.ranks.viewtext import text
+from distdl_jupyter.saved import ranks as saved
 
 #: Seconds between two drawings, at least; and how many times as long as one drawing takes.
 _PAUSE = 0.05
@@ -130,10 +130,10 @@ class CellOutput:
             return self._sentence
         if spent < _SILENT and not any(self._ended.values()):
             return ""
-        return rankcell.running(self._fold.ranks, sorted(self._ended), spent)
+        return saved.running(self._fold.ranks, sorted(self._ended), spent)
 
     def _bundle(self, failed: Failures | None, status: str, newest: int | None) -> dict[str, Any]:
-        html = rankcell.cell(self._fold, failed, job=self._job, status=status, newest=newest)
+        html = saved.cell(self._fold, failed, job=self._job, status=status, newest=newest)
         plain = text(self._fold, failed, job=self._job, newest=newest)
         return {"text/html": html, "text/plain": "\n".join(part for part in (plain, status) if part)}
 

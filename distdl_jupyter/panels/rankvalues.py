@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol, overload
 
-from distdl_jupyter.panels import rankcell
 from distdl_jupyter.ranks.view import spans
+from distdl_jupyter.saved import ranks as saved
 
 #: Forms of a value by MIME type, always with text/plain.
 Forms = Mapping[str, str]
@@ -38,7 +38,7 @@ class _Shown:
         printer.text(as_text(folded(self._forms)) if alone else repr(self))
 
     def _repr_html_(self) -> str:
-        return rankcell.values(folded(self._forms))
+        return saved.values(folded(self._forms))
 
     def __repr__(self) -> str:
         texts = {rank: _plain(self._forms.get(rank, {})) for rank in self._values}

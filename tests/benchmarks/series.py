@@ -17,7 +17,7 @@ import numpy as np
 from distdl_jupyter.core.figure import figure
 from distdl_jupyter.core.log import LogBook
 from distdl_jupyter.core.series import SeriesBook
-from distdl_jupyter.panels.svgcurve import svg
+from distdl_jupyter.saved.curve import svg
 from tests.benchmarks import report
 from tests.benchmarks.report import Report, interleaved
 

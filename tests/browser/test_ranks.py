@@ -86,7 +86,7 @@ def test_a_prompt_on_every_rank_outlives_its_kernel(desk: Callable[..., Book]) -
     book.run(4)
     failed = output(book, 4).get_by_role("alert")
     expect(failed).to_contain_text("Rank 1 of 3 failed first: KeyError: 'label'")
-    expect(failed.locator("span", has_text="➜").first).to_contain_text("{'image': 1}['label']")
+    expect(failed.locator("div", has_text="➜").last).to_contain_text("{'image': 1}['label']")
     expect(output(book, 4)).to_contain_text("CellFailed: Rank 1 of 3 failed first")
     book.picture("ranks-failure")
 

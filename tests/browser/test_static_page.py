@@ -11,7 +11,7 @@ import nbformat
 import pytest
 from playwright.sync_api import Browser, Locator
 
-from distdl_jupyter.panels import snapshot
+from distdl_jupyter.saved.job import html as saved_page
 from tests.browser.conftest import ARTIFACTS, Lab, new_book
 from tests.panels.stories import STORIES, fold, spec_of
 
@@ -48,7 +48,7 @@ CONTRASTS = """root => {
 
 def page_of(name: str) -> str:
     spec = spec_of()
-    return snapshot.html(*fold(spec, STORIES[name]()), spec, "{'test_accuracy': 0.978}" if name == "completed" else "")
+    return saved_page(*fold(spec, STORIES[name]()), spec, "{'test_accuracy': 0.978}" if name == "completed" else "")
 
 
 def readable(where: Locator) -> None:

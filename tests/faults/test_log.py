@@ -11,8 +11,8 @@ import pytest
 
 from distdl_jupyter.core.errors import JobFailed
 from distdl_jupyter.core.state import State
-from distdl_jupyter.panels import snapshot
 from distdl_jupyter.readers import Reading
+from distdl_jupyter.saved import job as saved
 from distdl_jupyter.submit_process import submit_source
 from tests.conftest import wait_for
 
@@ -285,7 +285,7 @@ def test_hostile_names(server, injected):
         assert answer.status_code == 200, (path, answer.text)
         json.loads(answer.text)
     reading = Reading(job.folder)
-    page = snapshot.html(reading.catch_up(), reading.book, reading.log, job.spec)
+    page = saved.html(reading.catch_up(), reading.book, reading.log, job.spec)
     assert "<script>window" not in page
     assert "<img src=x" not in page
     for arguments in (("show", job.id), ("ls",), ("logs", job.id)):

@@ -5,11 +5,11 @@ import json
 
 import pytest
 
-from distdl_jupyter.panels import snapshot
 from distdl_jupyter.panels.pictures import answer, newest
 from distdl_jupyter.readers import Reading
+from distdl_jupyter.saved import job as saved
 from tests.panels import recorded
-from tests.panels.test_snapshot import ATTRIBUTES, TAGS, Reader
+from tests.saved.test_job import ATTRIBUTES, TAGS, Reader
 from tests.worker.test_pictures import jpeg, png
 
 
@@ -25,7 +25,7 @@ def page_of(story):
     view = seen.catch_up()
     shown = newest(story.folder.path, view)
     given = (seen.view, seen.book, seen.log, seen.spec, "", None)
-    return snapshot.html(*given, shown), snapshot.text(*given)
+    return saved.html(*given, shown), saved.text(*given)
 
 
 def test_a_saved_notebook_keeps_pictures_as_data_of_images(story):

@@ -5,11 +5,11 @@ import time
 
 from IPython.lib.pretty import pretty
 
-from distdl_jupyter.panels import rankcell
 from distdl_jupyter.panels.rankoutput import CellOutput, PrintedOutput
 from distdl_jupyter.panels.rankvalues import Values, ValuesOf
 from distdl_jupyter.ranks.view import Fold
 from distdl_jupyter.ranks.viewerrors import failures
+from distdl_jupyter.saved import ranks as saved
 from distdl_jupyter.worker.failure import describe
 from distdl_jupyter.worker.sources import Sources
 from tests.conftest import wait_for
@@ -125,19 +125,19 @@ def test_a_terminal_gets_lines(capsys):
 def test_what_ranks_say_is_text():
     fold = Fold(range(2))
     fold.add(0, "out", "<script>alert(1)</script>\n")
-    html = rankcell.cell(fold, failures({1: error()}, range(2)), job="k3f9")
+    html = saved.cell(fold, failures({1: error()}, range(2)), job="k3f9")
     assert "<script" not in html
     assert "&lt;script&gt;" in html
     assert "➜" in html
     assert "batch[" in html
-    assert "&#x27;label&#x27;]" in html
+    assert "&#39;label&#39;]" in html
 
 
 def test_where_styles_are_taken_out_lines_stay_lines():
     fold = Fold([0, 1])
     fold.add(0, "out", "a\nb\n")
     fold.add(1, "out", "a\nb\n")
-    html = rankcell.cell(fold, job="k3f9")
+    html = saved.cell(fold, job="k3f9")
     assert ">a\nb\n</pre>" in html
     assert ">0-1</span>" in html
 

@@ -4,11 +4,11 @@ import json
 import time
 
 from distdl_jupyter.client import Job
-from distdl_jupyter.panels import snapshot
 from distdl_jupyter.panels.stacks import answer, newest
 from distdl_jupyter.readers import Reading
+from distdl_jupyter.saved import job as saved
 from tests.panels import recorded
-from tests.panels.test_snapshot import HOSTILE, check
+from tests.saved.test_job import HOSTILE, check
 
 CELL = "/tmp/ipykernel_9/7.py"
 HVD = "/v/lib/python3.11/site-packages/horovod/torch/mpi_ops.py"
@@ -33,7 +33,7 @@ def page_of(story):
     seen = Reading(story.folder)
     seen.catch_up()
     given = (seen.view, seen.book, seen.log, seen.spec, "", newest(story.folder))
-    return snapshot.html(*given), snapshot.text(*given)
+    return saved.html(*given), saved.text(*given)
 
 
 def test_the_page_is_told_of_stacks_and_of_why_there_are_none():

@@ -8,7 +8,7 @@ import pytest
 from distdl_jupyter import submit, timeline
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.view import JobView
-from distdl_jupyter.panels import steps as panel
+from distdl_jupyter.saved import timeline as saved
 from distdl_jupyter.views.job_page import job_steps
 from tests.conftest import wait_for
 
@@ -59,10 +59,10 @@ def test_names_from_a_job_are_text():
     spec = JobSpec(id="20261121-024912-k3f9x", name="<script>x</script>", created=100.0)
     view = JobView.of(spec)
     view.apply({"v": 1, "t": 100.0, "type": "phase", "phase": "capture", "detail": "<b>\x1b[31m", "seconds": 0.0})
-    page = panel.html(view, job_steps(view, spec, 101.0))
+    page = saved.html(view, job_steps(view, spec, 101.0))
     assert "<script" not in page
     assert "<b>" not in page
     assert "&lt;b&gt;" in page
-    assert "\x1b" not in panel.plain_text(view, job_steps(view, spec, 101.0))
+    assert "\x1b" not in saved.text(view, job_steps(view, spec, 101.0))
     assert "class=" not in page
     assert len(page) < 20_000

@@ -25,7 +25,7 @@ def backend(request):
 def test_ranks_meet_in_one_cell_and_add_up_in_the_next(started, backend):
     count = 3 if backend == "torch" else 2
     session = started(count, backend)
-    assert session.meeting in ("hvd.init()", "torch.distributed.init_process_group()")
+    assert session.setup_call in ("hvd.init()", "torch.distributed.init_process_group()")
     assert session.run(SETUP[backend]).errors == {}
     total = float(sum(range(1, count + 1)))
     for _ in range(2):

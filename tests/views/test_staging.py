@@ -4,8 +4,9 @@ import pytest
 
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.view import JobView
-from distdl_jupyter.panels.snapshot_staging import staging
+from distdl_jupyter.saved.job import html
 from distdl_jupyter.views.card import MAX_BARS, staging_bars, staging_node, staging_share, staging_text
+from tests.panels.stories import fold
 
 
 def event(node, source="train", **more):
@@ -53,8 +54,12 @@ def test_an_event_that_says_nothing_is_left_out(broken):
 
 
 def test_a_static_page_shows_them_escaped():
-    assert staging(view_of()) == ""
-    page = staging(view_of(event(0, "train", host="<b>")))
+    def page(*events):
+        spec = JobSpec(id="20260101-000000-aaaaa", name="x")
+        return html(*fold(spec, events), spec)
+
+    assert "of 512 files" not in page()
+    page = page(event(0, "train", host="<b>"))
     assert "&lt;b&gt;" in page
     assert "width:25.0%" in page
     assert "210 of 512 files" in page

@@ -33,6 +33,8 @@ export class JobList {
   readonly #views = new Map<string, JobRowView>();
   readonly #track = new Track();
   readonly #chosen = new Set<string>();
+  /** The job whose page is in front. */
+  #front: string | null = null;
   readonly #rowActions: RowActions;
   #items: readonly Item[] = [];
   #index = new Map<string, number>();
@@ -91,9 +93,11 @@ export class JobList {
     this.#list.focus();
   }
 
-  /** Make this the chosen job, as its page is in front; a choice of several is left alone. */
+  /** Make this the chosen job, as its page is in front; what was chosen by hand is left alone. */
   choose(id: string | null): void {
-    if (this.#chosen.size > 1) return;
+    const before = this.#front;
+    this.#front = id;
+    if ([...this.#chosen].some((one) => one !== before)) return;
     this.#chosen.clear();
     if (id !== null) this.#chosen.add(id);
     this.#draw();

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from distdl_jupyter.core.spec import Source
-from distdl_jupyter.panels import snapshot
+from distdl_jupyter.saved import job as saved
 from tests.panels.stories import BEGUN, STORIES, completed, event, failed, fold, line, running, spec_of, training
 from tests.selection import few_or_all
 
@@ -64,7 +64,7 @@ class Reader(HTMLParser):
 
 def page_of(name, result="", **changes):
     spec = spec_of(**changes)
-    return snapshot.html(*fold(spec, STORIES[name]()), spec, result)
+    return saved.html(*fold(spec, STORIES[name]()), spec, result)
 
 
 def check(page):
@@ -163,7 +163,7 @@ def test_a_job_that_sets_up_is_stopped_or_lost():
 def test_the_gravest_note_is_shown():
     spec = spec_of()
     note = event(1, "note", level="warning", text="The value `model` is 120 MB: load it inside the cell.", code="big")
-    said = Reader(snapshot.html(*fold(spec, [*completed(), note]), spec)).text
+    said = Reader(saved.html(*fold(spec, [*completed(), note]), spec)).text
     assert "The value model is 120 MB: load it inside the cell." in said
 
 
@@ -211,16 +211,16 @@ def hostile_end(text, state):
 def test_hostile_text_stays_text(text, state):
     spec = spec_of(name=text or "x", compute_target=text, distributed_backend=text, source=Source(notebook=text))
     view, book, log = fold(spec, [*hostile_events(text), *hostile_end(text, state)])
-    page = snapshot.html(view, book, log, spec, text)
+    page = saved.html(view, book, log, spec, text)
     check(page)
-    plain = snapshot.text(view, book, log, spec, text)
+    plain = saved.text(view, book, log, spec, text)
     assert re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e]", plain) is None
     plain.encode()
 
 
 def test_the_hostile_text_can_be_read():
     spec = spec_of(name=HOSTILE)
-    said = Reader(snapshot.html(*fold(spec, hostile_events(HOSTILE)), spec, HOSTILE)).text
+    said = Reader(saved.html(*fold(spec, hostile_events(HOSTILE)), spec, HOSTILE)).text
     assert said.count("<script>alert(1)</script>") > 6
 
 
@@ -239,21 +239,21 @@ def test_a_page_is_always_small(letter, state):
         for step in range(few_or_all(30, 100))
     )
     view, book, log = fold(spec, [*many, *hostile_events(long), *hostile_end(long, state)])
-    page = snapshot.html(view, book, log, spec, long)
+    page = saved.html(view, book, log, spec, long)
     check(page)
-    assert len(snapshot.text(view, book, log, spec, long)) < 12_000
+    assert len(saved.text(view, book, log, spec, long)) < 12_000
 
 
 def test_the_first_page_that_fits_is_the_fullest():
     spec = spec_of()
-    assert 'batch["label"]' in Reader(snapshot.html(*fold(spec, failed()), spec)).text
+    assert 'batch["label"]' in Reader(saved.html(*fold(spec, failed()), spec)).text
     big = [*failed(), *(line(32, 2, "x" * 9_000) for _ in range(5))]
-    assert 'batch["label"]' in Reader(snapshot.html(*fold(spec, big), spec)).text
+    assert 'batch["label"]' in Reader(saved.html(*fold(spec, big), spec)).text
 
 
 def test_the_plain_text_of_a_completed_job():
     spec = spec_of()
-    lines = snapshot.text(*fold(spec, completed()), spec, "{'test_accuracy': 0.978}").splitlines()
+    lines = saved.text(*fold(spec, completed()), spec, "{'test_accuracy': 0.978}").splitlines()
     assert lines[:2] == [
         "digits 20261121-024912-k3f9: Completed after 1 min 21 s",
         "cell [7], lab-3, 2 × 2 = 4 processes, horovod-gloo",
@@ -269,7 +269,7 @@ def test_the_plain_text_of_a_completed_job():
 
 def test_the_plain_text_of_a_failed_job():
     spec = spec_of()
-    said = snapshot.text(*fold(spec, failed()), spec)
+    said = saved.text(*fold(spec, failed()), spec)
     assert "digits 20261121-024912-k3f9: Failed after 33 s\n" in said
     assert "horovod-gloo, stopped at step 312 of 1,200\nRank 2 of 4 failed first, " in said
     assert (
@@ -280,6 +280,6 @@ def test_the_plain_text_of_a_failed_job():
 
 def test_the_plain_text_of_a_running_job():
     spec = spec_of()
-    said = snapshot.text(*fold(spec, running()), spec)
+    said = saved.text(*fold(spec, running()), spec)
     assert "Running, 52 s so far" in said
     assert "62 %, step 744 of 1,200" in said
