@@ -23,11 +23,12 @@ PIP := $(PY) -m pip --disable-pip-version-check --no-input install
 STEP := .ci/step
 BUNDLE := distdl_jupyter/panels/static/head.js
 MODULES := labextension/node_modules/.installed
-FRONT_END := $(shell find labextension -name node_modules -prune -o -type f -print) \
-	$(wildcard distdl_jupyter/locale/*/LC_MESSAGES/*.json)
+# What the front end is built from: not what a build makes of the API and of the catalogues (see .gitignore).
+FRONT_END := $(shell find labextension -name node_modules -prune -o -name schema.ts -o -type f -print) \
+	$(wildcard distdl_jupyter/locale/*/LC_MESSAGES/*.po) distdl_jupyter/server/openapi.json
 WHEEL := dist/.built
 SOURCES := $(shell find distdl_jupyter -name __pycache__ -prune -o -path distdl_jupyter/labextension -prune \
-	-o -path distdl_jupyter/panels/static -prune -o -type f -print) pyproject.toml README.md LICENSE
+	-o -path distdl_jupyter/panels/static -prune -o -path 'distdl_jupyter/locale/*.json' -o -type f -print) pyproject.toml README.md LICENSE
 NOTEBOOK := notebooks/quickstart.ipynb
 
 # The front end is built here, with its time shown, and not a second time inside pip.
@@ -64,16 +65,15 @@ lint: $(STAMPS)/test $(MODULES) ## Check style, types and the floors between the
 bench: $(STAMPS)/horovod $(STAMPS)/test ## Measure, as ratios against other launchers (ONLY="name ..." a part, WRITE=1 into RESULTS.md)
 	@$(PY) -m tests.benchmarks.results $(if $(WRITE),--write) $(if $(TURNS),--turns=$(TURNS)) $(ONLY)
 
-schema: $(STAMPS)/test $(MODULES) ## Write the OpenAPI file and the pages' types anew
+schema: $(STAMPS)/test ## Write the OpenAPI file anew, of which each build makes the pages' types
 	@$(PY) -m distdl_jupyter.server.openapi
-	@npm --prefix labextension run --silent schema
 
 build: $(BUNDLE) ## Build the front end: the panels and the JupyterLab extension
 
 wheel: $(WHEEL) ## Build the wheel, in dist/
 
 clean: ## Remove all that the other targets made here (built Horovod wheels stay in the user cache)
-	rm -rf $(VENV) dist labextension/node_modules distdl_jupyter/panels/static distdl_jupyter/labextension tests/artifacts .hypothesis .*_cache
+	rm -rf $(VENV) dist labextension/node_modules labextension/src/schema.ts distdl_jupyter/locale/*/*/*.json distdl_jupyter/panels/static distdl_jupyter/labextension tests/artifacts .hypothesis .*_cache
 	find distdl_jupyter tests notebooks -name __pycache__ -prune -exec rm -rf {} +
 
 $(STAMPS)/prerequisites:

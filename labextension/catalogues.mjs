@@ -1,9 +1,9 @@
-// `npm run catalogues`: brings the catalogues of the languages up to date with the texts of src, and compiles them.
+// `npm run catalogues`: brings the catalogues of the languages up to date with the texts of src.
 //
 // A text is the literal first argument of `__` or `_n` (src/lab/trans.ts). For each language, the translator edits
-// distdl_jupyter/locale/<language>/LC_MESSAGES/distdl_jupyter.po; the .json beside it is what JupyterLab reads.
-// `--check` writes nothing and prints, one sentence a line, what is missing or wrong; another folder of catalogues can
-// be named after it.
+// distdl_jupyter/locale/<language>/LC_MESSAGES/distdl_jupyter.po. `--compile` writes the .json beside it, which JupyterLab
+// reads; every build does. `--check` writes nothing and prints, one sentence a line, what is missing or wrong; another
+// folder of catalogues can be named after it.
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { dirname, join, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -68,12 +68,14 @@ function merged(language) {
   return next;
 }
 
-/** Return what JupyterLab reads. It takes a text with a plural only when there are two forms at least. */
-function compiled(language, catalogue) {
+/** Write what JupyterLab reads. It takes a text with a plural only when there are two forms at least. */
+function compile(language) {
+  const catalogue = PO.parse(readFileSync(pathOf(language), 'utf8'));
   const head = { domain: DOMAIN, language: language.replace('_', '-'), plural_forms: PLURAL_FORMS, version };
   const done = catalogue.items.filter((item) => item.msgstr[0]);
   const forms = (item) => (item.msgid_plural ? [item.msgstr[0], item.msgstr[0]] : [item.msgstr[0]]);
-  return `${JSON.stringify({ '': head, ...Object.fromEntries(done.map((item) => [keyOf(item), forms(item)])) }, null, 1)}\n`;
+  const texts = Object.fromEntries(done.map((item) => [keyOf(item), forms(item)]));
+  writeFileSync(pathOf(language).replace(/po$/, 'json'), `${JSON.stringify({ '': head, ...texts }, null, 1)}\n`);
 }
 
 const placeholders = (text) => [...new Set(text.match(/%%|%\d+/g) ?? [])].sort().join(' ');
@@ -92,10 +94,6 @@ function problems(language) {
     else if (!fits(item)) say(item, `has the placeholders "${placeholders(item.msgid_plural ?? item.msgid)}", its translation "${placeholders(item.msgstr[0])}".`);
   }
   for (const item of written) if (!wanted.has(keyOf(item))) say(item, "is no longer in the source: run 'npm run catalogues'.");
-  const json = path.replace(/po$/, 'json');
-  if (!found.length && (!existsSync(json) || readFileSync(json, 'utf8') !== compiled(language, now))) {
-    found.push(`${json} is not what ${DOMAIN}.po says: run 'npm run catalogues'.`);
-  }
   return found;
 }
 
@@ -109,7 +107,6 @@ function update(language) {
   const path = pathOf(language);
   mkdirSync(dirname(path), { recursive: true });
   writeFileSync(path, `${catalogue.toString().trimEnd()}\n`);
-  writeFileSync(path.replace(/po$/, 'json'), compiled(language, catalogue));
   const open = catalogue.items.filter((item) => !item.msgstr[0]).length;
   console.log(`${language}: ${catalogue.items.length} texts, ${open} of them not translated`);
 }
@@ -119,4 +116,5 @@ if (process.argv.includes('--check')) {
   const found = LANGUAGES.flatMap(problems);
   for (const problem of found) console.log(problem);
   process.exitCode = found.length ? 1 : 0;
-} else LANGUAGES.forEach(update);
+} else if (process.argv.includes('--compile')) LANGUAGES.forEach(compile);
+else LANGUAGES.forEach(update);

@@ -1,7 +1,7 @@
 """``POST events``: everything that a page wants to be told, in one stream of JSON lines that never ends by itself.
 
 A page whose proxy holds a stream back asks for ``application/json`` instead and gets the messages of now in one
-answer, again and again. Both are made by the same ``Viewer``.
+answer, again and again. Both are made by the same ``Subscriber``.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, TypeVar
 from tornado.iostream import StreamClosedError
 
 from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.live.job import encode
 from distdl_jupyter.server.base import Handler, answers, reads
-from distdl_jupyter.server.live import encode
-from distdl_jupyter.server.messages import Alive, Batch, Hello, Subscription
+from distdl_jupyter.server.messages import Batch, Heartbeat, Subscription, Welcome
 from distdl_jupyter.views.to_json import to_json
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-    from distdl_jupyter.server.viewer import Viewer
+    from distdl_jupyter.server.subscriber import Subscriber
 
 T = TypeVar("T")
 
@@ -47,16 +47,16 @@ class Events(Handler):
             raise InvalidSpec(f"A page is told of at most {_JOBS} jobs, and of {_CURVES} curves of each.", field="job")
         self._closed = asyncio.Event()
         self.app.streams.opened(self._closed)
-        viewer = self.app.streams.viewer(body)
+        subscriber = self.app.streams.subscriber(body)
         try:
             if STREAM in self.request.headers.get("Accept", ""):
-                await self._stream(viewer)
+                await self._stream(subscriber)
             else:
-                await self._batch(viewer, body.wait)
+                await self._batch(subscriber, body.wait)
         except (_Closed, StreamClosedError):
             return
         finally:
-            viewer.close()
+            subscriber.close()
             self.app.streams.left(self._closed)
 
     def on_connection_close(self) -> None:
@@ -65,42 +65,42 @@ class Events(Handler):
         if closed := getattr(self, "_closed", None):
             closed.set()
 
-    async def _stream(self, viewer: Viewer) -> None:
+    async def _stream(self, subscriber: Subscriber) -> None:
         self.set_header("Content-Type", STREAM)
         self.set_header("Cache-Control", "no-store")
         self.set_header("X-Accel-Buffering", "no")  # nginx hands every line on at once
         await self._say([self._hello()])
         quiet_since = time.monotonic()
         while True:
-            lines = await self._unless_closed(viewer.due())
+            lines = await self._unless_closed(subscriber.due())
             if not lines and time.monotonic() - quiet_since >= self.app.keep_alive_seconds:
-                lines = [encode(to_json(Alive(time.time(), "alive")))]
+                lines = [encode(to_json(Heartbeat(time.time(), "alive")))]
             if lines:
                 await self._say(lines)
                 quiet_since = time.monotonic()
             left = self.app.keep_alive_seconds - (time.monotonic() - quiet_since)
-            await self._unless_closed(viewer.wait(max(0.0, left)))
+            await self._unless_closed(subscriber.wait(max(0.0, left)))
 
     async def _say(self, lines: list[bytes]) -> None:
         """Send some messages and wait until the page's side has taken them: a slow page slows only itself."""
         self.write(b"".join(line + b"\n" for line in lines))
         await self._unless_closed(self.flush())
 
-    async def _batch(self, viewer: Viewer, wait: float) -> None:
+    async def _batch(self, subscriber: Subscriber, wait: float) -> None:
         began, lines = time.monotonic(), list[bytes]()
         while True:
-            opening = viewer.opening  # what nobody watched until now has to be opened first
-            lines += await self._unless_closed(viewer.due())
+            opening = subscriber.opening  # what nobody watched until now has to be opened first
+            lines += await self._unless_closed(subscriber.due())
             left = began + (_OPENING if opening else wait) - time.monotonic()
-            if left <= 0 or (not opening and (lines or viewer.settled)):
+            if left <= 0 or (not opening and (lines or subscriber.settled)):
                 break
-            await self._unless_closed(viewer.wait(left))
+            await self._unless_closed(subscriber.wait(left))
         self.set_header("Cache-Control", "no-store")
         messages = b",".join([self._hello(), *lines])
         self.finish(b'{"messages":[' + messages + b"]}")
 
     def _hello(self) -> bytes:
-        return encode(to_json(Hello(self.app.streams.boot, time.time(), "hello")))
+        return encode(to_json(Welcome(self.app.streams.boot, time.time(), "hello")))
 
     async def _unless_closed(self, work: Awaitable[T]) -> T:
         """Return what ``work`` gives. Raises _Closed as soon as there is nobody to give it to."""

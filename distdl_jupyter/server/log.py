@@ -12,9 +12,9 @@ from distdl_jupyter.core.humanize import clock
 from distdl_jupyter.core.logline import lines_of
 from distdl_jupyter.core.printable import printable
 from distdl_jupyter.follow import Follower
+from distdl_jupyter.live.job import log_rows
 from distdl_jupyter.server.base import Handler, answers, checked_id
 from distdl_jupyter.server.jobs import attached
-from distdl_jupyter.server.live import log_rows
 from distdl_jupyter.server.messages import CurveQuery, LogQuery, MetricSeries, MetricsList, MetricsQuery, RankSeries
 from distdl_jupyter.views import curve
 from distdl_jupyter.views.job_table import default_metric

@@ -1,8 +1,7 @@
 """What a page asks the stream of events for, and the messages that it is told with.
 
-One request says everything that a page wants to know; the answer is one message after the other. A message has a
-``key`` (that of a log is its ``mark``): a later request that gives it back is told only what is new since then, also
-by another process of the server.
+One request says everything that a page wants to know; the answer is one message after the other (see
+``live.messages`` for those about a job).
 """
 
 from __future__ import annotations
@@ -10,55 +9,28 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from distdl_jupyter.live.messages import CurveMessage, Deleted, JobMessage, JobSubscription, LogMessage
 from distdl_jupyter.server.schema import Cluster
 from distdl_jupyter.views.job_table import JobRow
-from distdl_jupyter.views.schema import Card, Curve, LogChanges, MetricValue, RankRow
-
-
-@dataclass(frozen=True, slots=True)
-class LogWish:
-    """The log of a job from a mark on; 0 begins with the newest rows."""
-
-    mark: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class CurveWish:
-    """A curve of a job; the metric "" is the one that says most."""
-
-    metric: str = ""
-    mode: Literal["band", "ranks"] = "band"
-    log: bool = False
-    dark: bool = False
-    key: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class JobWish:
-    """What to tell of one job besides its card."""
-
-    log: LogWish | None = None
-    curves: tuple[CurveWish, ...] = ()
-    key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """All that a page wants to be told. ``job`` has a ``JobWish`` by the id of the job.
+    """All that a page wants to be told. ``job`` has a ``JobSubscription`` by the id of the job.
 
     ``wait`` is for answers in batches: how many seconds the answer may wait for something new.
     """
 
     jobs: bool = False
     clusters: bool = False
-    job: dict[str, JobWish] = field(default_factory=dict)
+    job: dict[str, JobSubscription] = field(default_factory=dict)
     wait: float = field(default=0.0, metadata={"help": "seconds", "minimum": 0, "maximum": 60})
     jobs_key: str = ""
     clusters_key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Hello:
+class Welcome:
     """The first message; ``boot`` is another one when the server was started again."""
 
     boot: str
@@ -67,7 +39,7 @@ class Hello:
 
 
 @dataclass(frozen=True, slots=True)
-class Alive:
+class Heartbeat:
     """The server has nothing to say."""
 
     now: float
@@ -97,49 +69,7 @@ class ClustersMessage:
     type: Literal["clusters"]
 
 
-@dataclass(frozen=True, slots=True)
-class JobMessage:
-    """A job as it is now."""
-
-    id: str
-    card: Card
-    metrics: tuple[MetricValue, ...]
-    ranks: tuple[RankRow, ...]
-    key: str
-    type: Literal["job"]
-
-
-@dataclass(frozen=True, slots=True)
-class LogMessage(LogChanges):
-    """Changes of a job's log; ``whole`` replaces what was there. ``mark`` is what to ask with the next time."""
-
-    id: str
-    mark: int
-    whole: bool
-    type: Literal["log"]
-
-
-@dataclass(frozen=True, slots=True)
-class CurveMessage(Curve):
-    """A curve of a job; ``asked`` is the metric that was asked for, which may be ""."""
-
-    id: str
-    asked: str
-    dark: bool
-    key: str
-    type: Literal["curve"]
-
-
-@dataclass(frozen=True, slots=True)
-class Gone:
-    """There is no such job (any more)."""
-
-    id: str
-    key: Literal["gone"]
-    type: Literal["gone"]
-
-
-Message = Hello | Alive | JobsMessage | ClustersMessage | JobMessage | LogMessage | CurveMessage | Gone
+Message = Welcome | Heartbeat | JobsMessage | ClustersMessage | JobMessage | LogMessage | CurveMessage | Deleted
 
 
 @dataclass(frozen=True, slots=True)

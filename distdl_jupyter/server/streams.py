@@ -6,7 +6,7 @@ import asyncio
 import secrets
 from typing import TYPE_CHECKING
 
-from distdl_jupyter.server.viewer import Viewer
+from distdl_jupyter.server.subscriber import Subscriber
 from distdl_jupyter.server.watching import Watching
 
 if TYPE_CHECKING:
@@ -24,9 +24,9 @@ class Streams:
         self._open: set[asyncio.Event] = set()
         self._stopped = False
 
-    def viewer(self, wanted: Subscription) -> Viewer:
+    def subscriber(self, wanted: Subscription) -> Subscriber:
         """Return the place of a page in what it wants to be told."""
-        return Viewer(self.watching, self.boot, wanted)
+        return Subscriber(self.watching, self.boot, wanted)
 
     @property
     def count(self) -> int:

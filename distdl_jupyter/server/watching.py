@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from distdl_jupyter.core.errors import JobNotFound
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
+from distdl_jupyter.live.job import LiveJob
 from distdl_jupyter.server.clusters import shown
-from distdl_jupyter.server.live import LiveJob
 from distdl_jupyter.server.messages import JobsMessage
 
 if TYPE_CHECKING:

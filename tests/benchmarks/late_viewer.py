@@ -17,8 +17,8 @@ from pathlib import Path
 from distdl_jupyter.core import events, logfile
 from distdl_jupyter.core.spec import JobSpec, Source
 from distdl_jupyter.core.store import JobFolder
-from distdl_jupyter.server.live import LiveJob
-from distdl_jupyter.server.messages import CurveWish
+from distdl_jupyter.live.job import LiveJob
+from distdl_jupyter.live.messages import CurveRequest
 from tests.benchmarks import report
 from tests.benchmarks.report import Report, interleaved
 
@@ -100,7 +100,7 @@ def _drawn(job: JobFolder) -> None:
         live._step()
     live.state()
     live.log(0)
-    live.curve(CurveWish())
+    live.curve(CurveRequest())
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ FURTHER = {
     "distdl_jupyter/supervisor": "core monitoring client faults ranks backends warm clusters storage security magic",
     "distdl_jupyter/form": "panels cluster_handles server magic cli browser",
     "distdl_jupyter/views": "panels form cluster_handles azure server cli magic labextension ranks client browser",
+    "distdl_jupyter/live": "server browser",
     "distdl_jupyter/server": "form cluster_handles labextension security faults notebooks browser",
     "distdl_jupyter/clusters/agents": "clusters/ssh clusters/slurm clusters/ray multihost storage security faults",
     "distdl_jupyter/clusters/ssh": "clusters/agents multihost storage security server form cli faults",

@@ -21,7 +21,8 @@ const transport = (path, init) => {
   asked.push([path, init.headers?.Accept ?? '', init.body ?? '']);
   return fetch(base + path, { ...init, headers: { ...init.headers, Authorization: `token ${token}` } });
 };
-const api = new Api(transport);
+const root = base.replace('/distdl/api/', '');
+const api = new Api((address, init) => transport(address.slice(`${root}/distdl/api/`.length), init), root);
 const live = new Live(transport, (id) => (before) => api.log(id, { before, limit: 1000 }), patience);
 const seen = {}, watches = {}, states = [];
 live.onState(() => states.push(live.state));

@@ -6,7 +6,7 @@ import pytest
 from tornado.web import HTTPError
 
 from distdl_jupyter.core import errors
-from distdl_jupyter.server.base import STATUS, status_of, told
+from distdl_jupyter.server.base import STATUS, error_body, status_of
 from tests.server.running import API
 
 
@@ -37,22 +37,22 @@ def test_what_the_table_says_is_what_users_were_promised():
 
 
 def test_an_error_is_told_with_its_field_and_its_launchers_words():
-    invalid = told(errors.InvalidSpec("node_count is 0.", field="node_count", hint="Take 1."), 400)
+    invalid = error_body(errors.InvalidSpec("node_count is 0.", field="node_count", hint="Take 1."), 400)
     assert (invalid.message, invalid.type, invalid.hint, invalid.field) == (
         "node_count is 0.", "InvalidSpec", "Take 1.", "node_count",
     )  # fmt: skip
-    assert told(errors.LaunchFailed("No.", output="ssh: refused"), 502).message == "No.\nssh: refused"
+    assert error_body(errors.LaunchFailed("No.", output="ssh: refused"), 502).message == "No.\nssh: refused"
 
 
 def test_what_nobody_expected_tells_nothing_of_the_inside():
-    found = told(ZeroDivisionError("password=hunter2 in /etc/secret"), 500)
+    found = error_body(ZeroDivisionError("password=hunter2 in /etc/secret"), 500)
     assert "hunter2" not in f"{found}"
     assert (found.type, found.hint) == ("InternalServerError", "Its log says why.")
 
 
 def test_status_of_web_errors():
     assert status_of(HTTPError(405)) == 405
-    assert told(HTTPError(405), 405).message == "Method Not Allowed."
+    assert error_body(HTTPError(405), 405).message == "Method Not Allowed."
 
 
 @pytest.mark.parametrize(

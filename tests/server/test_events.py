@@ -12,8 +12,9 @@ import pytest
 
 from distdl_jupyter.core import logline, logwindow
 from distdl_jupyter.core.store import JobStore
+from distdl_jupyter.live import job as live
+from distdl_jupyter.live import subscriber
 from distdl_jupyter.readers import Reading
-from distdl_jupyter.server import live, viewer
 from distdl_jupyter.views.job_page import log_row as wire
 from tests.conftest import wait_for
 from tests.panels import recorded
@@ -114,7 +115,7 @@ def test_messages_come_at_a_measured_pace(quick, story):
 def test_the_clock_goes_along_every_few_seconds_and_nothing_else(quick, story):
     with listening(quick, job={story.id: {}}) as page:
         first, second = page.until_told("job", many=2)[:2]
-        assert second["card"]["now"] > first["card"]["now"] + viewer._CLOCK - 0.5
+        assert second["card"]["now"] > first["card"]["now"] + subscriber._CLOCK - 0.5
         assert second["key"] == first["key"]
         assert len(page.of("job")) < 4
 

@@ -27,9 +27,9 @@ const plugin: JupyterFrontEndPlugin<DistDL> = {
   activate: (app): DistDL => {
     const settings = app.serviceManager.serverSettings;
     const address = (path: string): string => URLExt.join(settings.baseUrl, 'distdl/api/') + path;
-    const transport = (path: string, init: RequestInit): Promise<Response> => ServerConnection.makeRequest(address(path), init, settings);
-    const api = new Api(transport, (path) => withToken(address(path), settings));
-    const live = new Live(transport, (id) => (before) => api.log(id, { before, limit: ROWS }));
+    const transport = (where: string, init: RequestInit): Promise<Response> => ServerConnection.makeRequest(where, init, settings);
+    const api = new Api(transport, settings.baseUrl.replace(/\/$/, ''), (plain) => withToken(plain, settings));
+    const live = new Live((path, init) => transport(address(path), init), (id) => (before) => api.log(id, { before, limit: ROWS }));
     window.addEventListener('online', () => live.tryNow());
     return { api, live };
   },

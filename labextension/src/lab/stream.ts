@@ -13,7 +13,7 @@
 import type { CurveWish } from '../curveview';
 import type { Handlers, Watch, Wish } from '../jobview';
 import { LogStore, type Older } from '../logstore';
-import type { Batch, Cluster, CurveMessage, JobMessage, JobRow, JobWish, Subscription } from '../schema';
+import type { Batch, Cluster, CurveMessage, JobMessage, JobRow, JobSubscription, Subscription } from '../schema';
 import { ApiError, reached, refusal, type Transport } from './api';
 
 /** All jobs, newest first; the counts are of all. */
@@ -336,7 +336,7 @@ function forgetLog(watched: Watched): void {
 }
 
 /** What to ask for of a job, with what is known of it. */
-function wishOf(watched: Watched): JobWish {
+function wishOf(watched: Watched): JobSubscription {
   const wanted = watched.wanted;
   for (const name of watched.curves.keys()) if (!wanted.has(name)) watched.curves.delete(name);
   const curves = [...wanted].map(([name, { metric, mode, log, dark }]) => ({ metric, mode, log, dark, key: watched.curves.get(name)?.key ?? '' }));

@@ -2,7 +2,8 @@
 
 * Its files are read in small steps by one thread at a time: state and metrics first, then the end of the log. A log
   that grows faster than it can be read is read on at its end (see ``core.logwindow``).
-* Messages are made once for all pages that want the same; what a page was told is known to the page's own ``Viewer``.
+* Messages are made once for all pages that want the same; what a page was told is known to its own
+  ``JobSubscriber``.
 * Nothing here knows HTTP or waits for anything.
 """
 
@@ -15,8 +16,8 @@ import time
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
+from distdl_jupyter.live.messages import CurveMessage, JobMessage
 from distdl_jupyter.readers import Reading
-from distdl_jupyter.server.messages import CurveMessage, JobMessage
 from distdl_jupyter.views import card, curve, job_page
 from distdl_jupyter.views.job_table import default_metric
 from distdl_jupyter.views.to_json import to_json
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from distdl_jupyter.core.log import Row
     from distdl_jupyter.core.store import JobFolder
-    from distdl_jupyter.server.messages import CurveWish
+    from distdl_jupyter.live.messages import CurveRequest
     from distdl_jupyter.views.schema import LogChanges
 
 #: Rows of a job's log that are kept for its pages.
@@ -43,7 +44,7 @@ _MADE = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Encoded:
     """A message as it travels. ``key`` is another one when it says something else (but for the clock)."""
 
     line: bytes
@@ -64,7 +65,7 @@ class LiveJob:
         #: Whether the last look found nothing more to read.
         self._idle = False
         #: Messages by what they are about, with what they were made of.
-        self._made: dict[object, tuple[object, Told]] = {}
+        self._made: dict[object, tuple[object, Encoded]] = {}
 
     # ---- reading ----
 
@@ -124,27 +125,27 @@ class LiveJob:
 
     # ---- messages ----
 
-    def state(self) -> Told:
+    def state(self) -> Encoded:
         """Return the message about the job itself."""
         with self._lock:
             known = self._made.get("job")
             if known is not None and known[0] == self._version and time.time() < known[1].mark / 1000 + _FRESH:
                 return known[1]
             now = time.time()
-            told = self._state(now)
-            self._made["job"] = (self._version, told)
-            return told
+            message = self._state(now)
+            self._made["job"] = (self._version, message)
+            return message
 
-    def _state(self, now: float) -> Told:
+    def _state(self, now: float) -> Encoded:
         view = self._reading.view
         shown = card.card(view, now, has_checkpoints=self._reading.has_checkpoints)
         ranks = tuple(job_page.rank_row(rank) for rank in view.ranks)
         data = to_json(JobMessage(self.id, shown, curve.metrics(view), ranks, key="", type="job"))
         timeless = {**data, "card": {**data["card"], "now": 0, "left": None}}
         data["key"] = _digest(encode(timeless))
-        return Told(encode(data), data["key"], mark=int(now * 1000))
+        return Encoded(encode(data), data["key"], mark=int(now * 1000))
 
-    def log(self, mark: int) -> Told:
+    def log(self, mark: int) -> Encoded:
         """Return the message about what is new in the log since a mark.
 
         0, a mark from elsewhere and one that is far behind begin anew with the newest rows.
@@ -153,7 +154,7 @@ class LiveJob:
             book = self._reading.log
             return self._once(("log", mark), book.mark, lambda: self._log(mark))
 
-    def _log(self, mark: int) -> Told:
+    def _log(self, mark: int) -> Encoded:
         book = self._reading.log
         if not book.knows(mark):
             return self._newest(ANEW if mark else FIRST)
@@ -162,48 +163,50 @@ class LiveJob:
             return self._newest(ANEW)
         return self._rows(found.rows, found.mark, whole=False, more=found.more > 0)
 
-    def _newest(self, many: int) -> Told:
+    def _newest(self, many: int) -> Encoded:
         book = self._reading.log
         return self._rows(book.between(book.next - many, book.next), book.mark, whole=True)
 
-    def _rows(self, found: list[Row], mark: int, *, whole: bool, more: bool = False) -> Told:
+    def _rows(self, found: list[Row], mark: int, *, whole: bool, more: bool = False) -> Encoded:
         about = {"id": self.id, "mark": mark, "whole": whole, "type": "log"}
-        return Told(encode({**_wire(job_page.log_changes(self._reading.log, found)), **about}), str(mark), mark, more)
+        return Encoded(
+            encode({**_wire(job_page.log_changes(self._reading.log, found)), **about}), str(mark), mark, more
+        )
 
     @property
     def mark(self) -> int:
         """The mark of the log now."""
         return self._reading.log.mark
 
-    def curve(self, wish: CurveWish) -> Told | None:
+    def curve(self, request: CurveRequest) -> Encoded | None:
         """Return the message about a curve, None while nothing was reported."""
-        wish = replace(wish, key="")
+        request = replace(request, key="")
         with self._lock:
-            metric, count = self._wanted(wish)
+            metric, count = self._wanted(request)
             if not count:
                 return None
-            return self._once(wish, (metric, count), lambda: self._curve(wish, metric, count))
+            return self._once(request, (metric, count), lambda: self._curve(request, metric, count))
 
-    def curve_key(self, wish: CurveWish) -> str:
+    def curve_key(self, request: CurveRequest) -> str:
         """Return the key of what ``curve`` would return, "" for nothing."""
         with self._lock:
-            metric, count = self._wanted(wish)
+            metric, count = self._wanted(request)
         return f"{metric} {count}" if count else ""
 
-    def _wanted(self, wish: CurveWish) -> tuple[str, int]:
+    def _wanted(self, request: CurveRequest) -> tuple[str, int]:
         book = self._reading.book
-        metric = wish.metric or default_metric(book.names)
+        metric = request.metric or default_metric(book.names)
         return metric, book.count(metric)
 
-    def _curve(self, wish: CurveWish, metric: str, count: int) -> Told:
-        made = curve.curve(self._reading.book, metric, mode=wish.mode, log=wish.log, dark=wish.dark)
-        told = CurveMessage(
-            **{name: getattr(made, name) for name in _names(made)}, id=self.id, asked=wish.metric, dark=wish.dark,
+    def _curve(self, request: CurveRequest, metric: str, count: int) -> Encoded:
+        made = curve.curve(self._reading.book, metric, mode=request.mode, log=request.log, dark=request.dark)
+        message = CurveMessage(
+            **{name: getattr(made, name) for name in _names(made)}, id=self.id, asked=request.metric, dark=request.dark,
             key=f"{metric} {count}", type="curve",
         )  # fmt: skip
-        return Told(encode(to_json(told)), told.key)
+        return Encoded(encode(to_json(message)), message.key)
 
-    def _once(self, about: object, made_of: object, make: Callable[[], Told]) -> Told:
+    def _once(self, about: object, made_of: object, make: Callable[[], Encoded]) -> Encoded:
         """Return a message that was made of the same before, else make it. The lock is held."""
         known = self._made.get(about)
         if known is None or known[0] != made_of:

@@ -1,0 +1,81 @@
+"""What can be asked for of a job while it runs, and the messages about it.
+
+A message has a ``key`` (that of a log is its ``mark``): a later request that gives it back is told only what is new
+since then, also by another process.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from distdl_jupyter.views.schema import Card, Curve, LogChanges, MetricValue, RankRow
+
+
+@dataclass(frozen=True, slots=True)
+class LogRequest:
+    """The log of a job from a mark on; 0 begins with the newest rows."""
+
+    mark: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CurveRequest:
+    """A curve of a job; the metric "" is the one that says most."""
+
+    metric: str = ""
+    mode: Literal["band", "ranks"] = "band"
+    log: bool = False
+    dark: bool = False
+    key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JobSubscription:
+    """What to tell of one job besides its card."""
+
+    log: LogRequest | None = None
+    curves: tuple[CurveRequest, ...] = ()
+    key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JobMessage:
+    """A job as it is now."""
+
+    id: str
+    card: Card
+    metrics: tuple[MetricValue, ...]
+    ranks: tuple[RankRow, ...]
+    key: str
+    type: Literal["job"]
+
+
+@dataclass(frozen=True, slots=True)
+class LogMessage(LogChanges):
+    """Changes of a job's log; ``whole`` replaces what was there. ``mark`` is what to ask with the next time."""
+
+    id: str
+    mark: int
+    whole: bool
+    type: Literal["log"]
+
+
+@dataclass(frozen=True, slots=True)
+class CurveMessage(Curve):
+    """A curve of a job; ``asked`` is the metric that was asked for, which may be ""."""
+
+    id: str
+    asked: str
+    dark: bool
+    key: str
+    type: Literal["curve"]
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """There is no such job (any more)."""
+
+    id: str
+    key: Literal["gone"]
+    type: Literal["gone"]
