@@ -363,7 +363,7 @@ class _ActorLink(Link):
             self._ray.kill(self._actor)
         self._code = 255 if self._code is None else self._code
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Listen no more."""
         self._errors.cancel()
 

@@ -37,6 +37,7 @@ _LAST_WORDS = 8192
 
 _loop: asyncio.AbstractEventLoop | None = None
 _starting = threading.Lock()
+_inherited: list[asyncio.AbstractEventLoop | None] = []
 
 
 def loop() -> asyncio.AbstractEventLoop:
@@ -50,8 +51,12 @@ def loop() -> asyncio.AbstractEventLoop:
 
 
 def _in_child() -> None:
-    """A child that was forked has no such thread: it begins a loop of its own when it needs one."""
+    """A child that was forked has no such thread: it begins a loop of its own when it needs one.
+
+    It keeps its parent's, whose end would take away what the parent waits for: epoll's list is one for both.
+    """
     global _loop, _starting
+    _inherited.append(_loop)
     _loop, _starting = None, threading.Lock()
 
 
@@ -78,6 +83,7 @@ async def write(fd: int, content: bytes) -> None:
 
 
 async def _ready(fd: int, add: Callable[..., Any], remove: Callable[[int], Any]) -> None:
+    """Wait for a descriptor, which must not be closed meanwhile: its number would soon be another one's."""
     ready = asyncio.Event()
     add(fd, ready.set)
     try:
@@ -139,7 +145,7 @@ class Link(ABC):
     async def why_ended(self, silent: float) -> str:
         """Return what the end of its output means, when nothing was heard for ``silent`` seconds."""
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Close what is open."""
         self.close_input()
 
@@ -359,4 +365,4 @@ class Wire:
             await self._more.wait()
         for pipe in list(self._pipes):
             self._close_pipe(pipe)
-        self._link.close()
+        await self._link.close()

@@ -82,9 +82,10 @@ class SshProcess(wire.Link):
                 self._process.kill()
             await asyncio.sleep(_LOOK)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Close its streams."""
         self._errors.cancel()
+        await asyncio.wait([self._errors])
         for pipe in self._pipes:
             with contextlib.suppress(OSError):
                 pipe.close()

@@ -56,6 +56,14 @@ def nothing_runs(lab):
     return not any(lab.pids(name) for name in lab.names)
 
 
+def until_nothing_runs(lab, what):
+    try:
+        wait_for(lambda: nothing_runs(lab), what=what)
+    except AssertionError:
+        left = [line for name in lab.names for line in lab.lines(name)]
+        raise AssertionError(f"{what} have something left: {left}") from None
+
+
 def python_that(lab, **environments):
     """Return a Python that begins with other variables on some hosts: {"node-b": "NAME=value"}."""
     cases = "".join(f"{name.replace('_', '-')}) export {setting};;\n" for name, setting in environments.items())
@@ -76,7 +84,7 @@ def test_all_is_well_on_three_hosts_whose_interfaces_have_different_names(three_
         assert sorted(of(rows, what)) == three_hosts.names, what
     assert of(rows, "Ports")[""].level == "ok"
     assert of(rows, "Code")["node-a"].says == "sees this machine's folders"
-    wait_for(lambda: nothing_runs(three_hosts), what="hosts that are left")
+    until_nothing_runs(three_hosts, "hosts that are left")
 
 
 @pytest.mark.full
@@ -293,7 +301,7 @@ def test_a_visit_leaves_one_that_comes_late(three_hosts):
         assert [trouble.kind for trouble in met.troubles] == ["timeout"]
         assert met.connections == ()
     wait_for(lambda: three_hosts.running("node-a", "slow-python") == [], what="the end of the slow start")
-    wait_for(lambda: nothing_runs(three_hosts), what="a host that is left")
+    until_nothing_runs(three_hosts, "hosts that are left")
 
 
 def test_without_ssh_on_this_machine_the_row_says_what_to_install(monkeypatch, tmp_path):

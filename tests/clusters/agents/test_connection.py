@@ -137,7 +137,7 @@ def test_an_agent_that_is_killed_is_told(lab, reach):
 def test_closing_ends_what_the_agent_had_started(lab, reach):
     link = reach()
     os.close(start(link, "import time\ntime.sleep(600)").reader)
-    assert lab.running("node-a", "time.sleep(600)")
+    wait_for(lambda: lab.running("node-a", "time.sleep(600)"), 30, "the program, which may be about to begin")
     link.close()
     wait_for(lambda: not lab.pids("node-a"), 30, "the end of everything there")
 

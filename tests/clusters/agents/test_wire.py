@@ -1,0 +1,75 @@
+"""Links to many agents on one loop: none is disturbed by the ends of others."""
+
+import gc
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from distdl_jupyter.clusters.agents.agent import Host
+from distdl_jupyter.clusters.agents.connection import Connection
+from distdl_jupyter.clusters.agents.wire import Wire
+from distdl_jupyter.clusters.ssh.reach import SshProcess
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="agents run on Linux")
+
+#: Greets, echoes requests, and leaves when its input ends, but for a process that holds on to its errors.
+AGENT = """
+import os, subprocess
+from distdl_jupyter.node import frames
+subprocess.Popen(["sleep", "3"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+reader = frames.Reader(greeting=False)
+os.write(1, frames.GREETING)
+while content := os.read(0, 65536):
+    for frame in reader.feed(content):
+        if frame.data["type"] == "look":
+            os.write(1, frames.message("reply", request=frame.data["request"], path=frame.data["path"]))
+"""
+
+
+def met(number):
+    """Reach an agent, ask it, and leave it."""
+    link = SshProcess(f"host-{number}", [sys.executable, "-c", AGENT])
+    found = Connection(Host(f"host-{number}", ""), "", lambda listener: Wire("host", link, b"", listener))
+    found.start()
+    try:
+        assert found._wire.greeted.wait(60)
+        for turn in range(5):
+            assert found.ask("look", timeout=30, path=f"{number} {turn}")["path"] == f"{number} {turn}"
+    finally:
+        found.close()
+    return link.code
+
+
+def test_hosts_that_come_and_go_keep_no_other_from_being_heard():
+    before = len(os.listdir("/proc/self/fd"))
+    with ThreadPoolExecutor(8) as pool:
+        assert set(pool.map(met, range(60))) == {0}
+    assert len(os.listdir("/proc/self/fd")) <= before + 3, "the loop's own"
+
+
+def test_a_program_that_does_not_start_an_agent_is_told_by_its_last_words():
+    link = SshProcess("host", [sys.executable, "-c", "import sys; sys.exit('no such account')"])
+    found = Connection(Host("host", ""), "", lambda listener: Wire("host", link, b"", listener))
+    found.start()
+    found.close()
+    assert (link.code, link.last_line) == (1, ": no such account")
+    assert subprocess.run(["kill", "-0", str(link._process.pid)], check=False, capture_output=True).returncode == 1
+
+
+def test_a_child_that_is_forked_takes_no_word_from_its_parent():
+    link = SshProcess("host", [sys.executable, "-c", AGENT])
+    found = Connection(Host("host", ""), "", lambda listener: Wire("host", link, b"", listener))
+    found.start()
+    try:
+        assert found._wire.greeted.wait(60)
+        child = os.fork()
+        if child == 0:
+            gc.collect()
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert found.ask("look", timeout=10, path="still heard")["path"] == "still heard"
+    finally:
+        found.close()
