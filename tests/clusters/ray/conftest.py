@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from distdl_jupyter import cluster_configs
+from tests.hosts import Hosts, missing
 
 RAY = Path(sys.executable).with_name("ray")
 
@@ -60,10 +61,17 @@ class RayNodes:
 
 
 @pytest.fixture(scope="session")
-def ray_nodes(three_hosts):
-    nodes = RayNodes(three_hosts)
-    yield nodes
-    nodes.down()
+def ray_nodes():
+    """Ray on hosts of its own: on those that other tests share, these would find its processes."""
+    if missing():
+        pytest.skip(missing())
+    hosts = Hosts(2)
+    try:
+        nodes = RayNodes(hosts)
+        yield nodes
+        nodes.down()
+    finally:
+        hosts.down()
 
 
 @pytest.fixture
