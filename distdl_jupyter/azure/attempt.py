@@ -17,11 +17,12 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.azure import credentials, errors, stored
 from distdl_jupyter.azure import settings as settled
 from distdl_jupyter.azure.status import Problem, Prompt, State, Status
+from distdl_jupyter.core import locks
 from distdl_jupyter.core.errors import DistDLError
 
 if TYPE_CHECKING:
@@ -61,21 +62,13 @@ def seen() -> Status | None:
             error = Problem(**told["error"]) if told["error"] else None
             prompt = Prompt(**told["prompt"]) if told["prompt"] else None
             own = os.fstat(source.fileno()).st_uid == os.geteuid()
-            if not own or (error is None and (_is_free(source) or (prompt and prompt.until < time.time()))):
+            is_late = prompt is not None and prompt.until < time.time()
+            if not own or (error is None and (is_late or locks.is_free(source.fileno()))):
                 return None
             state: State = "failed" if error else "waiting"
             return Status(state=state, kind=str(told["kind"]), prompt=prompt, problem=error)
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def _is_free(source: IO[str]) -> bool:
-    """Say whether no process holds the file's lock; a file system without locks does not tell."""
-    try:
-        fcntl.flock(source, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
 
 
 class _Attempt:

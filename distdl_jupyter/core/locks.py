@@ -72,7 +72,7 @@ def holder(path: Path, *signs: Path) -> Holder:
     try:
         with path.open("rb", buffering=0) as file:
             host = processes.other_host(os.pread(file.fileno(), _WIDTH, 0).decode("utf-8", "replace"))
-            held = not _is_free(file.fileno())
+            held = not is_free(file.fileno())
     except (FileNotFoundError, NotADirectoryError):
         return Holder(held=False)
     except OSError:
@@ -80,8 +80,8 @@ def holder(path: Path, *signs: Path) -> Holder:
     return Holder(held=held, host=host, heard=last_sign(path, *signs))
 
 
-def _is_free(fd: int) -> bool:
-    """Say whether no process keeps this one out; a file system without locks does not tell."""
+def is_free(fd: int) -> bool:
+    """Say whether no process keeps this one out of a file; a file system without locks does not tell."""
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
@@ -119,7 +119,7 @@ def prove(path: Path) -> None:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         with path.open("rb", buffering=0) as other:
-            works = not _is_free(other.fileno())
+            works = not is_free(other.fileno())
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise

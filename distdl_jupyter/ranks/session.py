@@ -214,12 +214,12 @@ class Ranks:
                 raise _not_started(self.job)
             time.sleep(_POLL)
 
-    def _query(self, rank: int, wish: dict[str, Any] | None = None) -> str:
-        """Return what a rank runs, over a connection of its own; ``wish`` needs no answer. Raises Gone."""
+    def _query(self, rank: int, request: dict[str, Any] | None = None) -> str:
+        """Return what a rank runs, over a connection of its own; ``request`` needs no answer. Raises Gone."""
         link = linked(self.job.folder, rank)
         try:
-            if wish is not None:
-                link.send(wish)
+            if request is not None:
+                link.send(request)
             return link.doing
         finally:
             link.close()

@@ -69,9 +69,10 @@ def html(
     """
     pictures = [_picture(*one) for one in shown]
     size = sum(len(one["address"]) for one in pictures)
+    card = failure_card(view)
     for detail in _DETAILS:
-        card = failure_card(view)
         rows = _tail(log, card, detail)
+        failed = _line_of_failure(rows, card)
         drawn = page(
             "job.html",
             PAPER,
@@ -93,7 +94,7 @@ def html(
             curve=_curve(view, book, detail),
             result=result_repr,
             pictures=pictures,
-            lines=[_line(row, log, _line_of_failure(rows, card)) for row in rows],
+            lines=[_line(row, log, failed) for row in rows],
             saved=_saved(view, log, rows),
         )
         if len(drawn.encode()) - size <= LIMIT:
@@ -198,7 +199,7 @@ def _curve(view: JobView, book: SeriesBook, detail: Detail) -> dict[str, Any] | 
     band = book.band(name)
     drawn = curves.svg(band, name, points=detail.points)
     return {
-        "address": f"data:image/svg+xml;base64,{base64.b64encode(drawn.encode()).decode()}",
+        "address": address(drawn.encode(), "svg+xml"),
         "says": curves.summary(band, name),
         "width": curves.WIDTH,
         "height": curves.HEIGHT,

@@ -96,14 +96,18 @@ _LINE_ENDS = re.compile(r"(?<=[>}])\s*\n\s*(?=[<{])")
 
 def page(name: str, palette: Palette, **about: Any) -> str:
     """Return the template ``name`` filled with ``about``."""
-    colours = {name: Markup(value) for name, value in dataclasses.asdict(palette).items()}  # noqa: S704 - ours
-    return _templates().get_template(name).render(c=colours, **about)
+    return _templates().get_template(name).render(c=_colours(palette), **about)
 
 
 def cut(value: object, limit: int = 200) -> Markup:
     """Return a job's own words, escaped, without control characters and cut at ``limit`` characters."""
     shown = printable(str(value), limit=4 * limit)
     return escape(shown if len(shown) <= limit else f"{shown[: limit - 1]}…")
+
+
+@functools.cache
+def _colours(palette: Palette) -> dict[str, Markup]:
+    return {name: Markup(value) for name, value in dataclasses.asdict(palette).items()}  # noqa: S704 - ours
 
 
 class _Loader(jinja2.FileSystemLoader):

@@ -15,7 +15,6 @@ from distdl_jupyter.clusters.ssh.reach import reach
 from distdl_jupyter.core.errors import DistDLError
 
 if TYPE_CHECKING:
-    from distdl_jupyter.clusters.agents import staging
     from distdl_jupyter.clusters.agents.agent import Host
     from distdl_jupyter.clusters.agents.staging import AgentNode, Job
     from distdl_jupyter.clusters.base import Context
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 class SshNodes(AgentNodes):
     """Hosts that are reached by ssh, and looked for when they are lost."""
 
-    def __init__(self, job: staging.Job, placement: Placement, context: Context, nodes: Sequence[AgentNode]) -> None:
+    def __init__(self, job: Job, placement: Placement, context: Context, nodes: Sequence[AgentNode]) -> None:
         super().__init__(job, placement, context, nodes)
         self._returning = Returning(job)
 
