@@ -235,6 +235,8 @@ class Book:
         self.name = ""
         self.errors: list[str] = []
         page.on("pageerror", lambda error: self.errors.append(error.stack or str(error)))
+        # What a failed test shows of them.
+        page.on("requestfailed", lambda request: print(f"{request.method} {request.url}: {request.failure}"))
 
     def open(self, name: str) -> None:
         """Load the page of the notebook ``name`` (one document, without side bars) and wait for its kernel."""

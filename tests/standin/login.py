@@ -11,6 +11,7 @@ import base64
 import json
 import secrets
 import time
+import uuid
 from dataclasses import dataclass, field
 from urllib.parse import urlencode
 
@@ -51,6 +52,8 @@ class Code:
     scope: str
     state: str = "pending"
     until: float = 0.0
+    #: Who entered it.
+    user: str = ""
 
 
 @dataclass
@@ -61,13 +64,15 @@ class Login:
     #: Seconds that a device code lives, and between two questions for it.
     code_seconds: int = 900
     interval: int = 1
+    #: Who agrees next. What was given before stays with whom it was given to.
     user: str = USER
     clients: dict[str, str] = field(default_factory=lambda: {CLIENT: SECRET})
     codes: dict[str, Code] = field(default_factory=dict)
     #: Every access token, refresh token, device code and secret that was given away: what may stand in no file.
     given: set[str] = field(default_factory=set)
     access: dict[str, dict] = field(default_factory=dict)
-    refresh: set[str] = field(default_factory=set)
+    #: Whose each refresh token is.
+    refresh: dict[str, str] = field(default_factory=dict)
     _authorized: dict[str, dict] = field(default_factory=dict)
     _refusals: list[tuple[str, str, str]] = field(default_factory=list)
 
@@ -82,7 +87,7 @@ class Login:
     # What a test does.
     def approve(self) -> None:
         """Let the user enter the newest device code and agree."""
-        self._newest.state = "approved"
+        self._newest.state, self._newest.user = "approved", self.user
 
     def decline(self) -> None:
         self._newest.state = "declined"
@@ -107,7 +112,8 @@ class Login:
 
     def token(self, audience: str, *, app: bool = False) -> str:
         """Return an access token as it is given to the user, or to the app."""
-        return self._access_token(f"{audience}/.default", CLIENT if app else DEVELOPER_CLIENT, app=app)
+        client, user = (CLIENT, "") if app else (DEVELOPER_CLIENT, self.user)
+        return self._access_token(f"{audience}/.default", client, user)
 
     @property
     def _newest(self) -> Code:
@@ -154,7 +160,7 @@ class Login:
             return _refused("AADSTS7000215", "invalid_client", "Invalid client secret provided.", 401)
         if not form.get("scope", "").split()[0].endswith("/.default"):
             return _refused("AADSTS1002012", "invalid_scope", "The scope has to end with /.default.")
-        token = self._access_token(form["scope"], client, app=True)
+        token = self._access_token(form["scope"], client)
         return Answer({"token_type": "Bearer", "expires_in": self.lifetime, "access_token": token})
 
     def _device_code(self, request: Request) -> Answer:
@@ -184,12 +190,13 @@ class Login:
             return _refused("AADSTS70018", "authorization_declined", "The user denied the request.")
         if state == "expired":
             return _refused("AADSTS70020", "expired_token", "The device code has expired.")
-        return self._for_user(form["client_id"], code.scope)
+        return self._for_user(code.user, form["client_id"], code.scope)
 
     def _by_refresh_token(self, form: dict[str, str]) -> Answer:
-        if form.get("refresh_token") not in self.refresh:
+        user = self.refresh.get(form.get("refresh_token", ""))
+        if user is None:
             return _refused("AADSTS700082", "invalid_grant", "The refresh token has expired due to inactivity.")
-        return self._for_user(form["client_id"], form["scope"])
+        return self._for_user(user, form["client_id"], form["scope"])
 
     def _authorize(self, request: Request) -> Answer:
         """Stand for the page on which the user chooses an account: at once agree, and send the browser back."""
@@ -200,7 +207,7 @@ class Login:
         code = secrets.token_urlsafe(30)
         self.given.add(code)
         self._authorized[code] = query
-        told = {"code": code, "state": query.get("state", ""), "client_info": _client_info()}
+        told = {"code": code, "state": query.get("state", ""), "client_info": _client_info(self.user)}
         if query.get("response_mode") != "form_post":
             return Answer("", 302, {"Location": f"{back}?{urlencode(told)}"})
         fields = "".join(f'<input type="hidden" name="{name}" value="{value}">' for name, value in told.items())
@@ -210,34 +217,34 @@ class Login:
         asked = self._authorized.pop(form.get("code", ""), None)
         if asked is None or asked["redirect_uri"] != form.get("redirect_uri") or not form.get("code_verifier"):
             return _refused("AADSTS70008", "invalid_grant", "The authorization code is not valid.")
-        return self._for_user(form["client_id"], asked["scope"], asked.get("nonce", ""))
+        return self._for_user(self.user, form["client_id"], asked["scope"], asked.get("nonce", ""))
 
-    def _for_user(self, client: str, scope: str, nonce: str = "") -> Answer:
+    def _for_user(self, user: str, client: str, scope: str, nonce: str = "") -> Answer:
         refresh = "0.refresh-" + secrets.token_urlsafe(40)
-        self.refresh.add(refresh)
+        self.refresh[refresh] = user
         self.given.add(refresh)
         return Answer({
             "token_type": "Bearer", "scope": scope, "expires_in": self.lifetime, "ext_expires_in": self.lifetime,
-            "access_token": self._access_token(scope, client, app=False), "refresh_token": refresh,
-            "id_token": unsigned(self._identity(client, nonce)), "client_info": _client_info(),
+            "access_token": self._access_token(scope, client, user), "refresh_token": refresh,
+            "id_token": unsigned(self._identity(user, client, nonce)), "client_info": _client_info(user),
         })  # fmt: skip
 
-    def _identity(self, client: str, nonce: str) -> dict:
+    def _identity(self, user: str, client: str, nonce: str) -> dict:
         now = int(time.time())
         return {
             "aud": client, "iss": f"{self.server.address}/{TENANT}/v2.0", "iat": now, "nbf": now - 300,
-            "exp": now + self.lifetime, "name": "Ann Example", "oid": USER_OID, "preferred_username": self.user,
+            "exp": now + self.lifetime, "name": "Ann Example", "oid": _oid(user), "preferred_username": user,
             "sub": "the-subject", "tid": TENANT, "ver": "2.0", **({"nonce": nonce} if nonce else {}),
         }  # fmt: skip
 
-    def _access_token(self, scope: str, client: str, *, app: bool) -> str:
+    def _access_token(self, scope: str, client: str, user: str = "") -> str:
         now = int(time.time())
         resource = next(one for one in scope.split() if one.endswith("/.default")).removesuffix("/.default")
         who = (
-            {"oid": APP_OID, "idtyp": "app", "sub": APP_OID}
-            if app
-            else {"oid": USER_OID, "idtyp": "user", "upn": self.user, "unique_name": self.user, "name": "Ann Example",
-                  "scp": "user_impersonation", "sub": "the-subject"}
+            {"oid": _oid(user), "idtyp": "user", "upn": user, "unique_name": user, "name": "Ann Example",
+             "scp": "user_impersonation", "sub": "the-subject"}
+            if user
+            else {"oid": APP_OID, "idtyp": "app", "sub": APP_OID}
         )  # fmt: skip
         claims = {
             "aud": resource, "iss": f"https://sts.windows.net/{TENANT}/", "iat": now - 60, "nbf": now - 60,
@@ -250,8 +257,13 @@ class Login:
         return token
 
 
-def _client_info() -> str:
-    return _part({"uid": USER_OID, "utid": TENANT})
+def _oid(user: str) -> str:
+    """Return the id of a user, another one for each."""
+    return USER_OID if user == USER else str(uuid.uuid5(uuid.NAMESPACE_DNS, user))
+
+
+def _client_info(user: str) -> str:
+    return _part({"uid": _oid(user), "utid": TENANT})
 
 
 def _refused(aadsts: str, error: str, text: str, status: int = 400) -> Answer:
