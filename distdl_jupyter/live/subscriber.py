@@ -46,7 +46,7 @@ class Pace:
         self._next = self._last + self._seconds * max(1.0, size / _SIZE)
 
 
-class JobSource(Protocol):
+class SharedJob(Protocol):
     """A job that is read for its hearers: ``live`` is None until it was opened, ``gone`` when there is none."""
 
     live: LiveJob | None
@@ -56,7 +56,7 @@ class JobSource(Protocol):
 class JobSubscriber:
     """What one hearer knows of one job, and what it is due to be told; ``source`` is None for an id of no job."""
 
-    def __init__(self, id_: str, request: JobSubscription, source: JobSource | None) -> None:
+    def __init__(self, id_: str, request: JobSubscription, source: SharedJob | None) -> None:
         self._id = id_
         self._request = request
         self._source = source

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from distdl_jupyter.job_list import Listing
     from distdl_jupyter.server.looking import Looks
-    from distdl_jupyter.server.streams import Streams
+    from distdl_jupyter.server.sources import Sources
 
 #: Seconds after the start when the handlers are imported, if nobody asked for them before.
 _WARM_UP = 1.0
@@ -96,11 +96,11 @@ class DistDLApp(ExtensionApp):
         return Looks(self.cluster_seconds)
 
     @functools.cached_property
-    def streams(self) -> Streams:
-        """The open streams of events."""
-        from distdl_jupyter.server.streams import Streams
+    def sources(self) -> Sources:
+        """What pages look at now."""
+        from distdl_jupyter.server.sources import Sources
 
-        return Streams(self)
+        return Sources(self)
 
     def initialize_handlers(self) -> None:
         """Put all addresses in."""
@@ -138,11 +138,12 @@ class DistDLApp(ExtensionApp):
                 self.log.warning("Job %s could not be deleted: %s", job.id, job.problem)
 
     async def stop_extension(self) -> None:
-        """End the streams and let go of the threads; jobs go on."""
+        """Let all pages go and let go of the threads; jobs go on."""
         for waiting in (self._warm_up, self._pruning):
             if waiting is not None:
                 waiting.cancel()
-        if "streams" in vars(self):
-            await self.streams.stop()
+        if "sources" in vars(self):
+            self.sources.stop()
+            await asyncio.sleep(0)
         for pool in (self.pool, self.slow_pool):
             pool.shutdown(wait=False, cancel_futures=True)

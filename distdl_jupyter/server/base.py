@@ -55,6 +55,7 @@ STATUS: dict[type[Exception], int] = {
 _HINTS = {
     403: "Log in to this Jupyter server again, or ask its administrator for the right to do this.",
     404: "Reload the page: the server may run another version of distdl_jupyter.",
+    426: "Let the proxy pass WebSockets on; kernels need that too.",
 }
 
 
@@ -80,7 +81,10 @@ def error_body(error: BaseException | None, status: int) -> ApiError:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One verb of one resource, as the OpenAPI file tells it. ``media`` is the type of an answer that is no JSON."""
+    """One verb of one resource, as the OpenAPI file tells it. ``media`` is the type of an answer that is no JSON.
+
+    Over a WebSocket the page sends ``receives``, and is told what is a ``Message`` (``server.messages``).
+    """
 
     answer: type | None
     status: int
@@ -88,18 +92,19 @@ class Operation:
     body: type | None
     media: str
     refuses: tuple[int, ...]
+    receives: type | None = None
 
 
 def answers(
     answer: type | None = None, *, status: int = 200, query: type | None = None, body: type | None = None,
-    media: str = "application/json", refuses: tuple[int, ...] = (),
+    media: str = "application/json", refuses: tuple[int, ...] = (), receives: type | None = None,
 ) -> Callable[[Method], Method]:  # fmt: skip
     """Decorate a handler's method: it is given ``query`` and ``body`` filled in, and what it returns is the answer.
 
     ``refuses`` are the statuses of errors that a right request may meet. A method that returns None has written its
     answer itself, or has none.
     """
-    operation = Operation(answer, status, query, body, media, refuses)
+    operation = Operation(answer, status, query, body, media, refuses, receives)
 
     def decorate(method: Method) -> Method:
         @functools.wraps(method)
@@ -150,6 +155,17 @@ def _no_number(word: str) -> float:
     raise ValueError(f"{word} is no JSON")
 
 
+def decode(data: bytes | bytearray) -> object:
+    """Return what a page sent as JSON. Raises InvalidSpec."""
+    try:
+        found = json.loads(data, parse_constant=_no_number)
+        if rb"\ud" in data.lower():
+            json.dumps(found, ensure_ascii=False).encode()  # half a character, which no file takes
+    except (ValueError, RecursionError):
+        raise errors.InvalidSpec("The request's body is no JSON.") from None
+    return found
+
+
 @web.stream_request_body
 class Handler(APIHandler):
     """Base of all handlers under ``distdl/api``."""
@@ -158,7 +174,7 @@ class Handler(APIHandler):
     #: Whether asking counts as somebody being here, for servers that are culled when idle.
     _track_activity = True
 
-    async def prepare(self) -> None:  # type: ignore[override]  # as Jupyter's own handlers of an API have it
+    async def prepare(self, **_redirect: bool) -> None:
         """Decide who may do this before the body comes; of a request that is refused nothing is kept."""
         self._body = bytearray()
         #: Set when nobody waits for the answer any more.
@@ -174,14 +190,16 @@ class Handler(APIHandler):
             setattr(self, str(self.request.method).lower(), self._refuse)
 
     async def _admit(self) -> None:
-        user = self.current_user
-        if user is None:
-            raise web.HTTPError(403, "Nobody is logged in")
         verb = str(self.request.method)
         action = _action(getattr(self, verb.lower()), verb)
-        allowed = self.authorizer.is_authorized(self, user, action, self.auth_resource)
-        if not await ensure_async(allowed):
+        if self.current_user is None:
+            raise web.HTTPError(403, "Nobody is logged in")
+        if not await self.may(self.current_user, action):
             raise web.HTTPError(403, f"This user may not {action} {self.auth_resource}")
+
+    async def may(self, user: Any, action: str) -> bool:
+        """Say whether the server's Authorizer lets a user do this."""
+        return bool(await ensure_async(self.authorizer.is_authorized(self, user, action, self.auth_resource)))
 
     def _refuse(self, **_path: str) -> None:
         assert self._refused is not None
@@ -199,15 +217,7 @@ class Handler(APIHandler):
         """Return the body as JSON; an empty one is {}. Raises InvalidSpec, HTTPError 413."""
         if self._refused is not None:
             raise self._refused
-        if not self._body:
-            return {}
-        try:
-            found = json.loads(self._body, parse_constant=_no_number)
-            if rb"\ud" in self._body.lower():
-                json.dumps(found, ensure_ascii=False).encode()  # half a character, which no file takes
-        except (ValueError, RecursionError):
-            raise errors.InvalidSpec("The request's body is no JSON.") from None
-        return found
+        return decode(self._body) if self._body else {}
 
     @property
     def app(self) -> DistDLApp:

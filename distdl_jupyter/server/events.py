@@ -1,116 +1,135 @@
-"""``POST events``: everything that a page wants to be told, in one stream of JSON lines that never ends by itself.
+"""``GET events``: the WebSocket over which a page is told everything that it wants to know while it changes.
 
-A page whose proxy holds a stream back asks for ``application/json`` instead and gets the messages of now in one
-answer, again and again. Both are made by the same ``Subscriber``.
+Who may connect is decided as for every other address, and again while the connection lasts. Jupyter's own settings of
+WebSockets (pings, compression) count here too.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any
 
-from tornado.iostream import StreamClosedError
+from jupyter_core.utils import ensure_async
+from jupyter_server.base.websocket import WebSocketMixin
+from tornado import web
+from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
-from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 from distdl_jupyter.live.job import encode
-from distdl_jupyter.server.base import Handler, answers, reads
-from distdl_jupyter.server.messages import Batch, Heartbeat, Subscription, Welcome
+from distdl_jupyter.server import fields
+from distdl_jupyter.server.base import Handler, answers, decode, error_body
+from distdl_jupyter.server.messages import Heartbeat, Refused, Subscription
+from distdl_jupyter.server.subscriber import Subscriber
 from distdl_jupyter.views.to_json import to_json
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable
-
-    from distdl_jupyter.server.subscriber import Subscriber
-
-T = TypeVar("T")
-
-STREAM = "application/x-ndjson"
-#: Most seconds that an answer waits for a job or a list that nobody watched before.
-_OPENING = 10.0
-#: Most jobs in one request, and most curves of each.
+#: Most jobs in one subscription, and most curves of each.
 _JOBS, _CURVES = 200, 20
+#: Why a connection ends: what the page sent, or what it may no longer be told (RFC 6455, section 7.4.1).
+_POLICY = 1008
+_NO_UPGRADE = "This address is a WebSocket, and something between the page and the Jupyter server passes none on"
 
 
-class _Closed(Exception):
-    """The page has gone away, or the server stops."""
+class Events(WebSocketMixin, WebSocketHandler, Handler):
+    """A page's WebSocket: the page sends a Subscription, in place of the one before, and is told Messages."""
 
+    _telling: asyncio.Task[None] | None = None
 
-class Events(Handler):
-    """The stream of events."""
+    @answers(status=101, receives=Subscription, refuses=(426,))
+    async def get(self) -> None:  # type: ignore[override]  # awaited all the same
+        """Open a WebSocket."""
+        if self.request.headers.get("Upgrade", "").lower() != "websocket":
+            raise web.HTTPError(426, _NO_UPGRADE)
+        await WebSocketHandler.get(self)
 
-    @answers(Batch, body=Subscription, media=STREAM)
-    @reads
-    async def post(self, body: Subscription) -> None:
-        """Tell what is and what changes: as a stream of JSON lines, or what is new now as one answer."""
-        if len(body.job) > _JOBS or any(len(wish.curves) > _CURVES for wish in body.job.values()):
-            raise InvalidSpec(f"A page is told of at most {_JOBS} jobs, and of {_CURVES} curves of each.", field="job")
-        self._closed = asyncio.Event()
-        self.app.streams.opened(self._closed)
-        subscriber = self.app.streams.subscriber(body)
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        """Answer an error as all handlers do."""
+        if status_code == 426:
+            self.set_header("Upgrade", "websocket")
+        super().write_error(status_code, **kwargs)
+
+    def get_compression_options(self) -> dict[str, Any] | None:
+        """Compress as the server's setting says."""
+        found: dict[str, Any] | None = self.settings.get("websocket_compression_options")
+        return found
+
+    def open(self) -> None:
+        """Begin to tell."""
+        WebSocketMixin.open(self)
+        self._wanted: Subscription | None = None
+        self._notify = asyncio.Event()
+        self.app.sources.pages.add(self)
+        self._telling = asyncio.ensure_future(self._tell())
+
+    def on_message(self, message: str | bytes) -> None:
+        """Take a subscription, in place of the one before."""
         try:
-            if STREAM in self.request.headers.get("Accept", ""):
-                await self._stream(subscriber)
-            else:
-                await self._batch(subscriber, body.wait)
-        except (_Closed, StreamClosedError):
+            self._wanted = _subscription(message.encode() if isinstance(message, str) else message)
+        except DistDLError as error:
+            self._reject(error)
+        self._notify.set()
+
+    def on_close(self) -> None:
+        """Tell no more."""
+        if self._telling is not None:
+            self._telling.cancel()
+        self.app.sources.pages.discard(self)
+
+    def _reject(self, error: Exception) -> None:
+        self.write_message(encode(to_json(Refused(error_body(error, 400), "refused"))))
+        self.close(_POLICY, "The subscription is refused.")
+
+    async def _tell(self) -> None:
+        subscriber = Subscriber(self.app.sources, Subscription(), self._notify)
+        said = asked = time.monotonic()
+        try:
+            while True:
+                subscriber = self._newest(subscriber)
+                lines = await subscriber.due()
+                if self._wanted is not None:
+                    continue  # the page has forgotten what these would be told to
+                now, period = time.monotonic(), self.app.keep_alive_seconds
+                if now - asked >= period:
+                    asked = now
+                    if not await self._is_still_admitted():
+                        self.close(_POLICY, "The right to look has ended.")
+                        return
+                if not lines and now - said >= period:
+                    lines = [encode(to_json(Heartbeat(time.time(), "alive")))]
+                if lines:
+                    await self._say(lines)
+                    said = time.monotonic()
+                await subscriber.wait(max(0.0, min(said, asked) + period - time.monotonic()))
+        except WebSocketClosedError:
             return
+        except Exception:
+            self.log.exception("A page can be told no more; it connects again.")
+            self.close()
         finally:
             subscriber.close()
-            self.app.streams.left(self._closed)
 
-    def on_connection_close(self) -> None:
-        """End at once when the page has gone away."""
-        super().on_connection_close()
-        if closed := getattr(self, "_closed", None):
-            closed.set()
-
-    async def _stream(self, subscriber: Subscriber) -> None:
-        self.set_header("Content-Type", STREAM)
-        self.set_header("Cache-Control", "no-store")
-        self.set_header("X-Accel-Buffering", "no")  # nginx hands every line on at once
-        await self._say([self._hello()])
-        quiet_since = time.monotonic()
-        while True:
-            lines = await self._unless_closed(subscriber.due())
-            if not lines and time.monotonic() - quiet_since >= self.app.keep_alive_seconds:
-                lines = [encode(to_json(Heartbeat(time.time(), "alive")))]
-            if lines:
-                await self._say(lines)
-                quiet_since = time.monotonic()
-            left = self.app.keep_alive_seconds - (time.monotonic() - quiet_since)
-            await self._unless_closed(subscriber.wait(max(0.0, left)))
+    def _newest(self, subscriber: Subscriber) -> Subscriber:
+        """Return who serves the newest subscription."""
+        wanted, self._wanted = self._wanted, None
+        if wanted is None:
+            return subscriber
+        subscriber.close()
+        return Subscriber(self.app.sources, wanted, self._notify)
 
     async def _say(self, lines: list[bytes]) -> None:
         """Send some messages and wait until the page's side has taken them: a slow page slows only itself."""
-        self.write(b"".join(line + b"\n" for line in lines))
-        await self._unless_closed(self.flush())
+        await asyncio.gather(*(self.write_message(line) for line in lines))
 
-    async def _batch(self, subscriber: Subscriber, wait: float) -> None:
-        began, lines = time.monotonic(), list[bytes]()
-        while True:
-            opening = subscriber.opening  # what nobody watched until now has to be opened first
-            lines += await self._unless_closed(subscriber.due())
-            left = began + (_OPENING if opening else wait) - time.monotonic()
-            if left <= 0 or (not opening and (lines or subscriber.settled)):
-                break
-            await self._unless_closed(subscriber.wait(left))
-        self.set_header("Cache-Control", "no-store")
-        messages = b",".join([self._hello(), *lines])
-        self.finish(b'{"messages":[' + messages + b"]}")
+    async def _is_still_admitted(self) -> bool:
+        """Ask again who this is, by what the page gave when it connected, and whether they may still look."""
+        again = Handler(self.application, self.request)
+        user = await ensure_async(self.identity_provider.get_user(again))
+        return user is not None and await again.may(user, "read")
 
-    def _hello(self) -> bytes:
-        return encode(to_json(Welcome(self.app.streams.boot, time.time(), "hello")))
 
-    async def _unless_closed(self, work: Awaitable[T]) -> T:
-        """Return what ``work`` gives. Raises _Closed as soon as there is nobody to give it to."""
-        doing = asyncio.ensure_future(work)
-        closing = asyncio.ensure_future(self._closed.wait())
-        try:
-            await asyncio.wait({doing, closing}, return_when=asyncio.FIRST_COMPLETED)
-            if self._closed.is_set():
-                raise _Closed
-            return await doing
-        finally:
-            closing.cancel()
-            doing.cancel()
+def _subscription(data: bytes) -> Subscription:
+    """Return what a page sent. Raises InvalidSpec."""
+    wanted = fields.from_json(Subscription, decode(data))
+    if len(wanted.job) > _JOBS or any(len(request.curves) > _CURVES for request in wanted.job.values()):
+        raise InvalidSpec(f"A page is told of at most {_JOBS} jobs, and of {_CURVES} curves of each.", field="job")
+    return wanted

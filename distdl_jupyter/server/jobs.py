@@ -79,7 +79,7 @@ class JobById(Handler):
     @answers(JobDetail, refuses=(404,))
     async def get(self, id_: str) -> JobDetail:
         """Return everything of a job that does not stream."""
-        async with self.app.streams.watching.opened(checked_id(id_)) as live:
+        async with self.app.sources.opened(checked_id(id_)) as live:
             return await self.apart(live.use, _detail)
 
     @answers(status=204, refuses=(404, 409, 507))

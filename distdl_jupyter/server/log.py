@@ -35,7 +35,7 @@ class JobLog(Handler):
         if query.format == "text":
             await self._download(checked_id(id_), query.rank)
             return
-        async with self.app.streams.watching.opened(checked_id(id_)) as live:
+        async with self.app.sources.opened(checked_id(id_)) as live:
             rows = await self.apart(live.use, lambda reading: _rows(reading, query))
         self.finish(rows)
 
@@ -83,7 +83,7 @@ class JobMetrics(Handler):
     @answers(MetricsList, query=MetricsQuery, refuses=(404,))
     async def get(self, id_: str, query: MetricsQuery) -> MetricsList:
         """Return the series of each rank, thinned to so many points; exact where there are few."""
-        async with self.app.streams.watching.opened(checked_id(id_)) as live:
+        async with self.app.sources.opened(checked_id(id_)) as live:
             found: MetricsList = await self.apart(live.use, lambda reading: _metrics(reading, query))
         return found
 
@@ -107,7 +107,7 @@ class JobCurve(Handler):
     @answers(Curve, query=CurveQuery, refuses=(404,))
     async def get(self, id_: str, query: CurveQuery) -> Curve:
         """Return a metric drawn for plotly, and told; an unknown one gives an empty plot."""
-        async with self.app.streams.watching.opened(checked_id(id_)) as live:
+        async with self.app.sources.opened(checked_id(id_)) as live:
             found: Curve = await self.apart(live.use, lambda reading: _curve(reading, query))
         return found
 

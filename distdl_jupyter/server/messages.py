@@ -1,7 +1,7 @@
-"""What a page asks the stream of events for, and the messages that it is told with.
+"""What a page subscribes to over its WebSocket, and the messages that it is told with.
 
-One request says everything that a page wants to know; the answer is one message after the other (see
-``live.messages`` for those about a job).
+One subscription says everything that a page wants to know and replaces the one before; the answer is one message after
+the other (see ``live.messages`` for those about a job).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from distdl_jupyter.live.messages import CurveMessage, Deleted, JobMessage, JobSubscription, LogMessage
-from distdl_jupyter.server.schema import Cluster
+from distdl_jupyter.server.schema import ApiError, Cluster
 from distdl_jupyter.views.job_table import JobRow
 
 
@@ -18,22 +18,23 @@ from distdl_jupyter.views.job_table import JobRow
 class Subscription:
     """All that a page wants to be told. ``job`` has a ``JobSubscription`` by the id of the job.
 
-    ``wait`` is for answers in batches: how many seconds the answer may wait for something new.
+    ``number`` comes back with the ``Welcome``: what is told before it belongs to an earlier subscription.
     """
 
+    number: int = 0
     jobs: bool = False
     clusters: bool = False
     job: dict[str, JobSubscription] = field(default_factory=dict)
-    wait: float = field(default=0.0, metadata={"help": "seconds", "minimum": 0, "maximum": 60})
     jobs_key: str = ""
     clusters_key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """The first message; ``boot`` is another one when the server was started again."""
+    """The first message of a subscription; ``server_id`` is another one when the server was started again."""
 
-    boot: str
+    number: int
+    server_id: str
     now: float
     type: Literal["hello"]
 
@@ -69,14 +70,17 @@ class ClustersMessage:
     type: Literal["clusters"]
 
 
-Message = Welcome | Heartbeat | JobsMessage | ClustersMessage | JobMessage | LogMessage | CurveMessage | Deleted
-
-
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """The messages of now, for pages that a stream does not reach."""
+class Refused:
+    """A subscription that cannot be; the connection ends."""
 
-    messages: tuple[Message, ...]
+    error: ApiError
+    type: Literal["refused"]
+
+
+Message = (
+    Welcome | Heartbeat | Refused | JobsMessage | ClustersMessage | JobMessage | LogMessage | CurveMessage | Deleted
+)
 
 
 # What of the same can be asked for by itself. ------------------------------------------------------

@@ -17,6 +17,7 @@ from typing import Any
 
 from distdl_jupyter.server.base import Handler, Operation
 from distdl_jupyter.server.late import BASE
+from distdl_jupyter.server.messages import Message
 from distdl_jupyter.server.routes import ROUTES, argument
 from distdl_jupyter.server.schema import ApiError
 
@@ -79,6 +80,8 @@ def _verb(path: str, handler: type[Handler], verb: str, operation: Operation) ->
     }
     if operation.query is not None:
         found["parameters"] = _query(operation.query)
+    if operation.receives is not None:
+        found["x-websocket"] = {"receives": _ref(operation.receives), "sends": {"$ref": _REF.format(model="Message")}}
     if operation.body is not None:
         required = any(_required(field) for field in dataclasses.fields(operation.body))
         found["requestBody"] = {"required": required, "content": {"application/json": {"schema": _ref(operation.body)}}}
@@ -143,9 +146,10 @@ def _schemas() -> Json:
 
     inputs, outputs = _named()
     wanted: list[Any] = [(kind, "validation", TypeAdapter(kind)) for kind in inputs]
-    wanted += [(kind, "serialization", TypeAdapter(kind)) for kind in outputs]
-    _, found = TypeAdapter.json_schemas(wanted, ref_template=_REF)
-    schemas: Json = found["$defs"]
+    given: list[Any] = [*outputs, Message]
+    wanted += [(kind, "serialization", TypeAdapter(kind)) for kind in given]
+    by_kind, found = TypeAdapter.json_schemas(wanted, ref_template=_REF)
+    schemas: Json = found["$defs"] | {"Message": by_kind[Message, "serialization"]}
     for kind in inputs:
         _with_metadata(schemas[kind.__name__], kind)
         schemas[kind.__name__]["additionalProperties"] = False
@@ -170,7 +174,7 @@ def _reached(schemas: Json, names: list[str]) -> set[str]:
 def _named() -> tuple[list[type], list[type]]:
     """Return the types that are taken and those that are given."""
     every = [one for _, handler in ROUTES for one in operations(handler).values()]
-    inputs = {one.body: None for one in every if one.body is not None}
+    inputs = {kind: None for one in every for kind in (one.body, one.receives) if kind is not None}
     outputs = {one.answer: None for one in every if one.answer is not None} | {ApiError: None}
     return list(inputs), list(outputs)
 

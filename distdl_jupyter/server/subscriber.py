@@ -3,73 +3,72 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING
 
 from distdl_jupyter.core.store import is_id
 from distdl_jupyter.live.job import encode
 from distdl_jupyter.live.subscriber import JobSubscriber
-from distdl_jupyter.server.messages import ClustersMessage
+from distdl_jupyter.server.messages import ClustersMessage, Welcome
 from distdl_jupyter.views.to_json import to_json
 
 if TYPE_CHECKING:
     from distdl_jupyter.server.messages import Subscription
-    from distdl_jupyter.server.watching import Watched, WatchedJob, Watching
+    from distdl_jupyter.server.sources import JobSource, Source, Sources
 
 
 class Subscriber:
-    """A page's subscription, served. Join with ``open``, ask ``due`` when ``wait`` returns, ``close`` at the end."""
+    """A page's subscription, served: ask ``due`` when ``wait`` returns, ``close`` at the end.
 
-    def __init__(self, watching: Watching, boot: str, wanted: Subscription) -> None:
-        self._boot = boot
-        self.poke = asyncio.Event()
-        self._list = watching.jobs() if wanted.jobs else None
-        self._clusters = watching.clusters() if wanted.clusters else None
+    ``notify`` is set whenever there may be something to tell.
+    """
+
+    def __init__(self, sources: Sources, wanted: Subscription, notify: asyncio.Event) -> None:
+        self._server_id = sources.server_id
+        self._notify = notify
+        #: The number of the subscription, until the page was told that it counts.
+        self._new: int | None = wanted.number
+        self._list = sources.jobs() if wanted.jobs else None
+        self._clusters = sources.clusters() if wanted.clusters else None
         self._list_mark, self._clusters_mark = self._marked(wanted.jobs_key), self._marked(wanted.clusters_key)
-        self._jobs: list[tuple[JobSubscriber, WatchedJob | None]] = []
+        self._jobs: list[tuple[JobSubscriber, JobSource | None]] = []
         for id_, request in wanted.job.items():
-            source = watching.job(id_) if is_id(id_) else None
+            source = sources.job(id_) if is_id(id_) else None
             self._jobs.append((JobSubscriber(id_, request, source), source))
-        for watched in self._watched():
-            watched.join(self.poke)
+        for one in self._sources():
+            one.join(notify)
 
-    def _watched(self) -> list[Watched]:
+    def _sources(self) -> list[Source]:
         found = [self._list, self._clusters, *(source for _, source in self._jobs)]
         return [one for one in found if one is not None]
 
     def close(self) -> None:
         """Look away."""
-        for watched in self._watched():
-            watched.leave(self.poke)
+        for one in self._sources():
+            one.leave(self._notify)
 
     def _key(self, mark: int) -> str:
         """Return the key of a list: its changes are counted by this process only."""
-        return f"{self._boot} {mark}"
+        return f"{self._server_id} {mark}"
 
     def _marked(self, key: str) -> int:
-        boot, _, mark = key.partition(" ")
-        return int(mark) if boot == self._boot and mark.isdecimal() and len(mark) < 16 else 0
-
-    @property
-    def settled(self) -> bool:
-        """Whether there is nothing that could change any more."""
-        if self._list or self._clusters:
-            return False
-        return all(job.gone or bool(source and source.live and source.live.settled) for job, source in self._jobs)
-
-    @property
-    def opening(self) -> bool:
-        """Whether something is not known yet that will be in a moment."""
-        lists = (self._list is not None and not self._list.mark) or (self._clusters and not self._clusters.mark)
-        return bool(lists) or any(source is not None and not source.complete for _, source in self._jobs)
+        server_id, _, mark = key.partition(" ")
+        return int(mark) if server_id == self._server_id and mark.isdecimal() and len(mark) < 16 else 0
 
     async def due(self) -> list[bytes]:
         """Return the messages of now."""
-        self.poke.clear()
-        lines = [*self._list_due(), *self._clusters_due()]
+        self._notify.clear()
+        lines = [*self._welcome_due(), *self._list_due(), *self._clusters_due()]
         for job, source in self._jobs:
             if job.busy:
                 lines += job.due() if source is None else await source.apart(job.due)
         return lines
+
+    def _welcome_due(self) -> list[bytes]:
+        number, self._new = self._new, None
+        if number is None:
+            return []
+        return [encode(to_json(Welcome(number, self._server_id, time.time(), "hello")))]
 
     def _list_due(self) -> list[bytes]:
         if self._list is None or not self._list.mark or self._list.mark == self._list_mark:
@@ -88,6 +87,6 @@ class Subscriber:
         """Wait until there may be something to tell, at most so many seconds."""
         held = any(job.held for job, _ in self._jobs)
         try:
-            await asyncio.wait_for(self.poke.wait(), min(seconds, 0.03 if held else 1.0))
+            await asyncio.wait_for(self._notify.wait(), min(seconds, 0.03 if held else 1.0))
         except TimeoutError:
             return

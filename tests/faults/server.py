@@ -1,11 +1,10 @@
 """A Jupyter server with this extension in a process of its own, so that what it holds can be counted, and its readers.
 
-A reader is a bare socket that asks for the stream of events, as a page does; the test decides how well it reads.
+A reader is a WebSocket, as a page has one; the test decides how well it reads.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import os
@@ -14,9 +13,10 @@ import struct
 import subprocess
 import sys
 import time
-from urllib.parse import urlsplit
 
 import httpx
+from tornado.httpclient import HTTPRequest
+from tornado.websocket import websocket_connect
 
 from tests.conftest import wait_for
 from tests.server.running import API, TOKEN
@@ -62,50 +62,35 @@ def asking(url, timeout=120):
 
 
 class Reader:
-    """One reader of the stream, and what it has been told: rows of the log by number, with the time when each came."""
+    """One reader of a job, and what it has been told: rows of the log by number, with the time when each came."""
 
     def __init__(self, url, job, **wish):
-        at = urlsplit(url)
-        self._host, self._port, self._job, self._wish = at.hostname, at.port, job, wish
+        self._address = f"{url.replace('http', 'ws', 1)}{API}/events"
+        self._job, self._wish = job, wish
         self.rows, self.came, self.wholes, self.mark, self.key = {}, {}, 0, 0, ""
         self.told_again = 0
         self.state, self.steps = "", {}
 
     async def open(self, room=0):
-        """Connect and ask; with ``room`` the socket takes no more than some kilobytes."""
-        sock = socket.socket()
+        """Connect and subscribe; with ``room`` the socket takes no more than some kilobytes."""
+        request = HTTPRequest(self._address, headers={"Authorization": f"token {TOKEN}"})
+        self._connection = await websocket_connect(request, max_message_size=2**26)
         if room:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, room)
-        sock.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(sock, (self._host, self._port))
-        self._in, self._out = await asyncio.open_connection(sock=sock, limit=2**24)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, room)
         wish = {"log": {"mark": self.mark}, "key": self.key, **self._wish}
-        body = json.dumps({"job": {self._job: wish}}).encode()
-        head = (
-            f"POST {API}/events HTTP/1.1\r\nHost: {self._host}\r\nAuthorization: token {TOKEN}\r\n"
-            f"Accept: application/x-ndjson\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-        )
-        self._out.write(head.encode() + body)
-        await self._out.drain()
+        await self._connection.write_message(json.dumps({"number": 1, "job": {self._job: wish}}))
 
-    async def _lines(self):
-        head = await self._in.readuntil(b"\r\n\r\n")
-        assert head.startswith(b"HTTP/1.1 200"), head
-        rest = b""
-        while size := int(await self._in.readline(), 16):
-            rest += await self._in.readexactly(size)
-            await self._in.readexactly(2)
-            *lines, rest = rest.split(b"\n")
-            for line in lines:
-                yield json.loads(line)
+    @property
+    def _socket(self):
+        return self._connection.protocol.stream.socket
 
     async def read(self, until):
         """Read until ``until(reader)`` is true."""
-        async with contextlib.aclosing(self._lines()) as lines:
-            async for message in lines:
-                self._take(message)
-                if until(self):
-                    return
+        while (text := await self._connection.read_message()) is not None:
+            self._take(json.loads(text))
+            if until(self):
+                return
+        raise AssertionError("the server has ended the connection")
 
     def _take(self, message):
         now = time.monotonic()
@@ -126,6 +111,7 @@ class Reader:
     def close(self, *, rudely=False):
         """Go away, as a page that is closed or as a machine that is switched off."""
         if rudely:
-            sock = self._out.get_extra_info("socket")
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self._out.transport.abort() if rudely else self._out.close()
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self._connection.protocol.stream.close()
+        else:
+            self._connection.close()

@@ -18,6 +18,7 @@ from tests.conftest import crowded, wait_for
 from tests.faults import census, server
 from tests.faults.jobs import submit
 from tests.selection import few_or_all
+from tests.server.listening import told
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -186,9 +187,7 @@ def test_a_thousand_jobs_in_the_folder(served, injected):
 
 def listing(url, many):
     """Look as a page that has just been opened does."""
-    with server.asking(url) as page:
-        found = page.post(f"{server.API}/events", json={"jobs": True, "wait": 5}).json()["messages"]
-    [message] = [one for one in found if one["type"] == "jobs"]
+    message = told(url, "jobs", jobs=True)["jobs"]
     assert (message["total"], len(message["rows"]), message["whole"]) == (many, many, True)
 
 

@@ -1,16 +1,27 @@
-"""A page as the stream of events sees it: reads messages in a thread and keeps what a page would keep."""
+"""A page as the server sees it: reads messages from its WebSocket in a thread and keeps what a page would keep."""
 
 import contextlib
 import json
+import socket
 import threading
-import time
 
-import httpx
+import websocket
 
 from tests.conftest import wait_for
 from tests.server.running import API, TOKEN
 
-STREAM = "application/x-ndjson"
+
+def connect(url, *, buffer=None, **headers):
+    """Open a WebSocket, with a buffer of so many bytes for what it is sent."""
+    options = [(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)] if buffer else None
+    address = f"{url.replace('http', 'ws', 1)}{API}/events"
+    headers = {"Authorization": f"token {TOKEN}", **headers}
+    return websocket.create_connection(address, timeout=60, header=headers, sockopt=options, suppress_origin=True,
+                                       skip_utf8_validation=True)  # fmt: skip
+
+
+def subscribe(connection, number=1, **wanted):
+    connection.send(json.dumps({"number": number, **wanted}))
 
 
 class Page:
@@ -19,33 +30,35 @@ class Page:
     def __init__(self, url, wanted):
         self.messages, self.rows, self.open, self.mark = [], {}, [], 0
         self.ended = threading.Event()
-        self.headers = None
         self.problem = None
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._read, args=(url, wanted), name="page")
+        self._number = 0
+        self._welcome = False
+        self._connection = connect(url)
+        self.subscribe(**wanted)
+        self._thread = threading.Thread(target=self._read, name="page")
         self._thread.start()
 
-    def _read(self, url, wanted):
+    def subscribe(self, **wanted):
+        """Ask for something else from now on."""
+        self._number += 1
+        subscribe(self._connection, self._number, **wanted)
+
+    def _read(self):
         try:
-            headers = {"Authorization": f"token {TOKEN}", "Accept": STREAM}
-            with (
-                httpx.Client(base_url=url, headers=headers, timeout=60) as client,
-                client.stream("POST", f"{API}/events", json=wanted) as answer,
-            ):
-                assert answer.status_code == 200, answer.read()
-                self.headers = answer.headers
-                for line in answer.iter_lines():
-                    self.take(json.loads(line))
-                    if self._stop.is_set():
-                        return
-        except (httpx.ReadError, httpx.RemoteProtocolError):
-            pass  # the server went away
+            while text := self._connection.recv():
+                self.take(json.loads(text))
+        except (OSError, websocket.WebSocketException):
+            pass  # one of the two has gone away
         except BaseException as problem:  # noqa: BLE001 - the test raises it
             self.problem = problem
         finally:
             self.ended.set()
 
     def take(self, message):
+        if message["type"] == "hello":
+            self._welcome = message["number"] == self._number
+        if not self._welcome:
+            return  # of an earlier subscription
         if message["type"] == "log":
             apply(message, self.rows)
             self.open, self.mark = message["open"], message["mark"]
@@ -69,12 +82,9 @@ class Page:
     def texts(self):
         return [self.rows[n][4] for n in sorted(self.rows)]
 
-    def leave(self):
-        """Stop to listen: the connection is closed at the next message."""
-        self._stop.set()
-
     def close(self):
-        self.leave()
+        """Go away."""
+        self._connection.close(timeout=5)
         self._thread.join(30)
         assert not self._thread.is_alive()
 
@@ -89,17 +99,18 @@ def apply(message, rows):
 
 
 @contextlib.contextmanager
-def listening(server, **wanted):
+def listening(url, **wanted):
     """A page that wants to be told so much, until the end of the block."""
-    page = Page(server.url, wanted)
+    page = Page(url, wanted)
     try:
         yield page
     finally:
         page.close()
 
 
-def batch(server, **wanted):
-    """The messages of now as one answer, and how long it took."""
-    began = time.monotonic()
-    found = server.post("/events", wanted, status=200)["messages"]
-    return found, time.monotonic() - began
+def told(url, *types, **wanted):
+    """The first message of each of these types, by type."""
+    with listening(url, **wanted) as page:
+        for type_ in types:
+            page.until_told(type_)
+        return {type_: page.of(type_)[0] for type_ in types}

@@ -16,14 +16,25 @@ import { Api } from './api.mjs';
 import { LogStore } from './logstore.mjs';
 let [base, token, patience] = JSON.parse(process.argv[2]);
 const move = (to) => { base = to; };
+// The subscriptions of all WebSockets, and how many of these there were.
 const asked = [];
+let sockets = 0;
+const dial = (path) => {
+  sockets += 1;
+  const socket = new WebSocket(`${base.replace('http', 'ws')}${path}?token=${token}`);
+  const send = socket.send.bind(socket);
+  socket.send = (text) => {
+    asked.push(JSON.parse(text));
+    send(text);
+  };
+  return socket;
+};
 const transport = (path, init) => {
-  asked.push([path, init.headers?.Accept ?? '', init.body ?? '']);
   return fetch(base + path, { ...init, headers: { ...init.headers, Authorization: `token ${token}` } });
 };
 const root = base.replace('/distdl/api/', '');
 const api = new Api((address, init) => transport(address.slice(`${root}/distdl/api/`.length), init), root);
-const live = new Live(transport, (id) => (before) => api.log(id, { before, limit: 1000 }), patience);
+const live = new Live(dial, transport, (id) => (before) => api.log(id, { before, limit: 1000 }), patience);
 const seen = {}, watches = {}, states = [];
 live.onState(() => states.push(live.state));
 // What a view of a job keeps of what it is told.
@@ -42,7 +53,7 @@ const watch = (name, id, wish) => {
 };
 const kept = (name) => seen[name].store.rows(null).filter((row) => row.n >= 0);
 const rows = (name) => kept(name).map((row) => [row.n, row.text, row.lines.size]);
-const globals = { live, api, seen, watches, states, asked, watch, rows, move };
+const globals = { live, api, seen, watches, states, asked, watch, rows, move, sockets: () => sockets };
 for await (const line of createInterface({ input: process.stdin })) {
   let answer;
   try {
@@ -56,7 +67,7 @@ for await (const line of createInterface({ input: process.stdin })) {
 process.exit(0);
 """
 
-QUICK = {"silence": 6, "first": 2, "retry": [0.1, 0.5], "wait": 3}
+QUICK = {"silence": 6, "retry": [0.1, 0.5]}
 
 
 class NodePage:
@@ -72,7 +83,8 @@ class NodePage:
         node = shutil.which("node")
         assert node, "These tests need Node.js, as the build of the front end does."
         settings = json.dumps([url, token, patience or QUICK])
-        self._process = subprocess.Popen([node, folder / "driver.mjs", settings], stdin=-1, stdout=-1, text=True)
+        command = [node, "--experimental-websocket", folder / "driver.mjs", settings]  # Node 20 has none by itself
+        self._process = subprocess.Popen(command, stdin=-1, stdout=-1, text=True)
 
     def __call__(self, code, given=None):
         """Return what a function body returns; it may ``await``."""

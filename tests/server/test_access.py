@@ -1,13 +1,16 @@
 """Who may ask: nobody without a login, nobody whom the server's Authorizer refuses, no other site's page."""
 
+import json
 import re
 
 import httpx
 import pytest
-from jupyter_server.auth import Authorizer
+import websocket
+from jupyter_server.auth import Authorizer, IdentityProvider
 from tornado.web import RequestHandler
 
 from tests.conftest import wait_for
+from tests.server.listening import connect, subscribe, told
 from tests.server.running import API, TOKEN, serve
 
 VERBS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
@@ -79,11 +82,51 @@ def test_who_may_only_read_sees_everything_and_starts_nothing(root):
     with serve(root, authorizer_class=ReadOnly) as server:
         server.get("/jobs")
         server.post("/advice", {"node_count": 2}, status=200)
-        answer = server.ask("POST", "/events", json={"jobs": True}, headers={"Accept": "application/json"})
-        assert answer.status_code == 200
+        assert told(server.url, "jobs", jobs=True)["jobs"]["total"] == 0
         assert server.post("/jobs", {"code": "1"}, status=403)["type"] == "Forbidden"
         server.post("/clusters", {"name": "mini", "kind": "local"}, status=403)
         server.delete(f"/jobs/{SAMPLES['id_']}", status=403)
+
+
+class MayLook(Authorizer):
+    may: bool = True
+
+    def is_authorized(self, handler, user, action, resource):
+        return self.may
+
+
+class Guests(IdentityProvider):
+    known: bool = True
+
+    def get_user(self, handler):
+        return super().get_user(handler) if self.known else None
+
+
+@pytest.mark.parametrize("right", ["authorizer", "identity"])
+def test_a_connection_ends_when_the_right_to_it_ends(root, monkeypatch, right):
+    settings = {"authorizer_class": MayLook, "identity_provider_class": Guests}
+    with serve(root, traits={"keep_alive_seconds": 0.3}, **settings) as server:
+        connection = connect(server.url)
+        subscribe(connection, jobs=True)
+        wait_for(lambda: json.loads(connection.recv())["type"] == "alive")
+        monkeypatch.setattr(*((MayLook, "may") if right == "authorizer" else (Guests, "known")), False)
+        while (received := connection.recv_data())[0] == websocket.ABNF.OPCODE_TEXT:
+            pass
+        assert received[0] == websocket.ABNF.OPCODE_CLOSE
+        assert int.from_bytes(received[1][:2]) == 1008
+        connection.shutdown()
+        with pytest.raises(websocket.WebSocketBadStatusException, match="403"):
+            connect(server.url)
+
+
+def test_no_websocket_for_a_stranger_or_for_another_sites_page(server, browser):
+    for headers in ({"Authorization": ""}, {"Authorization": "token guessed"}):
+        with pytest.raises(websocket.WebSocketBadStatusException, match="403"):
+            connect(server.url, **headers)
+    cookie = "; ".join(f"{name}={value}" for name, value in browser.cookies.items())
+    connect(server.url, Authorization="", Cookie=cookie).close()
+    with pytest.raises(websocket.WebSocketBadStatusException, match=r"403|404"):
+        connect(server.url, Authorization="", Cookie=cookie, Origin="https://elsewhere.example")
 
 
 class MayNotExecute(Authorizer):

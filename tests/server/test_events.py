@@ -1,12 +1,10 @@
-"""The stream of events, listened to by real pages over HTTP while real writers write."""
+"""What pages are told over their WebSockets while real writers write."""
 
 import itertools
 import json
 import math
-import socket
 import threading
 import time
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -18,8 +16,8 @@ from distdl_jupyter.readers import Reading
 from distdl_jupyter.views.job_page import log_row as wire
 from tests.conftest import wait_for
 from tests.panels import recorded
-from tests.server.listening import STREAM, Page, apply, batch, listening
-from tests.server.running import API, TOKEN, serve
+from tests.server.listening import Page, apply, connect, listening, subscribe, told
+from tests.server.running import serve
 from tests.written import all_written
 
 pytestmark = pytest.mark.timeout(600)
@@ -56,7 +54,7 @@ def kept(job):
 
 def test_a_page_is_told_everything_first_and_then_what_changes(quick, story):
     story.train(40)
-    with listening(quick, jobs=True, clusters=True, job=everything(story.id)) as page:
+    with listening(quick.url, jobs=True, clusters=True, job=everything(story.id)) as page:
         (hello,) = page.until_told("hello")
         assert page.messages[0] == hello
         (jobs,) = page.until_told("jobs")[:1]
@@ -83,22 +81,19 @@ def test_a_page_is_told_everything_first_and_then_what_changes(quick, story):
         page.until(lambda p: p.of("jobs")[-1]["active"] == 0, "the end in the list")
         assert not page.of("jobs")[-1]["whole"]
         page.until(lambda p: p.rows == kept(story), "the last rows")
-    assert page.headers["content-type"] == STREAM
-    assert page.headers["cache-control"] == "no-store"
-    assert page.headers["x-accel-buffering"] == "no"
 
 
 def test_an_ended_job_is_told_once(quick):
     ended = recorded.tell("completed")
     ended.close()
-    with listening(quick, job=everything(ended.id)) as page:
+    with listening(quick.url, job=everything(ended.id)) as page:
         page.until_told("alive", many=3)
         assert sorted(m["type"] for m in page.messages if m["type"] != "alive") == ["curve", "hello", "job", "log"]
         assert page.rows == kept(ended)
 
 
 def test_messages_come_at_a_measured_pace(quick, story):
-    with listening(quick, job=everything(story.id)) as page:
+    with listening(quick.url, job=everything(story.id)) as page:
         page.until_told("log")
         began, before = time.monotonic(), len(page.messages)
         while time.monotonic() < began + 3:
@@ -113,7 +108,7 @@ def test_messages_come_at_a_measured_pace(quick, story):
 
 
 def test_the_clock_goes_along_every_few_seconds_and_nothing_else(quick, story):
-    with listening(quick, job={story.id: {}}) as page:
+    with listening(quick.url, job={story.id: {}}) as page:
         first, second = page.until_told("job", many=2)[:2]
         assert second["card"]["now"] > first["card"]["now"] + subscriber._CLOCK - 0.5
         assert second["key"] == first["key"]
@@ -125,13 +120,13 @@ def test_a_page_goes_on_where_it_was_after_the_server_was_started_again(root, st
     with serve(root, traits=QUICK) as server:
         page = Page(server.url, {"job": everything(story.id)})
         page.until(lambda p: p.rows == kept(story), "all rows")
-        boot = page.of("hello")[0]["boot"]
-    assert page.ended.wait(30), "a server that stops ends its streams"
+        before = page.of("hello")[0]["server_id"]
+    assert page.ended.wait(30), "a server that stops lets its pages go"
     page.close()
     rows, mark = dict(page.rows), page.mark
     story.train(400)
     state = page.of("job")[-1]
-    with serve(root, traits=QUICK) as server, listening(server, job=everything(story.id, mark)) as again:
+    with serve(root, traits=QUICK) as server, listening(server.url, job=everything(story.id, mark)) as again:
         again.until_told("log")
         again.until(lambda p: p.mark > mark, "what came meanwhile")
         for message in again.of("log"):
@@ -140,154 +135,110 @@ def test_a_page_goes_on_where_it_was_after_the_server_was_started_again(root, st
             assert not [n for n in touched if rows.get(n) in message["rows"]], "told twice"
             apply(message, rows)
         assert rows == kept(story)
-        assert again.of("hello")[0]["boot"] != boot
+        assert again.of("hello")[0]["server_id"] != before
         assert again.of("job")[0]["key"] != state["key"]
 
 
 @pytest.mark.parametrize("mark", [10**9, 0])
 def test_a_mark_from_elsewhere_begins_anew(quick, story, mark):
     story.train(100)
-    with listening(quick, job=everything(story.id, mark)) as page:
+    with listening(quick.url, job=everything(story.id, mark)) as page:
         assert page.until_told("log")[0]["whole"]
         assert page.rows == kept(story)
 
 
+def known(job, curve, log):
+    """What a page asks of a job, once it has been told so much."""
+    return {job["id"]: {"log": {"mark": log["mark"]}, "curves": [{"key": curve["key"]}], "key": job["key"]}}
+
+
 def test_nothing_is_told_twice_to_who_gives_the_keys_back(quick, story):
     story.train(100)
-    wanted = {"jobs": True, "clusters": True, "job": everything(story.id)}
-    first, _ = batch(quick, **wanted)
-    told = {m["type"]: m for m in first}
-    assert set(told) == {"hello", "jobs", "clusters", "job", "log", "curve"}
-    known = {
-        "jobs": True, "clusters": True, "jobs_key": told["jobs"]["key"], "clusters_key": told["clusters"]["key"],
-        "job": {story.id: {"log": {"mark": told["log"]["mark"]}, "curves": [{"key": told["curve"]["key"]}],
-                           "key": told["job"]["key"]}},
-    }  # fmt: skip
-    again, _ = batch(quick, **known)
-    assert {m["type"] for m in again} <= {"hello", "job", "clusters"}, "the clock, and how long a node was idle"
-    later = threading.Timer(1.0, lambda: story.train(104))
-    later.start()
-    news, took = batch(quick, job=known["job"], wait=30)
-    later.join()
-    assert took < 29
-    assert "hello" in {m["type"] for m in news}
-    assert len(news) > 1
+    first = told(
+        quick.url, "jobs", "clusters", "job", "log", "curve", jobs=True, clusters=True, job=everything(story.id)
+    )
+    keys = {"jobs_key": first["jobs"]["key"], "clusters_key": first["clusters"]["key"]}
+    again = known(first["job"], first["curve"], first["log"])
+    with listening(quick.url, jobs=True, clusters=True, job=again, **keys) as page:
+        page.until_told("alive", many=2)
+        assert {m["type"] for m in page.messages} <= {"hello", "alive", "job", "clusters"}, "the clock; an idle node"
+        story.train(104)
+        page.until_told("log")
+        page.until_told("curve")
 
 
-def test_batches_tell_the_same_as_the_stream(quick, story):
-    story.train(300)
-    story.line(None, "the end is near")
-    rows, job, curve, mark, keys = {}, None, None, 0, ("", "")
-    with listening(quick, job=everything(story.id)) as page:
-        for step in (310, 340, 400):
-            wish = {"log": {"mark": mark}, "curves": [{"key": keys[1]}], "key": keys[0]}
-            for message in batch(quick, job={story.id: wish}, wait=5)[0]:
-                if message["type"] == "log":
-                    apply(message, rows)
-                    mark = message["mark"]
-                job = message if message["type"] == "job" else job
-                curve = message if message["type"] == "curve" else curve
-            keys = (job["key"], curve["key"])
-            story.train(step)
-        page.until(lambda p: p.mark > mark and p.rows == kept(story), "the rows in the stream")
-        final = {m["type"]: m for m in batch(quick, job={story.id: {"log": {"mark": mark}, "curves": [{}]}})[0]}
-        apply(final["log"], rows)
-        assert rows == page.rows == kept(story)
-        page.until(lambda p: p.of("curve")[-1] == final["curve"], "the same curve")
-        page.until(lambda p: p.of("job")[-1]["key"] == final["job"]["key"], "the same state")
-
-
-def test_who_wants_nothing_new_is_answered_when_the_time_is_over(quick):
+def test_another_subscription_takes_the_place_of_the_last_and_goes_on_where_it_was(quick, story):
     ended = recorded.tell("completed")
     ended.close()
-    first = {m["type"]: m for m in batch(quick, job=everything(ended.id))[0]}
-    wish = {"log": {"mark": first["log"]["mark"]}, "curves": [{"key": first["curve"]["key"]}],
-            "key": first["job"]["key"]}  # fmt: skip
-    messages, took = batch(quick, job={ended.id: wish}, jobs=True, jobs_key="", wait=2)
-    assert [m["type"] for m in messages] == ["hello", "jobs"]
-    messages, took = batch(quick, jobs=True, jobs_key=messages[1]["key"], wait=2)
-    assert [m["type"] for m in messages] == ["hello"]
-    assert 1.5 < took < 20
+    story.train(300)
+    with listening(quick.url, job=everything(story.id)) as page:
+        page.until(lambda p: p.rows == kept(story), "all rows")
+        page.until_told("curve")
+        job, curve, log = (page.of(kind)[-1] for kind in ("job", "curve", "log"))
+        page.subscribe(jobs=True, job={**known(job, curve, log), ended.id: {}})
+        page.until_told("hello", many=2)
+        page.until_told("job", id=ended.id)
+        page.until_told("jobs")
+        story.train(320)
+        page.until(lambda p: p.rows == kept(story), "the later rows")
+        assert [m["whole"] for m in page.of("log")].count(True) == 1
+        page.until(lambda p: p.of("curve")[-1]["count"] == 320, "the longer curve")
+        page.subscribe(jobs=True)
+        page.until_told("hello", many=3)
+        before = len(page.messages)
+        story.train(360)
+        page.until_told("alive", many=len(page.of("alive")) + 2)
+        assert {m["type"] for m in page.messages[before:]} <= {"jobs", "alive"}, "of jobs nothing is asked any more"
+    wait_for(lambda: not quick.extension.sources.pages, what="the place is free")
 
 
-def test_a_stream_without_news_says_that_it_lives(quick):
-    with listening(quick) as page:
+def test_a_page_without_news_hears_that_the_server_lives(quick):
+    with listening(quick.url) as page:
         first, second = page.until_told("alive", many=2)[:2]
         assert 0.3 < second["now"] - first["now"] < 20
 
 
 def test_a_page_that_goes_away_frees_its_place_at_once(quick, story):
-    streams = quick.extension.streams
-    page = Page(quick.url, {"job": everything(story.id)})
-    page.until_told("log")
-    assert streams.count == 1
-    page.leave()
-    story.train(8)
-    page.close()
-    wait_for(lambda: streams.count == 0, what="the place is free")
-
-
-def raw(server, wanted, buffer=None):
-    """Ask for a stream without reading it."""
-    address = urlsplit(server.url)
-    connection = socket.socket()
-    if buffer:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
-    connection.connect((address.hostname, address.port))
-    body = json.dumps(wanted).encode()
-    head = (f"POST {API}/events HTTP/1.1\r\nHost: {address.netloc}\r\nAuthorization: token {TOKEN}\r\n"
-            f"Accept: {STREAM}\r\nContent-Length: {len(body)}\r\n\r\n")  # fmt: skip
-    connection.sendall(head.encode() + body)
-    return connection
+    with listening(quick.url, job=everything(story.id)) as page:
+        page.until_told("log")
+        assert len(quick.extension.sources.pages) == 1
+    wait_for(lambda: not quick.extension.sources.pages, what="the place is free")
 
 
 def test_a_page_that_breaks_off_without_a_word_frees_its_place(quick):
-    connection = raw(quick, {"jobs": True})
-    wait_for(lambda: quick.extension.streams.count == 1, what="the stream is open")
-    connection.close()
-    wait_for(lambda: quick.extension.streams.count == 0, what="the place is free")
+    connection = connect(quick.url)
+    subscribe(connection, jobs=True)
+    wait_for(lambda: quick.extension.sources.pages, what="the connection")
+    connection.shutdown()
+    wait_for(lambda: not quick.extension.sources.pages, what="the place is free")
 
 
 def test_a_page_that_does_not_read_is_not_queued_for_and_disturbs_nobody(quick, story):
     """Its socket fills up; the server keeps at most one unsent message for it, and others are told as ever."""
-    slow = raw(quick, {"job": everything(story.id)}, buffer=4096)
+    slow = connect(quick.url, buffer=4096)
+    subscribe(slow, job=everything(story.id))
     try:
-        with listening(quick, job=everything(story.id)) as page:
+        with listening(quick.url, job=everything(story.id)) as page:
             page.until_told("log")
             for number in range(60):
                 story.line(0, "\n".join(f"{number}.{k} {'x' * 120}" for k in range(300)))
                 time.sleep(0.05)
             page.until(lambda p: p.texts and p.texts[-1].startswith("59.299"), "the last line")
             assert page.rows == kept(story)
-        wait_for(lambda: quick.extension.streams.count == 1, what="only the slow page is left")
-        pending = [len(c.stream._write_buffer) for c in quick.app.http_server._connections]
-        assert max(pending) < 4_000_000, pending
+        wait_for(lambda: len(quick.extension.sources.pages) == 1, what="only the slow page is left")
+        (page,) = quick.extension.sources.pages
+        assert 0 < len(page.ws_connection.stream._write_buffer) < 4_000_000
         # When it reads on, it is told the rest, and nothing twice.
         rows, end = {}, max(kept(story))
-        for line in lines_of(slow):
-            message = json.loads(line)
+        while message := json.loads(slow.recv()):
             if message["type"] == "log":
                 apply(message, rows)
                 if rows and max(rows) == end:
                     break
         assert rows == kept(story)
     finally:
-        slow.close()
-    wait_for(lambda: quick.extension.streams.count == 0, what="the place is free")
-
-
-def lines_of(connection):
-    """The lines of a chunked answer."""
-    connection.settimeout(60)
-    with connection.makefile("rb") as file:
-        while file.readline().strip():
-            pass
-        rest = b""
-        while size := int(file.readline() or b"0", 16):
-            rest += file.read(size)
-            file.read(2)
-            *whole, rest = rest.split(b"\n")
-            yield from whole
+        slow.shutdown()
+    wait_for(lambda: not quick.extension.sources.pages, what="the place is free")
 
 
 def test_a_deleted_job_is_gone_and_an_unknown_one_never_was(quick):
@@ -295,7 +246,7 @@ def test_a_deleted_job_is_gone_and_an_unknown_one_never_was(quick):
     ended.close()
     nobody = "20200101-000000-aaaaa"
     hostile = ("../../etc", "a/b", "", "x" * 300, "20261121-024912-k3f9x/..")
-    with listening(quick, jobs=True, job=everything(ended.id) | {one: {} for one in (nobody, *hostile)}) as page:
+    with listening(quick.url, jobs=True, job=everything(ended.id) | {one: {} for one in (nobody, *hostile)}) as page:
         page.until(lambda p: {m["id"] for m in p.of("gone")} == {nobody, *hostile}, "those that are not")
         page.until_told("log", id=ended.id)
         quick.delete(f"/jobs/{ended.id}")
@@ -306,7 +257,7 @@ def test_a_deleted_job_is_gone_and_an_unknown_one_never_was(quick):
 
 
 def test_the_list_follows_what_comes_and_goes(quick):
-    with listening(quick, jobs=True) as page:
+    with listening(quick.url, jobs=True) as page:
         assert page.until_told("jobs")[0]["rows"] == []
         stories = [recorded.tell(kind) for kind in ("running", "completed", "failed")]
         page.until(lambda p: p.of("jobs")[-1]["total"] == 3, "three jobs")
@@ -347,11 +298,8 @@ def test_twenty_pages_read_a_job_once(quick, story, monkeypatch):
             assert sum(after[at] - before[at] for before, after in reads) == file.stat().st_size
     finally:
         for page in pages:
-            page.leave()
-        story.train(204)
-        for page in pages:
             page.close()
-    wait_for(lambda: quick.extension.streams.count == 0, what="all places are free")
+    wait_for(lambda: not quick.extension.sources.pages, what="all places are free")
 
 
 def test_a_long_log_is_shown_from_its_end_and_the_rest_can_be_asked_for(quick, monkeypatch):
@@ -364,7 +312,7 @@ def test_a_long_log_is_shown_from_its_end_and_the_rest_can_be_asked_for(quick, m
             long.line(rank, "\n".join(f"{rank} line {number * 100 + k}" for k in range(100)), after=0.01)
     long.complete()
     long.close()
-    with listening(quick, job=everything(long.id)) as page:
+    with listening(quick.url, job=everything(long.id)) as page:
         page.until_told("log")
         (whole,) = page.of("log")
         assert whole["whole"]
@@ -395,7 +343,7 @@ def test_pages_of_a_flood_are_told_the_newest_lines_and_every_metric(quick, monk
     monkeypatch.setattr(logwindow, "BEHIND", 32 * 1024)
     flood = recorded.begin(60)
     flood.set_up()
-    with listening(quick, job=everything(flood.id)) as page:
+    with listening(quick.url, job=everything(flood.id)) as page:
         page.until_told("log")
         for number in range(60):
             flood.line(0, "\n".join(f"line {number * 1000 + k}" for k in range(1000)), after=0.01)
@@ -420,7 +368,7 @@ def test_the_last_lines_of_a_flood_are_told_although_the_job_has_ended_before_th
     monkeypatch.setattr(logwindow, "STEP", 64 * 1024)
     flood = recorded.begin(60)
     flood.set_up()
-    with listening(quick, job=everything(flood.id)) as page:
+    with listening(quick.url, job=everything(flood.id)) as page:
         page.until_told("log")
         for number in range(40):
             flood.line(0, "\n".join(f"line {number * 1000 + k}" for k in range(1000)), after=0.01)
@@ -433,16 +381,16 @@ def test_a_page_far_behind_begins_anew_and_one_a_little_behind_is_told_all(quick
     monkeypatch.setattr(live, "BEHIND", 400)
     monkeypatch.setattr(live, "MOST", 100)
     story.line(0, "\n".join(f"line {k}" for k in range(300)))
-    first = {m["type"]: m for m in batch(quick, job=everything(story.id))[0]}
+    first = told(quick.url, "log", job=everything(story.id))
     mark = first["log"]["mark"]
     story.line(0, "\n".join(f"more {k}" for k in range(500)))  # as many as may be behind
-    with listening(quick, job=everything(story.id, mark)) as page:
+    with listening(quick.url, job=everything(story.id, mark)) as page:
         apply(first["log"], page.rows)
         page.until(lambda p: p.rows == kept(story), "the rest in pieces")
         assert len(page.of("log")) == 5
         assert not any(m["whole"] for m in page.of("log"))
     story.line(0, "\n".join(f"much {k}" for k in range(1500)))
-    with listening(quick, job=everything(story.id, mark)) as page:
+    with listening(quick.url, job=everything(story.id, mark)) as page:
         page.until(lambda p: p.of("log") and p.of("log")[-1]["whole"], "a new beginning")
         assert len(page.of("log")[-1]["rows"]) == live.ANEW
 
@@ -458,7 +406,7 @@ def test_hostile_text_travels_as_text_in_one_line_each(quick, story):
     story.event("metric", rank=0, step=1, values={"<b>loss</b>": math.nan, "loss": math.inf})
     story.event("metric", rank=0, step=2, values={"<b>loss</b>": -math.inf, "loss": 1.0})
     story.event("note", level="warning", text="<img src=x onerror=alert(1)>", code="")
-    with listening(quick, jobs=True, job=everything(story.id)) as page:
+    with listening(quick.url, jobs=True, job=everything(story.id)) as page:
         page.until(lambda p: p.rows == kept(story), "all rows")
         page.until_told("curve")
         page.until_told("jobs")
@@ -469,36 +417,43 @@ def test_hostile_text_travels_as_text_in_one_line_each(quick, story):
     json.dumps(page.messages, allow_nan=False)
 
 
-def test_a_wish_that_makes_no_sense_is_refused_with_what_is_wrong(quick):
-    for body, field in (
+def test_a_subscription_that_makes_no_sense_is_refused_with_what_is_wrong(quick):
+    for wanted, field in (
         ({"jobs": 1}, "jobs"), ({"job": []}, "job"), ({"job": {"x": {"log": {"mark": "q"}}}}, "mark"),
         ({"job": {"x": {"curves": [{"mode": "pie"}]}}}, "mode"), ({"nonsense": 1}, "nonsense"),
-        ({"job": {str(k): {} for k in range(500)}}, "job"), ({"wait": 1e9}, "wait"),
+        ({"job": {str(k): {} for k in range(500)}}, "job"), ({"jobs_key": None}, "jobs_key"), ("no JSON", ""),
+        (b"\xff\x00", ""), ([], ""),
     ):  # fmt: skip
-        answer = quick.ask("POST", "/events", json=body, headers={"Accept": STREAM})
-        assert (answer.status_code, answer.json()["field"]) == (400, field), body
-    assert quick.extension.streams.count == 0
-    for key in ("x", " ", "9" * 5000, "\u0663", None):
-        assert quick.ask("POST", "/events", json={"jobs": True, "jobs_key": key}).status_code in (200, 400)
+        connection = connect(quick.url)
+        data = wanted if isinstance(wanted, str | bytes) else json.dumps(wanted)
+        (connection.send_binary if isinstance(data, bytes) else connection.send)(data)
+        refused = next(m for m in iter(lambda c=connection: json.loads(c.recv()), None) if m["type"] == "refused")
+        assert refused["error"]["field"] == field, wanted
+        assert refused["error"]["message"].endswith(".")
+        code, _ = connection.recv_data()
+        assert code == 8, "the connection ends"
+        connection.shutdown()
+    wait_for(lambda: not quick.extension.sources.pages, what="all places are free")
+    for key in ("x", " ", "9" * 5000, "\u0663"):
+        assert told(quick.url, "jobs", jobs=True, jobs_key=key)["jobs"]["whole"]
 
 
-def test_the_server_stops_with_a_stream_that_nobody_reads(root, story):
+def test_the_server_stops_with_a_page_that_does_not_read(root, story):
     with serve(root, traits=QUICK) as server:
-        slow = raw(server, {"job": everything(story.id)}, buffer=4096)
+        slow = connect(server.url, buffer=4096)
+        subscribe(slow, job=everything(story.id))
         for _ in range(30):
             story.line(0, "\n".join("y" * 200 for _ in range(200)))
-        wait_for(lambda: server.extension.streams.count == 1, what="the stream is open")
-    slow.close()
+        wait_for(lambda: server.extension.sources.pages, what="the connection")
+    slow.shutdown()
 
 
 def test_what_nobody_watches_is_read_no_more_and_forgotten_later(root, story):
     with serve(root, traits={**QUICK, "linger_seconds": 1.0}) as server:
-        kept_now = server.extension.streams.watching._all
-        with listening(server, jobs=True, clusters=True, job=everything(story.id)) as page:
+        kept_now = server.extension.sources._all
+        with listening(server.url, jobs=True, clusters=True, job=everything(story.id)) as page:
             page.until_told("log")
             assert len(kept_now) == 3
-            page.leave()
-            story.train(4)
         wait_for(lambda: not kept_now, what="everything is forgotten")
 
 
@@ -506,7 +461,7 @@ def test_the_events_of_a_real_job_arrive_while_it_runs(quick):
     code = ("import time\nfrom distdl_jupyter import log\nfor step in range(30):\n"
             "    log(step=step, loss=1 / (step + 1)); print('step', step, flush=True); time.sleep(0.1)")  # fmt: skip
     id_ = quick.submit(code, options={"process_count_per_node": 2})
-    with listening(quick, jobs=True, job=everything(id_)) as page:
+    with listening(quick.url, jobs=True, job=everything(id_)) as page:
         page.until(lambda p: p.of("job") and p.of("job")[-1]["card"]["state"] == "completed", "the end", 180)
         page.until(lambda p: p.rows == kept(JobOf(id_)), "all rows")
         page.until(lambda p: p.of("curve") and p.of("curve")[-1]["count"] == 60, "the whole curve")

@@ -1,7 +1,6 @@
-"""The page's live client against a real server: merged wishes, late views, restarts, proxies, older rows."""
+"""The page's live client against a real server: one subscription, late views, restarts, proxies, older rows."""
 
 import http.server
-import json
 import threading
 
 import httpx
@@ -53,11 +52,12 @@ def expected(job):
     return [[n, row[4], len(row[6])] for n, row in sorted(kept(job).items())]
 
 
-def streams(page):
-    return page("return asked.filter(([path]) => path === 'events');")
+def asked(page):
+    """The subscriptions that the page has sent."""
+    return page("return asked;")
 
 
-def test_all_views_share_one_stream_and_a_late_one_knows_at_once_what_is_known(quick, story, pages):
+def test_all_views_share_one_connection_and_a_late_one_knows_at_once_what_is_known(quick, story, pages):
     page = pages(quick.url)
     story.train(100)
     page(
@@ -68,13 +68,13 @@ def test_all_views_share_one_stream_and_a_late_one_knows_at_once_what_is_known(q
     page.until("seen.cell.curves.length > 0 && lists.length > 0 && globalThis.c?.length > 0")
     assert page("return rows('cell');") == expected(story)
     assert page("return lists.at(-1).rows.map((row) => row.id);") == [story.id]
-    assert len(streams(page)) == 1
+    assert len(asked(page)) == 1
 
     page("watch('tab', given[0], { log: true, curve: given[1] });", [story.id, RANKS])
     assert page("return rows('tab');") == expected(story), "what is known is told before anything is asked"
     page.until("seen.tab.curves.length > 0")
     assert page("return [seen.cell.curves.at(-1).metric, seen.tab.curves.at(-1).metric];") == ["loss", "accuracy"]
-    assert len(streams(page)) == 2
+    assert len(asked(page)) == 2
     assert page("return [seen.cell.wholes, lists.length];") == [1, 1], "what the page knows is not told again"
 
     story.train(140)
@@ -89,17 +89,18 @@ def test_all_views_share_one_stream_and_a_late_one_knows_at_once_what_is_known(q
     story.train(180)
     page.until("seen.cell.jobs.at(-1)?.card.step === 180")
     wait_for(lambda: page("return rows('cell');") == expected(story), what="all rows")
-    assert len(streams(page)) == 2
+    assert len(asked(page)) == 2
     page("for (const one of Object.values(watches)) one.dispose();")
-    wait_for(lambda: json.loads(streams(page)[-1][2])["job"] == {}, what="nothing is asked of the job")
+    wait_for(lambda: asked(page)[-1]["job"] == {}, what="nothing is asked of the job")
+    assert page("return sockets();") == 1
 
 
-def test_a_page_without_views_has_no_stream(quick, story, pages):
+def test_a_page_without_views_has_no_connection(quick, story, pages):
     page = pages(quick.url)
     page("watch('cell', given, { log: false, curve: null });", story.id)
     page.until("seen.cell.jobs.length > 0")
     page("watches.cell.dispose();")
-    wait_for(lambda: quick.extension.streams.count == 0, what="no stream")
+    wait_for(lambda: not quick.extension.sources.pages, what="no connection")
     page("watch('cell', given, { log: true, curve: null });", story.id)
     page.until("seen.cell.logs > 0")
     assert page("return rows('cell');") == expected(story)
@@ -149,7 +150,7 @@ def test_a_job_that_is_gone_stays_gone_while_the_server_is_the_same(quick, pages
     page.until("seen.first.gone === 1")
     page("live.watchJobs((jobs) => { globalThis.jobs = jobs; });")
     page.until("globalThis.jobs !== undefined")
-    assert len(streams(page)) == 2
+    assert len(asked(page)) == 2
     page("watch('second', given, { log: false, curve: null });", nobody)
     assert page("return [seen.first.gone, seen.second.gone];") == [1, 1], "it is known, and not told again"
 
@@ -158,7 +159,9 @@ def test_pauses_between_tries_grow_up_to_the_longest(pages):
     page = pages("http://127.0.0.1:9")
     page(
         "globalThis.pauses = []; live.watchJobs(() => {});"
-        "live.onState(() => { if (live.state === 'down') pauses.push(live.nextTry - Date.now() / 1000); });"
+        "globalThis.tries = new Set();"
+        "live.onState(() => { if (live.state !== 'down' || tries.has(live.nextTry)) return;"
+        " tries.add(live.nextTry); pauses.push(live.nextTry - Date.now() / 1000); });"
     )
     page.until("pauses.length > 4")
     pauses = page("return pauses;")
@@ -173,45 +176,29 @@ def test_a_server_without_the_extension_is_said_to_be_one(quick, pages):
     assert page("return [live.state, live.problem.status];") == ["down", 404]
 
 
-class Hoarder(http.server.BaseHTTPRequestHandler):
-    """A proxy that hands on an answer when it is complete: of a stream, only the head."""
+class PassesNoSockets(http.server.BaseHTTPRequestHandler):
+    """A proxy that hands every request on without the wish to make a WebSocket of it."""
 
     protocol_version = "HTTP/1.1"
     target = ""
 
-    def do_POST(self):
-        self._pass_on("POST", self.rfile.read(int(self.headers.get("Content-Length", 0))))
-
     def do_GET(self):
-        self._pass_on("GET", None)
-
-    def _pass_on(self, verb, body):
-        kept = {
-            name: self.headers[name] for name in ("Authorization", "Accept", "Content-Type") if name in self.headers
-        }
-        with httpx.stream(verb, self.target + self.path, content=body, headers=kept, timeout=60) as answer:
-            self.send_response(answer.status_code)
-            self.send_header("Content-Type", answer.headers["content-type"])
-            if "ndjson" in answer.headers["content-type"]:
-                self.send_header("Transfer-Encoding", "chunked")
-                self.end_headers()
-                self.connection.settimeout(60)
-                self.connection.recv(1)  # until the page gives up
-                self.close_connection = True
-                return
-            data = answer.read()
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
+        kept = {name: self.headers[name] for name in ("Authorization", "Accept") if name in self.headers}
+        answer = httpx.get(self.target + self.path, headers=kept, timeout=60)
+        self.send_response(answer.status_code)
+        self.send_header("Content-Type", answer.headers["content-type"])
+        self.send_header("Content-Length", str(len(answer.content)))
+        self.end_headers()
+        self.wfile.write(answer.content)
 
     def log_message(self, *_):
         pass
 
 
 @pytest.fixture
-def hoarder(quick):
-    """The address of a proxy before the server that holds streams back."""
-    handler = type("Hoarder", (Hoarder,), {"target": quick.url})
+def proxy(quick):
+    """The address of such a proxy before the server."""
+    handler = type("PassesNoSockets", (PassesNoSockets,), {"target": quick.url})
     proxy = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=proxy.serve_forever)
     thread.start()
@@ -221,18 +208,16 @@ def hoarder(quick):
     thread.join()
 
 
-def test_behind_a_proxy_that_holds_streams_back_the_page_is_told_in_batches(hoarder, story, pages):
-    page = pages(hoarder)
-    story.train(40)
-    page("watch('cell', given[0], { log: true, curve: given[1] });", [story.id, BAND])
-    page.until("seen.cell.curves.length > 0")
-    for step in (60, 80, 100):
-        story.train(step)
-        page.until(f"seen.cell.jobs.at(-1).card.step === {step}")
-        wait_for(lambda: page("return rows('cell');") == expected(story), what="all rows")
-    assert page("return [seen.cell.wholes, live.state];") == [1, "live"]
-    assert [accept for _, accept, _ in streams(page)][:2] == ["application/x-ndjson", "application/json"]
-    page("for (const one of Object.values(watches)) one.dispose(); live.dispose();")
+def test_a_proxy_that_passes_no_websockets_on_is_said_to_be_one(proxy, pages):
+    page = pages(proxy)
+    page("live.watchJobs(() => {});")
+    page.until("live.problem !== null")
+    state, status, message, hint = page(
+        "return [live.state, live.problem.status, live.problem.message, live.problem.hint];"
+    )
+    assert (state, status) in (("down", 426), ("connecting", 426))
+    assert "passes none on" in message
+    assert "proxy" in hint
 
 
 def test_older_rows_are_fetched_when_they_are_asked_for(quick, pages):

@@ -1,4 +1,4 @@
-/** The jobs and clusters of this server, for all other plugins: calls of its API and one live stream for the page. */
+/** The jobs and clusters of this server, for all other plugins: calls of its API and one WebSocket for the page. */
 import type { JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { URLExt } from '@jupyterlab/coreutils';
 import { ServerConnection } from '@jupyterlab/services';
@@ -26,16 +26,17 @@ const plugin: JupyterFrontEndPlugin<DistDL> = {
   provides: IDistDL,
   activate: (app): DistDL => {
     const settings = app.serviceManager.serverSettings;
-    const address = (path: string): string => URLExt.join(settings.baseUrl, 'distdl/api/') + path;
     const transport = (where: string, init: RequestInit): Promise<Response> => ServerConnection.makeRequest(where, init, settings);
     const api = new Api(transport, settings.baseUrl.replace(/\/$/, ''), (plain) => withToken(plain, settings));
-    const live = new Live((path, init) => transport(address(path), init), (id) => (before) => api.log(id, { before, limit: ROWS }));
+    const at = (base: string, path: string): string => URLExt.join(base, 'distdl/api/') + path;
+    const dial = (path: string): WebSocket => new settings.WebSocket(withToken(at(settings.wsUrl, path), settings));
+    const live = new Live(dial, (path, init) => transport(at(settings.baseUrl, path), init), (id) => (before) => api.log(id, { before, limit: ROWS }));
     window.addEventListener('online', () => live.tryNow());
     return { api, live };
   },
 };
 
-/** A download has no headers: where the page itself sends a token, the address has to. */
+/** A download and a WebSocket have no headers: where the page itself sends a token, the address has to. */
 function withToken(address: string, { appendToken, token }: ServerConnection.ISettings): string {
   return appendToken && token ? `${address}${address.includes('?') ? '&' : '?'}token=${encodeURIComponent(token)}` : address;
 }

@@ -1,19 +1,19 @@
 /**
- * What the page is told of jobs and clusters while they change: one stream for everything that any view watches.
+ * What the page is told of jobs and clusters while they change: one WebSocket for everything that any view watches.
  *
- * * All wishes together are one request. When they change, a new request goes on where the last message ended: each
+ * * All that is watched is one subscription. When it changes, a new one goes on where the last message ended: each
  *   message has a key, each log a mark, so nothing is told twice and no row is lost, also when the server was started
  *   again in between.
  * * A view that begins to watch what others watch already is told at once what these know.
- * * A connection that breaks, or is silent too long, is made anew, later and later. Where the stream's first line does not
- *   come through, a proxy holds it back: then answers in batches are asked for instead, each as soon as there is news.
+ * * A connection that breaks, or is silent too long, is made anew, later and later. Why it cannot be made, a browser does
+ *   not say of a WebSocket: the same address is asked without one.
  *
  * How requests travel is handed in, so nothing of `@jupyterlab` is imported here.
  */
 import type { CurveWish } from '../curveview';
 import type { Handlers, Watch, Wish } from '../jobview';
 import { LogStore, type Older } from '../logstore';
-import type { Batch, Cluster, CurveMessage, JobMessage, JobRow, JobSubscription, Subscription } from '../schema';
+import type { Cluster, CurveMessage, JobMessage, JobRow, JobSubscription, Message, Subscription } from '../schema';
 import { ApiError, reached, refusal, type Transport } from './api';
 
 /** All jobs, newest first; the counts are of all. */
@@ -26,22 +26,20 @@ export interface Jobs {
 
 export type State = 'live' | 'connecting' | 'down';
 
-/** Seconds of silence after which a connection counts as broken, and of waiting for a stream's first line. */
+/** Seconds of silence after which a connection counts as broken, and the first and the longest pause before the next try. */
 export interface Patience {
   silence: number;
-  first: number;
-  /** The first and the longest pause before the next try. */
   retry: readonly [number, number];
-  /** How long an answer in batches may wait for news. */
-  wait: number;
 }
 
-const PATIENCE: Patience = { silence: 20, first: 8, retry: [0.5, 8], wait: 10 };
-const STREAM = 'application/x-ndjson';
+/** Opens a WebSocket at an address of the API. */
+export type Dial = (path: string) => WebSocket;
+
+const PATIENCE: Patience = { silence: 20, retry: [0.5, 8] };
+const ADDRESS = 'events';
 /** Milliseconds in which wishes gather, and between two looks for silence. */
 const [GATHER, LOOK] = [50, 500];
 
-type Message = Batch['messages'][number];
 type Of<T extends Message['type']> = Extract<Message, { type: T }>;
 
 /** One view that watches a job. */
@@ -80,14 +78,14 @@ export class Live {
   #jobs: { list: Map<string, JobRow>; told: Jobs; key: string } | null = null;
   #clusters: { told: Cluster[]; key: string } | null = null;
   #state: State = 'connecting';
-  #connection: AbortController | null = null;
+  #connection: Connection | null = null;
   #timer: ReturnType<typeof setTimeout> | undefined;
+  /** What was asked for, and the number of that subscription: what is told before its welcome belongs to an older one. */
   #asked = '';
+  #number = 0;
+  #welcome = false;
   #failures = 0;
-  /** Whether answers in batches are asked for, and whether they come. */
-  #batches = false;
-  #batchesCome = false;
-  #boot = '';
+  #server = '';
 
   /** When the server was last heard, and when it is tried again while it is down: epoch seconds of the page's clock. */
   lastHeard: number | null = null;
@@ -95,7 +93,7 @@ export class Live {
   /** Why the server does not answer as it should, null while it does. */
   problem: ApiError | null = null;
 
-  constructor(private readonly transport: Transport, private readonly older: (id: string) => Older, private readonly patience: Patience = PATIENCE) {}
+  constructor(private readonly dial: Dial, private readonly transport: Transport, private readonly older: (id: string) => Older, private readonly patience: Patience = PATIENCE) {}
 
   get state(): State {
     return this.#state;
@@ -152,25 +150,26 @@ export class Live {
     this.#disconnect();
   }
 
-  // ---- the request ----
+  // ---- the connection ----
 
   #wishesChanged(): void {
     if (this.#state === 'down' && this.#timer !== undefined) return; // the next try asks for what is wanted then
     clearTimeout(this.#timer);
     this.#timer = setTimeout(() => {
       this.#timer = undefined;
-      if (this.#wanted() !== this.#asked || !this.#connection) this.#connect();
+      if (!this.#connection) this.#connect();
+      else if (this.#wanted() !== this.#asked) this.#ask();
     }, GATHER);
   }
 
-  /** What is wanted, without what is known of it: the same text means that the open stream will do. */
+  /** What is wanted, without what is known of it: the same text means that the last subscription will do. */
   #wanted(): string {
     const jobs = [...this.#watched].filter(([, watched]) => watched.viewers.size).map(([id, watched]) => [id, watched.wantsLog, [...watched.wanted.keys()].sort()]);
     if (!jobs.length && !this.#jobWatchers.size && !this.#clusterWatchers.size) return '';
     return JSON.stringify([this.#jobWatchers.size > 0, this.#clusterWatchers.size > 0, jobs.sort()]);
   }
 
-  /** Let go of what nobody watches. Not before a new request: the open one would not tell it again. */
+  /** Let go of what nobody watches. Not before a new subscription: the last one would not tell it again. */
   #forget(): void {
     if (!this.#jobWatchers.size) this.#jobs = null;
     if (!this.#clusterWatchers.size) this.#clusters = null;
@@ -180,68 +179,57 @@ export class Live {
     }
   }
 
-  #body(): string {
-    const job = Object.fromEntries([...this.#watched].map(([id, watched]) => [id, wishOf(watched)]));
-    const keys = { jobs_key: this.#jobs?.key ?? '', clusters_key: this.#clusters?.key ?? '' };
-    const wait = this.#batches ? this.patience.wait : 0;
-    const body: Subscription = { jobs: this.#jobWatchers.size > 0, clusters: this.#clusterWatchers.size > 0, ...keys, job, wait };
-    return JSON.stringify(body);
-  }
-
   #disconnect(): void {
     clearTimeout(this.#timer);
     this.#timer = undefined;
-    this.#connection?.abort();
+    this.#connection?.close();
     this.#connection = null;
   }
 
   #connect(): void {
     this.#disconnect();
+    if (!this.#wanted()) {
+      this.#forget();
+      return;
+    }
+    if (this.#state === 'down') this.#setState('connecting');
+    this.#connection = new Connection(this.dial(ADDRESS), this.patience.silence, {
+      opened: () => this.#ask(),
+      told: (message) => this.#take(message),
+      ended: (heard) => this.#broke(heard),
+    });
+  }
+
+  /** Say what is wanted, in place of what was; who wants nothing needs no connection. */
+  #ask(): void {
     this.#forget();
     this.#asked = this.#wanted();
-    if (!this.#asked) return;
-    const connection = new AbortController();
-    this.#connection = connection;
-    if (this.#state === 'down') this.#setState('connecting');
-    void this.#converse(connection).catch((error: unknown) => this.#broke(connection, error));
+    if (!this.#asked) this.#disconnect();
+    if (!this.#connection?.open) return;
+    const job = Object.fromEntries([...this.#watched].map(([id, watched]) => [id, wishOf(watched)]));
+    const keys = { jobs_key: this.#jobs?.key ?? '', clusters_key: this.#clusters?.key ?? '' };
+    this.#number += 1;
+    this.#welcome = false;
+    const body: Subscription = { number: this.#number, jobs: this.#jobWatchers.size > 0, clusters: this.#clusterWatchers.size > 0, ...keys, job };
+    this.#connection.say(body);
   }
 
-  async #converse(connection: AbortController): Promise<void> {
-    do {
-      const batches = this.#batches;
-      const heard = new Silence(this.patience, batches, () => this.#heldBack(), () => connection.abort(new ApiError('', 'Silence', '', 0)));
-      try {
-        const headers = { Accept: batches ? 'application/json' : STREAM, 'Content-Type': 'application/json' };
-        const init = { method: 'POST', headers, body: this.#body(), signal: connection.signal, cache: 'no-store' } as const;
-        const response = await reached(this.transport('events', init));
-        if (!response.ok) throw await refusal(response);
-        const take = (message: Message): void => this.#take(connection, message);
-        if (batches) ((await response.json()) as Batch).messages.forEach(take);
-        else await lines(response, heard, take);
-      } finally {
-        heard.stop();
-      }
-    } while (this.#batches && this.#connection === connection);
-    throw new ApiError('', 'StreamEnded', '', 0);
-  }
-
-  /** The stream's first line did not come: a proxy keeps it until the answer ends, which it never does. */
-  #heldBack(): void {
-    this.#batches = true;
-    this.#connect();
-  }
-
-  #broke(connection: AbortController, error: unknown): void {
-    if (this.#connection !== connection) return;
+  #broke(heard: boolean): void {
     this.#disconnect();
-    if (!this.#batchesCome) this.#batches = false;
     const [first, longest] = this.patience.retry;
     const pause = Math.min(longest, first * 2 ** this.#failures) * (0.8 + 0.4 * Math.random());
     this.#failures += 1;
-    this.problem = error instanceof ApiError && error.type !== 'StreamEnded' ? error : null;
     this.nextTry = Date.now() / 1000 + pause;
     this.#timer = setTimeout(() => this.#connect(), pause * 1000);
     this.#setState('down');
+    if (!heard) void this.#findReason();
+  }
+
+  async #findReason(): Promise<void> {
+    const found = await reached(this.transport(ADDRESS, { cache: 'no-store' })).then(refusal, (error: unknown) => error);
+    if (this.#state === 'live' || !(found instanceof ApiError)) return;
+    this.problem = found;
+    tell(this.#stateWatchers, (changed) => changed());
   }
 
   #setState(state: State): void {
@@ -253,23 +241,25 @@ export class Live {
 
   // ---- messages ----
 
-  #take(connection: AbortController, message: Message): void {
-    if (this.#connection !== connection) return;
+  #take(message: Message): void {
     this.lastHeard = Date.now() / 1000;
-    this.#failures = 0;
-    this.#batchesCome = this.#batches;
-    this.problem = null;
-    this.#setState('live');
-    if (message.type === 'hello') this.#hello(message.boot);
-    else if (message.type === 'jobs') this.#takeJobs(message);
+    if (message.type === 'refused') console.error(message.error.message);
+    if (message.type === 'hello') this.#takeWelcome(message);
+    if (!this.#welcome) return;
+    if (message.type === 'jobs') this.#takeJobs(message);
     else if (message.type === 'clusters') this.#takeClusters(message);
-    else if (message.type !== 'alive') this.#takeJob(message);
+    else if (message.type === 'job' || message.type === 'log' || message.type === 'curve' || message.type === 'gone') this.#takeJob(message);
   }
 
   /** A job that another server process did not find may be there now. */
-  #hello(boot: string): void {
-    if (this.#boot && boot !== this.#boot) for (const watched of this.#watched.values()) watched.gone = false;
-    this.#boot = boot;
+  #takeWelcome({ number, server_id }: Of<'hello'>): void {
+    this.#welcome = number === this.#number;
+    if (!this.#welcome) return;
+    if (this.#server && server_id !== this.#server) for (const watched of this.#watched.values()) watched.gone = false;
+    this.#server = server_id;
+    this.#failures = 0;
+    this.problem = null;
+    this.#setState('live');
   }
 
   #takeJobs(message: Of<'jobs'>): void {
@@ -345,53 +335,49 @@ function wishOf(watched: Watched): JobSubscription {
 
 const curveName = ({ metric, mode, log, dark }: Omit<CurveWish, 'mode'> & { mode: string }): string => JSON.stringify([metric, mode, log, dark]);
 
-/** Says that a stream is held back when its first line does not come, and that a connection is dead when nothing comes. */
-class Silence {
-  #since = Date.now();
-  #answered = false;
-  #begun = false;
-  readonly #timer: ReturnType<typeof setInterval>;
-
-  constructor(patience: Patience, batches: boolean, heldBack: () => void, dead: () => void) {
-    this.#begun = batches;
-    this.#timer = setInterval(() => {
-      const seconds = (Date.now() - this.#since) / 1000;
-      if (this.#begun ? seconds <= patience.silence : seconds <= (this.#answered ? patience.first : patience.silence)) return;
-      this.stop();
-      if (this.#begun) dead();
-      else heldBack();
-    }, LOOK);
-  }
-
-  /** The server has answered, but nothing has come of its stream yet. */
-  answered(): void {
-    this.#answered = true;
-    this.#since = Date.now();
-  }
-
-  heard(): void {
-    this.#since = Date.now();
-    this.#begun = true;
-  }
-
-  stop(): void {
-    clearInterval(this.#timer);
-  }
+interface Hearer {
+  opened: () => void;
+  told: (message: Message) => void;
+  /** `heard` says whether the server has spoken. Not called for a connection that was closed here. */
+  ended: (heard: boolean) => void;
 }
 
-/** Hand on each line of a stream as a message, until it ends. */
-async function lines(response: Response, silence: Silence, take: (message: Message) => void): Promise<void> {
-  if (!response.body) return;
-  silence.answered();
-  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-  let rest = '';
-  for (;;) {
-    const { value, done } = await reader.read();
-    if (done) return;
-    silence.heard();
-    const found = (rest + value).split('\n');
-    rest = found.pop() ?? '';
-    for (const line of found) if (line) take(JSON.parse(line) as Message);
+/** One WebSocket, until it ends or is silent too long. */
+class Connection {
+  #heard = false;
+  #since = Date.now();
+  readonly #timer: ReturnType<typeof setInterval>;
+
+  constructor(private readonly socket: WebSocket, silence: number, hearer: Hearer) {
+    this.#timer = setInterval(() => {
+      if (Date.now() - this.#since > silence * 1000) this.#end(hearer);
+    }, LOOK);
+    socket.onopen = hearer.opened;
+    socket.onclose = () => this.#end(hearer);
+    socket.onmessage = ({ data }: MessageEvent<string>) => {
+      this.#heard = true;
+      this.#since = Date.now();
+      hearer.told(JSON.parse(data) as Message);
+    };
+  }
+
+  get open(): boolean {
+    return this.socket.readyState === WebSocket.OPEN;
+  }
+
+  say(subscription: Subscription): void {
+    this.socket.send(JSON.stringify(subscription));
+  }
+
+  close(): void {
+    clearInterval(this.#timer);
+    this.socket.onopen = this.socket.onclose = this.socket.onmessage = null;
+    this.socket.close();
+  }
+
+  #end(hearer: Hearer): void {
+    this.close();
+    hearer.ended(this.#heard);
   }
 }
 

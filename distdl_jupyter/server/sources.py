@@ -1,7 +1,7 @@
-"""What is watched now: jobs, the list of jobs, the clusters; each read once, however many pages look.
+"""What pages look at now: jobs, the list of jobs, the clusters; each is read once, however many pages look.
 
 Everything here runs in the event loop and hands the reading to threads. Nothing is read while nobody looks, and a
-watched thing is forgotten some time after the last one looked away.
+source is forgotten some time after the last one looked away.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import secrets
 import time
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from distdl_jupyter.core.errors import JobNotFound
 from distdl_jupyter.core.state import State
@@ -29,14 +30,16 @@ if TYPE_CHECKING:
     from distdl_jupyter.views.job_table import JobRow
 
 T = TypeVar("T")
-W = TypeVar("W", bound="Watched")
+S = TypeVar("S", bound="Source")
 
+#: Why a connection ends: the server goes away (RFC 6455, section 7.4.1).
+GOING_AWAY = 1001
 #: Seconds between two looks at a file that grew a moment ago, at a quiet one, and whether an ended job is still there.
 _POLL, _QUIET_POLL, _ENDED_POLL = 0.03, 0.1, 1.0
 
 
-class Watched(ABC):
-    """Something that is read while pages look at it; ``changed`` pokes them. Used in the event loop only."""
+class Source(ABC):
+    """Something that is read while pages look at it; ``changed`` tells them. Used in the event loop only."""
 
     #: Seconds before the next try when reading failed.
     _RETRY: ClassVar[float] = 2.0
@@ -44,21 +47,21 @@ class Watched(ABC):
     def __init__(self, app: DistDLApp, forget: Callable[[], None]) -> None:
         self._app = app
         self._forget = forget
-        self._pokes: set[asyncio.Event] = set()
+        self._waiting: set[asyncio.Event] = set()
         self._left = time.monotonic()
         self._wake = asyncio.Event()
         #: What went wrong the last time, None when all went well.
         self.problem: Exception | None = None
         self._task = asyncio.get_running_loop().create_task(self._run())
 
-    def join(self, poke: asyncio.Event) -> None:
-        """Let ``poke`` be set at every change."""
-        self._pokes.add(poke)
+    def join(self, notify: asyncio.Event) -> None:
+        """Let ``notify`` be set at every change."""
+        self._waiting.add(notify)
         self._wake.set()
 
-    def leave(self, poke: asyncio.Event) -> None:
+    def leave(self, notify: asyncio.Event) -> None:
         """Undo ``join``."""
-        self._pokes.discard(poke)
+        self._waiting.discard(notify)
         self._left = time.monotonic()
 
     def stop(self) -> None:
@@ -67,8 +70,8 @@ class Watched(ABC):
 
     def changed(self) -> None:
         """Tell all who look."""
-        for poke in self._pokes:
-            poke.set()
+        for notify in self._waiting:
+            notify.set()
 
     @abstractmethod
     async def look(self) -> float | None:
@@ -80,8 +83,8 @@ class Watched(ABC):
 
     async def _run(self) -> None:
         try:
-            while self._pokes or time.monotonic() - self._left < self._app.linger_seconds:
-                pause = await self._looked() if self._pokes else self._app.linger_seconds / 10
+            while self._waiting or time.monotonic() - self._left < self._app.linger_seconds:
+                pause = await self._looked() if self._waiting else self._app.linger_seconds / 10
                 if pause is None:
                     return
                 self._wake.clear()
@@ -103,7 +106,7 @@ class Watched(ABC):
         return pause
 
 
-class WatchedJob(Watched):
+class JobSource(Source):
     """One job; ``live`` is None until it was opened, ``gone`` says that there is no such job (any more)."""
 
     def __init__(self, app: DistDLApp, forget: Callable[[], None], id_: str) -> None:
@@ -149,7 +152,7 @@ class WatchedJob(Watched):
         return self.gone or (self.live is not None and self.live.complete)
 
 
-class WatchedList(Watched):
+class ListSource(Source):
     """The list of jobs with, for each row, the number of the change that brought it; they count from 1."""
 
     def __init__(self, app: DistDLApp, forget: Callable[[], None]) -> None:
@@ -196,7 +199,7 @@ def _differ(old: JobRow, new: JobRow) -> bool:
     return old is not new and dataclasses.replace(old, left=None) != dataclasses.replace(new, left=None)
 
 
-class WatchedClusters(Watched):
+class ClustersSource(Source):
     """The clusters, and the number of the change that brought them."""
 
     def __init__(self, app: DistDLApp, forget: Callable[[], None]) -> None:
@@ -213,29 +216,39 @@ class WatchedClusters(Watched):
         return float(self._app.clusters_seconds)
 
 
-class Watching:
-    """All that is watched on this server. Used in the event loop only."""
+class Page(Protocol):
+    """Somebody who is told of sources, and who is let go when the server stops."""
+
+    def close(self, code: int, reason: str) -> None:
+        """End the connection with a code of RFC 6455, section 7.4."""
+
+
+class Sources:
+    """All sources of this server, and the pages that are open. Used in the event loop only."""
 
     def __init__(self, app: DistDLApp) -> None:
+        #: Another one for each process of the server.
+        self.server_id = secrets.token_hex(8)
+        self.pages: set[Page] = set()
         self._app = app
-        self._all: dict[object, Watched] = {}
+        self._all: dict[object, Source] = {}
 
-    def job(self, id_: str) -> WatchedJob:
+    def job(self, id_: str) -> JobSource:
         """Return the job of an id; it may turn out to be gone."""
-        return self._kept(id_, lambda forget: WatchedJob(self._app, forget, id_))
+        return self._kept(id_, lambda forget: JobSource(self._app, forget, id_))
 
-    def jobs(self) -> WatchedList:
+    def jobs(self) -> ListSource:
         """Return the list of jobs."""
-        return self._kept(WatchedList, lambda forget: WatchedList(self._app, forget))
+        return self._kept(ListSource, lambda forget: ListSource(self._app, forget))
 
-    def clusters(self) -> WatchedClusters:
+    def clusters(self) -> ClustersSource:
         """Return the clusters."""
-        return self._kept(WatchedClusters, lambda forget: WatchedClusters(self._app, forget))
+        return self._kept(ClustersSource, lambda forget: ClustersSource(self._app, forget))
 
-    def _kept(self, key: object, make: Callable[[Callable[[], None]], W]) -> W:
+    def _kept(self, key: object, make: Callable[[Callable[[], None]], S]) -> S:
         known: Any = self._all.get(key)
         if known is None:
-            made: list[W] = []
+            made: list[S] = []
             known = make(lambda: self._drop(key, made))
             made.append(known)
             self._all[key] = known
@@ -248,23 +261,25 @@ class Watching:
     @contextlib.asynccontextmanager
     async def opened(self, id_: str) -> AsyncIterator[LiveJob]:
         """Give a job as it is now. Raises JobNotFound."""
-        watched, poke = self.job(id_), asyncio.Event()
-        watched.join(poke)
+        source, notify = self.job(id_), asyncio.Event()
+        source.join(notify)
         try:
-            while not watched.complete and watched.problem is None:
-                await poke.wait()
-                poke.clear()
-            if watched.problem is not None:
-                raise watched.problem
-            if watched.gone or watched.live is None:
+            while not source.complete and source.problem is None:
+                await notify.wait()
+                notify.clear()
+            if source.problem is not None:
+                raise source.problem
+            if source.gone or source.live is None:
                 raise JobNotFound(f"No job {id_!r} is here.")
-            if not watched.live.settled:
-                await watched.apart(watched.live.read)
-            yield watched.live
+            if not source.live.settled:
+                await source.apart(source.live.read)
+            yield source.live
         finally:
-            watched.leave(poke)
+            source.leave(notify)
 
     def stop(self) -> None:
-        """Forget everything."""
-        for watched in list(self._all.values()):
-            watched.stop()
+        """Let all pages go and forget everything."""
+        for page in list(self.pages):
+            page.close(GOING_AWAY, "The server stops.")
+        for source in list(self._all.values()):
+            source.stop()
