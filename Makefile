@@ -21,7 +21,7 @@ STAMPS := $(VENV)/.stamps
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --no-input install
 STEP := .ci/step
-BUNDLE := distdl_jupyter/panels/static/head.js
+BUNDLE := distdl_jupyter/panels/static/job.js
 MODULES := labextension/node_modules/.installed
 # What the front end is built from: not what a build makes of the API and of the catalogues (see .gitignore).
 FRONT_END := $(shell find labextension -name node_modules -prune -o -name schema.ts -o -type f -print) \
@@ -112,6 +112,7 @@ $(STAMPS)/package: pyproject.toml | $(STAMPS)/torch $(BUNDLE)
 $(STAMPS)/test: $(STAMPS)/package
 	@rm -f $(TWICE)
 	@$(STEP) "Installing what the tests need" $(PIP) -e '.[test]'
+	@$(STEP) "Installing anywidget beside it" $(PIP) --upgrade --no-deps --target $(VENV)/anywidget anywidget psygnal
 	@touch $@
 
 # The one wheel that the tests install; its front end is built anew, because a watching build leaves source maps.

@@ -160,12 +160,12 @@ def _jupyterlab(seen: Environment) -> Row:
 
 def _lab_extension(seen: Environment) -> Row:
     name = "JupyterLab extension"
-    versions = f"ipywidgets {seen.ipywidgets or 'missing'}, anywidget {seen.anywidget or 'missing'}"
+    versions = f"ipywidgets {seen.ipywidgets or 'missing'}"
     missing = [*seen.lab_extensions_missing, *([] if seen.server_extension else ["the server extension"])]
-    if missing or not (seen.ipywidgets and seen.anywidget):
+    if missing or not seen.ipywidgets:
         lost = ", ".join(missing) or "a package"
         remedy = (
-            "Run `pip install --force-reinstall --no-deps distdl-jupyter jupyterlab_widgets anywidget` (in a checkout "
+            "Run `pip install --force-reinstall --no-deps distdl-jupyter ipywidgets jupyterlab_widgets` (in a checkout "
             "`make demo`), then restart JupyterLab."
         )
         return Row(name, "fail", f"{versions}; JupyterLab does not find {lost}", remedy)

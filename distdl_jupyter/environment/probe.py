@@ -23,7 +23,7 @@ from distdl_jupyter.environment import toolchain
 from distdl_jupyter.environment.inspection import Inspection, inspect_environment
 from distdl_jupyter.environment.mpi import Mpi, find_mpi
 
-_LAB_EXTENSIONS = ("@jupyter-widgets/jupyterlab-manager", "anywidget", "distdl-jupyter")
+_LAB_EXTENSIONS = ("@jupyter-widgets/jupyterlab-manager", "distdl-jupyter")
 """The prebuilt JupyterLab extensions that draw this package's panels."""
 
 _INFINIBAND = Path("/sys/class/infiniband")
@@ -68,7 +68,6 @@ class Environment:
     """Why Horovod could not be compiled here, with the remedy ("" when it could)."""
     jupyterlab: str
     ipywidgets: str
-    anywidget: str
     lab_extensions_missing: tuple[str, ...]
     server_extension: bool
     """Whether Jupyter servers load the package's extension."""
@@ -99,7 +98,6 @@ def probe(timeout_seconds: float = 180.0) -> Environment:
             compiler_missing=" ".join(map(str, missing.result())),
             jupyterlab=installed_version("jupyterlab"),
             ipywidgets=installed_version("ipywidgets"),
-            anywidget=installed_version("anywidget"),
             lab_extensions_missing=_missing_lab_extensions(),
             server_extension=_has_server_extension(),
             panels_built=any((Path(__file__).parents[1] / "panels" / "static").glob("*.js")),

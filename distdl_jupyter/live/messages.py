@@ -40,6 +40,24 @@ class JobSubscription:
 
 
 @dataclass(frozen=True, slots=True)
+class Welcome:
+    """The first message of a subscription; ``server_id`` is another one when the server was started again."""
+
+    number: int
+    server_id: str
+    now: float
+    type: Literal["hello"]
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """The server has nothing to say."""
+
+    now: float
+    type: Literal["alive"]
+
+
+@dataclass(frozen=True, slots=True)
 class JobMessage:
     """A job as it is now."""
 

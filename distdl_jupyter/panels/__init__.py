@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from distdl_jupyter.panels.azure import azure_sign_in
+    from distdl_jupyter.panels.job import panel
     from distdl_jupyter.panels.launch import launcher
-    from distdl_jupyter.panels.monitor import panel
     from distdl_jupyter.panels.output import show
     from distdl_jupyter.panels.steps import timeline
 
 __all__ = ["azure_sign_in", "launcher", "panel", "show", "timeline"]
 
-_HOMES = {"azure_sign_in": "azure", "launcher": "launch", "panel": "monitor", "show": "output", "timeline": "steps"}
+_HOMES = {"azure_sign_in": "azure", "launcher": "launch", "panel": "job", "show": "output", "timeline": "steps"}
 
 
 def __getattr__(name: str) -> Any:

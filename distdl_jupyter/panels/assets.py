@@ -10,7 +10,7 @@ STATIC = Path(__file__).parent / "static"
 
 
 def asset(name: str) -> str:
-    """Return the text of a bundled file such as ``head.js``. Raises PluginUnavailable when it was not built.
+    """Return the text of a bundled file such as ``job.js``. Raises PluginUnavailable when it was not built.
 
     Not its path: anywidget watches a file for each widget that was made from one, and so keeps every such widget, with
     all that it refers to, for as long as the process lives.

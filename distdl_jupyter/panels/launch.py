@@ -1,6 +1,6 @@
 """The launch form as a widget: ``launcher(train)`` shows it, Submit starts a job and shows its panel below.
 
-The form's state is ``LaunchModel``; here it only meets the page (an anywidget) and the job's panel.
+The form's state is ``LaunchModel``; here it only meets the page and the job's panel.
 """
 
 from __future__ import annotations
@@ -8,31 +8,35 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import anywidget
 import ipywidgets
+import traitlets
 
 from distdl_jupyter.form import naming
 from distdl_jupyter.form.model import LaunchModel
-from distdl_jupyter.panels.assets import asset
-from distdl_jupyter.panels.subshell import reachable
+from distdl_jupyter.panels.widget import PageWidget, made_for_page
+from distdl_jupyter.views import azure
 
 if TYPE_CHECKING:
     from distdl_jupyter.client import Job
+    from distdl_jupyter.panels.widget import Calls
 
 
-class LaunchForm(LaunchModel, anywidget.AnyWidget):
+class LaunchForm(LaunchModel, PageWidget):
     """The form on the page. ``on_submitted`` hears of each job that was started."""
 
-    _esm = asset("launch.js")
-    _css = asset("panels.css")
+    _view_name = traitlets.Unicode("launch").tag(sync=True)
 
     def __init__(self, *args: Any, on_submitted: Callable[[Any], None], **kwargs: Any) -> None:
         self._on_submitted = on_submitted
         super().__init__(*args, **kwargs)
-        self.on_msg(self._heard)
-        reachable(self)
 
-    def _heard(self, _: Any, message: Mapping[str, Any], __: Any) -> None:
+    @property
+    def calls(self) -> Calls:
+        """What the page may ask for."""
+        return {**azure.CALLS, **naming.calls(self)}
+
+    def heard(self, message: dict[str, Any]) -> None:
+        """Do what was pressed."""
         match message.get("type"):
             case "submit":
                 self.press()
@@ -44,12 +48,8 @@ class LaunchForm(LaunchModel, anywidget.AnyWidget):
                 self.refresh()
             case "look":
                 self.recompute()
-            case "azure":
-                from distdl_jupyter.panels import azure
-
-                self.send({"type": "answer", "id": message.get("id"), **azure.answer(message)})
-            case "clusters":
-                self.send({"type": "answer", "id": message.get("id"), **naming.answer(self, message)})
+            case _:
+                super().heard(message)
 
     def press(self) -> None:
         """Do what the button Submit does."""
@@ -63,7 +63,7 @@ class Launcher(ipywidgets.VBox):  # type: ignore[misc]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.jobs: list[Job] = []
-        self.form = LaunchForm(*args, on_submitted=self._show, **kwargs)
+        self.form = made_for_page(LaunchForm)(*args, on_submitted=self._show, **kwargs)
         super().__init__(children=[self.form])
 
     @property

@@ -13,18 +13,26 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
+from distdl_jupyter.core import pictures, stacks
+from distdl_jupyter.core.errors import PluginUnavailable
 from distdl_jupyter.follow import SummaryReader
-from distdl_jupyter.panels import pictures
-from distdl_jupyter.panels.stacks import newest
+from distdl_jupyter.panels.widget import cell_id
 from distdl_jupyter.readers import Reading
 from distdl_jupyter.saved import job as saved
+from distdl_jupyter.views.stacks import stacks as shown_stacks
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from distdl_jupyter.client import Job
-    from distdl_jupyter.panels.monitor import JobPanel
+    from distdl_jupyter.core.view import JobView
+    from distdl_jupyter.panels.job import JobPanel
+    from distdl_jupyter.saved.job import Picture
 
 #: Seconds for which a cell that waits for the job has the first turn to write its end.
 _TURN = 1.0
+#: Bytes of the pictures that a notebook keeps of one job.
+_KEPT = 1_000_000
 #: Seconds that a cell reads a job before it shows it.
 _FIRST = 0.2
 JOB_MIME = "application/vnd.distdl.job+json"
@@ -32,20 +40,10 @@ JOB_MIME = "application/vnd.distdl.job+json"
 
 def show(job: Job) -> None:
     """Display a job in the running cell."""
-    shown = Shown(job, with_widget=asked_by_notebook())
+    # Front ends that draw widgets name the cell they ask for.
+    shown = Shown(job, with_widget=bool(cell_id()))
     job.on_settled(shown.waited)
     shown.start()
-
-
-def asked_by_notebook() -> bool:
-    """Say whether the running cell belongs to a front end that draws widgets: those name the cell they ask for."""
-    try:
-        from IPython.core.getipython import get_ipython
-
-        parent: Any = get_ipython().get_parent()  # type: ignore[union-attr]
-    except (ImportError, AttributeError, LookupError):
-        return False
-    return bool(parent and (parent.get("metadata") or {}).get("cellId"))
 
 
 class Shown:
@@ -83,9 +81,7 @@ class Shown:
                 self._settle()
 
     def _settle(self) -> None:
-        drawn = self._panel is not None and self._panel.feed.finish()
-        seen = self._panel.model.reading if self._panel is not None and drawn else self._read(math.inf)
-        _display(self._bundle(seen), self._display_id, update=True)
+        _display(self._bundle(self._read(math.inf)), self._display_id, update=True)
         self._settled = True
 
     def _read(self, seconds: float) -> Reading:
@@ -100,8 +96,9 @@ class Shown:
     def _bundle(self, seen: Reading) -> dict[str, Any]:
         view = seen.view
         result = view.ranks[0].result or ""
-        taken = newest(self._job.folder) if view.stacks else None
-        shown = pictures.newest(self._job.folder.path, view)
+        found = stacks.read(self._job.folder) if view.stacks else None
+        taken = None if found is None else shown_stacks(found)
+        shown = newest_pictures(self._job.folder.path, view)
         bundle: dict[str, Any] = {
             JOB_MIME: {"id": view.id, "version": 1},
             "text/html": saved.html(view, seen.book, seen.log, seen.spec, result, taken, shown),
@@ -117,12 +114,27 @@ class Shown:
 
 
 def _panel(job: Job) -> JobPanel | None:
-    """Return the live panel; None where widgets are not installed, so that the static form is shown."""
+    """Return the live panel; None where the front end cannot draw it, so that the static form is shown."""
+    from distdl_jupyter.panels.job import panel
+
     try:
-        from distdl_jupyter.panels.monitor import JobPanel
-    except ImportError:
+        return panel(job)
+    except PluginUnavailable:
         return None
-    return JobPanel(job)
+
+
+def newest_pictures(folder: Path, view: JobView) -> list[Picture]:
+    """Return the newest pictures, oldest of them first, as many as a notebook keeps."""
+    found: list[Picture] = []
+    left = _KEPT
+    for one in reversed(view.pictures):
+        read = pictures.read(folder, one.number)
+        if read is not None:
+            left -= len(read[0])
+            if left < 0:
+                break
+            found.append((one, *read))
+    return found[::-1]
 
 
 def _display(bundle: dict[str, Any], display_id: str, *, update: bool) -> None:

@@ -56,7 +56,7 @@ class AzureSubscriptionList:
 
 async def _done(action: str, body: object = None) -> Any:
     given = {} if body is None else {k: v for k, v in dataclasses.asdict(body).items() if v is not None}  # type: ignore[call-overload]
-    return await asyncio.to_thread(azure.perform, action, given)
+    return await asyncio.to_thread(lambda: azure.CALLS[f"azure.{action}"](**given))
 
 
 class Azure(Handler):

@@ -17,9 +17,10 @@ from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 from distdl_jupyter.live.job import encode
+from distdl_jupyter.live.messages import Heartbeat
 from distdl_jupyter.server import fields
 from distdl_jupyter.server.base import Handler, answers, decode, error_body
-from distdl_jupyter.server.messages import Heartbeat, Refused, Subscription
+from distdl_jupyter.server.messages import Refused, Subscription
 from distdl_jupyter.server.subscriber import Subscriber
 from distdl_jupyter.views.to_json import to_json
 

@@ -9,7 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from distdl_jupyter.live.messages import CurveMessage, Deleted, JobMessage, JobSubscription, LogMessage
+from distdl_jupyter.live.messages import (
+    CurveMessage,
+    Deleted,
+    Heartbeat,
+    JobMessage,
+    JobSubscription,
+    LogMessage,
+    Welcome,
+)
 from distdl_jupyter.server.schema import ApiError, Cluster
 from distdl_jupyter.views.job_table import JobRow
 
@@ -27,24 +35,6 @@ class Subscription:
     job: dict[str, JobSubscription] = field(default_factory=dict)
     jobs_key: str = ""
     clusters_key: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Welcome:
-    """The first message of a subscription; ``server_id`` is another one when the server was started again."""
-
-    number: int
-    server_id: str
-    now: float
-    type: Literal["hello"]
-
-
-@dataclass(frozen=True, slots=True)
-class Heartbeat:
-    """The server has nothing to say."""
-
-    now: float
-    type: Literal["alive"]
 
 
 @dataclass(frozen=True, slots=True)

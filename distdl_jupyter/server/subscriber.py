@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from distdl_jupyter.core.store import is_id
 from distdl_jupyter.live.job import encode
+from distdl_jupyter.live.messages import Welcome
 from distdl_jupyter.live.subscriber import JobSubscriber
-from distdl_jupyter.server.messages import ClustersMessage, Welcome
+from distdl_jupyter.server.messages import ClustersMessage
 from distdl_jupyter.views.to_json import to_json
 
 if TYPE_CHECKING:

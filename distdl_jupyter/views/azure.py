@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from distdl_jupyter.azure import identity, methods, settings
 from distdl_jupyter.azure.settings import AzureSettings, CredentialKind, TokenCache
 from distdl_jupyter.azure.status import State, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,18 +161,17 @@ def _when(way: AzureWay) -> str:
 
 
 #: What a page may ask for, by message or over HTTP.
-ACTIONS = ("status", "sign_in", "cancel", "sign_out", "settings", "subscriptions")
+def _changed(**changes: Any) -> Any:
+    settings.change(**changes)
+    return sign_in_view()
 
 
-def perform(action: str, given: dict[str, Any]) -> Any:
-    """Do what a page asks and return the answer. Raises DistDLError."""
-    if action == "subscriptions":
-        return subscriptions()
-    if action == "sign_in":
-        kind = str(given.pop("credential", ""))
-        return sign_in_view(identity.sign_in(kind, **given))
-    if action == "settings":
-        settings.change(**given)
-        return sign_in_view()
-    verbs = {"status": identity.status, "cancel": identity.cancel, "sign_out": identity.sign_out}
-    return sign_in_view(verbs[action]())
+#: What pages may ask for, by name. Each raises DistDLError.
+CALLS: dict[str, Callable[..., Any]] = {
+    "azure.status": lambda: sign_in_view(identity.status()),
+    "azure.sign_in": lambda credential="", **changes: sign_in_view(identity.sign_in(credential, **changes)),
+    "azure.cancel": lambda: sign_in_view(identity.cancel()),
+    "azure.sign_out": lambda: sign_in_view(identity.sign_out()),
+    "azure.settings": _changed,
+    "azure.subscriptions": subscriptions,
+}

@@ -1,8 +1,8 @@
 /**
- * One job, live: head, set-up, failure, curve, log and foot, kept up to date from the messages of the server's stream.
+ * One job, live: head, set-up, failure, curve, log and foot, kept up to date from messages of a server or a kernel.
  *
- * The same as the kernel's panel shows, without a kernel. It knows no JupyterLab: a `JobHost` brings the messages and
- * carries out what is pressed, and `layout` says where the parts stand.
+ * It knows neither JupyterLab nor widgets: a `JobHost` brings the messages and carries out what is pressed, and `layout`
+ * says where the parts stand.
  */
 import { Clock, type Card, type Stacks } from './card';
 import { CurveView, type CurveMessage, type CurveWish } from './curveview';
@@ -65,7 +65,8 @@ export interface JobHost {
   stacks(number: number): Promise<Stacks>;
   /** The address of a picture that ranks have shown. */
   picture(number: number): Promise<string>;
-  openJob(id: string): void;
+  /** Show another job; left out where there is nowhere to show it. */
+  openJob?(id: string): void;
 }
 
 /** The elements of a view; each is filled by the view alone. */
@@ -261,7 +262,7 @@ export class JobView {
       rerun: () => this.#follow(host.rerun()),
       resume: () => this.#follow(host.resume()),
       stacks: () => this.#stacks.toggle(),
-      openJob: (id) => host.openJob(id),
+      ...(host.openJob && { openJob: (id: string) => host.openJob?.(id) }),
       ...(this.options.detachable ? { detach: () => this.#detach(true), attach: () => this.#detach(false) } : {}),
     };
   }

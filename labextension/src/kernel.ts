@@ -1,5 +1,5 @@
 /** Questions of a page to its kernel: each message is answered by another one with the same id. */
-import { Bin, tell, type Model } from './anywidget';
+import { tell, type Bin, type Model } from './model';
 import { Refusal } from './refusal';
 
 /** What the kernel answers to one question. */
@@ -10,10 +10,11 @@ interface Answer {
   error?: { message: string; hint: string; field: string };
 }
 
-export type Ask = (what: string, more?: Record<string, unknown>) => Promise<unknown>;
+/** Asks for something by its name, with arguments. */
+export type Ask = (name: string, given?: Record<string, unknown>) => Promise<unknown>;
 
-/** Return the function that asks the kernel by messages of `type`; what is refused rejects with a Refusal. */
-export function questions(model: Model, bin: Bin, type: string): Ask {
+/** Return the function that asks a widget's kernel; what is refused rejects with a Refusal. */
+export function questions(model: Model, bin: Bin): Ask {
   const open = new Map<string, (answer: Answer) => void>();
   // Every view of a widget, on any page, hears every answer.
   const page = Math.random().toString(36).slice(2);
@@ -24,9 +25,9 @@ export function questions(model: Model, bin: Bin, type: string): Ask {
     open.get(answer.id)?.(answer);
     open.delete(answer.id);
   });
-  return (what, more = {}) => new Promise((resolve, reject) => {
+  return (ask, given = {}) => new Promise((resolve, reject) => {
     const id = `${page}-${(serial += 1)}`;
     open.set(id, ({ value, error }) => (error ? reject(new Refusal(error.message, error.hint, error.field)) : resolve(value)));
-    tell(model, type, { id, ask: what, ...more });
+    tell(model, 'ask', { id, ask, given });
   });
 }

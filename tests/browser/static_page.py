@@ -24,6 +24,7 @@ from comm.base_comm import BaseComm
 from IPython.core.interactiveshell import InteractiveShell
 from playwright.sync_api import Browser, Locator, Page
 
+from distdl_jupyter.panels.assets import STATIC
 from tests.browser.conftest import ARTIFACTS
 
 HTML = Path(__file__).with_suffix(".html")
@@ -95,6 +96,9 @@ class Handler(BaseHTTPRequestHandler):
             with suppress(ConnectionError):  # the page has gone on to the next wire
                 for message in self._wire().follow():
                     self.wfile.write(b"data: " + message + b"\n\n")
+        elif self.path.startswith("/panels/"):
+            self._begin("text/css" if self.path.endswith(".css") else "text/javascript")
+            self.wfile.write((STATIC / self.path.removeprefix("/panels/")).read_bytes())
         elif self.path.endswith(".css"):
             self._begin("text/css")
             self.wfile.write((THEMES / f"{self.path[1:-4]}-extension" / "index.css").read_bytes())

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import time
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
 
+from distdl_jupyter.panels import widget
 from tests.browser.pages import card, curves, lines, log_body, says
 from tests.conftest import crowded, wait_for
 from tests.panels import recorded
@@ -240,6 +243,18 @@ def test_an_old_job_asks_before_it_is_canceled(static_page, tell):
     control = story.folder.control
     line = wait_for(lambda: control.exists() and control.read_text(), what="the request")
     assert json.loads(line)["type"] == "cancel"
+
+
+def test_where_there_are_no_extensions_the_panel_brings_its_code_by_anywidget(static_page, tell, monkeypatch):
+    monkeypatch.syspath_prepend(Path(sys.prefix, "anywidget"))
+    monkeypatch.setattr(widget, "cell_id", lambda: "vscode-notebook-cell:/home/ada/digits.ipynb#W0")
+    book = static_page([])
+    shown = book.run(attached(tell("running")))
+    assert shown.get_state(["_model_module", "_view_name"]) == {"_model_module": "anywidget", "_view_name": "AnyView"}
+    says(book.page, "Running")
+    book.page.locator(".dd-plot.dd-fitted path.js-line").first.wait_for()
+    expect(lines(book.page).last).to_contain_text("744")
+    assert not book.errors
 
 
 HOSTILE = "<img src=x onerror='window.hacked=1'><script>window.hacked=1</script>"

@@ -32,7 +32,6 @@ GOOD = Environment(
     compiler_missing="",
     jupyterlab="4.6.6",
     ipywidgets="8.1.9",
-    anywidget="0.11.0",
     lab_extensions_missing=(),
     server_extension=True,
     panels_built=True,
@@ -83,8 +82,8 @@ def test_a_good_environment_has_no_red_row_though_it_has_no_gpu() -> None:
         ("Slurm", {"slurm": Slurm("22.05.8", 0, "cannot connect")}, "warn", "22.05.8; cannot connect", "SLURM_CONF"),
         ("JupyterLab", {"jupyterlab": ""}, "fail", "not installed", "pip install jupyterlab"),
         ("JupyterLab extension", {"panels_built": False}, "fail", "front end is not built", "make build"),
-        ("JupyterLab extension", {"anywidget": ""}, "fail", "anywidget missing", "pip install"),
-        ("JupyterLab extension", {"lab_extensions_missing": ("anywidget",)}, "fail", "does not find", "restart"),
+        ("JupyterLab extension", {"ipywidgets": ""}, "fail", "ipywidgets missing", "pip install"),
+        ("JupyterLab extension", {"lab_extensions_missing": ("distdl-jupyter",)}, "fail", "does not find", "restart"),
         ("JupyterLab extension", {"server_extension": False}, "fail", "find the server extension", "restart"),
         ("Disk for jobs", {"jobs": JobsDisk(Path("/d"), 10**9)}, "warn", "1.0 GB free", "distdl rm"),
         ("Disk for jobs", {"jobs": JobsDisk(Path("/d"), 10**6)}, "fail", "1.0 MB free", "DISTDL_HOME"),
@@ -123,7 +122,6 @@ def test_whatever_is_red_says_how_to_mend_it() -> None:
         mpi=None,
         jupyterlab="",
         ipywidgets="",
-        anywidget="",
         jobs=JobsDisk(Path("/d"), 0, "gone"),
     )
     red = [row for row in diagnose(worst) if row.status == "fail"]

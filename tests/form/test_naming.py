@@ -11,11 +11,16 @@ from typing import Any
 import pytest
 
 from distdl_jupyter import cluster_configs
-from distdl_jupyter.core.errors import ClusterNotFound, ClusterRefused, InvalidSpec
+from distdl_jupyter.core.errors import ClusterNotFound, ClusterRefused, DistDLError, InvalidSpec
 from distdl_jupyter.form import naming
 from distdl_jupyter.form.model import LaunchModel
-from distdl_jupyter.form.naming import answer
+from distdl_jupyter.panels import widget
 from tests import plugin
+
+
+def answer(form: Any, ask: str, **given: Any) -> Any:
+    """What a page is answered."""
+    return widget.answer(naming.calls(form), {"ask": ask, "given": given})
 
 
 @pytest.fixture(autouse=True)
@@ -60,11 +65,12 @@ def forge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_what_an_option_may_be_is_asked_with_what_is_filled_in(forge: None) -> None:
     form = opened("")
-    ask = {"ask": "choices", "kind": "forge", "option": "yard"}
-    assert naming.answer(form, {**ask, "options": {"place": "south"}}) == {
-        "value": [{"value": "of south", "label": "of south", "detail": "", "sets": {}}]
-    }
-    assert naming.answer(form, {**ask, "options": {}})["error"]["hint"] == "Choose a place first."
+    choices = naming.calls(form)["clusters.choices"]
+    found = choices(kind="forge", option="yard", options={"place": "south"})
+    assert found == [{"value": "of south", "label": "of south", "detail": "", "sets": {}}]
+    with pytest.raises(DistDLError) as refused:
+        choices(kind="forge", option="yard", options={})
+    assert refused.value.hint == "Choose a place first."
 
 
 def test_a_new_cluster_is_chosen_and_offered_as_one_that_can_be_removed() -> None:
@@ -81,7 +87,7 @@ def test_what_cannot_be_added_is_refused_with_its_field_and_changes_nothing() ->
     with pytest.raises(InvalidSpec) as refused:
         naming.add(form, "lab", "ssh", {})
     assert refused.value.field == "hosts"
-    told = answer(form, {"ask": "add", "name": "no name", "kind": "local", "options": {}})
+    told = answer(form, "clusters.add", name="no name", kind="local", options={})
     assert told["error"]["field"] == "name"
     assert told["error"]["hint"].startswith("Take 1 to 40 letters")
     assert form.compute_target == "local"
@@ -97,7 +103,7 @@ def test_a_cluster_stays_while_a_job_runs_there_and_goes_after_it(tmp_path: Path
     job = form.submit()
     assert job is not None, form.status
     try:
-        told = answer(form, {"ask": "remove", "name": "mine"})
+        told = answer(form, "clusters.remove", name="mine")
         assert told["error"]["message"] == "1 job of mine has not ended."
         assert told["error"]["hint"].startswith("Cancel")
         assert form.compute_target == "mine"
@@ -105,7 +111,7 @@ def test_a_cluster_stays_while_a_job_runs_there_and_goes_after_it(tmp_path: Path
     finally:
         (tmp_path / "gate").touch()
         assert job.result(120) == "done"
-    assert answer(form, {"ask": "remove", "name": "mine"}) == {"value": None}
+    assert answer(form, "clusters.remove", name="mine") == {"value": None}
     assert form.compute_target == "local"
     assert "mine" not in offered(form)
     assert cluster_configs.named() == []
@@ -142,12 +148,12 @@ def test_a_question_is_always_answered(tmp_path: Path, monkeypatch: pytest.Monke
     """
     plugin.install(tmp_path, monkeypatch, clumsy, {"clusters": {"clumsy": "Clumsy"}})
     try:
-        told = answer(form, {"ask": "add", "name": "c", "kind": "clumsy", "options": {}})
+        told = answer(form, "clusters.add", name="c", kind="clumsy", options={})
     finally:
         plugin.forget()
     assert told["error"]["message"] == "ZeroDivisionError: counted the machines"
-    assert answer(form, {"ask": "dance"})["error"]["hint"] == "Reload the page."
-    assert "KeyError" in answer(form, {})["error"]["message"]
+    assert answer(form, "dance")["error"]["hint"] == "Reload the page."
+    assert "TypeError" in answer(form, "clusters.add")["error"]["message"]
 
 
 def test_an_unusable_cluster_of_the_user_can_be_chosen_and_says_why(

@@ -4,21 +4,23 @@ import pytest
 
 from distdl_jupyter.azure import settings
 from distdl_jupyter.magic import topics
-from distdl_jupyter.panels.azure import AzurePanel, answer, azure_sign_in
+from distdl_jupyter.panels.azure import AzurePanel, azure_sign_in
+from distdl_jupyter.panels.widget import answer
+from distdl_jupyter.views.azure import CALLS
 from tests.standin.login import CLIENT
 
 
 def test_the_page_asks_and_is_answered(signed_in):
-    told = answer({"type": "azure", "id": "1", "ask": "sign_in", "given": {"credential": "environment"}})["value"]
+    told = answer(CALLS, {"id": "1", "ask": "azure.sign_in", "given": {"credential": "environment"}})["value"]
     assert (told["state"], told["account"]["name"]) == ("signed_in", f"app {CLIENT}")
     assert not [secret for secret in signed_in.login.given if secret in repr(told)]
-    assert answer({"ask": "sign_out"})["value"]["state"] == "signed_out"
+    assert answer(CALLS, {"ask": "azure.sign_out"})["value"]["state"] == "signed_out"
 
 
 def test_what_cannot_be_is_refused_with_its_field(azure):
-    error = answer({"ask": "settings", "given": {"cloud": "Nimbus"}})["error"]
+    error = answer(CALLS, {"ask": "azure.settings", "given": {"cloud": "Nimbus"}})["error"]
     assert (error["type"], error["field"]) == ("InvalidSpec", "cloud")
-    assert "which it does not know" in answer({"ask": "dance"})["error"]["message"]
+    assert "which it does not know" in answer(CALLS, {"ask": "dance"})["error"]["message"]
 
 
 def test_in_a_terminal_the_magic_says_who_is_signed_in_and_how_else_one_could(azure, capsys):
@@ -29,7 +31,7 @@ def test_in_a_terminal_the_magic_says_who_is_signed_in_and_how_else_one_could(az
 
 
 def test_what_a_notebook_keeps_names_nobody(signed_in):
-    data, _ = azure_sign_in()._repr_mimebundle_()
+    data = azure_sign_in()._repr_mimebundle_()
     assert data["text/plain"] == "Sign in to Azure: run this cell to see who is signed in."
     assert CLIENT not in repr(data)
 

@@ -9,8 +9,9 @@ import ipywidgets
 import pytest
 
 from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.panels.job import JobPanel
 from distdl_jupyter.panels.launch import Launcher, launcher
-from distdl_jupyter.panels.monitor import JobPanel
+from tests.conftest import wait_for
 
 
 def alone() -> str:
@@ -59,14 +60,16 @@ def test_a_question_about_clusters_is_answered_to_who_asked(tmp_path: Path, monk
     form = opened().form
     sent: list[Any] = []
     monkeypatch.setattr(form, "send", lambda content, buffers=None: sent.append(content))
-    page(form, type="clusters", id="a-1", ask="add", name="mine", kind="local", options={})
+    page(form, type="ask", id="a-1", ask="clusters.add", given={"name": "mine", "kind": "local", "options": {}})
+    wait_for(lambda: sent, what="an answer")
     assert sent == [{"type": "answer", "id": "a-1", "value": None}]
     assert form.compute_target == "mine"
-    page(form, type="clusters", id="a-2", ask="remove", name="other")
+    page(form, type="ask", id="a-2", ask="clusters.remove", given={"name": "other"})
+    wait_for(lambda: len(sent) > 1, what="an answer")
     assert sent[1]["id"] == "a-2"
     assert sent[1]["error"]["type"] == "ClusterNotFound"
-    page(form, type="clusters", id="a-3", ask="remove", name="mine")
-    assert form.compute_target == "local"
+    page(form, type="ask", id="a-3", ask="clusters.remove", given={"name": "mine"})
+    wait_for(lambda: form.compute_target == "local", what="this machine")
 
 
 def test_rows_of_data_from_the_page_keep_no_signature_and_the_sign_in_is_answered(
@@ -80,7 +83,8 @@ def test_rows_of_data_from_the_page_keep_no_signature_and_the_sign_in_is_answere
     assert "--outputs blob://acct/out" in form.magic
     sent: list[Any] = []
     monkeypatch.setattr(form, "send", lambda content, buffers=None: sent.append(content))
-    page(form, type="azure", id="a-1", ask="status", given={})
+    page(form, type="ask", id="a-1", ask="azure.status", given={})
+    wait_for(lambda: sent, what="an answer")
     assert (sent[0]["id"], sent[0]["value"]["state"]) == ("a-1", "signed_out")
 
 

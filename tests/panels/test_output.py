@@ -1,8 +1,15 @@
 """What a cell leaves behind, when a program and not a person runs the notebook."""
 
+import sys
+
 import nbformat
 import pytest
 from nbclient import NotebookClient
+
+from distdl_jupyter import attach, panel
+from distdl_jupyter.core.errors import PluginUnavailable
+from distdl_jupyter.panels import output, widget
+from tests.panels import recorded
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -59,6 +66,20 @@ def test_a_failed_job_leaves_its_reason():
     assert "ValueError" in output.data["text/html"]
     assert "no such thing" in output.data["text/plain"]
     assert "<script" not in output.data["text/html"]
+
+
+def test_a_front_end_that_can_draw_no_widget_of_ours_gets_the_static_page(monkeypatch):
+    monkeypatch.setattr(widget, "cell_id", lambda: "vscode-notebook-cell:/home/ada/digits.ipynb#W0")
+    monkeypatch.setitem(sys.modules, "anywidget", None)  # it cannot be imported
+    widget._with_its_code.cache_clear()
+    story = recorded.tell("completed")
+    story.close()
+    job = attach(story.id)
+    with pytest.raises(PluginUnavailable, match=r"need anywidget") as refused:
+        panel(job)
+    assert "distdl-jupyter[anywidget]" in refused.value.hint
+    shown = output.Shown(job, with_widget=True)
+    assert set(shown._bundle(shown._read(60))) == {"application/vnd.distdl.job+json", "text/html", "text/plain"}
 
 
 def test_no_widget_is_stored_where_none_was_drawn():

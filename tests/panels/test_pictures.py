@@ -5,7 +5,10 @@ import json
 
 import pytest
 
-from distdl_jupyter.panels.pictures import answer, newest
+from distdl_jupyter.client import Job
+from distdl_jupyter.panels.job import JobPanel
+from distdl_jupyter.panels.output import newest_pictures
+from distdl_jupyter.panels.widget import answer
 from distdl_jupyter.readers import Reading
 from distdl_jupyter.saved import job as saved
 from tests.panels import recorded
@@ -23,7 +26,7 @@ def story(distdl_home):
 def page_of(story):
     seen = Reading(story.folder)
     view = seen.catch_up()
-    shown = newest(story.folder.path, view)
+    shown = newest_pictures(story.folder.path, view)
     given = (seen.view, seen.book, seen.log, seen.spec, "", None)
     return saved.html(*given, shown), saved.text(*given)
 
@@ -58,8 +61,10 @@ def test_of_many_pictures_a_notebook_keeps_the_newest(story):
 
 def test_a_page_is_given_a_picture_and_nothing_else(story):
     recorded.show(story, png(64, 48))
-    told = answer(story.folder.path, {"number": 1})["value"]
+    shown = JobPanel(Job(story.folder))
+    told = answer(shown.calls, {"ask": "picture", "given": {"number": 1}})["value"]
     assert base64.b64decode(told.removeprefix("data:image/png;base64,")) == png(64, 48)
     (story.folder.path / "pictures/2.png").write_text("<svg onload='alert(1)'/>")
-    for number in (2, 0, -1, None, "1", True, 1.0, "../1"):
-        assert json.dumps(answer(story.folder.path, {"number": number})["error"]["message"])
+    for number in (2, 0, -1, None, "1", "../1"):
+        assert json.dumps(answer(shown.calls, {"ask": "picture", "given": {"number": number}})["error"]["message"])
+    shown.close()

@@ -4,9 +4,12 @@ import json
 import time
 
 from distdl_jupyter.client import Job
-from distdl_jupyter.panels.stacks import answer, newest
+from distdl_jupyter.core import stacks
+from distdl_jupyter.panels.job import JobPanel
+from distdl_jupyter.panels.widget import answer
 from distdl_jupyter.readers import Reading
 from distdl_jupyter.saved import job as saved
+from distdl_jupyter.views.stacks import stacks as shown_stacks
 from tests.panels import recorded
 from tests.saved.test_job import HOSTILE, check
 
@@ -32,28 +35,32 @@ def keep(story, *, name="step", ranks=4, number=1):
 def page_of(story):
     seen = Reading(story.folder)
     seen.catch_up()
-    given = (seen.view, seen.book, seen.log, seen.spec, "", newest(story.folder))
+    taken = stacks.read(story.folder)
+    given = (seen.view, seen.book, seen.log, seen.spec, "", None if taken is None else shown_stacks(taken))
     return saved.html(*given), saved.text(*given)
 
 
 def test_the_page_is_told_of_stacks_and_of_why_there_are_none():
     story = keep(recorded.tell("running"))
     try:
-        job = Job(story.folder)
-        told = answer(job, {"ask": "read", "number": 1})["value"]
+        shown = JobPanel(Job(story.folder))
+        told = answer(shown.calls, {"ask": "stacks", "given": {"number": 1}})["value"]
         assert [group["ranks"] for group in told["groups"]] == [[2], [0, 1, 3]]
-        for number in (2, None, "1", -1, True):
-            assert answer(job, {"ask": "read", "number": number})["error"]["hint"]
-        assert answer(job, {"ask": "take"}) == {"value": None}
+        for number in (2, None, "1", -1, "../1"):
+            assert answer(shown.calls, {"ask": "stacks", "given": {"number": number}})["error"]["hint"]
+        assert answer(shown.calls, {"ask": "take_stacks"}) == {"value": None}
         assert json.loads(story.folder.control.read_text())["type"] == "stacks"
     finally:
+        shown.close()
         story.close()
 
 
 def test_an_ended_job_is_not_asked():
     story = recorded.tell("completed")
     story.close()
-    assert "no stacks to take" in answer(Job(story.folder), {"ask": "take"})["error"]["message"]
+    shown = JobPanel(Job(story.folder))
+    assert "no stacks to take" in answer(shown.calls, {"ask": "take_stacks"})["error"]["message"]
+    shown.close()
 
 
 def test_a_saved_notebook_keeps_the_stall_and_who_stands_where():

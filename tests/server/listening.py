@@ -87,6 +87,7 @@ class Page:
         self._connection.close(timeout=5)
         self._thread.join(30)
         assert not self._thread.is_alive()
+        self._connection.shutdown()  # it closes no socket whose other end was closed before
 
 
 def apply(message, rows):

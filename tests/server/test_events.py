@@ -213,8 +213,9 @@ def test_a_page_that_breaks_off_without_a_word_frees_its_place(quick):
     wait_for(lambda: not quick.extension.sources.pages, what="the place is free")
 
 
-def test_a_page_that_does_not_read_is_not_queued_for_and_disturbs_nobody(quick, story):
+def test_a_page_that_does_not_read_is_not_queued_for_and_disturbs_nobody(quick, story, monkeypatch):
     """Its socket fills up; the server keeps at most one unsent message for it, and others are told as ever."""
+    monkeypatch.setattr(live, "BEHIND", 1_000_000)  # also on a busy machine nobody begins anew
     slow = connect(quick.url, buffer=4096)
     subscribe(slow, job=everything(story.id))
     try:
@@ -261,8 +262,7 @@ def test_the_list_follows_what_comes_and_goes(quick):
         assert page.until_told("jobs")[0]["rows"] == []
         stories = [recorded.tell(kind) for kind in ("running", "completed", "failed")]
         page.until(lambda p: p.of("jobs")[-1]["total"] == 3, "three jobs")
-        assert page.of("jobs")[-1]["active"] == 1
-        assert page.of("jobs")[-1]["failed"] == 1
+        page.until(lambda p: (p.of("jobs")[-1]["active"], p.of("jobs")[-1]["failed"]) == (1, 1), "their states")
         known = {row["id"]: row for m in page.of("jobs") for row in m["rows"]}
         assert {id_: row["state"] for id_, row in known.items()} == {
             stories[0].id: "running", stories[1].id: "completed", stories[2].id: "failed",

@@ -105,8 +105,8 @@ def test_what_a_page_asks_of_the_sign_in_is_done(monkeypatch):
         monkeypatch.setattr(identity, verb, lambda *given, verb=verb, **more: done.append((verb, given, more)))
     monkeypatch.setattr(azure, "sign_in_view", lambda now=None: now)
     for action in ("status", "cancel", "sign_out"):
-        azure.perform(action, {})
-    azure.perform("sign_in", {"credential": "cli", "tenant_id": "t"})
+        azure.CALLS[f"azure.{action}"]()
+    azure.CALLS["azure.sign_in"](credential="cli", tenant_id="t")
     assert done == [
         ("status", (), {}),
         ("cancel", (), {}),

@@ -1,16 +1,16 @@
-/** What the sign-in asks for, carried out by a kernel: `panels/azure.py` answers. */
+/** What the sign-in asks for, carried out by a kernel: `views/azure.py` answers. */
 import type { Ask } from '../kernel';
 import type { AzureSignIn, AzureSubscription, SignInActions } from './types';
 
-/** Return the actions for a function that asks the kernel by messages of the type `azure`. */
+/** Return the actions for a function that asks the kernel. */
 export function kernelActions(ask: Ask): SignInActions {
-  const told = (what: string, given: Record<string, unknown> = {}): Promise<AzureSignIn> => ask(what, { given }) as Promise<AzureSignIn>;
+  const told = (what: string, given: Record<string, unknown> = {}): Promise<AzureSignIn> => ask(`azure.${what}`, given) as Promise<AzureSignIn>;
   return {
     status: () => told('status'),
     signIn: (start) => told('sign_in', { ...start }),
     cancel: () => told('cancel'),
     signOut: () => told('sign_out'),
     settle: (change) => told('settings', { ...change }),
-    subscriptions: () => ask('subscriptions') as Promise<AzureSubscription[]>,
+    subscriptions: () => ask('azure.subscriptions') as Promise<AzureSubscription[]>,
   };
 }

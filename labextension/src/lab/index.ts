@@ -10,7 +10,8 @@ import pages from './pages';
 import renderer from './renderer';
 import sidebar from './sidebar';
 import status from './status';
+import widgets from './widgets';
 
-const plugins: JupyterFrontEndPlugin<unknown>[] = [language, live, sidebar, azure, pages, renderer, notebook, launchpage, status, commands];
+const plugins: JupyterFrontEndPlugin<unknown>[] = [language, live, sidebar, azure, pages, renderer, notebook, launchpage, status, widgets, commands];
 
 export default plugins;

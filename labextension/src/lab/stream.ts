@@ -32,11 +32,23 @@ export interface Patience {
   retry: readonly [number, number];
 }
 
+/** What is used of a WebSocket. */
+export interface Socket {
+  readonly readyState: number;
+  onopen: ((event: never) => unknown) | null;
+  onclose: ((event: never) => unknown) | null;
+  onmessage: ((event: never) => unknown) | null;
+  send(text: string): void;
+  close(): void;
+}
+
 /** Opens a WebSocket at an address of the API. */
-export type Dial = (path: string) => WebSocket;
+export type Dial = (path: string) => Socket;
 
 const PATIENCE: Patience = { silence: 20, retry: [0.5, 8] };
 const ADDRESS = 'events';
+/** `WebSocket.OPEN`. */
+const OPEN = 1;
 /** Milliseconds in which wishes gather, and between two looks for silence. */
 const [GATHER, LOOK] = [50, 500];
 
@@ -348,7 +360,7 @@ class Connection {
   #since = Date.now();
   readonly #timer: ReturnType<typeof setInterval>;
 
-  constructor(private readonly socket: WebSocket, silence: number, hearer: Hearer) {
+  constructor(private readonly socket: Socket, silence: number, hearer: Hearer) {
     this.#timer = setInterval(() => {
       if (Date.now() - this.#since > silence * 1000) this.#end(hearer);
     }, LOOK);
@@ -362,7 +374,7 @@ class Connection {
   }
 
   get open(): boolean {
-    return this.socket.readyState === WebSocket.OPEN;
+    return this.socket.readyState === OPEN;
   }
 
   say(subscription: Subscription): void {

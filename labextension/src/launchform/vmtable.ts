@@ -1,5 +1,5 @@
 /** The sizes of the catalogue as a table with filters. A retired size cannot be chosen, only replaced. */
-import { whenAttached } from '../anywidget';
+import { whenAttached } from '../model';
 import { fill, h, onClick, setText, show, type Child } from '../dom';
 import { __, _n } from '../lab/trans';
 import { freshId, heading, link, setLine } from './controls';

@@ -1,5 +1,5 @@
-/** The panel "Sign in to Azure" as an anywidget: its kernel answers what JupyterLab's sidebar asks the server. */
-import { Bin, type Context } from '../anywidget';
+/** The panel "Sign in to Azure" as a widget: its kernel answers what JupyterLab's sidebar asks the server. */
+import { Bin, type Context } from '../model';
 import { kernelActions } from '../azure/asked';
 import { SignIn } from '../azure/signin';
 import { adopt, h } from '../dom';
@@ -10,7 +10,7 @@ import { __ } from '../lab/trans';
 export default {
   render({ model, el }: Context): () => void {
     const bin = new Bin();
-    const view = new SignIn(kernelActions(questions(model, bin, 'azure')));
+    const view = new SignIn(kernelActions(questions(model, bin)));
     const title = h('h2', { class: 'dd-title dd-row' }, icon('cloud'), __('Sign in to Azure'));
     const panel = h('section', { class: 'dd-azure-panel', 'aria-label': __('Sign in to Azure') }, title, view.element);
     adopt(panel);

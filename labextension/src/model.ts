@@ -1,4 +1,4 @@
-/** The part of anywidget's front-end interface that the panels use, and what their adapters share. */
+/** A widget's model as its views use it (JupyterLab's and anywidget's are alike), and what these views share. */
 
 /** Hears a change, or a message with its binary parts. */
 export type Listener = (message: unknown, buffers?: DataView[]) => void;
@@ -40,23 +40,6 @@ export class Bin {
   readonly empty = (): void => {
     for (const undo of this.#undo.splice(0)) undo();
   };
-}
-
-/**
- * When to ask a kernel once more that has not answered, twice as late each time: it may be gone, or runs a cell and does
- * not read what was sent before its subshell was there.
- */
-export class Retry {
-  #asked = -Infinity;
-  #pause = 2_000;
-
-  /** Whether it is time to ask; the caller does so then. */
-  due(): boolean {
-    if (performance.now() - this.#asked < this.#pause) return false;
-    this.#asked = performance.now();
-    this.#pause *= 2;
-    return true;
-  }
 }
 
 /** Send a message to the kernel; without one the view stays what it is. */
