@@ -94,11 +94,11 @@ def clusters() -> list[dict[str, Any]]:
 
 def _cluster(target: cluster_configs.ClusterConfig) -> dict[str, Any]:
     title = detail = ""
-    far = False
+    far = rents = False
     try:
         plugin = registry.get("clusters", target.kind)
         options = registry.check_options("clusters", target.kind, dict(target.options))
-        title, far, reason = plugin.title, plugin.far, plugin.unavailable(options)
+        title, far, rents, reason = plugin.title, plugin.far, plugin.can_create, plugin.unavailable(options)
         detail = plugin.detail(options)
     except DistDLError as error:
         reason = str(error)
@@ -112,6 +112,7 @@ def _cluster(target: cluster_configs.ClusterConfig) -> dict[str, Any]:
         "local": local,
         "far": far,
         "named": target.named,
+        "rents": rents,
     }
 
 

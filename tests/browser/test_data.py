@@ -67,6 +67,7 @@ def test_rows_of_data_are_answered_beside_them_and_read_by_the_job(notebook: Cal
     expect(row(form, 1)).to_contain_text("'Account' is no name of a storage account.")
     expect(row(form, 1).get_by_label("Each node takes only its part")).to_be_checked()
     expect(submit(form)).to_be_disabled()
+    form.get_by_role("button", name="Outputs").click()
     form.get_by_label("Outputs to").fill("./out")
     form.get_by_label("Outputs to").press("Tab")
     expect(form).to_contain_text("'./out' is no place in Azure Blob.")

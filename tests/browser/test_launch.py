@@ -82,7 +82,7 @@ def test_the_form_shows_where_how_many_what_travels_and_what_could_be_better(sta
     expect(form).to_contain_text("train from cell [2]")
     expect(form).to_contain_text("ndarray 1797 × 64")
     expect(form).to_contain_text("One machine instead of two")
-    expect(form).to_contain_text("the job runs on this machine")
+    expect(form).to_contain_text("NC96ads_A100_v4, a plan for renting")
     expect(form).to_contain_text("global batch 256")
     expect(form.locator("footer")).to_contain_text(
         "%%distributed -N 2 -p 4 -b horovod-gloo --vm-size NC96ads_A100_v4 --name digits -o job"
@@ -91,6 +91,21 @@ def test_the_form_shows_where_how_many_what_travels_and_what_could_be_better(sta
         book.theme(dark=dark)
         book.picture(f"launch-form-{'dark' if dark else 'light'}", form)
     assert book.errors == []
+
+
+def test_what_a_job_on_this_machine_needs_fits_a_screen(static_page: Open) -> None:
+    """In 950 px of height with JupyterLab around it: some 190 px of bars and the cell, and nothing to scroll."""
+    book, form = opened(static_page, "launcher(train, process_count_per_node=2, name='digits')", width=1500, height=950)
+    expect(total(form)).to_have_text("2 processes")
+    box = form.bounding_box()
+    assert box is not None
+    assert box["height"] < 950 - 190
+    book.picture("launch-form-local", form)
+    for name in ("VM series", "Data", "Outputs", "More options"):
+        fold = form.get_by_role("button", name=name, exact=False).filter(has=book.page.locator(".dd-b"))
+        expect(fold).to_have_attribute("aria-expanded", "false")
+    form.get_by_role("button", name="Choose one to rent").click()
+    expect(form.locator("input.dd-radio:not(:disabled)").first).to_be_focused()
 
 
 def test_one_click_on_the_advice_changes_the_form(static_page: Open) -> None:
@@ -105,6 +120,7 @@ def test_one_click_on_the_advice_changes_the_form(static_page: Open) -> None:
 
 def test_a_retired_size_can_only_be_replaced(static_page: Open) -> None:
     book, form = opened(static_page)
+    form.get_by_role("button", name="Choose one to rent").click()
     form.get_by_role("searchbox").fill("nc24rs")
     expect(form).to_contain_text("No size matches. 2 retired sizes do:")
     form.get_by_role("button", name="show", exact=True).click()
@@ -131,6 +147,9 @@ def test_a_retired_default_is_shown_and_answered_with_its_successor(static_page:
 def test_the_list_of_sizes_is_filtered(static_page: Open) -> None:
     _, form = opened(static_page)
     rows = form.locator(".dd-vm tbody tr")
+    expect(form.get_by_role("button", name="VM series")).to_have_attribute("aria-expanded", "false")
+    expect(form).to_contain_text("none needed, this job runs here")
+    form.get_by_role("button", name="VM series").click()
     expect(rows).to_have_count(33)
     form.get_by_text("InfiniBand only").click()
     expect(rows).to_have_count(8)

@@ -37,7 +37,7 @@ def has(names, pattern):
         LAB + r"static/style\.js",
         LAB + r"static/third-party-licenses\.json",
         r"distdl_jupyter-[^/]+\.data/data/etc/jupyter/jupyter_server_config\.d/distdl_jupyter\.json",
-        r"distdl_jupyter/panels/static/head\.js",
+        r"distdl_jupyter/panels/static/job\.js",
         r"distdl_jupyter/panels/static/panels\.css",
     ],
 )

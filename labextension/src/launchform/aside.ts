@@ -88,8 +88,8 @@ export class AdviceList implements Part {
 export class Submit implements Part {
   readonly element: HTMLElement;
   readonly #button: HTMLButtonElement;
-  readonly #total = h('span', { class: 'dd-num dd-nw' });
-  readonly #batch = h('span', { class: 'dd-sub dd-num dd-nw' });
+  readonly #total = h('span', { class: 'dd-b dd-num dd-nw' });
+  readonly #where = h('span', { class: 'dd-sub dd-num dd-ell' });
   readonly #done = h('div', { class: 'dd-submit-status dd-s12', role: 'status' });
   readonly #refused = h('div', { class: 'dd-submit-status dd-s12 dd-ink-err', role: 'alert' });
 
@@ -97,7 +97,7 @@ export class Submit implements Part {
     this.#button = onClick(h('button', { type: 'button', class: 'dd-btn dd-primary dd-submit', 'aria-keyshortcuts': 'Control+Enter' }, __('Submit')), () => this.press());
     const keys = navigator.platform.startsWith('Mac') ? '⌘ Enter' : 'Ctrl Enter';
     this.element = h('section', { class: 'dd-form-part dd-submit-part' },
-      h('div', { class: 'dd-row dd-submit-row' }, this.#button, h('span', { class: 'dd-s12 dd-submit-sum' }, this.#total, this.#batch), h('span', { class: 'dd-grow' }), h('kbd', { class: 'dd-kbd' }, keys)),
+      h('div', { class: 'dd-row dd-submit-row' }, this.#button, h('kbd', { class: 'dd-kbd' }, keys), this.#total, this.#where),
       this.#done, this.#refused);
   }
 
@@ -113,7 +113,8 @@ export class Submit implements Part {
     this.#button.title = checks.level === 'error' ? checks.items.filter(({ level }) => level === 'error').map(({ text }) => text).join(' ') : '';
     setText(this.#total, processes(this.store.get('node_count'), this.store.get('process_count_per_node')));
     const batch = this.store.get('global_batch');
-    setLine(this.#batch, batch ? __('global batch %1', count(batch)) : '');
+    const target = this.store.get('compute_target');
+    setText(this.#where, batch ? __('on %1, global batch %2', target, count(batch)) : __('on %1', target));
     setLine(this.#refused, status.level === 'error' ? (status.text ?? '') : '');
     this.#showDone();
   }

@@ -25,6 +25,41 @@ export function checkbox(text: string, changed: (on: boolean) => void): { elemen
   return { element: h('label', { class: 'dd-row dd-check-label' }, input, text), input };
 }
 
+/** A part of the form that is one line until it is opened: its title, what it holds in words, and perhaps one action. */
+export class Fold {
+  readonly element: HTMLElement;
+  readonly #button: HTMLButtonElement;
+  readonly #body: HTMLElement;
+  readonly #summary = h('span', { class: 'dd-sub dd-s12 dd-ell' });
+  /** Whether it was opened or closed: then it stays so until a user changes it. */
+  #settled = false;
+
+  constructor(title: string, action: HTMLElement | null, ...inside: Child[]) {
+    const id = freshId('fold');
+    const words = h('span', { class: 'dd-nw dd-b' }, title);
+    this.#button = onClick(h('button', { type: 'button', class: 'dd-fold-title', 'aria-expanded': 'false', 'aria-controls': id }, icon('right', 12, 'dd-sub'), words, this.#summary), () => this.choose(!this.open));
+    this.#body = h('div', { class: 'dd-fold-body', id, hidden: true }, ...inside);
+    this.element = h('section', { class: 'dd-form-part dd-fold' }, h('div', { class: 'dd-fold-head' }, this.#button, action), this.#body);
+  }
+
+  get open(): boolean {
+    return !this.#body.hidden;
+  }
+
+  /** Open or close it, as a user wants it. */
+  choose(open: boolean): void {
+    this.#settled = true;
+    this.#body.hidden = !open;
+    this.#button.setAttribute('aria-expanded', String(open));
+  }
+
+  /** Say what it holds, and open it when that is to be seen. It never closes by itself. */
+  update(summary: string, open: boolean): void {
+    setText(this.#summary, summary);
+    if (open && !this.#settled) this.choose(true);
+  }
+}
+
 /** A number with a button on either side. */
 export class Stepper {
   readonly element: HTMLElement;

@@ -1,9 +1,8 @@
 /** Where the job's data comes from and where its outputs go: rows that are added and removed, and one place. */
 import type { SignInActions } from '../azure/types';
-import { h, onClick, setText, show } from '../dom';
-import { icon } from '../icons';
+import { h, setText, show } from '../dom';
 import { __ } from '../lab/trans';
-import { Problem, TextField, freshId, heading, labelled, link, setLine } from './controls';
+import { Fold, Problem, TextField, freshId, labelled, link, setLine } from './controls';
 import { Answer, isAbout } from './dataanswer';
 import { DataRowView, PLACE, unsigned } from './datarow';
 import { SignInPlace } from './signinplace';
@@ -11,6 +10,8 @@ import type { Part, Store } from './state';
 
 export class Data implements Part {
   readonly element: HTMLElement;
+  readonly #data: Fold;
+  readonly #delivered: Fold;
   readonly #list = h('div', { class: 'dd-data-rows' });
   readonly #add: HTMLButtonElement;
   readonly #again: HTMLButtonElement;
@@ -28,18 +29,16 @@ export class Data implements Part {
     this.#open = this.#signIn && (() => this.#signIn?.open());
     this.#problems = [new Problem(store, ['data']), new Problem(store, ['outputs'])];
     this.#delivery = new Answer(this.#open);
-    const [data, outputs] = [freshId('data'), freshId('outputs')];
-    this.#add = onClick(h('button', { type: 'button', class: 'dd-btn dd-small' }, icon('plus', 14), __('Add data')), () => this.#append());
+    const outputs = freshId('outputs');
+    this.#add = link(__('Add data'), () => this.#append(), { class: 'dd-link dd-s12 dd-nw' });
     this.#again = link(__('Check again'), () => store.send({ type: 'refresh' }), { class: 'dd-link dd-s12', hidden: 'hidden' });
     this.#outputs = new TextField({ 'aria-labelledby': outputs, placeholder: PLACE, class: 'dd-mono' }, (place) => this.#deliver(place));
-    this.element = h('section', { class: 'dd-form-part dd-data' },
-      h('div', { class: 'dd-labelled', role: 'group', 'aria-labelledby': data },
-        heading(__('Data'), data), this.#list, h('div', { class: 'dd-data-links' }, this.#add, this.#again),
-        this.#reason, this.#problems[0].element, this.#help),
+    this.#data = new Fold(__('Data'), this.#add,
+      h('div', { class: 'dd-labelled', role: 'group', 'aria-label': __('Data') }, this.#list, h('div', { class: 'dd-data-links' }, this.#again), this.#reason, this.#problems[0].element, this.#help));
+    this.#delivered = new Fold(__('Outputs'), null,
       labelled(__('Outputs to'), outputs, this.#outputs.element, this.#delivery.element, this.#problems[1].element,
-        h('div', { class: 'dd-form-note' }, __('Optional. The files of outputs/ and the results go to Azure Blob when the job has ended, below a folder of its own; they stay here too.'))),
-      this.#signIn?.element ?? '',
-    );
+        h('div', { class: 'dd-form-note' }, __('Optional. The files of outputs/ and the results go to Azure Blob when the job has ended, below a folder of its own; they stay here too.'))));
+    this.element = h('div', { class: 'dd-data' }, this.#data.element, this.#delivered.element, this.#signIn?.element ?? '');
   }
 
   update(): void {
@@ -52,7 +51,10 @@ export class Data implements Part {
     const place = this.store.get('outputs');
     this.#outputs.show(place);
     this.#delivery.show(isAbout(now.outputs, { name: '', place }) ? now.outputs : undefined);
-    for (const problem of this.#problems) problem.update();
+    const [wrongData, wrongPlace] = this.#problems.map((problem) => problem.update());
+    const names = rows.map(({ name, place }) => name || place).filter(Boolean).join(', ');
+    this.#data.update(names || __('none: what the function uses travels with it'), rows.length > 0 || wrongData === true || Boolean(now.reason));
+    this.#delivered.update(place || __('kept with the job'), Boolean(place) || wrongPlace === true);
   }
 
   #example(): string {
@@ -71,6 +73,7 @@ export class Data implements Part {
   }
 
   #append(): void {
+    this.#data.choose(true);
     const row = this.#view({ name: '', place: '', shard: false, mode: 'download' });
     this.#rows.push(row);
     this.#list.append(row.element);

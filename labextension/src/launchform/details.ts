@@ -1,9 +1,8 @@
 /** Name, time limit, and the options that few jobs need. */
-import { fill, h, onClick } from '../dom';
-import { icon } from '../icons';
+import { fill, h } from '../dom';
 import { __ } from '../lab/trans';
 import { capital, duration } from '../words';
-import { Problem, Segments, Select, TextField, checkbox, freshId, heading, labelled } from './controls';
+import { Fold, Problem, Segments, Select, TextField, checkbox, freshId, heading, labelled } from './controls';
 import { Environment } from './environment';
 import type { Option, OptionValue, Part, Store } from './state';
 
@@ -40,8 +39,7 @@ const HANGS = [0, 120, 300, 600, 1800, 3600];
 
 export class MoreOptions implements Part {
   readonly element: HTMLElement;
-  readonly #button: HTMLButtonElement;
-  readonly #body: HTMLElement;
+  readonly #fold: Fold;
   readonly #gpu: Segments;
   readonly #environment: Environment;
   readonly #settings = h('div', { class: 'dd-settings' });
@@ -51,18 +49,13 @@ export class MoreOptions implements Part {
 
   constructor(private readonly store: Store) {
     this.#problems = [new Problem(store, ['environment']), new Problem(store, ['use_gpu']), new Problem(store, ['max_restarts']), new Problem(store, ['hang_timeout_seconds'])];
-    const [body, gpu, restarts, hang] = [freshId('more'), freshId('gpu'), freshId('restarts'), freshId('hang')];
+    const [gpu, restarts, hang] = [freshId('gpu'), freshId('restarts'), freshId('hang')];
     this.#restarts = new TextField({ 'aria-labelledby': restarts, inputmode: 'numeric', placeholder: '0' }, (text) => this.#setRestarts(text));
     this.#hang = new Select(hang, (value) => store.set({ hang_timeout_seconds: Number(value) }));
-    this.#button = onClick(
-      h('button', { type: 'button', class: 'dd-more', 'aria-expanded': 'false', 'aria-controls': body },
-        icon('right', 12, 'dd-sub'), h('span', { class: 'dd-nw' }, __('More options')), h('span', { class: 'dd-sub dd-s12 dd-ell' }, __('environment variables, restarts, backend settings, GPU use'))),
-      () => this.#toggle(),
-    );
     const choices = [['', __('Automatic')], ['yes', __('Yes')], ['no', __('No')]].map(([value = '', text = '']) => ({ value, text, reason: '' }));
     this.#gpu = new Segments(gpu, choices, (value) => store.set({ use_gpu: value === 'yes' || value === 'no' ? value : '' }));
     this.#environment = new Environment(store);
-    this.#body = h('div', { class: 'dd-more-body', id: body, hidden: true },
+    this.#fold = new Fold(__('More options'), null,
       this.#environment.element,
       this.#problems[0].element,
       h('div', { class: 'dd-more-row' },
@@ -70,12 +63,13 @@ export class MoreOptions implements Part {
         labelled(__('End when no rank makes progress for'), hang, this.#hang.element, note(__('The stacks of all ranks are kept.')), this.#problems[3].element)),
       h('div', { class: 'dd-more-row' }, this.#settings, labelled(__('Use GPU'), gpu, this.#gpu.element, this.#problems[1].element)),
     );
-    this.element = h('section', { class: 'dd-form-part dd-more-part' }, this.#button, this.#body);
+    this.element = this.#fold.element;
   }
 
   update(): void {
     const wrong = this.#problems.map((problem) => problem.update());
-    if (wrong.includes(true) && this.#body.hidden) this.#toggle();
+    this.#fold.update(__('environment variables, restarts, backend settings, GPU use'), false);
+    if (wrong.includes(true)) this.#fold.choose(true);
     this.#gpu.show(this.store.get('use_gpu'));
     this.#restarts.show(String(this.store.get('max_restarts') || ''));
     this.#drawHang(this.store.get('hang_timeout_seconds'));
@@ -96,11 +90,6 @@ export class MoreOptions implements Part {
     const offered = [...HANGS, ...(HANGS.includes(seconds) ? [] : [seconds])];
     this.#hang.offer(offered.map((one) => ({ value: String(one), text: one ? duration(one) : __('Never'), reason: '' })));
     this.#hang.show(String(seconds));
-  }
-
-  #toggle(): void {
-    this.#body.hidden = !this.#body.hidden;
-    this.#button.setAttribute('aria-expanded', String(!this.#body.hidden));
   }
 
   /** Return the control of one option that the backend declares. */

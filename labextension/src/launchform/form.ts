@@ -57,13 +57,13 @@ export class Form {
     const submit = new Submit(store);
     this.#advice = new AdviceList(store);
     const left = [new VmTable(store), new Sizing(store), new Place(store, place.clusters), new Data(store, place.azure), new Details(store), new Cost(store), new MoreOptions(store)];
-    const right = [new CapturedNames(store), this.#advice, submit];
+    const right = [new CapturedNames(store), this.#advice];
     const [head, foot] = [new Head(store, place.close), new Foot(store)];
-    this.#parts = [head, ...left, ...right, foot];
+    this.#parts = [head, ...left, ...right, submit, foot];
     adopt(this.element, 'dd-form');
     this.element.append(head.element,
       h('div', { class: 'dd-form-columns' }, h('div', { class: 'dd-form-main' }, ...left.map(({ element }) => element)), h('aside', { class: 'dd-form-aside' }, ...right.map(({ element }) => element))),
-      foot.element);
+      h('div', { class: 'dd-form-end' }, submit.element, foot.element));
     this.element.addEventListener('keydown', (event) => {
       if (event.key === 'Escape' && !event.defaultPrevented) place.close?.();
       if (event.key !== 'Enter' || !(event.ctrlKey || event.metaKey)) return;

@@ -51,8 +51,7 @@ export class Place implements Part {
       h('div', {}, h('span', { class: 'dd-ink-warn' }, __('%1 cannot be chosen:', labels.join(', ')), ' '), reason)));
     this.#clusters.offer(clusters.map(({ name, title, system, reason, named }) => ({ value: name, text: name, more: system ? __('this %1 machine', system) : title, reason, anyway: named })));
     this.#clusters.show(this.store.get('compute_target'));
-    const plan = cluster?.local ? __('The VM series is a plan for renting: the job runs on this machine.') : '';
-    setLine(this.#machine, [cluster?.detail ? `${cluster.detail}.` : '', plan].filter(Boolean).join(' '));
+    setLine(this.#machine, cluster?.detail ? `${cluster.detail}.` : '');
   }
 }
 

@@ -58,6 +58,8 @@ export interface Cluster {
   far: boolean;
   /** A user gave it its name and can remove it. */
   named: boolean;
+  /** Its nodes are machines that are made and paid for: the VM series says which. */
+  rents: boolean;
 }
 
 export interface PlaceNode {

@@ -1,13 +1,17 @@
-/** The sizes of the catalogue as a table with filters. A retired size cannot be chosen, only replaced. */
+/**
+ * The sizes of the catalogue as a table with filters; one line where nothing is rented and none is chosen. A retired size
+ * cannot be chosen, only replaced.
+ */
 import { whenAttached } from '../model';
 import { fill, h, onClick, setText, show, type Child } from '../dom';
 import { __, _n } from '../lab/trans';
-import { freshId, heading, link, setLine } from './controls';
+import { Fold, link, freshId, setLine } from './controls';
 import { SizeFilter } from './sizefilter';
 import type { Part, Size, Store } from './state';
 
 export class VmTable implements Part {
   readonly element: HTMLElement;
+  readonly #fold: Fold;
   readonly #group = freshId('vm');
   readonly #filter = new SizeFilter(() => this.update());
   readonly #body = h('tbody');
@@ -20,24 +24,28 @@ export class VmTable implements Part {
   #shownChoice: string | null = null;
 
   constructor(private readonly store: Store) {
-    const id = freshId('heading');
     this.#clear = link(__('Clear choice'), () => store.set({ vm_size: '' }));
     this.#sources = link(__('sources'), () => this.#toggleSources(), { 'aria-expanded': 'false' });
-    this.#frame = h('div', { class: 'dd-vm-frame', role: 'radiogroup', 'aria-labelledby': id }, h('table', { class: 'dd-vm' }, head(), this.#body));
+    this.#frame = h('div', { class: 'dd-vm-frame', role: 'radiogroup', 'aria-label': __('VM series') }, h('table', { class: 'dd-vm' }, head(), this.#body));
     this.#filter.retired = store.get('choices').sizes.some(({ name, retired }) => retired && name === store.get('vm_size'));
-    this.element = h('section', { class: 'dd-form-part' },
-      h('div', { class: 'dd-vm-top' }, heading(__('VM series'), id), h('span', { class: 'dd-grow' }), this.#filter.words.element),
+    const open = link(__('Choose one to rent'), () => this.#choose(), { class: 'dd-link dd-s12 dd-nw dd-when-folded' });
+    this.#fold = new Fold(__('VM series'), h('span', { class: 'dd-fold-action' }, open, h('span', { class: 'dd-when-open' }, this.#filter.words.element)),
       this.#filter.element,
       this.#frame,
       this.#told,
       h('div', { class: 'dd-form-note dd-vm-caption' }, h('span', {}, this.#caption, ' ', this.#sources), this.#clear),
       this.#pages,
     );
+    this.element = this.#fold.element;
   }
 
   update(): void {
-    const { sizes, catalogue_date } = this.store.get('choices');
+    const { sizes, catalogue_date, clusters } = this.store.get('choices');
     const chosen = this.store.get('vm_size');
+    const cluster = clusters.find(({ name }) => name === this.store.get('compute_target'));
+    const plan = cluster?.rents ? chosen : __('%1, a plan for renting', chosen);
+    const none = cluster?.local ? __('none needed, this job runs here') : __('none needed, nothing is rented');
+    this.#fold.update(chosen ? plan : cluster?.rents ? __('none chosen') : none, Boolean(chosen || cluster?.rents));
     this.#filter.offer(sizes);
     const found = sizes.filter((size) => this.#filter.passes(size));
     fill(this.#body, JSON.stringify([found.map((size) => [size.name, size.restriction]), this.#filter.key]), () =>
@@ -48,6 +56,12 @@ export class VmTable implements Part {
     const size = sizes.find(({ name }) => name === chosen);
     setLine(this.#told, size ? toldOf(size) : '');
     this.#showPages(size, catalogue_date);
+  }
+
+  #choose(): void {
+    this.#fold.choose(true);
+    this.update();
+    this.#body.querySelector<HTMLInputElement>('input:not(:disabled)')?.focus();
   }
 
   #row(size: Size): HTMLElement {
