@@ -9,6 +9,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from distdl_jupyter.core.log import TAIL
 from distdl_jupyter.live.job import LiveJob, encode
 from distdl_jupyter.live.messages import CurveRequest, Heartbeat, JobSubscription, LogRequest, Welcome
 from distdl_jupyter.live.subscriber import JobSubscriber
@@ -49,7 +50,7 @@ class JobSession:
     """One job and who looks at it. ``live`` and ``gone`` are what a JobSubscriber asks."""
 
     def __init__(self, folder: JobFolder, hearer: Hearer) -> None:
-        self.live: LiveJob | None = LiveJob(folder)
+        self.live: LiveJob | None = LiveJob(folder, kept=TAIL)
         self.gone = False
         self._hearer = hearer
         self._id = folder.id

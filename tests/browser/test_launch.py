@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import pytest
 from playwright.sync_api import Locator, expect
 
 from distdl_jupyter import client
+from distdl_jupyter.panels.launch import LaunchForm
 from tests.browser import pages
 from tests.browser.pages import card, says, total
 from tests.panels import recorded
@@ -225,6 +227,38 @@ def test_an_answer_of_the_kernel_leaves_alone_what_is_being_typed(static_page: O
     book.page.keyboard.press("Tab")
     expect(field).to_have_value("1")
     expect(total(form)).to_have_text("1 process")
+
+
+def test_a_variable_that_is_being_typed_outlives_the_answer_to_the_one_before(
+    static_page: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    typed, heard = threading.Event(), LaunchForm.heard
+
+    def late(form: LaunchForm, message: dict[str, Any]) -> None:
+        typed.wait(60)
+        heard(form, message)
+
+    monkeypatch.setattr(LaunchForm, "heard", late)
+    book, form = opened(static_page)
+    names = form.get_by_label("Name of the variable")
+    form.get_by_role("button", name="More options").click()
+    form.get_by_role("button", name="Add variable").click()
+    book.page.keyboard.type("DEPTH")
+    book.page.keyboard.press("Tab")
+    book.page.keyboard.type("9")
+    form.get_by_role("button", name="Add variable").click()
+    book.page.keyboard.type("STE")
+    typed.set()
+    expect(form.locator("footer")).to_contain_text("--env DEPTH=9")
+    expect(names.nth(1)).to_be_focused()
+    book.page.keyboard.type("PS")
+    book.page.keyboard.press("Tab")
+    book.page.keyboard.type("7")
+    book.page.keyboard.press("Tab")
+    expect(form.locator("footer")).to_contain_text("--env DEPTH=9 --env STEPS=7")
+    book.run("form.form.set_environment([{'name': 'OTHER', 'value': '1'}]); form.form.recompute()")
+    expect(names).to_have_count(1)
+    expect(names).to_have_value("OTHER")
 
 
 def test_the_sizes_by_keyboard(static_page: Open) -> None:

@@ -10,7 +10,9 @@ export class Environment implements Part {
   readonly element: HTMLElement;
   readonly #list = h('div', { class: 'dd-variables' });
   #rows: Row[] = [];
-  #known = '';
+  /** The names that were told last, and those that were sent and not answered yet, oldest first. */
+  #known = '[]';
+  #sent: string[] = [];
 
   constructor(private readonly store: Store) {
     const id = freshId('environment');
@@ -24,7 +26,10 @@ export class Environment implements Part {
     const known = JSON.stringify(variables.map(({ name }) => name));
     if (known === this.#known) return;
     this.#known = known;
-    if (known !== JSON.stringify(this.#named().map((row) => row.name))) this.#rebuild(variables);
+    // An answer to what was sent here changes no row: a user may be typing the next one.
+    const answered = this.#sent.lastIndexOf(known) + 1;
+    this.#sent.splice(0, answered || this.#sent.length);
+    if (!answered) this.#rebuild(variables);
   }
 
   #named(): Row[] {
@@ -55,6 +60,8 @@ export class Environment implements Part {
   }
 
   #send(): void {
+    const names = JSON.stringify(this.#named().map(({ name }) => name));
+    if (names !== (this.#sent.at(-1) ?? this.#known)) this.#sent.push(names);
     this.store.send({ type: 'environment', entries: this.#named().map(({ name, value }) => ({ name, value })) });
   }
 }
