@@ -24,6 +24,7 @@ const OPEN = 1;
 export class KernelSocket implements Socket {
   onopen: Socket['onopen'] = null;
   onclose: Socket['onclose'] = null;
+  onerror: Socket['onerror'] = null;
   onmessage: Socket['onmessage'] = null;
   readyState = 0;
   readonly #viewer = Math.random().toString(36).slice(2);

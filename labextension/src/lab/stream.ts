@@ -37,6 +37,7 @@ export interface Socket {
   readonly readyState: number;
   onopen: ((event: never) => unknown) | null;
   onclose: ((event: never) => unknown) | null;
+  onerror: ((event: never) => unknown) | null;
   onmessage: ((event: never) => unknown) | null;
   send(text: string): void;
   close(): void;
@@ -365,7 +366,8 @@ class Connection {
       if (Date.now() - this.#since > silence * 1000) this.#end(hearer);
     }, LOOK);
     socket.onopen = hearer.opened;
-    socket.onclose = () => this.#end(hearer);
+    // Not everywhere does an error close the socket.
+    socket.onclose = socket.onerror = () => this.#end(hearer);
     socket.onmessage = ({ data }: MessageEvent<string>) => {
       this.#heard = true;
       this.#since = Date.now();
@@ -383,7 +385,7 @@ class Connection {
 
   close(): void {
     clearInterval(this.#timer);
-    this.socket.onopen = this.socket.onclose = this.socket.onmessage = null;
+    this.socket.onopen = this.socket.onclose = this.socket.onerror = this.socket.onmessage = null;
     this.socket.close();
   }
 
