@@ -72,8 +72,12 @@ class Events(WebSocketMixin, WebSocketHandler, Handler):
 
     def on_close(self) -> None:
         """Tell no more."""
+        # What was sent last is let go at once: some pages connect often, and the list of jobs may be long.
         if self._telling is not None:
             self._telling.cancel()
+            self._telling = None
+        if (pings := vars(self).pop("ping_callback", None)) is not None:
+            pings.stop()
         self.app.sources.pages.discard(self)
 
     def _reject(self, error: Exception) -> None:

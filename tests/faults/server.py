@@ -113,5 +113,6 @@ class Reader:
         if rudely:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self._connection.protocol.stream.close()
+            self._connection.protocol = None  # else it complains that nobody has closed it
         else:
             self._connection.close()
