@@ -245,6 +245,25 @@ def test_an_old_job_asks_before_it_is_canceled(static_page, tell):
     assert json.loads(line)["type"] == "cancel"
 
 
+def test_a_chosen_scale_stays_while_the_job_goes_on(static_page, tell):
+    story = tell("running")
+    book = static_page([attached(story)])
+    plot = book.page.locator(".js-plotly-plot")
+    plot.locator("path.js-line").first.wait_for()
+    book.page.get_by_role("button", name="Log", exact=True).click()
+    wait_for(lambda: scale(plot) == "log", what="the chosen scale")
+    story.t, seen = time.time(), set()
+    for step in range(748, 800, 4):
+        story.train(step)
+        time.sleep(0.25)
+        seen.add(scale(plot))
+    assert seen == {"log"}
+
+
+def scale(plot):
+    return plot.evaluate("(plot) => plot.layout.yaxis.type")
+
+
 def test_where_there_are_no_extensions_the_panel_brings_its_code_by_anywidget(static_page, tell, monkeypatch):
     monkeypatch.syspath_prepend(Path(sys.prefix, "anywidget"))
     monkeypatch.setattr(widget, "cell_id", lambda: "vscode-notebook-cell:/home/ada/digits.ipynb#W0")

@@ -1,6 +1,7 @@
 /** A job as a widget: the view of JupyterLab's pages, told by the widget's kernel. */
 import { Bin, whenAttached, type Context, type Model } from '../model';
 import type { Card, Stacks } from '../card';
+import type { CurveWish } from '../curveview';
 import { JobView, type JobHost } from '../jobview';
 import { questions, type Ask } from '../kernel';
 import { KernelSocket } from '../kernelsocket';
@@ -34,10 +35,11 @@ function render({ model, el }: Context): () => void {
   const bin = new Bin();
   const id = model.get('job_id') as string;
   const { ask, live } = shared.get(model) ?? made(model);
+  let drawn: CurveWish | null = null;
   const host: JobHost = {
     watch: ({ log, curve }, handlers) => {
-      const watch = live.watchJob(id, { log, curve }, handlers);
-      return { dispose: () => void setTimeout(() => watch.dispose(), KEPT) };
+      drawn = curve ?? drawn;
+      return live.watchJob(id, { log, curve }, handlers);
     },
     connected: () => live.state === 'live',
     cancel: (now) => ask('cancel', { now }),
@@ -52,7 +54,11 @@ function render({ model, el }: Context): () => void {
     if (ENDED.has(card.state)) holdHeight(el);
   };
   const view = new JobView(el, host, { detachable: true, extras: { silence }, changed });
-  bin.add(() => view.dispose());
+  bin.add(() => {
+    const kept = live.watchJob(id, { log: true, curve: drawn }, {});
+    setTimeout(() => kept.dispose(), KEPT);
+    view.dispose();
+  });
   whenAttached(el, () => view.refresh());
   return bin.empty;
 }
