@@ -53,10 +53,10 @@ export class Fold {
     this.#button.setAttribute('aria-expanded', String(open));
   }
 
-  /** Say what it holds, and open it when that is to be seen. It never closes by itself. */
-  update(summary: string, open: boolean): void {
+  /** Say what it holds, and open it when that is to be seen, or when something in it is wrong. It never closes by itself. */
+  update(summary: string, open: boolean, wrong = false): void {
     setText(this.#summary, summary);
-    if (open && !this.#settled) this.choose(true);
+    if (wrong || (open && !this.#settled)) this.choose(true);
   }
 }
 

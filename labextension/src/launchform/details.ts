@@ -68,8 +68,7 @@ export class MoreOptions implements Part {
 
   update(): void {
     const wrong = this.#problems.map((problem) => problem.update());
-    this.#fold.update(__('environment variables, restarts, backend settings, GPU use'), false);
-    if (wrong.includes(true)) this.#fold.choose(true);
+    this.#fold.update(__('environment variables, restarts, backend settings, GPU use'), false, wrong.includes(true));
     this.#gpu.show(this.store.get('use_gpu'));
     this.#restarts.show(String(this.store.get('max_restarts') || ''));
     this.#drawHang(this.store.get('hang_timeout_seconds'));
