@@ -237,6 +237,11 @@ def log_rows(reading: Reading, found: list[Row]) -> bytes:
     return encode(_wire(job_page.log_changes(reading.log, found)))
 
 
+def line(message: object) -> bytes:
+    """Return a dataclass as one line of strict JSON, without the newline."""
+    return encode(to_json(message))
+
+
 def encode(data: object) -> bytes:
     """Return plain data as one line of strict JSON, without the newline."""
     return json.dumps(data, allow_nan=False, separators=(",", ":")).encode()

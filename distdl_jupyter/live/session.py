@@ -10,10 +10,9 @@ import time
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from distdl_jupyter.core.log import TAIL
-from distdl_jupyter.live.job import LiveJob, encode
-from distdl_jupyter.live.messages import CurveRequest, Heartbeat, JobSubscription, LogRequest, Welcome
-from distdl_jupyter.live.subscriber import JobSubscriber
-from distdl_jupyter.views.to_json import to_json
+from distdl_jupyter.live.job import LiveJob
+from distdl_jupyter.live.messages import CurveRequest, JobSubscription, LogRequest
+from distdl_jupyter.live.subscriber import JobSubscriber, Pace, heartbeat, welcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,44 +26,44 @@ T = TypeVar("T")
 _POLL, _QUIET_POLL = 0.05, 0.12
 #: The part of the time in which a flood is read: the process has a user's own work to do.
 _SHARE = 0.3
-#: Seconds between two signs of life, between two calls of ``changed``, and between two messages to everybody.
-_BEAT, _CHANGED, _EVERYBODY = 1.0, 0.25, 2.0
+#: Seconds between two signs of life, between two calls of ``on_change``, and between two messages to everybody.
+_BEAT, _CHANGE, _EVERYBODY = 1.0, 0.25, 2.0
 #: The viewer that is told until somebody subscribes: a page may not reach a busy process.
 EVERYBODY = ""
 
 
-class Hearer(Protocol):
+class Listener(Protocol):
     """Where messages go. Called by the session's thread."""
 
-    def told(self, viewer: str, messages: list[bytes], *, settled: bool) -> None:
+    def send_messages(self, viewer: str, messages: list[bytes], *, settled: bool) -> None:
         """Send messages to a viewer; ``settled`` says that there will be no more."""
 
-    def changed(self, reading: Reading) -> None:
+    def on_change(self, reading: Reading) -> None:
         """Take over what is known now."""
 
-    def broke(self, error: Exception) -> None:
-        """Hear why it cannot go on."""
+    def on_error(self, error: Exception) -> None:
+        """Take note of why it cannot go on."""
 
 
 class JobSession:
     """One job and who looks at it. ``live`` and ``gone`` are what a JobSubscriber asks."""
 
-    def __init__(self, folder: JobFolder, hearer: Hearer) -> None:
+    def __init__(self, folder: JobFolder, listener: Listener) -> None:
         self.live: LiveJob | None = LiveJob(folder, kept=TAIL)
         self.gone = False
-        self._hearer = hearer
+        self._listener = listener
         self._id = folder.id
         self._server_id = f"{id(self):x} {time.time()}"
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self._stopped = False
-        #: Whether something was read of which ``changed`` was not told.
+        #: Whether something was read of which ``on_change`` was not told.
         self._news = False
         everything = JobSubscription(LogRequest(), (CurveRequest(),))
         self._viewers = {EVERYBODY: JobSubscriber(self._id, everything, self)}
         self._new: dict[str, int] = {}
-        self._changed_at = self._said_at = self._everybody_at = 0.0
+        self._beat, self._change, self._everybody = Pace(_BEAT), Pace(_CHANGE), Pace(_EVERYBODY)
         self._start()
 
     def subscribe(self, viewer: str, number: int, request: JobSubscription) -> None:
@@ -107,7 +106,7 @@ class JobSession:
                     return
                 self._wake.wait(pause)
         except Exception as error:  # noqa: BLE001 - it is shown, in a kernel whose work goes on
-            self._hearer.broke(error)
+            self._listener.on_error(error)
             self._thread = None
 
     def _turn(self) -> float | None:
@@ -119,9 +118,10 @@ class JobSession:
         spent = time.monotonic() - began
         settled = self.gone or live.settled
         self._news = self._news or bool(moved)
-        if settled or (self._news and began - self._changed_at >= _CHANGED):
-            self._news, self._changed_at = False, began
-            live.use(self._hearer.changed)
+        if settled or (self._news and self._change.due):
+            self._news = False
+            self._change.took(0)
+            live.use(self._listener.on_change)
         if self._tell(settled=settled):
             return None
         return max(_POLL, spent / _SHARE - spent) if moved else _QUIET_POLL
@@ -131,31 +131,22 @@ class JobSession:
         with self._lock:
             viewers, new = dict(self._viewers), dict(self._new)
             self._new.clear()
-        beat = time.monotonic() - self._said_at >= _BEAT
+        beat, everybody = self._beat.due, settled or self._everybody.due
         for viewer, subscriber in viewers.items():
-            if viewer == EVERYBODY and not settled and not self._is_time_for_everybody():
+            if viewer == EVERYBODY and not everybody:
                 continue
-            lines = [self._welcome(new[viewer])] if viewer in new else []
+            lines = [welcome(new[viewer], self._server_id)] if viewer in new else []
             lines += subscriber.due() if subscriber.busy else []
             if not lines and beat:
-                lines = [encode(to_json(Heartbeat(time.time(), "alive")))]
+                lines = [heartbeat()]
             done = settled and not subscriber.busy
             if lines or done:
-                self._hearer.told(viewer, lines, settled=done)
-        if beat:
-            self._said_at = time.monotonic()
+                self._listener.send_messages(viewer, lines, settled=done)
+        for pace, is_over in ((self._beat, beat), (self._everybody, everybody)):
+            if is_over:
+                pace.took(0)
         with self._lock:
             if not settled or self._new or any(one.busy for one in self._viewers.values()):
                 return False
             self._thread = None
             return True
-
-    def _is_time_for_everybody(self) -> bool:
-        now = time.monotonic()
-        if now - self._everybody_at < _EVERYBODY:
-            return False
-        self._everybody_at = now
-        return True
-
-    def _welcome(self, number: int) -> bytes:
-        return encode(to_json(Welcome(number, self._server_id, time.time(), "hello")))

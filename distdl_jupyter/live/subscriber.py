@@ -9,9 +9,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Protocol
 
-from distdl_jupyter.live.job import encode
-from distdl_jupyter.live.messages import Deleted
-from distdl_jupyter.views.to_json import to_json
+from distdl_jupyter.live.job import line
+from distdl_jupyter.live.messages import Deleted, Heartbeat, Welcome
 
 if TYPE_CHECKING:
     from distdl_jupyter.live.job import LiveJob
@@ -21,6 +20,16 @@ if TYPE_CHECKING:
 _JOB, _LOG, _CURVE, _CLOCK = 0.25, 0.08, 0.5, 3.0
 #: Bytes for which a message may come so often; a larger one comes as much less often.
 _SIZE = 64 * 1024
+
+
+def welcome(number: int, server_id: str) -> bytes:
+    """Return the first message of a subscription."""
+    return line(Welcome(number, server_id, time.time(), "hello"))
+
+
+def heartbeat() -> bytes:
+    """Return the message that says that there is nothing to say."""
+    return line(Heartbeat(time.time(), "alive"))
 
 
 class Pace:
@@ -82,7 +91,7 @@ class JobSubscriber:
     def due(self) -> list[bytes]:
         """Return the messages of now. It may take a while: not in the event loop."""
         if self._source is None or self._source.gone:
-            found = [] if self.gone else [encode(to_json(Deleted(self._id, "gone", "gone")))]
+            found = [] if self.gone else [line(Deleted(self._id, "gone", "gone"))]
             self.gone, self.held = True, False
             return found
         live = self._source.live

@@ -7,6 +7,7 @@ same messages (``live``) as buffers, one JSON text each.
 from __future__ import annotations
 
 import logging
+import threading
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -63,11 +64,11 @@ class JobPanel(PageWidget):
 
     # ---- what the session's thread does ----
 
-    def told(self, viewer: str, messages: list[bytes], *, settled: bool) -> None:
+    def send_messages(self, viewer: str, messages: list[bytes], *, settled: bool) -> None:
         """Send messages to one page's view."""
         self.send({"type": "told", "viewer": viewer, "settled": settled}, buffers=messages)
 
-    def changed(self, reading: Reading) -> None:
+    def on_change(self, reading: Reading) -> None:
         """Set the traits to what is known now."""
         view = reading.view
         failure = card(view, view.last_sign, has_checkpoints=reading.has_checkpoints).failure
@@ -77,14 +78,14 @@ class JobPanel(PageWidget):
             self.metrics = {name: metric.mean for name, metric in view.metrics.items()}
             self.failure = None if failure is None else to_json(failure)  # type: ignore[assignment]  # None is allowed
 
-    def broke(self, error: Exception) -> None:
+    def on_error(self, error: Exception) -> None:
         """Say in the kernel's log why the view stands still; the page says that nothing is heard."""
         logging.getLogger(__name__).warning("The live view of job %s has stopped.", self.job_id, exc_info=error)
 
     # ---- what a page says ----
 
-    def heard(self, message: dict[str, Any]) -> None:
-        """Take a page's message."""
+    def on_message(self, message: dict[str, Any]) -> None:
+        """Take a page's message. A thread answers a question: a job may be slow to reach, the page must not wait."""
         viewer = str(message.get("viewer", ""))
         if message.get("type") == "subscribe":
             wanted = dict(message.get("subscription") or {})
@@ -93,7 +94,7 @@ class JobPanel(PageWidget):
         elif message.get("type") == "leave":
             self._session.leave(viewer)
         else:
-            super().heard(message)
+            threading.Thread(target=super().on_message, args=(message,), daemon=True).start()
 
     @property
     def calls(self) -> Calls:

@@ -35,7 +35,7 @@ class LaunchForm(LaunchModel, PageWidget):
         """What the page may ask for."""
         return {**azure.CALLS, **naming.calls(self)}
 
-    def heard(self, message: dict[str, Any]) -> None:
+    def on_message(self, message: dict[str, Any]) -> None:
         """Do what was pressed."""
         match message.get("type"):
             case "submit":
@@ -49,7 +49,7 @@ class LaunchForm(LaunchModel, PageWidget):
             case "look":
                 self.recompute()
             case _:
-                super().heard(message)
+                super().on_message(message)
 
     def press(self) -> None:
         """Do what the button Submit does."""

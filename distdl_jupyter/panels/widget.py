@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import sys
-import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import ipywidgets
@@ -41,21 +40,18 @@ class PageWidget(ipywidgets.DOMWidget):  # type: ignore[misc]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.on_msg(lambda _widget, message, _buffers: self.heard(message))
+        self.on_msg(lambda _widget, message, _buffers: self.on_message(message))
         reachable(self)
 
-    def heard(self, message: dict[str, Any]) -> None:
-        """Take a page's message: a question is answered by a thread of its own, because the page must not wait."""
+    def on_message(self, message: dict[str, Any]) -> None:
+        """Take a page's message: a question is answered."""
         if message.get("type") == "ask":
-            threading.Thread(target=self._answer, args=(message,), daemon=True).start()
+            self.send({"type": "answer", "id": message.get("id"), **answer(self.calls, message)})
 
     @property
     def calls(self) -> Calls:
         """What a page may ask this widget for."""
-        raise NotImplementedError
-
-    def _answer(self, message: dict[str, Any]) -> None:
-        self.send({"type": "answer", "id": message.get("id"), **answer(self.calls, message)})
+        return {}
 
 
 def answer(calls: Calls, message: Mapping[str, Any]) -> dict[str, Any]:
@@ -99,7 +95,7 @@ def cell_id() -> str:
         parent: Any = get_ipython().get_parent()  # type: ignore[union-attr]
     except (ImportError, AttributeError, LookupError):
         return ""
-    return str((parent or {}).get("metadata", {}).get("cellId") or "")
+    return str(((parent or {}).get("metadata") or {}).get("cellId") or "")
 
 
 @functools.cache

@@ -24,9 +24,9 @@ from tornado import web
 
 from distdl_jupyter.core import errors
 from distdl_jupyter.core.store import is_id
+from distdl_jupyter.live.job import line
 from distdl_jupyter.server import fields
 from distdl_jupyter.server.schema import ApiError
-from distdl_jupyter.views.to_json import to_json
 
 if TYPE_CHECKING:
     from distdl_jupyter.server.app import DistDLApp
@@ -117,7 +117,7 @@ def answers(
             self.set_status(status)
             found = await method(self, **given)
             if found is not None:
-                self.finish(await self.apart(encode, found))
+                self.finish(await self.apart(line, found))
 
         # What it asks was answered before (``Handler.prepare``); Jupyter warns of a method without it.
         wrapped: Any = web.authenticated(run)
@@ -144,11 +144,6 @@ def executes(method: Method) -> Method:
 
 def _action(method: Any, verb: str) -> str:
     return str(getattr(inspect.unwrap(method), "action", HTTP_METHOD_TO_AUTH_ACTION[verb]))
-
-
-def encode(answer: object) -> bytes:
-    """Return an answer as strict JSON."""
-    return json.dumps(to_json(answer), allow_nan=False, separators=(",", ":")).encode()
 
 
 def _no_number(word: str) -> float:
@@ -259,7 +254,7 @@ class Handler(APIHandler):
         if status_code == 405:
             self.set_header("Allow", self._allowed())
         error = (kwargs.get("exc_info") or (None, None))[1]
-        self.finish(encode(error_body(error, status_code)))
+        self.finish(line(error_body(error, status_code)))
 
 
 def checked_id(id_: str) -> str:

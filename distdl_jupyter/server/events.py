@@ -16,13 +16,12 @@ from tornado import web
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
-from distdl_jupyter.live.job import encode
-from distdl_jupyter.live.messages import Heartbeat
+from distdl_jupyter.live.job import line
+from distdl_jupyter.live.subscriber import heartbeat
 from distdl_jupyter.server import fields
 from distdl_jupyter.server.base import Handler, answers, decode, error_body
 from distdl_jupyter.server.messages import Refused, Subscription
 from distdl_jupyter.server.subscriber import Subscriber
-from distdl_jupyter.views.to_json import to_json
 
 #: Most jobs in one subscription, and most curves of each.
 _JOBS, _CURVES = 200, 20
@@ -81,7 +80,7 @@ class Events(WebSocketMixin, WebSocketHandler, Handler):
         self.app.sources.pages.discard(self)
 
     def _reject(self, error: Exception) -> None:
-        self.write_message(encode(to_json(Refused(error_body(error, 400), "refused"))))
+        self.write_message(line(Refused(error_body(error, 400), "refused")))
         self.close(_POLICY, "The subscription is refused.")
 
     async def _tell(self) -> None:
@@ -100,7 +99,7 @@ class Events(WebSocketMixin, WebSocketHandler, Handler):
                         self.close(_POLICY, "The right to look has ended.")
                         return
                 if not lines and now - said >= period:
-                    lines = [encode(to_json(Heartbeat(time.time(), "alive")))]
+                    lines = [heartbeat()]
                 if lines:
                     await self._say(lines)
                     said = time.monotonic()
@@ -123,7 +122,7 @@ class Events(WebSocketMixin, WebSocketHandler, Handler):
 
     async def _say(self, lines: list[bytes]) -> None:
         """Send some messages and wait until the page's side has taken them: a slow page slows only itself."""
-        await asyncio.gather(*(self.write_message(line) for line in lines))
+        await asyncio.gather(*(self.write_message(one) for one in lines))
 
     async def _is_still_admitted(self) -> bool:
         """Ask again who this is, by what the page gave when it connected, and whether they may still look."""

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import TYPE_CHECKING
 
 from distdl_jupyter.core.store import is_id
-from distdl_jupyter.live.job import encode
-from distdl_jupyter.live.messages import Welcome
-from distdl_jupyter.live.subscriber import JobSubscriber
+from distdl_jupyter.live.job import line
+from distdl_jupyter.live.subscriber import JobSubscriber, welcome
 from distdl_jupyter.server.messages import ClustersMessage
-from distdl_jupyter.views.to_json import to_json
 
 if TYPE_CHECKING:
     from distdl_jupyter.server.messages import Subscription
@@ -67,22 +64,20 @@ class Subscriber:
 
     def _welcome_due(self) -> list[bytes]:
         number, self._new = self._new, None
-        if number is None:
-            return []
-        return [encode(to_json(Welcome(number, self._server_id, time.time(), "hello")))]
+        return [] if number is None else [welcome(number, self._server_id)]
 
     def _list_due(self) -> list[bytes]:
         if self._list is None or not self._list.mark or self._list.mark == self._list_mark:
             return []
         since = self._list_mark if self._list_mark < self._list.mark else 0
         self._list_mark = self._list.mark
-        return [encode(to_json(self._list.message(since, self._key(self._list.mark))))]
+        return [line(self._list.message(since, self._key(self._list.mark)))]
 
     def _clusters_due(self) -> list[bytes]:
         if self._clusters is None or self._clusters.mark == self._clusters_mark:
             return []
         self._clusters_mark = self._clusters.mark
-        return [encode(to_json(ClustersMessage(self._clusters.clusters, self._key(self._clusters.mark), "clusters")))]
+        return [line(ClustersMessage(self._clusters.clusters, self._key(self._clusters.mark), "clusters"))]
 
     async def wait(self, seconds: float) -> None:
         """Wait until there may be something to tell, at most so many seconds."""

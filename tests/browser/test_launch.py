@@ -232,13 +232,13 @@ def test_an_answer_of_the_kernel_leaves_alone_what_is_being_typed(static_page: O
 def test_a_variable_that_is_being_typed_outlives_the_answer_to_the_one_before(
     static_page: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    typed, heard = threading.Event(), LaunchForm.heard
+    typed, on_message = threading.Event(), LaunchForm.on_message
 
     def late(form: LaunchForm, message: dict[str, Any]) -> None:
         typed.wait(60)
-        heard(form, message)
+        on_message(form, message)
 
-    monkeypatch.setattr(LaunchForm, "heard", late)
+    monkeypatch.setattr(LaunchForm, "on_message", late)
     book, form = opened(static_page)
     names = form.get_by_label("Name of the variable")
     form.get_by_role("button", name="More options").click()
