@@ -51,7 +51,7 @@ def _verb(verbs: Any, name: str, run: Callable[[argparse.Namespace], int], text:
 
 def _status(chosen: argparse.Namespace) -> int:
     from distdl_jupyter.views import azure
-    from distdl_jupyter.views.to_json import to_json
+    from distdl_jupyter.views.wire import to_json
 
     told = azure.sign_in_view()
     print(json.dumps(to_json(told), indent=1) if chosen.json else "\n".join(azure.sign_in_lines(told)))

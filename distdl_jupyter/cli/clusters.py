@@ -76,7 +76,7 @@ def _list(chosen: argparse.Namespace) -> int:
 
 
 def _plain(one: Any) -> dict[str, Any]:
-    from distdl_jupyter.views.to_json import to_json
+    from distdl_jupyter.views.wire import to_json
 
     told: dict[str, Any] = to_json(one)
     target = told.pop("target")

@@ -22,12 +22,12 @@ from distdl_jupyter.core.humanize import plural
 _STEP = 2.0
 
 
-def choices(kind: str, field: str, options: Mapping[str, Any]) -> list[Choice]:
-    """Return what an option of a kind, or a field of its wanted machines, may be. Raises InvalidSpec, DistDLError."""
+def choices(kind: str, option: str, options: Mapping[str, Any]) -> list[Choice]:
+    """Return what an option of a kind, or of the machines that it makes, may be. Raises InvalidSpec, DistDLError."""
     cluster: Cluster = registry.get("clusters", kind)
-    if field not in cluster.asks:
-        raise InvalidSpec(f"Nobody can be asked what {field} of a cluster of the kind {kind} may be.", field=field)
-    return cluster.choices(field, options)
+    if option not in cluster.asks:
+        raise InvalidSpec(f"Nobody can be asked what {option} of a cluster of the kind {kind} may be.", field=option)
+    return cluster.choices(option, options)
 
 
 def forecast(target: ClusterConfig, wanted: Mapping[str, Any]) -> Machines:

@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One value that an option may have; ``label`` and ``detail`` are for people.
+    """One value that an option may have; ``label`` ("": the value itself) and ``detail`` are for people.
 
     ``sets`` holds other options that come with it, as the resource group of a workspace.
     """

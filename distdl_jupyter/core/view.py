@@ -21,7 +21,7 @@ from distdl_jupyter.core.state import State, may_follow
 
 
 @dataclass(slots=True)
-class PhaseView:
+class Phase:
     """One step of the job's set-up; ``seconds`` is None while it lasts and ``begun`` None before it began."""
 
     phase: str
@@ -63,7 +63,7 @@ class StagingView:
 
 
 @dataclass(slots=True)
-class StallView:
+class Stall:
     """A job that makes no progress: since when (epoch seconds), which ranks differ from the others, one sentence."""
 
     since: float
@@ -86,7 +86,7 @@ class StacksView:
 
 
 @dataclass(slots=True)
-class PictureView:
+class Picture:
     """A picture that ``ranks`` have shown, the first of them at ``t``; a file in the job's folder (core.pictures)."""
 
     number: int
@@ -98,7 +98,7 @@ class PictureView:
 
 
 @dataclass(slots=True)
-class RestartView:
+class Restart:
     """One restart of all ranks: when (epoch seconds), after which failure, and which rank had failed."""
 
     t: float
@@ -164,7 +164,7 @@ class JobView:
     started: float | None = None
     ended: float | None = None
     last_sign: float = 0.0
-    phases: list[PhaseView] = field(default_factory=list)
+    phases: list[Phase] = field(default_factory=list)
     ranks: list[RankView] = field(default_factory=list)
     done: float | None = None
     total: float | None = None
@@ -184,11 +184,11 @@ class JobView:
     currency: str = ""
     price_source: str = ""
     max_restarts: int = 0
-    restarts: list[RestartView] = field(default_factory=list)
+    restarts: list[Restart] = field(default_factory=list)
     #: None while the job makes progress, or cannot be expected to.
-    stall: StallView | None = None
+    stall: Stall | None = None
     stacks: list[StacksView] = field(default_factory=list)
-    pictures: list[PictureView] = field(default_factory=list)
+    pictures: list[Picture] = field(default_factory=list)
     #: The job from whose checkpoints this one goes on, "" for none.
     resumed_from: str = ""
     #: Who writes the log, where only a look at another host could tell whether it lives; a reader notes it.
@@ -313,7 +313,7 @@ def _phase(view: JobView, event: Event) -> None:
         view.phases[-1].detail = detail
         return
     _end_phase(view, event["t"])
-    view.phases.append(PhaseView(name, detail, begun=event["t"], seconds=event.get("seconds")))
+    view.phases.append(Phase(name, detail, begun=event["t"], seconds=event.get("seconds")))
 
 
 def _end_phase(view: JobView, now: float) -> None:
@@ -433,7 +433,7 @@ def _world(view: JobView, event: Event) -> None:
 
 def _restart(view: JobView, event: Event) -> None:
     """Begin again: what the ranks were is over, what they have reported stays."""
-    view.restarts.append(RestartView(event["t"], str(event.get("reason", "")), event.get("rank")))
+    view.restarts.append(Restart(event["t"], str(event.get("reason", "")), event.get("rank")))
     for metric in view.metrics.values():
         metric.stale = True
     if event.get("ranks") is not None:
@@ -456,7 +456,7 @@ def _stall(view: JobView, event: Event) -> None:
     since = event.get("since")
     view.stall = None
     if isinstance(since, int | float):
-        view.stall = StallView(float(since), list(event.get("ranks") or ()), str(event.get("text", "")))
+        view.stall = Stall(float(since), list(event.get("ranks") or ()), str(event.get("text", "")))
 
 
 def _stacks(view: JobView, event: Event) -> None:
@@ -468,7 +468,7 @@ def _picture(view: JobView, event: Event) -> None:
     number, rank = int(event["number"]), event.get("rank")
     found = next((one for one in view.pictures if one.number == number), None)
     if found is None:
-        found = PictureView(number, event["t"], str(event["form"]), int(event["width"]), int(event["height"]))
+        found = Picture(number, event["t"], str(event["form"]), int(event["width"]), int(event["height"]))
         view.pictures.append(found)
     if isinstance(rank, int) and rank not in found.ranks:
         found.ranks.append(rank)

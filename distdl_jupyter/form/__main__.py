@@ -1,33 +1,49 @@
 """``python -m distdl_jupyter.form``: the form of a text, as this Python would run it; asked for by another process.
 
-Standard input holds one ``form.answer.Question`` as JSON, the last line on standard output the answer, or
-``{"error": {"type", "message", "hint", "field", "output"}}``.
+Standard input holds ``{"request": FormRequest, "directory"}`` as JSON, the last line on standard output the FormState,
+or ``{"error": {"type", "message", "hint", "field", "output"}}``.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
+
+import msgspec
 
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.form import datanow
-from distdl_jupyter.form.answer import PageForm, Question, answer
+from distdl_jupyter.form.cell import cell_state
+from distdl_jupyter.form.schema import FormRequest, FormState
+from distdl_jupyter.form.state import Patience
+from distdl_jupyter.views.wire import encode
 
-#: Seconds for a cluster of other machines, and for places of data, to answer; another question starts from nothing.
+#: Seconds for a cluster of other machines, for prices and for places of data; another request starts from nothing.
 _PATIENCE = 5.0
 
 
 def main() -> None:
-    """Read a question, answer it."""
+    """Read a request, answer it."""
+    asked = json.load(sys.stdin)
+    told: object
     try:
-        PageForm.patience = PageForm.blink = PageForm.glance = _PATIENCE
-        told = answer(Question(**json.load(sys.stdin)))
-        told["place"].pop("looking", None)  # nobody looks any more when this process is gone
-        told["cost"].pop("looking", None)
-        datanow.given_up(told["data_now"], _PATIENCE)
+        request = msgspec.convert(asked["request"], FormRequest)
+        patience = Patience(_PATIENCE, _PATIENCE, _PATIENCE)
+        told = _given_up(cell_state(request, directory=asked["directory"], patience=patience))
     except DistDLError as error:
         told = {"error": error.to_json()}
-    print(json.dumps(told), flush=True)  # noqa: T201 - the answer
+    print(encode(told).decode(), flush=True)  # noqa: T201 - the answer
+
+
+def _given_up(found: FormState) -> FormState:
+    """Return the form without promises: nobody looks any more when this process is gone."""
+    return replace(
+        found,
+        place=found.place and replace(found.place, looking=False),
+        cost=found.cost and replace(found.cost, looking=False),
+        data_now=datanow.given_up(found.data_now, _PATIENCE),
+    )
 
 
 if __name__ == "__main__":

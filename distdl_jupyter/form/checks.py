@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import cluster_configs, jobspec, preflight, registry
-from distdl_jupyter.core.errors import DistDLError
+from distdl_jupyter.core.data import DataSource, sources
+from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.options import check_name
 from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter.form import datafields
+from distdl_jupyter.form.schema import FormCheck, FormChecks
 from distdl_jupyter.preflight import Check, Finding, Report
 
 if TYPE_CHECKING:
@@ -52,8 +53,8 @@ def run(
     capture_error: DistDLError | None,
     options: Mapping[str, Any],
     more: Sequence[Check] = (),
-) -> dict[str, Any]:
-    """Return ``level``, the counts and ``items`` (name, level, text, remedy, field) of all checks of these options.
+) -> FormChecks:
+    """Return the results of all checks of these options.
 
     ``more`` are checks that were done elsewhere.
     """
@@ -62,26 +63,23 @@ def run(
         checks += _code(draft, options)
     report = Report(tuple(checks))
     items = [item for check in checks for item in _items(check)]
-    level = next((level for level in ("error", "warning") if any(item["level"] == level for item in items)), "ok")
-    return {
-        "level": level,
-        "passed": sum(check.passed for check in checks),
-        "count": len(checks),
-        "errors": sum(one.level == "error" for one in report.findings),
-        "warnings": sum(one.level == "warning" for one in report.findings),
-        "items": items,
-    }
+    levels = {item.level for item in items}
+    return FormChecks(
+        level="error" if "error" in levels else "warning" if "warning" in levels else "ok",
+        passed=sum(check.passed for check in checks),
+        count=len(checks),
+        errors=sum(one.level == "error" for one in report.findings),
+        warnings=sum(one.level == "warning" for one in report.findings),
+        items=tuple(items),
+    )
 
 
-def _items(check: Check) -> list[dict[str, str]]:
+def _items(check: Check) -> list[FormCheck]:
     """Return what the page shows of a check: its result, or each of its findings."""
     field = check.field if isinstance(check, _FieldCheck) else ""
     if not check.findings:
-        return [{"name": check.name, "level": "ok", "text": check.result, "remedy": "", "field": field}]
-    return [
-        {"name": check.name, "level": one.level, "text": one.text, "remedy": one.remedy, "field": field}
-        for one in check.findings
-    ]
+        return [FormCheck(check.name, "ok", check.result, "", field)]
+    return [FormCheck(check.name, one.level, one.text, one.remedy, field) for one in check.findings]
 
 
 def _refused(name: str, error: DistDLError) -> Check:
@@ -139,7 +137,7 @@ def _spec(options: Mapping[str, Any]) -> tuple[JobSpec, Any, Any, Any, Any]:
         cluster=target.kind,
         cluster_options=dict(target.options),
         use_gpu=options["use_gpu"],
-        data=datafields.sources_of(options.get("data")),
+        data=_sources(options.get("data")),
         outputs=options.get("outputs") or "",
     )
     return (
@@ -149,6 +147,14 @@ def _spec(options: Mapping[str, Any]) -> tuple[JobSpec, Any, Any, Any, Any]:
         cluster,
         registry.check_options("clusters", target.kind, dict(target.options)),
     )
+
+
+def _sources(words: Sequence[str] | None) -> tuple[DataSource, ...]:
+    """Return the sources, () when one of them is wrong, which stands beside its row."""
+    try:
+        return sources(words)
+    except InvalidSpec:
+        return ()
 
 
 def _code(draft: CapturedCode, options: Mapping[str, Any]) -> tuple[Check, ...]:

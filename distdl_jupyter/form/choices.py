@@ -1,4 +1,4 @@
-"""What the launch form offers: sizes, backends, clusters and durations as plain data for the page.
+"""What the launch form offers: sizes, backends, clusters and durations.
 
 Everything comes from ``form.sizes`` and the registry; what cannot be used here is offered with the reason why not.
 """
@@ -9,46 +9,59 @@ import contextlib
 import dataclasses
 import platform
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Literal
 
-from distdl_jupyter import cluster_configs, cluster_handles, registry
+from distdl_jupyter import azure, cluster_configs, cluster_handles, registry
 from distdl_jupyter.core.errors import DistDLError
+from distdl_jupyter.core.options import MOST_RESTARTS
+from distdl_jupyter.form.schema import BackendChoice, BackendOption, ClusterChoice, FormChoices
 from distdl_jupyter.form.sizes import sizes
-
-__all__ = ["STOP_AFTER", "backends", "clusters", "durations", "likely_backend", "sizes", "split_label"]
 
 #: Seconds offered under "Stop after"; 0 is no limit.
 STOP_AFTER = (0, 300, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400, 172_800)
 
 
-def backends() -> list[dict[str, Any]]:
+def choices() -> FormChoices:
+    """Return all that there is to choose from now."""
+    return FormChoices(
+        sizes=sizes(),
+        catalogue_date=str(azure.catalogue_date()),
+        backends=backends(),
+        clusters=clusters(),
+        durations=STOP_AFTER,
+        most_restarts=MOST_RESTARTS,
+    )
+
+
+def backends() -> tuple[BackendChoice, ...]:
     """Return the backends to choose from, single-process ones last: label, reason (why not), detail, options."""
     found = sorted(registry.backends(), key=lambda one: not one.meets)
-    return [_backend(label) for one in found for label in ([one.name] if one.name in one.labels else one.labels)]
+    labels = [label for one in found for label in ([one.name] if one.name in one.labels else one.labels)]
+    return tuple(map(_backend, labels))
 
 
-def _backend(label: str) -> dict[str, Any]:
+def _backend(label: str) -> BackendChoice:
     plugin, options = registry.backend(label, {})
     preset = plugin.labels.get(label, {})
     versions = [(package.title, package.version()) for package in plugin.packages(options)]
-    return {
-        "label": label,
-        "backend": plugin.name,
-        "reason": plugin.unavailable(options),
-        "detail": ", ".join(f"{title} {version}" for title, version in versions if version)
+    return BackendChoice(
+        label=label,
+        backend=plugin.name,
+        reason=plugin.unavailable(options),
+        detail=", ".join(f"{title} {version}" for title, version in versions if version)
         or f"Python {platform.python_version()}",
-        "options": [_option(field) for field in dataclasses.fields(plugin.Options) if field.name not in preset],
-    }
+        options=tuple(_option(field) for field in dataclasses.fields(plugin.Options) if field.name not in preset),
+    )
 
 
-def likely_backend(offered: Sequence[Mapping[str, Any]], wanted: str, process_count: int) -> str:
+def likely_backend(offered: Sequence[BackendChoice], wanted: str, process_count: int) -> str:
     """Return the label to begin with: of the backend that the code speaks of, else one that fits the process count."""
-    of_wanted = [choice for choice in offered if choice["backend"] == wanted]
-    usable = [choice for choice in of_wanted if not choice["reason"]]
+    of_wanted = [choice for choice in offered if choice.backend == wanted]
+    usable = [choice for choice in of_wanted if not choice.reason]
     if of_wanted:
-        return str((usable or of_wanted)[0]["label"])
-    default = any(choice["label"] == registry.DEFAULT and not choice["reason"] for choice in offered)
+        return (usable or of_wanted)[0].label
+    default = any(choice.label == registry.DEFAULT and not choice.reason for choice in offered)
     return registry.DEFAULT if process_count > 1 and default else registry.SINGLE
 
 
@@ -65,34 +78,34 @@ def split_label(label: str) -> tuple[str, dict[str, Any]]:
     return label, {}
 
 
-def _option(field: dataclasses.Field[Any]) -> dict[str, Any]:
+def _option(field: dataclasses.Field[Any]) -> BackendOption:
     choices = field.metadata.get("choices")
     default = None if field.default is dataclasses.MISSING else field.default
     kind = "choice" if choices else _kind_of(str(field.type), default)
-    return {
-        "name": field.name,
-        "help": field.metadata.get("help", ""),
-        "choices": [str(choice) for choice in choices or ()],
-        "default": default,
-        "kind": kind,
-    }
+    return BackendOption(
+        name=field.name,
+        help=field.metadata.get("help", ""),
+        choices=tuple(str(choice) for choice in choices or ()),
+        default=default,
+        kind=kind,
+    )
 
 
-def _kind_of(annotation: str, default: Any) -> str:
+def _kind_of(annotation: str, default: Any) -> Literal["number", "flag", "text"]:
     if isinstance(default, bool) or "bool" in annotation:
         return "flag"
     return "number" if "float" in annotation or "int" in annotation else "text"
 
 
-def clusters() -> list[dict[str, Any]]:
+def clusters() -> tuple[ClusterChoice, ...]:
     """Return the clusters to choose from, those that users named last: what is known, and the reason why not."""
     found = cluster_handles.kinds()
     with contextlib.suppress(DistDLError):
         found += cluster_configs.named()
-    return [_cluster(target) for target in found]
+    return tuple(map(_cluster, found))
 
 
-def _cluster(target: cluster_configs.ClusterConfig) -> dict[str, Any]:
+def _cluster(target: cluster_configs.ClusterConfig) -> ClusterChoice:
     title = detail = ""
     far = rents = False
     try:
@@ -103,23 +116,18 @@ def _cluster(target: cluster_configs.ClusterConfig) -> dict[str, Any]:
     except DistDLError as error:
         reason = str(error)
     local = target.kind == "local"
-    return {
-        "name": target.name,
-        "title": title if target.named or not local else "",
-        "system": _system() if local and not target.named else "",
-        "detail": detail,
-        "reason": reason,
-        "local": local,
-        "far": far,
-        "named": target.named,
-        "rents": rents,
-    }
+    return ClusterChoice(
+        name=target.name,
+        title=title if target.named or not local else "",
+        system=_system() if local and not target.named else "",
+        detail=detail,
+        reason=reason,
+        local=local,
+        far=far,
+        named=target.named,
+        rents=rents,
+    )
 
 
 def _system() -> str:
     return {"darwin": "macOS", "linux": "Linux"}.get(sys.platform, "")
-
-
-def durations() -> list[dict[str, Any]]:
-    """Return the choices of "Stop after"; 0 is no limit."""
-    return [{"seconds": seconds} for seconds in STOP_AFTER]

@@ -54,14 +54,18 @@ _lock = threading.Lock()
 _known: dict[Hashable, Look] = {}
 
 
-def at(key: Hashable, ask: Callable[[], Found], *, fresh: bool = False) -> Look:
-    """Return what is known of ``key`` now; begin to ``ask`` where that is nothing, old, or to be ``fresh``."""
+def at(key: Hashable, ask: Callable[[], Found], *, look: bool = True, fresh: bool = False) -> Look | None:
+    """Return what is known of ``key`` now, None for nothing.
+
+    To ``look`` begins to ``ask`` where that is nothing or old, to look ``fresh`` in any case.
+    """
     with _lock:
-        look = _known.get(key)
-        if look is None or (not look.looking and (fresh or _is_old(look))):
-            look = _known[key] = Look(found=look.found if look else None)
-            threading.Thread(target=_answer, args=(look, ask), name="distdl-data-look", daemon=True).start()
-    return look
+        known = _known.get(key)
+        wanted = fresh or (look and (known is None or _is_old(known)))
+        if wanted and (known is None or not known.looking):
+            known = _known[key] = Look(found=known.found if known else None)
+            threading.Thread(target=_answer, args=(known, ask), name="distdl-data-look", daemon=True).start()
+    return known
 
 
 def wait(looks: Iterable[Look], seconds: float) -> None:

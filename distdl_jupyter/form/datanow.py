@@ -5,10 +5,10 @@ What can be refused by its words alone is refused at once, as ``submit`` would; 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING
 
 from distdl_jupyter import cluster_configs, jobspec, registry
 from distdl_jupyter.core.data import blob_place, place
@@ -16,24 +16,13 @@ from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.form import datalook, datarows
 from distdl_jupyter.form.datalook import Found, Look
+from distdl_jupyter.form.schema import DataAnswer, DataNow
 from distdl_jupyter.preflight import Check, Finding
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.base import Cluster
     from distdl_jupyter.core.data import DataSource
-    from distdl_jupyter.form.datarows import Row
-
-
-class Answer(TypedDict):
-    """What stands beside a row; ``level`` is "" where nothing is known. ``name`` and ``place`` say of which row."""
-
-    name: str
-    place: str
-    level: str
-    text: str
-    remedy: str
-    looking: bool
-    sign_in: bool
+    from distdl_jupyter.form.schema import DataRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +32,9 @@ class Where:
     cluster: Cluster
     nodes: int
     directory: Path
-    #: Seconds to wait for a look that begins now, and whether to begin one whatever is known.
+    #: Seconds to wait for a look that begins now, whether to begin one at all, and whether whatever is known.
     patience: float = 0.0
+    look: bool = False
     fresh: bool = False
 
     @property
@@ -62,24 +52,24 @@ def cluster(name: str) -> Cluster | None:
     return found
 
 
-def shown(rows: Sequence[Row], outputs: str, where: Where | None) -> dict[str, Any]:
-    """Return plain data for the page: ``mounts``, ``reason`` (against data as a whole), ``sources``, ``outputs``."""
+def shown(rows: Sequence[DataRow], outputs: str, where: Where | None) -> DataNow:
+    """Return what is known of all rows and of the place for outputs."""
     refused = jobspec.data_refusal(where.cluster) if where else None
     known = [_row(rows, number, where) for number in range(len(rows))] if where and not refused else [None] * len(rows)
     target = _outputs(outputs, where) if where else None
     datalook.wait((one for one in (*known, target) if isinstance(one, Look)), where.patience if where else 0.0)
-    sources = [_answer(one["name"], one["place"], now, where) for one, now in zip(rows, known, strict=True)]
+    sources = tuple(_answer(one.name, one.place, now, where) for one, now in zip(rows, known, strict=True))
     delivery = _answer("", outputs, target, where)
-    return {
-        "mounts": where is not None and where.cluster.mounts,
-        "reason": str(refused) if refused and not all(datarows.is_blank(one) for one in rows) else "",
-        "looking": any(one["looking"] for one in (*sources, delivery)),
-        "sources": sources,
-        "outputs": delivery,
-    }
+    return DataNow(
+        mounts=where is not None and where.cluster.mounts,
+        reason=str(refused) if refused and not all(datarows.is_blank(one) for one in rows) else "",
+        looking=any(one.looking for one in (*sources, delivery)),
+        sources=sources,
+        outputs=delivery,
+    )
 
 
-def _row(rows: Sequence[Row], number: int, where: Where) -> Found | Look | None:
+def _row(rows: Sequence[DataRow], number: int, where: Where) -> Found | Look | None:
     if datarows.is_blank(rows[number]):
         return None
     try:
@@ -90,10 +80,11 @@ def _row(rows: Sequence[Row], number: int, where: Where) -> Found | Look | None:
         return Found("error", error.message, error.hint)
     if not source.stored and not where.cluster.stages:
         return None  # whether its nodes see a path at all is for the cluster to say
-    return datalook.at((place(source), source.shard, where.nodes, where.here), _ask(source, where), fresh=where.fresh)
+    key = (place(source), source.shard, where.nodes, where.here)
+    return datalook.at(key, _ask(source, where), look=where.look, fresh=where.fresh)
 
 
-def _refuse_second(rows: Sequence[Row], number: int) -> None:
+def _refuse_second(rows: Sequence[DataRow], number: int) -> None:
     name = datarows.name(rows[number])
     before = [datarows.name(one).upper() for one in rows[:number] if not datarows.is_blank(one)]
     if name.upper() in before:
@@ -116,49 +107,41 @@ def _outputs(typed: str, where: Where) -> Found | Look | None:
     except InvalidSpec as error:
         return Found("error", error.message, error.hint)
     key = ("outputs", target.account, target.container)
-    return datalook.at(key, lambda: datalook.target(target), fresh=where.fresh)
+    return datalook.at(key, lambda: datalook.target(target), look=where.look, fresh=where.fresh)
 
 
-def _answer(name: str, typed: str, known: Found | Look | None, where: Where | None) -> Answer:
+def _answer(name: str, typed: str, known: Found | Look | None, where: Where | None) -> DataAnswer:
     found = known.found if isinstance(known, Look) else known
     level, text, remedy, sign_in = found or ("", "", "", False)
     if isinstance(known, Look) and level == "error" and where and not where.cluster.stages:
         level = "warning"  # its nodes read with an identity of their own
-    return {
-        "name": name,
-        "place": typed,
-        "level": level,
-        "text": text,
-        "remedy": remedy,
-        "looking": isinstance(known, Look) and known.looking,
-        "sign_in": sign_in,
-    }
+    looking = isinstance(known, Look) and known.looking
+    return DataAnswer(name, typed, level, text, remedy, looking, sign_in)
 
 
-def given_up(now: dict[str, Any], seconds: float) -> None:
+def given_up(now: DataNow, seconds: float) -> DataNow:
     """Say of what is still being looked at that nobody does any more, after so many ``seconds``."""
-    now["looking"] = False
-    for one in (*now["sources"], now["outputs"]):
-        if one["looking"] and not one["level"]:
-            one["level"], one["text"] = "info", f"No answer within {seconds:g} s. The job asks again when it starts."
-        one["looking"] = False
+
+    def without(one: DataAnswer) -> DataAnswer:
+        if one.looking and not one.level:
+            text = f"No answer within {seconds:g} s. The job asks again when it starts."
+            one = replace(one, level="info", text=text)
+        return replace(one, looking=False)
+
+    return replace(now, looking=False, sources=tuple(map(without, now.sources)), outputs=without(now.outputs))
 
 
-def checks(now: Mapping[str, Any]) -> list[Check]:
+def checks(now: DataNow) -> list[Check]:
     """Return the check of the rows and the place for outputs, [] when there are none."""
-    rows = [(f"{one['name'].strip() or datarows.UNNAMED}: ", one) for one in now["sources"]]
-    said = [
-        (name, one)
-        for name, one in (*rows, ("Outputs: ", now["outputs"]))
-        if one["name"].strip() or one["place"].strip()
-    ]
+    rows = [(f"{one.name.strip() or datarows.UNNAMED}: ", one) for one in now.sources]
+    said = [(name, one) for name, one in (*rows, ("Outputs: ", now.outputs)) if one.name.strip() or one.place.strip()]
     if not said:
         return []
-    reasons = [Finding("error", "data", now["reason"])] if now["reason"] else []
+    reasons = [Finding("error", "data", now.reason)] if now.reason else []
     wrong = [
-        Finding(one["level"], "data", name + one["text"], one["remedy"])
+        Finding("warning" if one.level == "warning" else "error", "data", name + one.text, one.remedy)
         for name, one in said
-        if one["level"] in ("warning", "error")
+        if one.level in ("warning", "error")
     ]
-    known = [name + one["text"] for name, one in said if one["text"]]
+    known = [name + one.text for name, one in said if one.text]
     return [Check("Data", "; ".join(known) or plural(len(said), "place"), (*reasons, *wrong))]

@@ -1,17 +1,20 @@
 """The launch form's rows of data: as they are typed, as a job takes them, and back. Pure text and values.
 
-A row that cannot be read stays as it was typed, but for a signature: traits are saved with notebooks.
+A row that cannot be read stays as it was typed, but for a signature.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any
+
+import msgspec
 
 from distdl_jupyter.core import data
 from distdl_jupyter.core.data import DataSource
 from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.form.schema import DataRow
 
 #: The name of a source that was given none.
 UNNAMED = "data"
@@ -21,21 +24,12 @@ _SIGNED = re.compile(r"[?&](?:sig|se|sp|sv|x-(?:amz|goog)-[a-z-]+)=", re.IGNOREC
 _MASK = "?sig=\N{BULLET}\N{BULLET}\N{BULLET}"
 
 
-class Row(TypedDict):
-    """One source as the page shows it: ``shard`` and ``mode`` are chosen apart and count for stores only."""
-
-    name: str
-    place: str
-    shard: bool
-    mode: str
-
-
-def row(source: DataSource) -> Row:
+def row(source: DataSource) -> DataRow:
     """Return the row of a source."""
-    return {"name": source.name, "place": data.place(source), "shard": source.shard, "mode": source.mode}
+    return DataRow(source.name, data.place(source), source.shard, source.mode)
 
 
-def begun(given: Any) -> list[Row]:
+def begun(given: Any) -> list[DataRow]:
     """Return rows for ``data=`` in any of its forms; what is no source yet is a row as it was written.
 
     Raises InvalidSpec for what holds no names and places.
@@ -43,27 +37,17 @@ def begun(given: Any) -> list[Row]:
     return [_begun(name, where) for name, where in data.pairs(given)]
 
 
-def _begun(name: str, where: Any) -> Row:
+def _begun(name: str, where: Any) -> DataRow:
     try:
         return row(data.source(name, where))
     except InvalidSpec:
         text = where.get("url", "") if isinstance(where, Mapping) else where
-        return _kept({"name": name, "place": str(text)})
+        return DataRow(name, unsigned(str(text)))
 
 
-def kept(typed: Iterable[Mapping[str, Any]]) -> list[Row]:
-    """Return rows of a page, each with all its fields and none with a signature."""
-    return [_kept(one) for one in typed]
-
-
-def _kept(typed: Mapping[str, Any]) -> Row:
-    mode = "mount" if typed.get("mode") == "mount" else "download"
-    return {
-        "name": str(typed.get("name") or ""),
-        "place": unsigned(str(typed.get("place") or "")),
-        "shard": bool(typed.get("shard")),
-        "mode": mode,
-    }
+def kept(typed: Iterable[DataRow]) -> tuple[DataRow, ...]:
+    """Return rows of a page without signatures."""
+    return tuple(msgspec.structs.replace(one, place=unsigned(one.place)) for one in typed)
 
 
 def unsigned(place: str) -> str:
@@ -71,40 +55,40 @@ def unsigned(place: str) -> str:
     return place.partition("?")[0] + _MASK if _SIGNED.search(place) else place
 
 
-def is_blank(one: Row) -> bool:
+def is_blank(one: DataRow) -> bool:
     """Say whether nothing was typed into a row."""
-    return not (one["name"].strip() or one["place"].strip())
+    return not (one.name.strip() or one.place.strip())
 
 
-def name(one: Row) -> str:
+def name(one: DataRow) -> str:
     """Return the name by which the code asks for a row's folder."""
-    return one["name"].strip() or UNNAMED
+    return one.name.strip() or UNNAMED
 
 
-def place(one: Row) -> str:
+def place(one: DataRow) -> str:
     """Return a row's place with the words that say how it is taken."""
-    text = one["place"].strip()
+    text = one.place.strip()
     if not text.startswith(_LISTED):
         return text
-    words = (["shard"] if one["shard"] else []) + (["mode=mount"] if one["mode"] == "mount" else [])
+    words = (["shard"] if one.shard else []) + (["mode=mount"] if one.mode == "mount" else [])
     return text + ("&" if "?" in text else "?") + "&".join(words) if words else text
 
 
-def source(one: Row) -> DataSource:
+def source(one: DataRow) -> DataSource:
     """Return the source that a row means. Raises InvalidSpec."""
-    if not one["place"].strip():
+    if not one.place.strip():
         raise InvalidSpec(
             f"It is not said where {name(one)} is.", field="data", hint="Give its place or remove the row."
         )
     return data.source(name(one), place(one))
 
 
-def words(rows: Sequence[Row]) -> list[str]:
+def words(rows: Sequence[DataRow]) -> list[str]:
     """Return ``name=place`` of each row that was filled in, right or wrong: what ``submit`` takes as ``data``."""
     return [f"{name(one)}={place(one)}" for one in rows if not is_blank(one)]
 
 
-def readable(rows: Sequence[Row]) -> list[str]:
+def readable(rows: Sequence[DataRow]) -> list[str]:
     """Return ``name=place`` of the rows that can be read: what a magic line can say."""
     return [text for one in rows if _is_source(one) for text in words([one])]
 
@@ -118,7 +102,7 @@ def readable_target(outputs: str) -> str | None:
     return outputs.strip()
 
 
-def _is_source(one: Row) -> bool:
+def _is_source(one: DataRow) -> bool:
     try:
         source(one)
     except InvalidSpec:

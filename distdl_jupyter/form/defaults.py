@@ -11,7 +11,7 @@ from distdl_jupyter.core.aliases import resolve
 from distdl_jupyter.core.options import ABOUT, checked
 from distdl_jupyter.form import datarows
 from distdl_jupyter.form.choices import split_label
-from distdl_jupyter.form.datarows import Row
+from distdl_jupyter.form.schema import DataRow
 
 GpuWord = Literal["", "yes", "no"]
 _GPU_WORDS: dict[bool | None, GpuWord] = {None: "", True: "yes", False: "no"}
@@ -33,7 +33,7 @@ class Defaults:
     max_restarts: int = 0
     vm_size: str = ""
     use_gpu: GpuWord = ""
-    data: tuple[Row, ...] = ()
+    data: tuple[DataRow, ...] = ()
     outputs: str = ""
     price_per_hour: str = ""
 

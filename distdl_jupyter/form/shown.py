@@ -1,51 +1,32 @@
-"""How the launch form writes what it knows: plain data for the page. No secret passes through here."""
+"""How the launch form writes what it knows: texts for the page. No secret passes through here."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core.humanize import size
 from distdl_jupyter.core.redact import is_secret
 from distdl_jupyter.core.spec import Captured, Source
-
-if TYPE_CHECKING:
-    from distdl_jupyter.advice import Advice
+from distdl_jupyter.form.schema import CapturedSize, CapturedSizes, FormCheck, Variable
 
 _BREAKS = re.compile(r"(?<=\d) (?=(?:GB|Gb/s|min|h|s)\b)| (?=\N{MULTIPLICATION SIGN})|(?<=\N{MULTIPLICATION SIGN}) ")
 
 
-def captured(items: Sequence[Captured], *, known: bool = True) -> dict[str, Any]:
+def captured(items: Sequence[Captured], *, known: bool = True) -> CapturedSizes:
     """Return the captured names with their sizes and the size of all; nobody could tell them when not ``known``."""
-    return {
-        "known": known,
-        "size": size(sum(item.size for item in items)),
-        "items": [{"name": item.name, "detail": item.detail, "size": size(item.size)} for item in items],
-    }
+    sizes = tuple(CapturedSize(item.name, item.detail, size(item.size)) for item in items)
+    return CapturedSizes(known, size(sum(item.size for item in items)), sizes)
 
 
-def environment(variables: Mapping[str, str]) -> list[dict[str, Any]]:
+def environment(variables: Mapping[str, str]) -> tuple[Variable, ...]:
     """Return the variables; a value is None where it is a secret, by its name or its form."""
-    return [_variable(name, value, secret=is_secret(name, value)) for name, value in variables.items()]
+    return tuple(_variable(name, value, secret=is_secret(name, value)) for name, value in variables.items())
 
 
-def _variable(name: str, value: str, *, secret: bool) -> dict[str, Any]:
-    return {"name": name, "value": None if secret else value, "secret": secret}
-
-
-def advice(one: Advice) -> dict[str, Any]:
-    """Return one advice as the page shows it."""
-    return {
-        "code": one.code,
-        "level": one.level,
-        "headline": one.headline,
-        "reason": unbroken(one.reason),
-        "action": one.action,
-        "snippet": one.snippet,
-        "source": one.source,
-    }
+def _variable(name: str, value: str, *, secret: bool) -> Variable:
+    return Variable(name, None if secret else value, secret)
 
 
 def unbroken(text: str) -> str:
@@ -65,11 +46,11 @@ def place(source: Source) -> tuple[int | None, str]:
 _BESIDE = {"environment_variables": "environment"}
 
 
-def problems(items: Sequence[Mapping[str, str]]) -> dict[str, str]:
+def problems(items: Sequence[FormCheck]) -> dict[str, str]:
     """Return the first error of each field, from the checks' items; what is about no field stands there only."""
     found: dict[str, str] = {}
     for item in items:
-        if item["level"] == "error" and item["field"]:
-            name = _BESIDE.get(item["field"], item["field"])
-            found.setdefault(name, f"{item['text']} {item['remedy']}".strip())
+        if item.level == "error" and item.field:
+            name = _BESIDE.get(item.field, item.field)
+            found.setdefault(name, f"{item.text} {item.remedy}".strip())
     return found

@@ -1,4 +1,4 @@
-"""The VM sizes that the launch form offers, as plain data for the page: the catalogue with what Azure said since.
+"""The VM sizes that the launch form offers, the catalogue with what Azure said since.
 
 Nothing is asked here. A value that nobody told is "" or None, and the page leaves it open.
 """
@@ -6,23 +6,25 @@ Nothing is asked here. A value that nobody told is "" or None, and the page leav
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from distdl_jupyter.azure import prices, successor_of
 from distdl_jupyter.azure.merged import sizes as known
 from distdl_jupyter.core.humanize import money
+from distdl_jupyter.form.schema import VmSizeChoice
 
 if TYPE_CHECKING:
     from distdl_jupyter.azure import VmSize
 
 
-def sizes() -> tuple[dict[str, Any], ...]:
+def sizes() -> tuple[VmSizeChoice, ...]:
     """Return one row for each size, from little GPU memory to much; shares, little known and retired ones last."""
-    return tuple({**row, "price": _price(row["name"])} for row in _rows(known()))
+    return tuple(replace(row, price=_price(row.name)) for row in _rows(known()))
 
 
 @functools.lru_cache(maxsize=4)
-def _rows(found: tuple[VmSize, ...]) -> tuple[dict[str, Any], ...]:
+def _rows(found: tuple[VmSize, ...]) -> tuple[VmSizeChoice, ...]:
     return tuple(_row(size) for size in sorted(found, key=_order))
 
 
@@ -32,28 +34,28 @@ def _order(size: VmSize) -> tuple[bool, bool, bool, float, int, str]:
     return size.retired, size.gpu_count < 1, network_unknown, memory, size.vcpus or 0, size.name
 
 
-def _row(size: VmSize) -> dict[str, Any]:
+def _row(size: VmSize) -> VmSizeChoice:
     found = successor_of(size)
-    return {
-        "name": size.name,
-        "series": size.series,
-        "gpu": size.gpu,
-        "gpus": size.gpus_text,
-        "per_node": size.whole_gpus,
-        "memory": size.memory_text,
-        "memory_gib": size.gpu_memory_gib,
-        "network": {True: "InfiniBand", False: "Ethernet", None: "not stated"}[size.infiniband],
-        "rate": size.fabric_text if size.infiniband else size.ethernet_text,
-        "retired": str(size.retirement_date) if size.retired else "",
-        "successor": found.size.name if found else "",
-        "successor_reason": found.reason if found else "",
-        "restriction": size.restriction,
-        "quota": size.quota.text if size.quota else "",
-        "words": " ".join([size.name, size.series, size.gpu_model, size.gpu]).lower(),
-        "sources": list(size.sources),
-        "told": list(size.told),
-        "notes": size.notes,
-    }
+    return VmSizeChoice(
+        name=size.name,
+        series=size.series,
+        gpu=size.gpu,
+        gpus=size.gpus_text,
+        per_node=size.whole_gpus,
+        memory=size.memory_text,
+        memory_gib=size.gpu_memory_gib,
+        network={True: "InfiniBand", False: "Ethernet", None: "not stated"}[size.infiniband],
+        rate=size.fabric_text if size.infiniband else size.ethernet_text,
+        retired=str(size.retirement_date) if size.retired else "",
+        successor=found.size.name if found else "",
+        successor_reason=found.reason if found else "",
+        restriction=size.restriction,
+        quota=size.quota.text if size.quota else "",
+        words=" ".join([size.name, size.series, size.gpu_model, size.gpu]).lower(),
+        sources=size.sources,
+        told=size.told,
+        notes=size.notes,
+    )
 
 
 def _price(name: str) -> str:

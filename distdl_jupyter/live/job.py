@@ -10,17 +10,18 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import threading
 import time
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.live.messages import CurveMessage, JobMessage
+import msgspec
+
+from distdl_jupyter.live.messages import CurveMessage, JobMessage, LogMessage
 from distdl_jupyter.readers import Reading
 from distdl_jupyter.views import card, curve, job_page
 from distdl_jupyter.views.job_table import default_metric
-from distdl_jupyter.views.to_json import to_json
+from distdl_jupyter.views.wire import encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.log import Row
     from distdl_jupyter.core.store import JobFolder
     from distdl_jupyter.live.messages import CurveRequest
-    from distdl_jupyter.views.schema import LogChanges
 
 #: Rows of a job's log that are kept for its pages.
 KEPT = 100_000
@@ -140,10 +140,9 @@ class LiveJob:
         view = self._reading.view
         shown = card.card(view, now, has_checkpoints=self._reading.has_checkpoints)
         ranks = tuple(job_page.rank_row(rank) for rank in view.ranks)
-        data = to_json(JobMessage(self.id, shown, curve.metrics(view), ranks, key="", type="job"))
-        timeless = {**data, "card": {**data["card"], "now": 0, "left": None}}
-        data["key"] = _digest(encode(timeless))
-        return Encoded(encode(data), data["key"], mark=int(now * 1000))
+        timeless = JobMessage(self.id, replace(shown, now=0.0, left=None), curve.metrics(view), ranks, "", "job")
+        key = hashlib.blake2b(encode(timeless), digest_size=8).hexdigest()
+        return Encoded(encode(replace(timeless, card=shown, key=key)), key, mark=int(now * 1000))
 
     def log(self, mark: int) -> Encoded:
         """Return the message about what is new in the log since a mark.
@@ -168,10 +167,9 @@ class LiveJob:
         return self._rows(book.between(book.next - many, book.next), book.mark, whole=True)
 
     def _rows(self, found: list[Row], mark: int, *, whole: bool, more: bool = False) -> Encoded:
-        about = {"id": self.id, "mark": mark, "whole": whole, "type": "log"}
-        return Encoded(
-            encode({**_wire(job_page.log_changes(self._reading.log, found)), **about}), str(mark), mark, more
-        )
+        changes = job_page.log_changes(self._reading.log, found)
+        message = LogMessage(**_values(changes), id=self.id, mark=mark, whole=whole, type="log")
+        return Encoded(encode(message), str(mark), mark, more)
 
     @property
     def mark(self) -> int:
@@ -180,7 +178,7 @@ class LiveJob:
 
     def curve(self, request: CurveRequest) -> Encoded | None:
         """Return the message about a curve, None while nothing was reported."""
-        request = replace(request, key="")
+        request = msgspec.structs.replace(request, key="")
         with self._lock:
             metric, count = self._wanted(request)
             if not count:
@@ -201,10 +199,9 @@ class LiveJob:
     def _curve(self, request: CurveRequest, metric: str, count: int) -> Encoded:
         made = curve.curve(self._reading.book, metric, mode=request.mode, log=request.log, dark=request.dark)
         message = CurveMessage(
-            **{name: getattr(made, name) for name in _names(made)}, id=self.id, asked=request.metric, dark=request.dark,
-            key=f"{metric} {count}", type="curve",
-        )  # fmt: skip
-        return Encoded(encode(to_json(message)), message.key)
+            **_values(made), id=self.id, asked=request.metric, dark=request.dark, key=f"{metric} {count}", type="curve"
+        )
+        return Encoded(encode(message), message.key)
 
     def _once(self, about: object, made_of: object, make: Callable[[], Encoded]) -> Encoded:
         """Return a message that was made of the same before, else make it. The lock is held."""
@@ -223,29 +220,6 @@ class LiveJob:
             return function(self._reading)
 
 
-def _wire(changes: LogChanges) -> dict[str, Any]:
-    """Return changes of a log as plain data; rows are plain already, and there are many."""
-    return {name: getattr(changes, name) for name in _names(changes)}
-
-
-def _names(of: Any) -> list[str]:
-    return [field.name for field in fields(of)]
-
-
-def log_rows(reading: Reading, found: list[Row]) -> bytes:
-    """Return rows of a log as they travel."""
-    return encode(_wire(job_page.log_changes(reading.log, found)))
-
-
-def line(message: object) -> bytes:
-    """Return a dataclass as one line of strict JSON, without the newline."""
-    return encode(to_json(message))
-
-
-def encode(data: object) -> bytes:
-    """Return plain data as one line of strict JSON, without the newline."""
-    return json.dumps(data, allow_nan=False, separators=(",", ":")).encode()
-
-
-def _digest(data: bytes) -> str:
-    return hashlib.blake2b(data, digest_size=8).hexdigest()
+def _values(of: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass with their values."""
+    return {name: getattr(of, name) for name in of.__dataclass_fields__}

@@ -10,17 +10,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 from distdl_jupyter.views.schema import Card, Curve, LogChanges, MetricValue, RankRow
+from distdl_jupyter.views.wire import Request
 
 
-@dataclass(frozen=True, slots=True)
-class LogRequest:
+class LogRequest(Request, frozen=True):
     """The log of a job from a mark on; 0 begins with the newest rows."""
 
     mark: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class CurveRequest:
+class CurveRequest(Request, frozen=True):
     """A curve of a job; the metric "" is the one that says most."""
 
     metric: str = ""
@@ -30,8 +29,7 @@ class CurveRequest:
     key: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class JobSubscription:
+class JobSubscription(Request, frozen=True):
     """What to tell of one job besides its card."""
 
     log: LogRequest | None = None

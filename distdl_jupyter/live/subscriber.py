@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Protocol
 
-from distdl_jupyter.live.job import line
 from distdl_jupyter.live.messages import Deleted, Heartbeat, Welcome
+from distdl_jupyter.views.wire import encode
 
 if TYPE_CHECKING:
     from distdl_jupyter.live.job import LiveJob
@@ -24,12 +24,12 @@ _SIZE = 64 * 1024
 
 def welcome(number: int, server_id: str) -> bytes:
     """Return the first message of a subscription."""
-    return line(Welcome(number, server_id, time.time(), "hello"))
+    return encode(Welcome(number, server_id, time.time(), "hello"))
 
 
 def heartbeat() -> bytes:
     """Return the message that says that there is nothing to say."""
-    return line(Heartbeat(time.time(), "alive"))
+    return encode(Heartbeat(time.time(), "alive"))
 
 
 class Pace:
@@ -91,7 +91,7 @@ class JobSubscriber:
     def due(self) -> list[bytes]:
         """Return the messages of now. It may take a while: not in the event loop."""
         if self._source is None or self._source.gone:
-            found = [] if self.gone else [line(Deleted(self._id, "gone", "gone"))]
+            found = [] if self.gone else [encode(Deleted(self._id, "gone", "gone"))]
             self.gone, self.held = True, False
             return found
         live = self._source.live

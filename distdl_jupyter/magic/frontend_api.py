@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from distdl_jupyter import capture
 from distdl_jupyter.core.errors import DistDLError
-from distdl_jupyter.form.answer import Kernel, Question, answer
+from distdl_jupyter.form.cell import Kernel, cell_state
 from distdl_jupyter.form.celltext import MAGICS
+from distdl_jupyter.form.schema import FormRequest
 from distdl_jupyter.magic import extension
 from distdl_jupyter.magic.extension import owner
 from distdl_jupyter.magic.session import Session
+from distdl_jupyter.views import requests
+from distdl_jupyter.views.wire import to_json
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -41,16 +45,17 @@ class Answer:
         return "the answer to a page"
 
 
-def form(question: str) -> Answer:
-    """Return the form for a ``form.answer.Question``; loads the magics first, as ``%load_ext`` would."""
+def form(request: str) -> Answer:
+    """Return the FormState for a FormRequest; loads the magics first, as ``%load_ext`` would."""
     ip, session = _ready()
     free = MAGICS[0] if owner(ip) is None else MAGICS[1]
     kernel = Kernel(ip.user_ns, session.defaults, free, ip.execution_count, _LOOKS)
     try:
-        asked = Question(**json.loads(question))
-        return Answer(answer(replace(asked, notebook=capture.here().path or asked.notebook), kernel))
+        asked = requests.from_json(FormRequest, request.encode())
+        asked = msgspec.structs.replace(asked, notebook=capture.here().path or asked.notebook)
+        return Answer(to_json(cell_state(asked, kernel)))
     except DistDLError as error:
-        return Answer({"error": {"message": error.message, "hint": error.hint, "type": type(error).__name__}})
+        return Answer({"error": error.to_json()})
 
 
 def keep(variables: str) -> Answer:

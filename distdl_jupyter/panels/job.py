@@ -22,7 +22,7 @@ from distdl_jupyter.saved.job import address
 from distdl_jupyter.views.card import card
 from distdl_jupyter.views.job_page import log_changes
 from distdl_jupyter.views.stacks import stacks as shown_stacks
-from distdl_jupyter.views.to_json import to_json
+from distdl_jupyter.views.wire import to_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable

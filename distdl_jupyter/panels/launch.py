@@ -1,61 +1,97 @@
 """The launch form as a widget: ``launcher(train)`` shows it, Submit starts a job and shows its panel below.
 
-The form's state is ``LaunchModel``; here it only meets the page and the job's panel.
+The page asks for the form's state after each change and for a job at the end; here it only meets the job's panel.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import ipywidgets
+import msgspec
 import traitlets
 
-from distdl_jupyter.form import naming
-from distdl_jupyter.form.model import LaunchModel
+from distdl_jupyter.form import defaults, naming
+from distdl_jupyter.form.schema import FormRequest, FormState, Variable
+from distdl_jupyter.form.state import Form, state, submit_options, variables_of
+from distdl_jupyter.form.subject import FunctionSubject, Look, Remembered
 from distdl_jupyter.panels.widget import PageWidget, made_for_page
-from distdl_jupyter.views import azure
+from distdl_jupyter.views import azure, requests
 
 if TYPE_CHECKING:
     from distdl_jupyter.client import Job
     from distdl_jupyter.panels.widget import Calls
 
 
-class LaunchForm(LaunchModel, PageWidget):
-    """The form on the page. ``on_submitted`` hears of each job that was started."""
+class LaunchForm(PageWidget):
+    """The form of a function. ``on_submitted`` hears of each job that was started."""
 
     _view_name = traitlets.Unicode("launch").tag(sync=True)
 
-    def __init__(self, *args: Any, on_submitted: Callable[[Any], None], **kwargs: Any) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        on_submitted: Callable[[Job], None],
+        **given: Any,
+    ) -> None:
         self._on_submitted = on_submitted
-        super().__init__(*args, **kwargs)
+        self._call = FunctionSubject(function, args, kwargs or {})
+        self._looks: dict[Hashable, Look] = {}
+        self._form = Form(subject=Remembered(self._call, self._looks, ""), given=defaults.read(given))
+        #: What was chosen last, for a page that opens later. Values of secrets stay here.
+        self._request = FormRequest()
+        super().__init__()
 
     @property
     def calls(self) -> Calls:
         """What the page may ask for."""
-        return {**azure.CALLS, **naming.calls(self)}
+        return {
+            **azure.CALLS,
+            **naming.CALLS,
+            "form.state": lambda request: self.state(requests.from_data(FormRequest, request)),
+            "form.submit": lambda request: _name_and_id(self.submit(requests.from_data(FormRequest, request))),
+        }
 
-    def on_message(self, message: dict[str, Any]) -> None:
-        """Do what was pressed."""
-        match message.get("type"):
-            case "submit":
-                self.press()
-            case "apply":
-                self.apply(str(message.get("code")))
-            case "environment":
-                self.set_environment(message.get("entries") or ())
-            case "refresh":
-                self.refresh()
-            case "look":
-                self.recompute()
-            case _:
-                super().on_message(message)
+    def state(self, request: FormRequest | None = None) -> FormState:
+        """Return the form as it follows from what a page has chosen; without that, from what was chosen last."""
+        if request is None or request.chosen is None:
+            request = msgspec.structs.replace(self._request, apply="", again=False, look=False)
+        request = self._with_secrets(request)
+        if request.again:
+            self._looks.clear()
+        found = state(self._form, request)
+        self._request = msgspec.structs.replace(request, chosen=found.chosen, apply="")
+        return found
 
-    def press(self) -> None:
-        """Do what the button Submit does."""
-        job = self.submit()
-        if job is not None:
-            self._on_submitted(job)
+    def submit(self, request: FormRequest | None = None) -> Job:
+        """Start a job with what the form shows. Raises what ``client.submit`` raises."""
+        from distdl_jupyter import client
+
+        chosen = self.state(request).chosen
+        variables = variables_of(self._form, self._request)
+        options = submit_options(chosen, variables, self._form.subject.look())
+        given = {name: value for name, value in options.items() if value is not None}
+        job = client.submit(self._call.function, self._call.args, self._call.kwargs, **given)
+        self._on_submitted(job)
+        return job
+
+    def _with_secrets(self, request: FormRequest) -> FormRequest:
+        """Return a request with the secrets that were typed before: a page is told none."""
+        if request.environment is None:
+            return request
+        typed = {one.name: one.value for one in self._request.environment or () if one.value is not None}
+        known = tuple(
+            Variable(one.name, typed.get(one.name) if one.value is None else one.value) for one in request.environment
+        )
+        return msgspec.structs.replace(request, environment=known)
+
+
+def _name_and_id(job: Job) -> dict[str, str]:
+    return {"name": job.spec.name, "job": job.id}
 
 
 class Launcher(ipywidgets.VBox):  # type: ignore[misc]
@@ -71,11 +107,9 @@ class Launcher(ipywidgets.VBox):  # type: ignore[misc]
         """The newest job, None before the first Submit."""
         return self.jobs[-1] if self.jobs else None
 
-    def submit(self) -> Job | None:
-        """Do what the button Submit does and return the job; None when it was refused (the form says why)."""
-        before = len(self.jobs)
-        self.form.press()
-        return self.job if len(self.jobs) > before else None
+    def submit(self) -> Job:
+        """Do what the button Submit does and return the job. Raises DistDLError when it is refused."""
+        return self.form.submit()
 
     def _show(self, job: Job) -> None:
         from distdl_jupyter.panels import panel

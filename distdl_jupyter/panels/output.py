@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.client import Job
     from distdl_jupyter.core.view import JobView
     from distdl_jupyter.panels.job import JobPanel
-    from distdl_jupyter.saved.job import Picture
+    from distdl_jupyter.saved.job import ShownPicture
 
 #: Seconds for which a cell that waits for the job has the first turn to write its end.
 _TURN = 1.0
@@ -123,9 +123,9 @@ def _panel(job: Job) -> JobPanel | None:
         return None
 
 
-def newest_pictures(folder: Path, view: JobView) -> list[Picture]:
+def newest_pictures(folder: Path, view: JobView) -> list[ShownPicture]:
     """Return the newest pictures, oldest of them first, as many as a notebook keeps."""
-    found: list[Picture] = []
+    found: list[ShownPicture] = []
     left = _KEPT
     for one in reversed(view.pictures):
         read = pictures.read(folder, one.number)

@@ -16,7 +16,7 @@ import traitlets
 
 from distdl_jupyter.core.errors import DistDLError, PluginUnavailable
 from distdl_jupyter.panels.assets import asset
-from distdl_jupyter.views.to_json import to_json
+from distdl_jupyter.views.wire import to_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.log import LogBook, Row
     from distdl_jupyter.core.series import SeriesBook
     from distdl_jupyter.core.spec import JobSpec
-    from distdl_jupyter.core.view import JobView, PhaseView, PictureView
+    from distdl_jupyter.core.view import JobView, Phase, Picture
     from distdl_jupyter.views.schema import FailureCard, StackFrame, Stacks
 
 #: A picture that a rank has shown: what is known of it, its bytes, and their form ("png").
-Picture = tuple["PictureView", bytes, str]
+ShownPicture = tuple["Picture", bytes, str]
 
 #: Bytes of a page, always.
 LIMIT = 60_000
@@ -61,7 +61,7 @@ def html(
     spec: JobSpec,
     result_repr: str = "",
     taken: Stacks | None = None,
-    shown: Sequence[Picture] = (),
+    shown: Sequence[ShownPicture] = (),
 ) -> str:
     """Return the page of a job in whatever state it is, at most ``LIMIT`` bytes besides the pictures ``shown``.
 
@@ -145,7 +145,7 @@ def _phases(view: JobView) -> list[dict[str, Any]]:
     return [_phase(name, known.get(name), view.last_sign) for name in PHASES]
 
 
-def _phase(name: str, phase: PhaseView | None, now: float) -> dict[str, Any]:
+def _phase(name: str, phase: Phase | None, now: float) -> dict[str, Any]:
     about: dict[str, Any] = {"title": humanize.PHASE_WORDS[name], "has_begun": phase is not None}
     if phase is None:
         return about | {"shape": "dashed-ring", "colour": "dim", "is_current": False, "detail": "", "took": ""}
@@ -206,7 +206,7 @@ def _curve(view: JobView, book: SeriesBook, detail: Detail) -> dict[str, Any] | 
     }
 
 
-def _picture(about: PictureView, data: bytes, form: str) -> dict[str, Any]:
+def _picture(about: Picture, data: bytes, form: str) -> dict[str, Any]:
     return {"address": address(data, form), "says": caption(about),
             "width": int(about.width), "height": int(about.height)}  # fmt: skip
 
@@ -216,7 +216,7 @@ def address(data: bytes, form: str) -> str:
     return f"data:image/{form};base64,{base64.b64encode(data).decode()}"
 
 
-def caption(about: PictureView) -> str:
+def caption(about: Picture) -> str:
     """Return which picture it is: ``picture 3, rank 0, 14:03:02``."""
     return ", ".join([f"picture {about.number}", humanize.rank_spans(sorted(about.ranks)), humanize.clock(about.t)])
 

@@ -6,45 +6,46 @@ What asks Azure takes seconds and runs in threads of its own, so that a silent o
 from __future__ import annotations
 
 import asyncio
-import dataclasses
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
 
 from distdl_jupyter.azure.settings import CredentialKind
 from distdl_jupyter.server.base import Handler, answers
 from distdl_jupyter.views import azure
 from distdl_jupyter.views.azure import AzureSignIn, AzureSubscription
+from distdl_jupyter.views.wire import Request
 
 __all__ = ["Azure", "AzureByCode", "AzureChange", "AzureOut", "AzureStart", "AzureSubscriptions"]
 
 
-def _option(help_: str) -> Any:
-    return field(default=None, metadata={"help": help_})
+_Tenant = Annotated[str, Meta(description="Tenant (directory) to sign in to.")]
+_Client = Annotated[str, Meta(description="Client id of an app registration, or of a user-assigned managed identity.")]
+_TokenCache = Annotated[
+    str,
+    Meta(description='Where the sign-in is kept: "" (keyring, else a file of this user) or "keyring" (no file).'),
+]
 
 
-@dataclass(frozen=True, slots=True)
-class AzureStart:
+class AzureStart(Request, frozen=True):
     """A way to sign in; what is null stays as the settings have it."""
 
     credential: CredentialKind
-    tenant_id: str | None = _option("Tenant (directory) to sign in to.")
-    client_id: str | None = _option("Client id of an app registration, or of a user-assigned managed identity.")
-    token_cache: str | None = _option(
-        'Where the sign-in is kept: "" (keyring, else a file of the user alone) or "keyring" (no file).'
-    )
+    tenant_id: _Tenant | None = None
+    client_id: _Client | None = None
+    token_cache: _TokenCache | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AzureChange:
+class AzureChange(Request, frozen=True):
     """Settings to change; null leaves one as it is, "" takes it back to its default."""
 
-    tenant_id: str | None = _option("Tenant (directory) to sign in to.")
-    client_id: str | None = _option("Client id of an app registration, or of a user-assigned managed identity.")
-    subscription_id: str | None = _option("Subscription that is offered first.")
-    cloud: str | None = _option("AzureCloud, AzureUSGovernment, AzureChinaCloud.")
-    token_cache: str | None = _option(
-        'Where the sign-in is kept: "" (keyring, else a file of the user alone) or "keyring" (no file).'
-    )
+    tenant_id: _Tenant | None = None
+    client_id: _Client | None = None
+    subscription_id: Annotated[str, Meta(description="Subscription that is offered first.")] | None = None
+    cloud: Annotated[str, Meta(description="AzureCloud, AzureUSGovernment, AzureChinaCloud.")] | None = None
+    token_cache: _TokenCache | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +55,8 @@ class AzureSubscriptionList:
     subscriptions: tuple[AzureSubscription, ...]
 
 
-async def _done(action: str, body: object = None) -> Any:
-    given = {} if body is None else {k: v for k, v in dataclasses.asdict(body).items() if v is not None}  # type: ignore[call-overload]
+async def _done(action: str, body: Request | None = None) -> Any:
+    given = {} if body is None else {k: v for k, v in msgspec.structs.asdict(body).items() if v is not None}
     return await asyncio.to_thread(lambda: azure.CALLS[f"azure.{action}"](**given))
 
 

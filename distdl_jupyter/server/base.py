@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-import json
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -24,9 +23,9 @@ from tornado import web
 
 from distdl_jupyter.core import errors
 from distdl_jupyter.core.store import is_id
-from distdl_jupyter.live.job import line
-from distdl_jupyter.server import fields
 from distdl_jupyter.server.schema import ApiError
+from distdl_jupyter.views import requests
+from distdl_jupyter.views.wire import encode
 
 if TYPE_CHECKING:
     from distdl_jupyter.server.app import DistDLApp
@@ -111,13 +110,13 @@ def answers(
         async def run(self: Handler, **path: str) -> None:
             given: dict[str, Any] = dict(path)
             if query is not None:
-                given["query"] = fields.from_query(query, self.request.query_arguments)
+                given["query"] = requests.from_query(query, self.request.query_arguments)
             if body is not None:
-                given["body"] = fields.from_json(body, self.json_body())
+                given["body"] = requests.from_json(body, self.body())
             self.set_status(status)
             found = await method(self, **given)
             if found is not None:
-                self.finish(await self.apart(line, found))
+                self.finish(await self.apart(encode, found))
 
         # What it asks was answered before (``Handler.prepare``); Jupyter warns of a method without it.
         wrapped: Any = web.authenticated(run)
@@ -144,21 +143,6 @@ def executes(method: Method) -> Method:
 
 def _action(method: Any, verb: str) -> str:
     return str(getattr(inspect.unwrap(method), "action", HTTP_METHOD_TO_AUTH_ACTION[verb]))
-
-
-def _no_number(word: str) -> float:
-    raise ValueError(f"{word} is no JSON")
-
-
-def decode(data: bytes | bytearray) -> object:
-    """Return what a page sent as JSON. Raises InvalidSpec."""
-    try:
-        found = json.loads(data, parse_constant=_no_number)
-        if rb"\ud" in data.lower():
-            json.dumps(found, ensure_ascii=False).encode()  # half a character, which no file takes
-    except (ValueError, RecursionError):
-        raise errors.InvalidSpec("The request's body is no JSON.") from None
-    return found
 
 
 @web.stream_request_body
@@ -208,11 +192,11 @@ class Handler(APIHandler):
         if self._refused is None:
             self._body += chunk
 
-    def json_body(self) -> object:
-        """Return the body as JSON; an empty one is {}. Raises InvalidSpec, HTTPError 413."""
+    def body(self) -> bytearray:
+        """Return the whole body. Raises HTTPError 413."""
         if self._refused is not None:
             raise self._refused
-        return decode(self._body) if self._body else {}
+        return self._body
 
     @property
     def app(self) -> DistDLApp:
@@ -254,7 +238,7 @@ class Handler(APIHandler):
         if status_code == 405:
             self.set_header("Allow", self._allowed())
         error = (kwargs.get("exc_info") or (None, None))[1]
-        self.finish(line(error_body(error, status_code)))
+        self.finish(encode(error_body(error, status_code)))
 
 
 def checked_id(id_: str) -> str:

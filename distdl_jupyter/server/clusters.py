@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +12,9 @@ from distdl_jupyter.core import humanize
 from distdl_jupyter.server.base import Handler, answers, executes
 from distdl_jupyter.server.schema import (
     CheckCluster,
-    CheckRow,
     Cluster,
     ClusterChecks,
     ClusterList,
-    MachineSet,
     NewCluster,
     Node,
     NodeState,
@@ -31,7 +28,6 @@ if TYPE_CHECKING:
     from distdl_jupyter.cluster_configs import ClusterConfig
     from distdl_jupyter.cluster_handles import ClusterStatus
     from distdl_jupyter.clusters.base import NodeInfo
-    from distdl_jupyter.clusters.machines import Machines
     from distdl_jupyter.ended_cache import Listed
     from distdl_jupyter.server.app import DistDLApp
 
@@ -64,18 +60,11 @@ def _cluster(one: ClusterStatus, jobs: Sequence[Listed]) -> Cluster:
         max_node_count=one.max_node_count,
         options=dict(target.options),
         can_create=one.can_create,
-        machines=machine_set(one.machines),
+        machines=one.machines,
         billed=one.billed,
         cost_per_hour=one.cost_per_hour,
         currency=one.currency,
     )
-
-
-def machine_set(machines: Machines | None) -> MachineSet | None:
-    """Return machines as pages are told of them."""
-    if machines is None:
-        return None
-    return MachineSet(**dataclasses.asdict(machines))
 
 
 def _nodes(one: ClusterStatus, jobs: Sequence[Listed]) -> tuple[Node, ...]:
@@ -171,5 +160,4 @@ class CheckOfCluster(Handler):
         target = await self.apart(cluster_handles.find, name)
         needs = await self.apart(status.needs, body.distributed_backend) if body.distributed_backend else None
         found = await self.app.looks.checked(target, needs)
-        rows = tuple(CheckRow(one.node, one.what, one.level, one.says, one.remedy) for one in merge_hosts(found))
-        return ClusterChecks(rows, has_errors(found))
+        return ClusterChecks(tuple(merge_hosts(found)), has_errors(found))

@@ -16,12 +16,12 @@ from tornado import web
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
-from distdl_jupyter.live.job import line
 from distdl_jupyter.live.subscriber import heartbeat
-from distdl_jupyter.server import fields
-from distdl_jupyter.server.base import Handler, answers, decode, error_body
+from distdl_jupyter.server.base import Handler, answers, error_body
 from distdl_jupyter.server.messages import Refused, Subscription
 from distdl_jupyter.server.subscriber import Subscriber
+from distdl_jupyter.views import requests
+from distdl_jupyter.views.wire import encode
 
 #: Most jobs in one subscription, and most curves of each.
 _JOBS, _CURVES = 200, 20
@@ -80,7 +80,7 @@ class Events(WebSocketMixin, WebSocketHandler, Handler):
         self.app.sources.pages.discard(self)
 
     def _reject(self, error: Exception) -> None:
-        self.write_message(line(Refused(error_body(error, 400), "refused")))
+        self.write_message(encode(Refused(error_body(error, 400), "refused")))
         self.close(_POLICY, "The subscription is refused.")
 
     async def _tell(self) -> None:
@@ -133,7 +133,7 @@ class Events(WebSocketMixin, WebSocketHandler, Handler):
 
 def _subscription(data: bytes) -> Subscription:
     """Return what a page sent. Raises InvalidSpec."""
-    wanted = fields.from_json(Subscription, decode(data))
+    wanted = requests.from_json(Subscription, data)
     if len(wanted.job) > _JOBS or any(len(request.curves) > _CURVES for request in wanted.job.values()):
         raise InvalidSpec(f"A page is told of at most {_JOBS} jobs, and of {_CURVES} curves of each.", field="job")
     return wanted

@@ -8,14 +8,16 @@ the environment of the kernel that was chosen: by this process where that is the
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from distdl_jupyter.core.errors import LaunchFailed
+from distdl_jupyter.form.schema import FormRequest, FormState
 from distdl_jupyter.server import submitting
 from distdl_jupyter.server.base import Handler, answers, executes
-from distdl_jupyter.server.schema import FormAnswer, FormQuestion
+from distdl_jupyter.views.wire import to_json
 
 if TYPE_CHECKING:
     from threading import Event
@@ -26,28 +28,30 @@ if TYPE_CHECKING:
 class Form(Handler):
     """The launch form."""
 
-    @answers(FormAnswer, body=FormQuestion, refuses=(424, 502))
+    @answers(FormState, body=FormRequest, refuses=(424, 502))
     @executes
-    async def post(self, body: FormQuestion) -> FormAnswer:
+    async def post(self, body: FormRequest) -> object:
         """Return the form for a text and what was chosen so far."""
         submitting.check_code(body.code, self.app.max_code_bytes)
         python = submitting.interpreter(body.kernel_name, self.kernel_spec_manager)
         root = Path(str(getattr(self.contents_manager, "root_dir", "") or "."))
-        return await self.slowly(_worked_out, body, python, root, self.app.form_seconds, self.gone)
+        return await self.slowly(_state, body, python, root, self.app.form_seconds, self.gone)
 
 
-def _worked_out(body: FormQuestion, python: Interpreter, root: Path, seconds: float, gone: Event) -> FormAnswer:
+def _state(request: FormRequest, python: Interpreter, root: Path, seconds: float, gone: Event) -> object:
     """Return the form. Raises PluginUnavailable when that Python has no distdl_jupyter, LaunchFailed."""
     if gone.is_set():
         raise LaunchFailed("The page that asked has gone, or has asked something newer.")
-    asked = {field.name: getattr(body, field.name) for field in dataclasses.fields(body) if field.name != "kernel_name"}
     # What a notebook's cell takes from beside it only its kernel can tell: the notebook is no more than a name here.
-    path = submitting.beside(root, body.notebook) if body.own else None
-    asked["notebook"] = str(path or body.notebook)
-    folder = path.parent if path else root
-    asked["directory"] = str(path.parent if path else _beside(root, body.notebook))
-    here = python.own and len(body.code) < _SHORT
-    return FormAnswer(**(_here(asked) if here else submitting.ask(python, _MODULE, asked, folder, seconds, gone)))
+    path = submitting.beside(root, request.notebook) if request.own else None
+    request = msgspec.structs.replace(request, notebook=str(path or request.notebook))
+    directory = str(path.parent if path else _beside(root, request.notebook))
+    if python.own and len(request.code) < _SHORT:
+        from distdl_jupyter.form.cell import cell_state
+
+        return cell_state(request, directory=directory)
+    asked = {"request": to_json(request), "directory": directory}
+    return submitting.ask(python, _MODULE, asked, path.parent if path else root, seconds, gone)
 
 
 def _beside(root: Path, notebook: str) -> Path:
@@ -59,9 +63,3 @@ def _beside(root: Path, notebook: str) -> Path:
 _MODULE = "distdl_jupyter.form"
 #: Characters of a text up to which the server reads it itself, which takes it less than half a second.
 _SHORT = 20_000
-
-
-def _here(asked: dict[str, Any]) -> dict[str, Any]:
-    from distdl_jupyter.form.answer import Question, answer
-
-    return answer(Question(**asked))

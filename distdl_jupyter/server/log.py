@@ -12,11 +12,11 @@ from distdl_jupyter.core.humanize import clock
 from distdl_jupyter.core.logline import lines_of
 from distdl_jupyter.core.printable import printable
 from distdl_jupyter.follow import Follower
-from distdl_jupyter.live.job import log_rows
 from distdl_jupyter.server.base import Handler, answers, checked_id
 from distdl_jupyter.server.jobs import attached
 from distdl_jupyter.server.messages import CurveQuery, LogQuery, MetricSeries, MetricsList, MetricsQuery, RankSeries
 from distdl_jupyter.views import curve
+from distdl_jupyter.views.job_page import log_changes
 from distdl_jupyter.views.job_table import default_metric
 from distdl_jupyter.views.schema import Curve, LogChanges
 
@@ -30,14 +30,14 @@ class JobLog(Handler):
     """The log of one job."""
 
     @answers(LogChanges, query=LogQuery, media="text/plain", refuses=(404,))
-    async def get(self, id_: str, query: LogQuery) -> None:
+    async def get(self, id_: str, query: LogQuery) -> LogChanges | None:
         """Return rows of the log, or all of it as a file (``format=text``)."""
         if query.format == "text":
             await self._download(checked_id(id_), query.rank)
-            return
+            return None
         async with self.app.sources.opened(checked_id(id_)) as live:
-            rows = await self.apart(live.use, lambda reading: _rows(reading, query))
-        self.finish(rows)
+            found: LogChanges = await self.apart(live.use, lambda reading: _rows(reading, query))
+        return found
 
     async def _download(self, id_: str, rank: int | None) -> None:
         pieces = await self.apart(lambda: _text(Follower(attached(id_).folder), rank))
@@ -50,7 +50,7 @@ class JobLog(Handler):
         self.finish(set_content_type="text/plain; charset=utf-8")
 
 
-def _rows(reading: Reading, query: LogQuery) -> bytes:
+def _rows(reading: Reading, query: LogQuery) -> LogChanges:
     """Return the newest ``limit`` rows of those that are asked for."""
     book = reading.log
     before = book.next if query.before is None else query.before
@@ -58,7 +58,7 @@ def _rows(reading: Reading, query: LogQuery) -> bytes:
         found = [row for row in reading.window.before(before, query.limit) if row.n >= query.first]
     else:
         found = [row for row in book.between(query.first, before) if query.rank in row.lines][-query.limit :]
-    return log_rows(reading, found)
+    return log_changes(book, found)
 
 
 def _text(follower: Follower, rank: int | None) -> Iterator[bytes]:

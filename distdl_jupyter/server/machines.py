@@ -6,16 +6,13 @@ What asks a cloud takes seconds and runs in threads of its own, so that a silent
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 from distdl_jupyter import cluster_handles
 from distdl_jupyter.cluster_handles import provision
+from distdl_jupyter.clusters.machines import Machines
 from distdl_jupyter.server.base import Handler, answers, executes
-from distdl_jupyter.server.clusters import machine_set, shown
-from distdl_jupyter.server.schema import ChoiceList, ChoiceRow, ChoicesQuestion, Cluster, MachineSet, NewMachines
-
-if TYPE_CHECKING:
-    from distdl_jupyter.clusters.machines import Choice
+from distdl_jupyter.server.clusters import shown
+from distdl_jupyter.server.schema import ChoiceList, ChoicesQuestion, Cluster, NewMachines
 
 
 class Choices(Handler):
@@ -26,14 +23,10 @@ class Choices(Handler):
     async def post(self, body: ChoicesQuestion) -> ChoiceList:
         """List the values of one option, as far as they can be seen from here; it may take seconds."""
         found = await asyncio.to_thread(provision.choices, body.kind, body.option, body.options)
-        return ChoiceList(tuple(_row(one) for one in found))
+        return ChoiceList(tuple(found))
 
 
-def _row(one: Choice) -> ChoiceRow:
-    return ChoiceRow(one.value, one.label or one.value, one.detail, dict(one.sets))
-
-
-class Machines(Handler):
+class MachinesOfCluster(Handler):
     """The machines of a cluster whose kind can make them."""
 
     @answers(Cluster, status=202, body=NewMachines, refuses=(404, 409, 424))
@@ -56,11 +49,9 @@ class Machines(Handler):
 class Forecast(Handler):
     """Machines that are not made yet."""
 
-    @answers(MachineSet, body=NewMachines, refuses=(404, 409, 424))
+    @answers(Machines, body=NewMachines, refuses=(404, 409, 424))
     @executes
-    async def post(self, name: str, body: NewMachines) -> MachineSet:
+    async def post(self, name: str, body: NewMachines) -> Machines:
         """Say what machines these would be and what they would cost."""
         target = await self.apart(cluster_handles.find, name)
-        found = machine_set(await asyncio.to_thread(provision.forecast, target, body.wanted))
-        assert found is not None
-        return found
+        return await asyncio.to_thread(provision.forecast, target, body.wanted)

@@ -6,8 +6,10 @@ the other (see ``live.messages`` for those about a job).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from msgspec import Meta, field
 
 from distdl_jupyter.live.messages import (
     CurveMessage,
@@ -18,12 +20,12 @@ from distdl_jupyter.live.messages import (
     LogMessage,
     Welcome,
 )
-from distdl_jupyter.server.schema import ApiError, Cluster
+from distdl_jupyter.server.schema import ApiError, Cluster, Pixels
 from distdl_jupyter.views.job_table import JobRow
+from distdl_jupyter.views.wire import Request
 
 
-@dataclass(frozen=True, slots=True)
-class Subscription:
+class Subscription(Request, frozen=True):
     """All that a page wants to be told. ``job`` has a ``JobSubscription`` by the id of the job.
 
     ``number`` comes back with the ``Welcome``: what is told before it belongs to an earlier subscription.
@@ -76,35 +78,32 @@ Message = (
 # What of the same can be asked for by itself. ------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class LogQuery:
+class LogQuery(Request, frozen=True):
     """Which rows of a log: the newest ``limit`` of those from ``first`` on and below ``before``."""
 
-    first: int = field(default=0, metadata={"help": "number of the first row", "minimum": 0})
-    before: int | None = field(default=None, metadata={"help": "number of the row to end before", "minimum": 0})
-    limit: int = field(default=1000, metadata={"help": "most rows", "minimum": 1, "maximum": 10_000})
-    rank: int | None = field(default=None, metadata={"help": "only rows of this rank", "minimum": 0})
+    first: Annotated[int, Meta(ge=0, description="number of the first row")] = 0
+    before: Annotated[int, Meta(ge=0, description="number of the row to end before")] | None = None
+    limit: Annotated[int, Meta(ge=1, le=10_000, description="most rows")] = 1000
+    rank: Annotated[int, Meta(ge=0, description="only rows of this rank")] | None = None
     format: Literal["json", "text"] = "json"
 
 
-@dataclass(frozen=True, slots=True)
-class CurveQuery:
+class CurveQuery(Request, frozen=True):
     """Which curve to draw and how."""
 
-    metric: str = field(default="", metadata={"help": "the metric to draw; the one that says most when none is given"})
+    metric: Annotated[str, Meta(description="the metric to draw; the one that says most when none is given")] = ""
     mode: Literal["band", "ranks"] = "band"
     log: bool = False
     dark: bool = False
-    width: int | None = field(default=None, metadata={"help": "pixels", "minimum": 50, "maximum": 10_000})
-    height: int | None = field(default=None, metadata={"help": "pixels", "minimum": 50, "maximum": 10_000})
+    width: Pixels | None = None
+    height: Pixels | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class MetricsQuery:
+class MetricsQuery(Request, frozen=True):
     """Which metrics."""
 
-    name: str = field(default="", metadata={"help": "a metric; all of them when none is given"})
-    points: int = field(default=1000, metadata={"help": "most points of each rank", "minimum": 3, "maximum": 1000})
+    name: Annotated[str, Meta(description="a metric; all of them when none is given")] = ""
+    points: Annotated[int, Meta(ge=3, le=1000, description="most points of each rank")] = 1000
 
 
 @dataclass(frozen=True, slots=True)

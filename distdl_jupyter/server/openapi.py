@@ -1,19 +1,21 @@
 """The OpenAPI file, made of the handlers and the dataclasses: ``python -m distdl_jupyter.server.openapi`` writes it.
 
-``openapi.json`` stands beside this module; a test fails when the two differ. pydantic, which only this needs, turns
-dataclasses into JSON schema.
+``openapi.json`` stands beside this module; a test fails when the two differ. msgspec turns dataclasses into
+JSON schema.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import json
 import re
 import sys
+import typing
 from http.client import responses
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from distdl_jupyter.server.base import Handler, Operation
 from distdl_jupyter.server.late import BASE
@@ -83,7 +85,7 @@ def _verb(path: str, handler: type[Handler], verb: str, operation: Operation) ->
     if operation.receives is not None:
         found["x-websocket"] = {"receives": _ref(operation.receives), "sends": {"$ref": _REF.format(model="Message")}}
     if operation.body is not None:
-        required = any(_required(field) for field in dataclasses.fields(operation.body))
+        required = bool(_schema_of(operation.body)["required"])
         found["requestBody"] = {"required": required, "content": {"application/json": {"schema": _ref(operation.body)}}}
     return found
 
@@ -111,48 +113,39 @@ def _ref(kind: type) -> Json:
     return {"$ref": _REF.format(model=kind.__name__)}
 
 
-def _required(field: dataclasses.Field[Any]) -> bool:
-    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-
-
 def _query(form: type) -> list[Json]:
-    properties = _schema_of(form)["properties"]
-    return [_parameter(field, properties[field.name]) for field in dataclasses.fields(form)]
+    return [_parameter(name, schema) for name, schema in _schema_of(form)["properties"].items()]
 
 
-def _parameter(field: dataclasses.Field[Any], schema: Json) -> Json:
+def _parameter(name: str, schema: Json) -> Json:
     schema = dict(schema)
-    found: Json = {"name": field.name, "in": "query", "required": _required(field)}
-    if said := schema.pop("description", ""):
-        found["description"] = said
+    found: Json = {"name": name, "in": "query", "required": "default" not in schema}
     if "anyOf" in schema:  # what a query leaves out is null, it cannot say so
         kinds = [kind for kind in schema.pop("anyOf") if kind != {"type": "null"}]
         schema |= kinds[0] if len(kinds) == 1 else {"anyOf": kinds}
-    schema = {name: one for name, one in schema.items() if name != "title" and (name, one) != ("default", None)}
+    if said := schema.pop("description", ""):
+        found["description"] = said
+    schema = {name: one for name, one in schema.items() if (name, one) != ("default", None)}
     if schema.get("type") == "array":
         found |= {"style": "form", "explode": False}
     return found | {"schema": schema}
 
 
 def _schema_of(form: type) -> Json:
-    from pydantic import TypeAdapter
+    return _components([form])[form.__name__]
 
-    return _with_metadata(TypeAdapter(form).json_schema(), form)
+
+def _components(kinds: list[type]) -> dict[str, Json]:
+    """Return the schemas of types, and of all that these are made of, by name."""
+    return msgspec.json.schema_components(kinds, ref_template=_REF.format(model="{name}"))[1]
 
 
 def _schemas() -> Json:
     """Return the schema of every type that an operation names, and of all that these are made of."""
-    from pydantic import TypeAdapter
-
     inputs, outputs = _named()
-    wanted: list[Any] = [(kind, "validation", TypeAdapter(kind)) for kind in inputs]
-    given: list[Any] = [*outputs, Message]
-    wanted += [(kind, "serialization", TypeAdapter(kind)) for kind in given]
-    by_kind, found = TypeAdapter.json_schemas(wanted, ref_template=_REF)
-    schemas: Json = found["$defs"] | {"Message": by_kind[Message, "serialization"]}
-    for kind in inputs:
-        _with_metadata(schemas[kind.__name__], kind)
-        schemas[kind.__name__]["additionalProperties"] = False
+    messages = typing.get_args(Message)
+    schemas: Json = _components([*inputs, *outputs, *messages])
+    schemas["Message"] = {"anyOf": [_ref(kind) for kind in messages]}
     # What is given has all its fields; a default is for those who make it.
     for name in schemas.keys() - _reached(schemas, [kind.__name__ for kind in inputs]):
         if schemas[name].get("type") == "object":
@@ -179,25 +172,15 @@ def _named() -> tuple[list[type], list[type]]:
     return list(inputs), list(outputs)
 
 
-def _with_metadata(schema: Json, form: type) -> Json:
-    """Put help and limits, which stand in a field's metadata, into the schema of a dataclass."""
-    for field in dataclasses.fields(form):
-        said = schema["properties"][field.name]
-        said |= {"description": field.metadata["help"]} if "help" in field.metadata else {}
-        limits = {word: field.metadata[word] for word in ("minimum", "maximum") if word in field.metadata}
-        for kind in said.get("anyOf", [said]):
-            if kind.get("type") in ("integer", "number"):
-                kind.update(limits)
-    return schema
-
-
 def _tidy(schema: Any) -> Any:
-    """Return a schema without the titles that pydantic makes of names, its texts on one line."""
+    """Return a schema without the titles that msgspec makes of names, its texts on one line."""
     if isinstance(schema, list):
         return [_tidy(one) for one in schema]
     if not isinstance(schema, dict):
         return schema
     kept = {name: one for name, one in schema.items() if not (name == "title" and isinstance(one, str))}
+    if schema.get("type") == "object" and "properties" not in schema:
+        kept.setdefault("additionalProperties", True)  # of none said, generated types allow no field at all
     return {name: " ".join(one.split()) if name == "description" else _tidy(one) for name, one in kept.items()}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 from distdl_jupyter import registry
 from distdl_jupyter.advice import Request, advise
@@ -16,7 +15,6 @@ from distdl_jupyter.server.base import Handler, answers, reads
 from distdl_jupyter.server.schema import (
     AdviceList,
     AdviceRequest,
-    AdviceRow,
     PluginList,
     VmSizeList,
     VmSizeRow,
@@ -113,8 +111,4 @@ def _advice(asked: AdviceRequest) -> AdviceList:
         gpus=len(gpus.visible()),
     )
     found = advise(request, sizes(), past_jobs())
-    return AdviceList(tuple(_advised(one) for one in found))
-
-
-def _advised(one: Any) -> AdviceRow:
-    return AdviceRow(**{field.name: getattr(one, field.name) for field in dataclasses.fields(AdviceRow)})
+    return AdviceList(tuple(found))

@@ -16,7 +16,7 @@ from distdl_jupyter.server.form import Form
 from distdl_jupyter.server.jobs import CancelJob, JobById, JobResult, Jobs, PruneJobs, RerunJob, ResumeJob
 from distdl_jupyter.server.late import BASE
 from distdl_jupyter.server.log import JobCurve, JobLog, JobMetrics
-from distdl_jupyter.server.machines import Choices, Forecast, Machines
+from distdl_jupyter.server.machines import Choices, Forecast, MachinesOfCluster
 from distdl_jupyter.server.outputs import OutputFile, Outputs
 from distdl_jupyter.server.pictures import JobPicture
 from distdl_jupyter.server.plugins import Advise, Plugins, VmSizes
@@ -26,7 +26,7 @@ ROUTES: tuple[tuple[str, type[Handler]], ...] = (
     ("/clusters", Clusters),
     ("/clusters/{name}", ClusterByName),
     ("/clusters/{name}/check", CheckOfCluster),
-    ("/clusters/{name}/machines", Machines),
+    ("/clusters/{name}/machines", MachinesOfCluster),
     ("/clusters/{name}/forecast", Forecast),
     ("/choices", Choices),
     ("/jobs", Jobs),

@@ -6,9 +6,9 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from distdl_jupyter.core.store import is_id
-from distdl_jupyter.live.job import line
 from distdl_jupyter.live.subscriber import JobSubscriber, welcome
 from distdl_jupyter.server.messages import ClustersMessage
+from distdl_jupyter.views.wire import encode
 
 if TYPE_CHECKING:
     from distdl_jupyter.server.messages import Subscription
@@ -71,13 +71,13 @@ class Subscriber:
             return []
         since = self._list_mark if self._list_mark < self._list.mark else 0
         self._list_mark = self._list.mark
-        return [line(self._list.message(since, self._key(self._list.mark)))]
+        return [encode(self._list.message(since, self._key(self._list.mark)))]
 
     def _clusters_due(self) -> list[bytes]:
         if self._clusters is None or self._clusters.mark == self._clusters_mark:
             return []
         self._clusters_mark = self._clusters.mark
-        return [line(ClustersMessage(self._clusters.clusters, self._key(self._clusters.mark), "clusters"))]
+        return [encode(ClustersMessage(self._clusters.clusters, self._key(self._clusters.mark), "clusters"))]
 
     async def wait(self, seconds: float) -> None:
         """Wait until there may be something to tell, at most so many seconds."""

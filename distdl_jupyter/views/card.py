@@ -28,17 +28,13 @@ from distdl_jupyter.views.schema import (
     Notice,
     NoticeLine,
     OtherRank,
-    Phase,
-    Picture,
     RankStatus,
-    Restart,
     StacksTaken,
     StacksWhy,
     StagingBar,
-    Stall,
     Stop,
 )
-from distdl_jupyter.views.to_json import finite
+from distdl_jupyter.views.wire import finite
 
 #: Up to so many ranks are dots; above that each node is one count.
 MAX_DOTS = 64
@@ -69,7 +65,7 @@ def card(view: JobView, now: float, *, has_checkpoints: bool = False) -> Card:
         ended=view.ended,
         last_sign=view.last_sign,
         now=now,
-        phases=tuple(Phase(phase.phase, phase.detail, phase.begun, phase.seconds) for phase in view.phases),
+        phases=view.phases,
         hosts=hosts(view),
         done=finite(view.done),
         total=finite(view.total),
@@ -85,15 +81,12 @@ def card(view: JobView, now: float, *, has_checkpoints: bool = False) -> Card:
         has_metrics=line.has_metrics,
         cost=cost(view, now),
         staging=staging_bars(view),
-        restarts=tuple(Restart(restart.t, restart.reason, restart.rank) for restart in view.restarts),
+        restarts=view.restarts,
         max_restarts=view.max_restarts,
-        stall=_stall(view),
+        stall=None if view.state.ended else view.stall,
         stacks=tuple(StacksTaken(taken.number, taken.t, stacks_why(taken.why)) for taken in view.stacks),
         can_ask_stacks=can_ask_stacks(view),
-        pictures=tuple(
-            Picture(picture.number, picture.t, picture.width, picture.height, tuple(picture.ranks))
-            for picture in view.pictures
-        ),
+        pictures=view.pictures,
         resumed_from=view.resumed_from,
         can_resume=view.state.ended and has_checkpoints,
     )
@@ -139,13 +132,6 @@ def rank_status(rank: RankView) -> RankStatus:
 def can_ask_stacks(view: JobView) -> bool:
     """Say whether some rank has begun and not ended, so that it may be asked where it stands."""
     return not view.state.ended and any(rank.status in ("started", "ready") for rank in view.ranks)
-
-
-def _stall(view: JobView) -> Stall | None:
-    stall = view.stall
-    if stall is None or view.state.ended:
-        return None
-    return Stall(stall.since, tuple(stall.ranks), stall.text)
 
 
 def stacks_why(word: str) -> StacksWhy:

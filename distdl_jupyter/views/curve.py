@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from distdl_jupyter.core import humanize
 from distdl_jupyter.core.figure import Mode, figure
 from distdl_jupyter.views.schema import Curve, MetricValue
-from distdl_jupyter.views.to_json import finite
+from distdl_jupyter.views.wire import finite
 
 if TYPE_CHECKING:
     from distdl_jupyter.core.curves import Band, Row

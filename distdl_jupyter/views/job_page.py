@@ -17,8 +17,8 @@ from distdl_jupyter.core.options import ABOUT, DEFAULTS
 from distdl_jupyter.core.state import State
 from distdl_jupyter.views.card import card, price_text, rank_status
 from distdl_jupyter.views.curve import metrics
-from distdl_jupyter.views.schema import CapturedName, JobDetail, LogChanges, LogRow, RankRow, SpecRow
-from distdl_jupyter.views.to_json import finite
+from distdl_jupyter.views.schema import JobDetail, LogChanges, LogRow, RankRow, SpecRow
+from distdl_jupyter.views.wire import finite
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.log import LogBook, Row
     from distdl_jupyter.core.rank import RankView
     from distdl_jupyter.core.spec import JobSpec
-    from distdl_jupyter.core.view import JobView, PhaseView
+    from distdl_jupyter.core.view import JobView, Phase
 
 #: "unused" is a step that this job does not need.
 StepState = Literal["done", "now", "next", "unused", "failed", "stopped"]
@@ -52,7 +52,7 @@ def job_detail(view: JobView, spec: JobSpec, now: float, *, has_checkpoints: boo
         metrics=metrics(view),
         ranks=tuple(rank_row(rank) for rank in view.ranks),
         spec=tuple(spec_rows(spec)),
-        captured=tuple(CapturedName(name.name, name.kind, name.detail, name.size) for name in spec.captured),
+        captured=spec.captured,
         code=source.code,
         command=source.command,
         notebook=source.notebook,
@@ -177,7 +177,7 @@ def _step_of_phases(number: int, view: JobView, spec: JobSpec, now: float) -> St
     return Step(number, title, state, _step_detail(title, mine, view, spec), here, begun, max(0.0, end - begun))
 
 
-def _begin_and_end(mine: list[PhaseView], now: float) -> tuple[float, float]:
+def _begin_and_end(mine: list[Phase], now: float) -> tuple[float, float]:
     begins, ends = [], []
     for phase in mine:
         begun = phase.begun or 0.0
@@ -187,7 +187,7 @@ def _begin_and_end(mine: list[PhaseView], now: float) -> tuple[float, float]:
     return min(begins), max(ends)
 
 
-def _step_detail(title: str, mine: list[PhaseView], view: JobView, spec: JobSpec) -> str:
+def _step_detail(title: str, mine: list[Phase], view: JobView, spec: JobSpec) -> str:
     if title == "Data on the nodes" and view.staging:
         done, total = sum(bar.done for bar in view.staging), sum(bar.total for bar in view.staging)
         cached = sum(bar.cached for bar in view.staging)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from distdl_jupyter.core import humanize
 from distdl_jupyter.core.state import State
 from distdl_jupyter.views import table
-from distdl_jupyter.views.to_json import finite
+from distdl_jupyter.views.wire import finite
 
 if TYPE_CHECKING:
     from distdl_jupyter.core.spec import JobSpec

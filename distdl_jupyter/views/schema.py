@@ -8,19 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from distdl_jupyter.core.spec import Captured
+from distdl_jupyter.core.view import Phase, Picture, Restart, Stall
 from distdl_jupyter.views.job_table import StateName
 
 RankStatus = Literal["waiting", "started", "ready", "ended", "failed"]
-
-
-@dataclass(frozen=True, slots=True)
-class Phase:
-    """One step of the set-up; ``seconds`` is None while it lasts."""
-
-    phase: str
-    detail: str
-    begun: float | None
-    seconds: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,24 +162,6 @@ class StagingBar:
     cached: int
 
 
-@dataclass(frozen=True, slots=True)
-class Restart:
-    """One restart of all ranks: when, after what, and which rank had failed (None: the job as a whole)."""
-
-    t: float
-    reason: str
-    rank: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Stall:
-    """A job that makes no progress ``since`` then; ``ranks`` differ from the others, ``text`` is one sentence."""
-
-    since: float
-    ranks: tuple[int, ...]
-    text: str
-
-
 #: Why stacks were taken: a user asked, no progress, no progress for too long, the time of the job was over.
 StacksWhy = Literal["asked", "stall", "hang", "time"]
 
@@ -199,17 +173,6 @@ class StacksTaken:
     number: int
     t: float
     why: StacksWhy
-
-
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """A picture that ``ranks`` have shown, the first of them at ``t``; it is asked for by ``number``."""
-
-    number: int
-    t: float
-    width: int
-    height: int
-    ranks: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +191,7 @@ class Card:
     ended: float | None
     last_sign: float
     now: float
-    phases: tuple[Phase, ...]
+    phases: list[Phase]
     hosts: tuple[Host, ...]
     done: float | None
     total: float | None
@@ -246,7 +209,7 @@ class Card:
     cost: Cost | None
     staging: tuple[StagingBar, ...]
     #: Oldest first; ``max_restarts`` is how many there may be.
-    restarts: tuple[Restart, ...]
+    restarts: list[Restart]
     max_restarts: int
     stall: Stall | None
     #: Oldest first.
@@ -254,7 +217,7 @@ class Card:
     #: Whether its ranks can be asked for their stacks now.
     can_ask_stacks: bool
     #: Oldest first.
-    pictures: tuple[Picture, ...]
+    pictures: list[Picture]
     #: The job from whose checkpoints this one goes on, "" for none.
     resumed_from: str
     #: It has ended and left checkpoints.
@@ -391,16 +354,6 @@ class SpecRow:
 
 
 @dataclass(frozen=True, slots=True)
-class CapturedName:
-    """One name that travelled with the job; ``size`` as pickled."""
-
-    name: str
-    kind: str
-    detail: str
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
 class JobDetail:
     """One job with everything that does not stream: the spec, its code and what travelled with it."""
 
@@ -408,7 +361,7 @@ class JobDetail:
     metrics: tuple[MetricValue, ...]
     ranks: tuple[RankRow, ...]
     spec: tuple[SpecRow, ...]
-    captured: tuple[CapturedName, ...]
+    captured: tuple[Captured, ...]
     code: str
     command: str
     notebook: str

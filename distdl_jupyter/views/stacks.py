@@ -16,7 +16,7 @@ from distdl_jupyter.core.humanize import clock, count, duration, plural, ranks
 from distdl_jupyter.core.stacks import Taken
 from distdl_jupyter.views.card import stacks_why
 from distdl_jupyter.views.schema import StackFrame, StackGroup, StackMissing, StackPlace, Stacks, StackThread
-from distdl_jupyter.views.to_json import finite
+from distdl_jupyter.views.wire import finite
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -3,17 +3,9 @@ import { copy } from './clipboard';
 import { h, onClick } from './dom';
 import { icon } from './icons';
 import { __ } from './lab/trans';
+import type { Check } from './schema';
 
-/** One finding; `node` is "" for the cluster as a whole. */
-export interface CheckRow {
-  node: string;
-  what: string;
-  level: 'ok' | 'info' | 'warning' | 'error';
-  says: string;
-  remedy: string;
-}
-
-const MARKS: Record<CheckRow['level'], [string, string]> = {
+const MARKS: Record<Check['level'], [string, string]> = {
   ok: ['check', 'dd-ink-ok'],
   info: ['info', 'dd-sub'],
   warning: ['warn', 'dd-ink-warn'],
@@ -27,7 +19,7 @@ const COMMAND = /(?:^|: )((?:ssh|ssh-\w+|sudo|pip|conda|python\d?|apt|apt-get|ch
 export const commandOf = (remedy: string): string => COMMAND.exec(remedy)?.[1] ?? '';
 
 /** Return a row of the list. */
-export function checkItem({ node, what, level, says, remedy }: CheckRow): HTMLElement {
+export function checkItem({ node, what, level, says, remedy }: Check): HTMLElement {
   const [name, ink] = MARKS[level];
   const words = { ok: __('good'), info: __('for information'), warning: __('warning'), error: __('wrong') };
   const mark = h('span', { class: 'dd-check-mark', role: 'img', 'aria-label': words[level] }, icon(name, 14, ink));

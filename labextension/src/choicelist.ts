@@ -3,14 +3,7 @@ import { assign, h, onClick, setText, show } from './dom';
 import { icon } from './icons';
 import { __, _n } from './lab/trans';
 import { sentences } from './refusal';
-
-/** One value with words for people; `sets` are other fields that come with it. */
-export interface Choice {
-  value: string;
-  label: string;
-  detail: string;
-  sets: Record<string, unknown>;
-}
+import type { Choice } from './schema';
 
 /** What a field with choices needs of its form. */
 export interface Asker {

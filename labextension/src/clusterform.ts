@@ -1,10 +1,10 @@
 /** The form that adds a cluster: its name, its kind, and that kind's options; what is wrong stands beside its field. */
-import type { Asker, Choice } from './choicelist';
+import type { Asker } from './choicelist';
 import { h, onClick, setText, show } from './dom';
 import { icon } from './icons';
 import { __ } from './lab/trans';
 import { Refusal, sentences } from './refusal';
-import type { Plugin } from './schema';
+import type { Choice, Plugin } from './schema';
 import { fieldId, propertiesOf, SchemaField } from './schemafields';
 
 const NAME_PROPERTY = { type: 'string', title: '', pattern: '^[A-Za-z0-9][A-Za-z0-9._-]*$' };

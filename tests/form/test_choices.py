@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,23 +14,25 @@ from distdl_jupyter.azure import catalogue
 from distdl_jupyter.azure.vm_size import VmSize
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.form import choices as menu
+from distdl_jupyter.form.schema import BackendChoice
+from distdl_jupyter.views.wire import to_json
 
 
 def test_every_size_has_its_row_and_retired_ones_come_last_with_what_replaces_them() -> None:
     rows = menu.sizes()
-    assert {row["name"] for row in rows} == {size.name for size in catalogue()}
-    retired = [bool(row["retired"]) for row in rows]
+    assert {row.name for row in rows} == {size.name for size in catalogue()}
+    retired = [bool(row.retired) for row in rows]
     assert retired == sorted(retired)
     for row in rows:
-        assert bool(row["retired"]) is bool(row["successor"])
-        assert bool(row["retired"]) is bool(row["successor_reason"])
+        assert bool(row.retired) is bool(row.successor)
+        assert bool(row.retired) is bool(row.successor_reason)
 
 
 def test_of_sizes_that_are_else_alike_the_one_with_fewer_cores_comes_first() -> None:
     alike: dict[tuple[object, ...], list[VmSize]] = {}
     sizes = {size.name: size for size in catalogue()}
     for row in menu.sizes():
-        size = sizes[row["name"]]
+        size = sizes[row.name]
         unknown = size.infiniband is None and size.ethernet_gbps is None
         memory = size.gpu_count * (size.gpu_memory_gib or 0)
         alike.setdefault((size.retired, size.gpu_count < 1, unknown, memory), []).append(size)
@@ -43,39 +46,38 @@ def test_this_machine_is_named_by_its_system_and_what_users_named_by_its_kind(
 ) -> None:
     monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path))
     add_cluster("mini", "local")
-    offered = {choice["name"]: (choice["title"], choice["system"]) for choice in menu.clusters()}
+    offered = {choice.name: (choice.title, choice.system) for choice in menu.clusters()}
     assert offered["local"] == ("", "Linux" if sys.platform == "linux" else "macOS")
     assert offered["mini"] == (registry.get("clusters", "local").title, "")
 
 
 def test_a_row_says_what_is_known_and_no_more() -> None:
-    rows = {row["name"]: row for row in menu.sizes()}
-    assert rows["NC96ads_A100_v4"]["rate"] == "80 Gb/s"
-    assert rows["NC96ads_A100_v4"]["network"] == "Ethernet"
-    assert rows["NC4as_T4_v3"]["network"] == "not stated"
-    assert rows["ND96isr_H100_v5"]["network"] == "InfiniBand"
-    assert rows["NC24lds_xl_RTXPRO6000BSE_v6"]["memory"] == "not stated"
+    rows = {row.name: row for row in menu.sizes()}
+    assert rows["NC96ads_A100_v4"].rate == "80 Gb/s"
+    assert rows["NC96ads_A100_v4"].network == "Ethernet"
+    assert rows["NC4as_T4_v3"].network == "not stated"
+    assert rows["ND96isr_H100_v5"].network == "InfiniBand"
+    assert rows["NC24lds_xl_RTXPRO6000BSE_v6"].memory == "not stated"
 
 
 def test_the_choices_are_plain_json() -> None:
-    choices = [menu.sizes(), menu.backends(), menu.clusters(), menu.durations()]
-    assert json.loads(json.dumps(choices, allow_nan=False))
+    assert json.loads(json.dumps(to_json(menu.choices()), allow_nan=False))
 
 
 def test_backends_are_offered_once_with_their_options() -> None:
-    offered = {choice["label"]: choice for choice in menu.backends()}
+    offered = {choice.label: choice for choice in menu.backends()}
     assert list(offered) == ["horovod-gloo", "horovod-mpi", "torch", "tensorflow", "ray", "plain"]
-    assert [option["name"] for option in offered["torch"]["options"]] == ["transport"]
-    assert offered["torch"]["options"][0]["kind"] == "choice"
-    assert "controller" not in [option["name"] for option in offered["horovod-mpi"]["options"]]
-    kinds = {option["name"]: option["kind"] for option in offered["horovod-gloo"]["options"]}
+    assert [option.name for option in offered["torch"].options] == ["transport"]
+    assert offered["torch"].options[0].kind == "choice"
+    assert "controller" not in [option.name for option in offered["horovod-mpi"].options]
+    kinds = {option.name: option.kind for option in offered["horovod-gloo"].options}
     assert (kinds["cycle_time_ms"], kinds["elastic"], kinds["host_discovery"]) == ("number", "flag", "text")
-    assert "2.13" in offered["torch"]["detail"] or offered["torch"]["detail"].startswith("torch ")
+    assert "2.13" in offered["torch"].detail or offered["torch"].detail.startswith("torch ")
 
 
 def test_a_backend_that_is_missing_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("distdl_jupyter.backends.horovod.find_spec", lambda name: None)
-    offered = {choice["label"]: choice["reason"] for choice in menu.backends()}
+    offered = {choice.label: choice.reason for choice in menu.backends()}
     assert "distdl install horovod" in offered["horovod-gloo"]
     assert offered["plain"] == ""
 
@@ -99,22 +101,22 @@ def test_an_unknown_label_is_refused() -> None:
 
 
 def test_the_cluster_line_says_which_machine() -> None:
-    (local,) = [cluster for cluster in menu.clusters() if cluster["local"]]
-    assert local["name"] == "local"
-    assert "core" in local["detail"]
-    assert local["reason"] == ""
+    (local,) = [cluster for cluster in menu.clusters() if cluster.local]
+    assert local.name == "local"
+    assert "core" in local.detail
+    assert local.reason == ""
 
 
 def test_durations_begin_without_a_limit() -> None:
-    assert menu.durations()[0] == {"seconds": 0}
-    assert {"seconds": 10_800} in menu.durations()
+    assert menu.STOP_AFTER[0] == 0
+    assert 10_800 in menu.STOP_AFTER
 
 
 OFFERED = [
-    {"label": "horovod-gloo", "backend": "horovod", "reason": ""},
-    {"label": "horovod-mpi", "backend": "horovod", "reason": "no mpirun"},
-    {"label": "torch", "backend": "torch", "reason": ""},
-    {"label": "plain", "backend": "plain", "reason": ""},
+    BackendChoice("horovod-gloo", "horovod", "", "", ()),
+    BackendChoice("horovod-mpi", "horovod", "no mpirun", "", ()),
+    BackendChoice("torch", "torch", "", "", ()),
+    BackendChoice("plain", "plain", "", "", ()),
 ]
 
 
@@ -130,5 +132,5 @@ OFFERED = [
     ],
 )
 def test_the_backend_to_begin_with(wanted: str, count: int, missing: tuple[str, ...], label: str) -> None:
-    offered = [{**one, "reason": "missing" if one["label"] in missing else one["reason"]} for one in OFFERED]
+    offered = [replace(one, reason="missing" if one.label in missing else one.reason) for one in OFFERED]
     assert menu.likely_backend(offered, wanted, count) == label

@@ -7,10 +7,10 @@ import pytest
 from distdl_jupyter import registry
 from distdl_jupyter.azure import prices, settings, skus
 from distdl_jupyter.cluster_configs import add
-from distdl_jupyter.form import costfields
-from distdl_jupyter.form.costfields import Rented, rented
-from distdl_jupyter.form.model import LaunchModel
+from distdl_jupyter.form import cost
+from distdl_jupyter.form.cost import Rented, rented
 from distdl_jupyter.form.sizes import sizes
+from tests.form.page import Page
 from tests.standin.prices import Prices
 from tests.standin.skus import Skus
 
@@ -30,8 +30,8 @@ train = _cell["train"]
 
 
 def test_this_machine_costs_nothing_and_a_price_of_ones_own_counts_anywhere() -> None:
-    form = LaunchModel(train, vm_size=A100)
-    assert form.cost == {}
+    form = Page(train, vm_size=A100)
+    assert form.cost is None
     form.node_count = 2
     form.price_per_hour = "3.675 EUR"
     assert form.cost["per_hour"] == "7.35 EUR"
@@ -41,35 +41,37 @@ def test_this_machine_costs_nothing_and_a_price_of_ones_own_counts_anywhere() ->
 
 
 def test_a_price_that_is_none_is_said_beside_the_field() -> None:
-    form = LaunchModel(train, price_per_hour="3.5")
+    form = Page(train, price_per_hour="3.5")
     assert form.price_per_hour == "3.5"
     form.price_per_hour = "much"
     assert form.cost["wrong"]
     assert form.cost["problem"].startswith("price_per_hour is 'much', but it takes the price of one node and hour.")
-    assert "per_hour" not in form.cost
+    assert form.cost["per_hour"] == ""
 
 
 def test_rented_nodes_have_the_price_of_their_region(azure) -> None:
     Prices(azure.server)
     settings.change(region="westeurope")
-    told = costfields.shown(Rented(bills=True, size=A100), "", 2, 60)
-    assert (told["per_hour"], told["looking"], told["problem"]) == ("7.00 USD", False, "")
-    assert told["source"].startswith("Retail Prices API, westeurope, dedicated, 20")
-    assert told["words"] == "about 7.00 USD/h for 2 nodes"
+    told = cost.shown(Rented(bills=True, size=A100), "", 2, 60)
+    assert told is not None
+    assert (told.per_hour, told.looking, told.problem) == ("7.00 USD", False, "")
+    assert told.source.startswith("Retail Prices API, westeurope, dedicated, 20")
+    assert told.words == "about 7.00 USD/h for 2 nodes"
 
 
 @pytest.mark.parametrize(
     ("nodes", "problem"),
     [
         (Rented(bills=True), "No VM size is chosen, so the price is not known."),
-        (Rented(bills=True, size=A100, interruptible=True), costfields.NOT_USUAL),
+        (Rented(bills=True, size=A100, interruptible=True), cost.NOT_USUAL),
         (Rented(bills=True, size=A100), "No region of Azure is set, and prices differ from region to region."),
     ],
 )
 def test_why_a_price_is_not_known_is_said(nodes: Rented, problem: str) -> None:
-    told = costfields.shown(nodes, "", 1, 0)
-    assert told["problem"].startswith(problem)
-    assert "per_hour" not in told
+    told = cost.shown(nodes, "", 1, 0)
+    assert told is not None
+    assert told.problem.startswith(problem)
+    assert told.per_hour == ""
 
 
 def test_what_is_rented_is_read_from_the_clusters_options(azure) -> None:
@@ -86,21 +88,21 @@ def test_rows_tell_what_azure_and_the_price_list_told(signed_in) -> None:
     Skus(signed_in.server, signed_in.login)
     Prices(signed_in.server)
     settings.change(region="westeurope")
-    before = {row["name"]: row for row in sizes()}
-    assert not any(row["restriction"] or row["quota"] or row["price"] or row["told"] for row in before.values())
+    before = {row.name: row for row in sizes()}
+    assert not any(row.restriction or row.quota or row.price or row.told for row in before.values())
     skus.refresh()
     prices.ask()
-    rows = {row["name"]: row for row in sizes()}
-    assert rows[A100]["quota"] == "0 of 24 vCPUs used (Azure Machine Learning)"
-    assert rows[A100]["price"].startswith("3.50 USD/h (Retail Prices API, westeurope, dedicated, 20")
-    assert rows["ND96isr_H100_v5"]["restriction"] == "not available for your subscription in westeurope"
-    assert rows["ND999isr_H200_v9"]["gpu"] == "H200"
-    assert (before[A100]["gpu"], before[A100]["memory_gib"]) == ("A100", 80)
+    rows = {row.name: row for row in sizes()}
+    assert rows[A100].quota == "0 of 24 vCPUs used (Azure Machine Learning)"
+    assert rows[A100].price.startswith("3.50 USD/h (Retail Prices API, westeurope, dedicated, 20")
+    assert rows["ND96isr_H100_v5"].restriction == "not available for your subscription in westeurope"
+    assert rows["ND999isr_H200_v9"].gpu == "H200"
+    assert (before[A100].gpu, before[A100].memory_gib) == ("A100", 80)
 
 
 def test_the_advice_on_a_limit_sets_the_form_s_own_field(azure) -> None:
     add("gpu", "azureml", {**WORKSPACE, "compute": "gpu-cluster"})
-    form = LaunchModel(train, compute_target="gpu", price_per_hour="3.5")
+    form = Page(train, compute_target="gpu", price_per_hour="3.5")
     limit = next(one for one in form.advice if one["code"] == "no-time-limit")
     assert "about\xa03.50 USD/h" in limit["reason"] or "about 3.50 USD/h for 1 node" in limit["reason"]
     form.apply("no-time-limit")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -16,10 +14,10 @@ from distdl_jupyter import cluster_configs
 from distdl_jupyter.clusters.local import LocalCluster
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.form import datalook, datarows
-from distdl_jupyter.form.answer import Question, answer
 from distdl_jupyter.form.datalook import Found
-from distdl_jupyter.form.model import LaunchModel
+from distdl_jupyter.form.schema import DataRow
 from tests.conftest import wait_for
+from tests.form.page import Page, answered_apart, asked
 
 #: As a notebook has it: nothing else of its file could travel.
 TRAIN = """
@@ -42,17 +40,17 @@ def row(name: str, place: str, **more: Any) -> dict[str, Any]:
     return {"name": name, "place": place, "shard": False, "mode": "download", **more}
 
 
-def form(**given: Any) -> LaunchModel:
+def form(**given: Any) -> Page:
     names: dict[str, Any] = {"__name__": "__main__"}
     exec(TRAIN, names)
-    return LaunchModel(names["train"], process_count_per_node=1, distributed_backend="plain", name="n", **given)
+    return Page(names["train"], process_count_per_node=1, distributed_backend="plain", name="n", **given)
 
 
-def said(model: LaunchModel, number: int = 0) -> dict[str, Any]:
+def said(model: Page, number: int = 0) -> dict[str, Any]:
     """What stands beside a row in the end."""
 
     def looked() -> bool:
-        model.recompute()
+        model.look()
         return not model.data_now["looking"]
 
     wait_for(looked)
@@ -67,7 +65,7 @@ LINE = (
 
 
 def test_a_line_becomes_rows_and_rows_the_same_line() -> None:
-    shown = answer(Question(code=f"{LINE}\n1"))
+    shown = asked(f"{LINE}\n1")
     assert shown["data"] == [
         row("train", "blob://acct/cont/a b", shard=True),
         row("labels", "./labels"),
@@ -75,14 +73,14 @@ def test_a_line_becomes_rows_and_rows_the_same_line() -> None:
     ]
     assert shown["outputs"] == "blob://acct/results"
     assert shown["magic"] == LINE
-    again = answer(Question(code="1", fields={name: shown[name] for name in ("data", "outputs")}))
+    again = asked("1", chosen={name: shown[name] for name in ("data", "outputs")})
     assert again["options"]["data"] == shown["options"]["data"]
     assert again["options"]["outputs"] == "blob://acct/results"
 
 
 def test_what_cannot_be_read_stays_in_its_row_and_out_of_the_line() -> None:
     typed = [row("train", "blob://Acct/cont"), row("my data", "./x"), row("", ""), row("empty", "")]
-    shown = answer(Question(code="1", fields={"data": typed, "outputs": "./out", "name": "n"}))
+    shown = asked("1", chosen={"data": typed, "outputs": "./out", "name": "n"})
     assert shown["data"] == typed
     beside = [one["text"] for one in shown["data_now"]["sources"]]
     assert beside == [
@@ -96,7 +94,7 @@ def test_what_cannot_be_read_stays_in_its_row_and_out_of_the_line() -> None:
     assert shown["checks"]["errors"] == 4
     assert "--data" not in shown["magic"]
     assert "--outputs" not in shown["magic"]
-    begun = answer(Question(code="%%distributed --data train=blob://Acct/cont\n1"))
+    begun = asked("%%distributed --data train=blob://Acct/cont\n1")
     assert begun["data"] == [row("train", "blob://Acct/cont")]
 
 
@@ -115,7 +113,7 @@ def test_a_signature_is_refused_and_kept_nowhere(place: str) -> None:
     model = form()
     model.data = [row("train", place)]
     model.outputs = place
-    assert "SECRET" not in json.dumps({name: getattr(model, name) for name in model.trait_names(sync=True)})
+    assert "SECRET" not in json.dumps(model.shown)
     assert {one["level"] for one in (*model.data_now["sources"], model.data_now["outputs"])} == {"error"}
 
 
@@ -141,10 +139,10 @@ def test_a_folder_is_counted_and_the_job_reads_it(labels: Path, distdl_home: Pat
 
 def test_local_paths_begin_in_the_folder_where_the_job_works(labels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fields = {"data": [row("labels", "./labels")]}
-    shown = answer(Question(code="1", fields=fields, directory=str(labels.parent)))
+    shown = asked("1", chosen=fields, directory=str(labels.parent), look=True)
     assert shown["data_now"]["sources"][0]["level"] == "ok"
     monkeypatch.chdir(labels)
-    shown = answer(Question(code="1", fields=fields))
+    shown = asked("1", chosen=fields, look=True)
     assert f"names {labels / 'labels'}, which is not here" in shown["data_now"]["sources"][0]["text"]
 
 
@@ -173,7 +171,7 @@ def test_a_cluster_that_brings_no_data_keeps_the_rows(labels: Path, monkeypatch:
     assert model.data_now["reason"].startswith("Local brings no data to its nodes. Leave data out")
     assert model.checks["level"] == "error"
     monkeypatch.setattr(LocalCluster, "mounts", True)
-    model.recompute()
+    model.look()
     assert (model.data_now["reason"], model.data_now["mounts"]) == ("", True)
 
 
@@ -235,17 +233,13 @@ def test_a_look_that_breaks_says_so(wrong: Exception) -> None:
 
 
 def test_a_process_that_ends_promises_no_more_answers() -> None:
-    question = {"code": "1", "fields": {"data": [row("x", "blob://acct/cont")]}}
-    done = subprocess.run(
-        [sys.executable, "-m", "distdl_jupyter.form"], input=json.dumps(question), capture_output=True, text=True
-    )
-    now = json.loads(done.stdout)["data_now"]
-    assert (now["looking"], now["sources"][0]["looking"]) == (False, False), done.stderr
+    now = answered_apart("1", chosen={"data": [row("x", "blob://acct/cont")]}, look=True)["data_now"]
+    assert (now["looking"], now["sources"][0]["looking"]) == (False, False)
     assert now["sources"][0]["level"]
 
 
 def test_a_row_means_what_core_says() -> None:
-    assert datarows.place(datarows.kept([row("a", "blob://acct/cont?shard", mode="mount")])[0]) == (
+    assert datarows.place(datarows.kept([DataRow("a", "blob://acct/cont?shard", mode="mount")])[0]) == (
         "blob://acct/cont?shard&mode=mount"
     )
-    assert datarows.place(datarows.kept([row("a", "./x", shard=True)])[0]) == "./x"
+    assert datarows.place(datarows.kept([DataRow("a", "./x", shard=True)])[0]) == "./x"

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from distdl_jupyter.form import datalook
-from distdl_jupyter.form.model import LaunchModel
 from tests.azurite.fixtures import azurite  # noqa: F401
+from tests.form.page import Page
 from tests.form.test_data import form, row, said
 
 
@@ -22,7 +22,7 @@ def container(signed_in: Any, azurite: Any) -> Any:  # noqa: F811
     return made
 
 
-def target(model: LaunchModel) -> dict[str, Any]:
+def target(model: Page) -> dict[str, Any]:
     said_of_outputs: dict[str, Any] = model.data_now["outputs"]
     return said_of_outputs
 

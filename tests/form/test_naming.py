@@ -11,16 +11,18 @@ from typing import Any
 import pytest
 
 from distdl_jupyter import cluster_configs
+from distdl_jupyter.clusters.machines import Choice
 from distdl_jupyter.core.errors import ClusterNotFound, ClusterRefused, DistDLError, InvalidSpec
 from distdl_jupyter.form import naming
-from distdl_jupyter.form.model import LaunchModel
 from distdl_jupyter.panels import widget
+from distdl_jupyter.views.wire import to_json
 from tests import plugin
+from tests.form.page import Page
 
 
-def answer(form: Any, ask: str, **given: Any) -> Any:
+def answer(ask: str, **given: Any) -> Any:
     """What a page is answered."""
-    return widget.answer(naming.calls(form), {"ask": ask, "given": given})
+    return widget.answer(naming.CALLS, {"ask": ask, "given": given})
 
 
 @pytest.fixture(autouse=True)
@@ -34,11 +36,11 @@ def until(gate: str) -> str:
     return "done"
 
 
-def opened(*args: Any, **more: Any) -> LaunchModel:
-    return LaunchModel(until, args, process_count_per_node=1, distributed_backend="plain", **more)
+def opened(*args: Any, **more: Any) -> Page:
+    return Page(until, args, process_count_per_node=1, distributed_backend="plain", **more)
 
 
-def offered(form: LaunchModel) -> dict[str, bool]:
+def offered(form: Page) -> dict[str, bool]:
     return {one["name"]: one["named"] for one in form.choices["clusters"]}
 
 
@@ -48,12 +50,12 @@ def test_every_kind_is_offered_with_its_options_help_and_suggestions(
     (tmp_path / ".ssh").mkdir()
     (tmp_path / ".ssh" / "config").write_text("Host gpu1 gpu2\n")
     monkeypatch.setenv("HOME", str(tmp_path))
-    found = {one["name"]: one for one in naming.kinds()}
+    found = {one.name: one for one in naming.kinds()}
     assert set(found) >= {"local", "ssh", "slurm"}
-    hosts = found["ssh"]["options"]["properties"]["hosts"]
+    hosts = found["ssh"].options["properties"]["hosts"]
     assert hosts["description"]
     assert hosts["examples"] == ["gpu1", "gpu2"]
-    json.dumps(list(found.values()), allow_nan=False)
+    json.dumps(to_json(list(found.values())), allow_nan=False)
 
 
 @pytest.fixture
@@ -64,79 +66,65 @@ def forge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_what_an_option_may_be_is_asked_with_what_is_filled_in(forge: None) -> None:
-    form = opened("")
-    choices = naming.calls(form)["clusters.choices"]
+    choices = naming.CALLS["clusters.choices"]
     found = choices(kind="forge", option="yard", options={"place": "south"})
-    assert found == [{"value": "of south", "label": "of south", "detail": "", "sets": {}}]
+    assert found == [Choice("of south")]
     with pytest.raises(DistDLError) as refused:
         choices(kind="forge", option="yard", options={})
     assert refused.value.hint == "Choose a place first."
 
 
-def test_a_new_cluster_is_chosen_and_offered_as_one_that_can_be_removed() -> None:
+def test_a_new_cluster_is_offered_as_one_that_can_be_removed() -> None:
     form = opened("")
     assert offered(form)["local"] is False
-    naming.add(form, "mine", "local", {})
-    assert form.compute_target == "mine"
+    naming.add("mine", "local", {})
+    form.compute_target = "mine"
     assert offered(form)["mine"] is True
     assert "--compute-target mine" in form.magic
 
 
 def test_what_cannot_be_added_is_refused_with_its_field_and_changes_nothing() -> None:
-    form = opened("")
     with pytest.raises(InvalidSpec) as refused:
-        naming.add(form, "lab", "ssh", {})
+        naming.add("lab", "ssh", {})
     assert refused.value.field == "hosts"
-    told = answer(form, "clusters.add", name="no name", kind="local", options={})
+    told = answer("clusters.add", name="no name", kind="local", options={})
     assert told["error"]["field"] == "name"
     assert told["error"]["hint"].startswith("Take 1 to 40 letters")
-    assert form.compute_target == "local"
     assert cluster_configs.named() == []
-    naming.add(form, "mine", "local", {})
+    naming.add("mine", "local", {})
     with pytest.raises(ClusterRefused, match="is there already"):
-        naming.add(form, "mine", "local", {})
+        naming.add("mine", "local", {})
 
 
 def test_a_cluster_stays_while_a_job_runs_there_and_goes_after_it(tmp_path: Path) -> None:
     form = opened(str(tmp_path / "gate"))
-    naming.add(form, "mine", "local", {})
+    naming.add("mine", "local", {})
+    form.compute_target = "mine"
     job = form.submit()
     assert job is not None, form.status
     try:
-        told = answer(form, "clusters.remove", name="mine")
+        told = answer("clusters.remove", name="mine")
         assert told["error"]["message"] == "1 job of mine has not ended."
         assert told["error"]["hint"].startswith("Cancel")
-        assert form.compute_target == "mine"
         assert [one.name for one in cluster_configs.named()] == ["mine"]
     finally:
         (tmp_path / "gate").touch()
         assert job.result(120) == "done"
-    assert answer(form, "clusters.remove", name="mine") == {"value": None}
-    assert form.compute_target == "local"
+    assert answer("clusters.remove", name="mine") == {"value": None}
+    form.look()
     assert "mine" not in offered(form)
     assert cluster_configs.named() == []
     assert job.state.ended, "the job is still known"
 
 
-def test_removing_another_cluster_leaves_the_choice_alone() -> None:
-    form = opened("")
-    naming.add(form, "one", "local", {})
-    naming.add(form, "two", "local", {})
-    naming.remove(form, "one")
-    assert form.compute_target == "two"
-    assert "one" not in offered(form)
-
-
 def test_a_place_that_is_there_by_itself_and_one_that_is_not_are_refused() -> None:
-    form = opened("")
     with pytest.raises(ClusterRefused, match="there by itself"):
-        naming.remove(form, "local")
+        naming.remove("local")
     with pytest.raises(ClusterNotFound):
-        naming.remove(form, "nowhere")
+        naming.remove("nowhere")
 
 
 def test_a_question_is_always_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    form = opened("")
     clumsy = """
         from distdl_jupyter.clusters.local import LocalCluster
 
@@ -148,12 +136,12 @@ def test_a_question_is_always_answered(tmp_path: Path, monkeypatch: pytest.Monke
     """
     plugin.install(tmp_path, monkeypatch, clumsy, {"clusters": {"clumsy": "Clumsy"}})
     try:
-        told = answer(form, "clusters.add", name="c", kind="clumsy", options={})
+        told = answer("clusters.add", name="c", kind="clumsy", options={})
     finally:
         plugin.forget()
     assert told["error"]["message"] == "ZeroDivisionError: counted the machines"
-    assert answer(form, "dance")["error"]["hint"] == "Reload the page."
-    assert "TypeError" in answer(form, "clusters.add")["error"]["message"]
+    assert answer("dance")["error"]["hint"] == "Reload the page."
+    assert "TypeError" in answer("clusters.add")["error"]["message"]
 
 
 def test_an_unusable_cluster_of_the_user_can_be_chosen_and_says_why(

@@ -1,8 +1,6 @@
 """The chosen cluster of other machines in the launch form: its nodes, its checks, and what is not asked of this one."""
 
 import json
-import subprocess
-import sys
 import time
 
 import pytest
@@ -10,10 +8,9 @@ import pytest
 from distdl_jupyter import cluster_configs
 from distdl_jupyter.cluster_handles.cached_status import cached_status
 from distdl_jupyter.form import choices
-from distdl_jupyter.form.answer import Question, answer
-from distdl_jupyter.form.model import LaunchModel
 from tests import plugin
 from tests.conftest import wait_for
+from tests.form.page import Page, answered_apart, asked
 
 FAR = (
     plugin.RACK
@@ -64,14 +61,13 @@ def train():
 
 def settled(form):
     wait_for(lambda: form.look() or not form.place["looking"], what="the look at the cluster")
-    form.recompute()
     return form.place
 
 
 def test_other_machines_are_shown_with_what_is_wrong(monkeypatch):
     cluster_configs.add("lab", "far", {"machines": 3, "down": 1})
     monkeypatch.setattr("distdl_jupyter.backends.horovod.find_spec", lambda name: None)
-    form = LaunchModel(train, distributed_backend="horovod-gloo", compute_target="lab")
+    form = Page(train, distributed_backend="horovod-gloo", compute_target="lab")
     place = settled(form)
     assert [(one["name"], one["state"]) for one in place["nodes"]] == [
         ("node-0", "up"), ("node-1", "up"), ("node-2", "down"),
@@ -86,13 +82,13 @@ def test_other_machines_are_shown_with_what_is_wrong(monkeypatch):
     form.automatic = True
     assert form.process_count_per_node == 4
     form.compute_target = "local"
-    assert form.place == {}
+    assert form.place is None
     assert form.checks["level"] == "error"
 
 
 def test_more_nodes_than_there_are_is_said_beside_their_number():
     cluster_configs.add("lab", "far", {"machines": 2})
-    form = LaunchModel(train, distributed_backend="torch", compute_target="lab", node_count=3)
+    form = Page(train, distributed_backend="torch", compute_target="lab", node_count=3)
     assert form.problems["node_count"] == "3 nodes are asked for, but there are 2. Take fewer nodes or add machines."
     form.node_count = 2
     assert "node_count" not in form.problems
@@ -100,8 +96,8 @@ def test_more_nodes_than_there_are_is_said_beside_their_number():
 
 def test_a_silent_cluster_keeps_the_form_waiting_once_and_then_not_at_all():
     cluster_configs.add("lab", "far", {"silent_seconds": 60.0})
-    form = LaunchModel(train, distributed_backend="torch")
-    form.patience = 0.2
+    form = Page(train, distributed_backend="torch")
+    form.wait(cluster=0.2)
     begun = time.monotonic()
     form.compute_target = "lab"
     for count in (2, 3, 4):
@@ -112,12 +108,12 @@ def test_a_silent_cluster_keeps_the_form_waiting_once_and_then_not_at_all():
 
 def test_check_again_looks_anew(tmp_path):
     cluster_configs.add("lab", "far", {})
-    form = LaunchModel(train, distributed_backend="torch", compute_target="lab")
+    form = Page(train, distributed_backend="torch", compute_target="lab")
     settled(form)
     form.refresh()
     assert form.place["looking"] or form.place["checked"]
     assert settled(form)["checked"]
-    told = answer(Question("1 + 1", fields={"compute_target": "lab"}, again=True))
+    told = asked("1 + 1", chosen={"compute_target": "lab"}, again=True)
     assert len(told["place"]["nodes"]) == 2
 
 
@@ -141,17 +137,14 @@ def test_checks_that_the_nodes_belie_and_those_asked_for_during_a_look_are_done_
 
 
 def test_a_kind_that_needs_options_is_no_choice_and_a_named_one_says_that_it_is_far():
-    assert [one["name"] for one in choices.clusters()] == ["local"]
+    assert [one.name for one in choices.clusters()] == ["local"]
     cluster_configs.add("lab", "far", {})
     local, lab = choices.clusters()
-    assert (local["far"], lab["far"], lab["name"]) == (False, True, "lab")
+    assert (local.far, lab.far, lab.name) == (False, True, "lab")
 
 
 def test_another_process_answers_and_leaves_nothing_behind():
     cluster_configs.add("lab", "far", {"machines": 3})
-    question = {"code": "1 + 1", "fields": {"compute_target": "lab"}}
-    done = subprocess.run([sys.executable, "-m", "distdl_jupyter.form"], input=json.dumps(question),
-                          capture_output=True, text=True, timeout=120)  # fmt: skip
-    told = json.loads(done.stdout)
-    assert len(told["place"]["nodes"]) == 3, done.stderr
-    assert "looking" not in told["place"]
+    told = answered_apart("1 + 1", chosen={"compute_target": "lab"})
+    assert len(told["place"]["nodes"]) == 3
+    assert not told["place"]["looking"]

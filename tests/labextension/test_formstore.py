@@ -11,12 +11,10 @@ HERE = Path(__file__).parents[2] / "labextension"
 #: Answers come when they are let go; each says what it was asked.
 PAGE = """
 const waiting = [], submitted = [], asked = [];
-const answer = (question) => ({
-  choices: { chosen: ['process_count_per_node'] },
-  status: {}, checks: {}, environment: [], problems: {}, answered: 0, ...(question.fields ?? {}),
-  options: { processes: question.fields?.process_count_per_node ?? 2 } });
+const answer = ({ chosen = { process_count_per_node: 2, data: [] } }) => ({
+  chosen, checks: {}, environment: [], problems: {}, options: { processes: chosen.process_count_per_node } });
 const text = {
-  about: () => ({ code: 'x', notebook: '', cell_id: '', execution_count: null, own: false }),
+  about: () => ({ code: 'x' }),
   ask: (question) => new Promise((resolve) => {
     asked.push(question);
     waiting.push(() => resolve(answer(question)));
@@ -39,7 +37,7 @@ def page(tmp_path_factory):
     bundled = folder / "store.mjs"
     aliases = [f"--alias:@jupyterlab/{name}={folder / 'server.js'}" for name in ("services", "coreutils")]
     command = [
-        HERE / "node_modules/.bin/esbuild", HERE / "src/lab/formstore.ts", "--bundle", "--format=esm",
+        HERE / "node_modules/.bin/esbuild", HERE / "src/launchform/store.ts", "--bundle", "--format=esm",
         f"--outfile={bundled}", *aliases,
     ]  # fmt: skip
     subprocess.run(command, check=True, capture_output=True)
@@ -94,4 +92,21 @@ def test_advice_is_taken_once(page):
         store.send({ type: 'refresh' });
         await allAnswered();
         console.log(JSON.stringify(asked.map(({ apply }) => apply)));
-    """) == ["one-per-gpu", ""]
+    """) == ["one-per-gpu", None]
+
+
+def test_data_is_looked_at_when_its_place_was_typed_when_that_is_asked_for_and_at_submit(page):
+    assert page("""
+        const until = async () => { while (!waiting.length) await rest(); await allAnswered(); };
+        store.set({ process_count_per_node: 1 });
+        await until();
+        store.set({ data: [{ name: 'x', place: './x' }] });
+        await until();
+        store.send({ type: 'look' });
+        await until();
+        store.send({ type: 'look', data: true });
+        await until();
+        store.send({ type: 'submit' });
+        await until();
+        console.log(JSON.stringify(asked.map(({ look }) => look)));
+    """) == [False, True, False, True, True]

@@ -25,11 +25,9 @@ def test_the_form_knows_what_the_cell_takes_from_the_notebook(plain_kernel):
     plain_kernel.ok("import numpy as np\ndata = np.arange(1000.0)\nlr = 0.25")
     shown = asked(plain_kernel, "form", code=CELL, cell_id="c1", execution_count=2)
     assert [item["name"] for item in shown["captured"]["items"]] == ["data", "lr"]
-    assert (shown["name"], shown["distributed_backend"], shown["process_count_per_node"]) == (
-        "digits",
-        "horovod-gloo",
-        2,
-    )
+    chosen = shown["chosen"]
+    assert (chosen["name"], chosen["distributed_backend"]) == ("digits", "horovod-gloo")
+    assert chosen["process_count_per_node"] == 2
     assert shown["checks"]["level"] != "error", shown["checks"]
     assert shown["title"] == {"function": "", "cell": 2, "file": ""}
     assert shown["cell"].splitlines()[0] == "%%distributed -N 1 -p 2 -b horovod-gloo --name digits --wait"
@@ -41,10 +39,10 @@ def test_the_form_knows_what_the_cell_takes_from_the_notebook(plain_kernel):
 
 def test_the_kernels_own_defaults_count_where_the_line_says_nothing(kernel):
     kernel.ok("%dist_config process_count_per_node=3 distributed_backend=plain")
-    shown = asked(kernel, "form", code="1 + 1")
-    assert (shown["process_count_per_node"], shown["distributed_backend"]) == (3, "plain")
+    chosen = asked(kernel, "form", code="1 + 1")["chosen"]
+    assert (chosen["process_count_per_node"], chosen["distributed_backend"]) == (3, "plain")
     kernel.ok("%load_ext distdl_jupyter")
-    assert asked(kernel, "form", code="1 + 1")["process_count_per_node"] == 3
+    assert asked(kernel, "form", code="1 + 1")["chosen"]["process_count_per_node"] == 3
 
 
 def test_names_are_looked_at_again_after_a_cell_has_run(kernel):

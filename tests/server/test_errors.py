@@ -62,7 +62,7 @@ def test_status_of_web_errors():
         (b"[1]", "The request's body takes a JSON object."),
         (b'{"code": NaN}', "The request's body is no JSON."),
         (b'{"code": "\\ud800"}', "The request's body is no JSON."),
-        (b"[" * 100_000, "The request's body is no JSON."),
+        (b'{"options": ' * 100_000, "The request's body is no JSON."),
         (b'{"code": 3}', "code takes a text."),
         (b"{}", "code is missing."),
         (b'{"code": "1", "options": [1]}', "options takes an object."),
@@ -94,7 +94,7 @@ def test_a_wrong_request_is_answered_with_one_sentence(server, body, message):
         ({"limit": "0"}, "limit takes a number from 1 to 1,000."),
         ({"limit": "1001"}, "limit takes a number from 1 to 1,000."),
         ({"offset": "-1"}, "offset takes a number from 0 to 1,000,000."),
-        ({"limit": "9" * 5000}, "limit takes a whole number."),
+        ({"limit": "9" * 5000}, "limit takes a smaller number."),
         ({"state": "asleep"}, None),
     ],
 )

@@ -21,9 +21,10 @@ CELL = (
 
 def test_it_begins_with_what_the_cells_own_line_says(server):
     form = server.post("/form", {"code": CELL, "notebook": "a/quickstart.ipynb"}, 200)
-    assert (form["process_count_per_node"], form["automatic"]) == (2, False)
-    assert (form["distributed_backend"], form["name"]) == ("horovod-gloo", "digits")
-    assert form["max_run_duration_seconds"] == 90.0
+    chosen = form["chosen"]
+    assert (chosen["process_count_per_node"], chosen["automatic"]) == (2, False)
+    assert (chosen["distributed_backend"], chosen["name"]) == ("horovod-gloo", "digits")
+    assert chosen["max_run_duration_seconds"] == 90.0
     assert form["environment"] == [
         {"name": "A", "value": "1", "secret": False},
         {"name": "MY_TOKEN", "value": None, "secret": True},
@@ -41,15 +42,18 @@ def test_it_begins_with_what_the_cells_own_line_says(server):
 
 
 def test_a_cell_without_a_line_is_guessed_from_its_code(server):
-    form = server.post("/form", {"code": "import torch.distributed as dist\ndist.init_process_group()"}, 200)
-    assert (form["distributed_backend"], form["name"]) == ("torch", "cell")
-    form = server.post("/form", {"code": "import horovod.torch as hvd", "notebook": "quickstart.ipynb"}, 200)
-    assert (form["distributed_backend"], form["name"]) == ("horovod-gloo", "quickstart")
+    code = "import torch.distributed as dist\ndist.init_process_group()"
+    chosen = server.post("/form", {"code": code}, 200)["chosen"]
+    assert (chosen["distributed_backend"], chosen["name"]) == ("torch", "cell")
+    asked = {"code": "import horovod.torch as hvd", "notebook": "quickstart.ipynb"}
+    chosen = server.post("/form", asked, 200)["chosen"]
+    assert (chosen["distributed_backend"], chosen["name"]) == ("horovod-gloo", "quickstart")
 
 
 def test_what_was_chosen_goes_before_the_line(server):
-    fields = {"node_count": 2, "process_count_per_node": 3, "distributed_backend": "torch", "name": "other"}
-    form = server.post("/form", {"code": CELL, "fields": fields, "environment": []}, 200)
+    begun = server.post("/form", {"code": CELL}, 200)["chosen"]
+    chosen = {**begun, "node_count": 2, "process_count_per_node": 3, "distributed_backend": "torch", "name": "other"}
+    form = server.post("/form", {"code": CELL, "chosen": chosen, "environment": []}, 200)
     assert form["magic"].startswith(
         "%%distributed -N 2 -p 3 -b torch --name other --max-run-duration-seconds 90 --no-panel"
     )
@@ -63,19 +67,16 @@ def test_what_was_chosen_goes_before_the_line(server):
         ({"code": "%%distributed -p 2\n"}, "cell", "The cell is empty"),
         ({"code": "%%distributed --nme x\n1"}, "line", "Did you mean --name? "),
         ({"code": "1\0"}, "cell", "null bytes"),
-        ({"code": "1", "fields": {"name": "a\nb"}}, "name", "1 to 120 printable characters"),
-        ({"code": "1", "fields": {"node_count": 0}}, "node_count", "from 1 to 10,000"),
-        ({"code": "1", "fields": {"process_count_per_node": 2, "automatic": False, "distributed_backend": "plain"}},
+        ({"code": "1", "chosen": {"name": "a\nb"}}, "name", "1 to 120 printable characters"),
+        ({"code": "1", "chosen": {"process_count_per_node": 2, "distributed_backend": "plain"}},
          "distributed_backend", "plain runs one process"),
-        ({"code": "1", "fields": {"use_gpu": "yes", "distributed_backend": "torch"}}, "use_gpu", "this machine has 0"),
+        ({"code": "1", "chosen": {"use_gpu": "yes", "distributed_backend": "torch"}}, "use_gpu", "this machine has 0"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_stands_beside_its_field_and_nothing_is_lost(server, question, field, words):
     form = server.post("/form", question, 200)
     assert words in form["problems"][field], form["problems"]
-    chosen = (question.get("fields") or {}).items()
-    assert form["name"] is not None
-    assert all(form[name] == value for name, value in chosen if name != field)
+    assert (question.get("chosen") or {}).items() <= form["chosen"].items()
 
 
 def test_text_of_its_own_has_no_notebook_to_take_names_from(server):
@@ -90,7 +91,7 @@ def test_a_script_brings_its_folder_along(server, root):
     (root / "proj" / "model.py").write_text("NAME = 'net'\n")
     code = "import model\nprint(model.NAME)"
     form = server.post("/form", {"code": code, "notebook": "proj/train.py", "own": True}, 200)
-    assert form["name"] == "train"
+    assert form["chosen"]["name"] == "train"
     assert [item["name"] for item in form["captured"]["items"]] == ["model.py"]
     id_ = server.submit(code, notebook="proj/train.py", options=form["options"])
     assert server.until_ended(id_)["state"] == "completed"
@@ -100,15 +101,12 @@ def test_a_script_brings_its_folder_along(server, root):
 
 def test_an_advice_can_be_followed(server):
     code = "import time\ntime.sleep(1)"
-    form = server.post("/form", {"code": code, "fields": {"node_count": 2, "distributed_backend": "torch"}}, 200)
+    chosen = {"node_count": 2, "process_count_per_node": 2, "distributed_backend": "torch"}
+    form = server.post("/form", {"code": code, "chosen": chosen}, 200)
     found = [one for one in form["advice"] if one["action"] and not one["snippet"]]
     assert found, form["advice"]
-    after = server.post("/form", {"code": code, "fields": form_fields(form), "apply": found[0]["code"]}, 200)
-    assert form_fields(after) != form_fields(form)
-
-
-def form_fields(form):
-    return {name: form[name] for name in form["choices"]["chosen"]}
+    after = server.post("/form", {"code": code, "chosen": form["chosen"], "apply": found[0]["code"]}, 200)
+    assert after["chosen"] != form["chosen"]
 
 
 def test_another_kernels_python_answers_for_its_own_environment(server, tmp_path):
@@ -139,15 +137,17 @@ def bare_python(folder):
 
 
 def test_a_wrong_question_is_refused(server):
-    assert server.post("/form", {"fields": {}}, 400)["field"] == "code"
-    assert server.post("/form", {"code": "1", "fields": {"distributed_backend": "nope"}}, 200)["problems"]
+    refused = server.post("/form", {"code": "1", "chosen": {"node_count": 0}}, 400)
+    assert (refused["field"], refused["message"]) == ("node_count", "node_count takes a number from 1 to 10,000.")
+    assert server.post("/form", {"code": "1", "chosen": {"distributed_backend": "nope"}}, 200)["problems"]
     assert server.post("/form", {"code": "1", "environment": [1]}, 400)["field"] == "environment"
 
 
 def test_local_paths_of_data_begin_in_the_notebooks_folder(server, root):
     (root / "proj" / "labels").mkdir(parents=True)
     (root / "proj" / "labels" / "a.txt").write_text("1")
-    question = {"code": "%%distributed -p 1 -b plain --data labels=./labels\n1", "notebook": "proj/train.ipynb"}
+    code = "%%distributed -p 1 -b plain --data labels=./labels\n1"
+    question = {"code": code, "notebook": "proj/train.ipynb", "look": True}
     for more in ({}, {"own": True}):
         now = server.post("/form", {**question, **more}, 200)["data_now"]
         assert [one["text"] for one in now["sources"]] == ["1 file, 1 B"]

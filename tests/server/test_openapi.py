@@ -30,7 +30,8 @@ def _easier(schema):
         return [_easier(one) for one in schema]
     if not isinstance(schema, dict):
         return schema
-    return {name: _easier(one) for name, one in schema.items() if name != "prefixItems"}
+    tuples = {"prefixItems", "items"} if "prefixItems" in schema else set()
+    return {name: _easier(one) for name, one in schema.items() if name not in tuples}
 
 
 #: Without what is said of the token: every request here has it (who may ask has tests of its own).

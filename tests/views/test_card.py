@@ -14,7 +14,7 @@ from distdl_jupyter.core.view import JobView
 from distdl_jupyter.views import job_table
 from distdl_jupyter.views.card import card, failure_card
 from distdl_jupyter.views.schema import Notice, StateName
-from distdl_jupyter.views.to_json import to_json
+from distdl_jupyter.views.wire import to_json
 from tests.panels import recorded
 from tests.written import all_written
 

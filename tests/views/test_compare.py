@@ -9,7 +9,7 @@ from distdl_jupyter.core.series import SeriesBook
 from distdl_jupyter.core.spec import Captured, JobSpec, Source
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.views import compare
-from distdl_jupyter.views.to_json import to_json
+from distdl_jupyter.views.wire import to_json
 
 
 def subject(id_, metrics=(), state="completed", seconds=60.0, **changes):

@@ -14,7 +14,7 @@ from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.views import azure, clusters, curve
 from distdl_jupyter.views.job_table import default_metric, sparkline
-from distdl_jupyter.views.to_json import finite, to_json
+from distdl_jupyter.views.wire import finite, to_json
 
 
 def reported(*values):

@@ -14,7 +14,7 @@ from distdl_jupyter.core.view import JobView
 from distdl_jupyter.views.card import card
 from distdl_jupyter.views.job_table import job_row
 from distdl_jupyter.views.stacks import html, stacks, text
-from distdl_jupyter.views.to_json import to_json
+from distdl_jupyter.views.wire import to_json
 
 CELL = "/tmp/ipykernel_9/7.py"
 CODE = {"sources": {CELL: {"label": "In [7]", "text": "a\nb\nstep(a)\n", "first_line": 1}}}
@@ -91,7 +91,7 @@ STALL = {"type": "stall", "t": 70.0, "since": 9.0, "ranks": [1], "text": "No pro
 def test_a_card_and_a_row_tell_of_a_stall_until_it_ends():
     spec, found = view(STALL, {"type": "stacks", "t": 70.0, "number": 1, "why": "stall", "ranks": [0, 1]})
     told = card(found, 80.0)
-    assert (told.stall.since, told.stall.ranks, told.stall.text) == (9.0, (1,), STALL["text"])
+    assert (told.stall.since, told.stall.ranks, told.stall.text) == (9.0, [1], STALL["text"])
     assert [(one.number, one.why) for one in told.stacks] == [(1, "stall")]
     assert told.can_ask_stacks
     row = job_row(found, spec, 80.0)

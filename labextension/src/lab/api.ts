@@ -5,7 +5,7 @@
  * How a request travels is handed in, so nothing of `@jupyterlab` is imported here.
  */
 import createClient, { type Client } from 'openapi-fetch';
-import type { AzureChange, AzureSignIn, AzureStart, AzureSubscription, ChoiceRow, Cluster, ClusterChecks, Comparison, Curve, JobDetail, JobList, JobRow, LogChanges, MachineSet, NewJob, Output, paths, PluginList, Prune, Pruned, Stacks } from '../schema';
+import type { AzureChange, AzureSignIn, AzureStart, AzureSubscription, Choice, Cluster, ClusterChecks, Comparison, Curve, JobDetail, JobList, JobRow, LogChanges, Machines, NewJob, Output, paths, PluginList, Prune, Pruned, Stacks } from '../schema';
 import { __ } from './trans';
 
 /** Sends a request to an address; rejects when the server cannot be reached. */
@@ -36,10 +36,10 @@ export class Api {
   cluster = (name: string): Promise<Cluster> => answer(this.#api.GET(`${ROOT}/clusters/{name}`, at({ name })));
   addCluster = (name: string, kind: string, options: Options): Promise<Cluster> => answer(this.#api.POST(`${ROOT}/clusters`, { body: { name, kind, options } }));
   scaleCluster = (name: string, node_count: number, min_nodes?: number): Promise<Cluster> => answer(this.#api.PATCH(`${ROOT}/clusters/{name}`, { ...at({ name }), body: { node_count, min_nodes: min_nodes ?? null } }));
-  forecast = (name: string, wanted: Options): Promise<MachineSet> => answer(this.#api.POST(`${ROOT}/clusters/{name}/forecast`, { ...at({ name }), body: { wanted } }));
+  forecast = (name: string, wanted: Options): Promise<Machines> => answer(this.#api.POST(`${ROOT}/clusters/{name}/forecast`, { ...at({ name }), body: { wanted } }));
   createMachines = (name: string, wanted: Options): Promise<Cluster> => answer(this.#api.POST(`${ROOT}/clusters/{name}/machines`, { ...at({ name }), body: { wanted } }));
   deleteMachines = (name: string): Promise<Cluster> => answer(this.#api.DELETE(`${ROOT}/clusters/{name}/machines`, at({ name })));
-  choices = async (kind: string, option: string, options: Options): Promise<ChoiceRow[]> => [...(await answer(this.#api.POST(`${ROOT}/choices`, { body: { kind, option, options } }))).choices];
+  choices = async (kind: string, option: string, options: Options): Promise<Choice[]> => [...(await answer(this.#api.POST(`${ROOT}/choices`, { body: { kind, option, options } }))).choices];
   checkCluster = (name: string): Promise<ClusterChecks> => answer(this.#api.POST(`${ROOT}/clusters/{name}/check`, { ...at({ name }), body: {} }));
   removeCluster = (name: string): Promise<unknown> => answer(this.#api.DELETE(`${ROOT}/clusters/{name}`, at({ name })));
   plugins = (): Promise<PluginList> => answer(this.#api.GET(`${ROOT}/plugins`));

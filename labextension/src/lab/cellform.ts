@@ -8,13 +8,14 @@ import { CodeCell, type Cell } from '@jupyterlab/cells';
 import type { NotebookPanel } from '@jupyterlab/notebook';
 import type { CommandRegistry } from '@lumino/commands';
 import { PanelLayout, Widget } from '@lumino/widgets';
-import type { Fields } from '../launchform/state';
+import { FormFrame } from '../launchform/frame';
+import type { FormRequest, FormState, Status } from '../launchform/state';
+import type { Text } from '../launchform/store';
+import { Refusal } from '../refusal';
 import type { Api } from './api';
 import { azureActions } from './azureactions';
 import { clusterActions } from './clusteractions';
-import { FormFrame } from './formframe';
-import { Refusal, askKernel, askServer, keepSecrets, type Answer, type Question } from './formsource';
-import type { Text } from './formstore';
+import { askKernel, askServer, keepSecrets } from './formsource';
 import { __ } from './trans';
 
 const JOB = 'application/vnd.distdl.job+json';
@@ -65,24 +66,24 @@ class CellForm extends Widget implements Text {
     super.dispose();
   }
 
-  about(): Pick<Question, 'code' | 'notebook' | 'cell_id' | 'execution_count' | 'own'> {
+  about(): FormRequest {
     const { model } = this.cell;
     return { code: this.#code, notebook: this.panel.context.localPath, cell_id: model.id, execution_count: model.executionCount, own: false };
   }
 
-  async ask(question: Question, wanted?: AbortSignal): Promise<Answer> {
+  async ask(request: FormRequest, wanted?: AbortSignal): Promise<FormState> {
     const { sessionContext } = this.panel;
     await sessionContext.ready;
     this.#freed = false;
     const kernel = sessionContext.session?.kernel;
-    const found = kernel?.status === 'idle' ? await askKernel(kernel, question) : null;
+    const found = kernel?.status === 'idle' ? await askKernel(kernel, request) : null;
     this.#unanswered = found === null;
     if (found) return found;
-    const answer = await askServer(question, kernel?.name ?? sessionContext.kernelPreference.name ?? '', wanted);
-    return this.#freed && !this.isDisposed ? this.ask(question, wanted) : answer;
+    const answer = await askServer(request, kernel?.name ?? sessionContext.kernelPreference.name ?? '', wanted);
+    return this.#freed && !this.isDisposed ? this.ask(request, wanted) : answer;
   }
 
-  async submit(form: Answer, secrets: Record<string, string>): Promise<Fields['status']> {
+  async submit(form: FormState, secrets: Record<string, string>): Promise<Status> {
     const kernel = this.panel.sessionContext.session?.kernel;
     if (!kernel) throw new Refusal(__('This notebook has no kernel. Choose one and submit again.'));
     // Before anything else it loads the magics where the notebook has not done so.
@@ -90,7 +91,7 @@ class CellForm extends Widget implements Text {
     this.#submitting = true;
     try {
       this.#write(form.cell);
-      return await this.#run(form.name);
+      return await this.#run(form.chosen.name);
     } finally {
       this.#submitting = false;
     }
@@ -106,7 +107,7 @@ class CellForm extends Widget implements Text {
   }
 
   /** Run the cell as its own button does. The form goes away as soon as the job shows itself. */
-  async #run(name: string): Promise<Fields['status']> {
+  async #run(name: string): Promise<Status> {
     const { content } = this.panel;
     const { outputs } = this.cell.model;
     const shown = (): void => {

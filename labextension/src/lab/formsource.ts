@@ -7,43 +7,18 @@
 import type { Kernel } from '@jupyterlab/services';
 import { ServerConnection } from '@jupyterlab/services';
 import { URLExt } from '@jupyterlab/coreutils';
-import type { Chosen, Fields, OptionValue } from '../launchform/state';
+import type { FormRequest, FormState } from '../launchform/state';
+import { Refusal } from '../refusal';
 import { __ } from './trans';
-
-/** What a page knows; `form/answer.py` has the same. */
-export interface Question {
-  code: string;
-  notebook: string;
-  cell_id: string;
-  execution_count: number | null;
-  fields: Chosen | null;
-  environment: { name: string; value: string | null }[] | null;
-  apply: string;
-  own: boolean;
-  again: boolean;
-}
-
-/** The form, with what a submit of it takes. */
-export interface Answer extends Fields {
-  options: Record<string, OptionValue | string[] | Record<string, string>>;
-  code: string;
-}
-
-/** Why a kernel or the server gives no answer, with what to do about it. */
-export class Refusal extends Error {
-  constructor(message: string, readonly type = '', readonly field = '') {
-    super(message);
-  }
-}
 
 const PAGE = "__import__('distdl_jupyter.magic.frontend_api', fromlist=['page'])";
 /** A kernel that is free answers in less; after this many milliseconds somebody has run a cell meanwhile. */
 const PATIENCE = 8000;
 
 /** Return the form as the kernel knows it, null when the kernel did not come to it. Raises Refusal. */
-export async function askKernel(kernel: Kernel.IKernelConnection, question: Question): Promise<Answer | null> {
-  const found = await evaluated(kernel, 'form', question, PATIENCE);
-  return found as Answer | null;
+export async function askKernel(kernel: Kernel.IKernelConnection, request: FormRequest): Promise<FormState | null> {
+  const found = await evaluated(kernel, 'form', request, PATIENCE);
+  return found as FormState | null;
 }
 
 /** Put secrets into the environment of the kernel, where `--env NAME` finds them. Raises Refusal. */
@@ -61,8 +36,8 @@ async function evaluated(kernel: Kernel.IKernelConnection, name: string, asked: 
   const answer = reply.content.user_expressions['answer'] as Expression | undefined;
   if (answer?.status === 'error') throw new Refusal(mishap(answer));
   const data = answer?.data?.['application/json'];
-  const error = (data as { error?: { message: string; hint: string; type: string } } | undefined)?.error;
-  if (error) throw new Refusal(`${error.message} ${error.hint}`.trim(), error.type);
+  const error = (data as { error?: { message: string; hint: string; field: string } } | undefined)?.error;
+  if (error) throw new Refusal(error.message, error.hint, error.field);
   return data ?? null;
 }
 
@@ -83,8 +58,8 @@ function mishap({ ename = '', evalue = '' }: Expression): string {
 }
 
 /** Return the form as the server knows it, for the Python of a kernel; it stops when that is not wanted. Raises Refusal. */
-export async function askServer(question: Question, kernelName: string, wanted?: AbortSignal): Promise<Answer> {
-  return (await posted('form', { ...question, kernel_name: kernelName }, wanted)) as Answer;
+export async function askServer(request: FormRequest, kernelName: string, wanted?: AbortSignal): Promise<FormState> {
+  return (await posted('form', { ...request, kernel_name: kernelName }, wanted)) as FormState;
 }
 
 /** Start a job from source text, in the folder of the script it is from, and return its id and name. Raises Refusal. */
@@ -101,7 +76,7 @@ async function posted(path: string, body: unknown, wanted: AbortSignal | null = 
   } catch {
     throw new Refusal(__('The Jupyter server does not answer.'));
   }
-  const told = (await response.json().catch(() => ({}))) as { message?: string; hint?: string; type?: string; field?: string };
+  const told = (await response.json().catch(() => ({}))) as { message?: string; hint?: string; field?: string };
   if (response.ok) return told;
-  throw new Refusal(`${told.message ?? `${response.status} ${response.statusText}`} ${told.hint ?? ''}`.trim(), told.type, told.field);
+  throw new Refusal(told.message ?? `${response.status} ${response.statusText}`, told.hint, told.field);
 }

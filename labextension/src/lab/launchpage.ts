@@ -7,13 +7,13 @@ import { Widget } from '@lumino/widgets';
 import { adopt, h, onClick } from '../dom';
 import { icon } from '../icons';
 import { Select, TextField, freshId, heading, labelled, setLine } from '../launchform/controls';
-import type { Fields } from '../launchform/state';
+import { FormFrame } from '../launchform/frame';
+import type { FormRequest, FormState, Status } from '../launchform/state';
+import type { Text } from '../launchform/store';
 import type { Api } from './api';
 import { azureActions } from './azureactions';
 import { clusterActions } from './clusteractions';
-import { FormFrame } from './formframe';
-import { askServer, submitText, type Answer, type Question } from './formsource';
-import type { Text } from './formstore';
+import { askServer, submitText } from './formsource';
 import { ranksIcon } from './icons';
 import { NAME } from './ids';
 import { ILanguage } from './language';
@@ -133,15 +133,15 @@ class NewJob extends Widget implements Text {
     super.dispose();
   }
 
-  about(): Pick<Question, 'code' | 'notebook' | 'cell_id' | 'execution_count' | 'own'> {
+  about(): FormRequest {
     return { code: this.#code, notebook: this.#source, cell_id: '', execution_count: null, own: true };
   }
 
-  ask(question: Question, wanted?: AbortSignal): Promise<Answer> {
-    return askServer(question, this.#kernel, wanted);
+  ask(request: FormRequest, wanted?: AbortSignal): Promise<FormState> {
+    return askServer(request, this.#kernel, wanted);
   }
 
-  async submit(form: Answer, secrets: Record<string, string>): Promise<Fields['status']> {
+  async submit(form: FormState, secrets: Record<string, string>): Promise<Status> {
     const variables = { ...(form.options['environment_variables'] as Record<string, string> | undefined), ...secrets };
     const { id, name } = await submitText(form.code, this.#source, this.#kernel, { ...form.options, environment_variables: variables });
     if (this.app.commands.hasCommand('distdl:open-job')) void this.app.commands.execute('distdl:open-job', { id });

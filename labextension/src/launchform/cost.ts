@@ -20,7 +20,7 @@ export class Cost implements Part {
   }
 
   update(): void {
-    const { bills = false, per_hour = '', nodes = 1, source = '', problem = '', looking = false, wrong = false } = this.store.get('cost');
+    const { bills = false, per_hour = '', nodes = 1, source = '', problem = '', looking = false, wrong = false } = this.store.get('cost') ?? {};
     // Where nothing is paid for, nobody asks for money.
     show(this.element, bills || Boolean(this.store.get('price_per_hour')));
     this.#own.show(this.store.get('price_per_hour'));

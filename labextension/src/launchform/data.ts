@@ -28,7 +28,7 @@ export class Data implements Part {
     this.#signIn = azure && new SignInPlace(azure, () => this.#signedIn());
     this.#open = this.#signIn && (() => this.#signIn?.open());
     this.#problems = [new Problem(store, ['data']), new Problem(store, ['outputs'])];
-    this.#delivery = new Answer(this.#open);
+    this.#delivery = new Answer(() => this.#look(), this.#open);
     const outputs = freshId('outputs');
     this.#add = link(__('Add data'), () => this.#append(), { class: 'dd-link dd-s12 dd-nw' });
     this.#again = link(__('Check again'), () => store.send({ type: 'refresh' }), { class: 'dd-link dd-s12', hidden: 'hidden' });
@@ -68,7 +68,7 @@ export class Data implements Part {
   }
 
   #view(row: DataRowView['row']): DataRowView {
-    const view: DataRowView = new DataRowView(row, () => this.#send(), () => this.#remove(view), this.#open);
+    const view: DataRowView = new DataRowView(row, () => this.#send(), () => this.#remove(view), () => this.#look(), this.#open);
     return view;
   }
 
@@ -95,6 +95,10 @@ export class Data implements Part {
   #signedIn(): void {
     this.store.send({ type: 'refresh' });
     if (document.activeElement === null || document.activeElement === document.body) this.#add.focus();
+  }
+
+  #look(): void {
+    this.store.send({ type: 'look', data: true });
   }
 
   #send(): void {

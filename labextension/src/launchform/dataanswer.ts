@@ -13,15 +13,17 @@ export const isAbout = (said: DataAnswer, { name, place }: Pick<DataRow, 'name' 
 export class Answer {
   readonly element = h('div', { class: 'dd-data-answer', role: 'status' });
 
-  constructor(private readonly signIn?: () => void) {}
+  /** `look` asks for a look at a place at which nobody has looked yet. */
+  constructor(private readonly look: () => void, private readonly signIn?: () => void) {}
 
   show(said: DataAnswer | undefined): void {
-    this.element.hidden = !said || (!said.level && !said.looking);
+    this.element.hidden = !said || (!said.level && !said.looking && !said.place);
     fill(this.element, JSON.stringify(said ?? null), () => (said ? this.#parts(said) : []));
   }
 
-  #parts({ level, text, remedy, looking, sign_in }: DataAnswer): (Node | false)[] {
-    if (!level) return looking ? [h('span', { class: 'dd-sub' }, __('Looking at it'))] : [];
+  #parts({ level, text, remedy, looking, sign_in, place }: DataAnswer): (Node | false)[] {
+    if (!level && !looking) return place ? [link(__('Look at it'), this.look)] : [];
+    if (!level) return [h('span', { class: 'dd-sub' }, __('Looking at it'))];
     const [name, ink] = MARKS[level];
     const words = [text, level === 'ok' || (sign_in && this.signIn) ? '' : remedy].filter(Boolean).join(' ');
     return [

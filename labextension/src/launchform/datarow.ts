@@ -37,9 +37,9 @@ export class DataRowView {
   #row: DataRow;
   #said: DataAnswer | undefined;
 
-  constructor(row: DataRow, private readonly changed: () => void, remove: () => void, signIn?: () => void) {
+  constructor(row: DataRow, private readonly changed: () => void, remove: () => void, look: () => void, signIn?: () => void) {
     this.#row = row;
-    this.#answer = new Answer(signIn);
+    this.#answer = new Answer(look, signIn);
     const named = { 'aria-label': __('Name of the data'), placeholder: 'data', maxlength: '40', class: 'dd-mono' };
     this.#name = new TextField(named, (name) => this.#set({ name: name.trim() }));
     this.#place = new TextField({ 'aria-label': __('Place of the data'), placeholder: PLACE, class: 'dd-mono' }, (place) => this.#set({ place: place.trim() }));

@@ -4,7 +4,7 @@ import { __ } from '../lab/trans';
 import { capital, duration } from '../words';
 import { Fold, Problem, Segments, Select, TextField, checkbox, freshId, heading, labelled } from './controls';
 import { Environment } from './environment';
-import type { Option, OptionValue, Part, Store } from './state';
+import type { BackendOption, OptionValue, Part, Store } from './state';
 
 export class Details implements Part {
   readonly element: HTMLElement;
@@ -26,7 +26,7 @@ export class Details implements Part {
   update(): void {
     for (const problem of this.#problems) problem.update();
     const stop = this.store.get('max_run_duration_seconds');
-    const offered = this.store.get('choices').durations.map(({ seconds }) => ({ value: String(seconds), text: seconds ? duration(seconds) : __('No limit'), reason: '' }));
+    const offered = this.store.get('choices').durations.map((seconds) => ({ value: String(seconds), text: seconds ? duration(seconds) : __('No limit'), reason: '' }));
     if (!offered.some(({ value }) => value === String(stop))) offered.push({ value: String(stop), text: duration(stop), reason: '' });
     this.#stop.offer(offered);
     this.#stop.show(String(stop));
@@ -92,7 +92,7 @@ export class MoreOptions implements Part {
   }
 
   /** Return the control of one option that the backend declares. */
-  #setting(option: Option): HTMLElement {
+  #setting(option: BackendOption): HTMLElement {
     const id = freshId('option');
     const set = (value: OptionValue): void => this.store.set({ backend_options: { ...this.store.get('backend_options'), [option.name]: value } });
     const value = this.store.get('backend_options')[option.name] ?? option.default;
@@ -110,7 +110,7 @@ function spoken(name: string): string {
   return capital(words.replaceAll('_', ' '));
 }
 
-function control(option: Option, id: string, value: OptionValue, set: (value: OptionValue) => void): HTMLElement {
+function control(option: BackendOption, id: string, value: OptionValue, set: (value: OptionValue) => void): HTMLElement {
   if (option.kind === 'choice') {
     const select = new Select(id, set);
     select.offer(option.choices.map((text) => ({ value: text, text, reason: '' })));

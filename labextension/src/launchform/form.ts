@@ -16,14 +16,14 @@ import { Details, MoreOptions } from './details';
 import type { NamedClusterActions } from './namedclusters';
 import { Place } from './place';
 import { Sizing } from './sizing';
-import type { Check, Fields, Part, Store } from './state';
+import type { Fields, FormCheck, Part, Store } from './state';
 import { VmTable } from './vmtable';
 
 /** After this many milliseconds without an answer the advice is marked as old. */
 const PATIENCE = 500;
 /** Milliseconds between two questions while other machines are being looked at. */
 const LOOK = 1500;
-const MARKS: Record<Check['level'], [string, string]> = {
+const MARKS: Record<FormCheck['level'], [string, string]> = {
   ok: ['check', 'dd-ink-ok'],
   info: ['info', 'dd-ink-brand'],
   warning: ['warn', 'dd-ink-warn'],
@@ -83,7 +83,7 @@ export class Form {
   /** Ask once more while other machines or places of data are being looked at, and the form is still on the page. */
   #lookAgain(): void {
     clearTimeout(this.#look);
-    if (this.#store.get('place').looking || this.#store.get('data_now').looking || this.#store.get('cost').looking) this.#look = setTimeout(() => this.element.isConnected && this.#store.send({ type: 'look' }), LOOK);
+    if ([this.#store.get('place'), this.#store.get('data_now'), this.#store.get('cost')].some((one) => one?.looking)) this.#look = setTimeout(() => this.element.isConnected && this.#store.send({ type: 'look' }), LOOK);
   }
 
   #set(changes: Parameters<Store['set']>[0]): void {
@@ -166,12 +166,12 @@ function closeButton(close: () => void): HTMLElement {
   return onClick(button, close);
 }
 
-function mark(level: Check['level']): SVGSVGElement {
+function mark(level: FormCheck['level']): SVGSVGElement {
   const [name, ink] = MARKS[level];
   return icon(name, 16, ink);
 }
 
-function item(check: Check): HTMLElement {
+function item(check: FormCheck): HTMLElement {
   return h('li', {}, mark(check.level), h('span', {}, h('span', { class: check.level === 'ok' ? 'dd-sub' : 'dd-b' }, `${check.name}: `), check.text, check.remedy && ` ${check.remedy}`));
 }
 

@@ -4,9 +4,9 @@ import { fill, h } from '../dom';
 import { icon } from '../icons';
 import { __, _n } from '../lab/trans';
 import { link } from './controls';
-import type { Part, PlaceNode, PlaceNow, Store } from './state';
+import type { ClusterNow, NodeInfo, Part, Store } from './state';
 
-const MARKS: Record<PlaceNode['state'], [string, string]> = {
+const MARKS: Record<NodeInfo['state'], [string, string]> = {
   up: ['running', 'dd-ink-brand'],
   down: ['close', 'dd-ink-err'],
   starting: ['starting', 'dd-ink-brand'],
@@ -22,12 +22,12 @@ export class PlaceView implements Part {
 
   update(): void {
     const place = this.store.get('place');
-    this.element.hidden = place.nodes === undefined;
-    fill(this.element, JSON.stringify(place), () => this.element.hidden ? [] : this.#parts(place));
+    this.element.hidden = place === null;
+    fill(this.element, JSON.stringify(place), () => (place ? this.#parts(place) : []));
   }
 
-  #parts({ known, problem, remedy, nodes = [], checks = [], checked, looking }: PlaceNow): (Node | false)[] {
-    const state = h('div', { class: 'dd-place-state', role: 'status' }, h('span', { class: 'dd-sub' }, stateOf(Boolean(known), Boolean(checked), Boolean(looking), checks.length)), !looking && link(__('Check again'), () => this.store.send({ type: 'refresh' })));
+  #parts({ known, problem, remedy, nodes, checks, checked, looking }: ClusterNow): (Node | false)[] {
+    const state = h('div', { class: 'dd-place-state', role: 'status' }, h('span', { class: 'dd-sub' }, stateOf(known, checked, looking, checks.length)), !looking && link(__('Check again'), () => this.store.send({ type: 'refresh' })));
     return [
       nodes.length > 0 && h('ul', { class: 'dd-place-nodes' }, ...nodes.filter(({ state }, at) => at < MOST || state !== 'up').slice(0, 2 * MOST).map(node)),
       nodes.length > MOST && h('div', { class: 'dd-sub' }, _n('%1 node', '%1 nodes', nodes.length)),
@@ -45,7 +45,7 @@ function stateOf(known: boolean, checked: boolean, looking: boolean, found: numb
   return found ? _n('%1 finding', '%1 findings', found) : __('All checks of the nodes passed');
 }
 
-function node({ name, state, detail, gpus, gpu_name }: PlaceNode): HTMLElement {
+function node({ name, state, detail, gpus, gpu_name }: NodeInfo): HTMLElement {
   const [mark, ink] = MARKS[state];
   const words = { up: __('up'), down: __('does not answer'), starting: __('starting'), unknown: __('unknown') };
   const more = [gpus ? `${gpus} × ${gpu_name || 'GPU'}` : '', detail].filter(Boolean).join(', ');

@@ -3,7 +3,7 @@ import { h } from '../dom';
 import { icon } from '../icons';
 import { __ } from '../lab/trans';
 import { TextField, checkbox } from './controls';
-import type { Size } from './state';
+import type { VmSizeChoice } from './state';
 
 export class SizeFilter {
   readonly words: TextField;
@@ -39,7 +39,7 @@ export class SizeFilter {
   }
 
   /** Offer the models and amounts of memory that there are; what was chosen stays. */
-  offer(sizes: readonly Size[]): void {
+  offer(sizes: readonly VmSizeChoice[]): void {
     const models = [...new Set(sizes.map(({ gpu }) => gpu))].sort((a, b) => a.localeCompare(b, undefined, { numeric: true }));
     const amounts = [...new Set(sizes.flatMap(({ memory_gib }) => memory_gib ?? []))].sort((a, b) => a - b);
     const key = JSON.stringify([models, amounts]);
@@ -50,13 +50,13 @@ export class SizeFilter {
   }
 
   /** Say whether a size is shown. */
-  passes(size: Size): boolean {
+  passes(size: VmSizeChoice): boolean {
     if (size.retired && !this.retired) return false;
     return this.fits(size);
   }
 
   /** Say whether a size is what is looked for, retired or not. What nobody states of it passes no choice about it. */
-  fits(size: Size): boolean {
+  fits(size: VmSizeChoice): boolean {
     if (this.#fabric.input.checked && size.network !== 'InfiniBand') return false;
     if (this.#model.value && size.gpu !== this.#model.value) return false;
     if (this.#memory.value && (size.memory_gib ?? 0) < Number(this.#memory.value)) return false;

@@ -7,7 +7,7 @@ import { fill, h, onClick, setText, show, type Child } from '../dom';
 import { __, _n } from '../lab/trans';
 import { Fold, link, freshId, setLine } from './controls';
 import { SizeFilter } from './sizefilter';
-import type { Part, Size, Store } from './state';
+import type { Part, Store, VmSizeChoice } from './state';
 
 export class VmTable implements Part {
   readonly element: HTMLElement;
@@ -64,7 +64,7 @@ export class VmTable implements Part {
     this.#body.querySelector<HTMLInputElement>('input:not(:disabled)')?.focus();
   }
 
-  #row(size: Size): HTMLElement {
+  #row(size: VmSizeChoice): HTMLElement {
     const radio = h('input', { type: 'radio', class: 'dd-radio', name: this.#group, value: size.name, disabled: Boolean(size.retired), 'aria-label': this.#spoken(size) });
     radio.addEventListener('change', () => this.store.set({ vm_size: size.name }));
     const row = h('tr', { class: size.retired ? 'dd-retired' : size.restriction ? 'dd-barred' : '', title: size.notes || null },
@@ -78,19 +78,19 @@ export class VmTable implements Part {
     return row;
   }
 
-  #spoken(size: Size): string {
+  #spoken(size: VmSizeChoice): string {
     if (size.retired) return __('%1, retired %2', size.name, size.retired);
     return __('%1, %2, %3 each, %4', size.name, size.gpus, size.memory, `${networkWord(size)} ${size.rate}`.trim());
   }
 
-  #replacement(size: Size): HTMLElement {
+  #replacement(size: VmSizeChoice): HTMLElement {
     const tag = h('span', { class: 'dd-tag dd-tag-err' }, __('Retired %1', size.retired));
     if (!size.successor) return h('td', { colspan: 2 }, tag);
     const use = link(size.successor, () => this.#replace(size), { title: size.successor_reason, 'aria-label': __('Use %1 instead of %2', size.successor, size.name) });
     return h('td', { colspan: 2 }, h('span', { class: 'dd-row dd-replacement' }, tag, h('span', { class: 'dd-nw' }, __('use'), ' ', use)));
   }
 
-  #replace(size: Size): void {
+  #replace(size: VmSizeChoice): void {
     this.#filter.clear();
     this.store.set({ vm_size: size.successor });
     this.update();
@@ -98,7 +98,7 @@ export class VmTable implements Part {
   }
 
   /** Return the row that stands for no match; it offers retired sizes where they are what was looked for. */
-  #nothing(sizes: Size[]): HTMLElement {
+  #nothing(sizes: VmSizeChoice[]): HTMLElement {
     const hidden = this.#filter.retired ? [] : sizes.filter((size) => size.retired && this.#filter.fits(size));
     const retired: Child[] = hidden.length
       ? [' ', _n('%1 retired size does:', '%1 retired sizes do:', hidden.length), ' ', link(__('show'), () => this.#showRetired())]
@@ -129,7 +129,7 @@ export class VmTable implements Part {
     this.#sources.setAttribute('aria-expanded', String(!this.#pages.hidden));
   }
 
-  #showPages(size: Size | undefined, date: string): void {
+  #showPages(size: VmSizeChoice | undefined, date: string): void {
     fill(this.#pages, size?.name ?? '', () => size
       ? [h('div', {}, __('%1 was read from:', size.name)), h('ul', {}, ...size.sources.map((page) => h('li', {}, page))), size.notes && h('div', {}, __('Notes: %1.', size.notes))]
       : [__("Microsoft's pages on GPU sizes and their retirement, newest of %1. Each row has its own: choose a size to read them. What no page states is left open.", date)]);
@@ -142,23 +142,23 @@ function head(): HTMLElement {
 }
 
 /** Return the name of the network between nodes. */
-function networkWord(size: Size): string {
+function networkWord(size: VmSizeChoice): string {
   return size.network === 'not stated' ? __('not stated') : size.network;
 }
 
-function network(size: Size): HTMLElement[] {
+function network(size: VmSizeChoice): HTMLElement[] {
   const title = size.network === 'not stated' ? __('No page states InfiniBand for %1; its Ethernet: %2.', size.name, size.rate || __('not stated')) : null;
   const what = size.network === 'InfiniBand' ? h('span', { class: 'dd-tag dd-tag-ok' }, 'InfiniBand') : h('span', { class: 'dd-sub' }, networkWord(size));
   return [h('td', { title }, what), h('td', { class: 'dd-sub dd-num dd-ell', title }, size.rate)];
 }
 
 /** Return the cell of a size that the subscription cannot rent; it can be chosen all the same. */
-function barred(size: Size): HTMLElement {
+function barred(size: VmSizeChoice): HTMLElement {
   return h('td', { colspan: 2, class: 'dd-ell', title: [size.restriction, ...size.told].join('\n') }, h('span', { class: 'dd-tag dd-tag-warn' }, size.restriction));
 }
 
 /** Return what Azure and the price list say of a size: quota and price, each with who says so. */
-function toldOf({ quota, price, told }: Size): string {
+function toldOf({ quota, price, told }: VmSizeChoice): string {
   const whole = [quota && __('Quota: %1.', quota), price && __('Price: %1.', price), told.length > 0 && told.map((one) => `${one.split(':')[0] ?? ''}.`).join(' ')];
   return whole.filter(Boolean).join(' ');
 }

@@ -1,21 +1,23 @@
-/** The launch form as a widget: the widget's model is the form's store, and its kernel names and removes clusters and signs in to Azure. */
-import { Bin, put, tell, type Context, type Model } from '../model';
+/** The launch form as a widget: its kernel works the form out, starts the job, names clusters and signs in to Azure. */
+import { Bin, type Context } from '../model';
 import { kernelActions } from '../azure/asked';
-import type { Choice } from '../choicelist';
 import { questions, type Ask } from '../kernel';
 import { __ } from '../lab/trans';
-import { Form } from '../launchform/form';
+import { FormFrame } from '../launchform/frame';
 import type { NamedClusterActions } from '../launchform/namedclusters';
-import type { Fields, Store } from '../launchform/state';
-import type { Plugin } from '../schema';
+import type { FormState } from '../launchform/state';
+import type { Text } from '../launchform/store';
+import type { Choice, Plugin } from '../schema';
 
-function storeOf(model: Model): Store {
+function textOf(ask: Ask): Text {
   return {
-    get: (name) => model.get(name) as Fields[typeof name],
-    set: (changes) => {
-      for (const [name, value] of Object.entries(changes)) put(model, name, value);
+    about: () => ({}),
+    ask: async (request) => (await ask('form.state', { request })) as FormState,
+    submit: async ({ chosen, environment }, secrets) => {
+      const variables = environment.map((one) => ({ name: one.name, value: secrets[one.name] ?? one.value }));
+      const started = (await ask('form.submit', { request: { chosen, environment: variables } })) as { name: string; job: string };
+      return { level: 'ok', ...started };
     },
-    send: ({ type, ...more }) => tell(model, type, more),
   };
 }
 
@@ -33,10 +35,11 @@ export default {
   render({ model, el }: Context): () => void {
     const bin = new Bin();
     const ask = questions(model, bin);
-    const form = new Form(storeOf(model), { clusters: clustersOf(ask), azure: kernelActions(ask) });
-    el.replaceChildren(form.element);
-    form.update();
-    bin.on(model, 'change', () => form.update());
-    return bin.empty;
+    const frame = new FormFrame(textOf(ask), { clusters: clustersOf(ask), azure: kernelActions(ask) });
+    el.replaceChildren(frame.element);
+    return () => {
+      frame.dispose();
+      bin.empty();
+    };
   },
 };

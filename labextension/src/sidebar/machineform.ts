@@ -6,11 +6,11 @@ import { Question } from '../question';
 import { Refusal, sentences } from '../refusal';
 import { propertiesOf, SchemaField } from '../schemafields';
 import { forecastWords } from './moneywords';
-import type { Choice, MachineSet } from './types';
+import type { Choice, Machines } from './types';
 
 export interface MachineFormActions {
   choices(field: string): Promise<Choice[]>;
-  forecast(wanted: Record<string, unknown>): Promise<MachineSet>;
+  forecast(wanted: Record<string, unknown>): Promise<Machines>;
   create(wanted: Record<string, unknown>): Promise<unknown>;
   /** The form is done with. */
   closed(): void;

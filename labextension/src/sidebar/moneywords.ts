@@ -1,6 +1,6 @@
 /** What machines cost, in words: only what is known. */
 import { __, _n } from '../lab/trans';
-import type { Cluster, MachineSet } from './types';
+import type { Cluster, Machines } from './types';
 
 /** Return an amount: "1.05 USD". */
 export const money = (amount: number, currency: string): string => `${amount.toFixed(2)} ${currency}`.trim();
@@ -26,13 +26,13 @@ export function total(bills: readonly Bill[]): Bill {
 }
 
 /** Return in sentences what machines cost that are to be made. */
-export function forecastWords(machines: MachineSet): string {
+export function forecastWords(machines: Machines): string {
   const { size, detail, max_nodes } = machines;
   const what = _n('At most %1 node of %2', 'At most %1 nodes of %2', max_nodes, [size, detail].filter(Boolean).join(', '));
   return [`${what}.`, priceWords(machines), keptUpWords(machines.min_nodes)].filter(Boolean).join(' ');
 }
 
-function priceWords({ cost_per_hour, currency, price_source, max_nodes }: MachineSet): string {
+function priceWords({ cost_per_hour, currency, price_source, max_nodes }: Machines): string {
   if (cost_per_hour === null) return __('What a node costs is not known.');
   const each = __('A node costs %1 per hour while it is up (%2).', money(cost_per_hour, currency), price_source);
   return max_nodes > 1 ? `${each} ${_n('%1 node: %2 per hour.', '%1 nodes: %2 per hour.', max_nodes, money(cost_per_hour * max_nodes, currency))}` : each;

@@ -1,8 +1,7 @@
 /** What the sidebar is told by the server, and what it asks others to do. It knows nothing of JupyterLab or HTTP. */
-import type { Choice } from '../choicelist';
-import type { Cluster, ClusterChecks, JobRow, KeptJobs, MachineSet, Node, OldJob, Plugin, Prune, Pruned } from '../schema';
+import type { Choice, Cluster, ClusterChecks, JobRow, KeptJobs, Machines, Node, OldJob, Plugin, Prune, Pruned } from '../schema';
 
-export type { Choice, Cluster, ClusterChecks, JobRow, KeptJobs, MachineSet, OldJob, Plugin, Prune, Pruned };
+export type { Choice, Cluster, ClusterChecks, JobRow, KeptJobs, Machines, OldJob, Plugin, Prune, Pruned };
 export type ClusterNode = Node;
 
 /** Whether what is shown is fresh. Moments are epoch seconds of the page's clock. */
@@ -34,7 +33,7 @@ export interface Actions {
   /** What an option of a kind of cluster may be, where these options are filled in so far; it may take seconds. */
   choices(kind: string, option: string, options: Record<string, unknown>): Promise<Choice[]>;
   /** What machines these would be, and what they would cost. */
-  forecast(name: string, wanted: Record<string, unknown>): Promise<MachineSet>;
+  forecast(name: string, wanted: Record<string, unknown>): Promise<Machines>;
   createMachines(name: string, wanted: Record<string, unknown>): Promise<unknown>;
   deleteMachines(name: string): Promise<unknown>;
   scaleCluster(name: string, nodes: number, minNodes?: number): Promise<unknown>;

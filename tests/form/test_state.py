@@ -12,8 +12,8 @@ from distdl_jupyter.clusters import emulated_node
 from distdl_jupyter.core import gpus
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.state import State
-from distdl_jupyter.form import model
-from distdl_jupyter.form.model import LaunchModel
+from distdl_jupyter.form import state
+from tests.form.page import Page
 
 
 def alone() -> str:
@@ -35,20 +35,20 @@ def secret_reader() -> str | None:
 
 @pytest.fixture(autouse=True)
 def _two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model, "cores", lambda: 2)
+    monkeypatch.setattr(state, "cores", lambda: 2)
     monkeypatch.setattr(gpus, "visible", list)
 
 
-def codes(form: LaunchModel) -> list[str]:
+def codes(form: Page) -> list[str]:
     return [advice["code"] for advice in form.advice]
 
 
-def synced(form: LaunchModel) -> dict[str, Any]:
-    return {name: getattr(form, name) for name in form.trait_names(sync=True)}
+def shown(form: Page) -> dict[str, Any]:
+    return dict(form.shown)
 
 
 def test_it_begins_with_something_that_runs() -> None:
-    form = LaunchModel(horovod_train)
+    form = Page(horovod_train)
     assert form.distributed_backend == "horovod-gloo"
     assert form.total == "1 × 2 = 2 processes"
     assert form.checks["level"] != "error", form.checks
@@ -57,11 +57,11 @@ def test_it_begins_with_something_that_runs() -> None:
 
 
 def test_what_the_page_gets_is_plain_json() -> None:
-    json.dumps(synced(LaunchModel(horovod_train, vm_size="NCv3", node_count=2)), allow_nan=False)
+    json.dumps(shown(Page(horovod_train, vm_size="NCv3", node_count=2)), allow_nan=False)
 
 
 def test_defaults_are_taken_under_their_aliases() -> None:
-    form = LaunchModel(
+    form = Page(
         alone, nnodes=2, nproc_per_node=3, backend="torch-gloo", name="digits", timeout=90, env={"A": "1"},
         vm_size="standard_nc96ads_a100_v4", use_gpu=False,
     )  # fmt: skip
@@ -76,7 +76,7 @@ def test_defaults_are_taken_under_their_aliases() -> None:
 
 
 def test_options_of_the_backend_are_defaults_too() -> None:
-    form = LaunchModel(alone, distributed_backend="horovod", cycle_time_ms=2.5)
+    form = Page(alone, distributed_backend="horovod", cycle_time_ms=2.5)
     assert form.distributed_backend == "horovod-gloo"
     assert form.options()["cycle_time_ms"] == 2.5
     assert "--cycle-time-ms 2.5" in form.magic
@@ -98,12 +98,12 @@ def test_options_of_the_backend_are_defaults_too() -> None:
 )
 def test_a_default_that_makes_no_sense_is_refused_in_one_sentence(wrong: dict[str, Any], named: str) -> None:
     with pytest.raises(InvalidSpec, match=named):
-        LaunchModel(alone, **wrong)
+        Page(alone, **wrong)
 
 
 def test_the_total_follows_nodes_and_processes() -> None:
-    form = LaunchModel(horovod_train)
-    form.node_count, form.process_count_per_node = 2, 4
+    form = Page(horovod_train)
+    form.choose(node_count=2, process_count_per_node=4)
     assert form.total == "2 × 4 = 8 processes"
     assert form.global_batch == 256
     assert "-N 2 -p 4" in form.magic
@@ -111,7 +111,7 @@ def test_the_total_follows_nodes_and_processes() -> None:
 
 
 def test_automatic_is_one_process_per_gpu_of_the_chosen_size() -> None:
-    form = LaunchModel(alone, process_count_per_node="auto")
+    form = Page(alone, process_count_per_node="auto")
     assert (form.process_count_per_node, form.gpu_count) == (1, 0)
     form.vm_size = "NC96ads_A100_v4"
     assert (form.process_count_per_node, form.gpu_count) == (4, 4)
@@ -130,20 +130,20 @@ def test_automatic_is_one_process_per_gpu_of_the_chosen_size() -> None:
 
 def test_a_machine_with_gpus_begins_with_one_process_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpus, "visible", lambda: [0, 1, 2, 3])
-    form = LaunchModel(alone)
+    form = Page(alone)
     assert form.automatic
     assert form.process_count_per_node == 4
 
 
 def test_another_backend_forgets_the_options_of_the_old_one() -> None:
-    form = LaunchModel(alone, distributed_backend="torch-gloo")
+    form = Page(alone, distributed_backend="torch-gloo")
     form.distributed_backend = "horovod-gloo"
     assert form.backend_options == {}
     assert "transport" not in form.options()
 
 
 def test_what_does_not_fit_is_a_failed_check_with_its_remedy() -> None:
-    form = LaunchModel(alone, process_count_per_node=2, distributed_backend="plain")
+    form = Page(alone, process_count_per_node=2, distributed_backend="plain")
     assert form.checks["level"] == "error"
     (failed,) = [item for item in form.checks["items"] if item["level"] == "error"]
     assert "plain runs one process, but 2 are asked for" in failed["text"]
@@ -154,7 +154,7 @@ def test_what_does_not_fit_is_a_failed_check_with_its_remedy() -> None:
 
 def test_mpi_over_nodes_fits_as_far_as_the_cluster_offers_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(emulated_node, "shell", tuple)
-    form = LaunchModel(horovod_train, node_count=2, process_count_per_node=1, distributed_backend="horovod-mpi")
+    form = Page(horovod_train, node_count=2, process_count_per_node=1, distributed_backend="horovod-mpi")
     assert any("horovod-mpi cannot emulate" in item["text"] for item in form.checks["items"])
     form.node_count = 1
     assert form.checks["level"] != "error", form.checks
@@ -164,13 +164,13 @@ def test_mpi_over_nodes_fits_as_far_as_the_cluster_offers_them(monkeypatch: pyte
 
 
 def test_gpus_that_are_not_there_are_named_before_the_start() -> None:
-    form = LaunchModel(alone, process_count_per_node=2, distributed_backend="torch", use_gpu=True)
+    form = Page(alone, process_count_per_node=2, distributed_backend="torch", use_gpu=True)
     assert any("but this machine has 0" in item["text"] for item in form.checks["items"])
 
 
 @pytest.mark.parametrize("name", ["x" * 121, "tab\there"])
 def test_a_name_that_cannot_be_used(name: str) -> None:
-    form = LaunchModel(alone, process_count_per_node=1, distributed_backend="plain")
+    form = Page(alone, process_count_per_node=1, distributed_backend="plain")
     form.name = name
     assert form.checks["level"] == "error"
     form.name = "   "
@@ -184,7 +184,7 @@ def test_what_cannot_travel_is_named_and_found_again_when_mended() -> None:
     def train() -> Any:
         return held
 
-    form = LaunchModel(train, process_count_per_node=1, distributed_backend="plain")
+    form = Page(train, process_count_per_node=1, distributed_backend="plain")
     assert form.checks["level"] == "error"
     assert form.captured["items"] == []
     text = " ".join(f"{item['text']} {item['remedy']}" for item in form.checks["items"])
@@ -202,7 +202,7 @@ def test_captured_names_are_listed_with_sizes() -> None:
     def train() -> int:
         return len(table)
 
-    form = LaunchModel(train)
+    form = Page(train)
     (item,) = [item for item in form.captured["items"] if item["name"] == "table"]
     assert item["size"].endswith("kB")
     assert form.captured["known"]
@@ -210,7 +210,7 @@ def test_captured_names_are_listed_with_sizes() -> None:
 
 
 def test_the_advice_of_the_picture_and_its_one_click() -> None:
-    form = LaunchModel(horovod_train, vm_size="NC96ads_A100_v4", node_count=2, process_count_per_node="auto")
+    form = Page(horovod_train, vm_size="NC96ads_A100_v4", node_count=2, process_count_per_node="auto")
     assert codes(form) == ["no-infiniband", "learning-rate", "more-processes-than-cores"]
     assert form.advice[0]["headline"] == "One machine instead of two"
     form.apply("no-infiniband")
@@ -221,22 +221,22 @@ def test_the_advice_of_the_picture_and_its_one_click() -> None:
 
 
 def test_a_learning_rate_that_is_an_argument_can_be_scaled_with_one_click() -> None:
-    form = LaunchModel(horovod_train, kwargs={"lr": 0.01}, process_count_per_node=2)
+    form = Page(horovod_train, kwargs={"lr": 0.01}, process_count_per_node=2)
     assert form.advice[0]["action"] == "Use lr = 0.02"
     form.apply("learning-rate")
     assert form.cell.endswith("horovod_train(lr=0.02)")
 
 
 def test_advice_that_is_not_there_changes_nothing() -> None:
-    form = LaunchModel(alone)
-    before = synced(form)
+    form = Page(alone)
+    before = shown(form)
     form.apply("no-infiniband")
-    assert synced(form) == before
+    assert shown(form) == before
 
 
 def test_secrets_stay_in_the_kernel() -> None:
     given = {"HF_TOKEN": "hf_abc", "DATABASE": "postgres://ada:hf_l0velace@db/train", "A": "1"}
-    form = LaunchModel(alone, environment_variables=given)
+    form = Page(alone, environment_variables=given)
     assert form.environment == [
         {"name": "HF_TOKEN", "value": None, "secret": True},
         {"name": "DATABASE", "value": None, "secret": True},
@@ -246,26 +246,13 @@ def test_secrets_stay_in_the_kernel() -> None:
     assert form.options()["environment_variables"] == {"HF_TOKEN": "hf_abc", "A": "2"}
     form.set_environment([{"name": "HF_TOKEN", "value": "hf_new"}])
     assert form.options()["environment_variables"] == {"HF_TOKEN": "hf_new"}
-    assert "hf_" not in json.dumps(synced(form))
+    assert "hf_" not in json.dumps(shown(form))
     form.set_environment([])
     assert form.options()["environment_variables"] is None
 
 
-def test_every_answer_is_counted() -> None:
-    form = LaunchModel(alone)
-    for change in (
-        lambda: setattr(form, "node_count", 2),
-        lambda: form.apply("more-processes-than-cores"),
-        lambda: form.set_environment([]),
-        form.refresh,
-    ):
-        before = form.answered
-        change()
-        assert form.answered > before
-
-
 def test_submit_runs_real_horovod_with_what_the_form_shows() -> None:
-    form = LaunchModel(horovod_train, process_count_per_node=2, name="digits")
+    form = Page(horovod_train, process_count_per_node=2, name="digits")
     form.apply("learning-rate")
     job = form.submit()
     assert job is not None, form.status
@@ -275,7 +262,7 @@ def test_submit_runs_real_horovod_with_what_the_form_shows() -> None:
 
 
 def test_submit_carries_vm_size_limit_and_secrets() -> None:
-    form = LaunchModel(
+    form = Page(
         secret_reader, process_count_per_node=1, distributed_backend="plain", vm_size="NC24ads_A100_v4", timeout=3600,
         environment_variables={"HF_TOKEN": "hf_abc"},
     )  # fmt: skip
@@ -288,7 +275,7 @@ def test_submit_carries_vm_size_limit_and_secrets() -> None:
 
 
 def test_a_refused_submit_says_why_and_the_form_goes_on() -> None:
-    form = LaunchModel(alone, process_count_per_node=1, distributed_backend="plain")
+    form = Page(alone, process_count_per_node=1, distributed_backend="plain")
     form.set_environment([{"name": "A=B", "value": "1"}])
     assert form.submit() is None
     assert form.status["level"] == "error"
@@ -300,7 +287,7 @@ def test_a_refused_submit_says_why_and_the_form_goes_on() -> None:
 
 
 def test_the_job_that_ran_becomes_history() -> None:
-    form = LaunchModel(horovod_train, process_count_per_node=1, distributed_backend="horovod-gloo")
+    form = Page(horovod_train, process_count_per_node=1, distributed_backend="horovod-gloo")
     job = form.submit()
     assert job is not None
     job.wait(120)

@@ -1,4 +1,4 @@
-"""The traits of the launch form that are about money: what the user says a node costs, and what follows from it.
+"""Money in the launch form: what the user says a node costs, and what follows from it.
 
 Only where something is known: the user's own price, or that of the Retail Prices API for a cluster that bills, in the
 region of ``%dist_config azure``. Without a region nobody is asked.
@@ -7,15 +7,14 @@ region of ``%dist_config azure``. Without a region nobody is asked.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
-
-import traitlets
 
 from distdl_jupyter import cluster_configs, registry
 from distdl_jupyter.azure import cost, prices
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 from distdl_jupyter.core.humanize import money
+from distdl_jupyter.form.schema import CostNow
 from distdl_jupyter.views.card import hourly_cost_text
 
 NOT_USUAL = "Spot nodes have other prices, which change: give the price yourself."
@@ -52,43 +51,26 @@ def rented(compute_target: str, vm_size: str) -> Rented:
     )
 
 
-class CostFields(traitlets.HasTraits):
-    """A price as it was typed, and what all nodes cost in an hour."""
+def shown(nodes: Rented, own: str, node_count: int, patience: float) -> CostNow | None:
+    """Return what all nodes cost now, None where the cluster costs nothing and no price was given.
 
-    price_per_hour = traitlets.Unicode("").tag(sync=True, chosen=True)
-    cost = traitlets.Dict().tag(sync=True)
-
-    #: Seconds that an answer waits for a price of which nothing is known yet.
-    glance = 0.2
-
-    def look_at_cost(self, nodes: Rented, node_count: int) -> None:
-        """Show what the nodes cost now; a question to the price list goes on by itself."""
-        self.cost = shown(nodes, self.price_per_hour, node_count, self.glance)
-
-    @property
-    def rate_words(self) -> str:
-        """What all nodes cost in an hour, "" where nobody says so."""
-        return str(self.cost.get("words", ""))
-
-
-def shown(nodes: Rented, own: str, node_count: int, patience: float) -> dict[str, Any]:
-    """Return the line about money as plain data, {} where the cluster costs none and no price was given."""
+    A question to the price list is waited for so many seconds, and goes on by itself.
+    """
     if not nodes.bills and not own.strip():
-        return {}
-    told: dict[str, Any] = {"bills": nodes.bills, "looking": False, "problem": "", "nodes": node_count}
+        return None
     try:
         found, problem, looking = _price(nodes, own, patience)
     except InvalidSpec as error:
-        return {**told, "problem": str(error), "wrong": True}
-    told |= {"problem": problem, "looking": looking}
+        return CostNow(bills=nodes.bills, nodes=node_count, problem=str(error), wrong=True)
+    told = CostNow(bills=nodes.bills, nodes=node_count, looking=looking, problem=problem)
     if found is None:
         return told
-    return {
-        **told,
-        "per_hour": money(found.per_hour * node_count, found.currency),
-        "words": hourly_cost_text(found.per_hour, found.currency, node_count),
-        "source": found.source,
-    }
+    return replace(
+        told,
+        per_hour=money(found.per_hour * node_count, found.currency),
+        words=hourly_cost_text(found.per_hour, found.currency, node_count),
+        source=found.source,
+    )
 
 
 def _price(nodes: Rented, own: str, patience: float) -> tuple[cost.Rate | None, str, bool]:

@@ -1,8 +1,9 @@
 /** The frame in which a page shows the launch form: bars while it is worked out, and what to do when it cannot be. */
 import { adopt, h, onClick } from '../dom';
-import { Form, type FormPlace } from '../launchform/form';
-import { FormStore, type Text } from './formstore';
-import { __ } from './trans';
+import { __ } from '../lab/trans';
+import { sentences } from '../refusal';
+import { Form, type FormPlace } from './form';
+import { FormStore, type Text } from './store';
 
 /** Loading is shown after this many milliseconds only. */
 const UNSEEN = 300;
@@ -39,7 +40,7 @@ export class FormFrame {
       const first = await FormStore.begin(this.text);
       if (!this.#over) this.#show(first);
     } catch (error) {
-      if (!this.#over) this.element.replaceChildren(this.#refusal(error instanceof Error ? error.message : String(error)));
+      if (!this.#over) this.element.replaceChildren(this.#refusal(sentences(error)));
     } finally {
       clearTimeout(timer);
     }

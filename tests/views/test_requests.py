@@ -1,25 +1,25 @@
-"""Requests as dataclasses: every type that a field may have, and what is said of a value that is none."""
+"""What a page sends, as a request: every type that a field may have, and what is said of a value that is none."""
 
-from dataclasses import dataclass, field
-from typing import Any, Literal
+import json
+from typing import Annotated, Any, Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Meta, field
 
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.server.fields import from_json, from_query
+from distdl_jupyter.views.requests import from_json, from_query
+from distdl_jupyter.views.wire import Request
 
 
-@dataclass(frozen=True)
-class Inner:
+class Inner(Request, frozen=True):
     mark: int = 0
 
 
-@dataclass(frozen=True)
-class Form:
+class Form(Request, frozen=True):
     name: str
-    count: int | None = field(default=None, metadata={"minimum": 1, "maximum": 9})
+    count: Annotated[int, Meta(ge=1, le=9)] | None = None
     share: float = 0.5
     flag: bool = False
     mode: Literal["band", "ranks"] = "band"
@@ -28,11 +28,17 @@ class Form:
     inner: dict[str, Inner | None] = field(default_factory=dict)
 
 
+def sent(data):
+    return from_json(Form, json.dumps(data).encode())
+
+
 def test_json_fills_a_form():
-    found = from_json(Form, {"name": "a", "count": 3, "share": 1, "flag": True, "mode": "ranks", "ids": ["x"],
-                             "more": {"a": [None]}, "inner": {"j": {"mark": 4}, "k": None}})  # fmt: skip
+    found = sent({"name": "a", "count": 3, "share": 1, "flag": True, "mode": "ranks", "ids": ["x"],
+                  "more": {"a": [None]}, "inner": {"j": {"mark": 4}, "k": None}})  # fmt: skip
     assert found == Form("a", 3, 1.0, True, "ranks", ("x",), {"a": [None]}, {"j": Inner(4), "k": None})
-    assert from_json(Form, {"name": "a"}) == Form("a")
+    assert sent({"name": "a"}) == Form("a")
+    with pytest.raises(InvalidSpec, match="name is missing"):
+        from_json(Form, b"")
 
 
 def test_a_query_fills_a_form():
@@ -49,8 +55,14 @@ def test_a_query_fills_a_form():
         ({"name": None}, "name takes a text."),
         ({"name": "a", "count": True}, "count takes a whole number or nothing."),
         ({"name": "a", "count": 10}, "count takes a number from 1 to 9."),
+        ({"name": "a", "count": 0}, "count takes a number from 1 to 9."),
+        (
+            {"name": "a", "cuont": 1},
+            "'cuont' is no field of this request. Did you mean count? Allowed: count, flag, "
+            "ids, inner, mode, more, name, share.",
+        ),
+        ({"name": "a", "inner": {"j": {"marke": 1}}}, "'marke' is no field of inner."),
         ({"name": "a", "share": "1"}, "share takes a number."),
-        ({"name": "a", "share": float("inf")}, "share takes a number."),
         ({"name": "a", "flag": 1}, "flag takes true or false."),
         ({"name": "a", "mode": "fan"}, "mode takes one of band, ranks."),
         ({"name": "a", "mode": ["band"]}, "mode takes one of band, ranks."),
@@ -61,32 +73,32 @@ def test_a_query_fills_a_form():
 )
 def test_a_wrong_value_is_answered_with_what_is_right(data, message):
     with pytest.raises(InvalidSpec) as caught:
-        from_json(Form, data)
+        sent(data)
     assert caught.value.message == message
 
 
 _JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=8,
 )
-_NAMES = st.sampled_from([*Form.__dataclass_fields__, "other"])
+_NAMES = st.sampled_from([*Form.__struct_fields__, "other"])
 
 
-def _said(read, data):
+def _said(read, *data):
     try:
-        return "" if isinstance(read(Form, data), Form) else "no form"
+        return "" if isinstance(read(*data), Form) else "no form"
     except InvalidSpec as error:
         return error.message
 
 
 @given(st.dictionaries(_NAMES, _JSON))
 def test_whatever_comes_is_a_form_or_one_sentence(data):
-    said = _said(from_json, data)
+    said = _said(sent, data)
     assert said == "" or said.endswith(".")
 
 
 @given(st.dictionaries(_NAMES, st.lists(st.binary(), min_size=1)))
 def test_whatever_a_query_holds_is_a_form_or_one_sentence(data):
-    said = _said(from_query, data)
+    said = _said(from_query, Form, data)
     assert said == "" or said.endswith(".")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import threading
 from typing import Any
 
@@ -12,9 +10,10 @@ import pytest
 
 from distdl_jupyter import cluster_configs
 from distdl_jupyter.form import checks
-from distdl_jupyter.form.answer import Kernel, Question, answer
 from distdl_jupyter.form.arguments import cell_parser, job_options
+from distdl_jupyter.form.cell import Kernel
 from distdl_jupyter.form.celltext import split
+from tests.form.page import answered_apart, asked
 
 LINE = "%%distributed -p 2 -b horovod-gloo --name digits -o run --wait --max-log-bytes 5000 --env A=1 --env MY_TOKEN"
 BODY = "import horovod.torch as hvd\nbatch_size = 8\nx.sum() + lr"
@@ -23,10 +22,6 @@ BODY = "import horovod.torch as hvd\nbatch_size = 8\nx.sum() + lr"
 @pytest.fixture(autouse=True)
 def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "gpus", lambda: 0)
-
-
-def asked(code: str, kernel: Kernel | None = None, **more: Any) -> dict[str, Any]:
-    return answer(Question(code=code, **more), kernel)
 
 
 def test_the_line_that_is_written_means_what_the_line_that_was_read_meant(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,13 +81,10 @@ def test_a_named_cluster_can_be_chosen(tmp_path: Any, monkeypatch: pytest.Monkey
     assert form["compute_target"] == "mini"
     assert form["problems"] == {}
     assert "--compute-target mini" in form["magic"]
-    gone = asked("1", fields={"compute_target": "none"})
+    gone = asked("1", chosen={"compute_target": "none"})
     assert "'none' is no cluster" in gone["problems"]["compute_target"]
 
 
 def test_a_process_of_another_python_answers_the_same() -> None:
-    question = {"code": f"{LINE}\n{BODY}"}
-    done = subprocess.run(
-        [sys.executable, "-m", "distdl_jupyter.form"], input=json.dumps(question), capture_output=True, text=True
-    )
-    assert json.loads(done.stdout) == asked(question["code"]), done.stderr
+    text = f"{LINE}\n{BODY}"
+    assert answered_apart(text) == asked(text)

@@ -1,37 +1,46 @@
-/** The launch form's state on a page: what was chosen stands here, all else is asked for after each change. */
-import type { Chosen, Fields, Message, Store } from '../launchform/state';
-import { Refusal, type Answer, type Question } from './formsource';
+/** The launch form's state on a page: what is chosen stands here, all else is asked for after each change. */
+import { Refusal, sentences } from '../refusal';
+import type { Chosen, Fields, FormRequest, FormState, Message, Status, Store, Variable } from './state';
 
 /** What the page that shows the form knows of the text, and does with it. */
 export interface Text {
   /** Return what is asked about: the text as it is now. */
-  about(): Pick<Question, 'code' | 'notebook' | 'cell_id' | 'execution_count' | 'own'>;
+  about(): FormRequest;
   /** Work the form out, as long as the answer is wanted. Raises Refusal. */
-  ask(question: Question, wanted?: AbortSignal): Promise<Answer>;
-  /** Start the job that the form shows; `secrets` are values that no answer holds. Returns the new status. Raises Refusal. */
-  submit(form: Answer, secrets: Record<string, string>): Promise<Fields['status']>;
+  ask(request: FormRequest, wanted?: AbortSignal): Promise<FormState>;
+  /** Start the job that the form shows; `secrets` are values that no answer holds. Raises Refusal. */
+  submit(form: FormState, secrets: Record<string, string>): Promise<Status>;
 }
 
 /** Clicks in quick succession are one question. */
 const PAUSE = 120;
 
+const fieldsOf = ({ chosen, ...state }: FormState, status: Status, answered: number): Fields => ({ ...state, ...chosen, status, answered });
+
 export class FormStore implements Store {
-  #form: Answer;
+  /** The last answer; what is chosen now, and all that the form shows. */
+  #answer: FormState;
+  #chosen: Chosen;
+  #form: Fields;
   #secrets: Record<string, string> = {};
   #round = 0;
   #timer: ReturnType<typeof setTimeout> | undefined;
   #asking = new AbortController();
   #over = false;
   #submitting = false;
+  /** A place of data was typed at which nobody has looked. */
+  #look = false;
 
-  constructor(private readonly text: Text, first: Answer, private readonly changed: () => void) {
-    this.#form = { ...first, answered: 1 };
+  constructor(private readonly text: Text, first: FormState, private readonly changed: () => void) {
+    this.#answer = first;
+    this.#chosen = first.chosen;
+    this.#form = fieldsOf(first, {}, 1);
   }
 
   /** Return the form for the text alone, as it is when the answer comes. Raises Refusal. */
-  static async begin(text: Text): Promise<Answer> {
+  static async begin(text: Text): Promise<FormState> {
     const asked = text.about();
-    const answer = await text.ask({ ...asked, fields: null, environment: null, apply: '', again: false });
+    const answer = await text.ask(asked);
     return JSON.stringify(asked) === JSON.stringify(text.about()) ? answer : FormStore.begin(text);
   }
 
@@ -40,7 +49,9 @@ export class FormStore implements Store {
   }
 
   set(changes: Partial<Chosen>): void {
+    this.#chosen = { ...this.#chosen, ...changes };
     this.#form = { ...this.#form, ...changes };
+    this.#look ||= 'data' in changes || 'outputs' in changes;
     // An answer that is under way knows nothing of this.
     this.#round += 1;
     clearTimeout(this.#timer);
@@ -51,18 +62,14 @@ export class FormStore implements Store {
     if (message.type === 'submit') void this.#submit();
     else if (message.type === 'apply') void this.ask({ apply: message.code });
     else if (message.type === 'refresh') void this.ask({ again: true });
-    else if (message.type === 'look') this.#look();
+    else if (message.type === 'look') this.#lookNow(message.data ?? false);
     else this.#setEnvironment(message.entries);
   }
 
   /** Ask once more unless a question is on its way. */
-  #look(): void {
+  #lookNow(data: boolean): void {
+    this.#look ||= data;
     if (this.#timer === undefined && !this.#over) void this.ask();
-  }
-
-  /** What the page has chosen, under the names of the options. */
-  get chosen(): Chosen {
-    return Object.fromEntries(this.#form.choices.chosen.map((name) => [name, this.#form[name]])) as unknown as Chosen;
   }
 
   /**
@@ -75,16 +82,10 @@ export class FormStore implements Store {
     const round = (this.#round += 1);
     this.#asking.abort();
     const asking = (this.#asking = new AbortController());
-    const environment = this.#form.environment.map(({ name, value }) => ({ name, value }));
-    const question: Question = {
-      ...this.text.about(),
-      fields: more.fresh ? null : this.chosen,
-      environment: more.fresh ? null : environment,
-      apply: more.apply ?? '',
-      again: more.again ?? false,
-    };
+    const { fresh = false, ...rest } = more;
+    const known = fresh ? {} : { chosen: this.#chosen, environment: this.#form.environment.map(({ name, value }) => ({ name, value })) };
     try {
-      const answer = await this.text.ask(question, asking.signal);
+      const answer = await this.text.ask({ ...this.text.about(), ...known, ...rest, look: this.#look }, asking.signal);
       if (round === this.#round && !this.#over) this.#take(answer);
     } catch (error) {
       if (round === this.#round && !this.#over) this.#refused(error);
@@ -99,24 +100,28 @@ export class FormStore implements Store {
     clearTimeout(this.#timer);
   }
 
-  #take(answer: Answer): void {
-    const { status } = this.#form;
-    this.#show({ ...answer, status: status.level === 'error' ? {} : status });
+  #take(answer: FormState): void {
+    const { status, answered } = this.#form;
+    this.#look = false;
+    this.#answer = answer;
+    this.#chosen = answer.chosen;
+    this.#form = fieldsOf(answer, status.level === 'error' ? {} : status, answered + 1);
+    this.changed();
   }
 
-  #show(changes: Partial<Answer>): void {
+  #show(changes: Partial<Fields>): void {
     this.#form = { ...this.#form, ...changes, answered: this.#form.answered + 1 };
     this.changed();
   }
 
   #refused(error: unknown): void {
-    const text = error instanceof Error ? error.message : String(error);
+    const text = sentences(error);
     const field = error instanceof Refusal ? error.field : '';
     const problems = field ? { ...this.#form.problems, [field]: text } : this.#form.problems;
     this.#show({ status: { level: 'error', text }, problems });
   }
 
-  #setEnvironment(entries: { name: string; value: string | null }[]): void {
+  #setEnvironment(entries: Pick<Variable, 'name' | 'value'>[]): void {
     for (const { name, value } of entries) if (value !== null) this.#secrets[name] = value;
     this.#form = { ...this.#form, environment: entries.map(({ name, value }) => ({ name, value, secret: false })) };
     void this.ask();
@@ -140,11 +145,12 @@ export class FormStore implements Store {
 
   /** What starts is what stands in the form: an answer to anything earlier is never taken for it. */
   async #submitShown(): Promise<void> {
+    this.#look = true;
     while (!(await this.ask())) if (this.#over) return;
     if (this.#over || this.#form.status.level === 'error' || this.#form.checks.level === 'error') return;
     this.#show({ status: { level: 'busy' } });
     try {
-      this.#show({ status: await this.text.submit(this.#form, this.#secretValues()) });
+      this.#show({ status: await this.text.submit(this.#answer, this.#secretValues()) });
     } catch (error) {
       this.#refused(error);
     }

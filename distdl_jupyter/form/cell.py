@@ -1,0 +1,115 @@
+"""The form of a cell's text, as the process works it out that will run the cell or stands for it.
+
+No state is kept between requests, so kernel, server and the Python of a kernel answer alike. What belongs to one
+environment (backends, GPUs, the notebook's names) is that of the process that answers.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from distdl_jupyter.core.errors import DistDLError
+from distdl_jupyter.form import arguments, magic
+from distdl_jupyter.form import defaults as presets
+from distdl_jupyter.form.celltext import MAGICS, CellText, split
+from distdl_jupyter.form.defaults import Defaults
+from distdl_jupyter.form.schema import FormRequest, FormState
+from distdl_jupyter.form.state import USUAL, Form, Patience, state
+from distdl_jupyter.form.subject import CellSubject, Look, Remembered, Subject
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What the magic line of a cell says: options with a field, words without one, and what cannot be read."""
+
+    given: Defaults
+    kept: tuple[str, ...] = ()
+    variable: str = "job"
+    problem: DistDLError | None = None
+
+
+@dataclass(slots=True)
+class Kernel:
+    """What a kernel adds to a request: its names, its defaults of ``%dist_config``, and the magic that is free.
+
+    ``count`` is how many cells it has run, and ``looks`` the memory of the last look between two requests.
+    """
+
+    namespace: Mapping[str, Any]
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    magic: str = MAGICS[0]
+    count: int = 0
+    looks: dict[Hashable, Look] = field(default_factory=dict)
+
+
+def cell_state(
+    request: FormRequest, kernel: Kernel | None = None, directory: str = "", patience: Patience = USUAL
+) -> FormState:
+    """Return the form of a text. ``directory`` is the folder that local paths begin in, "" for this process's own."""
+    text = split(request.code)
+    line = read_line(text, kernel.defaults if kernel else {})
+    form = Form(
+        subject=_subject(request, text, kernel),
+        given=line.given,
+        magic=_word(text, kernel),
+        variable=line.variable,
+        kept=line.kept,
+        problem=line.problem,
+        code=text.body,
+        directory=directory,
+        patience=patience,
+    )
+    return state(form, request)
+
+
+def _subject(request: FormRequest, text: CellText, kernel: Kernel | None) -> Subject:
+    nobody: dict[str, Any] | None = {} if request.own else None
+    subject = CellSubject(
+        text,
+        kernel.namespace if kernel else nobody,
+        notebook=request.notebook,
+        cell_id=request.cell_id,
+        execution_count=request.execution_count,
+        unnamed="job" if request.own else "cell",
+    )
+    if kernel is None:
+        return subject
+    if request.again:
+        kernel.looks.clear()
+    return Remembered(subject, kernel.looks, (text.body, kernel.count, request.cell_id))
+
+
+def _word(text: CellText, kernel: Kernel | None) -> str:
+    """Return the magic to write: that of the cell, unless it belongs to somebody else in this kernel."""
+    free = kernel.magic if kernel else MAGICS[0]
+    return text.magic if text.ours and free == MAGICS[0] else free
+
+
+def read_line(text: CellText, defaults: Mapping[str, Any]) -> Line:
+    """Return what the cell's own magic line asks for, read as the magic reads it; a wrong line is a problem, no error.
+
+    ``defaults`` are those of the kernel.
+    """
+    try:
+        if not text.ours:
+            return Line(presets.read(arguments.job_options(argparse.Namespace(), defaults)))
+        chosen = arguments.cell_parser(text.magic.lstrip("%")).parse(text.line)
+        options = arguments.job_options(chosen, defaults, value=_unknown)
+        given = {name: value for name, value in options.items() if name in presets.names()}
+        rest = {name: value for name, value in options.items() if name not in given}
+        return Line(presets.read(given), tuple(_words(rest, chosen)), getattr(chosen, "out", ""))
+    except DistDLError as error:
+        return Line(Defaults(), problem=error)
+
+
+def _unknown(_: str) -> str:
+    """Answer for a variable that the kernel has: its value is of no use to a form."""
+    return ""
+
+
+def _words(rest: Mapping[str, Any], chosen: argparse.Namespace) -> list[str]:
+    own = {name: value for name, value in vars(chosen).items() if name in ("wait", "panel")}
+    return [word for name, value in {**rest, **own}.items() for word in magic.flag_words(name, value)]

@@ -1,0 +1,317 @@
+"""What a page and the launch form tell each other: a request, and the whole form as it follows from it.
+
+Durations are seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, field
+
+from distdl_jupyter.advice import Advice
+from distdl_jupyter.clusters.base import Check, NodeInfo
+from distdl_jupyter.core.options import MOST_RESTARTS
+from distdl_jupyter.views.wire import Request
+
+MAX_COUNT = 10_000
+Count = Annotated[int, Meta(ge=1, le=MAX_COUNT)]
+Seconds = Annotated[float, Meta(ge=0)]
+Level = Literal["ok", "info", "warning", "error"]
+OptionValue = str | int | float | bool | None
+
+
+# What is asked -------------------------------------------------------------------------------------
+
+
+class DataRow(Request, frozen=True):
+    """A source of data as it was typed; ``shard`` and ``mode`` are chosen apart and count for stores only."""
+
+    name: str = ""
+    place: str = ""
+    shard: bool = False
+    mode: Literal["download", "mount"] = "download"
+
+
+class Chosen(Request, frozen=True, kw_only=True):
+    """What a user chooses, under the names of the options; 0 and "" stand for none."""
+
+    vm_size: str = ""
+    node_count: Count = 1
+    process_count_per_node: Count = 1
+    #: One process for each GPU of a node.
+    automatic: bool = False
+    distributed_backend: str = "plain"
+    backend_options: dict[str, OptionValue] = field(default_factory=dict)
+    compute_target: str = "local"
+    name: str = ""
+    max_run_duration_seconds: Seconds = 0.0
+    hang_timeout_seconds: Seconds = 0.0
+    max_restarts: Annotated[int, Meta(ge=0, le=MOST_RESTARTS)] = 0
+    use_gpu: Literal["", "yes", "no"] = ""
+    data: tuple[DataRow, ...] = ()
+    #: Where outputs go besides, and what a node costs in an hour, both as they were typed.
+    outputs: str = ""
+    price_per_hour: str = ""
+
+    @property
+    def process_count(self) -> int:
+        """World size."""
+        return self.node_count * self.process_count_per_node
+
+
+class Variable(Request, frozen=True):
+    """An environment variable; the value None stands for a secret that is kept by who answers, or by the page."""
+
+    name: str
+    value: str | None = None
+    secret: bool = False
+
+
+class FormRequest(Request, frozen=True, kw_only=True):
+    """What a page knows of a job to launch.
+
+    ``code`` is the text with its ``%%distributed`` line, if it has one; what is ``chosen`` and the ``environment`` are
+    None to begin with that line. ``own`` says that no notebook has names for the text; ``again`` asks for a new look at
+    the names, the cluster and the data, ``look`` for one at data that nobody has looked at yet.
+    """
+
+    code: str = ""
+    notebook: str = ""
+    cell_id: str = ""
+    execution_count: int | None = None
+    chosen: Chosen | None = None
+    environment: tuple[Variable, ...] | None = None
+    apply: Annotated[str, Meta(description="the code of an advice to follow")] = ""
+    own: bool = False
+    again: bool = False
+    look: bool = False
+    kernel_name: Annotated[str, Meta(description="whose Python would run it; the server's own one without it")] = ""
+
+
+# What is answered ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VmSizeChoice:
+    """One VM size; "" where nobody states it. ``words`` is what a filter looks at, in small letters."""
+
+    name: str
+    series: str
+    #: The GPU's model as one word.
+    gpu: str
+    gpus: str
+    per_node: int
+    memory: str
+    #: Memory of each GPU in GiB.
+    memory_gib: int | None
+    network: str
+    rate: str
+    #: The day it was retired, "" when it can be rented.
+    retired: str
+    successor: str
+    successor_reason: str
+    #: Why the subscription cannot rent it in the region; its quota in words.
+    restriction: str
+    quota: str
+    words: str
+    sources: tuple[str, ...]
+    #: Those of the sources that are Azure's own answers.
+    told: tuple[str, ...]
+    notes: str
+    #: What it costs in an hour, with who says so.
+    price: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BackendOption:
+    """One option that a backend declares."""
+
+    name: str
+    help: str
+    choices: tuple[str, ...]
+    default: OptionValue
+    kind: Literal["choice", "number", "flag", "text"]
+
+
+@dataclass(frozen=True, slots=True)
+class BackendChoice:
+    """One backend; ``reason`` says why it cannot be used here, "" when it can."""
+
+    label: str
+    backend: str
+    reason: str
+    detail: str
+    options: tuple[BackendOption, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterChoice:
+    """One cluster; ``system`` is that of this machine, "" for other clusters."""
+
+    name: str
+    title: str
+    system: str
+    detail: str
+    reason: str
+    local: bool
+    #: Its nodes are other machines: backends are looked for there, not here.
+    far: bool
+    #: A user gave it its name and can remove it.
+    named: bool
+    #: Its nodes are machines that are made and paid for: the VM series says which.
+    rents: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormChoices:
+    """What there is to choose from."""
+
+    sizes: tuple[VmSizeChoice, ...]
+    catalogue_date: str
+    backends: tuple[BackendChoice, ...]
+    clusters: tuple[ClusterChoice, ...]
+    #: Seconds offered under "Stop after"; 0 is no limit.
+    durations: tuple[int, ...]
+    most_restarts: int
+
+
+@dataclass(frozen=True, slots=True)
+class FormTitle:
+    """What runs: a function's name, or ""; and where it was written: a cell's number, or a file's name."""
+
+    function: str
+    cell: int | None
+    file: str
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedSize:
+    """One captured name; ``size`` in words."""
+
+    name: str
+    detail: str
+    size: str
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedSizes:
+    """What travels with the job; nobody could tell it when not ``known``."""
+
+    known: bool
+    size: str
+    items: tuple[CapturedSize, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FormCheck:
+    """The result of a check, or one of its findings; ``field`` is the option that it is about, "" for none."""
+
+    name: str
+    level: Level
+    text: str
+    remedy: str
+    field: str
+
+
+@dataclass(frozen=True, slots=True)
+class FormChecks:
+    """All checks; ``level`` is the gravest, ``ok`` without any finding."""
+
+    level: Level
+    passed: int
+    count: int
+    errors: int
+    warnings: int
+    items: tuple[FormCheck, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterNow:
+    """The chosen cluster of other machines as it is now; of its ``checks`` only those with a remedy."""
+
+    #: More may come: ask again.
+    looking: bool
+    #: Its nodes were heard of.
+    known: bool
+    problem: str
+    remedy: str
+    nodes: tuple[NodeInfo, ...]
+    #: The checks are done.
+    checked: bool
+    checks: tuple[Check, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DataAnswer:
+    """What is known of the place of the row that has this ``name`` and ``place``; ``level`` is "" for nothing."""
+
+    name: str
+    place: str
+    level: Level | Literal[""]
+    text: str
+    remedy: str
+    looking: bool
+    #: A sign-in to Azure is the remedy.
+    sign_in: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DataNow:
+    """What is known of all places; ``reason`` says why the cluster takes no data at all."""
+
+    #: The cluster takes data that is read while training.
+    mounts: bool
+    reason: str
+    #: More may come: ask again.
+    looking: bool
+    sources: tuple[DataAnswer, ...]
+    outputs: DataAnswer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostNow:
+    """What the nodes cost in an hour, all together; ``problem`` says why it is not known."""
+
+    bills: bool
+    nodes: int
+    #: More may come: ask again.
+    looking: bool = False
+    per_hour: str = ""
+    #: The same as a clause.
+    words: str = ""
+    source: str = ""
+    problem: str = ""
+    #: The problem is what was typed.
+    wrong: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormState:
+    """The launch form: what is chosen, what can be chosen, and what follows from it.
+
+    ``problems`` tells by field what is wrong, ``cell`` is the text with the line that asks for the same, ``code`` the
+    text without a line and ``options`` what a submit of it takes, without secrets.
+    """
+
+    chosen: Chosen
+    choices: FormChoices
+    title: FormTitle
+    #: GPUs of a node that "one process for each GPU" means.
+    gpu_count: int
+    environment: tuple[Variable, ...]
+    captured: CapturedSizes
+    checks: FormChecks
+    advice: tuple[Advice, ...]
+    #: Samples that all processes take together for one step, 0 when that is not known.
+    global_batch: float
+    magic: str
+    cell: str
+    problems: dict[str, str]
+    #: None for a cluster of this machine, and where nothing costs.
+    place: ClusterNow | None
+    data_now: DataNow
+    cost: CostNow | None
+    options: dict[str, Any]
+    code: str

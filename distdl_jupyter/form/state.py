@@ -1,0 +1,255 @@
+"""The launch form as a pure function: what is chosen goes in, the whole form comes out.
+
+Nothing is kept between two calls but what was seen elsewhere (clusters, prices, data), which has memories of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from distdl_jupyter import azure
+from distdl_jupyter.advice import Advice, Request, advise
+from distdl_jupyter.azure import merged
+from distdl_jupyter.core.errors import DistDLError
+from distdl_jupyter.core.machine import cores
+from distdl_jupyter.core.redact import is_secret
+from distdl_jupyter.form import checks, cost, datanow, datarows, history
+from distdl_jupyter.form import choices as offered
+from distdl_jupyter.form import magic as magics
+from distdl_jupyter.form import place as places
+from distdl_jupyter.form import shown as wording
+from distdl_jupyter.form.celltext import MAGICS
+from distdl_jupyter.form.schema import Chosen, CostNow, DataNow, FormChoices, FormRequest, FormState, FormTitle
+from distdl_jupyter.form.subject import Look, Subject
+
+if TYPE_CHECKING:
+    from distdl_jupyter.cluster_handles.cached_status import CachedStatus
+    from distdl_jupyter.form.defaults import Defaults
+
+_USE_GPU = {"": None, "yes": True, "no": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Seconds that an answer waits for what is looked at for the first time: the cluster, a price, a place of data."""
+
+    cluster: float = 1.0
+    price: float = 0.2
+    data: float = 0.2
+
+
+USUAL = Patience()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """What a form is about, and what it begins with.
+
+    ``code`` is the text of a cell without its magic line, ``directory`` the folder that local paths begin in, "" for
+    the one that the job will work in.
+    """
+
+    subject: Subject
+    given: Defaults
+    #: The magic that is written, the variable that it gives the job to, and words of the line that it keeps.
+    magic: str = MAGICS[0]
+    variable: str = "job"
+    kept: tuple[str, ...] = ()
+    #: Why the cell's line cannot be read.
+    problem: DistDLError | None = None
+    code: str = ""
+    directory: str = ""
+    patience: Patience = USUAL
+
+
+def state(form: Form, request: FormRequest) -> FormState:
+    """Return the form as it follows from what was chosen; without that, from what it begins with."""
+    look, choices = form.subject.look(), offered.choices()
+    variables = variables_of(form, request)
+    chosen = request.chosen or _begun(form, look, choices)
+    chosen = _unsigned(chosen)
+    if request.apply:
+        chosen, look = _applied(form, chosen, look, request.apply)
+    seen = _cluster(form, chosen, fresh=request.again)
+    gpus = gpus_per_node(chosen, seen)
+    if chosen.automatic:
+        chosen = _with(chosen, process_count_per_node=max(1, gpus))
+    costs = _cost(form, chosen)
+    data = _data(form, chosen, look, request)
+    options = submit_options(chosen, variables, look)
+    checked = checks.run(look.draft, look.error, options, datanow.checks(data))
+    problems = wording.problems(checked.items)
+    if form.problem:
+        problems["line"] = f"{form.problem} Submit replaces the line."
+    magic = _magic(form, chosen, options)
+    advice = _advice(chosen, look, costs)
+    return FormState(
+        chosen=chosen,
+        choices=choices,
+        title=FormTitle(look.function, look.cell, look.file),
+        gpu_count=gpus,
+        environment=wording.environment(variables),
+        captured=wording.captured(look.draft.captured if look.draft else (), known=look.known),
+        checks=checked,
+        advice=tuple(replace(one, reason=wording.unbroken(one.reason)) for one in advice),
+        global_batch=float(look.training.batch_size or 0) * chosen.process_count,
+        magic=magic,
+        cell=form.subject.cell(magic),
+        problems=problems,
+        place=places.shown(seen),
+        data_now=data,
+        cost=costs,
+        options=_without_secrets(options),
+        code=form.code,
+    )
+
+
+def _with(chosen: Chosen, **changes: Any) -> Chosen:
+    return msgspec.structs.replace(chosen, **changes)
+
+
+# What it begins with, and what changes it -----------------------------------------------------------
+
+
+def _begun(form: Form, look: Look, choices: FormChoices) -> Chosen:
+    """Return what is chosen to begin with: what was given, and what suits the code and this machine."""
+    given = form.given
+    same = {name: getattr(given, name) for name in Chosen.__struct_fields__ if name not in _WORKED_OUT}
+    chosen = Chosen(**same, name=given.name or look.name)
+    asked, gpus = given.process_count_per_node, gpus_per_node(chosen, _cluster(form, chosen))
+    automatic = asked == "auto" or (asked is None and gpus > 0)
+    count = asked if isinstance(asked, int) else max(1, gpus) if automatic else min(2, cores())
+    chosen = _with(chosen, automatic=automatic, process_count_per_node=count)
+    likely = offered.likely_backend(choices.backends, look.training.wanted_backend(), chosen.process_count)
+    return _with(chosen, distributed_backend=given.distributed_backend or likely)
+
+
+#: What is worked out where nothing was given.
+_WORKED_OUT = ("automatic", "process_count_per_node", "distributed_backend", "name")
+
+
+def _unsigned(chosen: Chosen) -> Chosen:
+    return _with(chosen, data=datarows.kept(chosen.data), outputs=datarows.unsigned(chosen.outputs))
+
+
+def variables_of(form: Form, request: FormRequest) -> dict[str, str]:
+    """Return the environment variables with their values; a value of None is the one that was given at first."""
+    given = form.given.environment_variables
+    if request.environment is None:
+        return dict(given)
+    named = [one for one in request.environment if one.name]
+    return {one.name: given.get(one.name, "") if one.value is None else one.value for one in named}
+
+
+def _applied(form: Form, chosen: Chosen, look: Look, code: str) -> tuple[Chosen, Look]:
+    """Follow one advice; an unknown code changes nothing."""
+    spoken = _advice(chosen, look, _cost(form, chosen))
+    change = next((dict(one.change) for one in spoken if one.code == code), {})
+    rates = change.pop("kwargs", None)
+    if "process_count_per_node" in change:
+        change["automatic"] = False
+    if rates:
+        form.subject.pass_rates(rates)
+        look = form.subject.look()
+    return _with(chosen, **change), look
+
+
+# What follows ---------------------------------------------------------------------------------------
+
+
+def _cluster(form: Form, chosen: Chosen, *, fresh: bool = False) -> CachedStatus | None:
+    return places.look(chosen.compute_target, chosen.distributed_backend, form.patience.cluster, fresh=fresh)
+
+
+def gpus_per_node(chosen: Chosen, seen: CachedStatus | None) -> int:
+    """Return the GPUs that "one per GPU" means: those of the chosen size, else of the cluster's nodes; 0 without."""
+    if chosen.use_gpu == "no":
+        return 0
+    if chosen.vm_size:
+        return azure.find(chosen.vm_size).whole_gpus
+    return checks.gpus() if seen is None else places.gpus_per_node(seen)
+
+
+def _cost(form: Form, chosen: Chosen) -> CostNow | None:
+    nodes = cost.rented(chosen.compute_target, chosen.vm_size)
+    return cost.shown(nodes, chosen.price_per_hour, chosen.node_count, form.patience.price)
+
+
+def _data(form: Form, chosen: Chosen, look: Look, request: FormRequest) -> DataNow:
+    cluster = datanow.cluster(chosen.compute_target)
+    directory = Path(form.directory or look.working_directory or Path.cwd())
+    where = cluster and datanow.Where(
+        cluster, chosen.node_count, directory, form.patience.data, look=request.look, fresh=request.again
+    )
+    return datanow.shown(chosen.data, chosen.outputs, where or None)
+
+
+def submit_options(chosen: Chosen, variables: Mapping[str, str], look: Look) -> dict[str, Any]:
+    """Return what ``submit`` gets, under the primary names; None for what is as by default."""
+    return {
+        "node_count": chosen.node_count,
+        "process_count_per_node": chosen.process_count_per_node,
+        "distributed_backend": chosen.distributed_backend,
+        "compute_target": chosen.compute_target,
+        "name": chosen.name.strip() or look.name,
+        "environment_variables": dict(variables) or None,
+        "max_run_duration_seconds": chosen.max_run_duration_seconds or None,
+        "hang_timeout_seconds": chosen.hang_timeout_seconds or None,
+        "max_restarts": chosen.max_restarts or None,
+        "vm_size": chosen.vm_size or None,
+        "price_per_hour": chosen.price_per_hour or None,
+        "use_gpu": _USE_GPU[chosen.use_gpu],
+        "data": datarows.words(chosen.data) or None,
+        "outputs": chosen.outputs.strip() or None,
+        **_backend_options(chosen),
+    }
+
+
+def _backend_options(chosen: Chosen) -> dict[str, Any]:
+    return {name: value for name, value in chosen.backend_options.items() if value not in (None, "")}
+
+
+def _without_secrets(options: Mapping[str, Any]) -> dict[str, Any]:
+    found = {name: value for name, value in options.items() if value is not None}
+    variables = found.pop("environment_variables", {})
+    shown = {name: value for name, value in variables.items() if not is_secret(name, value)}
+    return {**found, **({"environment_variables": shown} if shown else {})}
+
+
+def _magic(form: Form, chosen: Chosen, options: Mapping[str, Any]) -> str:
+    """Return the line that asks for the same; what cannot be read does not stand in it."""
+    readable = {"data": datarows.readable(chosen.data), "outputs": datarows.readable_target(chosen.outputs)}
+    said = {**options, **readable, "plugin_options": _backend_options(chosen)}
+    return magics.line(said, form.variable, form.magic, form.kept)
+
+
+def _advice(chosen: Chosen, look: Look, costs: CostNow | None) -> Sequence[Advice]:
+    training, nodes = look.training, cost.rented(chosen.compute_target, chosen.vm_size)
+    request = Request(
+        node_count=chosen.node_count,
+        process_count_per_node=chosen.process_count_per_node,
+        distributed_backend=chosen.distributed_backend,
+        compute_target=chosen.compute_target,
+        vm_size=azure.find(chosen.vm_size) if chosen.vm_size else None,
+        use_gpu=_USE_GPU[chosen.use_gpu],
+        name=chosen.name,
+        code=training.code,
+        batch_size=training.batch_size,
+        learning_rate=training.learning_rate,
+        learning_rate_name=training.rate_name,
+        learning_rate_is_argument=training.rate_is_argument,
+        scales_learning_rate=training.scales_rate,
+        cores=cores(),
+        gpus=checks.gpus(),
+        bills=nodes.bills,
+        rate=costs.words if costs else "",
+        interruptible=nodes.interruptible,
+        nodes_exist=nodes.exist,
+        max_run_duration_seconds=chosen.max_run_duration_seconds or None,
+    )
+    return advise(request, merged.sizes(), history.past_jobs())

@@ -1,0 +1,120 @@
+"""The launch form as its page sees it: what is chosen stands there, all else is what was answered, as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.core.errors import DistDLError
+from distdl_jupyter.core.humanize import processes
+from distdl_jupyter.form.cell import Kernel, cell_state
+from distdl_jupyter.form.schema import Chosen, FormRequest
+from distdl_jupyter.form.state import submit_options, variables_of
+from distdl_jupyter.panels.launch import LaunchForm
+from distdl_jupyter.views.requests import from_data
+from distdl_jupyter.views.wire import to_json
+
+if TYPE_CHECKING:
+    from distdl_jupyter.client import Job
+
+
+def asked(code: str, kernel: Kernel | None = None, directory: str = "", **more: Any) -> dict[str, Any]:
+    """Return what a page is answered to a text, what is chosen beside the rest."""
+    found = to_json(cell_state(from_data(FormRequest, {"code": code, **more}), kernel, directory))
+    return {**found, **found["chosen"]}
+
+
+def answered_apart(code: str, **more: Any) -> dict[str, Any]:
+    """Return what another process answers to a text."""
+    about = {"request": {"code": code, **more}, "directory": ""}
+    command = [sys.executable, "-m", "distdl_jupyter.form"]
+    done = subprocess.run(command, input=json.dumps(about), capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return {**found, **found["chosen"]}
+
+
+class Page:
+    """The form of a function. Setting what users choose asks again, as a page does."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        **given: Any,
+    ) -> None:
+        self.__dict__.update(jobs=[], status={}, answers=0)
+        self.__dict__["form"] = LaunchForm(function, args, kwargs, on_submitted=self.jobs.append, **given)
+        self.__dict__["chosen"] = None
+        self.ask()
+
+    def __getattr__(self, name: str) -> Any:
+        return self.shown[name]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self.choose(**{name: value})
+
+    def choose(self, **changes: Any) -> None:
+        """Take what a user chose."""
+        assert set(changes) <= set(Chosen.__struct_fields__), changes
+        if "process_count_per_node" in changes:
+            changes["automatic"] = False
+        if "distributed_backend" in changes:
+            changes["backend_options"] = {}
+        self.__dict__["chosen"] = {**self.chosen, **changes}
+        self.ask(look=bool({"data", "outputs"} & set(changes)))
+
+    def ask(self, **more: Any) -> None:
+        """Ask for the form as it follows from what is chosen."""
+        given = {"environment": [{"name": one["name"], "value": one["value"]} for one in self.environment]} \
+            if self.chosen else {}  # fmt: skip
+        found = to_json(self.form.state(from_data(FormRequest, {"chosen": self.chosen, **given, **more})))
+        self.__dict__.update(shown=found, chosen=found["chosen"], answers=self.answers + 1)
+        self.__dict__["shown"] = {**found, **found["chosen"]}
+
+    def look(self) -> None:
+        """Ask what is known now of what is being looked at; look at data."""
+        self.ask(look=True)
+
+    def refresh(self) -> None:
+        """Press "Check again"."""
+        self.ask(again=True)
+
+    def apply(self, code: str) -> None:
+        """Follow an advice."""
+        self.ask(apply=code)
+
+    def set_environment(self, entries: Sequence[Mapping[str, Any]]) -> None:
+        """Type all variables anew; a value of None keeps the secret that is there."""
+        self.ask(environment=list(entries))
+
+    def wait(self, **seconds: float) -> None:
+        """Wait so long for what is looked at."""
+        about = self.form._form
+        self.form._form = dataclasses.replace(about, patience=dataclasses.replace(about.patience, **seconds))
+
+    @property
+    def total(self) -> str:
+        """The sum that the form is."""
+        return processes(self.node_count, self.process_count_per_node)
+
+    def options(self) -> dict[str, Any]:
+        """Return what ``submit`` gets, secrets included."""
+        about, request = self.form._form, self.form._request
+        assert request.chosen is not None
+        return submit_options(request.chosen, variables_of(about, request), about.subject.look())
+
+    def submit(self) -> Job | None:
+        """Press Submit; None when it is refused, and ``status`` says why."""
+        try:
+            job = self.form.submit()
+        except (DistDLError, OSError) as error:
+            self.__dict__["status"] = {"level": "error", "text": str(error)}
+            return None
+        self.__dict__["status"] = {"level": "ok", "name": job.spec.name, "job": job.id}
+        return job
