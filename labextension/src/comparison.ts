@@ -27,7 +27,7 @@ export interface CompareChoice {
   log: boolean;
 }
 
-export interface CompareWish extends CompareChoice {
+export interface CompareRequest extends CompareChoice {
   dark: boolean;
   width: number;
   height: number;
@@ -40,7 +40,7 @@ export interface CompareState extends CompareChoice {
 }
 
 export interface CompareHost {
-  load(ids: string[], wish: CompareWish): Promise<Comparison>;
+  load(ids: string[], request: CompareRequest): Promise<Comparison>;
   /** Jobs that can be added, newest first. */
   jobs(): Promise<ComparedJob[]>;
   open(id: string): void;

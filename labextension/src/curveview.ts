@@ -1,5 +1,5 @@
 /**
- * The curve of a job: the bar over it, the figure, the table view. It says what it wants to be told (`wish`) and draws what
+ * The curve of a job: the bar over it, the figure, the table view. It says what it wants to be told (`request`) and draws what
  * comes.
  */
 import { assign, h } from './dom';
@@ -8,7 +8,7 @@ import { Plot, type Figure } from './plotly';
 import { isDark, watchTheme } from './theme';
 
 /** Which curve to send; the metric "" is the one that says most. */
-export interface CurveWish extends Choice {
+export interface CurveRequest extends Choice {
   dark: boolean;
 }
 
@@ -26,21 +26,21 @@ export class CurveView {
   readonly #picker: Picker;
   readonly #plot = new Plot(this.#area);
   readonly #unwatch: () => void;
-  #wish: CurveWish;
+  #request: CurveRequest;
   #metrics: Metric[] = [];
   #severalRanks = false;
   /** The metric that is drawn when none was chosen. */
   #given = '';
 
-  constructor(choice: Choice, private readonly wanted: (wish: CurveWish) => void, zoom: (on: boolean) => void) {
-    this.#wish = { ...choice, dark: isDark(document.body) };
+  constructor(choice: Choice, private readonly wanted: (request: CurveRequest) => void, zoom: (on: boolean) => void) {
+    this.#request = { ...choice, dark: isDark(document.body) };
     this.#picker = new Picker(this.#bar, (chosen) => this.#want(chosen), zoom);
     this.root.append(this.#bar, this.#area);
     this.#unwatch = watchTheme(document.body, () => this.#themed());
   }
 
-  get wish(): CurveWish {
-    return this.#wish;
+  get request(): CurveRequest {
+    return this.#request;
   }
 
   /** Show the metrics with their newest values. */
@@ -52,7 +52,7 @@ export class CurveView {
 
   /** Draw a curve that has come. */
   take(curve: CurveMessage): void {
-    if (this.#wish.metric && curve.metric !== this.#wish.metric) return;
+    if (this.#request.metric && curve.metric !== this.#request.metric) return;
     if (this.#given !== curve.metric) {
       this.#given = curve.metric;
       this.#drawBar();
@@ -68,16 +68,16 @@ export class CurveView {
   }
 
   #drawBar(): void {
-    this.#picker.update(this.#metrics, { ...this.#wish, metric: this.#wish.metric || this.#given }, this.#severalRanks);
+    this.#picker.update(this.#metrics, { ...this.#request, metric: this.#request.metric || this.#given }, this.#severalRanks);
   }
 
-  #want(change: Partial<CurveWish>): void {
-    this.#wish = { ...this.#wish, ...change };
-    this.wanted(this.#wish);
+  #want(change: Partial<CurveRequest>): void {
+    this.#request = { ...this.#request, ...change };
+    this.wanted(this.#request);
   }
 
   #themed(): void {
     const dark = isDark(document.body);
-    if (dark !== this.#wish.dark) this.#want({ dark });
+    if (dark !== this.#request.dark) this.#want({ dark });
   }
 }

@@ -5,7 +5,7 @@
  * says where the parts stand.
  */
 import { Clock, type Card, type Stacks } from './card';
-import { CurveView, type CurveMessage, type CurveWish } from './curveview';
+import { CurveView, type CurveMessage, type CurveRequest } from './curveview';
 import { adopt, h } from './dom';
 import { FailureView, inNotebook, type Reach } from './failure';
 import { firstChoice } from './firstchoice';
@@ -36,9 +36,9 @@ export interface LogMessage extends Changes {
 }
 
 /** What to be told of a job besides its card. */
-export interface Wish {
+export interface JobRequest {
   log: boolean;
-  curve: CurveWish | null;
+  curve: CurveRequest | null;
 }
 
 export interface Handlers {
@@ -54,7 +54,7 @@ export interface Watch {
 
 /** Where a view gets its messages from, and who carries out what is pressed. */
 export interface JobHost {
-  watch(wish: Wish, handlers: Handlers): Watch;
+  watch(request: JobRequest, handlers: Handlers): Watch;
   /** Whether the server is heard at the moment. */
   connected(): boolean;
   cancel(now: boolean): Promise<unknown>;
@@ -126,7 +126,7 @@ export class JobView {
   constructor(private readonly root: HTMLElement, private readonly host: JobHost, private readonly options: Options = {}) {
     const clock = new Clock(PATIENCE);
     this.#place = options.place ?? newPlace();
-    this.#curve = new CurveView(options.choice ?? firstChoice(), (wish) => this.#draw(wish), (on) => this.#zoom(on));
+    this.#curve = new CurveView(options.choice ?? firstChoice(), (request) => this.#draw(request), (on) => this.#zoom(on));
     this.#parts = { head: h('div'), failure: h('div'), setup: h('div'), stacks: h('div'), pictures: h('div'), curve: this.#curve.root, log: h('div'), foot: h('div') };
     const { head, failure, setup, stacks, pictures, log, foot } = this.#parts;
     this.#header = new Header(head, this.#actions(), clock, { silence: () => __('The server does not answer. The job goes on.'), ...options.extras });
@@ -188,15 +188,15 @@ export class JobView {
     const attached = !this.#detached;
     this.#steady = this.host.watch({ log: attached, curve: null }, attached ? { job, log, gone } : { job, gone });
     before?.dispose();
-    this.#draw(attached ? this.#curve.wish : null);
+    this.#draw(attached ? this.#curve.request : null);
   }
 
   /** Ask for the curve, in the way that was chosen last. */
-  #draw(wish: CurveWish | null): void {
+  #draw(request: CurveRequest | null): void {
     const before = this.#drawing;
-    this.#drawing = wish && this.host.watch({ log: false, curve: wish }, { curve: (message) => this.#curve.take(message) });
+    this.#drawing = request && this.host.watch({ log: false, curve: request }, { curve: (message) => this.#curve.take(message) });
     before?.dispose();
-    if (wish) this.options.chose?.({ metric: wish.metric, mode: wish.mode, log: wish.log });
+    if (request) this.options.chose?.({ metric: request.metric, mode: request.mode, log: request.log });
   }
 
   #take(message: JobMessage): void {

@@ -96,7 +96,7 @@ export class ComparePage extends Widget {
   #host(): CompareHost {
     const { api } = this.distdl;
     return {
-      load: (ids, wish) => api.compare({ ids, ...wish }),
+      load: (ids, request) => api.compare({ ids, ...request }),
       jobs: async () => (await api.jobs({ limit: OFFERED })).jobs,
       open: (id) => void this.app.commands.execute(OPEN_JOB, { id }),
       changed: (state) => this.#keep(state),

@@ -10,8 +10,8 @@
  *
  * How requests travel is handed in, so nothing of `@jupyterlab` is imported here.
  */
-import type { CurveWish } from '../curveview';
-import type { Handlers, Watch, Wish } from '../jobview';
+import type { CurveRequest } from '../curveview';
+import type { Handlers, Watch, JobRequest } from '../jobview';
 import { LogStore, type Older } from '../logstore';
 import type { Cluster, CurveMessage, JobMessage, JobRow, JobSubscription, Message, Subscription } from '../schema';
 import { ApiError, reached, refusal, type Transport } from './api';
@@ -50,14 +50,14 @@ const PATIENCE: Patience = { silence: 20, retry: [0.5, 8] };
 const ADDRESS = 'events';
 /** `WebSocket.OPEN`. */
 const OPEN = 1;
-/** Milliseconds in which wishes gather, and between two looks for silence. */
+/** Milliseconds in which requests gather, and between two looks for silence. */
 const [GATHER, LOOK] = [50, 500];
 
 type Of<T extends Message['type']> = Extract<Message, { type: T }>;
 
 /** One view that watches a job. */
 interface Viewer {
-  wish: Wish;
+  request: JobRequest;
   handlers: Handlers;
 }
 
@@ -73,13 +73,13 @@ class Watched {
   gone = false;
 
   get wantsLog(): boolean {
-    return [...this.viewers].some(({ wish }) => wish.log);
+    return [...this.viewers].some(({ request }) => request.log);
   }
 
   /** The curves that are wanted, each once. */
-  get wanted(): Map<string, CurveWish> {
-    const wishes = [...this.viewers].flatMap(({ wish }) => (wish.curve ? [wish.curve] : []));
-    return new Map(wishes.map((wish) => [curveName(wish), wish]));
+  get wanted(): Map<string, CurveRequest> {
+    const requests = [...this.viewers].flatMap(({ request }) => (request.curve ? [request.curve] : []));
+    return new Map(requests.map((request) => [curveName(request), request]));
   }
 }
 
@@ -129,23 +129,23 @@ export class Live {
     return this.#watch(this.#clusterWatchers, told);
   }
 
-  /** Be told of one job what is wished; at once what is known already, but never before this returned. */
-  watchJob(id: string, wish: Wish, handlers: Handlers): Watch {
+  /** Be told of one job what is asked for; at once what is known already, but never before this returned. */
+  watchJob(id: string, request: JobRequest, handlers: Handlers): Watch {
     const watched = this.#watched.get(id) ?? new Watched();
     this.#watched.set(id, watched);
-    const viewer = { wish, handlers };
+    const viewer = { request, handlers };
     watched.viewers.add(viewer);
     later(() => watched.viewers.has(viewer) && catchUp(watched, viewer));
-    this.#wishesChanged();
+    this.#requestsChanged();
     return once(() => {
       watched.viewers.delete(viewer);
-      this.#wishesChanged();
+      this.#requestsChanged();
     });
   }
 
   #watch<T>(watchers: Set<T>, watcher: T): Watch {
-    const watch = member(watchers, watcher, () => this.#wishesChanged());
-    this.#wishesChanged();
+    const watch = member(watchers, watcher, () => this.#requestsChanged());
+    this.#requestsChanged();
     return watch;
   }
 
@@ -165,7 +165,7 @@ export class Live {
 
   // ---- the connection ----
 
-  #wishesChanged(): void {
+  #requestsChanged(): void {
     if (this.#state === 'down' && this.#timer !== undefined) return; // the next try asks for what is wanted then
     clearTimeout(this.#timer);
     this.#timer = setTimeout(() => {
@@ -219,7 +219,7 @@ export class Live {
     this.#asked = this.#wanted();
     if (!this.#asked) this.#disconnect();
     if (!this.#connection?.open) return;
-    const job = Object.fromEntries([...this.#watched].map(([id, watched]) => [id, wishOf(watched)]));
+    const job = Object.fromEntries([...this.#watched].map(([id, watched]) => [id, subscriptionOf(watched)]));
     const keys = { jobs_key: this.#jobs?.key ?? '', clusters_key: this.#clusters?.key ?? '' };
     this.#number += 1;
     this.#welcome = false;
@@ -310,7 +310,7 @@ export class Live {
   #takeCurve(watched: Watched, message: Of<'curve'>): void {
     const name = curveName({ ...message, metric: message.asked });
     watched.curves.set(name, message);
-    const viewers = [...watched.viewers].filter(({ wish }) => wish.curve && curveName(wish.curve) === name);
+    const viewers = [...watched.viewers].filter(({ request }) => request.curve && curveName(request.curve) === name);
     tell(viewers, ({ handlers }) => handlers.curve?.(message));
   }
 
@@ -319,15 +319,15 @@ export class Live {
     watched.store.apply(news, message.whole);
     watched.mark = message.mark;
     watched.logged = true;
-    tell([...watched.viewers].filter(({ wish }) => wish.log), ({ handlers }) => handlers.log?.(news));
+    tell([...watched.viewers].filter(({ request }) => request.log), ({ handlers }) => handlers.log?.(news));
   }
 }
 
 /** Tell a view what is known already of its job. */
-function catchUp(watched: Watched, { wish, handlers }: Viewer): void {
+function catchUp(watched: Watched, { request, handlers }: Viewer): void {
   if (watched.job) handlers.job?.(watched.job);
-  if (wish.log && watched.logged) handlers.log?.({ ...watched.store.snapshot(), whole: true });
-  const curve = wish.curve && watched.curves.get(curveName(wish.curve));
+  if (request.log && watched.logged) handlers.log?.({ ...watched.store.snapshot(), whole: true });
+  const curve = request.curve && watched.curves.get(curveName(request.curve));
   if (curve) handlers.curve?.(curve);
   if (watched.gone) handlers.gone?.();
 }
@@ -339,14 +339,14 @@ function forgetLog(watched: Watched): void {
 }
 
 /** What to ask for of a job, with what is known of it. */
-function wishOf(watched: Watched): JobSubscription {
+function subscriptionOf(watched: Watched): JobSubscription {
   const wanted = watched.wanted;
   for (const name of watched.curves.keys()) if (!wanted.has(name)) watched.curves.delete(name);
   const curves = [...wanted].map(([name, { metric, mode, log, dark }]) => ({ metric, mode, log, dark, key: watched.curves.get(name)?.key ?? '' }));
   return { log: watched.wantsLog ? { mark: watched.mark } : null, curves, key: watched.gone ? 'gone' : (watched.job?.key ?? '') };
 }
 
-const curveName = ({ metric, mode, log, dark }: Omit<CurveWish, 'mode'> & { mode: string }): string => JSON.stringify([metric, mode, log, dark]);
+const curveName = ({ metric, mode, log, dark }: Omit<CurveRequest, 'mode'> & { mode: string }): string => JSON.stringify([metric, mode, log, dark]);
 
 interface Hearer {
   opened: () => void;

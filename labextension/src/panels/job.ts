@@ -1,7 +1,7 @@
 /** A job as a widget: the view of JupyterLab's pages, told by the widget's kernel. */
 import { Bin, whenAttached, type Context, type Model } from '../model';
 import type { Card, Stacks } from '../card';
-import type { CurveWish } from '../curveview';
+import type { CurveRequest } from '../curveview';
 import { JobView, type JobHost } from '../jobview';
 import { questions, type Ask } from '../kernel';
 import { KernelSocket } from '../kernelsocket';
@@ -35,7 +35,7 @@ function render({ model, el }: Context): () => void {
   const bin = new Bin();
   const id = model.get('job_id') as string;
   const { ask, live } = shared.get(model) ?? made(model);
-  let drawn: CurveWish | null = null;
+  let drawn: CurveRequest | null = null;
   const host: JobHost = {
     watch: ({ log, curve }, handlers) => {
       drawn = curve ?? drawn;
