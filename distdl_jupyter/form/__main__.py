@@ -16,11 +16,11 @@ from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.form import datanow
 from distdl_jupyter.form.cell import cell_state
 from distdl_jupyter.form.schema import FormRequest, FormState
-from distdl_jupyter.form.state import Patience
+from distdl_jupyter.form.state import Timeouts
 from distdl_jupyter.views.wire import encode
 
 #: Seconds for a cluster of other machines, for prices and for places of data; another request starts from nothing.
-_PATIENCE = 5.0
+_TIMEOUT = 5.0
 
 
 def main() -> None:
@@ -29,8 +29,8 @@ def main() -> None:
     told: object
     try:
         request = msgspec.convert(asked["request"], FormRequest)
-        patience = Patience(_PATIENCE, _PATIENCE, _PATIENCE)
-        told = _given_up(cell_state(request, directory=asked["directory"], patience=patience))
+        timeouts = Timeouts(_TIMEOUT, _TIMEOUT, _TIMEOUT)
+        told = _given_up(cell_state(request, directory=asked["directory"], timeouts=timeouts))
     except DistDLError as error:
         told = {"error": error.to_json()}
     print(encode(told).decode(), flush=True)  # noqa: T201 - the answer
@@ -42,7 +42,7 @@ def _given_up(found: FormState) -> FormState:
         found,
         place=found.place and replace(found.place, looking=False),
         cost=found.cost and replace(found.cost, looking=False),
-        data_now=datanow.given_up(found.data_now, _PATIENCE),
+        data_now=datanow.given_up(found.data_now, _TIMEOUT),
     )
 
 

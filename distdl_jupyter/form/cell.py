@@ -17,7 +17,7 @@ from distdl_jupyter.form import defaults as presets
 from distdl_jupyter.form.celltext import MAGICS, CellText, split
 from distdl_jupyter.form.defaults import Defaults
 from distdl_jupyter.form.schema import FormRequest, FormState
-from distdl_jupyter.form.state import USUAL, Form, Patience, state
+from distdl_jupyter.form.state import USUAL, Form, Timeouts, state
 from distdl_jupyter.form.subject import CellSubject, Look, Remembered, Subject
 
 
@@ -32,7 +32,7 @@ class Line:
 
 
 @dataclass(slots=True)
-class Kernel:
+class KernelContext:
     """What a kernel adds to a request: its names, its defaults of ``%dist_config``, and the magic that is free.
 
     ``count`` is how many cells it has run, and ``looks`` the memory of the last look between two requests.
@@ -46,7 +46,7 @@ class Kernel:
 
 
 def cell_state(
-    request: FormRequest, kernel: Kernel | None = None, directory: str = "", patience: Patience = USUAL
+    request: FormRequest, kernel: KernelContext | None = None, directory: str = "", timeouts: Timeouts = USUAL
 ) -> FormState:
     """Return the form of a text. ``directory`` is the folder that local paths begin in, "" for this process's own."""
     text = split(request.code)
@@ -60,12 +60,12 @@ def cell_state(
         problem=line.problem,
         code=text.body,
         directory=directory,
-        patience=patience,
+        timeouts=timeouts,
     )
     return state(form, request)
 
 
-def _subject(request: FormRequest, text: CellText, kernel: Kernel | None) -> Subject:
+def _subject(request: FormRequest, text: CellText, kernel: KernelContext | None) -> Subject:
     nobody: dict[str, Any] | None = {} if request.own else None
     subject = CellSubject(
         text,
@@ -82,7 +82,7 @@ def _subject(request: FormRequest, text: CellText, kernel: Kernel | None) -> Sub
     return Remembered(subject, kernel.looks, (text.body, kernel.count, request.cell_id))
 
 
-def _word(text: CellText, kernel: Kernel | None) -> str:
+def _word(text: CellText, kernel: KernelContext | None) -> str:
     """Return the magic to write: that of the cell, unless it belongs to somebody else in this kernel."""
     free = kernel.magic if kernel else MAGICS[0]
     return text.magic if text.ours and free == MAGICS[0] else free

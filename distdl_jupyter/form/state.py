@@ -35,7 +35,7 @@ _USE_GPU = {"": None, "yes": True, "no": False}
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class Timeouts:
     """Seconds that an answer waits for what is looked at for the first time: the cluster, a price, a place of data."""
 
     cluster: float = 1.0
@@ -43,7 +43,7 @@ class Patience:
     data: float = 0.2
 
 
-USUAL = Patience()
+USUAL = Timeouts()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ class Form:
     problem: DistDLError | None = None
     code: str = ""
     directory: str = ""
-    patience: Patience = USUAL
+    timeouts: Timeouts = USUAL
 
 
 def state(form: Form, request: FormRequest) -> FormState:
@@ -121,7 +121,8 @@ def _begun(form: Form, look: Look, choices: FormChoices) -> Chosen:
     given = form.given
     same = {name: getattr(given, name) for name in Chosen.__struct_fields__ if name not in _WORKED_OUT}
     chosen = Chosen(**same, name=given.name or look.name)
-    asked, gpus = given.process_count_per_node, gpus_per_node(chosen, _cluster(form, chosen))
+    asked = given.process_count_per_node
+    gpus = 0 if isinstance(asked, int) else gpus_per_node(chosen, _cluster(form, chosen))
     automatic = asked == "auto" or (asked is None and gpus > 0)
     count = asked if isinstance(asked, int) else max(1, gpus) if automatic else min(2, cores())
     chosen = _with(chosen, automatic=automatic, process_count_per_node=count)
@@ -163,7 +164,7 @@ def _applied(form: Form, chosen: Chosen, look: Look, code: str) -> tuple[Chosen,
 
 
 def _cluster(form: Form, chosen: Chosen, *, fresh: bool = False) -> CachedStatus | None:
-    return places.look(chosen.compute_target, chosen.distributed_backend, form.patience.cluster, fresh=fresh)
+    return places.look(chosen.compute_target, chosen.distributed_backend, form.timeouts.cluster, fresh=fresh)
 
 
 def gpus_per_node(chosen: Chosen, seen: CachedStatus | None) -> int:
@@ -177,14 +178,14 @@ def gpus_per_node(chosen: Chosen, seen: CachedStatus | None) -> int:
 
 def _cost(form: Form, chosen: Chosen) -> CostNow | None:
     nodes = cost.rented(chosen.compute_target, chosen.vm_size)
-    return cost.shown(nodes, chosen.price_per_hour, chosen.node_count, form.patience.price)
+    return cost.shown(nodes, chosen.price_per_hour, chosen.node_count, form.timeouts.price)
 
 
 def _data(form: Form, chosen: Chosen, look: Look, request: FormRequest) -> DataNow:
     cluster = datanow.cluster(chosen.compute_target)
     directory = Path(form.directory or look.working_directory or Path.cwd())
     where = cluster and datanow.Where(
-        cluster, chosen.node_count, directory, form.patience.data, look=request.look, fresh=request.again
+        cluster, chosen.node_count, directory, form.timeouts.data, look=request.look, fresh=request.again
     )
     return datanow.shown(chosen.data, chosen.outputs, where or None)
 

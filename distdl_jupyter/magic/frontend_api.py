@@ -14,7 +14,7 @@ import msgspec
 
 from distdl_jupyter import capture
 from distdl_jupyter.core.errors import DistDLError
-from distdl_jupyter.form.cell import Kernel, cell_state
+from distdl_jupyter.form.cell import KernelContext, cell_state
 from distdl_jupyter.form.celltext import MAGICS
 from distdl_jupyter.form.schema import FormRequest
 from distdl_jupyter.magic import extension
@@ -49,7 +49,7 @@ def form(request: str) -> Answer:
     """Return the FormState for a FormRequest; loads the magics first, as ``%load_ext`` would."""
     ip, session = _ready()
     free = MAGICS[0] if owner(ip) is None else MAGICS[1]
-    kernel = Kernel(ip.user_ns, session.defaults, free, ip.execution_count, _LOOKS)
+    kernel = KernelContext(ip.user_ns, session.defaults, free, ip.execution_count, _LOOKS)
     try:
         asked = requests.from_json(FormRequest, request.encode())
         asked = msgspec.structs.replace(asked, notebook=capture.here().path or asked.notebook)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.humanize import processes
-from distdl_jupyter.form.cell import Kernel, cell_state
+from distdl_jupyter.form.cell import KernelContext, cell_state
 from distdl_jupyter.form.schema import Chosen, FormRequest
 from distdl_jupyter.form.state import submit_options, variables_of
 from distdl_jupyter.panels.launch import LaunchForm
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.client import Job
 
 
-def asked(code: str, kernel: Kernel | None = None, directory: str = "", **more: Any) -> dict[str, Any]:
+def asked(code: str, kernel: KernelContext | None = None, directory: str = "", **more: Any) -> dict[str, Any]:
     """Return what a page is answered to a text, what is chosen beside the rest."""
     found = to_json(cell_state(from_data(FormRequest, {"code": code, **more}), kernel, directory))
     return {**found, **found["chosen"]}
@@ -96,7 +96,7 @@ class Page:
     def wait(self, **seconds: float) -> None:
         """Wait so long for what is looked at."""
         about = self.form._form
-        self.form._form = dataclasses.replace(about, patience=dataclasses.replace(about.patience, **seconds))
+        self.form._form = dataclasses.replace(about, timeouts=dataclasses.replace(about.timeouts, **seconds))
 
     @property
     def total(self) -> str:

@@ -11,7 +11,7 @@ import pytest
 from distdl_jupyter import cluster_configs
 from distdl_jupyter.form import checks
 from distdl_jupyter.form.arguments import cell_parser, job_options
-from distdl_jupyter.form.cell import Kernel
+from distdl_jupyter.form.cell import KernelContext
 from distdl_jupyter.form.celltext import split
 from tests.form.page import answered_apart, asked
 
@@ -41,7 +41,7 @@ def test_the_answer_to_an_answer_is_the_same() -> None:
 def test_a_kernel_knows_the_names_and_looks_once() -> None:
     looks: dict[Any, Any] = {}
     names = {"x": [1.0] * 100, "lr": 0.5}
-    kernel = Kernel(names, count=3, looks=looks)
+    kernel = KernelContext(names, count=3, looks=looks)
     form = asked(BODY, kernel, execution_count=7)
     assert [item["name"] for item in form["captured"]["items"]] == ["x", "lr"]
     assert form["captured"]["known"]
@@ -56,13 +56,13 @@ def test_a_kernel_knows_the_names_and_looks_once() -> None:
 
 
 def test_a_value_that_cannot_travel_is_a_problem_of_the_cell() -> None:
-    form = asked("handle", Kernel({"handle": threading.Lock()}))
+    form = asked("handle", KernelContext({"handle": threading.Lock()}))
     assert form["checks"]["level"] == "error"
     assert any("handle" in item["text"] for item in form["checks"]["items"])
 
 
 def test_the_kernels_defaults_and_its_free_magic_are_used() -> None:
-    kernel = Kernel({}, {"process_count_per_node": 3, "distributed_backend": "torch"}, "%%distdl")
+    kernel = KernelContext({}, {"process_count_per_node": 3, "distributed_backend": "torch"}, "%%distdl")
     form = asked("1", kernel)
     assert form["magic"] == "%%distdl -N 1 -p 3 -b torch --name cell -o job"
     assert asked("%%distributed -p 1\n1", kernel)["magic"].startswith("%%distdl -N 1 -p 1 -b torch")

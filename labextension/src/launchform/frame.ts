@@ -5,8 +5,9 @@ import { sentences } from '../refusal';
 import { Form, type FormPlace } from './form';
 import { FormStore, type Text } from './store';
 
-/** Loading is shown after this many milliseconds only. */
+/** Loading is shown after this many milliseconds only, and that nobody answers after so many. */
 const UNSEEN = 300;
+const SILENT = 3000;
 
 export class FormFrame {
   readonly element = h('div', { class: 'dd-form-frame' });
@@ -36,6 +37,8 @@ export class FormFrame {
 
   async #begin(): Promise<void> {
     const timer = setTimeout(() => this.element.replaceChildren(bars()), UNSEEN);
+    const waiting = h('div', { class: 'dd-sub dd-s12', role: 'status' }, this.place.waiting ?? __('No answer from the kernel yet'));
+    const silent = setTimeout(() => this.element.firstElementChild?.append(waiting), SILENT);
     try {
       const first = await FormStore.begin(this.text);
       if (!this.#over) this.#show(first);
@@ -43,6 +46,7 @@ export class FormFrame {
       if (!this.#over) this.element.replaceChildren(this.#refusal(sentences(error)));
     } finally {
       clearTimeout(timer);
+      clearTimeout(silent);
     }
   }
 
