@@ -122,6 +122,8 @@ def test_data_in_blob_wants_a_sign_in_which_the_form_has(
     book.run_all()
     form = pages.form(book.page)
     expect(form).to_be_visible()
+    book.picture("launch-data-not-looked-at-dark", form)
+    submit(form).click()
     expect(row(form, 0)).to_contain_text("Nobody is signed in to Azure.")
     expect(submit(form)).to_be_disabled()
     row(form, 0).get_by_role("button", name="Sign in to Azure").click()

@@ -37,9 +37,9 @@ export class Fold {
   constructor(title: string, action: HTMLElement | null, ...inside: Child[]) {
     const id = freshId('fold');
     const words = h('span', { class: 'dd-nw dd-b' }, title);
-    this.#button = onClick(h('button', { type: 'button', class: 'dd-fold-title', 'aria-expanded': 'false', 'aria-controls': id }, icon('right', 12, 'dd-sub'), words, this.#summary), () => this.choose(!this.open));
-    this.#body = h('div', { class: 'dd-fold-body', id, hidden: true }, ...inside);
-    this.element = h('section', { class: 'dd-form-part dd-fold' }, h('div', { class: 'dd-fold-head' }, this.#button, action), this.#body);
+    this.#button = onClick(h('button', { type: 'button', class: 'dd-form-fold-title', 'aria-expanded': 'false', 'aria-controls': id }, icon('right', 12, 'dd-sub'), words, this.#summary), () => this.choose(!this.open));
+    this.#body = h('div', { class: 'dd-form-fold-body', id, hidden: true }, ...inside);
+    this.element = h('section', { class: 'dd-form-part dd-form-fold' }, h('div', { class: 'dd-form-fold-head' }, this.#button, action), this.#body);
   }
 
   get open(): boolean {

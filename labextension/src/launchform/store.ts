@@ -14,6 +14,8 @@ export interface Text {
 
 /** Clicks in quick succession are one question. */
 const PAUSE = 120;
+/** At Submit data is looked at so often, with so many milliseconds between, before the job asks for it itself. */
+const [LOOKS, LOOK] = [20, 250];
 
 const fieldsOf = ({ chosen, ...state }: FormState, status: Status, answered: number): Fields => ({ ...state, ...chosen, status, answered });
 
@@ -145,10 +147,15 @@ export class FormStore implements Store {
 
   /** What starts is what stands in the form: an answer to anything earlier is never taken for it. */
   async #submitShown(): Promise<void> {
-    this.#look = true;
-    while (!(await this.ask())) if (this.#over) return;
-    if (this.#over || this.#form.status.level === 'error' || this.#form.checks.level === 'error') return;
     this.#show({ status: { level: 'busy' } });
+    this.#look = true;
+    for (let left = LOOKS; left > 0; left -= 1) {
+      while (!(await this.ask())) if (this.#over) return;
+      if (this.#over || this.#form.status.level === 'error') return;
+      if (!this.#form.data_now.looking) break;
+      await new Promise((resolve) => setTimeout(resolve, LOOK));
+    }
+    if (this.#form.checks.level === 'error') return this.#show({ status: {} });
     try {
       this.#show({ status: await this.text.submit(this.#answer, this.#secretValues()) });
     } catch (error) {

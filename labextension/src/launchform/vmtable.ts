@@ -29,7 +29,7 @@ export class VmTable implements Part {
     this.#frame = h('div', { class: 'dd-vm-frame', role: 'radiogroup', 'aria-label': __('VM series') }, h('table', { class: 'dd-vm' }, head(), this.#body));
     this.#filter.retired = store.get('choices').sizes.some(({ name, retired }) => retired && name === store.get('vm_size'));
     const open = link(__('Choose one to rent'), () => this.#choose(), { class: 'dd-link dd-s12 dd-nw dd-when-folded' });
-    this.#fold = new Fold(__('VM series'), h('span', { class: 'dd-fold-action' }, open, h('span', { class: 'dd-when-open' }, this.#filter.words.element)),
+    this.#fold = new Fold(__('VM series'), h('span', { class: 'dd-form-fold-action' }, open, h('span', { class: 'dd-when-open' }, this.#filter.words.element)),
       this.#filter.element,
       this.#frame,
       this.#told,
