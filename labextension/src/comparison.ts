@@ -5,7 +5,7 @@
  * no JupyterLab; a `CompareHost` brings the jobs.
  */
 import { copy } from './clipboard';
-import { arrowKeys, assign, fill, h, onClick, setText, show, type Child } from './dom';
+import { arrowKeys, assign, fill, h, onClick, setText, show, tabPanel, type Child } from './dom';
 import { button } from './header';
 import { icon } from './icons';
 import { __, _n } from './lab/trans';
@@ -71,6 +71,7 @@ export class ComparisonView {
   readonly #values = h('div', { class: 'dd-table', tabindex: 0, role: 'region', 'aria-label': __('Values as a table'), hidden: true });
   readonly #zoom = button('zoom', __('Zoom'), 'dd-quiet dd-icon');
   readonly #area = h('div', { class: 'dd-plot', role: 'img' });
+  readonly #panel = tabPanel(__('Curve'), this.#area);
   readonly #curveBox: HTMLElement;
   readonly #plot = new Plot(this.#area);
   readonly #only = h('input', { type: 'checkbox' });
@@ -88,7 +89,7 @@ export class ComparisonView {
     const adding = h('span', { class: 'dd-adding' }, this.#add, this.#list);
     const head = h('div', { class: 'dd-row dd-comparehead' }, this.#title, this.#names, grow(), adding, this.#copy);
     const controls = [h('span', { class: 'dd-sub dd-nw dd-againstword' }, __('against')), this.#against, h('span', { class: 'dd-seg' }, this.#log), this.#tableButton, this.#zoom];
-    this.#curveBox = h('section', { class: 'dd-box dd-curvebox' }, h('div', { class: 'dd-part' }, this.#metrics, grow(), ...controls), this.#area, this.#values);
+    this.#curveBox = h('section', { class: 'dd-box dd-curvebox' }, h('div', { class: 'dd-part' }, this.#metrics, grow(), ...controls), this.#panel, this.#values);
     const only = h('label', { class: 'dd-row dd-s12 dd-only' }, this.#only, __('Only what differs'));
     const legend = h('span', { class: 'dd-row dd-sub dd-s12' }, h('i', { class: 'dd-differsign' }), __('differs'));
     this.#sideBox = h('section', { class: 'dd-box' }, h('div', { class: 'dd-part dd-low' }, h('h3', { class: 'dd-h3' }, __('Side by side')), legend, grow(), only), this.#table);
@@ -220,7 +221,7 @@ export class ComparisonView {
   }
 
   #metricTab(name: string): HTMLElement {
-    const tab = h('button', { type: 'button', role: 'tab', 'data-tab': name, title: name }, h('span', { class: 'dd-ell', 'data-word': name }, name));
+    const tab = h('button', { type: 'button', role: 'tab', 'data-tab': name, title: name, 'aria-controls': this.#panel.id }, h('span', { class: 'dd-ell', 'data-word': name }, name));
     return onClick(tab, () => this.#choose({ metric: name }));
   }
 

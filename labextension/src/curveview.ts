@@ -2,7 +2,8 @@
  * The curve of a job: the bar over it, the figure, the table view. It says what it wants to be told (`request`) and draws what
  * comes.
  */
-import { assign, h } from './dom';
+import { assign, h, tabPanel } from './dom';
+import { __ } from './lab/trans';
 import { Picker, type Choice, type Metric, type TableRow } from './picker';
 import { Plot, type Figure } from './plotly';
 import { isDark, watchTheme } from './theme';
@@ -34,8 +35,9 @@ export class CurveView {
 
   constructor(choice: Choice, private readonly wanted: (request: CurveRequest) => void, zoom: (on: boolean) => void) {
     this.#request = { ...choice, dark: isDark(document.body) };
-    this.#picker = new Picker(this.#bar, (chosen) => this.#want(chosen), zoom);
-    this.root.append(this.#bar, this.#area);
+    const panel = tabPanel(__('Curve'), this.#area);
+    this.#picker = new Picker(this.#bar, (chosen) => this.#want(chosen), zoom, panel.id);
+    this.root.append(this.#bar, panel);
     this.#unwatch = watchTheme(document.body, () => this.#themed());
   }
 

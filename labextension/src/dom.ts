@@ -65,6 +65,13 @@ export function adopt(element: HTMLElement, ...classes: string[]): void {
   element.addEventListener('keydown', (event) => event.stopPropagation());
 }
 
+let panels = 0;
+
+/** Return what the tabs of a list show: a panel with an id, which each tab names as `aria-controls`. */
+export function tabPanel(label: string, ...inside: HTMLElement[]): HTMLElement {
+  return h('div', { id: `dd-panel-${(panels += 1)}`, class: 'dd-contents', role: 'tabpanel', 'aria-label': label }, ...inside);
+}
+
 /** Move focus and choice among the items of a tablist or radiogroup with the arrow keys, Home and End. */
 export function arrowKeys(list: HTMLElement, items: () => HTMLElement[], choose: (item: HTMLElement) => void): void {
   list.addEventListener('keydown', (event) => {

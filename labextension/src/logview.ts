@@ -14,6 +14,7 @@ import { fromWire, places, type Lines, type LogStore, type Row, type WireRow } f
 import { load, pictureElement, pictureOf, type PictureSource } from './pictures';
 import { clock, count } from './words';
 
+let logs = 0;
 const HEIGHT = 18;
 const SPARE = 8;
 const PADDING = 6;
@@ -84,7 +85,7 @@ export class LogView {
   readonly #unfold = h('button', { type: 'button', class: 'dd-link dd-s12' }, __('Show full log'));
   readonly #foldedBar = h('div', { class: 'dd-part dd-low', hidden: true }, this.#foldedTitle, this.#foldedCount, h('span', { class: 'dd-grow' }), this.#unfold);
   readonly #sheet = h('div', { class: 'dd-log-sheet' });
-  readonly #body = h('div', { class: 'dd-log-body', tabindex: 0, role: 'region', 'aria-label': __('Log lines') }, this.#sheet);
+  readonly #body = h('div', { id: `dd-log-${(logs += 1)}`, class: 'dd-log-body', tabindex: 0, role: 'tabpanel', 'aria-label': __('Log lines') }, this.#sheet);
   readonly #whole = h('pre', { class: 'dd-log-whole', tabindex: 0, hidden: true, 'aria-label': __('Whole line') });
 
   constructor(
@@ -246,7 +247,7 @@ export class LogView {
     const tag = h('span', { class: 'dd-tag dd-tag-warn dd-num', hidden: true });
     const swatch = rank === null ? null : h('i', { class: `dd-swatch ${rankClass(rank)}` });
     const word = rank === null ? __('All') : __('Rank %1', rank);
-    const tab = h('button', { type: 'button', role: 'tab', 'data-rank': rank === null ? '' : rank }, swatch, h('span', { 'data-word': word }, word), tag);
+    const tab = h('button', { type: 'button', role: 'tab', 'data-rank': rank === null ? '' : rank, 'aria-controls': this.#body.id }, swatch, h('span', { 'data-word': word }, word), tag);
     return onClick(tab, () => this.#choose(rank));
   }
 

@@ -33,7 +33,7 @@ export class Picker {
   readonly #zoomButton = button('zoom', __('Zoom'), 'dd-quiet dd-icon');
   readonly #table = h('div', { class: 'dd-table', tabindex: 0, role: 'region', 'aria-label': __('Values as a table'), hidden: true });
 
-  constructor(root: HTMLElement, private readonly choose: (choice: Choice) => void, private readonly zoom: (on: boolean) => void) {
+  constructor(root: HTMLElement, private readonly choose: (choice: Choice) => void, private readonly zoom: (on: boolean) => void, private readonly panel: string) {
     root.classList.add('dd-picker');
     const scale = h('span', { class: 'dd-seg' }, this.#log);
     const controls = h('span', { class: 'dd-row dd-curve-controls' }, scale, this.#modes, this.#tableButton, this.#zoomButton);
@@ -82,7 +82,7 @@ export class Picker {
   }
 
   #tab(name: string): HTMLElement {
-    const tab = h('button', { type: 'button', role: 'tab', title: name }, h('span', { class: 'dd-k dd-ell' }, name), h('span', { class: 'dd-v dd-num' }));
+    const tab = h('button', { type: 'button', role: 'tab', title: name, 'aria-controls': this.panel }, h('span', { class: 'dd-k dd-ell' }, name), h('span', { class: 'dd-v dd-num' }));
     return onClick(tab, () => {
       this.#set({ metric: name });
     });

@@ -19,8 +19,10 @@ export class Tabs {
     private readonly panels: Readonly<Record<string, readonly HTMLElement[]>>,
     private readonly chosen: (key: string) => void,
   ) {
+    [...new Set(Object.values(panels).flat())].forEach((panel, at) => (panel.id ||= `${this.#page}-panel-${at}`));
     for (const { key, word } of tabs) {
-      const tab = h('button', { type: 'button', role: 'tab', id: `${this.#page}-${key}`, 'data-tab': key }, h('span', { 'data-word': word }, word));
+      const shows = (panels[key] ?? []).map(({ id }) => id).join(' ');
+      const tab = h('button', { type: 'button', role: 'tab', id: `${this.#page}-${key}`, 'data-tab': key, 'aria-controls': shows || null }, h('span', { 'data-word': word }, word));
       this.bar.append(onClick(tab, () => this.choose(key)));
     }
     arrowKeys(this.bar, () => [...this.bar.children] as HTMLElement[], (item) => item.click());

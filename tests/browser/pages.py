@@ -66,6 +66,34 @@ def backends(of: Locator) -> Locator:
     return of.locator(".dd-seg-form")
 
 
+# ---- what a screen reader is told ----
+
+
+def misheard(page: Page, selector: str) -> list[str]:
+    """Return what of an element's accessibility tree, as Chromium has it, a screen reader could not say or reach."""
+    session = page.context.new_cdp_session(page)
+    root = session.send("DOM.getDocument")["root"]["nodeId"]
+    element = session.send("DOM.querySelector", {"nodeId": root, "selector": selector})["nodeId"]
+    every = session.send("Accessibility.queryAXTree", {"nodeId": element})["nodes"]
+    session.detach()
+    nodes = {node["nodeId"]: node for node in every if not node["ignored"]}
+    roles = {id_: str(node["role"]["value"]) for id_, node in nodes.items()}
+    found = []
+    for id_, node in nodes.items():
+        role, name = roles[id_], str(node.get("name", {}).get("value", ""))
+        had = {one["name"]: one["value"] for one in node.get("properties", ())}
+        if had.get("focusable", {}).get("value") and role not in ("generic", "none", "scrollable") and not name:
+            found.append(f"a {role} has no name")
+        if role == "tab" and had.get("selected", {}).get("value") and "controls" not in had:
+            found.append(f"the tab {name!r} shows nothing")
+        if role == "option" and any(roles.get(child) == "button" for child in node.get("childIds", ())):
+            found.append(f"the option {name!r} holds a button")
+        if role == "row" and not any(roles.get(child, "").endswith(("cell", "header")) for child in node["childIds"]):
+            found.append(f"the row {name!r} has no cell")
+    assert nodes, "there is such an element"
+    return found
+
+
 # ---- the sidebar ----
 
 
@@ -79,10 +107,10 @@ class Sidebar:
     @property
     def jobs(self) -> Locator:
         """The rows of the jobs."""
-        return self.root.get_by_role("option")
+        return self.root.get_by_role("grid", name="Jobs").get_by_role("row")
 
     def job(self, name: Any) -> Locator:
-        return self.root.get_by_role("option", name=name)
+        return self.root.get_by_role("grid", name="Jobs").get_by_role("row", name=name)
 
     def cluster(self, name: str) -> Locator:
         return self.root.locator(f'.dd-cluster[data-name="{name}"]')

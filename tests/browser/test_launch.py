@@ -89,6 +89,7 @@ def test_the_form_shows_where_how_many_what_travels_and_what_could_be_better(sta
     expect(form.locator("footer")).to_contain_text(
         "%%distributed -N 2 -p 4 -b horovod-gloo --vm-size NC96ads_A100_v4 --name digits -o job"
     )
+    assert pages.misheard(book.page, ".dd-form") == []
     for dark in (False, True):
         book.theme(dark=dark)
         book.picture(f"launch-form-{'dark' if dark else 'light'}", form)

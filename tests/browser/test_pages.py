@@ -47,6 +47,7 @@ def test_a_running_job_s_page_moves_and_is_restored_as_it_was_left(
     expect(page.locator(".dd-work")).to_contain_text("792 of 1,200")
     page.get_by_role("radio", name="Each rank").click()
     expect(pages.curves(page)).to_have_count(4)
+    assert pages.misheard(book.page, f"#distdl-job-{story.id}") == []
     page.get_by_role("tab", name="Spec").click()
     expect(page.get_by_role("definition").filter(has_text="2 × 2 = 4 processes")).to_be_visible()
     book.picture("page-running")

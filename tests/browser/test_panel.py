@@ -104,6 +104,9 @@ def test_a_panel_moves_and_cancels_while_the_kernel_is_busy(notebook):
         expect(shown.locator(".dd-meta")).to_contain_text("stopped at step")
     assert works(book)
     book.picture("panel-canceled")
+    panel.get_by_role("textbox", name="Search the log").focus()
+    with book.page.expect_response(lambda answer: answer.request.method == "PUT" and "/api/contents/" in answer.url):
+        book.page.keyboard.press("Control+s")
     assert not book.errors
     book.page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.interrupt()")
     book.kernel_idle()

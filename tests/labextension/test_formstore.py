@@ -12,7 +12,8 @@ HERE = Path(__file__).parents[2] / "labextension"
 PAGE = """
 const waiting = [], submitted = [], asked = [];
 const answer = ({ chosen = { process_count_per_node: 2, data: [] } }) => ({
-  chosen, checks: {}, data_now: {}, environment: [], problems: {}, options: { processes: chosen.process_count_per_node } });
+  chosen, checks: {}, data_now: {}, environment: [], problems: {},
+  options: { processes: chosen.process_count_per_node } });
 const text = {
   about: () => ({ code: 'x' }),
   ask: (question) => new Promise((resolve) => {

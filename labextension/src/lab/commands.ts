@@ -45,10 +45,19 @@ const plugin: JupyterFrontEndPlugin<void> = {
     const jobs = new JobCommands(app, distdl, sidebar, notebooks);
     jobs.register();
     registerPlaces(app.commands, sidebar);
+    document.addEventListener('keydown', (event) => saveFrom(app.commands, event), { capture: true });
     for (const command of PALETTE) palette?.addItem({ command, category: __('Distributed training'), args: { palette: true } });
     launcher?.add({ command: 'distdl:new-job', category: __('Other'), rank: 5 });
   },
 };
+
+/** Save as JupyterLab does: keys in our views are their own (see `adopt`), and this one else the browser would take. */
+function saveFrom(commands: CommandRegistry, event: KeyboardEvent): void {
+  const ours = event.target instanceof Element && event.target.closest('.dd[data-lm-suppress-shortcuts]');
+  if (!ours || event.key.toLowerCase() !== 's' || event.altKey || event.shiftKey || !(event.ctrlKey || event.metaKey)) return;
+  event.preventDefault();
+  if (commands.hasCommand('docmanager:save')) void commands.execute('docmanager:save');
+}
 
 /** Commands that act on one job: the one with `id`, else the job last pointed at in the sidebar or by its page. */
 class JobCommands {

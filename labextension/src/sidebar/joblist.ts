@@ -1,5 +1,5 @@
 /**
- * The list of jobs: a listbox that keeps the focus itself and points at its active row, so rows can come, go and change
+ * The list of jobs: a grid that keeps the focus itself and points at its active row, so rows can come, go and change
  * under it. Only the rows near the window exist. Where the user looks stays where it is when jobs come in above.
  */
 import { assign, h } from '../dom';
@@ -28,7 +28,7 @@ export interface ListActions {
 
 export class JobList {
   readonly element: HTMLElement;
-  readonly #list = h('div', { class: 'dd-joblist', role: 'listbox', tabindex: 0, 'aria-multiselectable': 'true', 'aria-label': __('Jobs') });
+  readonly #list = h('div', { class: 'dd-joblist', role: 'grid', tabindex: 0, 'aria-multiselectable': 'true', 'aria-label': __('Jobs') });
   readonly #content = h('div', { class: 'dd-jobs-content' }, this.#list);
   readonly #views = new Map<string, JobRowView>();
   readonly #track = new Track();
@@ -157,6 +157,7 @@ export class JobList {
     }
     const order = [...wanted].sort((a, b) => (this.#index.get(a) ?? 0) - (this.#index.get(b) ?? 0));
     order.forEach((id, at) => this.#drawRow(id, at));
+    assign(this.#list, { 'aria-rowcount': this.#items.length });
     this.#list.setAttribute('aria-activedescendant', this.#active === null ? '' : `dd-job-${this.#active}`);
     assign(this.#list, { 'data-active-state': this.active?.state });
   }
@@ -168,7 +169,7 @@ export class JobList {
     let view = this.#views.get(id);
     if (!view) this.#views.set(id, (view = new JobRowView(id, this.#rowActions)));
     view.update(item.row, this.#moment.now, item.heard, this.#moment.stale);
-    view.place(at + 1, this.#items.length, id === this.#active, this.#chosen.has(id));
+    view.place(at + 1, id === this.#active, this.#chosen.has(id));
     const top = `${this.#track.top(at)}px`;
     if (view.element.style.top !== top) view.element.style.top = top;
     const there = this.#list.children[place];

@@ -51,8 +51,9 @@ export class JobRowView {
     const line = h('span', { class: 'dd-job-line dd-s12 dd-num' }, this.#place, tell);
     // For the pointer; the keyboard has keys and the menu.
     const buttons = h('span', { class: 'dd-job-buttons' }, this.#cancel, this.#rerun, more);
-    this.element = h('div', { class: 'dd-job', role: 'option', 'data-id': id }, this.#mark, title, line, this.#value, this.#label, this.#bar, buttons);
-    this.#value.before(h('span', { class: 'dd-job-spark' }, this.#spark.element));
+    const spark = h('span', { class: 'dd-job-spark' }, this.#spark.element);
+    const cell = (...inside: HTMLElement[]): HTMLElement => h('div', { class: 'dd-contents', role: 'gridcell' }, ...inside);
+    this.element = h('div', { class: 'dd-job', role: 'row', 'data-id': id }, cell(this.#mark, title, line, spark, this.#value, this.#label, this.#bar), cell(buttons));
   }
 
   /** Show this row at the moment `now`; see `secondLine` for `heard` and `stale`. */
@@ -99,8 +100,8 @@ export class JobRowView {
   }
 
   /** Say where the row stands in the list (from 1) and whether it is the one the keys go to, and chosen. */
-  place(position: number, of: number, active: boolean, chosen: boolean): void {
-    assign(this.element, { id: `dd-job-${this.id}`, 'aria-posinset': position, 'aria-setsize': of, 'aria-selected': String(chosen) });
+  place(position: number, active: boolean, chosen: boolean): void {
+    assign(this.element, { id: `dd-job-${this.id}`, 'aria-rowindex': position, 'aria-selected': String(chosen) });
     this.element.classList.toggle('dd-active', active);
   }
 }
