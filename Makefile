@@ -73,7 +73,7 @@ build: $(BUNDLE) ## Build the front end: the panels and the JupyterLab extension
 wheel: $(WHEEL) ## Build the wheel, in dist/
 
 clean: ## Remove all that the other targets made here (built Horovod wheels stay in the user cache)
-	rm -rf $(VENV) dist labextension/node_modules labextension/src/schema.ts distdl_jupyter/locale/*/*/*.json distdl_jupyter/panels/static distdl_jupyter/labextension tests/artifacts .hypothesis .*_cache
+	rm -rf $(VENV) dist labextension/node_modules labextension/src/api/schema.ts distdl_jupyter/locale/*/*/*.json distdl_jupyter/panels/static distdl_jupyter/labextension tests/artifacts .hypothesis .*_cache
 	find distdl_jupyter tests notebooks -name __pycache__ -prune -exec rm -rf {} +
 
 $(STAMPS)/prerequisites:

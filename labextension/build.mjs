@@ -1,17 +1,13 @@
-// Bundles every module of src/panels and the style sheet of the panels to what the Python package ships.
+// Bundles the widgets of src/widgets and the style sheet of the panels to what the Python package ships.
 // Each bundle is one self-contained ES module, as anywidget wants it: nothing is loaded from elsewhere at run time.
-import { readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { build, context } from 'esbuild';
 
 const here = fileURLToPath(new URL('.', import.meta.url));
-const panels = join(here, 'src', 'panels');
+const widgets = ['azure', 'job', 'launch'].map((name) => join(here, 'src', 'widgets', `${name}.ts`));
 const options = {
-  entryPoints: [
-    ...readdirSync(panels).filter((name) => name.endsWith('.ts')).map((name) => join(panels, name)),
-    join(here, 'style', 'panels.css'),
-  ],
+  entryPoints: [...widgets, join(here, 'style', 'panels.css')],
   entryNames: '[name]',
   outdir: join(here, '..', 'distdl_jupyter', 'panels', 'static'),
   bundle: true,

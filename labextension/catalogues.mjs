@@ -1,6 +1,6 @@
 // `npm run catalogues`: brings the catalogues of the languages up to date with the texts of src.
 //
-// A text is the literal first argument of `__` or `_n` (src/lab/trans.ts). For each language, the translator edits
+// A text is the literal first argument of `__` or `_n` (src/ui/trans.ts). For each language, the translator edits
 // distdl_jupyter/locale/<language>/LC_MESSAGES/distdl_jupyter.po. `--compile` writes the .json beside it, which JupyterLab
 // reads; every build does. `--check` writes nothing and prints, one sentence a line, what is missing or wrong; another
 // folder of catalogues can be named after it.

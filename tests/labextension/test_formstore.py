@@ -38,7 +38,7 @@ def page(tmp_path_factory):
     bundled = folder / "store.mjs"
     aliases = [f"--alias:@jupyterlab/{name}={folder / 'server.js'}" for name in ("services", "coreutils")]
     command = [
-        HERE / "node_modules/.bin/esbuild", HERE / "src/launchform/store.ts", "--bundle", "--format=esm",
+        HERE / "node_modules/.bin/esbuild", HERE / "src/form/store.ts", "--bundle", "--format=esm",
         f"--outfile={bundled}", *aliases,
     ]  # fmt: skip
     subprocess.run(command, check=True, capture_output=True)

@@ -17,7 +17,7 @@ def translated(tmp_path_factory):
     bundled = folder / "trans.mjs"
     entry = folder / "entry.ts"
     gettext = HERE / "node_modules/@jupyterlab/translation/lib/gettext.js"
-    entry.write_text(f"export * from '{HERE / 'src/lab/trans.ts'}';\nexport {{ Gettext }} from '{gettext}';\n")
+    entry.write_text(f"export * from '{HERE / 'src/ui/trans.ts'}';\nexport {{ Gettext }} from '{gettext}';\n")
     # JupyterLab's way to its server, which needs a browser, is not part of the translator.
     server = folder / "server.js"
     server.write_text("export const ServerConnection = {};")

@@ -24,8 +24,8 @@ class Node:
     """A Node process that evaluates JavaScript with `words`, `log`, `LogSearch` and `looksSecret` of the page."""
 
     def __init__(self, folder):
-        for name in ("words", "logstore", "logsearch", "secretnames"):
-            source, target = HERE / "src" / f"{name}.ts", folder / f"{name}.mjs"
+        for name in ("ui/words", "job/logstore", "job/logsearch", "ui/secretnames"):
+            source, target = HERE / "src" / f"{name}.ts", folder / f"{Path(name).name}.mjs"
             command = [HERE / "node_modules/.bin/esbuild", source, "--bundle", "--format=esm", f"--outfile={target}"]
             subprocess.run(command, check=True, capture_output=True)
         (folder / "loop.mjs").write_text(

@@ -74,7 +74,7 @@ class NodePage:
     """A page without a browser."""
 
     def __init__(self, folder, url, token, patience=None):
-        for name in ("lab/stream", "lab/api", "logstore"):
+        for name in ("api/stream", "api/api", "job/logstore"):
             target = folder / f"{Path(name).name}.mjs"
             command = [FRONT_END / "node_modules/.bin/esbuild", FRONT_END / "src" / f"{name}.ts", "--bundle",
                        "--format=esm", f"--outfile={target}"]  # fmt: skip

@@ -1,8 +1,8 @@
 /** Who is signed in, by which way, and the subscription that is used first. */
-import { h, onClick, setText } from '../dom';
-import { __ } from '../lab/trans';
-import { sentences } from '../refusal';
-import { fieldId } from '../schemafields';
+import { h, onClick, setText } from '../ui/dom';
+import { __ } from '../ui/trans';
+import { sentences } from '../ui/refusal';
+import { fieldId } from '../form/schemafields';
 import type { AzureSignIn, Kind, SignInActions } from './types';
 import { titleOf } from './words';
 

@@ -1,5 +1,5 @@
 /** What the sign-in asks for, carried out by a kernel: `views/azure.py` answers. */
-import type { Ask } from '../kernel';
+import type { Ask } from '../widgets/kernel';
 import type { AzureSignIn, AzureSubscription, SignInActions } from './types';
 
 /** Return the actions for a function that asks the kernel. */

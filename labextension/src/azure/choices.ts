@@ -1,8 +1,8 @@
 /** The form that asks how to sign in: one way of five, with the settings that few need folded away. */
-import { h, show } from '../dom';
-import { icon } from '../icons';
-import { __ } from '../lab/trans';
-import { fieldId } from '../schemafields';
+import { h, show } from '../ui/dom';
+import { icon } from '../ui/icons';
+import { __ } from '../ui/trans';
+import { fieldId } from '../form/schemafields';
 import { titleOf, whenOf } from './words';
 import type { AzureSignIn, AzureWay, Kind, Start } from './types';
 

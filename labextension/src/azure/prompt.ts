@@ -1,8 +1,8 @@
 /** What a person does while a sign-in waits: a code shown large with its page and the time that is left. */
-import { copy } from '../clipboard';
-import { h, onClick, setText } from '../dom';
-import { icon } from '../icons';
-import { __ } from '../lab/trans';
+import { copy } from '../ui/clipboard';
+import { h, onClick, setText } from '../ui/dom';
+import { icon } from '../ui/icons';
+import { __ } from '../ui/trans';
 import type { AzureSignIn } from './types';
 import { clockOf } from './words';
 

@@ -3,10 +3,10 @@
  *
  * JupyterLab's sidebar and the kernel's panel show the same component; where its answers come from is handed in.
  */
-import { fill, h, setText, show, type Child } from '../dom';
-import { icon } from '../icons';
-import { __ } from '../lab/trans';
-import { sentences } from '../refusal';
+import { fill, h, setText, show, type Child } from '../ui/dom';
+import { icon } from '../ui/icons';
+import { __ } from '../ui/trans';
+import { sentences } from '../ui/refusal';
 import { Account } from './account';
 import { Choices } from './choices';
 import { Prompt } from './prompt';

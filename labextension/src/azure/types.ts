@@ -1,5 +1,5 @@
 /** What the panel "Sign in to Azure" is told, and what it asks for. It knows neither HTTP nor a kernel. */
-import type { AzureChange, AzureSignIn, AzureStart, AzureSubscription, AzureWay } from '../schema';
+import type { AzureChange, AzureSignIn, AzureStart, AzureSubscription, AzureWay } from '../api/schema';
 
 export type { AzureSignIn, AzureSubscription, AzureWay };
 export type Kind = AzureWay['kind'];

@@ -1,5 +1,5 @@
 /** The names of the ways to sign in, and when to take each, in the page's language. */
-import { __ } from '../lab/trans';
+import { __ } from '../ui/trans';
 import type { AzureSignIn, Kind } from './types';
 
 export function titleOf(kind: Kind): string {

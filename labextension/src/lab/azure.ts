@@ -3,15 +3,15 @@ import { ICommandPalette } from '@jupyterlab/apputils';
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { SignIn } from '../azure/signin';
 import type { AzureSignIn } from '../azure/types';
-import { h, setText } from '../dom';
+import { h, setText } from '../ui/dom';
 import { Section } from '../sidebar/section';
-import type { Api } from './api';
+import type { Api } from '../api/api';
 import { azureActions } from './azureactions';
 import { NAME } from './ids';
 import { ILanguage } from './language';
 import { IDistDL, type DistDL } from './live';
 import { ISidebar } from './sidebar';
-import { __ } from './trans';
+import { __ } from '../ui/trans';
 
 const COMMAND = 'distdl:azure-sign-in';
 

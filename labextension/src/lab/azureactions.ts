@@ -1,6 +1,6 @@
 /** What the sign-in to Azure asks for, carried out by the server's API, for views that know nothing of it. */
 import type { SignInActions } from '../azure/types';
-import type { Api } from './api';
+import type { Api } from '../api/api';
 import { told } from './clusteractions';
 
 /** Return the actions for the sign-in of this user. */

@@ -1,9 +1,9 @@
 /** The jobs of this server as the page knows them now: one list for the sidebar, the status bar and the running panel. */
 import { Signal, type ISignal } from '@lumino/signaling';
-import type { Watch } from '../jobview';
+import type { Watch } from '../job/jobview';
 import { isActive } from '../sidebar/jobwords';
 import type { JobRow } from '../sidebar/types';
-import type { Live } from './stream';
+import type { Live } from '../api/stream';
 
 export class Board {
   readonly #changed = new Signal<this, void>(this);

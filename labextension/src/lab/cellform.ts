@@ -8,15 +8,15 @@ import { CodeCell, type Cell } from '@jupyterlab/cells';
 import type { NotebookPanel } from '@jupyterlab/notebook';
 import type { CommandRegistry } from '@lumino/commands';
 import { PanelLayout, Widget } from '@lumino/widgets';
-import { FormFrame } from '../launchform/frame';
-import type { FormRequest, FormState, Status } from '../launchform/state';
-import type { Text } from '../launchform/store';
-import { Refusal } from '../refusal';
-import type { Api } from './api';
+import { FormFrame } from '../form/frame';
+import type { FormRequest, FormState, Status } from '../form/state';
+import type { Text } from '../form/store';
+import { Refusal } from '../ui/refusal';
+import type { Api } from '../api/api';
 import { azureActions } from './azureactions';
 import { clusterActions } from './clusteractions';
 import { askKernel, askServer, keepSecrets } from './formsource';
-import { __ } from './trans';
+import { __ } from '../ui/trans';
 
 const JOB = 'application/vnd.distdl.job+json';
 /** The text is asked about again when nobody has typed for so many milliseconds. */

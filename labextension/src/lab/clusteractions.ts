@@ -1,8 +1,8 @@
 /** Naming clusters and removing them by the server's API, for views that know nothing of it. */
-import type { NamedClusterActions } from '../launchform/namedclusters';
-import { Refusal } from '../refusal';
-import { ApiError, type Api } from './api';
-import { __ } from './trans';
+import type { NamedClusterActions } from '../form/namedclusters';
+import { Refusal } from '../ui/refusal';
+import { ApiError, type Api } from '../api/api';
+import { __ } from '../ui/trans';
 
 /** Return what a request gives; a refusal of the server becomes one that views can show. */
 export async function told<T>(request: Promise<T>): Promise<T> {

@@ -7,13 +7,13 @@ import type { CommandRegistry } from '@lumino/commands';
 import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 import { isActive } from '../sidebar/jobwords';
 import type { JobRow } from '../sidebar/types';
-import { shortId } from '../words';
+import { shortId } from '../ui/words';
 import { ranksIcon } from './icons';
 import { NAME } from './ids';
 import { ILanguage } from './language';
 import { IDistDL, type DistDL } from './live';
 import { ISidebar } from './sidebar';
-import { __, _n } from './trans';
+import { __, _n } from '../ui/trans';
 
 type Args = ReadonlyPartialJSONObject;
 

@@ -2,12 +2,12 @@
 import type { JupyterFrontEnd } from '@jupyterlab/application';
 import { Signal, type ISignal } from '@lumino/signaling';
 import { Widget } from '@lumino/widgets';
-import { ComparisonView, type CompareHost, type CompareState } from '../comparison';
-import type { Watch } from '../jobview';
+import { ComparisonView, type CompareHost, type CompareState } from '../job/comparison';
+import type { Watch } from '../job/jobview';
 import { OPEN_JOB } from './jobpage';
 import type { DistDL } from './live';
 import { compareIcon } from './stateicons';
-import { _n } from './trans';
+import { _n } from '../ui/trans';
 
 /** Milliseconds between two questions while a job goes on. */
 const PACE = 2000;

@@ -7,9 +7,9 @@
 import type { Kernel } from '@jupyterlab/services';
 import { ServerConnection } from '@jupyterlab/services';
 import { URLExt } from '@jupyterlab/coreutils';
-import type { FormRequest, FormState } from '../launchform/state';
-import { Refusal } from '../refusal';
-import { __ } from './trans';
+import type { FormRequest, FormState } from '../form/state';
+import { Refusal } from '../ui/refusal';
+import { __ } from '../ui/trans';
 
 const PAGE = "__import__('distdl_jupyter.magic.frontend_api', fromlist=['page'])";
 /** A kernel that is free answers in less; after this many milliseconds somebody has run a cell meanwhile. */

@@ -1,6 +1,6 @@
 /** What a view of one job needs of JupyterLab and of this server: messages, actions, addresses. */
-import type { JobHost } from '../jobview';
-import type { Connection } from '../jobpageview';
+import type { JobHost } from '../job/jobview';
+import type { Connection } from '../job/jobpageview';
 import type { DistDL } from './live';
 
 /** Return the host of a job's view; `open` shows another job: a new one, or the one that this one continues. */

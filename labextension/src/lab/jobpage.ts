@@ -3,16 +3,16 @@ import type { JupyterFrontEnd } from '@jupyterlab/application';
 import { LabIcon } from '@jupyterlab/ui-components';
 import { Signal, type ISignal } from '@lumino/signaling';
 import { Menu, Widget } from '@lumino/widgets';
-import { firstChoice } from '../firstchoice';
-import type { JobMessage } from '../jobview';
-import { JobPageView, type PageHost, type PageState } from '../jobpageview';
-import { capital, shortId } from '../words';
+import { firstChoice } from '../job/firstchoice';
+import type { JobMessage } from '../job/jobview';
+import { JobPageView, type PageHost, type PageState } from '../job/jobpageview';
+import { capital, shortId } from '../ui/words';
 import { connection, jobHost } from './jobhost';
 import { ranksIcon } from './icons';
 import type { DistDL } from './live';
 import type { OpenCell } from './opencell';
 import { stateIcon } from './stateicons';
-import { __ } from './trans';
+import { __ } from '../ui/trans';
 
 /** What opens a page again after a reload. */
 export interface JobPageArgs extends Partial<PageState> {

@@ -10,7 +10,7 @@ import { ISettingRegistry } from '@jupyterlab/settingregistry';
 import { Gettext, ITranslator } from '@jupyterlab/translation';
 import { Token } from '@lumino/coreutils';
 import { DOMAIN, NAME, SETTINGS } from './ids';
-import { setBundle, type Bundle } from './trans';
+import { setBundle, type Bundle } from '../ui/trans';
 
 export const ILanguage = new Token<Bundle>(`${NAME}:ILanguage`, 'The texts of distributed training in the language of the page.');
 

@@ -3,10 +3,10 @@ import type { JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { URLExt } from '@jupyterlab/coreutils';
 import { ServerConnection } from '@jupyterlab/services';
 import { Token } from '@lumino/coreutils';
-import { Api } from './api';
+import { Api } from '../api/api';
 import { NAME } from './ids';
 import { ILanguage } from './language';
-import { Live } from './stream';
+import { Live } from '../api/stream';
 
 /** Rows of a log that are fetched at once. */
 const ROWS = 10_000;

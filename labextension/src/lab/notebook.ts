@@ -2,13 +2,13 @@
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { CommandToolbarButton, IToolbarWidgetRegistry } from '@jupyterlab/apputils';
 import { INotebookTracker, type NotebookPanel } from '@jupyterlab/notebook';
-import type { Api } from './api';
+import type { Api } from '../api/api';
 import { canRun, openForm } from './cellform';
 import { ranksIcon } from './icons';
 import { NAME } from './ids';
 import { ILanguage } from './language';
 import { IDistDL, type DistDL } from './live';
-import { __ } from './trans';
+import { __ } from '../ui/trans';
 
 const RUN_CELL = 'distdl:run-cell';
 

@@ -2,9 +2,9 @@
 import { PathExt } from '@jupyterlab/coreutils';
 import type { IDocumentManager } from '@jupyterlab/docmanager';
 import type { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
-import type { JobDetail } from '../detail';
-import { openCell } from '../cells';
-import { __ } from './trans';
+import type { JobDetail } from '../job/detail';
+import { openCell } from '../job/cells';
+import { __ } from '../ui/trans';
 
 /** Bring a line of the cell with an execution count into view; rejects with a sentence when the notebook is not found. */
 export type OpenCell = (detail: JobDetail, cell: number | null, line: number) => Promise<void>;

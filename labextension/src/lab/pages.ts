@@ -5,8 +5,8 @@ import { IDocumentManager } from '@jupyterlab/docmanager';
 import { INotebookTracker } from '@jupyterlab/notebook';
 import { UUID, type ReadonlyJSONObject, type ReadonlyPartialJSONObject } from '@lumino/coreutils';
 import { SplitPanel, type Widget } from '@lumino/widgets';
-import type { CompareState } from '../comparison';
-import type { Choice } from '../picker';
+import type { CompareState } from '../job/comparison';
+import type { Choice } from '../job/picker';
 import { ComparePage } from './comparepage';
 import { COMPARE, JobPage, OPEN_JOB } from './jobpage';
 import { NAME } from './ids';
@@ -14,7 +14,7 @@ import { isJobId } from './jobid';
 import { ILanguage } from './language';
 import { IDistDL, type DistDL } from './live';
 import { cellOpener, type OpenCell } from './opencell';
-import { __ } from './trans';
+import { __ } from '../ui/trans';
 
 type Args = ReadonlyPartialJSONObject;
 

@@ -3,8 +3,8 @@ import { ILabShell, ILayoutRestorer, type JupyterFrontEnd, type JupyterFrontEndP
 import { ISettingRegistry } from '@jupyterlab/settingregistry';
 import { Token } from '@lumino/coreutils';
 import { Widget } from '@lumino/widgets';
-import { setFirstChoice } from '../firstchoice';
-import type { Watch } from '../jobview';
+import { setFirstChoice } from '../job/firstchoice';
+import type { Watch } from '../job/jobview';
 import type { Actions, JobRow } from '../sidebar/types';
 import { SidebarView } from '../sidebar/view';
 import { Board } from './board';
@@ -14,7 +14,7 @@ import { NAME, SETTINGS } from './ids';
 import { ILanguage } from './language';
 import { IDistDL, type DistDL } from './live';
 import { openQuickstart } from './quickstart';
-import { __ } from './trans';
+import { __ } from '../ui/trans';
 
 /** The jobs of the page and the sidebar that shows them. */
 export interface ISidebar {

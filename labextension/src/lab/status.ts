@@ -5,18 +5,18 @@ import { ISettingRegistry } from '@jupyterlab/settingregistry';
 import { IStatusBar } from '@jupyterlab/statusbar';
 import { Signal } from '@lumino/signaling';
 import { Widget } from '@lumino/widgets';
-import { h, onClick, setText } from '../dom';
-import { icon } from '../icons';
+import { h, onClick, setText } from '../ui/dom';
+import { icon } from '../ui/icons';
 import { lineText, secondLine } from '../sidebar/jobwords';
 import type { JobRow } from '../sidebar/types';
-import { shortId } from '../words';
+import { shortId } from '../ui/words';
 import type { Board } from './board';
 import { NAME, SETTINGS } from './ids';
 import { ILanguage } from './language';
 import { IDistDL, type DistDL } from './live';
 import { ISidebar } from './sidebar';
 import { stateIcon } from './stateicons';
-import { __, _n } from './trans';
+import { __, _n } from '../ui/trans';
 
 const plugin: JupyterFrontEndPlugin<void> = {
   id: `${NAME}:status`,

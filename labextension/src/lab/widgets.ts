@@ -4,10 +4,10 @@
  */
 import { DOMWidgetModel, DOMWidgetView, IJupyterWidgetRegistry } from '@jupyter-widgets/base';
 import type { JupyterFrontEndPlugin } from '@jupyterlab/application';
-import type { Context, Model } from '../model';
-import azure from '../panels/azure';
-import job from '../panels/job';
-import launch from '../panels/launch';
+import type { Context, Model } from '../widgets/model';
+import azure from '../widgets/azure';
+import job from '../widgets/job';
+import launch from '../widgets/launch';
 import { NAME } from './ids';
 import { ILanguage } from './language';
 

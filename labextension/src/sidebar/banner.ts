@@ -1,8 +1,8 @@
 /** Says that the server does not answer, since when the values are shown, and when it is tried again. */
-import { h, onClick, setText, show } from '../dom';
-import { icon } from '../icons';
-import { __ } from '../lab/trans';
-import { clock, duration } from '../words';
+import { h, onClick, setText, show } from '../ui/dom';
+import { icon } from '../ui/icons';
+import { __ } from '../ui/trans';
+import { clock, duration } from '../ui/words';
 import type { Connection } from './types';
 
 export class Banner {

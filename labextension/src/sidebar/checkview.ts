@@ -1,9 +1,9 @@
 /** The checks of one cluster, below its nodes: what is wrong first, each with its remedy; what is well is folded. */
-import { checkItem } from '../checks';
-import { h, onClick } from '../dom';
-import { icon } from '../icons';
-import { __, _n } from '../lab/trans';
-import { sentences } from '../refusal';
+import { checkItem } from '../ui/checks';
+import { h, onClick } from '../ui/dom';
+import { icon } from '../ui/icons';
+import { __, _n } from '../ui/trans';
+import { sentences } from '../ui/refusal';
 import type { ClusterChecks } from './types';
 
 type Row = ClusterChecks['checks'][number];

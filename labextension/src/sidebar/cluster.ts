@@ -1,9 +1,9 @@
 /** One cluster: a line that opens to its nodes, and what can be done with it. Changed in place, made once. */
-import { assign, fill, h, onClick, setText, show } from '../dom';
-import { icon } from '../icons';
-import { __, _n } from '../lab/trans';
-import { Question } from '../question';
-import { sentences } from '../refusal';
+import { assign, fill, h, onClick, setText, show } from '../ui/dom';
+import { icon } from '../ui/icons';
+import { __, _n } from '../ui/trans';
+import { Question } from '../ui/question';
+import { sentences } from '../ui/refusal';
 import { CheckView } from './checkview';
 import { MachinesView, type MachineActions } from './machines';
 import { NodeView } from './node';

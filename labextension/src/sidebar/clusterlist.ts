@@ -1,7 +1,7 @@
 /** The clusters, one below the other, kept by name; the form that adds one stands above them. */
-import { ClusterForm } from '../clusterform';
-import { h, show } from '../dom';
-import { __ } from '../lab/trans';
+import { ClusterForm } from '../form/clusterform';
+import { h, show } from '../ui/dom';
+import { __ } from '../ui/trans';
 import { ClusterView } from './cluster';
 import type { Actions, Cluster } from './types';
 

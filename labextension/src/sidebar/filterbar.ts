@@ -1,7 +1,7 @@
 /** Search and filter above the list of jobs: `/` goes to the search, Escape empties it. */
-import { arrowKeys, assign, h, onClick, setText } from '../dom';
-import { icon } from '../icons';
-import { __ } from '../lab/trans';
+import { arrowKeys, assign, h, onClick, setText } from '../ui/dom';
+import { icon } from '../ui/icons';
+import { __ } from '../ui/trans';
 import type { Filter } from './jobwords';
 
 export class FilterBar {

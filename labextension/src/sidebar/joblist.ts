@@ -2,9 +2,9 @@
  * The list of jobs: a grid that keeps the focus itself and points at its active row, so rows can come, go and change
  * under it. Only the rows near the window exist. Where the user looks stays where it is when jobs come in above.
  */
-import { assign, h } from '../dom';
-import { __ } from '../lab/trans';
-import type { Question } from '../question';
+import { assign, h } from '../ui/dom';
+import { __ } from '../ui/trans';
+import type { Question } from '../ui/question';
 import { heightOf, JobRowView, type RowActions } from './jobrow';
 import type { JobRow } from './types';
 import { Track } from './virtual';

@@ -2,10 +2,10 @@
  * One row of the job list, made once for a job and then changed in place: only text that differs is set, so neither
  * the pointer, an open menu nor a screen reader notices an update.
  */
-import { assign, fill, h, onClick, setText, show } from '../dom';
-import { icon } from '../icons';
-import { __ } from '../lab/trans';
-import { shortId, stateWord } from '../words';
+import { assign, fill, h, onClick, setText, show } from '../ui/dom';
+import { icon } from '../ui/icons';
+import { __ } from '../ui/trans';
+import { shortId, stateWord } from '../ui/words';
 import { figure, isActive, lineText, secondLine, share, spoken } from './jobwords';
 import { Sparkline } from './sparkline';
 import type { JobRow } from './types';

@@ -1,6 +1,6 @@
 /** What a row of the job list says, as text: pure, so that it can be tested without a page. */
-import { __, _n } from '../lab/trans';
-import { ENDED, ago, clock, count, duration, number, pastDay, percent, shortId, stateWord, type State } from '../words';
+import { __, _n } from '../ui/trans';
+import { ENDED, ago, clock, count, duration, number, pastDay, percent, shortId, stateWord, type State } from '../ui/words';
 import type { JobRow } from './types';
 
 /** The second line: where it runs, and what is most worth knowing, of which `strong` stands out. */

@@ -1,10 +1,10 @@
 /** The form that makes the machines of a cluster; what they would cost is said before, and agreed to. */
-import { h, onClick, setText, show } from '../dom';
-import { icon } from '../icons';
-import { __ } from '../lab/trans';
-import { Question } from '../question';
-import { Refusal, sentences } from '../refusal';
-import { propertiesOf, SchemaField } from '../schemafields';
+import { h, onClick, setText, show } from '../ui/dom';
+import { icon } from '../ui/icons';
+import { __ } from '../ui/trans';
+import { Question } from '../ui/question';
+import { Refusal, sentences } from '../ui/refusal';
+import { propertiesOf, SchemaField } from '../form/schemafields';
 import { forecastWords } from './moneywords';
 import type { Choice, Machines } from './types';
 

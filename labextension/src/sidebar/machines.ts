@@ -1,7 +1,7 @@
 /** The part of a cluster that makes, scales and ends its machines, and says what they cost. Made once, changed in place. */
-import { fill, h, onClick, setText, show } from '../dom';
-import { icon } from '../icons';
-import { __, _n } from '../lab/trans';
+import { fill, h, onClick, setText, show } from '../ui/dom';
+import { icon } from '../ui/icons';
+import { __, _n } from '../ui/trans';
 import { MachineForm } from './machineform';
 import { billWords, keptUpWords } from './moneywords';
 import type { Actions, Cluster } from './types';

@@ -1,5 +1,5 @@
 /** What machines cost, in words: only what is known. */
-import { __, _n } from '../lab/trans';
+import { __, _n } from '../ui/trans';
 import type { Cluster, Machines } from './types';
 
 /** Return an amount: "1.05 USD". */

@@ -1,7 +1,7 @@
 /** One machine of a cluster: its state, its GPUs, what it does or why it is down. Changed in place, made once. */
-import { assign, fill, h, onClick, setText, show } from '../dom';
-import { icon } from '../icons';
-import { __, _n } from '../lab/trans';
+import { assign, fill, h, onClick, setText, show } from '../ui/dom';
+import { icon } from '../ui/icons';
+import { __, _n } from '../ui/trans';
 import type { ClusterNode } from './types';
 
 export class NodeView {

@@ -1,7 +1,7 @@
 /** What stands in the list of jobs when there is none: how to begin, that one waits, or that nothing was found. */
-import { h, onClick, show } from '../dom';
-import { icon } from '../icons';
-import { __ } from '../lab/trans';
+import { h, onClick, show } from '../ui/dom';
+import { icon } from '../ui/icons';
+import { __ } from '../ui/trans';
 
 /** The widths of the grey bars, in px: first line and second line of a row. */
 const BARS: readonly (readonly [number, number])[] = [[120, 168], [88, 140], [132, 120]];

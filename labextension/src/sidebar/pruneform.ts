@@ -1,10 +1,10 @@
 /** The form that deletes old jobs: which jobs would go, and their size, stand in it before anything is deleted. */
-import { h, onClick, setText, show } from '../dom';
-import { icon } from '../icons';
-import { __, _n } from '../lab/trans';
-import { sentences } from '../refusal';
-import { fieldId } from '../schemafields';
-import { ago, bytes, count, listing, shortId, stateWord } from '../words';
+import { h, onClick, setText, show } from '../ui/dom';
+import { icon } from '../ui/icons';
+import { __, _n } from '../ui/trans';
+import { sentences } from '../ui/refusal';
+import { fieldId } from '../form/schemafields';
+import { ago, bytes, count, listing, shortId, stateWord } from '../ui/words';
 import type { KeptJobs, OldJob, Prune, Pruned } from './types';
 
 export interface PruneFormActions {

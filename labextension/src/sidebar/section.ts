@@ -1,6 +1,6 @@
 /** A part of the sidebar under a heading that folds it. */
-import { assign, h, onClick, setText, show } from '../dom';
-import { icon } from '../icons';
+import { assign, h, onClick, setText, show } from '../ui/dom';
+import { icon } from '../ui/icons';
 
 let serial = 0;
 

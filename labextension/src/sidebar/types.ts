@@ -1,5 +1,5 @@
 /** What the sidebar is told by the server, and what it asks others to do. It knows nothing of JupyterLab or HTTP. */
-import type { Choice, Cluster, ClusterChecks, JobRow, KeptJobs, Machines, Node, OldJob, Plugin, Prune, Pruned } from '../schema';
+import type { Choice, Cluster, ClusterChecks, JobRow, KeptJobs, Machines, Node, OldJob, Plugin, Prune, Pruned } from '../api/schema';
 
 export type { Choice, Cluster, ClusterChecks, JobRow, KeptJobs, Machines, OldJob, Plugin, Prune, Pruned };
 export type ClusterNode = Node;

@@ -4,12 +4,12 @@
  * It is told what there is (`jobs`, `clusters`, `connection`) and asks for what is to be done (`Actions`); it knows
  * neither JupyterLab nor HTTP. Everything that comes from jobs is set as text.
  */
-import { fill, h, onClick, setText, show } from '../dom';
-import { icon } from '../icons';
-import { __ } from '../lab/trans';
-import { Question } from '../question';
-import { sentences } from '../refusal';
-import { shortId, stateWord } from '../words';
+import { fill, h, onClick, setText, show } from '../ui/dom';
+import { icon } from '../ui/icons';
+import { __ } from '../ui/trans';
+import { Question } from '../ui/question';
+import { sentences } from '../ui/refusal';
+import { shortId, stateWord } from '../ui/words';
 import { Banner } from './banner';
 import { ClusterList } from './clusterlist';
 import { FilterBar } from './filterbar';

@@ -1,0 +1,126 @@
+/**
+ * Calls of the server's HTTP API, typed by its OpenAPI file. An error is an `ApiError` with what the server says: one
+ * sentence and the remedy.
+ *
+ * How a request travels is handed in, so nothing of `@jupyterlab` is imported here.
+ */
+import createClient, { type Client } from 'openapi-fetch';
+import type { AzureChange, AzureSignIn, AzureStart, AzureSubscription, Choice, Cluster, ClusterChecks, Comparison, Curve, JobDetail, JobList, JobRow, LogChanges, Machines, NewJob, Output, paths, PluginList, Prune, Pruned, Stacks } from './schema';
+import { __ } from '../ui/trans';
+
+/** Sends a request to an address; rejects when the server cannot be reached. */
+export type Transport = (address: string, init: RequestInit) => Promise<Response>;
+
+/** Why the server refused, or could not be asked. `status` is 0 when it was not reached. */
+export class ApiError extends Error {
+  constructor(message: string, readonly type: string, readonly hint: string, readonly status: number, readonly field = '') {
+    super(message);
+    this.name = 'ApiError';
+  }
+}
+
+type Query<Path extends keyof paths> = paths[Path] extends { get: { parameters: { query?: infer Found } } } ? NonNullable<Found> : never;
+type Options = Record<string, unknown>;
+
+const ROOT = '/distdl/api';
+
+export class Api {
+  readonly #api: Client<paths>;
+
+  /** `base` is the server's address without a slash at its end, `address` makes one to download from of it. */
+  constructor(transport: Transport, private readonly base: string, private readonly address: (plain: string) => string = (plain) => plain) {
+    this.#api = createClient<paths>({ baseUrl: base, fetch: (request) => forward(request, transport), querySerializer: words });
+  }
+
+  clusters = async (): Promise<Cluster[]> => [...(await answer(this.#api.GET(`${ROOT}/clusters`))).clusters];
+  cluster = (name: string): Promise<Cluster> => answer(this.#api.GET(`${ROOT}/clusters/{name}`, at({ name })));
+  addCluster = (name: string, kind: string, options: Options): Promise<Cluster> => answer(this.#api.POST(`${ROOT}/clusters`, { body: { name, kind, options } }));
+  scaleCluster = (name: string, node_count: number, min_nodes?: number): Promise<Cluster> => answer(this.#api.PATCH(`${ROOT}/clusters/{name}`, { ...at({ name }), body: { node_count, min_nodes: min_nodes ?? null } }));
+  forecast = (name: string, wanted: Options): Promise<Machines> => answer(this.#api.POST(`${ROOT}/clusters/{name}/forecast`, { ...at({ name }), body: { wanted } }));
+  createMachines = (name: string, wanted: Options): Promise<Cluster> => answer(this.#api.POST(`${ROOT}/clusters/{name}/machines`, { ...at({ name }), body: { wanted } }));
+  deleteMachines = (name: string): Promise<Cluster> => answer(this.#api.DELETE(`${ROOT}/clusters/{name}/machines`, at({ name })));
+  choices = async (kind: string, option: string, options: Options): Promise<Choice[]> => [...(await answer(this.#api.POST(`${ROOT}/choices`, { body: { kind, option, options } }))).choices];
+  checkCluster = (name: string): Promise<ClusterChecks> => answer(this.#api.POST(`${ROOT}/clusters/{name}/check`, { ...at({ name }), body: {} }));
+  removeCluster = (name: string): Promise<unknown> => answer(this.#api.DELETE(`${ROOT}/clusters/{name}`, at({ name })));
+  plugins = (): Promise<PluginList> => answer(this.#api.GET(`${ROOT}/plugins`));
+
+  jobs = (query: Query<'/distdl/api/jobs'> = {}): Promise<JobList> => answer(this.#api.GET(`${ROOT}/jobs`, { params: { query } }));
+  submit = (job: NewJob): Promise<JobRow> => answer(this.#api.POST(`${ROOT}/jobs`, { body: job }));
+  pruneJobs = (wanted: Prune): Promise<Pruned> => answer(this.#api.POST(`${ROOT}/jobs/prune`, { body: wanted }));
+  // openapi-fetch makes lists of the API's tuples, here and in a log.
+  job = async (id: string): Promise<JobDetail> => (await answer(this.#api.GET(`${ROOT}/jobs/{id}`, at({ id })))) as JobDetail;
+  removeJob = (id: string): Promise<unknown> => answer(this.#api.DELETE(`${ROOT}/jobs/{id}`, at({ id })));
+  cancelJob = (id: string, now = false): Promise<unknown> => answer(this.#api.POST(`${ROOT}/jobs/{id}/cancel`, { ...at({ id }), body: { now } }));
+  rerunJob = (id: string): Promise<JobRow> => answer(this.#api.POST(`${ROOT}/jobs/{id}/rerun`, at({ id })));
+  resumeJob = (id: string): Promise<JobRow> => answer(this.#api.POST(`${ROOT}/jobs/{id}/resume`, at({ id })));
+  askStacks = (id: string): Promise<unknown> => answer(this.#api.POST(`${ROOT}/jobs/{id}/stacks`, at({ id })));
+  /** The stacks with a number, the newest without one. */
+  stacks = (id: string, number?: number): Promise<Stacks> => answer(this.#api.GET(`${ROOT}/jobs/{id}/stacks`, { params: { path: { id }, query: number === undefined ? {} : { number } } }));
+  log = async (id: string, query: Query<'/distdl/api/jobs/{id}/log'> = {}): Promise<LogChanges> => (await answer(this.#api.GET(`${ROOT}/jobs/{id}/log`, { params: { path: { id }, query } }))) as LogChanges;
+  curve = (id: string, query: Query<'/distdl/api/jobs/{id}/curve'> = {}): Promise<Curve> => answer(this.#api.GET(`${ROOT}/jobs/{id}/curve`, { params: { path: { id }, query } }));
+  outputs = async (id: string): Promise<Output[]> => [...(await answer(this.#api.GET(`${ROOT}/jobs/{id}/outputs`, at({ id })))).outputs];
+  compare = (query: Query<'/distdl/api/compare'>): Promise<Comparison> => answer(this.#api.GET(`${ROOT}/compare`, { params: { query } }));
+
+  azure = (): Promise<AzureSignIn> => answer(this.#api.GET(`${ROOT}/azure`));
+  changeAzure = (change: AzureChange): Promise<AzureSignIn> => answer(this.#api.PATCH(`${ROOT}/azure`, { body: change }));
+  signIn = (start: AzureStart): Promise<AzureSignIn> => answer(this.#api.POST(`${ROOT}/azure/sign-in`, { body: start }));
+  cancelSignIn = (): Promise<AzureSignIn> => answer(this.#api.DELETE(`${ROOT}/azure/sign-in`));
+  signOut = (): Promise<AzureSignIn> => answer(this.#api.POST(`${ROOT}/azure/sign-out`));
+  subscriptions = async (): Promise<AzureSubscription[]> => [...(await answer(this.#api.GET(`${ROOT}/azure/subscriptions`))).subscriptions];
+
+  /** Where the whole log of a job, or of one rank, can be downloaded. */
+  logUrl = (id: string, rank: number | null = null): string => this.#download(`jobs/${part(id)}/log?${words({ format: 'text', rank })}`);
+  /** Where a file that a job wrote can be downloaded. */
+  outputUrl = (id: string, file: string): string => this.#download(`jobs/${part(id)}/outputs/${file.split('/').map(part).join('/')}`);
+  /** Where a picture that ranks have shown is. */
+  pictureUrl = (id: string, number: number): string => this.#download(`jobs/${part(id)}/pictures/${number}`);
+
+  #download(path: string): string {
+    return this.address(`${this.base}${ROOT}/${path}`);
+  }
+}
+
+/** Return the parameters of a request whose address has a gap. */
+const at = <Gap>(path: Gap): { params: { path: Gap } } => ({ params: { path } });
+
+async function forward(request: Request, transport: Transport): Promise<Response> {
+  const { method, signal, url } = request;
+  const body = method === 'GET' ? '' : await request.text();
+  return transport(url, { method, signal, ...(body && { body }) });
+}
+
+/** Return what the server answers, or throw why it does not. */
+async function answer<T>(asked: Promise<{ data?: T; error?: unknown; response: Response }>): Promise<T> {
+  const { data, error, response } = await reached(asked);
+  if (!response.ok) throw refused(response, error);
+  return data as T;
+}
+
+/** Return what was answered, or throw that the server was not reached; a request that was given up stays what it is. */
+export async function reached<T>(asked: Promise<T>): Promise<T> {
+  try {
+    return await asked;
+  } catch (error) {
+    if (error instanceof DOMException && error.name === 'AbortError') throw error;
+    throw new ApiError(__('The Jupyter server does not answer.'), 'NetworkError', __('The jobs go on. It is tried again.'), 0);
+  }
+}
+
+/** Return what the server says about a request that it refused. */
+export async function refusal(response: Response): Promise<ApiError> {
+  return refused(response, await response.json().catch(() => undefined));
+}
+
+function refused(response: Response, body: unknown): ApiError {
+  const said = (body ?? {}) as Partial<Record<'message' | 'type' | 'hint' | 'field', string>>;
+  const message = said.message ?? __('The server answered %1 %2.', response.status, response.statusText);
+  return new ApiError(message, said.type ?? 'HTTPError', said.hint ?? '', response.status, said.field ?? '');
+}
+
+const part = (text: string): string => encodeURIComponent(text);
+
+/** Return a query as it travels: 1 and 0 for yes and no, and nothing for what is not said. */
+function words(query: object): string {
+  const given = Object.entries(query).filter(([, value]) => value !== undefined && value !== null && value !== '');
+  return given.map(([name, value]) => `${part(name)}=${part(typeof value === 'boolean' ? String(Number(value)) : String(value))}`).join('&');
+}

@@ -1,0 +1,112 @@
+/** Where the job's data comes from and where its outputs go: rows that are added and removed, and one place. */
+import type { SignInActions } from '../azure/types';
+import { h, setText, show } from '../ui/dom';
+import { __ } from '../ui/trans';
+import { Fold, Problem, TextField, freshId, labelled, link, setLine } from './controls';
+import { Answer, isAbout } from './dataanswer';
+import { DataRowView, PLACE, unsigned } from './datarow';
+import { SignInPlace } from './signinplace';
+import type { Part, Store } from './state';
+
+export class Data implements Part {
+  readonly element: HTMLElement;
+  readonly #data: Fold;
+  readonly #delivered: Fold;
+  readonly #list = h('div', { class: 'dd-data-rows' });
+  readonly #add: HTMLButtonElement;
+  readonly #again: HTMLButtonElement;
+  readonly #help = h('div', { class: 'dd-form-note' });
+  readonly #reason = h('div', { class: 'dd-form-note dd-ink-err', role: 'alert', hidden: true });
+  readonly #outputs: TextField;
+  readonly #delivery: Answer;
+  readonly #problems: [Problem, Problem];
+  readonly #signIn: SignInPlace | undefined;
+  readonly #open: (() => void) | undefined;
+  #rows: DataRowView[] = [];
+
+  constructor(private readonly store: Store, azure?: SignInActions) {
+    this.#signIn = azure && new SignInPlace(azure, () => this.#signedIn());
+    this.#open = this.#signIn && (() => this.#signIn?.open());
+    this.#problems = [new Problem(store, ['data']), new Problem(store, ['outputs'])];
+    this.#delivery = new Answer(() => this.#look(), this.#open);
+    const outputs = freshId('outputs');
+    this.#add = link(__('Add data'), () => this.#append(), { class: 'dd-link dd-s12 dd-nw' });
+    this.#again = link(__('Check again'), () => store.send({ type: 'refresh' }), { class: 'dd-link dd-s12', hidden: 'hidden' });
+    this.#outputs = new TextField({ 'aria-labelledby': outputs, placeholder: PLACE, class: 'dd-mono' }, (place) => this.#deliver(place));
+    this.#data = new Fold(__('Data'), this.#add,
+      h('div', { class: 'dd-labelled', role: 'group', 'aria-label': __('Data') }, this.#list, h('div', { class: 'dd-data-links' }, this.#again), this.#reason, this.#problems[0].element, this.#help));
+    this.#delivered = new Fold(__('Outputs'), null,
+      labelled(__('Outputs to'), outputs, this.#outputs.element, this.#delivery.element, this.#problems[1].element,
+        h('div', { class: 'dd-form-note' }, __('Optional. The files of outputs/ and the results go to Azure Blob when the job has ended, below a folder of its own; they stay here too.'))));
+    this.element = h('div', { class: 'dd-data' }, this.#data.element, this.#delivered.element, this.#signIn?.element ?? '');
+  }
+
+  update(): void {
+    const [rows, now] = [this.store.get('data'), this.store.get('data_now')];
+    if (rows.length !== this.#rows.length) this.#rebuild();
+    rows.forEach((row, at) => this.#rows[at]?.show(row, now.mounts, now.sources.find((said) => isAbout(said, row))));
+    setLine(this.#reason, now.reason);
+    setText(this.#help, rows.length ? this.#example() : __('Files that every node gets before training: from an object store, a web server or a path.'));
+    show(this.#again, !now.looking && [...now.sources, now.outputs].some(({ level }) => level === 'error' || level === 'warning'));
+    const place = this.store.get('outputs');
+    this.#outputs.show(place);
+    this.#delivery.show(isAbout(now.outputs, { name: '', place }) ? now.outputs : undefined);
+    const [wrongData, wrongPlace] = this.#problems.map((problem) => problem.update());
+    const names = rows.map(({ name, place }) => name || place).filter(Boolean).join(', ');
+    this.#data.update(names || __('none: what the function uses travels with it'), rows.length > 0, wrongData || Boolean(now.reason));
+    this.#delivered.update(place || __('kept with the job'), Boolean(place), wrongPlace);
+  }
+
+  #example(): string {
+    const name = this.store.get('data').map((row) => row.name).find(Boolean) ?? 'data';
+    return __('Places: %1, shared:/mnt/data (a path that every node sees) or a path here such as ./data. The code finds the folder by data_path("%2") of distdl_jupyter.', `${PLACE}, s3://bucket/prefix, gs://bucket/prefix, https://host/file`, name);
+  }
+
+  #rebuild(): void {
+    this.#rows = this.store.get('data').map((row) => this.#view(row));
+    this.#list.replaceChildren(...this.#rows.map(({ element }) => element));
+  }
+
+  #view(row: DataRowView['row']): DataRowView {
+    const view: DataRowView = new DataRowView(row, () => this.#send(), () => this.#remove(view), () => this.#look(), this.#open);
+    return view;
+  }
+
+  #append(): void {
+    this.#data.choose(true);
+    const row = this.#view({ name: '', place: '', shard: false, mode: 'download' });
+    this.#rows.push(row);
+    this.#list.append(row.element);
+    this.#send();
+    row.focus();
+  }
+
+  #remove(row: DataRowView): void {
+    const at = this.#rows.indexOf(row);
+    this.#rows.splice(at, 1);
+    row.element.remove();
+    this.#send();
+    const next = this.#rows[Math.min(at, this.#rows.length - 1)];
+    if (next) next.focus();
+    else this.#add.focus();
+  }
+
+  /** Look again with the new sign-in; the focus that was in the sign-in goes where data is added. */
+  #signedIn(): void {
+    this.store.send({ type: 'refresh' });
+    if (document.activeElement === null || document.activeElement === document.body) this.#add.focus();
+  }
+
+  #look(): void {
+    this.store.send({ type: 'look', data: true });
+  }
+
+  #send(): void {
+    this.store.set({ data: this.#rows.map(({ row }) => row) });
+  }
+
+  #deliver(place: string): void {
+    this.#outputs.input.value = unsigned(place.trim());
+    this.store.set({ outputs: this.#outputs.input.value });
+  }
+}

@@ -1,0 +1,132 @@
+/** Name, time limit, and the options that few jobs need. */
+import { fill, h } from '../ui/dom';
+import { __ } from '../ui/trans';
+import { capital, duration } from '../ui/words';
+import { Fold, Problem, Segments, Select, TextField, checkbox, freshId, heading, labelled } from './controls';
+import { Environment } from './environment';
+import type { BackendOption, OptionValue, Part, Store } from './state';
+
+export class Details implements Part {
+  readonly element: HTMLElement;
+  readonly #name: TextField;
+  readonly #stop: Select;
+  readonly #problems: [Problem, Problem];
+
+  constructor(private readonly store: Store) {
+    this.#problems = [new Problem(store, ['name']), new Problem(store, ['max_run_duration_seconds'])];
+    const [name, stop] = [freshId('name'), freshId('stop')];
+    this.#name = new TextField({ 'aria-labelledby': name, maxlength: '120' }, (value) => store.set({ name: value }));
+    this.#stop = new Select(stop, (value) => store.set({ max_run_duration_seconds: Number(value) }));
+    this.element = h('section', { class: 'dd-form-part dd-name-and-stop' },
+      labelled(__('Name'), name, this.#name.element, this.#problems[0].element),
+      labelled(__('Stop after'), stop, this.#stop.element, this.#problems[1].element),
+    );
+  }
+
+  update(): void {
+    for (const problem of this.#problems) problem.update();
+    const stop = this.store.get('max_run_duration_seconds');
+    const offered = this.store.get('choices').durations.map((seconds) => ({ value: String(seconds), text: seconds ? duration(seconds) : __('No limit'), reason: '' }));
+    if (!offered.some(({ value }) => value === String(stop))) offered.push({ value: String(stop), text: duration(stop), reason: '' });
+    this.#stop.offer(offered);
+    this.#stop.show(String(stop));
+    this.#name.show(this.store.get('name'));
+  }
+}
+
+/** Seconds that are offered for a hang; 0 is never. */
+const HANGS = [0, 120, 300, 600, 1800, 3600];
+
+export class MoreOptions implements Part {
+  readonly element: HTMLElement;
+  readonly #fold: Fold;
+  readonly #gpu: Segments;
+  readonly #environment: Environment;
+  readonly #settings = h('div', { class: 'dd-settings' });
+  readonly #problems: [Problem, Problem, Problem, Problem];
+  readonly #restarts: TextField;
+  readonly #hang: Select;
+
+  constructor(private readonly store: Store) {
+    this.#problems = [new Problem(store, ['environment']), new Problem(store, ['use_gpu']), new Problem(store, ['max_restarts']), new Problem(store, ['hang_timeout_seconds'])];
+    const [gpu, restarts, hang] = [freshId('gpu'), freshId('restarts'), freshId('hang')];
+    this.#restarts = new TextField({ 'aria-labelledby': restarts, inputmode: 'numeric', placeholder: '0' }, (text) => this.#setRestarts(text));
+    this.#hang = new Select(hang, (value) => store.set({ hang_timeout_seconds: Number(value) }));
+    const choices = [['', __('Automatic')], ['yes', __('Yes')], ['no', __('No')]].map(([value = '', text = '']) => ({ value, text, reason: '' }));
+    this.#gpu = new Segments(gpu, choices, (value) => store.set({ use_gpu: value === 'yes' || value === 'no' ? value : '' }));
+    this.#environment = new Environment(store);
+    this.#fold = new Fold(__('More options'), null,
+      this.#environment.element,
+      this.#problems[0].element,
+      h('div', { class: 'dd-more-row' },
+        labelled(__('Restarts after a failure'), restarts, this.#restarts.element, note(__('All ranks start anew, up to so many times. What a rank keeps in checkpoint_dir() is there again.')), this.#problems[2].element),
+        labelled(__('End when no rank makes progress for'), hang, this.#hang.element, note(__('The stacks of all ranks are kept.')), this.#problems[3].element)),
+      h('div', { class: 'dd-more-row' }, this.#settings, labelled(__('Use GPU'), gpu, this.#gpu.element, this.#problems[1].element)),
+    );
+    this.element = this.#fold.element;
+  }
+
+  update(): void {
+    const wrong = this.#problems.map((problem) => problem.update());
+    this.#fold.update(__('environment variables, restarts, backend settings, GPU use'), false, wrong.includes(true));
+    this.#gpu.show(this.store.get('use_gpu'));
+    this.#restarts.show(String(this.store.get('max_restarts') || ''));
+    this.#drawHang(this.store.get('hang_timeout_seconds'));
+    this.#environment.update();
+    const label = this.store.get('distributed_backend');
+    const options = this.store.get('choices').backends.find((one) => one.label === label)?.options ?? [];
+    fill(this.#settings, JSON.stringify([label, this.store.get('backend_options')]), () => options.map((option) => this.#setting(option)));
+  }
+
+  #setRestarts(text: string): void {
+    const count = Number(text);
+    const kept = Number.isInteger(count) ? Math.min(this.store.get('choices').most_restarts, Math.max(0, count)) : this.store.get('max_restarts');
+    this.#restarts.input.value = String(kept || '');
+    this.store.set({ max_restarts: kept });
+  }
+
+  #drawHang(seconds: number): void {
+    const offered = [...HANGS, ...(HANGS.includes(seconds) ? [] : [seconds])];
+    this.#hang.offer(offered.map((one) => ({ value: String(one), text: one ? duration(one) : __('Never'), reason: '' })));
+    this.#hang.show(String(seconds));
+  }
+
+  /** Return the control of one option that the backend declares. */
+  #setting(option: BackendOption): HTMLElement {
+    const id = freshId('option');
+    const set = (value: OptionValue): void => this.store.set({ backend_options: { ...this.store.get('backend_options'), [option.name]: value } });
+    const value = this.store.get('backend_options')[option.name] ?? option.default;
+    return h('div', { class: 'dd-labelled', title: option.help }, heading(spoken(option.name), id), control(option, id, value, set), h('div', { class: 'dd-form-note' }, option.help && `${capital(option.help)}.`));
+  }
+}
+
+function note(text: string): HTMLElement {
+  return h('div', { class: 'dd-form-note' }, text);
+}
+
+/** Return an option's name as words, its unit in brackets: "Cycle time (ms)". */
+function spoken(name: string): string {
+  const words = name.replace(/_(mb|gb|ms|s)$/, (_, unit: string) => ` (${unit.endsWith('b') ? unit.toUpperCase() : unit})`);
+  return capital(words.replaceAll('_', ' '));
+}
+
+function control(option: BackendOption, id: string, value: OptionValue, set: (value: OptionValue) => void): HTMLElement {
+  if (option.kind === 'choice') {
+    const select = new Select(id, set);
+    select.offer(option.choices.map((text) => ({ value: text, text, reason: '' })));
+    select.show(String(value));
+    return select.element;
+  }
+  if (option.kind === 'flag') {
+    const box = checkbox(spoken(option.name), set);
+    box.input.checked = value === true;
+    return box.element;
+  }
+  const number = option.kind === 'number';
+  const field = new TextField({ 'aria-labelledby': id, inputmode: number ? 'decimal' : 'text', placeholder: __('default') }, (text) => {
+    if (!number) set(text || null);
+    else set(text.trim() && Number.isFinite(Number(text)) ? Number(text) : null);
+  });
+  field.show(value === null ? '' : String(value));
+  return field.element;
+}

@@ -1,0 +1,192 @@
+/**
+ * The launch form: where to run, how many, how they meet; what travels; what could be better; Submit; the same as magic.
+ *
+ * It reads and sets a `Store` and knows nothing of widgets. `update` brings every part up to date; it is cheap.
+ */
+import type { SignInActions } from '../azure/types';
+import { copy } from '../ui/clipboard';
+import { adopt, fill, h, onClick, setText } from '../ui/dom';
+import { icon } from '../ui/icons';
+import { __, _n } from '../ui/trans';
+import { AdviceList, CapturedNames, Submit } from './aside';
+import { Problem, freshId, link } from './controls';
+import { Cost } from './cost';
+import { Data } from './data';
+import { Details, MoreOptions } from './details';
+import type { NamedClusterActions } from './namedclusters';
+import { Place } from './place';
+import { Sizing } from './sizing';
+import type { Fields, FormCheck, Part, Store } from './state';
+import { VmTable } from './vmtable';
+
+/** After this many milliseconds without an answer the advice is marked as old. */
+const PATIENCE = 500;
+/** Milliseconds between two questions while other machines are being looked at. */
+const LOOK = 1500;
+const MARKS: Record<FormCheck['level'], [string, string]> = {
+  ok: ['check', 'dd-ink-ok'],
+  info: ['info', 'dd-ink-brand'],
+  warning: ['warn', 'dd-ink-warn'],
+  error: ['warn', 'dd-ink-err'],
+};
+
+/** What a place that shows the form adds to it. */
+export interface FormPlace {
+  /** Take the form away; it then has a button for it, and Escape. */
+  close?: () => void;
+  /** Gives clusters a name and takes it away. */
+  clusters: NamedClusterActions;
+  /** Signs in to Azure, where data in Blob wants that. */
+  azure?: SignInActions;
+  /** Who answers, for the line that says that nobody does. */
+  waiting?: string;
+}
+
+export class Form {
+  readonly element = h('section', { 'aria-label': __('Run distributed') });
+  readonly #store: Store;
+  readonly #parts: Part[];
+  readonly #advice: AdviceList;
+  #asked = 0;
+  #timer: ReturnType<typeof setTimeout> | undefined;
+  #look: ReturnType<typeof setTimeout> | undefined;
+
+  constructor(given: Store, private readonly place: FormPlace) {
+    const store: Store = { get: (name) => given.get(name), set: (changes) => this.#set(changes), send: (message) => this.#send(message) };
+    this.#store = given;
+    const submit = new Submit(store);
+    this.#advice = new AdviceList(store);
+    const left = [new VmTable(store), new Sizing(store), new Place(store, place.clusters), new Data(store, place.azure), new Details(store), new Cost(store), new MoreOptions(store)];
+    const right = [new CapturedNames(store), this.#advice];
+    const [head, foot] = [new Head(store, place.close), new Foot(store)];
+    this.#parts = [head, ...left, ...right, submit, foot];
+    adopt(this.element, 'dd-form');
+    this.element.append(head.element,
+      h('div', { class: 'dd-form-columns' }, h('div', { class: 'dd-form-main' }, ...left.map(({ element }) => element)), h('aside', { class: 'dd-form-aside' }, ...right.map(({ element }) => element))),
+      h('div', { class: 'dd-form-end' }, submit.element, foot.element));
+    this.element.addEventListener('keydown', (event) => {
+      if (event.key === 'Escape' && !event.defaultPrevented) place.close?.();
+      if (event.key !== 'Enter' || !(event.ctrlKey || event.metaKey)) return;
+      event.preventDefault();
+      (document.activeElement as HTMLElement | null)?.blur();
+      submit.press();
+    });
+  }
+
+  /** Bring every part up to date after something changed. */
+  update(): void {
+    for (const part of this.#parts) part.update();
+    if (this.#store.get('answered') > this.#asked) this.#answered();
+    this.#lookAgain();
+  }
+
+  /** Ask once more while other machines or places of data are being looked at, and the form is still on the page. */
+  #lookAgain(): void {
+    clearTimeout(this.#look);
+    if ([this.#store.get('place'), this.#store.get('data_now'), this.#store.get('cost')].some((one) => one?.looking)) this.#look = setTimeout(() => this.element.isConnected && this.#store.send({ type: 'look' }), LOOK);
+  }
+
+  #set(changes: Parameters<Store['set']>[0]): void {
+    const now = Object.keys(changes).map((name) => this.#store.get(name as keyof typeof changes));
+    if (JSON.stringify(now) === JSON.stringify(Object.values(changes))) return;
+    this.#ask();
+    this.#store.set(changes);
+    this.update();
+  }
+
+  #send(message: Parameters<Store['send']>[0]): void {
+    this.#ask();
+    this.#store.send(message);
+  }
+
+  #ask(): void {
+    this.#asked = this.#store.get('answered');
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => this.#advice.wait(this.place.waiting ?? __('No answer from the kernel yet')), PATIENCE);
+  }
+
+  #answered(): void {
+    clearTimeout(this.#timer);
+    this.#advice.wait('');
+  }
+}
+
+class Head implements Part {
+  readonly element: HTMLElement;
+  readonly #function = h('span', { class: 'dd-mono' });
+  readonly #place = h('span', {});
+  readonly #summary = h('span', { class: 'dd-row dd-s12 dd-nw', role: 'status' });
+  readonly #details: HTMLButtonElement;
+  readonly #list: HTMLElement;
+  readonly #problem: Problem;
+
+  constructor(private readonly store: Store, close?: () => void) {
+    const id = freshId('checks');
+    this.#problem = new Problem(store, ['cell', 'line']);
+    this.#list = h('div', { class: 'dd-checks', id, hidden: true });
+    this.#details = link(__('Details'), () => this.#toggle(), { class: 'dd-link dd-s12', 'aria-expanded': 'false', 'aria-controls': id });
+    this.element = h('header', {},
+      h('div', { class: 'dd-form-head' },
+        h('h2', { class: 'dd-title dd-nw' }, __('Run distributed')),
+        h('span', { class: 'dd-sub dd-ell dd-grow dd-form-function' }, this.#function, ' ', this.#place),
+        this.#summary, this.#details, close && closeButton(close)),
+      h('div', { class: 'dd-form-wrong' }, this.#problem.element),
+      this.#list);
+  }
+
+  update(): void {
+    const { function: name, cell, file } = this.store.get('title');
+    setText(this.#function, name);
+    setText(this.#place, cell === null ? (file && __('from %1', file)) : __('from cell [%1]', cell));
+    this.#problem.update();
+    const { level, items } = this.store.get('checks');
+    const summary = summaryOf(this.store.get('checks'));
+    fill(this.#summary, JSON.stringify([level, summary]), () => [mark(level), h('span', {}, summary)]);
+    fill(this.#list, JSON.stringify(items), () => [
+      h('ul', {}, ...items.map(item)),
+      link(__('Check again'), () => this.store.send({ type: 'refresh' }), { class: 'dd-link dd-s12' }),
+    ]);
+  }
+
+  #toggle(): void {
+    this.#list.hidden = !this.#list.hidden;
+    this.#details.setAttribute('aria-expanded', String(!this.#list.hidden));
+  }
+}
+
+function summaryOf({ passed, count, errors, warnings }: Fields['checks']): string {
+  if (passed === count) return _n('%1 check passed', 'All %1 checks passed', count);
+  const found = [errors && _n('%1 error', '%1 errors', errors), warnings && _n('%1 warning', '%1 warnings', warnings)];
+  return [__('%1 of %2 checks passed', passed, count), ...found].filter(Boolean).join(', ');
+}
+
+/** Return the button that takes the form away. */
+function closeButton(close: () => void): HTMLElement {
+  const button = h('button', { type: 'button', class: 'dd-btn dd-quiet dd-icon', title: __('Close the form'), 'aria-label': __('Close the form') }, icon('close', 14));
+  return onClick(button, close);
+}
+
+function mark(level: FormCheck['level']): SVGSVGElement {
+  const [name, ink] = MARKS[level];
+  return icon(name, 16, ink);
+}
+
+function item(check: FormCheck): HTMLElement {
+  return h('li', {}, mark(check.level), h('span', {}, h('span', { class: check.level === 'ok' ? 'dd-sub' : 'dd-b' }, `${check.name}: `), check.text, check.remedy && ` ${check.remedy}`));
+}
+
+class Foot implements Part {
+  readonly element: HTMLElement;
+  readonly #magic = h('span', { class: 'dd-mono dd-ell dd-grow' });
+
+  constructor(private readonly store: Store) {
+    const button = h('button', { type: 'button', class: 'dd-btn dd-quiet dd-small', title: __('Copy a cell that does the same') }, icon('copy'), __('Copy as magic'));
+    onClick(button, () => void copy(store.get('cell'), button));
+    this.element = h('footer', { class: 'dd-form-foot dd-s12' }, h('span', { class: 'dd-sub dd-nw' }, __('Same as')), this.#magic, button);
+  }
+
+  update(): void {
+    setText(this.#magic, this.store.get('magic'));
+    this.#magic.title = this.store.get('cell');
+  }
+}

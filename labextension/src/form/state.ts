@@ -1,0 +1,43 @@
+/** What the launch form shows and sets: the types are those of `form/schema.py`, with what only a page knows. */
+import type * as schema from '../api/schema';
+
+export type { Advice, BackendOption, ClusterNow, DataAnswer, FormCheck, FormRequest, NodeInfo, VmSizeChoice } from '../api/schema';
+
+/** What is answered has all its fields. */
+export type DataRow = Required<schema.DataRow>;
+export type Variable = Required<schema.Variable>;
+export type Chosen = Required<Omit<schema.Chosen, 'data'>> & { data: DataRow[] };
+export type FormState = Omit<schema.FormState, 'chosen' | 'environment'> & { chosen: Chosen; environment: Variable[] };
+
+export type OptionValue = Chosen['backend_options'][string];
+
+/** What became of Submit. */
+export interface Status {
+  level?: 'busy' | 'ok' | 'error';
+  text?: string;
+  name?: string;
+  job?: string;
+}
+
+/** All that the form shows, under one name each. `answered` counts the answers. */
+export type Fields = Chosen & Omit<FormState, 'chosen'> & { status: Status; answered: number };
+
+export type Message =
+  | { type: 'submit' }
+  | { type: 'refresh' }
+  | { type: 'look'; data?: boolean }
+  | { type: 'apply'; code: string }
+  | { type: 'environment'; entries: Pick<Variable, 'name' | 'value'>[] };
+
+/** Where the form reads and writes. */
+export interface Store {
+  get<K extends keyof Fields>(name: K): Fields[K];
+  set(changes: Partial<Chosen>): void;
+  send(message: Message): void;
+}
+
+/** One part of the form: an element that is brought up to date after every change. */
+export interface Part {
+  readonly element: HTMLElement;
+  update(): void;
+}

@@ -1,0 +1,165 @@
+/** The launch form's state on a page: what is chosen stands here, all else is asked for after each change. */
+import { Refusal, sentences } from '../ui/refusal';
+import type { Chosen, Fields, FormRequest, FormState, Message, Status, Store, Variable } from './state';
+
+/** What the page that shows the form knows of the text, and does with it. */
+export interface Text {
+  /** Return what is asked about: the text as it is now. */
+  about(): FormRequest;
+  /** Work the form out, as long as the answer is wanted. Raises Refusal. */
+  ask(request: FormRequest, wanted?: AbortSignal): Promise<FormState>;
+  /** Start the job that the form shows; `secrets` are values that no answer holds. Raises Refusal. */
+  submit(form: FormState, secrets: Record<string, string>): Promise<Status>;
+}
+
+/** Clicks in quick succession are one question. */
+const PAUSE = 120;
+/** At Submit data is looked at so often, with so many milliseconds between, before the job asks for it itself. */
+const [LOOKS, LOOK] = [20, 250];
+
+const fieldsOf = ({ chosen, ...state }: FormState, status: Status, answered: number): Fields => ({ ...state, ...chosen, status, answered });
+
+export class FormStore implements Store {
+  /** The last answer; what is chosen now, and all that the form shows. */
+  #answer: FormState;
+  #chosen: Chosen;
+  #form: Fields;
+  #secrets: Record<string, string> = {};
+  #round = 0;
+  #timer: ReturnType<typeof setTimeout> | undefined;
+  #asking = new AbortController();
+  #over = false;
+  #submitting = false;
+  /** A place of data was typed at which nobody has looked. */
+  #look = false;
+
+  constructor(private readonly text: Text, first: FormState, private readonly changed: () => void) {
+    this.#answer = first;
+    this.#chosen = first.chosen;
+    this.#form = fieldsOf(first, {}, 1);
+  }
+
+  /** Return the form for the text alone, as it is when the answer comes. Raises Refusal. */
+  static async begin(text: Text): Promise<FormState> {
+    const asked = text.about();
+    const answer = await text.ask(asked);
+    return JSON.stringify(asked) === JSON.stringify(text.about()) ? answer : FormStore.begin(text);
+  }
+
+  get<K extends keyof Fields>(name: K): Fields[K] {
+    return this.#form[name];
+  }
+
+  set(changes: Partial<Chosen>): void {
+    this.#chosen = { ...this.#chosen, ...changes };
+    this.#form = { ...this.#form, ...changes };
+    this.#look ||= 'data' in changes || 'outputs' in changes;
+    // An answer that is under way knows nothing of this.
+    this.#round += 1;
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => void this.ask(), PAUSE);
+  }
+
+  send(message: Message): void {
+    if (message.type === 'submit') void this.#submit();
+    else if (message.type === 'apply') void this.ask({ apply: message.code });
+    else if (message.type === 'refresh') void this.ask({ again: true });
+    else if (message.type === 'look') this.#lookNow(message.data ?? false);
+    else this.#setEnvironment(message.entries);
+  }
+
+  /** Ask once more unless a question is on its way. */
+  #lookNow(data: boolean): void {
+    this.#look ||= data;
+    if (this.#timer === undefined && !this.#over) void this.ask();
+  }
+
+  /**
+   * Ask again because the text or what it may use has changed; `fresh` begins with the text's own line. False when
+   * somebody asked once more meanwhile, so that this answer was passed over.
+   */
+  async ask(more: { apply?: string; again?: boolean; fresh?: boolean } = {}): Promise<boolean> {
+    clearTimeout(this.#timer);
+    this.#timer = undefined;
+    const round = (this.#round += 1);
+    this.#asking.abort();
+    const asking = (this.#asking = new AbortController());
+    const { fresh = false, ...rest } = more;
+    const known = fresh ? {} : { chosen: this.#chosen, environment: this.#form.environment.map(({ name, value }) => ({ name, value })) };
+    try {
+      const answer = await this.text.ask({ ...this.text.about(), ...known, ...rest, look: this.#look }, asking.signal);
+      if (round === this.#round && !this.#over) this.#take(answer);
+    } catch (error) {
+      if (round === this.#round && !this.#over) this.#refused(error);
+    }
+    return round === this.#round;
+  }
+
+  /** Answers that come later change nothing any more. */
+  dispose(): void {
+    this.#over = true;
+    this.#asking.abort();
+    clearTimeout(this.#timer);
+  }
+
+  #take(answer: FormState): void {
+    const { status, answered } = this.#form;
+    this.#look = false;
+    this.#answer = answer;
+    this.#chosen = answer.chosen;
+    this.#form = fieldsOf(answer, status.level === 'error' ? {} : status, answered + 1);
+    this.changed();
+  }
+
+  #show(changes: Partial<Fields>): void {
+    this.#form = { ...this.#form, ...changes, answered: this.#form.answered + 1 };
+    this.changed();
+  }
+
+  #refused(error: unknown): void {
+    const text = sentences(error);
+    const field = error instanceof Refusal ? error.field : '';
+    const problems = field ? { ...this.#form.problems, [field]: text } : this.#form.problems;
+    this.#show({ status: { level: 'error', text }, problems });
+  }
+
+  #setEnvironment(entries: Pick<Variable, 'name' | 'value'>[]): void {
+    for (const { name, value } of entries) if (value !== null) this.#secrets[name] = value;
+    this.#form = { ...this.#form, environment: entries.map(({ name, value }) => ({ name, value, secret: false })) };
+    void this.ask();
+  }
+
+  /** The values of variables that the answer calls secret, as far as they were typed here. */
+  #secretValues(): Record<string, string> {
+    const secret = this.#form.environment.filter(({ secret }) => secret).map(({ name }) => name);
+    return Object.fromEntries(secret.flatMap((name) => (name in this.#secrets ? [[name, this.#secrets[name]]] : []))) as Record<string, string>;
+  }
+
+  async #submit(): Promise<void> {
+    if (this.#submitting || this.#form.status.level === 'busy') return;
+    this.#submitting = true;
+    try {
+      await this.#submitShown();
+    } finally {
+      this.#submitting = false;
+    }
+  }
+
+  /** What starts is what stands in the form: an answer to anything earlier is never taken for it. */
+  async #submitShown(): Promise<void> {
+    this.#show({ status: { level: 'busy' } });
+    this.#look = true;
+    for (let left = LOOKS; left > 0; left -= 1) {
+      while (!(await this.ask())) if (this.#over) return;
+      if (this.#over || this.#form.status.level === 'error') return;
+      if (!this.#form.data_now.looking) break;
+      await new Promise((resolve) => setTimeout(resolve, LOOK));
+    }
+    if (this.#form.checks.level === 'error') return this.#show({ status: {} });
+    try {
+      this.#show({ status: await this.text.submit(this.#answer, this.#secretValues()) });
+    } catch (error) {
+      this.#refused(error);
+    }
+  }
+}

@@ -1,0 +1,66 @@
+/** What a panel is told of a job: the types are those of the Python dataclasses. Times are epoch seconds of the kernel's clock. */
+import type { components } from '../api/schema';
+
+type Schemas = components['schemas'];
+export type Card = Schemas['Card'];
+export type Phase = Schemas['Phase'];
+/** One node: its ranks with their status, or only counts when the job is large. */
+export type Host = Schemas['Host'];
+export type Stop = Schemas['Stop'];
+export type Cost = Schemas['Cost'];
+/** A data source on its way to one node, or to several in sum. */
+export type StagingBar = Schemas['StagingBar'];
+export type Frame = Schemas['Frame'];
+/** The first failure; `rank` is null when the job failed as a whole. */
+export type Failure = Schemas['FailureCard'];
+
+/** A picture that ranks have shown. */
+export type Picture = Schemas['Picture'];
+
+/** The stacks of all ranks at one moment, by groups of ranks that stand at the same place. */
+export type Stacks = Schemas['Stacks'];
+export type StackGroup = Schemas['StackGroup'];
+export type StackFrame = Schemas['StackFrame'];
+export type StackThread = Schemas['StackThread'];
+
+/** The kernel's clock as far as it is known here: it stands still when nothing was heard for a while. */
+export class Clock {
+  #kernel = 0;
+  #heard = 0;
+  /** Whether the kernel was heard at all; a view of a saved notebook never hears one. */
+  live = false;
+
+  /** `patience` are the seconds of silence after which the time stands still and the view counts as paused. */
+  constructor(readonly patience = 5) {}
+
+  /** Take the kernel's time from a message that came just now. */
+  sync(kernel: number): void {
+    this.#kernel = kernel;
+    this.#heard = performance.now();
+    this.live = true;
+  }
+
+  /** Start from a time that was told before the view was drawn: nobody may be there to tell another. */
+  startAt(kernel: number): void {
+    this.#kernel = kernel;
+    this.#heard = performance.now();
+  }
+
+  /** Count this moment as a sign of life that brought no time along. */
+  keep(): void {
+    if (!this.live) return;
+    this.#kernel += this.silence();
+    this.#heard = performance.now();
+  }
+
+  /** Seconds since the kernel was heard. */
+  silence(): number {
+    return (performance.now() - this.#heard) / 1000;
+  }
+
+  /** The kernel's time now; after too long a silence it stays where it was heard last. */
+  now(): number {
+    const silence = this.silence();
+    return this.#kernel + (silence > this.patience ? 0 : silence);
+  }
+}

@@ -1,0 +1,85 @@
+/**
+ * The curve of a job: the bar over it, the figure, the table view. It says what it wants to be told (`request`) and draws what
+ * comes.
+ */
+import { assign, h, tabPanel } from '../ui/dom';
+import { __ } from '../ui/trans';
+import { Picker, type Choice, type Metric, type TableRow } from './picker';
+import { Plot, type Figure } from './plotly';
+import { isDark, watchTheme } from '../ui/theme';
+
+/** Which curve to send; the metric "" is the one that says most. */
+export interface CurveRequest extends Choice {
+  dark: boolean;
+}
+
+/** A drawn metric, its curve in one sentence and as a table of a few rows. */
+export interface CurveMessage extends Figure {
+  metric: string;
+  summary: string;
+  table: readonly (readonly string[])[];
+}
+
+export class CurveView {
+  readonly root = h('div', { class: 'dd-curve' });
+  readonly #bar = h('div');
+  readonly #area = h('div', { class: 'dd-plot', role: 'img' });
+  readonly #picker: Picker;
+  readonly #plot = new Plot(this.#area);
+  readonly #unwatch: () => void;
+  #request: CurveRequest;
+  #metrics: Metric[] = [];
+  #severalRanks = false;
+  /** The metric that is drawn when none was chosen. */
+  #given = '';
+
+  constructor(choice: Choice, private readonly wanted: (request: CurveRequest) => void, zoom: (on: boolean) => void) {
+    this.#request = { ...choice, dark: isDark(document.body) };
+    const panel = tabPanel(__('Curve'), this.#area);
+    this.#picker = new Picker(this.#bar, (chosen) => this.#want(chosen), zoom, panel.id);
+    this.root.append(this.#bar, panel);
+    this.#unwatch = watchTheme(document.body, () => this.#themed());
+  }
+
+  get request(): CurveRequest {
+    return this.#request;
+  }
+
+  /** Show the metrics with their newest values. */
+  update(metrics: Metric[], severalRanks: boolean): void {
+    this.#metrics = metrics;
+    this.#severalRanks = severalRanks;
+    this.#drawBar();
+  }
+
+  /** Draw a curve that has come. */
+  take(curve: CurveMessage): void {
+    if (this.#request.metric && curve.metric !== this.#request.metric) return;
+    if (this.#given !== curve.metric) {
+      this.#given = curve.metric;
+      this.#drawBar();
+    }
+    this.#plot.show(curve);
+    this.#picker.table(curve.table as unknown as TableRow[]);
+    assign(this.#area, { 'aria-label': curve.summary });
+  }
+
+  dispose(): void {
+    this.#unwatch();
+    this.#plot.dispose();
+  }
+
+  #drawBar(): void {
+    this.#picker.update(this.#metrics, { ...this.#request, metric: this.#request.metric || this.#given }, this.#severalRanks);
+  }
+
+  #want(change: Partial<CurveRequest>): void {
+    this.#request = { ...this.#request, ...change };
+    this.wanted(this.#request);
+  }
+
+  #themed(): void {
+    const dark = isDark(document.body);
+    if (dark !== this.#request.dark) this.#want({ dark });
+  }
+}

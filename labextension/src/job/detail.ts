@@ -1,0 +1,88 @@
+/** What of a job does not stream: its spec, the code of its cell, the names that travelled with it, the files it wrote. */
+import { copy } from '../ui/clipboard';
+import { h, onClick, type Child } from '../ui/dom';
+import { button } from './header';
+import { icon } from '../ui/icons';
+import { __, _n } from '../ui/trans';
+import { python } from './pycolor';
+import type { components } from '../api/schema';
+import { bytes, clock, pastDay } from '../ui/words';
+
+export type JobDetail = components['schemas']['JobDetail'];
+
+/** A file that a job wrote: its path in the job's folder, bytes, epoch seconds. */
+export type OutputFile = components['schemas']['Output'];
+
+/** The spec as rows, with the code and the versions of what it ran on. */
+export function specPart(detail: JobDetail): HTMLElement[] {
+  const rows = detail.spec.map(({ field, label, value }) => [h('dt', { title: field }, label), h('dd', {}, value)]);
+  const versions = Object.entries(detail.versions).map(([name, version]) => [h('dt', { class: 'dd-mono' }, name), h('dd', { class: 'dd-mono' }, version)]);
+  return [
+    box(__('Spec'), null, h('dl', { class: 'dd-facts' }, ...rows.flat())),
+    ...(detail.code || detail.command ? [codeBox(detail)] : []),
+    ...(versions.length ? [box(__('Versions'), null, h('dl', { class: 'dd-facts' }, ...versions.flat()))] : []),
+  ];
+}
+
+function codeBox(detail: JobDetail): HTMLElement {
+  const { code, command, execution_count: number } = detail;
+  const file = detail.notebook.split('/').at(-1) ?? '';
+  const cell = number === null ? __('Code') : file ? __('Cell [%1] in %2', number, file) : __('Cell [%1]', number);
+  const press = button('copy', __('Copy code'), 'dd-quiet dd-icon');
+  onClick(press, () => void copy([command, code].filter(Boolean).join('\n'), press));
+  const magic = command ? [h('div', { class: 'dd-line' }, h('span'), h('span'), h('span', {}, command))] : [];
+  const lines = code.replace(/\n$/, '').split('\n').map(codeLine);
+  return box(cell, press, h('div', { class: 'dd-lines dd-code', tabindex: 0, role: 'region', 'aria-label': cell }, ...magic, ...lines));
+}
+
+function codeLine(text: string, at: number): HTMLElement {
+  return h('div', { class: 'dd-line' }, h('span'), h('span', {}, String(at + 1)), h('span', {}, ...python(text)));
+}
+
+/** The names that travelled with the job, largest first. */
+export function capturedPart({ captured }: JobDetail): HTMLElement[] {
+  if (!captured.length) return [empty(__('Nothing was captured: the code uses no name from the notebook.'))];
+  const rows = [...captured].sort((a, b) => b.size - a.size).map(({ name, kind, detail, size }) => [
+    h('span', { class: 'dd-mono' }, name), kind, detail, bytes(size),
+  ]);
+  const total = captured.reduce((sum, one) => sum + one.size, 0);
+  const said = h('span', { class: 'dd-sub dd-s12' }, `${_n('%1 name', '%1 names', captured.length)}, ${bytes(total)}`);
+  return [box(__('Captured names'), said, grid([__('Name'), __('Kind'), __('What'), __('Size')], rows))];
+}
+
+/** The files that a job wrote, each to be downloaded from `address`. */
+export function outputsPart(files: OutputFile[], address: (path: string) => string): HTMLElement[] {
+  if (!files.length) return [empty(__('No files yet. What a rank writes into the folder $DISTDL_JOB_DIR/outputs is kept here.'))];
+  const now = Date.now() / 1000;
+  const rows = files.map(({ path, size, modified }) => [fileLink(path, address(path)), bytes(size), when(modified, now)]);
+  const total = files.reduce((sum, one) => sum + one.size, 0);
+  const said = h('span', { class: 'dd-sub dd-s12' }, `${_n('%1 file', '%1 files', files.length)}, ${bytes(total)}`);
+  return [box(__('Outputs'), said, grid([__('File'), __('Size'), __('Written')], rows))];
+}
+
+function fileLink(path: string, address: string): HTMLElement {
+  const name = path.split('/').at(-1) ?? path;
+  return h('a', { class: 'dd-link dd-row dd-file', href: address, download: name, title: __('Download %1', path) }, icon('download', 14), h('span', { class: 'dd-mono dd-ell' }, path));
+}
+
+function when(moment: number, now: number): string {
+  return [pastDay(moment, now), clock(moment)].filter(Boolean).join(', ');
+}
+
+/** A titled box of a page. */
+export function box(title: string, more: Child, ...inside: Child[]): HTMLElement {
+  return h('section', { class: 'dd-box' }, h('div', { class: 'dd-part dd-low' }, h('h3', { class: 'dd-h3' }, title), h('span', { class: 'dd-grow' }), more), ...inside);
+}
+
+/** One sentence where there is nothing to show. */
+export function empty(text: string): HTMLElement {
+  return h('p', { class: 'dd-empty dd-sub' }, text);
+}
+
+/** A table; sizes stand at the right of their column. */
+function grid(titles: string[], rows: Child[][]): HTMLElement {
+  const look = (at: number): { class: string } => ({ class: titles[at] === __('Size') ? 'dd-right dd-num' : '' });
+  const head = h('tr', {}, ...titles.map((title, at) => h('th', { scope: 'col', ...look(at) }, title)));
+  const body = rows.map((row) => h('tr', {}, ...row.map((cell, at) => h('td', look(at), cell))));
+  return h('div', { class: 'dd-tablebox' }, h('table', { class: 'dd-grid' }, h('thead', {}, head), h('tbody', {}, ...body)));
+}

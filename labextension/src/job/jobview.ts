@@ -1,0 +1,307 @@
+/**
+ * One job, live: head, set-up, failure, curve, log and foot, kept up to date from messages of a server or a kernel.
+ *
+ * It knows neither JupyterLab nor widgets: a `JobHost` brings the messages and carries out what is pressed, and `layout`
+ * says where the parts stand.
+ */
+import { Clock, type Card, type Stacks } from './card';
+import { CurveView, type CurveMessage, type CurveRequest } from './curveview';
+import { adopt, h } from '../ui/dom';
+import { FailureView, inNotebook, type Reach } from './failure';
+import { firstChoice } from './firstchoice';
+import { Header, type Extras } from './header';
+import { __ } from '../ui/trans';
+import { LogStore, type Changes } from './logstore';
+import { LogView, newPlace, type Place } from './logview';
+import { Notice } from './notice';
+import type { Choice, Metric } from './picker';
+import { PicturesView } from './pictures';
+import type { components } from '../api/schema';
+import { Setup } from './setup';
+import { StacksView } from './stacks';
+import { ENDED } from '../ui/words';
+
+/** One rank in the table of ranks. */
+export type RankRow = components['schemas']['RankRow'];
+
+export interface JobMessage {
+  card: Card;
+  metrics: Metric[];
+  ranks: RankRow[];
+}
+
+export interface LogMessage extends Changes {
+  /** Set on a message that replaces everything. */
+  whole: boolean;
+}
+
+/** What to be told of a job besides its card. */
+export interface JobRequest {
+  log: boolean;
+  curve: CurveRequest | null;
+}
+
+export interface Handlers {
+  job?(message: JobMessage): void;
+  log?(message: LogMessage): void;
+  curve?(message: CurveMessage): void;
+  gone?(): void;
+}
+
+export interface Watch {
+  dispose(): void;
+}
+
+/** Where a view gets its messages from, and who carries out what is pressed. */
+export interface JobHost {
+  watch(request: JobRequest, handlers: Handlers): Watch;
+  /** Whether the server is heard at the moment. */
+  connected(): boolean;
+  cancel(now: boolean): Promise<unknown>;
+  rerun(): Promise<unknown>;
+  resume(): Promise<unknown>;
+  /** Ask the ranks for their stacks; the card says when they are there, under which number they are read. */
+  askStacks(): Promise<unknown>;
+  stacks(number: number): Promise<Stacks>;
+  /** The address of a picture that ranks have shown. */
+  picture(number: number): Promise<string>;
+  /** Show another job; left out where there is nowhere to show it. */
+  openJob?(id: string): void;
+}
+
+/** The elements of a view; each is filled by the view alone. */
+export interface Parts {
+  head: HTMLElement;
+  failure: HTMLElement;
+  setup: HTMLElement;
+  stacks: HTMLElement;
+  pictures: HTMLElement;
+  curve: HTMLElement;
+  log: HTMLElement;
+  foot: HTMLElement;
+}
+
+export interface Options {
+  layout?: (parts: Parts, root: HTMLElement) => void;
+  extras?: Extras;
+  /** Whether the view can be closed to one line. */
+  detachable?: boolean;
+  place?: Place;
+  choice?: Choice;
+  reach?: Reach;
+  /** Called with every newer state, and when there is no such job (any more). */
+  changed?: (message: JobMessage) => void;
+  gone?: () => void;
+  /** Called when the stacks are to be seen. */
+  stacksOpened?: () => void;
+  /** Called when a user chose another curve. */
+  chose?: (choice: Choice) => void;
+}
+
+const SETUP: ReadonlySet<string> = new Set(['queued', 'preparing', 'starting']);
+/** Seconds of silence after which the view counts as paused. */
+const PATIENCE = 5;
+
+export class JobView {
+  readonly #parts: Parts;
+  readonly #header: Header;
+  readonly #failure: FailureView;
+  readonly #setup: Setup;
+  readonly #stacks: StacksView;
+  readonly #pictures: PicturesView;
+  readonly #curve: CurveView;
+  readonly #store = new LogStore();
+  readonly #place: Place;
+  readonly #log: LogView;
+  readonly #notice: Notice;
+  readonly #timer: ReturnType<typeof setInterval>;
+  readonly #observer: ResizeObserver;
+  #message: JobMessage | null = null;
+  #detached = false;
+  #gone = false;
+  #problem = '';
+  #steady: Watch | null = null;
+  #drawing: Watch | null = null;
+
+  constructor(private readonly root: HTMLElement, private readonly host: JobHost, private readonly options: Options = {}) {
+    const clock = new Clock(PATIENCE);
+    this.#place = options.place ?? newPlace();
+    this.#curve = new CurveView(options.choice ?? firstChoice(), (request) => this.#draw(request), (on) => this.#zoom(on));
+    this.#parts = { head: h('div'), failure: h('div'), setup: h('div'), stacks: h('div'), pictures: h('div'), curve: this.#curve.root, log: h('div'), foot: h('div') };
+    const { head, failure, setup, stacks, pictures, log, foot } = this.#parts;
+    this.#header = new Header(head, this.#actions(), clock, { silence: () => __('The server does not answer. The job goes on.'), ...options.extras });
+    this.#failure = new FailureView(failure, { rerun: () => this.#follow(host.rerun()), resume: () => this.#follow(host.resume()) }, options.reach);
+    this.#setup = new Setup(setup, clock);
+    const source = { ask: () => host.askStacks(), read: (number: number) => host.stacks(number) };
+    this.#stacks = new StacksView(stacks, source, options.reach ?? inNotebook, (open) => this.#stacksShown(open));
+    const picture = (number: number): Promise<string> => host.picture(number);
+    this.#pictures = new PicturesView(pictures, picture);
+    this.#log = new LogView(log, this.#store, this.#place, () => root.classList.add('dd-unfolded'), picture);
+    this.#notice = new Notice(foot);
+    (options.layout ?? compact)(this.#parts, root);
+    root.classList.add('dd-loading');
+    this.#observer = new ResizeObserver(() => this.#log.refresh());
+    this.#observer.observe(log);
+    this.#timer = setInterval(() => this.#tick(), 500);
+    this.#watch();
+  }
+
+  /** The newest state, null before the first. */
+  get message(): JobMessage | null {
+    return this.#message;
+  }
+
+  /** Draw what depends on where the view stands: it was put into the page, or has come into sight. */
+  refresh(): void {
+    if (this.#message) this.#failure.update(this.#message.card);
+    this.#log.restore();
+  }
+
+  /** Show where each rank stands, as soon as the job is known. */
+  showStacks(): void {
+    this.#stacks.show();
+  }
+
+  /** Say in the view's foot what could not be done. */
+  say(problem: string): void {
+    this.#problem = problem;
+    if (this.#message) this.#notice.update(this.#message.card, this.#words());
+  }
+
+  dispose(): void {
+    clearInterval(this.#timer);
+    this.#observer.disconnect();
+    this.#steady?.dispose();
+    this.#drawing?.dispose();
+    this.#curve.dispose();
+    this.#stacks.dispose();
+    this.#pictures.dispose();
+  }
+
+  // ---- what comes ----
+
+  #watch(): void {
+    const before = this.#steady;
+    const gone = (): void => this.#isGone();
+    const job = (message: JobMessage): void => this.#take(message);
+    const log = (message: LogMessage): void => this.#takeLog(message);
+    const attached = !this.#detached;
+    this.#steady = this.host.watch({ log: attached, curve: null }, attached ? { job, log, gone } : { job, gone });
+    before?.dispose();
+    this.#draw(attached ? this.#curve.request : null);
+  }
+
+  /** Ask for the curve, in the way that was chosen last. */
+  #draw(request: CurveRequest | null): void {
+    const before = this.#drawing;
+    this.#drawing = request && this.host.watch({ log: false, curve: request }, { curve: (message) => this.#curve.take(message) });
+    before?.dispose();
+    if (request) this.options.chose?.({ metric: request.metric, mode: request.mode, log: request.log });
+  }
+
+  #take(message: JobMessage): void {
+    const { card, metrics } = message;
+    this.#message = message;
+    this.root.classList.remove('dd-loading');
+    this.#header.clock.sync(card.now);
+    this.#header.update(card, this.#detached);
+    this.#setup.update(card);
+    this.#parts.setup.classList.toggle('dd-gone', !SETUP.has(card.state) || this.#detached);
+    this.#failure.update(card);
+    this.#stacks.update(card);
+    this.#pictures.update(card);
+    this.#setParts(card);
+    const world = card.node_count * card.process_count_per_node;
+    this.#curve.update(metrics, world > 1);
+    this.#log.set({ world, failed: card.failure && { rank: card.failure.rank, text: card.failure.error_type } });
+    this.#notice.update(card, this.#words());
+    this.options.changed?.(message);
+  }
+
+  /** Say which parts are to be seen; the style sheet does the rest. */
+  #setParts(card: Card): void {
+    const { classList } = this.root;
+    classList.toggle('dd-detached', this.#detached);
+    classList.toggle('dd-failed', card.failure !== null);
+    classList.toggle('dd-unfolded', !this.#place.folded);
+    classList.toggle('dd-with-curve', card.has_metrics);
+    classList.toggle('dd-with-log', card.lines > 0 || !SETUP.has(card.state));
+  }
+
+  #takeLog(message: LogMessage): void {
+    this.#store.apply(message, message.whole);
+    this.#log.refresh();
+  }
+
+  #isGone(): void {
+    if (this.#gone) return;
+    this.#gone = true;
+    if (this.#message) this.#take({ ...this.#message, card: { ...this.#message.card, can_rerun: false, can_resume: false } });
+    this.options.gone?.();
+  }
+
+  #tick(): void {
+    const card = this.#message?.card;
+    if (!card) return;
+    if (!ENDED.has(card.state) && !this.#gone && this.host.connected()) this.#header.clock.keep();
+    this.#header.tick();
+    this.#setup.tick();
+  }
+
+  #words(): string {
+    return this.#gone ? __('This job was deleted. Its last state is shown.') : this.#problem;
+  }
+
+  // ---- what is pressed ----
+
+  #actions(): ConstructorParameters<typeof Header>[1] {
+    const { host } = this;
+    return {
+      cancel: () => this.#carryOut(host.cancel(false)),
+      kill: () => this.#carryOut(host.cancel(true)),
+      rerun: () => this.#follow(host.rerun()),
+      resume: () => this.#follow(host.resume()),
+      stacks: () => this.#stacks.toggle(),
+      ...(host.openJob && { openJob: (id: string) => host.openJob?.(id) }),
+      ...(this.options.detachable ? { detach: () => this.#detach(true), attach: () => this.#detach(false) } : {}),
+    };
+  }
+
+  /** The button stays pressed until the state changes; it is free again at once when that will not come. */
+  #carryOut(work: Promise<unknown>): void {
+    work.then(
+      () => this.say(''),
+      (error: unknown) => {
+        this.say(error instanceof Error ? error.message : String(error));
+        this.#header.release();
+      },
+    );
+  }
+
+  /** Another job begins; this one stays as it is. */
+  #follow(begun: Promise<unknown>): void {
+    this.#carryOut(begun.then(() => this.#header.release()));
+  }
+
+  #stacksShown(open: boolean): void {
+    this.#header.stacksShown(open);
+    if (open) this.options.stacksOpened?.();
+  }
+
+  #detach(on: boolean): void {
+    this.#detached = on;
+    this.#watch();
+    if (this.#message) this.#take(this.#message);
+  }
+
+  #zoom(on: boolean): void {
+    this.root.classList.toggle('dd-zoomed', on);
+    this.root.querySelector('.dd-body')?.classList.toggle('dd-zoomed', on);
+  }
+}
+
+/** The parts as one card below a cell, as the kernel's panel has them. */
+function compact({ head, failure, setup, stacks, pictures, curve, log, foot }: Parts, root: HTMLElement): void {
+  adopt(root, 'dd-card');
+  root.append(h('div', {}, head, failure, setup, stacks, pictures), h('div', { class: 'dd-body' }, curve, log), foot);
+}

@@ -1,0 +1,23 @@
+/** How often a job's ranks were started anew, after what the last time; all earlier failures are one click away. */
+import type { Card } from './card';
+import { fill, h, show } from '../ui/dom';
+import { folded } from './prose';
+import { __ } from '../ui/trans';
+import { clock } from '../ui/words';
+
+export class Restarts {
+  readonly root = h('div', { class: 'dd-restarts dd-s12', hidden: true });
+
+  /** Show the restarts of a card; `hidden` says that there is no room for them. */
+  update({ restarts, max_restarts: most }: Card, hidden: boolean): void {
+    show(this.root, restarts.length > 0 && !hidden);
+    fill(this.root, JSON.stringify([restarts, most]), () => {
+      const last = restarts.at(-1);
+      if (!last) return [];
+      const word = h('b', { class: 'dd-nw' }, restarts.length <= most ? __('Restart %1 of %2', restarts.length, most) : __('Restart %1', restarts.length));
+      const why = h('span', { class: 'dd-sub dd-ell' }, last.reason);
+      const rows = restarts.map(({ t, reason }, at) => h('li', {}, h('span', { class: 'dd-num dd-sub' }, clock(t)), h('b', { class: 'dd-num' }, String(at + 1)), h('span', {}, reason)));
+      return [folded(h('span', { class: 'dd-row' }, word, why), '', h('ol', {}, ...rows))];
+    });
+  }
+}

@@ -1,0 +1,265 @@
+/**
+ * Where all ranks stand, side by side: one column for ranks that stand at the same place, those with the fewest first,
+ * because in training that hangs the one that differs is the one to look at.
+ *
+ * It opens on a press. It is told by the job's card which stacks there are, and reads them from a `StacksSource`.
+ */
+import type { Card, Stacks, StackFrame, StackGroup, StackThread } from './card';
+import { assign, fill, h, onClick, setText, show, type Child } from '../ui/dom';
+import { packageOf, type Reach } from './failure';
+import { button } from './header';
+import { __, _n } from '../ui/trans';
+import { folded } from './prose';
+import { python } from './pycolor';
+import { clock, count, duration, listing, rankSpans } from '../ui/words';
+
+/** Asks the ranks, and reads what they said. */
+export interface StacksSource {
+  ask(): Promise<unknown>;
+  read(number: number): Promise<Stacks>;
+}
+
+/** Milliseconds that ranks have to answer; the job's supervisor gives up before that. */
+const PATIENCE = 20_000;
+/** So many ranks of a group are chips of their own. */
+const CHIPS = 8;
+
+export class StacksView {
+  #card: Card | null = null;
+  #open = false;
+  /** It was to be opened before anything was known of the job. */
+  #due = false;
+  #shown: Stacks | null = null;
+  #wanted = 0;
+  #problem = '';
+  #asked: { after: number; timer: ReturnType<typeof setTimeout> } | null = null;
+  readonly #said = h('span', { class: 'dd-sub dd-s12 dd-ell', role: 'status' });
+  readonly #earlier = h('select', { class: 'dd-select dd-s12', 'aria-label': __('Stacks taken') });
+  readonly #again = button('rerun', __('Take again'), 'dd-small dd-shrink');
+  readonly #close = button('close', __('Close the stacks'), 'dd-quiet dd-icon');
+  readonly #body = h('div', { class: 'dd-stackbody' });
+
+  constructor(
+    readonly root: HTMLElement,
+    private readonly source: StacksSource,
+    private readonly reach: Reach,
+    private readonly changed: (open: boolean) => void,
+  ) {
+    root.classList.add('dd-stacks', 'dd-gone');
+    assign(root, { role: 'region', 'aria-label': __('Stacks of all ranks') });
+    const title = h('h3', { class: 'dd-h3 dd-nw' }, __('Stacks'));
+    root.append(h('div', { class: 'dd-part' }, title, this.#said, h('span', { class: 'dd-grow' }), this.#earlier, this.#again, this.#close), this.#body);
+    onClick(this.#again, () => {
+      if (!this.#asked) this.#ask();
+    });
+    onClick(this.#close, () => this.close());
+    this.#earlier.addEventListener('change', () => void this.#read(Number(this.#earlier.value)));
+    root.addEventListener('keydown', (event) => {
+      if (event.key === 'Escape') this.close();
+    });
+  }
+
+  get open(): boolean {
+    return this.#open;
+  }
+
+  /** Take a newer card; stacks that were asked for are read when they are there. */
+  update(card: Card): void {
+    this.#card = card;
+    if (this.#due) this.show();
+    const newest = card.stacks.at(-1)?.number ?? 0;
+    if (this.#open && newest > (this.#asked?.after ?? this.#wanted)) void this.#read(newest);
+    if (this.#asked && !card.can_ask_stacks) this.#answered(__('The ranks ended before they answered.'));
+    this.#draw();
+  }
+
+  toggle(): void {
+    if (this.#open) this.close();
+    else this.show();
+  }
+
+  close(): void {
+    this.#open = false;
+    this.#draw();
+    this.changed(false);
+  }
+
+  dispose(): void {
+    clearTimeout(this.#asked?.timer);
+  }
+
+  /** Show those that were taken when the job began to stall, or the last ones of a job that has ended; else ask. */
+  show(): void {
+    const card = this.#card;
+    this.#due = card === null;
+    if (!card || this.#open) return;
+    this.#open = true;
+    const newest = card.stacks.at(-1);
+    const holds = newest && (!card.can_ask_stacks || (card.stall !== null && newest.t >= card.stall.since));
+    if (newest && holds) void this.#read(newest.number);
+    else this.#ask();
+    this.changed(true);
+  }
+
+  #ask(): void {
+    clearTimeout(this.#asked?.timer);
+    this.#problem = '';
+    const timer = setTimeout(() => this.#answered(__('The ranks have not answered.')), PATIENCE);
+    this.#asked = { after: this.#card?.stacks.at(-1)?.number ?? 0, timer };
+    this.#draw();
+    this.source.ask().catch((error: unknown) => this.#answered(wordsOf(error)));
+  }
+
+  #answered(problem: string): void {
+    clearTimeout(this.#asked?.timer);
+    this.#asked = null;
+    this.#problem = problem;
+    this.#draw();
+  }
+
+  async #read(number: number): Promise<void> {
+    if (number === this.#wanted && this.#shown?.number === number) return this.#answered('');
+    this.#wanted = number;
+    try {
+      const found = await this.source.read(number);
+      if (this.#wanted !== number) return;
+      this.#shown = found;
+      this.#answered('');
+    } catch (error) {
+      if (this.#wanted === number) this.#answered(wordsOf(error));
+    }
+  }
+
+  #draw(): void {
+    const card = this.#card;
+    this.root.classList.toggle('dd-gone', !this.#open);
+    if (!this.#open || !card) return;
+    const shown = this.#shown;
+    setText(this.#said, this.#asked ? __('Asking the ranks where they stand') : this.#problem || (shown ? taken(shown) : ''));
+    this.#said.classList.toggle('dd-ink-err', !this.#asked && this.#problem !== '');
+    // Not disabled, which would take the focus away.
+    assign(this.#again, { 'aria-disabled': this.#asked !== null && 'true' });
+    show(this.#again, card.can_ask_stacks);
+    this.#drawEarlier(card);
+    fill(this.#body, JSON.stringify([shown?.number, shown?.t]), () => (shown ? this.#columns(shown) : []));
+  }
+
+  #drawEarlier({ stacks }: Card): void {
+    show(this.#earlier, stacks.length > 1);
+    fill(this.#earlier, JSON.stringify(stacks), () => [...stacks].reverse().map(({ number, t, why }) => h('option', { value: number }, `${clock(t)}, ${whyWords(why)}`)));
+    if (this.#shown) this.#earlier.value = String(this.#shown.number);
+  }
+
+  #columns({ groups, missing }: Stacks): Child[] {
+    const gone = missing.length ? h('section', { class: 'dd-stackcol' }, h('div', { class: 'dd-stackhead' }, h('b', {}, __('No stack'))), ...missing.map(missingLine)) : null;
+    return [h('div', { class: 'dd-stackcols' }, ...groups.map((group) => this.#column(group)), gone)];
+  }
+
+  #column(group: StackGroup): HTMLElement {
+    const name = rankSpans(group.ranks);
+    const mark = group.differs ? h('span', { class: 'dd-tag dd-tag-warn' }, __('differs')) : null;
+    const head = h('div', { class: 'dd-stackhead' }, h('div', { class: 'dd-chips' }, ...chips(group), mark), ...placeWords(group));
+    const frames = blocks(group.frames).map((block) => this.#block(block));
+    const label = group.at ? __('%1: %2', name, group.at) : name;
+    return h('section', { class: group.differs ? 'dd-stackcol dd-differs' : 'dd-stackcol', 'aria-label': label, tabindex: 0 }, head, ...frames, otherThreads(group.threads));
+  }
+
+  #block(frames: StackFrame[]): HTMLElement {
+    const [first] = frames;
+    if (first && frames.length === 1) return this.#frame(first);
+    const packages = listing([...new Set(frames.map(({ file }) => packageOf(file)))].slice(0, 3));
+    return folded(h('span', { class: 'dd-ell' }, _n('%1 frame of %2', '%1 frames of %2', frames.length, packages)), 'dd-frame', ...frames.map((frame) => this.#frame(frame)));
+  }
+
+  #frame(frame: StackFrame): HTMLElement {
+    const own = isOwn(frame);
+    const where = frame.cell === null ? frame.label || frame.file : __('cell [%1]', frame.cell);
+    const place = h('span', { class: 'dd-nw' }, __('line %1', frame.line));
+    const open = own ? this.reach(this.root, frame.cell) : null;
+    const line = open ? onClick(h('button', { type: 'button', class: 'dd-link dd-nw' }, __('line %1', frame.line)), () => open(frame.line)) : place;
+    const name = h('b', { class: own ? 'dd-mono dd-own' : 'dd-mono dd-plain', title: frame.file }, frame.function || where);
+    const head = h('div', { class: own ? 'dd-stackframe dd-own' : 'dd-stackframe' }, name, h('span', { class: 'dd-sub dd-ell', title: frame.file }, where), line);
+    const source = own && frame.source ? h('div', { class: 'dd-stackline dd-mono' }, ...python(frame.source.trim())) : null;
+    return h('div', {}, head, source);
+  }
+}
+
+const isOwn = ({ kind }: StackFrame): boolean => kind === 'cell' || kind === 'user';
+
+/** The newest frame and those of the user stand alone; what lies between them folds. */
+function blocks(frames: StackFrame[]): StackFrame[][] {
+  const found: StackFrame[][] = [];
+  frames.forEach((frame, at) => {
+    const last = found.at(-1);
+    if (at > 1 && last?.[0] && !isOwn(frame) && !isOwn(last[0])) last.push(frame);
+    else found.push([frame]);
+  });
+  return found;
+}
+
+function chips({ ranks, places }: StackGroup): HTMLElement[] {
+  if (ranks.length > CHIPS) return [h('b', { class: 'dd-chip', title: ranks.join(', ') }, rankSpans(ranks))];
+  return ranks.map((rank) => {
+    const place = places.find((one) => one.rank === rank);
+    const swatch = h('i', { class: `dd-swatch dd-rank-${rank % 4}${rank % 8 > 3 ? ' dd-rank-dashed' : ''}` });
+    return h('b', { class: 'dd-chip dd-row', title: place ? [place.host, place.pid ? __('pid %1', place.pid) : ''].filter(Boolean).join(', ') : null }, swatch, __('rank %1', rank));
+  });
+}
+
+/** Where and how far they are: "node-b, pid 48213", "step 12, silent for 1 min". */
+function placeWords({ places }: StackGroup): HTMLElement[] {
+  const hosts = [...new Set(places.map(({ host }) => host).filter(Boolean))];
+  const [only] = places;
+  const where = places.length === 1 && only?.pid ? [...hosts, __('pid %1', only.pid)] : hosts.length > 3 ? [_n('%1 host', '%1 hosts', hosts.length)] : hosts;
+  const states = [...new Set(places.map(({ state }) => state).filter(Boolean))].map(processWord);
+  const steps = places.flatMap(({ step }) => (step === null ? [] : [step]));
+  const silent = places.flatMap((one) => (one.silent === null ? [] : [one.silent]));
+  const words = [...where, listing(states), stepWords(steps), silent.length ? __('silent for %1', duration(Math.max(...silent))) : ''].filter(Boolean);
+  return words.length ? [h('div', { class: 'dd-dots dd-sub dd-s12 dd-num' }, ...words.map((word) => h('span', {}, word)))] : [];
+}
+
+function stepWords(steps: number[]): string {
+  if (!steps.length) return '';
+  const [low, high] = [Math.min(...steps), Math.max(...steps)];
+  return low === high ? __('step %1', count(low)) : __('steps %1 to %2', count(low), count(high));
+}
+
+/** What a process does, as its system says it. */
+function processWord(state: string): string {
+  const words: Record<string, string> = {
+    running: __('computing'), sleeping: __('waiting'), stopped: __('stopped by a signal'), 'waiting for the disk': __('waiting for the disk'),
+  };
+  return words[state] ?? state;
+}
+
+function otherThreads(threads: StackThread[]): HTMLElement | null {
+  if (!threads.length) return null;
+  const each = threads.map(({ name, frames }) => h('div', { class: 'dd-thread' }, h('div', { class: 'dd-sub' }, name || __('Thread')), ...frames.map(threadLine)));
+  return folded(h('span', {}, _n('%1 other thread', '%1 other threads', threads.length)), 'dd-frame', ...each);
+}
+
+function threadLine({ label, file, line, function: name }: StackFrame): HTMLElement {
+  return h('div', { class: 'dd-mono dd-ell', title: file }, `${name || '?'}  ${label || file}:${line}`);
+}
+
+function missingLine({ rank, why }: Stacks['missing'][number]): HTMLElement {
+  return h('div', { class: 'dd-missing dd-s12' }, h('b', { class: 'dd-nw' }, __('rank %1', rank)), h('span', {}, why));
+}
+
+function taken({ t, why, groups, missing }: Stacks): string {
+  const differ = groups.filter(({ differs }) => differs).flatMap(({ ranks }) => ranks);
+  const all = groups.reduce((sum, { ranks }) => sum + ranks.length, 0);
+  const found = differ.length
+    ? _n('%2 differs from the others', '%2 differ from the others', differ.length, rankSpans(differ.sort((a, b) => a - b)))
+    : all > 1 && !missing.length && groups.length === 1 ? __('all ranks stand at the same place') : '';
+  return [clock(t), whyWords(why), found].filter(Boolean).join(', ');
+}
+
+function whyWords(why: Stacks['why']): string {
+  const words: Record<Stacks['why'], string> = {
+    asked: __('on request'), stall: __('no progress'), hang: __('hang timeout'), time: __('time limit'),
+  };
+  return words[why];
+}
+
+const wordsOf = (error: unknown): string => (error instanceof Error ? error.message : String(error));

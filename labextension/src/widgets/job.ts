@@ -1,0 +1,77 @@
+/** A job as a widget: the view of JupyterLab's pages, told by the widget's kernel. */
+import { Bin, whenAttached, type Context, type Model } from './model';
+import type { Card, Stacks } from '../job/card';
+import type { CurveRequest } from '../job/curveview';
+import { JobView, type JobHost } from '../job/jobview';
+import { questions, type Ask } from './kernel';
+import { KernelSocket } from './kernelsocket';
+import { Live } from '../api/stream';
+import { __ } from '../ui/trans';
+import type { Changes } from '../job/logstore';
+import { ENDED } from '../ui/words';
+
+/** Seconds of silence after which the kernel counts as gone, and between two tries to reach it. */
+const PATIENCE = { silence: 5, retry: [2, 30] } as const;
+/** Milliseconds for which what is known is kept when a view goes away: the same may be drawn anew. */
+const KEPT = 5_000;
+
+/** What all views of a model share on this page. */
+interface Shared {
+  ask: Ask;
+  live: Live;
+}
+
+const shared = new WeakMap<Model, Shared>();
+
+function made(model: Model): Shared {
+  const ask = questions(model, new Bin());
+  const older = async (before: number): Promise<Changes> => (await ask('log', { before })) as Changes;
+  const live = new Live(() => new KernelSocket(model), () => Promise.reject(new Error()), () => older, PATIENCE);
+  shared.set(model, { ask, live });
+  return { ask, live };
+}
+
+function render({ model, el }: Context): () => void {
+  const bin = new Bin();
+  const id = model.get('job_id') as string;
+  const { ask, live } = shared.get(model) ?? made(model);
+  let drawn: CurveRequest | null = null;
+  const host: JobHost = {
+    watch: ({ log, curve }, handlers) => {
+      drawn = curve ?? drawn;
+      return live.watchJob(id, { log, curve }, handlers);
+    },
+    connected: () => live.state === 'live',
+    cancel: (now) => ask('cancel', { now }),
+    rerun: () => ask('rerun'),
+    resume: () => ask('resume'),
+    askStacks: () => ask('take_stacks'),
+    stacks: async (number) => (await ask('stacks', { number })) as Stacks,
+    picture: async (number) => (await ask('picture', { number })) as string,
+  };
+  const silence = ({ id }: Card): string => __('The kernel sends nothing. The job goes on; %1 shows it again.', `%dist_attach ${id}`);
+  const changed = ({ card }: { card: Card }): void => {
+    if (ENDED.has(card.state)) holdHeight(el);
+  };
+  const view = new JobView(el, host, { detachable: true, extras: { silence }, changed });
+  bin.add(() => {
+    const kept = live.watchJob(id, { log: true, curve: drawn }, {});
+    setTimeout(() => kept.dispose(), KEPT);
+    view.dispose();
+  });
+  whenAttached(el, () => view.refresh());
+  return bin.empty;
+}
+
+/**
+ * Keep the height of the cell's output for a moment. When a job ends its output is replaced once by its last state, and the
+ * page below must not jump while the front end draws the same panel again.
+ */
+function holdHeight(el: HTMLElement): void {
+  const output = el.closest<HTMLElement>('.jp-OutputArea-output');
+  if (!output || output.style.minHeight) return;
+  output.style.minHeight = `${output.offsetHeight}px`;
+  setTimeout(() => (output.style.minHeight = ''), 4000);
+}
+
+export default { render };

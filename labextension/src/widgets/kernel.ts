@@ -1,0 +1,33 @@
+/** Questions of a page to its kernel: each message is answered by another one with the same id. */
+import { tell, type Bin, type Model } from './model';
+import { Refusal } from '../ui/refusal';
+
+/** What the kernel answers to one question. */
+interface Answer {
+  type?: string;
+  id?: string;
+  value?: unknown;
+  error?: { message: string; hint: string; field: string };
+}
+
+/** Asks for something by its name, with arguments. */
+export type Ask = (name: string, given?: Record<string, unknown>) => Promise<unknown>;
+
+/** Return the function that asks a widget's kernel; what is refused rejects with a Refusal. */
+export function questions(model: Model, bin: Bin): Ask {
+  const open = new Map<string, (answer: Answer) => void>();
+  // Every view of a widget, on any page, hears every answer.
+  const page = Math.random().toString(36).slice(2);
+  let serial = 0;
+  bin.on(model, 'msg:custom', (message) => {
+    const answer = message as Answer;
+    if (answer.type !== 'answer' || answer.id === undefined) return;
+    open.get(answer.id)?.(answer);
+    open.delete(answer.id);
+  });
+  return (ask, given = {}) => new Promise((resolve, reject) => {
+    const id = `${page}-${(serial += 1)}`;
+    open.set(id, ({ value, error }) => (error ? reject(new Refusal(error.message, error.hint, error.field)) : resolve(value)));
+    tell(model, 'ask', { id, ask, given });
+  });
+}
