@@ -5,6 +5,7 @@ A reader is a WebSocket, as a page has one; the test decides how well it reads.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -108,11 +109,16 @@ class Reader:
             for metric in message["metrics"]:
                 self.steps.setdefault((metric["name"], metric["step"]), now)
 
-    def close(self, *, rudely=False):
+    async def close(self, *, rudely=False):
         """Go away, as a page that is closed or as a machine that is switched off."""
+        stream = self._connection.protocol.stream
         if rudely:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            self._connection.protocol.stream.close()
+            stream.close()
             self._connection.protocol = None  # else it complains that nobody has closed it
         else:
             self._connection.close()
+            until = time.monotonic() + 10
+            while not stream.closed() and time.monotonic() < until:  # noqa: ASYNC110 - its callback is taken
+                await asyncio.sleep(0.01)  # the server says good-bye, or the loop ends with an open socket
+            stream.close()

@@ -63,20 +63,20 @@ def alone(work):
 async def to_the_end(reader):
     await reader.open()
     await reader.read(lambda one: one.state == "completed" and f"line {LINES - 1}" in one.came)
-    reader.close()
+    await reader.close()
 
 
 async def leaves(reader, after, *, rudely):
     await reader.open()
     await reader.read(lambda one: len(one.rows) >= after)
-    reader.close(rudely=rudely)
+    await reader.close(rudely=rudely)
 
 
 async def comes_back(reader, often):
     for turn in range(1, often):
         await reader.open()
         await reader.read(lambda one, many=turn * LINES // often: len(one.rows) >= many)
-        reader.close()
+        await reader.close()
     await to_the_end(reader)
 
 
@@ -102,7 +102,7 @@ async def crowd(url, job, flood, many):
         task.cancel()
     await asyncio.gather(*looking, return_exceptions=True)
     for one in (*stuck, *others):
-        one.close(rudely=True)
+        await one.close(rudely=True)
     return rest, back
 
 
@@ -209,8 +209,8 @@ def test_a_reader_that_never_reads(served, injected):
         grown = census.of(pid).memory - begun[1]
         looking.cancel()
         await asyncio.gather(looking, return_exceptions=True)
-        reading.close()
-        stuck.close(rudely=True)
+        await reading.close()
+        await stuck.close(rudely=True)
         return grown
 
     async def until_lines(reader, number):

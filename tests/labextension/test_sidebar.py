@@ -10,14 +10,14 @@ import pytest
 HERE = Path(__file__).parents[2] / "labextension"
 MODULES = (
     "jobwords",
-    "../schemafields",
+    "../form/schemafields",
     "sparkline",
     "virtual",
     "cluster",
     "node",
     "moneywords",
-    "../checks",
-    "../launchform/datarow",
+    "../ui/checks",
+    "../form/datarow",
 )
 NOW = 1_800_000_000
 
