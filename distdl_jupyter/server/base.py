@@ -52,7 +52,7 @@ STATUS: dict[type[Exception], int] = {
     errors.DistDLError: 500,
 }
 _HINTS = {
-    403: "Log in to this Jupyter server again, or ask its administrator for the right to do this.",
+    403: "Reload the page to log in again, or ask the administrator of this server for the right to do this.",
     404: "Reload the page: the server may run another version of distdl_jupyter.",
     426: "Let the proxy pass WebSockets on; kernels need that too.",
 }

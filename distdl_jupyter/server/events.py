@@ -56,6 +56,8 @@ class Events(WebSocketMixin, WebSocketHandler, Handler):
     def open(self) -> None:
         """Begin to tell."""
         WebSocketMixin.open(self)
+        # Some browsers leave this out; JupyterHub logs a warning at each question who this is, once in some seconds.
+        self.request.headers.setdefault("Sec-Fetch-Mode", "websocket")
         self._wanted: Subscription | None = None
         self._notify = asyncio.Event()
         self.app.sources.pages.add(self)

@@ -75,8 +75,9 @@ class Lab:
             f"--IdentityProvider.token={self.token}", "--LabApp.expose_app_in_browser=True",
             f"--ServerApp.base_url={self.base_url}",
         ]  # fmt: skip
+        environment = self.installed.environment(**self.variables)
         with self.log.open("ab") as log:
-            self._server = subprocess.Popen(command, env=self._environment(), stdout=log, stderr=log, cwd=self.root)
+            self._server = subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=self.root)
         self.url = self._address(self._server)
 
     def stop(self) -> None:
@@ -118,16 +119,27 @@ class Lab:
 
     def run(self, *arguments: str) -> str:
         """Run the command line as the user of this server; return what it printed."""
-        mine = {
-            name: value for name, value in self._environment().items() if name.startswith(("HOME", "JUPYTER", "DISTDL"))
-        }
-        return self.installed.run("distdl", *arguments, **mine)
+        return self.installed.run("distdl", *arguments, **self.variables)
 
     def forget_jobs(self) -> None:
         """End and remove all jobs."""
         for folder in JobStore(self.home / "distdl").folders():
             processes.kill_job(folder.id)
             shutil.rmtree(folder.path)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment variables that name this user's directories."""
+        return {
+            "HOME": str(self.home),
+            "JUPYTER_CONFIG_DIR": str(self.home / "config"),
+            "JUPYTER_DATA_DIR": str(self.home / "data"),
+            "JUPYTER_RUNTIME_DIR": str(self.home / "runtime"),
+            "JUPYTERLAB_SETTINGS_DIR": str(self.home / "settings"),
+            "JUPYTERLAB_WORKSPACES_DIR": str(self.home / "workspaces"),
+            "IPYTHONDIR": str(self.home / "ipython"),
+            "DISTDL_HOME": str(self.home / "distdl"),
+        }
 
     @property
     def process(self) -> psutil.Process:
@@ -157,18 +169,6 @@ class Lab:
         book.metadata.update({"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}})
         book.metadata.update(metadata or {})
         nbformat.write(book, self.root / name)
-
-    def _environment(self) -> dict[str, str]:
-        return self.installed.environment(
-            HOME=str(self.home),
-            JUPYTER_CONFIG_DIR=str(self.home / "config"),
-            JUPYTER_DATA_DIR=str(self.home / "data"),
-            JUPYTER_RUNTIME_DIR=str(self.home / "runtime"),
-            JUPYTERLAB_SETTINGS_DIR=str(self.home / "settings"),
-            JUPYTERLAB_WORKSPACES_DIR=str(self.home / "workspaces"),
-            IPYTHONDIR=str(self.home / "ipython"),
-            DISTDL_HOME=str(self.home / "distdl"),
-        )
 
     def _listening(self) -> list[Path]:
         return list((self.home / "runtime").glob("jpserver-*.json"))

@@ -105,6 +105,11 @@ class Sidebar:
         self.root = page.locator("#distdl-sidebar")
 
     @property
+    def banner(self) -> Locator:
+        """What stands above all while the server does not answer as it should."""
+        return self.root.locator(".dd-sidebar-banner")
+
+    @property
     def jobs(self) -> Locator:
         """The rows of the jobs."""
         return self.root.get_by_role("grid", name="Jobs").get_by_role("row")

@@ -1,0 +1,189 @@
+"""Under a real JupyterHub: what two users do and see, through the hub's login and its proxy."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from distdl_jupyter.core.store import JobFolder, JobStore
+from tests.browser import pages
+from tests.browser.conftest import Book, new_book
+from tests.browser.hub import Hub, HubLab
+from tests.browser.test_faults import TRAIN, Story, reload
+from tests.conftest import wait_for
+from tests.installation import Installation
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+
+LOAD = "%load_ext distdl_jupyter"
+
+
+@pytest.fixture(scope="module")
+def hub(installed: Installation, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
+    hub = Hub(installed, tmp_path_factory.mktemp("hub"), ("ada", "bob"))
+    try:
+        hub.start()
+        yield hub
+    finally:
+        for lab in hub.labs.values():
+            lab.forget_jobs()
+        hub.end()
+
+
+@pytest.fixture(scope="module")
+def lab(hub: Hub) -> HubLab:
+    """The JupyterLab of the first user."""
+    return hub.labs["ada"]
+
+
+@pytest.fixture
+def books(books: Callable[..., Book], hub: Hub, lab: HubLab) -> Callable[..., Book]:
+    """Return a function that makes a page for a new notebook, in which the first user is logged in."""
+
+    def make(*args: object, **kwargs: object) -> Book:
+        book = books(*args, **kwargs)
+        hub.log_in(book.page, lab.user)
+        return book
+
+    return make
+
+
+@pytest.fixture
+def bob(hub: Hub, chromium: Browser) -> Iterator[Book]:
+    """A page in which the second user is logged in."""
+    book = new_book(chromium, hub.labs["bob"], 1100, 900)
+    hub.log_in(book.page, "bob")
+    yield book
+    book.page.context.close()
+
+
+def newest(lab: HubLab) -> JobFolder:
+    """Wait for the job that was submitted last."""
+    return wait_for(lambda: next(JobStore(lab.home / "distdl").folders(), None), what="a job")
+
+
+def status(book: Book, lab: HubLab, path: str) -> int:
+    """Ask a user's server for an address of the API, with the cookies of a page; return the status of the answer."""
+    return book.page.context.request.get(f"{lab.url}distdl/api/{path}", max_redirects=0).status
+
+
+#: Whether the server takes a WebSocket of this page, and what it answers the token of this page.
+ASK = """async (url) => {
+    const { token } = window.jupyterapp.serviceManager.serverSettings;
+    const connects = await new Promise((done) => {
+        const socket = new WebSocket(`${url.replace(/^http/, 'ws')}distdl/api/events`);
+        socket.onopen = () => { socket.close(); done(true); };
+        socket.onerror = () => done(false);
+    });
+    const answer = await fetch(`${url}distdl/api/jobs`, { headers: { Authorization: `token ${token}` } });
+    return [token !== '', connects, answer.status];
+}"""
+
+#: What JupyterHub logs of a WebSocket whose browser leaves Sec-Fetch-Mode out, as Chromium does without TLS.
+WARNING = "Skipping XSRF check for insecure request GET /jupyter/user/ada/distdl/api/events"
+
+
+def test_a_cell_trains_behind_the_hub_and_the_other_user_sees_nothing_of_it(
+    desk: Callable[..., Book], hub: Hub, lab: HubLab, bob: Book
+) -> None:
+    cell = TRAIN.format(name="digits", end=str(lab.root / "digits.end")).replace("\n", " -o job\n", 1)
+    book = desk([LOAD, cell, "from distdl_jupyter import panel\npanel(job)"], height=1400)
+    sockets: list[str] = []
+    book.page.on("websocket", lambda socket: sockets.append(socket.url))
+    warnings = hub.log.read_text().count(WARNING)
+    book.run_all()
+    output, panel = book.output(1), book.output(2)
+    for shown in (output, panel):
+        pages.says(shown, "Running")
+        expect(pages.curves(shown).first).to_be_attached()
+        expect(pages.lines(shown).filter(has_text="of rank").first).to_be_visible()
+    id_ = newest(lab).id
+
+    assert bob.page.context.request.get(f"{bob.lab.url}distdl/api/jobs").json()["jobs"] == []
+    assert status(bob, bob.lab, f"jobs/{id_}") == 404
+    assert [status(bob, lab, path) for path in ("jobs", f"jobs/{id_}", f"jobs/{id_}/log", "events")] == [403] * 4
+    bob.name = "bob"
+    bob.open_lab()
+    expect(bob.sidebar().root.get_by_text("No jobs yet")).to_be_visible()
+    assert bob.page.evaluate(ASK, bob.lab.url) == [True, True, 200]
+    assert bob.page.evaluate(ASK, lab.url) == [True, False, 403]
+    visit = bob.page.goto(f"{lab.url}lab")
+    assert visit is not None
+    assert visit.status == 403
+
+    (lab.root / "digits.end").touch()
+    for shown in (output, panel):
+        pages.says(shown, "Completed")
+    book.picture("hub")
+    assert not [url for url in sockets if url.startswith(f"{lab.url}distdl/".replace("http", "ws", 1))], "reconnected"
+    assert hub.log.read_text().count(WARNING) == warnings, "each question who this is logs a warning"
+    assert not book.errors
+    assert not bob.errors
+
+
+@pytest.mark.full
+def test_the_sidebar_shows_the_job_and_opens_its_page_with_curve_and_log(
+    desk: Callable[..., Book], lab: HubLab
+) -> None:
+    story = Story(desk, lab, "listed")
+    book = story.book
+    row = book.sidebar().job(re.compile("listed"))
+    expect(row).to_contain_text(re.compile(r"\d\.\d+ *loss"))
+    row.dblclick()
+    page = book.page.locator(".dd-page:visible")
+    pages.says(page, "Running")
+    expect(pages.curves(page).first).to_be_attached()
+    expect(pages.lines(page).filter(has_text="of rank").first).to_be_visible()
+    with book.page.expect_download() as downloading:
+        page.get_by_label("Download the log").click()
+    assert "step 0 of rank 1\n" in Path(downloading.value.path()).read_text()
+    book.command("docmanager:open", path=book.name)
+    story.finish()
+
+
+@pytest.mark.full
+def test_the_form_of_a_cell_submits(desk: Callable[..., Book], lab: HubLab) -> None:
+    book = desk(["scale = 3", "import os\nint(os.environ['RANK']) * scale", "job.results()"], height=1400)
+    book.run(0)
+    book.choose(1)
+    book.command("distdl:run-cell")
+    form = pages.form(book.cell(1))
+    expect(pages.captured(form)).to_contain_text("scale")
+    processes = form.get_by_role("spinbutton", name="Processes per node")
+    processes.fill("2")
+    processes.press("Enter")
+    pages.backends(form).get_by_text("torch", exact=True).click()
+    expect(pages.total(form)).to_have_text("2 processes")
+    form.get_by_role("button", name="Submit").click()
+    pages.says(book.output(1), "Completed")
+    assert newest(lab).spec().process_count == 2
+    book.run(2)
+    expect(book.output(2)).to_contain_text("[0, 3]")
+    assert not book.errors
+
+
+def stop_and_start_the_server(story: Story) -> None:
+    """The page that stays says why it shows nothing new, and what to do: its login ends with the server."""
+    banner = story.book.sidebar().banner
+    story.lab.stop()
+    there = sum(1 for _ in story.job.logs(0))
+    expect(banner).to_contain_text("JupyterHub server no longer running")
+    wait_for(lambda: sum(1 for _ in story.job.logs(0)) > there + 2, what="lines of the job without a server")
+    story.lab.start()
+    expect(banner).to_contain_text("Reload the page to log in again")
+    reload(story)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("happens", [reload, stop_and_start_the_server])
+def test_in_the_middle_of_a_job_nothing_is_lost_or_shown_twice(
+    desk: Callable[..., Book], lab: HubLab, happens: Callable[[Story], None]
+) -> None:
+    story = Story(desk, lab, f"watched-{happens.__name__}")
+    happens(story)
+    story.moves()
+    story.finish()
