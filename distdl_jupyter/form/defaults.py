@@ -4,38 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from distdl_jupyter import azure, cluster_configs, registry
 from distdl_jupyter.core.aliases import resolve
 from distdl_jupyter.core.options import ABOUT, checked
 from distdl_jupyter.form import datarows
 from distdl_jupyter.form.choices import split_label
-from distdl_jupyter.form.schema import DataRow
+from distdl_jupyter.form.schema import Chosen
 
-GpuWord = Literal["", "yes", "no"]
-_GPU_WORDS: dict[bool | None, GpuWord] = {None: "", True: "yes", False: "no"}
+_GPU_WORDS: dict[bool | None, str] = {None: "", True: "yes", False: "no"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Defaults:
-    """What the form begins with; it chooses itself where ``process_count_per_node`` is None or the backend ""."""
+    """What the form begins with: fields of ``Chosen``, only those that were given, and environment variables."""
 
-    node_count: int = 1
-    process_count_per_node: int | Literal["auto"] | None = None
-    distributed_backend: str = ""
-    backend_options: dict[str, Any] = field(default_factory=dict)
-    compute_target: str = "local"
-    name: str = ""
-    environment_variables: dict[str, str] = field(default_factory=dict)
-    max_run_duration_seconds: float = 0.0
-    hang_timeout_seconds: float = 0.0
-    max_restarts: int = 0
-    vm_size: str = ""
-    use_gpu: GpuWord = ""
-    data: tuple[DataRow, ...] = ()
-    outputs: str = ""
-    price_per_hour: str = ""
+    chosen: Mapping[str, Any] = field(default_factory=dict)
+    environment_variables: Mapping[str, str] = field(default_factory=dict)
 
 
 def read(given: Mapping[str, Any]) -> Defaults:
@@ -43,26 +29,19 @@ def read(given: Mapping[str, Any]) -> Defaults:
     options = _options()
     found = {name: value for name, value in resolve(given, names()).items() if value is not None}
     common = checked(found)
+    chosen = {name: common[name] for name in Chosen.__struct_fields__ if name in common}
     label, preset = _backend(common.get("distributed_backend"))
-    target = common.get("compute_target", "local")
-    cluster_configs.find(target)
-    return Defaults(
-        node_count=common.get("node_count", 1),
-        process_count_per_node=common.get("process_count_per_node"),
-        distributed_backend=label,
-        backend_options={**preset, **{name: found[name] for name in options if name in found}},
-        compute_target=target,
-        name=common.get("name", ""),
-        environment_variables=common.get("environment_variables", {}),
-        max_run_duration_seconds=common.get("max_run_duration_seconds", 0.0),
-        hang_timeout_seconds=common.get("hang_timeout_seconds", 0.0),
-        max_restarts=common.get("max_restarts", 0),
-        vm_size=azure.find(common["vm_size"]).name if "vm_size" in common else "",
-        use_gpu=_GPU_WORDS[common.get("use_gpu")],
-        data=tuple(datarows.begun(common.get("data"))),
-        price_per_hour=str(common.get("price_per_hour", "")),
-        outputs=datarows.unsigned(str(found.get("outputs") or "")),
-    )
+    cluster_configs.find(common.get("compute_target", "local"))
+    chosen |= {"distributed_backend": label} if label else {}
+    chosen["backend_options"] = {**preset, **{name: found[name] for name in options if name in found}}
+    chosen["use_gpu"] = _GPU_WORDS[common.get("use_gpu")]
+    chosen["data"] = tuple(datarows.begun(common.get("data")))
+    chosen["outputs"] = datarows.unsigned(str(found.get("outputs") or ""))
+    if "vm_size" in common:
+        chosen["vm_size"] = azure.find(common["vm_size"]).name
+    if "price_per_hour" in common:
+        chosen["price_per_hour"] = str(common["price_per_hour"])
+    return Defaults(chosen, common.get("environment_variables", {}))
 
 
 def names() -> set[str]:

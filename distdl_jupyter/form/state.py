@@ -17,6 +17,7 @@ from distdl_jupyter.advice import Advice, Request, advise
 from distdl_jupyter.azure import merged
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.machine import cores
+from distdl_jupyter.core.options import ABOUT
 from distdl_jupyter.core.redact import is_secret
 from distdl_jupyter.form import checks, cost, datanow, datarows, history
 from distdl_jupyter.form import choices as offered
@@ -118,20 +119,15 @@ def _with(chosen: Chosen, **changes: Any) -> Chosen:
 
 def _begun(form: Form, look: Look, choices: FormChoices) -> Chosen:
     """Return what is chosen to begin with: what was given, and what suits the code and this machine."""
-    given = form.given
-    same = {name: getattr(given, name) for name in Chosen.__struct_fields__ if name not in _WORKED_OUT}
-    chosen = Chosen(**same, name=given.name or look.name)
-    asked = given.process_count_per_node
+    given = dict(form.given.chosen)
+    asked, backend = given.pop("process_count_per_node", None), given.pop("distributed_backend", "")
+    chosen = Chosen(**{"name": look.name, **given})
     gpus = 0 if isinstance(asked, int) else gpus_per_node(chosen, _cluster(form, chosen))
     automatic = asked == "auto" or (asked is None and gpus > 0)
     count = asked if isinstance(asked, int) else max(1, gpus) if automatic else min(2, cores())
     chosen = _with(chosen, automatic=automatic, process_count_per_node=count)
     likely = offered.likely_backend(choices.backends, look.training.wanted_backend(), chosen.process_count)
-    return _with(chosen, distributed_backend=given.distributed_backend or likely)
-
-
-#: What is worked out where nothing was given.
-_WORKED_OUT = ("automatic", "process_count_per_node", "distributed_backend", "name")
+    return _with(chosen, distributed_backend=backend or likely)
 
 
 def _unsigned(chosen: Chosen) -> Chosen:
@@ -192,23 +188,15 @@ def _data(form: Form, chosen: Chosen, look: Look, request: FormRequest) -> DataN
 
 def submit_options(chosen: Chosen, variables: Mapping[str, str], look: Look) -> dict[str, Any]:
     """Return what ``submit`` gets, under the primary names; None for what is as by default."""
-    return {
-        "node_count": chosen.node_count,
-        "process_count_per_node": chosen.process_count_per_node,
-        "distributed_backend": chosen.distributed_backend,
-        "compute_target": chosen.compute_target,
+    written = {
         "name": chosen.name.strip() or look.name,
         "environment_variables": dict(variables) or None,
-        "max_run_duration_seconds": chosen.max_run_duration_seconds or None,
-        "hang_timeout_seconds": chosen.hang_timeout_seconds or None,
-        "max_restarts": chosen.max_restarts or None,
-        "vm_size": chosen.vm_size or None,
-        "price_per_hour": chosen.price_per_hour or None,
         "use_gpu": _USE_GPU[chosen.use_gpu],
         "data": datarows.words(chosen.data) or None,
         "outputs": chosen.outputs.strip() or None,
-        **_backend_options(chosen),
     }
+    same = {name: getattr(chosen, name) or None for name in ABOUT if name in Chosen.__struct_fields__}
+    return {**same, **written, **_backend_options(chosen)}
 
 
 def _backend_options(chosen: Chosen) -> dict[str, Any]:
