@@ -8,18 +8,14 @@ shown as ``core.printable`` shows it everywhere.
 from __future__ import annotations
 
 import contextlib
-import re
 import sys
 from typing import TYPE_CHECKING, Any, TextIO
 
-from distdl_jupyter.core.printable import printable
+from distdl_jupyter.core.printable import STYLES, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: ECMA-48 SGR with what changes the look of text and does not hide it.
-_LOOK = r"(?:[0-79]|2[1-9]|3[0-79]|4[0-79]|9[0-7]|10[0-7]|[34]8;5;\d{1,3}|[34]8;2;\d{1,3};\d{1,3};\d{1,3}|0[0-79])"
-_COLOURS = re.compile(rf"(\x1b\[(?:{_LOOK}(?:;{_LOOK})*)?m)")
 #: Nothing is cut: who reads a log in a terminal may look for any of it.
 _ENDLESS = sys.maxsize // 8
 
@@ -34,7 +30,7 @@ def safe(text: str, *, colours: bool) -> str:
 def _line(line: str, *, colours: bool) -> str:
     if not colours or "\x1b[" not in line or "\r" in line or "\b" in line:
         return printable(line, _ENDLESS)
-    parts = _COLOURS.split(line)
+    parts = STYLES.split(line)
     shown = [part if number % 2 else printable(part, _ENDLESS) for number, part in enumerate(parts)]
     # What a line has coloured must not colour the prompt behind it.
     return "".join(shown) + ("\x1b[0m" if len(parts) > 1 else "")

@@ -7,7 +7,7 @@
 * The newest ``tail`` rows are kept, the counts are of all.
 
 ``LogBook.apply(event)`` for each event in order; ``changes(mark)`` says which rows were appended or replaced since.
-Text is made safe to show (``core.printable``) but not escaped for HTML.
+Text is made safe to show (``core.printable``) but not escaped for HTML; its colours stand beside it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from itertools import islice, takewhile
 from typing import Any
 
 from distdl_jupyter.core.events import Event
-from distdl_jupyter.core.printable import MAX_SHOWN, printable
+from distdl_jupyter.core.printable import MAX_SHOWN, Styles, styled
 
 #: Equal lines of ranks are folded when they come within so many seconds.
 WINDOW = 2.0
@@ -33,18 +33,21 @@ class Row:
     """One row: ``n`` is its number for ever, ``t`` epoch seconds, ``rank`` the first to print it (None: the system).
 
     ``lines`` maps each rank that printed it to the number of the line in that rank's output, from 1. ``redraws``
-    counts how often the line was drawn over.
+    counts how often the line was drawn over, ``styles`` are the colours of its text.
     """
 
-    __slots__ = ("_line", "_more", "n", "rank", "redraws", "revision", "stream", "t", "text")
+    __slots__ = ("_line", "_more", "n", "rank", "redraws", "revision", "stream", "styles", "t", "text")
 
-    def __init__(self, n: int, t: float, rank: int | None, stream: str, text: str, redraws: int = 0) -> None:
+    def __init__(
+        self, n: int, t: float, rank: int | None, stream: str, text: str, redraws: int = 0, styles: Styles = ()
+    ) -> None:
         self.n = n
         self.t = t
         self.rank = rank
         self.stream = stream
         self.text = text
         self.redraws = redraws
+        self.styles = styles
         self.revision = 0
         # Most rows have one rank, and there are many rows: only those of several ranks have a dict.
         self._line = 0
@@ -149,8 +152,9 @@ class LogBook:
             self.total -= 1  # the line that says so takes the place of one
             self.seal()
         for line in text.split("\n"):
-            clean = len(line) <= MAX_SHOWN and line.isprintable()  # what printable() leaves as it is, without the call
-            self._add(t, rank, stream, line if clean else printable(line))
+            clean = len(line) <= MAX_SHOWN and line.isprintable()  # what styled() leaves as it is, without the call
+            shown, styles = (line, ()) if clean else styled(line)
+            self._add(t, rank, stream, shown, styles=styles)
 
     def _count(self, event: Event) -> None:
         """Take the number of all lines so far, also of those that were not read."""
@@ -236,10 +240,12 @@ class LogBook:
         """Return the kept rows of one rank in the order in which it printed them."""
         return sorted((row for row in self.rows if rank in row.lines), key=lambda row: row.lines[rank])
 
-    def _add(self, t: float, rank: int | None, stream: str, text: str, redraws: int = 0) -> None:
+    def _add(
+        self, t: float, rank: int | None, stream: str, text: str, redraws: int = 0, styles: Styles = ()
+    ) -> None:
         self.total += 1
         if not isinstance(rank, int):
-            self._append(Row(0, t, None, stream, text, redraws))
+            self._append(Row(0, t, None, stream, text, redraws, styles))
             return
         self.counts[rank] = self.counts.get(rank, 0) + 1
         line = self._lines[rank] = self._lines.get(rank, self.begin.line) + 1
@@ -250,7 +256,7 @@ class LogBook:
             row.add(rank, line)
             self._touch(row)
             return
-        row = Row(0, t, rank, stream, text, redraws)
+        row = Row(0, t, rank, stream, text, redraws, styles)
         row.add(rank, line)
         self._append(row)
         if redraws <= 1:
@@ -272,11 +278,12 @@ class LogBook:
 
     def _redraw(self, t: float, rank: int | None, stream: str, text: str, event: Event) -> None:
         key, redraws = (rank, stream), int(event["redraws"])
+        shown, styles = styled(text)
         if event.get("closed"):
             self._open.pop(key, None)
-            self._add(t, rank, stream, printable(text), redraws)
+            self._add(t, rank, stream, shown, redraws, styles)
         else:
-            self._open[key] = Row(-1, t, rank, stream, printable(text), redraws)
+            self._open[key] = Row(-1, t, rank, stream, shown, redraws, styles)
             self._touch(self._open[key])
 
 

@@ -1,7 +1,8 @@
 r"""A line of a program's output as it may be shown: no escape sequences, no control characters, not endlessly long.
 
 What a terminal would have drawn is kept: a backspace or carriage return moves back and the next characters overwrite.
-Colours are lost, text never is. Pure; escaping for HTML is the affair of whoever writes HTML.
+``styled`` tells the colours and font styles besides, ``printable`` leaves them out; text is never lost. Pure; escaping
+for HTML is the affair of whoever writes HTML.
 """
 
 from __future__ import annotations
@@ -27,6 +28,16 @@ _UNSAFE = re.compile(
     "[\\x00-\\x08\\x0a-\\x1f\\x7f-\\x9f\\u200b\\u200e\\u200f\\u2028-\\u202e\\u2060-\\u206f\\u061c\\u180e\\ufeff\\ufff9-\\uffff\\ud800-\\udfff]"
 )
 
+_STYLE = r"(?:[0-79]|2[1-9]|3[0-79]|4[0-79]|9[0-7]|10[0-7]|[34]8;5;\d{1,3}|[34]8;2;\d{1,3};\d{1,3};\d{1,3}|0[0-79])"
+#: ECMA-48 SGR with what changes the look of text and does not hide it.
+STYLES = re.compile(rf"(\x1b\[(?:{_STYLE}(?:;{_STYLE})*)?m)")
+#: Which styles (bold, faint, italic, underlined, reversed, struck) a code ends.
+_ENDS = {22: (1, 2), 23: (3,), 24: (4,), 27: (7,), 29: (9,)}
+
+#: Begin and end (UTF-16 code units, as JavaScript counts) of a part of a line, and its styles: SGR codes with spaces
+#: between them; a colour that is not one of the sixteen is ``38#rrggbb``, as background ``48#rrggbb``.
+Styles = tuple[tuple[int, int, str], ...]
+
 
 def printable(line: str, limit: int = MAX_SHOWN) -> str:
     """Return the line as it is shown; beyond ``limit`` characters it is cut with a note of its full length."""
@@ -40,6 +51,67 @@ def printable(line: str, limit: int = MAX_SHOWN) -> str:
     if len(shown) > limit or len(line) > 4 * limit:
         return f"{shown[:limit]} … ({count(len(line))} characters)"
     return shown
+
+
+def styled(line: str, limit: int = MAX_SHOWN) -> tuple[str, Styles]:
+    """Return the line as it is shown, and the styles of its parts; a line that is cut or drawn over has none."""
+    if "\x1b[" not in line or "\r" in line or "\b" in line or len(line) > limit:
+        return printable(line, limit), ()
+    text, at, found, style = "", 0, [], _Style()
+    for number, part in enumerate(STYLES.split(line)):
+        if number % 2:
+            style.take([int(code or 0) for code in part[2:-1].split(";")])
+            continue
+        shown = printable(part, limit)
+        end = at + len(shown) + sum(character > "\uffff" for character in shown)
+        if shown and str(style):
+            found.append((at, end, str(style)))
+        text, at = text + shown, end
+    return text, tuple(found)
+
+
+class _Style:
+    """How a terminal would write the next characters."""
+
+    def __init__(self) -> None:
+        self._fonts: set[int] = set()
+        #: Colour of text (30) and of what is behind it (40).
+        self._colours: dict[int, str] = {}
+
+    def take(self, codes: list[int]) -> None:
+        """Take one sequence."""
+        while codes:
+            code = codes.pop(0)
+            if code == 0:
+                self._fonts.clear()
+                self._colours.clear()
+            elif code in (38, 48):
+                self._colours[code - 8] = _colour(code, codes)
+            elif code in (39, 49):
+                self._colours.pop(code - 9, None)
+            elif code >= 30:
+                self._colours[40 if code // 10 in (4, 10) else 30] = str(code)
+            elif code < 10:
+                self._fonts |= {code} - {5, 6}
+            else:
+                self._fonts -= set(_ENDS.get(code, ()))
+
+    def __str__(self) -> str:
+        return " ".join([*map(str, sorted(self._fonts)), *self._colours.values()])
+
+
+def _colour(code: int, more: list[int]) -> str:
+    """Return a colour of 256 or of 16 million, whose numbers are taken off; the first sixteen are those of a theme."""
+    if more.pop(0) == 2:
+        red, green, blue = (min(255, more.pop(0)) for _ in range(3))
+        return f"{code}#{red:02x}{green:02x}{blue:02x}"
+    number = min(255, more.pop(0))
+    if number < 16:
+        return str(number % 8 + (30 if number < 8 else 90) + code - 38)
+    if number >= 232:
+        return f"{code}#{8 + 10 * (number - 232):02x}" + f"{8 + 10 * (number - 232):02x}" * 2
+    steps = ((number - 16) // 36, (number - 16) // 6 % 6, (number - 16) % 6)
+    return f"{code}#" + "".join(f"{step * 40 + 55 if step else 0:02x}" for step in steps)
 
 
 def _drawn(text: str) -> str:

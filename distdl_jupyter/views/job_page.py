@@ -129,7 +129,7 @@ def log_row(row: Row) -> LogRow:
     """Return one row; a line that is being redrawn belongs to its rank although it has no number yet."""
     lines = row.lines or ({row.rank: 0} if row.rank is not None else {})
     numbers = {str(rank): line for rank, line in lines.items()}
-    return (row.n, row.t, row.rank, row.stream, row.text, row.redraws, numbers)
+    return (row.n, row.t, row.rank, row.stream, row.text, row.redraws, numbers, row.styles)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from distdl_jupyter.core.printable import Styles
 from distdl_jupyter.core.spec import Captured
 from distdl_jupyter.core.view import Phase, Picture, Restart, Stall
 from distdl_jupyter.views.job_table import StateName
@@ -311,8 +312,8 @@ class Stacks:
     missing: tuple[StackMissing, ...]
 
 
-#: number, time, rank or null, stream, text, redraws, {rank: number of the line in that rank's output}
-LogRow = tuple[int, float, int | None, str, str, int, dict[str, int]]
+#: number, time, rank or null, stream, text, redraws, {rank: number of the line in that rank's output}, styles of the text
+LogRow = tuple[int, float, int | None, str, str, int, dict[str, int], Styles]
 
 
 @dataclass(frozen=True, slots=True)

@@ -307,6 +307,29 @@ def test_what_a_job_prints_stays_text(static_page):
     book.picture("panel-hostile")
 
 
+def test_a_log_has_the_colours_of_the_program(static_page):
+    story = recorded.begin(9, node_count=1, process_count_per_node=1, name="colours")
+    story.set_up()
+    hues = "".join(f"\x1b[{code}m{code}\x1b[0m " for code in (*range(30, 38), *range(90, 98), *range(40, 48)))
+    story.line(0, hues)
+    story.line(0, "\x1b[1;32mepoch 1\x1b[0m \U0001f600 \x1b[38;5;208mloss\x1b[0m \x1b[3;4m0.5\x1b[0m \x1b[7mreversed\x1b[0m")
+    story.line(0, "\x1b[31mWARNING\x1b[0m on stderr", "err")
+    story.event("result", rank=0, ok=True, repr="None")
+    story.event("rank", rank=0, status="ended", code=0)
+    story.event("state", state="completed", reason="")
+    story.close()
+    book = static_page([attached(story)])
+    log = book.page.locator(".dd-log-sheet")
+    expect(log.locator(".dd-sgr-32.dd-sgr-1")).to_have_text("epoch 1")
+    expect(log.get_by_text("loss", exact=True)).to_have_css("color", "rgb(255, 135, 0)")
+    expect(log.locator(".dd-sgr-31", has_text="WARNING")).to_be_visible()
+    book.picture("log-colours")
+    book.theme(dark=True)
+    book.picture("log-colours-dark")
+    book.page.get_by_label("Search the log").fill("poch 1 \U0001f600 lo")
+    expect(log.locator("mark")).to_have_text(["poch 1", " \U0001f600 ", "lo"])
+
+
 def test_a_failure_says_rank_cell_and_line(static_page, tell):
     line = 'loss = F.cross_entropy(model(batch["image"]), batch["label"])'
     cell = "".join(f"# line {number}\n" for number in range(1, 11)) + f"# {line}"

@@ -2,11 +2,12 @@
 
 import re
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from distdl_jupyter.core.log import LogBook, fold
-from distdl_jupyter.core.printable import MAX_SHOWN, printable
+from distdl_jupyter.core.printable import MAX_SHOWN, printable, styled
 
 ESC = "\x1b"
 
@@ -218,3 +219,36 @@ def test_a_very_long_line_is_cut_with_its_length():
 def test_whatever_comes_is_printable(text):
     assert re.search("[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028-\u202e]", printable(text)) is None
     printable(text).encode()
+
+
+def test_colours_stand_beside_the_text_that_javascript_counts():
+    line = f"{ESC}[36m(pid=7){ESC}[0m \U0001f600 {ESC}[1;38;2;255;0;16mbad{ESC}[22m,{ESC}[m {ESC}]0;title\x07{ESC}[48;5;21mend"
+    text, styles = styled(line)
+    assert text == printable(line) == "(pid=7) \U0001f600 bad, end"
+    units = text.encode("utf-16-le")
+    found = [(units[2 * begin : 2 * end].decode("utf-16-le"), style) for begin, end, style in styles]
+    assert found == [("(pid=7)", "36"), ("bad", "1 38#ff0010"), (",", "38#ff0010"), ("end", "48#0000ff")]
+
+
+@pytest.mark.parametrize(
+    ("codes", "style"),
+    [
+        ("31", "31"), ("01;31", "1 31"), ("97;104", "97 104"), ("38;5;9", "91"), ("48;5;3", "43"), ("48;5;8", "100"),
+        ("38;5;244", "38#808080"), ("4;3", "3 4"), ("31;39", ""), ("1;2;22;4;24", ""), ("31;0", ""), ("5", ""), ("8", ""),
+    ],
+)  # fmt: skip
+def test_the_styles_of_a_line(codes, style):
+    assert styled(f"{ESC}[{codes}mtext") == ("text", ((0, 4, style),) if style else ())
+
+
+@given(st.text(alphabet=st.sampled_from(f"{ESC}[0134578;m\r\bäx\U0001f600\x00"), max_size=60))
+def test_with_its_styles_a_line_is_the_same(text):
+    shown, styles = styled(text)
+    assert shown == printable(text)
+    assert all(0 <= begin < end <= len(shown.encode("utf-16-le")) // 2 for begin, end, _ in styles)
+
+
+def test_rows_and_open_lines_have_styles():
+    book = fold([log(f"{ESC}[32mgood{ESC}[0m news"), log(f"{ESC}[31m10%", redraws=3), log("plain")])
+    assert [row.styles for row in book.rows] == [((0, 4, "32"),), ()]
+    assert [row.styles for row in book.open] == [((0, 3, "31"),)]

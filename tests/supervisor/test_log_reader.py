@@ -70,6 +70,7 @@ def flood(streams, rank):
 def test_a_metric_is_not_kept_waiting_by_the_floods_of_others(streams):
     sink, (quiet, write) = Sink(), streams(9)
     reader = LogReader([*(flood(streams, rank) for rank in range(3)), quiet], NONCE, sink)
+    wait_for(lambda: reader.run(1.0) and len(sink.bytes) == 3, what="a flood of each rank")
     for _ in range(20):
         reader.run(1.0)
     before = dict(sink.bytes)

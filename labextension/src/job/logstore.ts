@@ -5,8 +5,11 @@
  * core/log.py. Rows stay as they travelled, because there may be hundreds of thousands: the place of each is its number.
  */
 
-/** [number, time, rank or null, stream, text, redraws, {rank: number of the line in that rank's output}] */
-export type WireRow = readonly [number, number, number | null, string, string, number, Readonly<Record<string, number>>];
+/** Begin and end of a part of a text, and its styles with spaces between them; see core/printable.py. */
+export type Styled = readonly [number, number, string];
+
+/** [number, time, rank or null, stream, text, redraws, {rank: number of the line in that rank's output}, styles] */
+export type WireRow = readonly [number, number, number | null, string, string, number, Readonly<Record<string, number>>, readonly Styled[]];
 
 export interface Row {
   n: number;
@@ -16,6 +19,7 @@ export interface Row {
   text: string;
   redraws: number;
   lines: Map<number, number>;
+  styles: readonly Styled[];
 }
 
 /** Rows before a number, the newest of them first to be fetched; what comes ends right before that number. */
@@ -57,9 +61,8 @@ export class LogStore {
   constructor(private readonly most = MOST, private readonly far = FAR) {}
 
   readonly #all = new Shelf();
-  readonly #ranks = new Map<number, Printed>();
-  /** The rows on stderr that a view asked for last, and of which rank. */
-  #stderr: { rank: number | null; lines: Picked } | null = null;
+  /** The rows of one rank or stream that a view asked for last. */
+  #selection: Selection | null = null;
   /** Rows older than those that are here, changed before they came. */
   readonly #early = new Map<number, WireRow>();
   #open: readonly WireRow[] = [];
@@ -125,8 +128,7 @@ export class LogStore {
 
   #reset(changes: Changes): void {
     this.#all.clear(changes.rows[0]?.[0] ?? changes.next ?? changes.first);
-    this.#ranks.clear();
-    this.#stderr = null;
+    this.#selection = null;
     this.#early.clear();
     this.#older = null;
     this.#loading = null;
@@ -146,16 +148,7 @@ export class LogStore {
     if (!known) this.arrived += 1;
     this.#held += weight(row) - (known ? weight(known) : 0);
     this.#all.put(n, row);
-    this.#rank(row);
-    this.#pick(row);
-  }
-
-  #rank(row: WireRow): void {
-    for (const [rank, shelf] of this.#ranks) if (row[6][rank] !== undefined) shelf.put(row);
-  }
-
-  #pick(row: WireRow): void {
-    if (this.#stderr && isError(row, this.#stderr.rank)) this.#stderr.lines.put(row);
+    this.#selection?.put(row);
   }
 
   #forget(): void {
@@ -163,8 +156,7 @@ export class LogStore {
     const gone = this.#all.cut(first);
     if (gone.length) {
       for (const row of gone) if (row) this.#held -= weight(row);
-      for (const shelf of this.#ranks.values()) shelf.cut(first);
-      this.#stderr?.lines.cut(first);
+      this.#selection?.cut(first);
       this.#exhausted = false;
     }
     for (const n of this.#early.keys()) if (n < this.first) this.#early.delete(n);
@@ -225,10 +217,8 @@ export class LogStore {
       this.#early.delete(row[0]);
       this.#held += weight(row);
     }
-    for (const [rank, shelf] of this.#ranks) shelf.prepend(older.filter((row) => row[6][rank] !== undefined));
     this.#all.prepend(older, this.first);
-    const wanted = this.#stderr;
-    wanted?.lines.prepend(older.filter((row) => isError(row, wanted.rank)));
+    this.#selection?.prepend(older);
   }
 
   /**
@@ -236,28 +226,15 @@ export class LogStore {
    * what was printed there, progress bars left out.
    */
   lines(rank: number | null, stderr = false): Lines {
-    if (stderr) return this.#errorLines(rank);
-    if (rank !== null) return this.#shelf(rank);
-    const { from, to } = this.#all;
-    return { from: this.whole ? from : this.first, to, held: from, at: (n) => this.#all.at(n) };
-  }
-
-  #errorLines(rank: number | null): Lines {
-    if (this.#stderr?.rank !== rank) {
-      this.#stderr = { rank, lines: new Picked() };
-      for (const row of this.#all.rows) if (row) this.#pick(row);
+    if (rank === null && !stderr) {
+      const { from, to } = this.#all;
+      return { from: this.whole ? from : this.first, to, held: from, at: (n) => this.#all.at(n) };
     }
-    return this.#stderr.lines;
-  }
-
-  #shelf(rank: number): Lines {
-    let shelf = this.#ranks.get(rank);
-    if (!shelf) {
-      shelf = new Printed(rank);
-      for (const row of this.#all.rows) if (row?.[6][rank] !== undefined) shelf.put(row);
-      this.#ranks.set(rank, shelf);
+    if (this.#selection?.rank !== rank || this.#selection.stderr !== stderr) {
+      this.#selection = new Selection(rank, stderr);
+      for (const row of this.#all.rows) if (row) this.#selection.put(row);
     }
-    return shelf;
+    return this.#selection;
   }
 
   /** The lines that are being redrawn, of all ranks or one. */
@@ -339,12 +316,18 @@ class Shelf implements Lines {
   }
 }
 
-/** The rows of one rank, in the order in which it printed them. */
-class Printed implements Lines {
+/**
+ * The rows of one rank in the order in which it printed them, or those on stderr, progress bars left out. The place of the
+ * first one found is 0, of older ones below.
+ */
+class Selection implements Lines {
   from = 0;
   #rows: WireRow[] = [];
 
-  constructor(private readonly rank: number) {}
+  constructor(
+    readonly rank: number | null,
+    readonly stderr: boolean,
+  ) {}
 
   get to(): number {
     return this.from + this.#rows.length;
@@ -358,19 +341,16 @@ class Printed implements Lines {
     return this.#rows[place - this.from];
   }
 
+  /** Take a row that is one of these. Nearly always it is a new one; one that was folded into an earlier row comes late. */
   put(row: WireRow): void {
-    const line = this.#line(row);
-    const last = this.#rows.at(-1);
-    // Nearly always it is the next line; one that was folded into an earlier row comes a little late.
-    if (!last || line > this.#line(last)) this.#rows.push(row);
-    else {
-      const at = this.#find(line);
-      this.#rows.splice(at, this.#line(this.#rows[at] ?? last) === line ? 1 : 0, row);
-    }
+    if (!this.#holds(row)) return;
+    const at = this.#find(this.#order(row));
+    const known = this.#rows[at];
+    this.#rows.splice(at, known && this.#order(known) === this.#order(row) ? 1 : 0, row);
   }
 
   prepend(rows: readonly WireRow[]): void {
-    const older = [...rows].sort((a, b) => this.#line(a) - this.#line(b));
+    const older = rows.filter((row) => this.#holds(row)).sort((a, b) => this.#order(a) - this.#order(b));
     this.#rows = [...older, ...this.#rows];
     this.from -= older.length;
   }
@@ -383,84 +363,42 @@ class Printed implements Lines {
     this.from += gone;
   }
 
-  #line(row: WireRow): number {
-    return row[6][this.rank] ?? 0;
+  #holds(row: WireRow): boolean {
+    const { rank, stderr } = this;
+    return (rank === null || row[6][rank] !== undefined) && (!stderr || (row[3] === 'err' && row[5] === 0));
   }
 
-  /** Return where the first row stands whose line is not below one. */
-  #find(line: number): number {
+  /** The line's number in the rank's output, or the row's in that of all ranks. */
+  #order(row: WireRow): number {
+    return this.rank === null ? row[0] : (row[6][this.rank] ?? 0);
+  }
+
+  /** Return where the first row stands that is not before one; looked for from the end. */
+  #find(order: number): number {
     let [low, high] = [0, this.#rows.length];
+    const last = this.#rows.at(-1);
+    if (last && this.#order(last) < order) return high;
     while (low < high) {
       const middle = (low + high) >> 1;
       const row = this.#rows[middle];
-      if (row && this.#line(row) < line) low = middle + 1;
+      if (row && this.#order(row) < order) low = middle + 1;
       else high = middle;
     }
     return low;
   }
 }
 
-/** Some of the rows, in order of their numbers; the place of the first one found is 0, of older ones below. */
-class Picked implements Lines {
-  from = 0;
-  #rows: WireRow[] = [];
-  readonly #places = new Map<number, number>();
-
-  get to(): number {
-    return this.from + this.#rows.length;
-  }
-
-  get held(): number {
-    return this.from;
-  }
-
-  at(place: number): WireRow | undefined {
-    return this.#rows[place - this.from];
-  }
-
-  put(row: WireRow): void {
-    const place = this.#places.get(row[0]);
-    if (place !== undefined) this.#rows[place - this.from] = row;
-    else {
-      this.#places.set(row[0], this.to);
-      this.#rows.push(row);
-    }
-  }
-
-  prepend(rows: readonly WireRow[]): void {
-    this.from -= rows.length;
-    this.#rows = [...rows, ...this.#rows];
-    rows.forEach((row, index) => this.#places.set(row[0], this.from + index));
-  }
-
-  /** Take away the rows whose number is below `first`. */
-  cut(first: number): void {
-    let gone = 0;
-    for (const [n] of this.#rows) {
-      if (n >= first) break;
-      this.#places.delete(n);
-      gone += 1;
-    }
-    this.#rows.splice(0, gone);
-    this.from += gone;
-  }
-}
-
 /** How many lines a row stands for. */
 const weight = (row: WireRow): number => Object.keys(row[6]).length || 1;
-
-function isError(row: WireRow, rank: number | null): boolean {
-  return row[3] === 'err' && row[5] === 0 && (rank === null || row[6][rank] !== undefined);
-}
 
 /** Of two states of a row the one that more ranks have printed. */
 function newer(known: WireRow | undefined, row: WireRow): WireRow {
   return known && Object.keys(known[6]).length > Object.keys(row[6]).length ? known : row;
 }
 
-export function fromWire([n, t, rank, stream, text, redraws, lines]: WireRow): Row {
+export function fromWire([n, t, rank, stream, text, redraws, lines, styles]: WireRow): Row {
   const held = new Map(Object.entries(lines).map(([key, line]) => [Number(key), line]));
-  return { n, t, rank, stream, text, redraws, lines: held };
+  return { n, t, rank, stream, text, redraws, lines: held, styles };
 }
 
 /** Where `query` stands in a row's text, without regard to case: pairs of begin and end. */

@@ -341,7 +341,7 @@ export class LogView {
     const row = this.#row(place);
     if (!row) return;
     const key = row.n >= 0 ? String(row.n) : `open-${row.rank ?? ''}-${row.stream}`;
-    const looks = [row.text, row.redraws, row.lines.size, this.place.query, this.place.rank, place === this.#current, place === this.#selected, this.#setting.failed?.text].join('\u0000');
+    const looks = [row.text, row.styles.join(), row.redraws, row.lines.size, this.place.query, this.place.rank, place === this.#current, place === this.#selected, this.#setting.failed?.text].join('\u0000');
     let element = this.#drawn.get(key);
     if (element?.dataset['looks'] !== looks) {
       const fresh = this.#rowElement(row, place);
@@ -366,7 +366,7 @@ export class LogView {
       h('span', { class: 'dd-t dd-num' }, clock(row.t)),
       this.#who(row),
       h('span', { class: 'dd-e' }, error ? 'err' : ''),
-      h('span', { class: 'dd-x' }, h('span', { class: 'dd-text' }, ...marked(row.text, this.place.query, place === this.#current)), this.#badge(row)),
+      h('span', { class: 'dd-x' }, h('span', { class: 'dd-text' }, ...written(row, this.place.query, place === this.#current)), this.#badge(row)),
     );
   }
 
@@ -520,7 +520,7 @@ export class LogView {
     this.#selected = place;
     const shown = this.picture && pictureOf(row.text);
     if (shown) this.#showPicture(...shown);
-    else setText(this.#whole, row.text);
+    else this.#whole.replaceChildren(...written(row, '', false));
     show(this.#whole, true);
     const top = (place - this.#from) * HEIGHT;
     const bottom = this.#body.scrollTop + this.#body.clientHeight - this.#whole.offsetHeight;
@@ -547,13 +547,25 @@ export class LogView {
 
 const rankClass = (rank: number): string => `dd-rank-${rank % 4}${rank % 8 > 3 ? ' dd-rank-dashed' : ''}`;
 
-function marked(text: string, query: string, current: boolean): (Node | string)[] {
-  const parts: (Node | string)[] = [];
-  let at = 0;
-  for (const [from, to] of places(text, query)) {
-    parts.push(text.slice(at, from), h('mark', { class: current ? 'dd-cur' : '' }, text.slice(from, to)));
-    at = to;
+/** Return a row's text in its colours, with what is searched for marked. */
+function written({ text, styles }: Row, query: string, current: boolean): Node[] {
+  const found = places(text, query);
+  const cuts = [...new Set([0, ...found.flat(), ...styles.flatMap(([from, to]) => [from, to]), text.length])].sort((a, b) => a - b);
+  return cuts.slice(1).map((to, index) => {
+    const from = cuts[index] ?? 0;
+    const style = styles.find(([begin, end]) => begin <= from && to <= end)?.[2];
+    const part = style ? styled(text.slice(from, to), style) : document.createTextNode(text.slice(from, to));
+    const hit = found.some(([begin, end]) => begin <= from && to <= end);
+    return hit ? h('mark', { class: current ? 'dd-cur' : '' }, part) : part;
+  });
+}
+
+function styled(text: string, style: string): HTMLElement {
+  const words = style.split(' ');
+  const part = h('span', { class: words.map((word) => (word.includes('#') ? '' : `dd-sgr-${word}`)).filter(Boolean).join(' ') }, text);
+  for (const word of words) {
+    if (word.startsWith('38#')) part.style.color = word.slice(2);
+    if (word.startsWith('48#')) part.style.backgroundColor = word.slice(2);
   }
-  parts.push(text.slice(at));
-  return parts;
+  return part;
 }
