@@ -21,14 +21,14 @@ STAMPS := $(VENV)/.stamps
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --no-input install
 STEP := .ci/step
-BUNDLE := distdl_jupyter/panels/static/job.js
+BUNDLE := distdl_jupyter/widgets/static/job.js
 MODULES := labextension/node_modules/.installed
 # What the front end is built from: not what a build makes of the API and of the catalogues (see .gitignore).
 FRONT_END := $(shell find labextension -name node_modules -prune -o -name schema.ts -o -type f -print) \
 	$(wildcard distdl_jupyter/locale/*/LC_MESSAGES/*.po) distdl_jupyter/server/openapi.json
 WHEEL := dist/.built
 SOURCES := $(shell find distdl_jupyter -name __pycache__ -prune -o -path distdl_jupyter/labextension -prune \
-	-o -path distdl_jupyter/panels/static -prune -o -path 'distdl_jupyter/locale/*.json' -o -type f -print) pyproject.toml README.md LICENSE
+	-o -path distdl_jupyter/widgets/static -prune -o -path 'distdl_jupyter/locale/*.json' -o -type f -print) pyproject.toml README.md LICENSE
 NOTEBOOK := notebooks/quickstart.ipynb
 
 # The front end is built here, with its time shown, and not a second time inside pip.
@@ -73,7 +73,7 @@ build: $(BUNDLE) ## Build the front end: the panels and the JupyterLab extension
 wheel: $(WHEEL) ## Build the wheel, in dist/
 
 clean: ## Remove all that the other targets made here (built Horovod wheels stay in the user cache)
-	rm -rf $(VENV) dist labextension/node_modules labextension/src/api/schema.ts distdl_jupyter/locale/*/*/*.json distdl_jupyter/panels/static distdl_jupyter/labextension tests/artifacts .hypothesis .*_cache
+	rm -rf $(VENV) dist labextension/node_modules labextension/src/api/schema.ts distdl_jupyter/locale/*/*/*.json distdl_jupyter/widgets/static distdl_jupyter/labextension tests/artifacts .hypothesis .*_cache
 	find distdl_jupyter tests notebooks -name __pycache__ -prune -exec rm -rf {} +
 
 $(STAMPS)/prerequisites:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from distdl_jupyter.cluster_handles import add_cluster, clusters
     from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobFailed, JobNotFound
     from distdl_jupyter.core.spec import JobSpec
-    from distdl_jupyter.panels import azure_sign_in, launcher, panel, timeline
     from distdl_jupyter.retention import prune
+    from distdl_jupyter.widgets import azure_sign_in, launcher, panel, timeline
     from distdl_jupyter.worker.checkpoints import checkpoint_dir
     from distdl_jupyter.worker.data import data_path
     from distdl_jupyter.worker.report import log, progress
@@ -35,18 +35,18 @@ _HOMES = {
     "JobSpec": "core.spec",
     "add_cluster": "cluster_handles",
     "attach": "client",
-    "azure_sign_in": "panels",
+    "azure_sign_in": "widgets",
     "checkpoint_dir": "worker.checkpoints",
     "data_path": "worker.data",
     "distributed": "client",
     "jobs": "client",
-    "launcher": "panels",
+    "launcher": "widgets",
     "log": "worker.report",
-    "panel": "panels",
+    "panel": "widgets",
     "progress": "worker.report",
     "prune": "retention",
     "submit": "client",
-    "timeline": "panels",
+    "timeline": "widgets",
     "vm_sizes": "azure.vm_sizes",
 }
 

@@ -14,7 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 #: Folders of the repository whose tests have another name, and files that no test reads.
 ELSEWHERE = {
-    "labextension": ("tests/browser", "tests/labextension", "tests/panels"),
+    "labextension": ("tests/browser", "tests/labextension", "tests/widgets"),
     "notebooks": ("tests/notebooks",),
     ".ci": ("tests/commands",),
 }

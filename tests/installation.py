@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-_OUTPUTS = {ROOT / "distdl_jupyter" / "labextension", ROOT / "distdl_jupyter" / "panels" / "static"}
+_OUTPUTS = {ROOT / "distdl_jupyter" / "labextension", ROOT / "distdl_jupyter" / "widgets" / "static"}
 _SKIPPED = {"__pycache__", "node_modules"}
 #: Folders of an environment into which the wheel writes too; all others are linked as a whole.
 _SHARED = [

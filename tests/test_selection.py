@@ -30,7 +30,7 @@ def test_broken():
     ("files", "folders"),
     [
         (["distdl_jupyter/form/model.py", "tests/form/test_model.py"], ["tests/form"]),
-        (["labextension/src/ui/dom.ts"], ["tests/browser", "tests/labextension", "tests/panels"]),
+        (["labextension/src/ui/dom.ts"], ["tests/browser", "tests/labextension", "tests/widgets"]),
         (["README.md", "notebooks/images/panel.png"], []),
         (["tests/conftest.py"], ["tests"]),
         (["tests/form/test_model.py", "pyproject.toml"], ["tests"]),

@@ -240,9 +240,7 @@ class LogBook:
         """Return the kept rows of one rank in the order in which it printed them."""
         return sorted((row for row in self.rows if rank in row.lines), key=lambda row: row.lines[rank])
 
-    def _add(
-        self, t: float, rank: int | None, stream: str, text: str, redraws: int = 0, styles: Styles = ()
-    ) -> None:
+    def _add(self, t: float, rank: int | None, stream: str, text: str, redraws: int = 0, styles: Styles = ()) -> None:
         self.total += 1
         if not isinstance(rank, int):
             self._append(Row(0, t, None, stream, text, redraws, styles))

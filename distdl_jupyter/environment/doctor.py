@@ -169,7 +169,7 @@ def _lab_extension(seen: Environment) -> Row:
             "`make demo`), then restart JupyterLab."
         )
         return Row(name, "fail", f"{versions}; JupyterLab does not find {lost}", remedy)
-    if not seen.panels_built:
+    if not seen.widgets_built:
         remedy = "In a checkout run `make build`; otherwise run `pip install --force-reinstall distdl-jupyter`."
         return Row(name, "fail", f"{versions}; the panels' front end is not built", remedy)
     return Row(name, "ok", f"sidebar, job pages and API; {versions}")

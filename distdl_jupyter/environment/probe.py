@@ -71,7 +71,7 @@ class Environment:
     lab_extensions_missing: tuple[str, ...]
     server_extension: bool
     """Whether Jupyter servers load the package's extension."""
-    panels_built: bool
+    widgets_built: bool
     """Whether the panels' bundled front end is in the package."""
     jobs: JobsDisk
 
@@ -100,7 +100,7 @@ def probe(timeout_seconds: float = 180.0) -> Environment:
             ipywidgets=installed_version("ipywidgets"),
             lab_extensions_missing=_missing_lab_extensions(),
             server_extension=_has_server_extension(),
-            panels_built=any((Path(__file__).parents[1] / "panels" / "static").glob("*.js")),
+            widgets_built=any((Path(__file__).parents[1] / "widgets" / "static").glob("*.js")),
             jobs=jobs_disk(home()),
         )
 

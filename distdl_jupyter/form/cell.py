@@ -18,7 +18,7 @@ from distdl_jupyter.form.celltext import MAGICS, CellText, split
 from distdl_jupyter.form.defaults import Defaults
 from distdl_jupyter.form.schema import FormRequest, FormState
 from distdl_jupyter.form.state import USUAL, Form, Timeouts, state
-from distdl_jupyter.form.subject import CellSubject, Look, Remembered, Subject
+from distdl_jupyter.form.subject import CachedSubject, CellSubject, Look, Subject
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def _subject(request: FormRequest, text: CellText, kernel: KernelContext | None)
         return subject
     if request.again:
         kernel.looks.clear()
-    return Remembered(subject, kernel.looks, (text.body, kernel.count, request.cell_id))
+    return CachedSubject(subject, kernel.looks, (text.body, kernel.count, request.cell_id))
 
 
 def _word(text: CellText, kernel: KernelContext | None) -> str:

@@ -155,7 +155,7 @@ class CellSubject:
         """Nothing: a cell has no arguments."""
 
 
-class Remembered:
+class CachedSubject:
     """A subject that is looked at once as long as ``key`` stays the same: large values are not pickled for each click.
 
     ``looks`` is the memory, with one place.

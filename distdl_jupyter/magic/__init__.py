@@ -1,6 +1,6 @@
 """The magics: ``%%distributed`` runs a cell on many processes, ``%dist_...`` look after the jobs.
 
-A thin adapter over ``capture``, ``client`` and ``panels``: it parses, calls and shows.
+A thin adapter over ``capture``, ``client`` and ``widgets``: it parses, calls and shows.
 """
 
 from distdl_jupyter.magic.extension import load

@@ -59,6 +59,6 @@ def _show_jobs_as_panels(ip: Any) -> None:
 
 
 def _show(job: Any) -> None:
-    from distdl_jupyter import panels
+    from distdl_jupyter import widgets
 
-    panels.show(job)
+    widgets.show(job)

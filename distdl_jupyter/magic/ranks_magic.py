@@ -14,8 +14,8 @@ from distdl_jupyter.magic.session import Session, short_errors, shown_as
 
 if TYPE_CHECKING:
     from distdl_jupyter.capture import CapturedCode
-    from distdl_jupyter.panels.rankoutput import Output
     from distdl_jupyter.ranks import Answer, Event, Ranks
+    from distdl_jupyter.widgets.rankoutput import Output
 
 _DESCRIPTION = """
 Run this cell on the ranks that ``%dist_ranks start`` keeps alive.
@@ -93,8 +93,8 @@ class RanksMagic:
 
     def _shown(self, ranks: Ranks, on: Sequence[int] | None, run: Callable[[Heard], Answer], *, quiet: bool) -> Any:
         """Run something on ranks with its output shown; return the values. Raises CellFailed."""
-        from distdl_jupyter.panels.rankvalues import Values, ValuesOf
         from distdl_jupyter.ranks import Interrupted, viewerrors
+        from distdl_jupyter.widgets.rankvalues import Values, ValuesOf
 
         asked = tuple(range(ranks.size)) if on is None else tuple(on)
         output = self._output(asked, ranks, quiet=quiet)
@@ -124,7 +124,7 @@ class RanksMagic:
         return {**error, "hint": hint}
 
     def _output(self, asked: Sequence[int], ranks: Ranks, *, quiet: bool) -> Output:
-        from distdl_jupyter.panels.rankoutput import CellOutput, PrintedOutput
+        from distdl_jupyter.widgets.rankoutput import CellOutput, PrintedOutput
 
         if not hasattr(self._session.ip, "kernel"):
             return PrintedOutput(asked, quiet=quiet)

@@ -12,8 +12,8 @@ def azure(changes: Mapping[str, str], paged: bool = True) -> Any:  # noqa: FBT00
     On a page (``paged``) that is the panel, which is returned; in a terminal it is printed. Raises InvalidSpec.
     """
     from distdl_jupyter.azure import identity, settings
-    from distdl_jupyter.panels import azure_sign_in
     from distdl_jupyter.views import azure as azure_view
+    from distdl_jupyter.widgets import azure_sign_in
 
     given = dict(changes)
     if given.get("credential"):

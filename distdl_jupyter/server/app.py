@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from jupyter_server.extension.application import ExtensionApp
 from traitlets import Float, Int, Unicode
 
-from distdl_jupyter.server import late
+from distdl_jupyter.server import lazy_routes
 
 if TYPE_CHECKING:
     from jupyter_server.serverapp import ServerApp
 
     from distdl_jupyter.job_list import Listing
-    from distdl_jupyter.server.looking import Looks
+    from distdl_jupyter.server.cluster_status_cache import ClusterStatusCache
     from distdl_jupyter.server.sources import Sources
 
 #: Seconds after the start when the handlers are imported, if nobody asked for them before.
@@ -89,11 +89,11 @@ class DistDLApp(ExtensionApp):
         return Listing()
 
     @functools.cached_property
-    def looks(self) -> Looks:
+    def looks(self) -> ClusterStatusCache:
         """The newest look at each cluster."""
-        from distdl_jupyter.server.looking import Looks
+        from distdl_jupyter.server.cluster_status_cache import ClusterStatusCache
 
-        return Looks(self.cluster_seconds)
+        return ClusterStatusCache(self.cluster_seconds)
 
     @functools.cached_property
     def sources(self) -> Sources:
@@ -106,7 +106,7 @@ class DistDLApp(ExtensionApp):
         """Put all addresses in."""
         assert self.serverapp is not None
         application = self.serverapp.web_app
-        self._routes = late.add(application, application.settings["base_url"])
+        self._routes = lazy_routes.add(application, application.settings["base_url"])
 
     async def _start_jupyter_server_extension(self, serverapp: ServerApp) -> None:
         """Be told by the server that it has started."""

@@ -116,7 +116,7 @@ def answers(
             self.set_status(status)
             found = await method(self, **given)
             if found is not None:
-                self.finish(await self.apart(encode, found))
+                self.finish(await self.run_in_thread(encode, found))
 
         # What it asks was answered before (``Handler.prepare``); Jupyter warns of a method without it.
         wrapped: Any = web.authenticated(run)
@@ -162,13 +162,13 @@ class Handler(APIHandler):
         try:
             await super().prepare()
             if self.request.method != "OPTIONS":
-                await self._admit()
+                await self._authorize()
         except web.HTTPError as refused:
             # Told when the body has come, because a connection that is closed before would look broken.
             self._refused = refused
             setattr(self, str(self.request.method).lower(), self._refuse)
 
-    async def _admit(self) -> None:
+    async def _authorize(self) -> None:
         verb = str(self.request.method)
         action = _action(getattr(self, verb.lower()), verb)
         if self.current_user is None:
@@ -203,7 +203,7 @@ class Handler(APIHandler):
         """The extension with its settings."""
         return cast("DistDLApp", self.settings["distdl"])
 
-    async def apart(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    async def run_in_thread(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run something that may take time in a thread of this extension."""
         call = functools.partial(function, *args, **kwargs)
         return await asyncio.get_running_loop().run_in_executor(self.app.pool, call)

@@ -120,7 +120,7 @@ class Clusters(Handler):
     @answers(Cluster, status=201, body=NewCluster, refuses=(409, 424))
     async def post(self, body: NewCluster) -> Cluster:
         """Give a kind of cluster with its options a name."""
-        target = await self.apart(cluster_configs.add, body.name, body.kind, body.options)
+        target = await self.run_in_thread(cluster_configs.add, body.name, body.kind, body.options)
         return (await shown(self.app, [target]))[0]
 
 
@@ -130,20 +130,20 @@ class ClusterByName(Handler):
     @answers(Cluster, refuses=(404,))
     async def get(self, name: str) -> Cluster:
         """Show one cluster with its nodes."""
-        return (await shown(self.app, [await self.apart(cluster_handles.find, name)]))[0]
+        return (await shown(self.app, [await self.run_in_thread(cluster_handles.find, name)]))[0]
 
     @answers(Cluster, body=ScaleCluster, refuses=(404, 409, 424))
     async def patch(self, name: str, body: ScaleCluster) -> Cluster:
         """Change how many nodes a cluster has."""
-        target = await self.apart(
-            provision.scale, await self.apart(cluster_handles.find, name), body.node_count, body.min_nodes
+        target = await self.run_in_thread(
+            provision.scale, await self.run_in_thread(cluster_handles.find, name), body.node_count, body.min_nodes
         )
         return (await shown(self.app, [target]))[0]
 
     @answers(status=204, refuses=(404, 409))
     async def delete(self, name: str) -> None:
         """Forget a named cluster on which no job runs."""
-        await self.apart(_removed, name, self.app)
+        await self.run_in_thread(_removed, name, self.app)
 
 
 def _removed(name: str, app: DistDLApp) -> None:
@@ -157,7 +157,7 @@ class CheckOfCluster(Handler):
     @executes
     async def post(self, name: str, body: CheckCluster) -> ClusterChecks:
         """Look at every node for what would keep a job from running there; it takes up to half a minute."""
-        target = await self.apart(cluster_handles.find, name)
-        needs = await self.apart(status.needs, body.distributed_backend) if body.distributed_backend else None
+        target = await self.run_in_thread(cluster_handles.find, name)
+        needs = await self.run_in_thread(status.needs, body.distributed_backend) if body.distributed_backend else None
         found = await self.app.looks.checked(target, needs)
         return ClusterChecks(tuple(merge_hosts(found)), has_errors(found))

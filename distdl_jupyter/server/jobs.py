@@ -32,7 +32,7 @@ class Jobs(Handler):
     @answers(JobList, query=JobsQuery)
     async def get(self, query: JobsQuery) -> JobList:
         """List the jobs, newest first."""
-        return chosen(await self.apart(self.app.listing.all), query)
+        return chosen(await self.run_in_thread(self.app.listing.all), query)
 
     @answers(JobRow, status=201, body=NewJob, refuses=(424, 502, 507))
     @executes
@@ -41,7 +41,7 @@ class Jobs(Handler):
         submitting.check_code(body.code, self.app.max_code_bytes)
         folder = Path(str(getattr(self.contents_manager, "root_dir", "") or "."))
         request = submitting.Request(body, folder, self.kernel_spec_manager, self.app.submit_seconds)
-        return await self.apart(_row, await self.slowly(request.submit))
+        return await self.run_in_thread(_row, await self.slowly(request.submit))
 
 
 def chosen(jobs: list[Listed], query: JobsQuery) -> JobList:
@@ -80,12 +80,12 @@ class JobById(Handler):
     async def get(self, id_: str) -> JobDetail:
         """Return everything of a job that does not stream."""
         async with self.app.sources.opened(checked_id(id_)) as live:
-            return await self.apart(live.use, _detail)
+            return await self.run_in_thread(live.use, _detail)
 
     @answers(status=204, refuses=(404, 409, 507))
     async def delete(self, id_: str) -> None:
         """Delete a job that has ended, with its log, values and outputs."""
-        await self.apart(lambda: attached(id_).remove())
+        await self.run_in_thread(lambda: attached(id_).remove())
 
 
 def _detail(reading: Reading) -> JobDetail:
@@ -107,7 +107,7 @@ class CancelJob(Handler):
     @answers(status=202, body=Cancel, refuses=(404, 409, 507))
     async def post(self, id_: str, body: Cancel) -> None:
         """Stop a job: INT, TERM, KILL with a grace between, or KILL at once."""
-        await self.apart(lambda: attached(id_).cancel(now=body.now))
+        await self.run_in_thread(lambda: attached(id_).cancel(now=body.now))
 
 
 class RerunJob(Handler):
@@ -136,7 +136,7 @@ class JobResult(Handler):
     @answers(Result, refuses=(404,))
     async def get(self, id_: str) -> Result:
         """Return what each rank returned in short form, or the failure."""
-        return await self.apart(_result, id_)
+        return await self.run_in_thread(_result, id_)
 
 
 def _result(id_: str) -> Result:

@@ -36,15 +36,15 @@ class JobLog(Handler):
             await self._download(checked_id(id_), query.rank)
             return None
         async with self.app.sources.opened(checked_id(id_)) as live:
-            found: LogChanges = await self.apart(live.use, lambda reading: _rows(reading, query))
+            found: LogChanges = await self.run_in_thread(live.use, lambda reading: _rows(reading, query))
         return found
 
     async def _download(self, id_: str, rank: int | None) -> None:
-        pieces = await self.apart(lambda: _text(Follower(attached(id_).folder), rank))
+        pieces = await self.run_in_thread(lambda: _text(Follower(attached(id_).folder), rank))
         self.set_header("Content-Type", "text/plain; charset=utf-8")
         self.set_header("Cache-Control", "no-store")
         self.set_attachment_header(f"{id_}{'' if rank is None else f'-rank-{rank}'}.log")
-        while (piece := await self.apart(next, pieces, None)) is not None:
+        while (piece := await self.run_in_thread(next, pieces, None)) is not None:
             self.write(piece)
             await self.flush()
         self.finish(set_content_type="text/plain; charset=utf-8")
@@ -84,7 +84,7 @@ class JobMetrics(Handler):
     async def get(self, id_: str, query: MetricsQuery) -> MetricsList:
         """Return the series of each rank, thinned to so many points; exact where there are few."""
         async with self.app.sources.opened(checked_id(id_)) as live:
-            found: MetricsList = await self.apart(live.use, lambda reading: _metrics(reading, query))
+            found: MetricsList = await self.run_in_thread(live.use, lambda reading: _metrics(reading, query))
         return found
 
 
@@ -108,7 +108,7 @@ class JobCurve(Handler):
     async def get(self, id_: str, query: CurveQuery) -> Curve:
         """Return a metric drawn for plotly, and told; an unknown one gives an empty plot."""
         async with self.app.sources.opened(checked_id(id_)) as live:
-            found: Curve = await self.apart(live.use, lambda reading: _curve(reading, query))
+            found: Curve = await self.run_in_thread(live.use, lambda reading: _curve(reading, query))
         return found
 
 

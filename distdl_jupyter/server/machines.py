@@ -32,15 +32,15 @@ class MachinesOfCluster(Handler):
     @answers(Cluster, status=202, body=NewMachines, refuses=(404, 409, 424))
     async def post(self, name: str, body: NewMachines) -> Cluster:
         """Make the machines; the answer comes when that was accepted."""
-        target = await self.apart(cluster_handles.find, name)
+        target = await self.run_in_thread(cluster_handles.find, name)
         await asyncio.to_thread(provision.create, target, body.wanted)
         return (await shown(self.app, [target]))[0]
 
     @answers(Cluster, status=202, refuses=(404, 409, 424))
     async def delete(self, name: str) -> Cluster:
         """End the machines, on which no job may run; the cluster keeps its name."""
-        target = await self.apart(cluster_handles.find, name)
-        active = [job for job in await self.apart(self.app.listing.all) if job.active]
+        target = await self.run_in_thread(cluster_handles.find, name)
+        active = [job for job in await self.run_in_thread(self.app.listing.all) if job.active]
         mine = [job for job in active if job.row.compute_target == name]
         await asyncio.to_thread(provision.delete, target, mine)
         return (await shown(self.app, [target]))[0]
@@ -53,5 +53,5 @@ class Forecast(Handler):
     @executes
     async def post(self, name: str, body: NewMachines) -> Machines:
         """Say what machines these would be and what they would cost."""
-        target = await self.apart(cluster_handles.find, name)
+        target = await self.run_in_thread(cluster_handles.find, name)
         return await asyncio.to_thread(provision.forecast, target, body.wanted)

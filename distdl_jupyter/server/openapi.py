@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from distdl_jupyter.server.base import Handler, Operation
-from distdl_jupyter.server.late import BASE
+from distdl_jupyter.server.lazy_routes import BASE
 from distdl_jupyter.server.messages import Message
 from distdl_jupyter.server.routes import ROUTES, argument
 from distdl_jupyter.server.schema import ApiError

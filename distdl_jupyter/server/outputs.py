@@ -30,7 +30,7 @@ class Outputs(Handler):
     @answers(OutputList, refuses=(404,))
     async def get(self, id_: str) -> OutputList:
         """List the files below the job's outputs."""
-        return await self.apart(_listed, id_)
+        return await self.run_in_thread(_listed, id_)
 
 
 def _listed(id_: str) -> OutputList:
@@ -70,7 +70,7 @@ class OutputFile(Handler):
     @answers(media="application/octet-stream", refuses=(404,))
     async def get(self, id_: str, path: str) -> None:
         """Download one file."""
-        file = await self.apart(_opened, id_, path)
+        file = await self.run_in_thread(_opened, id_, path)
         try:
             left = os.fstat(file.fileno()).st_size
             self.set_header("Content-Length", left)
@@ -78,7 +78,7 @@ class OutputFile(Handler):
             self.set_attachment_header(Path(path).name)
             self.set_header("Cache-Control", "no-store")
             # A file that still grows is sent as long as it was.
-            while left > 0 and (chunk := await self.apart(file.read, min(_CHUNK, left))):
+            while left > 0 and (chunk := await self.run_in_thread(file.read, min(_CHUNK, left))):
                 self.write(chunk)
                 await self.flush()
                 left -= len(chunk)

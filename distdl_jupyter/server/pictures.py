@@ -14,7 +14,7 @@ class JobPicture(Handler):
     @answers(media="image/*", refuses=(404,))
     async def get(self, id_: str, number: str) -> None:
         """Return a picture by its number, as PNG or JPEG."""
-        data, form = await self.apart(_read, id_, number)
+        data, form = await self.run_in_thread(_read, id_, number)
         self.set_header("Cache-Control", "private, max-age=86400, immutable")
         self.finish(data, set_content_type=f"image/{form}")
 

@@ -29,7 +29,7 @@ class Plugins(Handler):
     @answers(PluginList)
     async def get(self) -> PluginList:
         """List the plug-ins with their options, and what is wrong with those that cannot be used."""
-        return await self.apart(_plugins)
+        return await self.run_in_thread(_plugins)
 
 
 def _plugins() -> PluginList:
@@ -45,7 +45,7 @@ class VmSizes(Handler):
     @answers(VmSizeList, query=VmSizesQuery)
     async def get(self, query: VmSizesQuery) -> VmSizeList:
         """List the sizes of the catalogue."""
-        return await self.apart(_sizes, query)
+        return await self.run_in_thread(_sizes, query)
 
 
 def _sizes(query: VmSizesQuery) -> VmSizeList:
@@ -92,7 +92,7 @@ class Advise(Handler):
     @reads
     async def post(self, body: AdviceRequest) -> AdviceList:
         """Say what is worth knowing before this is submitted."""
-        return await self.apart(_advice, body)
+        return await self.run_in_thread(_advice, body)
 
 
 def _advice(asked: AdviceRequest) -> AdviceList:

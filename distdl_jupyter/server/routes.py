@@ -14,7 +14,7 @@ from distdl_jupyter.server.compare import Compare
 from distdl_jupyter.server.events import Events
 from distdl_jupyter.server.form import Form
 from distdl_jupyter.server.jobs import CancelJob, JobById, JobResult, Jobs, PruneJobs, RerunJob, ResumeJob
-from distdl_jupyter.server.late import BASE
+from distdl_jupyter.server.lazy_routes import BASE
 from distdl_jupyter.server.log import JobCurve, JobLog, JobMetrics
 from distdl_jupyter.server.machines import Choices, Forecast, MachinesOfCluster
 from distdl_jupyter.server.outputs import OutputFile, Outputs

@@ -77,7 +77,7 @@ class Source(ABC):
     async def look(self) -> float | None:
         """Read once and return the seconds until the next look, None when there is nothing more to look at."""
 
-    async def apart(self, function: Callable[[], T]) -> T:
+    async def run_in_thread(self, function: Callable[[], T]) -> T:
         """Run something in a thread."""
         return await asyncio.get_running_loop().run_in_executor(self._app.pool, function)
 
@@ -121,7 +121,7 @@ class JobSource(Source):
         if self.live is None:
             return await self._open()
         live, told = self.live, self.live.complete
-        moved = await self.apart(live.look)
+        moved = await self.run_in_thread(live.look)
         if moved is None:
             self._is_gone()
             return None
@@ -135,7 +135,7 @@ class JobSource(Source):
 
     async def _open(self) -> float | None:
         try:
-            self.live = await self.apart(lambda: LiveJob(JobStore().find(self._id)))
+            self.live = await self.run_in_thread(lambda: LiveJob(JobStore().find(self._id)))
         except JobNotFound:
             self._is_gone()
             return None
@@ -163,7 +163,7 @@ class ListSource(Source):
 
     async def look(self) -> float:
         """Read what has changed."""
-        found = await self.apart(self._app.listing.known)
+        found = await self.run_in_thread(self._app.listing.known)
         if self._take(found):
             self.changed()
         return float(self._app.list_seconds)
@@ -272,7 +272,7 @@ class Sources:
             if source.gone or source.live is None:
                 raise JobNotFound(f"No job {id_!r} is here.")
             if not source.live.settled:
-                await source.apart(source.live.read)
+                await source.run_in_thread(source.live.read)
             yield source.live
         finally:
             source.leave(notify)

@@ -59,7 +59,7 @@ class Subscriber:
         lines = [*self._welcome_due(), *self._list_due(), *self._clusters_due()]
         for job, source in self._jobs:
             if job.busy:
-                lines += job.due() if source is None else await source.apart(job.due)
+                lines += job.due() if source is None else await source.run_in_thread(job.due)
         return lines
 
     def _welcome_due(self) -> list[bytes]:

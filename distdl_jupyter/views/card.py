@@ -24,7 +24,6 @@ from distdl_jupyter.views.schema import (
     FailureCard,
     Frame,
     Host,
-    Moment,
     Notice,
     NoticeLine,
     OtherRank,
@@ -33,6 +32,7 @@ from distdl_jupyter.views.schema import (
     StacksWhy,
     StagingBar,
     Stop,
+    TimelineEntry,
 )
 from distdl_jupyter.views.wire import finite
 
@@ -305,7 +305,7 @@ def failure_card(view: JobView) -> FailureCard | None:
         causes=tuple(_cause(cause) for cause in error.get("causes", [])),
         traceback=str(error.get("traceback", "")),
         others=tuple(OtherRank(other["rank"], other["what"], other["after"]) for other in failure.others),
-        story=tuple(failure_timeline(view, failure)),
+        timeline=tuple(failure_timeline(view, failure)),
     )
 
 
@@ -338,11 +338,11 @@ def rank_place(rank: RankView) -> str:
     return f"{rank.host} ({', '.join(inside)})" if inside else rank.host
 
 
-def failure_timeline(view: JobView, failure: Failure) -> list[Moment]:
+def failure_timeline(view: JobView, failure: Failure) -> list[TimelineEntry]:
     """Return what happened in order: when the ranks met, the first failure, the others grouped by how they ended."""
     entries = [
         *_rendezvous_entries(view),
-        Moment(failure.when, _first_failure_text(view, failure), bad=True),
+        TimelineEntry(failure.when, _first_failure_text(view, failure), bad=True),
         *_other_entries(view, failure),
     ]
     if view.process_count > 1 and view.ended is not None and all(rank.status == "ended" for rank in view.ranks):
@@ -350,12 +350,12 @@ def failure_timeline(view: JobView, failure: Failure) -> list[Moment]:
     return entries
 
 
-def _rendezvous_entries(view: JobView) -> list[Moment]:
+def _rendezvous_entries(view: JobView) -> list[TimelineEntry]:
     train = next((phase for phase in view.phases if phase.phase == "train"), None)
     if train is None or train.begun is None:
         return []
     who = f"{humanize.plural(view.process_count, 'rank')} met and started" if view.process_count > 1 else "Started"
-    return [Moment(train.begun, f"{who} training", bad=False)]
+    return [TimelineEntry(train.begun, f"{who} training", bad=False)]
 
 
 def _first_failure_text(view: JobView, failure: Failure) -> str:
@@ -375,7 +375,7 @@ def _exit_text(rank: RankView) -> str:
     return f"was {describe(rank)}" if is_lost(rank) else describe(rank)
 
 
-def _other_entries(view: JobView, failure: Failure) -> list[Moment]:
+def _other_entries(view: JobView, failure: Failure) -> list[TimelineEntry]:
     groups: list[tuple[str, float, list[int]]] = []
     for other in failure.others:
         how, after = _other_text(view.ranks[other["rank"]], failure.rank), other["after"]
@@ -384,7 +384,7 @@ def _other_entries(view: JobView, failure: Failure) -> list[Moment]:
         else:
             groups.append((how, after, [other["rank"]]))
     return [
-        Moment(failure.when + after, f"{humanize.ranks(sorted(ranks)).capitalize()} {how}", bad=False)
+        TimelineEntry(failure.when + after, f"{humanize.ranks(sorted(ranks)).capitalize()} {how}", bad=False)
         for how, after, ranks in groups
     ]
 

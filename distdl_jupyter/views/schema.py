@@ -71,7 +71,7 @@ class OtherRank:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class TimelineEntry:
     """One line of what happened; ``bad`` is the failure itself."""
 
     t: float
@@ -97,7 +97,7 @@ class FailureCard:
     causes: tuple[Cause, ...] = ()
     traceback: str = ""
     others: tuple[OtherRank, ...] = ()
-    story: tuple[Moment, ...] = ()
+    timeline: tuple[TimelineEntry, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +312,7 @@ class Stacks:
     missing: tuple[StackMissing, ...]
 
 
-#: number, time, rank or null, stream, text, redraws, {rank: number of the line in that rank's output}, styles of the text
+#: number, time, rank or null, stream, text, redraws, {rank: number of the line in that rank's output}, styles
 LogRow = tuple[int, float, int | None, str, str, int, dict[str, int], Styles]
 
 

@@ -24,7 +24,7 @@ from comm.base_comm import BaseComm
 from IPython.core.interactiveshell import InteractiveShell
 from playwright.sync_api import Browser, Locator, Page
 
-from distdl_jupyter.panels.assets import STATIC
+from distdl_jupyter.widgets.assets import STATIC
 from tests.browser.conftest import ARTIFACTS
 
 HTML = Path(__file__).with_suffix(".html")

@@ -1,13 +1,13 @@
 """The installed extension in JupyterLab: every plugin runs, nothing is complained about, texts are in the language."""
 
 import re
+import shutil
 
 import pytest
 
 from tests.browser.conftest import PATIENCE
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
-SETTINGS = "distdl-jupyter:plugin"
 #: What says nothing of the extension: network interfaces that tests of several hosts make beside this one, upon which
 #: Chromium drops requests and Lab asks again; and how long each plugin takes on a slow machine.
 OTHERS = re.compile(
@@ -38,6 +38,29 @@ def settings(lab):
         lab.settings(plugin, {})
 
 
+@pytest.fixture
+def language_pack(installed):
+    """Return a function that lets JupyterLab offer a language; without a real pack its own texts stay English."""
+    made = []
+
+    def add(language):
+        (packages,) = (installed.prefix / "lib").glob("python*/site-packages")
+        name = f"jupyterlab_language_pack_{language}"
+        if any(packages.glob(f"{name}*")):
+            return
+        pack, about = packages / name, packages / f"{name}-1.0.dist-info"
+        (pack / "locale" / language / "LC_MESSAGES").mkdir(parents=True)
+        (pack / "__init__.py").touch()
+        about.mkdir()
+        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        (about / "entry_points.txt").write_text(f"[jupyterlab.languagepack]\n{language} = {name}\n")
+        made.extend([pack, about])
+
+    yield add
+    for folder in made:
+        shutil.rmtree(folder)
+
+
 def open_lab(page, lab):
     """Load JupyterLab; return what its console says of warnings and errors."""
     said = []
@@ -58,7 +81,9 @@ TEXTS = """async () => {
     const plugins = (await window._JUPYTERLAB['distdl-jupyter'].get('./extension'))().default;
     const { provides } = plugins.find((plugin) => plugin.id === 'distdl-jupyter:plugin');
     const texts = await window.jupyterapp.resolveRequiredService(provides);
-    return [texts.__('Distributed training'), texts._n('%1 job', '%1 jobs', 2)];
+    const said = globalThis[Symbol.for('distdl-jupyter.said')];
+    const sentence = 'No cluster is named lab.';
+    return [texts.__('Distributed training'), texts._n('%1 job', '%1 jobs', 2), said ? said.said(sentence) : sentence];
 }"""
 
 
@@ -72,22 +97,22 @@ def test_every_plugin_is_active_and_nothing_is_complained_about(page, lab):
     )
     assert len(plugins) >= 7
     assert [name for name, active in plugins if not active] == []
-    assert page.evaluate(TEXTS) == ["Distributed training", "2 jobs"]
+    assert page.evaluate(TEXTS) == ["Distributed training", "2 jobs", "No cluster is named lab."]
     assert said == []
 
 
 @pytest.mark.parametrize(
-    ("plugin", "values", "texts"),
+    ("language", "texts"),
     [
-        pytest.param(SETTINGS, {"language": "ja_JP"}, ["分散学習", "2 件のジョブ"], marks=pytest.mark.full),
-        pytest.param(SETTINGS, {"language": "zh_TW"}, ["分散式訓練", "2 個作業"], marks=pytest.mark.full),
-        (OF_JUPYTERLAB, {"locale": "ja_JP"}, ["分散学習", "2 件のジョブ"]),
+        ("ja_JP", ["分散学習", "2 件のジョブ", "lab という名前のクラスターはありません。"]),
+        ("zh_TW", ["分散式訓練", "2 個作業", "沒有名為 lab 的叢集。"]),
     ],
-    ids=["own-ja", "own-zh", "page-ja"],
 )
-def test_the_texts_are_in_the_language_of_the_settings(page, lab, settings, plugin, values, texts):
-    """By its own setting without a language pack; by JupyterLab's where the pack is installed, as the Japanese is."""
-    settings(plugin, values)
+def test_the_texts_and_what_python_says_are_in_the_language_of_jupyterlab(
+    page, lab, settings, language_pack, language, texts
+):
+    language_pack(language)
+    settings(OF_JUPYTERLAB, {"locale": language})
     said = open_lab(page, lab)
     assert page.evaluate(TEXTS) == texts
     assert said == []

@@ -14,8 +14,8 @@ from distdl_jupyter.core.store import JobStore
 from tests.browser import pages
 from tests.browser.conftest import Book, Lab
 from tests.conftest import wait_for
-from tests.panels import recorded
-from tests.panels.recorded import Recording
+from tests.widgets import recorded
+from tests.widgets.recorded import Recording
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 

@@ -15,7 +15,7 @@ from distdl_jupyter.core.store import JobStore
 from tests.browser import pages
 from tests.browser.conftest import Book, Lab
 from tests.conftest import until_gone, wait_for
-from tests.panels import recorded
+from tests.widgets import recorded
 
 pytest_plugins = ("tests.browser.static_page",)
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]

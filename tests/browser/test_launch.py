@@ -11,16 +11,16 @@ import pytest
 from playwright.sync_api import Locator, expect
 
 from distdl_jupyter import client
-from distdl_jupyter.panels.launch import LaunchForm
+from distdl_jupyter.widgets.launch import LaunchForm
 from tests.browser import pages
 from tests.browser.pages import card, says, total
-from tests.panels import recorded
+from tests.widgets import recorded
 
 if TYPE_CHECKING:
     from tests.browser.conftest import Book
     from tests.browser.static_page import StaticPage
     from tests.hosts import Hosts
-    from tests.panels.recorded import Recording
+    from tests.widgets.recorded import Recording
 
 pytest_plugins = ("tests.browser.static_page",)
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]

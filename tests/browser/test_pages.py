@@ -14,7 +14,7 @@ from playwright.sync_api import Locator, Page, expect
 from distdl_jupyter.core.store import JobStore
 from tests.browser import pages
 from tests.browser.conftest import Book, Lab
-from tests.panels.recorded import Recording, telling
+from tests.widgets.recorded import Recording, telling
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from distdl_jupyter.panels import widget
+from distdl_jupyter.widgets import widget
 from tests.browser.pages import card, curves, lines, log_body, says
 from tests.conftest import crowded, wait_for
-from tests.panels import recorded
 from tests.selection import everything
+from tests.widgets import recorded
 
 pytest_plugins = ("tests.browser.static_page",)
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
@@ -35,7 +35,7 @@ def train(steps=100000):
 """
 START = """
 from distdl_jupyter import submit, panel, attach
-from distdl_jupyter.panels import show
+from distdl_jupyter.widgets import show
 job = submit(train, name="digits", process_count_per_node=2, distributed_backend="torch")
 """
 BUSY = """
@@ -312,7 +312,9 @@ def test_a_log_has_the_colours_of_the_program(static_page):
     story.set_up()
     hues = "".join(f"\x1b[{code}m{code}\x1b[0m " for code in (*range(30, 38), *range(90, 98), *range(40, 48)))
     story.line(0, hues)
-    story.line(0, "\x1b[1;32mepoch 1\x1b[0m \U0001f600 \x1b[38;5;208mloss\x1b[0m \x1b[3;4m0.5\x1b[0m \x1b[7mreversed\x1b[0m")
+    story.line(
+        0, "\x1b[1;32mepoch 1\x1b[0m \U0001f600 \x1b[38;5;208mloss\x1b[0m \x1b[3;4m0.5\x1b[0m \x1b[7mreversed\x1b[0m"
+    )
     story.line(0, "\x1b[31mWARNING\x1b[0m on stderr", "err")
     story.event("result", rank=0, ok=True, repr="None")
     story.event("rank", rank=0, status="ended", code=0)

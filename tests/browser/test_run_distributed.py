@@ -18,7 +18,7 @@ from tests.conftest import wait_for
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
 Open = Callable[..., Book]
-LANGUAGE = "distdl-jupyter:plugin"
+LANGUAGE = "@jupyterlab/translation-extension:plugin"
 DATA = "import numpy as np\ndata = np.arange(10.0)\nlr = 0.01"
 TRAIN = """import horovod.torch as hvd
 from distdl_jupyter import log
@@ -241,20 +241,17 @@ def test_the_launch_form_of_a_cell_lets_a_cluster_go_when_no_job_runs_there(
     assert book.errors == []
 
 
-@pytest.mark.parametrize(
-    ("language", "submit", "total"),
-    [pytest.param("ja_JP", "送信", "2 プロセス", marks=pytest.mark.full), ("zh_TW", "提交", "2 個處理程序")],
-)
-def test_the_form_speaks_the_language_of_the_settings(
-    notebook: Open, lab: Lab, language: str, submit: str, total: str
-) -> None:
-    lab.settings(LANGUAGE, {"language": language})
+def test_the_form_speaks_the_language_of_jupyterlab(notebook: Open, lab: Lab) -> None:
+    lab.settings(LANGUAGE, {"locale": "ja_JP"})
     try:
-        book = notebook(["x = 1"], height=1200, scale=1)
+        book = notebook(["x = undefined_here"], height=1200, scale=1)
         book.command("distdl:run-cell")
         form = pages.form(book.cell(0))
-        expect(form.get_by_role("button", name=submit)).to_be_enabled()
-        expect(form).to_contain_text(total)
+        expect(form.get_by_role("button", name="送信")).to_be_disabled()
+        expect(form).to_contain_text("2 プロセス")
+        # What Python says of the code.
+        expect(form).to_contain_text("1 行目で使っている undefined_here は、セルでもノートブックでも定義されていません。")
+        book.picture("run-distributed-japanese")
         assert form.evaluate("(form) => form.scrollWidth <= form.clientWidth")
     finally:
         lab.settings(LANGUAGE, {})

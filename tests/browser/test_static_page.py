@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Locator
 
 from distdl_jupyter.saved.job import html as saved_page
 from tests.browser.conftest import ARTIFACTS, Lab, new_book
-from tests.panels.stories import STORIES, fold, spec_of
+from tests.widgets.stories import STORIES, fold, spec_of
 
 pytestmark = pytest.mark.browser
 

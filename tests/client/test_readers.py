@@ -10,7 +10,7 @@ from distdl_jupyter.core.series import SeriesBook
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.follow import Follower, SummaryReader
 from distdl_jupyter.readers import CurveReader, Reading
-from tests.panels import recorded
+from tests.widgets import recorded
 from tests.written import all_written
 
 

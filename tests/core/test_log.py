@@ -222,7 +222,10 @@ def test_whatever_comes_is_printable(text):
 
 
 def test_colours_stand_beside_the_text_that_javascript_counts():
-    line = f"{ESC}[36m(pid=7){ESC}[0m \U0001f600 {ESC}[1;38;2;255;0;16mbad{ESC}[22m,{ESC}[m {ESC}]0;title\x07{ESC}[48;5;21mend"
+    line = (
+        f"{ESC}[36m(pid=7){ESC}[0m \U0001f600 {ESC}[1;38;2;255;0;16mbad{ESC}[22m,{ESC}[m "
+        f"{ESC}]0;title\x07{ESC}[48;5;21mend"
+    )
     text, styles = styled(line)
     assert text == printable(line) == "(pid=7) \U0001f600 bad, end"
     units = text.encode("utf-16-le")
@@ -234,7 +237,8 @@ def test_colours_stand_beside_the_text_that_javascript_counts():
     ("codes", "style"),
     [
         ("31", "31"), ("01;31", "1 31"), ("97;104", "97 104"), ("38;5;9", "91"), ("48;5;3", "43"), ("48;5;8", "100"),
-        ("38;5;244", "38#808080"), ("4;3", "3 4"), ("31;39", ""), ("1;2;22;4;24", ""), ("31;0", ""), ("5", ""), ("8", ""),
+        ("38;5;244", "38#808080"), ("4;3", "3 4"), ("31;39", ""), ("1;2;22;4;24", ""), ("31;0", ""), ("5", ""),
+        ("8", ""),
     ],
 )  # fmt: skip
 def test_the_styles_of_a_line(codes, style):

@@ -34,7 +34,7 @@ GOOD = Environment(
     ipywidgets="8.1.9",
     lab_extensions_missing=(),
     server_extension=True,
-    panels_built=True,
+    widgets_built=True,
     jobs=JobsDisk(Path("/home/ada/.local/share/jupyter/distdl"), 80 * 10**9),
 )
 
@@ -81,7 +81,7 @@ def test_a_good_environment_has_no_red_row_though_it_has_no_gpu() -> None:
         ("Slurm", {"slurm": Slurm("22.05.8", 3)}, "ok", "22.05.8, 3 nodes", ""),
         ("Slurm", {"slurm": Slurm("22.05.8", 0, "cannot connect")}, "warn", "22.05.8; cannot connect", "SLURM_CONF"),
         ("JupyterLab", {"jupyterlab": ""}, "fail", "not installed", "pip install jupyterlab"),
-        ("JupyterLab extension", {"panels_built": False}, "fail", "front end is not built", "make build"),
+        ("JupyterLab extension", {"widgets_built": False}, "fail", "front end is not built", "make build"),
         ("JupyterLab extension", {"ipywidgets": ""}, "fail", "ipywidgets missing", "pip install"),
         ("JupyterLab extension", {"lab_extensions_missing": ("distdl-jupyter",)}, "fail", "does not find", "restart"),
         ("JupyterLab extension", {"server_extension": False}, "fail", "find the server extension", "restart"),

@@ -11,9 +11,9 @@ import pytest
 
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.server.routes import ROUTES
-from tests.panels import recorded
 from tests.selection import few_or_all
 from tests.server.running import TOKEN, serve
+from tests.widgets import recorded
 
 pytestmark = pytest.mark.timeout(300)
 

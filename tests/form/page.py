@@ -14,9 +14,9 @@ from distdl_jupyter.core.humanize import processes
 from distdl_jupyter.form.cell import KernelContext, cell_state
 from distdl_jupyter.form.schema import Chosen, FormRequest
 from distdl_jupyter.form.state import submit_options, variables_of
-from distdl_jupyter.panels.launch import LaunchForm
 from distdl_jupyter.views.requests import from_data
 from distdl_jupyter.views.wire import to_json
+from distdl_jupyter.widgets.launch import LaunchForm
 
 if TYPE_CHECKING:
     from distdl_jupyter.client import Job

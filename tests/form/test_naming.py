@@ -14,8 +14,8 @@ from distdl_jupyter import cluster_configs
 from distdl_jupyter.clusters.machines import Choice
 from distdl_jupyter.core.errors import ClusterNotFound, ClusterRefused, DistDLError, InvalidSpec
 from distdl_jupyter.form import naming
-from distdl_jupyter.panels import widget
 from distdl_jupyter.views.wire import to_json
+from distdl_jupyter.widgets import widget
 from tests import plugin
 from tests.form.page import Page
 

@@ -9,13 +9,13 @@ import pytest
 
 HERE = Path(__file__).parents[2] / "labextension"
 MODULES = (
-    "jobwords",
+    "jobtext",
     "../form/schemafields",
     "sparkline",
     "virtual",
     "cluster",
     "node",
-    "moneywords",
+    "costtext",
     "../ui/checks",
     "../form/datarow",
 )

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 ROOT = Path(__file__).parents[2]
-_BUILT = ("distdl_jupyter/panels/static", "distdl_jupyter/labextension")
+_BUILT = ("distdl_jupyter/widgets/static", "distdl_jupyter/labextension")
 _MODULES = ("labextension/node_modules", "tests/azurite/node_modules")
 #: A test that takes longer hangs, with time to spare for a busy machine.
 _A_TEST = 240

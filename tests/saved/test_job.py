@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from distdl_jupyter.core.spec import Source
 from distdl_jupyter.saved import job as saved
-from tests.panels.stories import BEGUN, STORIES, completed, event, failed, fold, line, running, spec_of, training
 from tests.selection import few_or_all
+from tests.widgets.stories import BEGUN, STORIES, completed, event, failed, fold, line, running, spec_of, training
 
 TAGS = {
     "div", "span", "table", "thead", "tbody", "tr", "th", "td", "img", "details", "summary", "svg", "circle", "path",

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from distdl_jupyter.server import looking
+from distdl_jupyter.server import cluster_status_cache
 from tests import plugin
 from tests.conftest import wait_for
 from tests.server.running import serve
@@ -165,7 +165,7 @@ def test_a_cluster_is_checked_anew_with_a_remedy_for_what_is_wrong(server, rack)
 
 
 def test_a_silent_cluster_keeps_no_request_waiting_and_is_asked_by_one_thread_only(root, rack, monkeypatch):
-    monkeypatch.setattr(looking, "FIRST", 0.1)
+    monkeypatch.setattr(cluster_status_cache, "FIRST", 0.1)
     with serve(root, traits={"cluster_seconds": 3.0}) as server:
         server.post("/clusters", {"name": "slow", "kind": "rack", "options": {"machines": 2, "silent_seconds": 6.0}})
         first = server.get("/clusters/slow")

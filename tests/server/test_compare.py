@@ -3,7 +3,7 @@
 import pytest
 
 from distdl_jupyter.core.store import JobStore
-from tests.panels import recorded
+from tests.widgets import recorded
 
 
 @pytest.fixture

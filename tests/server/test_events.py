@@ -15,9 +15,9 @@ from distdl_jupyter.live import subscriber
 from distdl_jupyter.readers import Reading
 from distdl_jupyter.views.job_page import log_row as wire
 from tests.conftest import wait_for
-from tests.panels import recorded
 from tests.server.listening import Page, apply, connect, listening, subscribe, told
 from tests.server.running import serve
+from tests.widgets import recorded
 from tests.written import all_written
 
 pytestmark = pytest.mark.timeout(600)

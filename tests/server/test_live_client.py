@@ -7,10 +7,10 @@ import httpx
 import pytest
 
 from tests.conftest import wait_for
-from tests.panels import recorded
 from tests.server.node_page import NodePage
 from tests.server.running import API, TOKEN, serve
 from tests.server.test_events import QUICK, kept
+from tests.widgets import recorded
 
 pytestmark = pytest.mark.timeout(600)
 

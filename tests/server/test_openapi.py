@@ -14,12 +14,12 @@ from distdl_jupyter.azure import identity
 from distdl_jupyter.azure import settings as settings_of_azure
 from distdl_jupyter.core.store import JobStore, is_id
 from distdl_jupyter.server import openapi
-from distdl_jupyter.server.late import BASE
+from distdl_jupyter.server.lazy_routes import BASE
 from distdl_jupyter.server.routes import ROUTES
-from tests.panels import recorded
 from tests.selection import few_or_all
 from tests.server.running import TOKEN, serve
 from tests.standin.fixtures import cloud_file
+from tests.widgets import recorded
 
 DOCUMENT = openapi.document()
 

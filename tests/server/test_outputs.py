@@ -5,7 +5,7 @@ import os
 import pytest
 
 from distdl_jupyter.core.store import JobStore
-from tests.panels import recorded
+from tests.widgets import recorded
 
 HOSTILE = 'e"vil\r\nX-Injected: 1; <b>ünïcode%2e%2e.html'
 

@@ -4,7 +4,7 @@ import pytest
 
 from distdl_jupyter.core.store import JobStore
 from tests.conftest import until_gone, wait_for
-from tests.panels import recorded
+from tests.widgets import recorded
 
 pytestmark = pytest.mark.timeout(600)
 

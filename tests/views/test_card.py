@@ -15,7 +15,7 @@ from distdl_jupyter.views import job_table
 from distdl_jupyter.views.card import card, failure_card
 from distdl_jupyter.views.schema import Notice, StateName
 from distdl_jupyter.views.wire import to_json
-from tests.panels import recorded
+from tests.widgets import recorded
 from tests.written import all_written
 
 
@@ -75,14 +75,14 @@ def test_a_failure_is_told_in_order(seen):
     view = seen("failed")
     failure = failure_card(view)
     assert (failure.rank, failure.what, failure.place) == (2, "KeyError: 'label'", "node-b (pid 48213, GPU 0)")
-    assert [entry.text for entry in failure.story] == [
+    assert [entry.text for entry in failure.timeline] == [
         "4 ranks met and started training",
         "Rank 2 raised KeyError",
         "Ranks 0 and 1 lost rank 2",
         "Rank 3 ended by SIGTERM; no process left",
     ]
-    assert [entry.bad for entry in failure.story] == [False, True, False, False]
-    times = [entry.t for entry in failure.story]
+    assert [entry.bad for entry in failure.timeline] == [False, True, False, False]
+    times = [entry.t for entry in failure.timeline]
     assert times == sorted(times)
     assert failure.frames[failure.values_at].cell == 7
 
@@ -129,7 +129,7 @@ def test_ranks_that_made_different_numbers_of_steps_blame_no_rank():
     said = f"Rank 1 had finished 15 s earlier (step 3) while rank 0 was in step 4: {conclusion}"
     assert (failure.rank, failure.what, failure.others) == (None, said, ())
     assert "drop_last=True" in failure.hint
-    assert [(moment.text, moment.bad) for moment in failure.story] == [(said, True)]
+    assert [(moment.text, moment.bad) for moment in failure.timeline] == [(said, True)]
     assert job_table.job_row(view, SPEC, 30.0).says == conclusion
 
 
@@ -141,7 +141,7 @@ def test_a_rank_that_left_early_is_told_with_its_remedy():
     failure = failure_card(view)
     assert (failure.rank, failure.what) == (1, "ended with code 0 before its code was done")
     assert "os._exit()" in failure.hint
-    assert [moment.text for moment in failure.story] == ["Rank 1 ended with code 0 before its code was done"]
+    assert [moment.text for moment in failure.timeline] == ["Rank 1 ended with code 0 before its code was done"]
 
 
 def test_a_crash_is_shown_at_its_line():
@@ -164,7 +164,7 @@ def test_a_crash_is_shown_at_its_line():
     failure = failure_card(view)
     assert failure.what == f"ended by SIGSEGV: {crash}"
     assert (failure.frames[0].cell, failure.frames[0].line) == (3, 3)
-    assert [moment.text for moment in failure.story] == ["Rank 1 ended by SIGSEGV"]
+    assert [moment.text for moment in failure.timeline] == ["Rank 1 ended by SIGSEGV"]
     assert job_table.job_row(view, SPEC, 30.0).says == "ended by SIGSEGV on rank 1"
 
 

@@ -6,7 +6,7 @@ from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.saved.job import html
 from distdl_jupyter.views.card import MAX_BARS, staging_bars, staging_node, staging_share, staging_text
-from tests.panels.stories import fold
+from tests.widgets.stories import fold
 
 
 def event(node, source="train", **more):

@@ -6,7 +6,7 @@
  */
 import createClient, { type Client } from 'openapi-fetch';
 import type { AzureChange, AzureSignIn, AzureStart, AzureSubscription, Choice, Cluster, ClusterChecks, Comparison, Curve, JobDetail, JobList, JobRow, LogChanges, Machines, NewJob, Output, paths, PluginList, Prune, Pruned, Stacks } from './schema';
-import { __ } from '../ui/trans';
+import { __, inLanguage, said } from '../ui/trans';
 
 /** Sends a request to an address; rejects when the server cannot be reached. */
 export type Transport = (address: string, init: RequestInit) => Promise<Response>;
@@ -93,7 +93,7 @@ async function forward(request: Request, transport: Transport): Promise<Response
 async function answer<T>(asked: Promise<{ data?: T; error?: unknown; response: Response }>): Promise<T> {
   const { data, error, response } = await reached(asked);
   if (!response.ok) throw refused(response, error);
-  return data as T;
+  return inLanguage(data) as T;
 }
 
 /** Return what was answered, or throw that the server was not reached; a request that was given up stays what it is. */
@@ -112,9 +112,9 @@ export async function refusal(response: Response): Promise<ApiError> {
 }
 
 function refused(response: Response, body: unknown): ApiError {
-  const said = (body ?? {}) as Partial<Record<'message' | 'type' | 'hint' | 'field', string>>;
-  const message = said.message ?? __('The server answered %1 %2.', response.status, response.statusText);
-  return new ApiError(message, said.type ?? 'HTTPError', said.hint ?? '', response.status, said.field ?? '');
+  const { message, type, hint, field } = (body ?? {}) as Partial<Record<'message' | 'type' | 'hint' | 'field', string>>;
+  const words = message === undefined ? __('The server answered %1 %2.', response.status, response.statusText) : said(message);
+  return new ApiError(words, type ?? 'HTTPError', said(hint ?? ''), response.status, field ?? '');
 }
 
 const part = (text: string): string => encodeURIComponent(text);

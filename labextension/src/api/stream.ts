@@ -15,6 +15,7 @@ import type { Handlers, Watch, JobRequest } from '../job/jobview';
 import { LogStore, type Older } from '../job/logstore';
 import type { Cluster, CurveMessage, JobMessage, JobRow, JobSubscription, Message, Subscription } from './schema';
 import { ApiError, reached, refusal, type Transport } from './api';
+import { inLanguage } from '../ui/trans';
 
 /** All jobs, newest first; the counts are of all. */
 export interface Jobs {
@@ -371,7 +372,7 @@ class Connection {
     socket.onmessage = ({ data }: MessageEvent<string>) => {
       this.#heard = true;
       this.#since = Date.now();
-      hearer.told(JSON.parse(data) as Message);
+      hearer.told(inLanguage(JSON.parse(data) as Message));
     };
   }
 

@@ -4,7 +4,7 @@ import { __ } from '../ui/trans';
 import { sentences } from '../ui/refusal';
 import { fieldId } from '../form/schemafields';
 import type { AzureSignIn, Kind, SignInActions } from './types';
-import { titleOf } from './words';
+import { titleOf } from './text';
 
 /** What an account's view asks of the panel around it. */
 interface Around {

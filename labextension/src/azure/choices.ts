@@ -3,7 +3,7 @@ import { h, show } from '../ui/dom';
 import { icon } from '../ui/icons';
 import { __ } from '../ui/trans';
 import { fieldId } from '../form/schemafields';
-import { titleOf, whenOf } from './words';
+import { titleOf, whenOf } from './text';
 import type { AzureSignIn, AzureWay, Kind, Start } from './types';
 
 type TokenCache = AzureSignIn['settings']['token_cache'];

@@ -4,7 +4,7 @@ import { h, onClick, setText } from '../ui/dom';
 import { icon } from '../ui/icons';
 import { __ } from '../ui/trans';
 import type { AzureSignIn } from './types';
-import { clockOf } from './words';
+import { clockOf } from './text';
 
 export class Prompt {
   readonly element: HTMLElement;

@@ -11,7 +11,7 @@ import { Account } from './account';
 import { Choices } from './choices';
 import { Prompt } from './prompt';
 import type { AzureSignIn, SignInActions } from './types';
-import { whoIs } from './words';
+import { whoIs } from './text';
 
 /** Milliseconds between two questions while somebody is waited for, and otherwise. */
 const WAITING = 1500;

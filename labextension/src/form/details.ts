@@ -1,7 +1,7 @@
 /** Name, time limit, and the options that few jobs need. */
 import { fill, h } from '../ui/dom';
 import { __ } from '../ui/trans';
-import { capital, duration } from '../ui/words';
+import { capital, duration } from '../ui/format';
 import { Fold, Problem, Segments, Select, TextField, checkbox, freshId, heading, labelled } from './controls';
 import { Environment } from './environment';
 import type { BackendOption, OptionValue, Part, Store } from './state';

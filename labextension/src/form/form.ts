@@ -8,7 +8,7 @@ import { copy } from '../ui/clipboard';
 import { adopt, fill, h, onClick, setText } from '../ui/dom';
 import { icon } from '../ui/icons';
 import { __, _n } from '../ui/trans';
-import { AdviceList, CapturedNames, Submit } from './aside';
+import { AdviceList, CapturedNames, Submit } from './sidepanel';
 import { Problem, freshId, link } from './controls';
 import { Cost } from './cost';
 import { Data } from './data';

@@ -2,7 +2,7 @@
 import { ClusterForm, type ClusterActions } from './clusterform';
 import { h, setText, show } from '../ui/dom';
 import { __ } from '../ui/trans';
-import { Question } from '../ui/question';
+import { InlineConfirm } from '../ui/inlineconfirm';
 import { sentences } from '../ui/refusal';
 import { freshId, link, setLine } from './controls';
 import type { Part, Store } from './state';
@@ -26,7 +26,7 @@ export class NamedClusters implements Part {
   readonly #asking = h('div', {});
   readonly #waiting = h('div', { class: 'dd-form-note', role: 'status', hidden: true });
   readonly #refused = h('div', { class: 'dd-form-note dd-ink-err', role: 'alert', hidden: true });
-  #question: { name: string; asked: Question } | null = null;
+  #question: { name: string; asked: InlineConfirm } | null = null;
   /** The cluster that is being removed, or whose removal was refused. */
   #about = '';
 
@@ -77,7 +77,7 @@ export class NamedClusters implements Part {
 
   async #pressRemove(): Promise<void> {
     const name = this.store.get('compute_target');
-    const asked = new Question(__('Remove %1 from your clusters? Its machines and its jobs stay as they are.', name), __('Remove'), __('Keep'));
+    const asked = new InlineConfirm(__('Remove %1 from your clusters? Its machines and its jobs stay as they are.', name), __('Remove'), __('Keep'));
     this.#question = { name, asked };
     this.#refuse('', '');
     this.#asking.replaceChildren(asked.element);

@@ -4,7 +4,7 @@ import { icon } from '../ui/icons';
 import { __ } from '../ui/trans';
 import { Problem, Segments, Select, freshId, labelled, setLine } from './controls';
 import { NamedClusters, type NamedClusterActions } from './namedclusters';
-import { PlaceView } from './placenow';
+import { ClusterStatusView } from './clusterstatus';
 import type { Part, Store } from './state';
 
 export class Place implements Part {
@@ -14,14 +14,14 @@ export class Place implements Part {
   readonly #versions = h('div', { class: 'dd-form-note' });
   readonly #reasons = h('div', { class: 'dd-form-note' });
   readonly #machine = h('div', { class: 'dd-form-note' });
-  readonly #now: PlaceView;
+  readonly #now: ClusterStatusView;
   readonly #named: NamedClusters;
   readonly #icon = h('span', { class: 'dd-sub' });
   readonly #problems: [Problem, Problem];
 
   constructor(private readonly store: Store, clusters: NamedClusterActions) {
     this.#named = new NamedClusters(store, clusters, () => this.#clusters.focus());
-    this.#now = new PlaceView(store);
+    this.#now = new ClusterStatusView(store);
     this.#problems = [new Problem(store, ['distributed_backend']), new Problem(store, ['compute_target', 'kernel_name'])];
     const [backend, cluster] = [freshId('backend'), freshId('cluster')];
     const choices = store.get('choices').backends.map(({ label, reason }) => ({ value: label, text: label, reason }));

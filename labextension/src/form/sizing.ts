@@ -1,7 +1,7 @@
 /** The sum that a job's size is: nodes times processes per node. */
 import { h, onClick, setText } from '../ui/dom';
 import { __ } from '../ui/trans';
-import { processCount } from '../ui/words';
+import { processCount } from '../ui/format';
 import { Problem, Stepper, freshId, heading } from './controls';
 import type { Part, Store } from './state';
 

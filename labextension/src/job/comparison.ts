@@ -13,7 +13,7 @@ import { press } from './picker';
 import { Plot } from './plotly';
 import type { components } from '../api/schema';
 import { isDark, watchTheme } from '../ui/theme';
-import { ENDED, shortId, stateWord } from '../ui/words';
+import { ENDED, shortId, stateWord } from '../ui/format';
 
 /** One line of jobs side by side: a value for each job ("" where it has none), and which of them is the best. */
 export type ComparisonRow = components['schemas']['ComparisonRow'];

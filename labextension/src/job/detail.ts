@@ -6,7 +6,7 @@ import { icon } from '../ui/icons';
 import { __, _n } from '../ui/trans';
 import { python } from './pycolor';
 import type { components } from '../api/schema';
-import { bytes, clock, pastDay } from '../ui/words';
+import { bytes, clock, pastDay } from '../ui/format';
 
 export type JobDetail = components['schemas']['JobDetail'];
 

@@ -9,9 +9,9 @@ import { HERE, around, fill, h, onClick, type Child } from '../ui/dom';
 import { button, resumeButton } from './header';
 import { icon } from '../ui/icons';
 import { __, _n } from '../ui/trans';
-import { folded, quoted } from './prose';
+import { folded, quoted } from './text';
 import { python } from './pycolor';
-import { clock, count, listing, ranks, secondsTaken } from '../ui/words';
+import { clock, count, listing, ranks, secondsTaken } from '../ui/format';
 
 /** Returns what brings a line of the cell with an execution count into view, null when that cell is out of reach. */
 export type Reach = (root: HTMLElement, cell: number | null) => ((line: number) => void) | null;
@@ -171,8 +171,8 @@ function valuesOf(failure: Failure): HTMLElement | null {
 }
 
 function storyOf(failure: Failure): HTMLElement | null {
-  if (!failure.story.length) return null;
-  const rows = failure.story.map(({ t, text, bad }) =>
+  if (!failure.timeline.length) return null;
+  const rows = failure.timeline.map(({ t, text, bad }) =>
     h('li', { class: bad ? 'dd-bad' : '' }, h('span', { class: 'dd-num' }, clock(t, true)), h('i'), h('span', {}, text)),
   );
   return h('div', {}, partHead(__('What happened')), h('ol', { class: 'dd-story' }, ...rows));

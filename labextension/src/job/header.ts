@@ -10,7 +10,7 @@ import { icon } from '../ui/icons';
 import { __, _n } from '../ui/trans';
 import { Restarts } from './restarts';
 import { StallLine } from './stall';
-import { ENDED, ago, clock, count, duration, money, pastDay, percent, processes, rankCount, rankWord, shortId, stateWord, unitWord } from '../ui/words';
+import { ENDED, ago, clock, count, duration, money, pastDay, percent, processes, rankCount, rankWord, shortId, stateWord, unitWord } from '../ui/format';
 
 export interface Actions {
   cancel(): void;

@@ -8,11 +8,11 @@ import { button } from './header';
 import { icon } from '../ui/icons';
 import { JobView, type JobHost, type JobMessage, type Parts } from './jobview';
 import { __ } from '../ui/trans';
-import { newPlace } from './logview';
+import { newLogViewState } from './logview';
 import type { Choice } from './picker';
 import { RanksTable } from './rankstable';
 import { Tabs } from '../ui/tabs';
-import { ENDED, clock, duration } from '../ui/words';
+import { ENDED, clock, duration } from '../ui/format';
 
 /** How the server is reached: when it was heard last and when the next try is, in epoch seconds of the page's clock. */
 export interface Connection {
@@ -59,7 +59,7 @@ export class JobPageView {
   readonly #outputs = h('div', { class: 'dd-sheet' });
   readonly #ranksBox = h('div', { class: 'dd-box' });
   readonly #ranks = new RanksTable(this.#ranksBox);
-  readonly #place = { ...newPlace(), folded: false };
+  readonly #place = { ...newLogViewState(), folded: false };
   readonly #timer: ReturnType<typeof setInterval>;
   readonly #tabs: Tabs;
   readonly #view: JobView;

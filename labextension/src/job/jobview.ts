@@ -8,18 +8,18 @@ import { Clock, type Card, type Stacks } from './card';
 import { CurveView, type CurveMessage, type CurveRequest } from './curveview';
 import { adopt, h } from '../ui/dom';
 import { FailureView, inNotebook, type Reach } from './failure';
-import { firstChoice } from './firstchoice';
+import { curveDefaults } from './curvedefaults';
 import { Header, type Extras } from './header';
 import { __ } from '../ui/trans';
 import { LogStore, type Changes } from './logstore';
-import { LogView, newPlace, type Place } from './logview';
+import { LogView, newLogViewState, type LogViewState } from './logview';
 import { Notice } from './notice';
 import type { Choice, Metric } from './picker';
 import { PicturesView } from './pictures';
 import type { components } from '../api/schema';
-import { Setup } from './setup';
+import { Phases } from './phases';
 import { StacksView } from './stacks';
-import { ENDED } from '../ui/words';
+import { ENDED } from '../ui/format';
 
 /** One rank in the table of ranks. */
 export type RankRow = components['schemas']['RankRow'];
@@ -86,7 +86,7 @@ export interface Options {
   extras?: Extras;
   /** Whether the view can be closed to one line. */
   detachable?: boolean;
-  place?: Place;
+  place?: LogViewState;
   choice?: Choice;
   reach?: Reach;
   /** Called with every newer state, and when there is no such job (any more). */
@@ -106,12 +106,12 @@ export class JobView {
   readonly #parts: Parts;
   readonly #header: Header;
   readonly #failure: FailureView;
-  readonly #setup: Setup;
+  readonly #setup: Phases;
   readonly #stacks: StacksView;
   readonly #pictures: PicturesView;
   readonly #curve: CurveView;
   readonly #store = new LogStore();
-  readonly #place: Place;
+  readonly #place: LogViewState;
   readonly #log: LogView;
   readonly #notice: Notice;
   readonly #timer: ReturnType<typeof setInterval>;
@@ -125,13 +125,13 @@ export class JobView {
 
   constructor(private readonly root: HTMLElement, private readonly host: JobHost, private readonly options: Options = {}) {
     const clock = new Clock(PATIENCE);
-    this.#place = options.place ?? newPlace();
-    this.#curve = new CurveView(options.choice ?? firstChoice(), (request) => this.#draw(request), (on) => this.#zoom(on));
+    this.#place = options.place ?? newLogViewState();
+    this.#curve = new CurveView(options.choice ?? curveDefaults(), (request) => this.#draw(request), (on) => this.#zoom(on));
     this.#parts = { head: h('div'), failure: h('div'), setup: h('div'), stacks: h('div'), pictures: h('div'), curve: this.#curve.root, log: h('div'), foot: h('div') };
     const { head, failure, setup, stacks, pictures, log, foot } = this.#parts;
     this.#header = new Header(head, this.#actions(), clock, { silence: () => __('The server does not answer. The job goes on.'), ...options.extras });
     this.#failure = new FailureView(failure, { rerun: () => this.#follow(host.rerun()), resume: () => this.#follow(host.resume()) }, options.reach);
-    this.#setup = new Setup(setup, clock);
+    this.#setup = new Phases(setup, clock);
     const source = { ask: () => host.askStacks(), read: (number: number) => host.stacks(number) };
     this.#stacks = new StacksView(stacks, source, options.reach ?? inNotebook, (open) => this.#stacksShown(open));
     const picture = (number: number): Promise<string> => host.picture(number);

@@ -12,7 +12,7 @@ import { __, _n } from '../ui/trans';
 import { LogSearch } from './logsearch';
 import { fromWire, places, type Lines, type LogStore, type Row, type WireRow } from './logstore';
 import { load, pictureElement, pictureOf, type PictureSource } from './pictures';
-import { clock, count } from '../ui/words';
+import { clock, count } from '../ui/format';
 
 let logs = 0;
 const HEIGHT = 18;
@@ -28,7 +28,7 @@ const MAX_TABS = 8;
 const GAP = 'gap';
 
 /** What of a view outlives it, when a front end draws it anew. */
-export interface Place {
+export interface LogViewState {
   rank: number | null;
   /** Show only what was printed on stderr. */
   stderr: boolean;
@@ -45,7 +45,7 @@ export interface Setting {
   failed: { rank: number | null; text: string } | null;
 }
 
-export const newPlace = (): Place => ({ rank: null, stderr: false, query: '', follow: true, scroll: 0, folded: true });
+export const newLogViewState = (): LogViewState => ({ rank: null, stderr: false, query: '', follow: true, scroll: 0, folded: true });
 
 export class LogView {
   /** What is shown: the rows at their places, then the lines that are being redrawn, at the places behind. */
@@ -91,7 +91,7 @@ export class LogView {
   constructor(
     private readonly root: HTMLElement,
     private readonly store: LogStore,
-    private readonly place: Place,
+    private readonly place: LogViewState,
     private readonly onUnfold: () => void,
     private readonly picture?: PictureSource,
   ) {

@@ -2,10 +2,10 @@
 import type { Card } from './card';
 import { copy } from '../ui/clipboard';
 import { HERE, around, fill, h, onClick, type Child } from '../ui/dom';
-import { quoted } from './prose';
+import { quoted } from './text';
 import { icon } from '../ui/icons';
 import { __ } from '../ui/trans';
-import { ENDED } from '../ui/words';
+import { ENDED } from '../ui/format';
 
 /** The part of a card that the foot depends on. */
 export type NoticeCard = Pick<Card, 'state' | 'reason' | 'notice' | 'result' | 'has_metrics'>;

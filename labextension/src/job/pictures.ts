@@ -8,7 +8,7 @@
 import type { Card, Picture } from './card';
 import { assign, h, onClick, setText } from '../ui/dom';
 import { __ } from '../ui/trans';
-import { clock, rankSpans } from '../ui/words';
+import { clock, rankSpans } from '../ui/format';
 
 /** Gives the address of a picture, for an `<img>`. */
 export type PictureSource = (number: number) => Promise<string>;

@@ -2,7 +2,7 @@
 import { fill, h, onClick, setText, show, type Child } from '../ui/dom';
 import type { RankRow } from './jobview';
 import { __, _n } from '../ui/trans';
-import { count } from '../ui/words';
+import { count } from '../ui/format';
 
 /** Up to so many ranks are all shown; of more, the first `SOME` that matter until all are asked for. */
 const ALL = 16;

@@ -1,9 +1,9 @@
 /** How often a job's ranks were started anew, after what the last time; all earlier failures are one click away. */
 import type { Card } from './card';
 import { fill, h, show } from '../ui/dom';
-import { folded } from './prose';
+import { folded } from './text';
 import { __ } from '../ui/trans';
-import { clock } from '../ui/words';
+import { clock } from '../ui/format';
 
 export class Restarts {
   readonly root = h('div', { class: 'dd-restarts dd-s12', hidden: true });

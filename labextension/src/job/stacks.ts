@@ -9,9 +9,9 @@ import { assign, fill, h, onClick, setText, show, type Child } from '../ui/dom';
 import { packageOf, type Reach } from './failure';
 import { button } from './header';
 import { __, _n } from '../ui/trans';
-import { folded } from './prose';
+import { folded } from './text';
 import { python } from './pycolor';
-import { clock, count, duration, listing, rankSpans } from '../ui/words';
+import { clock, count, duration, listing, rankSpans } from '../ui/format';
 
 /** Asks the ranks, and reads what they said. */
 export interface StacksSource {

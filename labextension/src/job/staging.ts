@@ -2,7 +2,7 @@
 import type { StagingBar } from './card';
 import { assign, h, setText, show } from '../ui/dom';
 import { __, _n } from '../ui/trans';
-import { bytes, count, percent } from '../ui/words';
+import { bytes, count, percent } from '../ui/format';
 
 export class Staging {
   readonly root = h('div', { class: 'dd-staging', role: 'group', 'aria-label': __('Data on its way'), hidden: true });

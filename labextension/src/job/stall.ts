@@ -4,10 +4,10 @@
  */
 import type { Card, Clock } from './card';
 import { assign, h, onClick, setText, show } from '../ui/dom';
-import { quoted } from './prose';
+import { quoted } from './text';
 import { icon } from '../ui/icons';
 import { __ } from '../ui/trans';
-import { clock as time, duration } from '../ui/words';
+import { clock as time, duration } from '../ui/format';
 
 export class StallLine {
   readonly root = h('div', { class: 'dd-stall dd-row dd-s12', hidden: true });

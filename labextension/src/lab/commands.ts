@@ -5,9 +5,9 @@ import { ILauncher } from '@jupyterlab/launcher';
 import { INotebookTracker, NotebookActions } from '@jupyterlab/notebook';
 import type { CommandRegistry } from '@lumino/commands';
 import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
-import { isActive } from '../sidebar/jobwords';
+import { isActive } from '../sidebar/jobtext';
 import type { JobRow } from '../sidebar/types';
-import { shortId } from '../ui/words';
+import { shortId } from '../ui/format';
 import { ranksIcon } from './icons';
 import { NAME } from './ids';
 import { ILanguage } from './language';
@@ -105,7 +105,7 @@ class JobCommands {
 
   #row(args: Args): JobRow | null {
     const { id } = args;
-    return typeof id === 'string' ? (this.sidebar.board.get(id) ?? null) : this.sidebar.target;
+    return typeof id === 'string' ? (this.sidebar.jobList.get(id) ?? null) : this.sidebar.target;
   }
 
   /** Show what was refused where no view can. */
@@ -198,7 +198,7 @@ function registerPlaces(commands: CommandRegistry, sidebar: ISidebar): void {
   });
   commands.addCommand('distdl:prune-jobs', {
     label: __('Delete old jobs…'),
-    isEnabled: () => sidebar.board.rows.length > 0,
+    isEnabled: () => sidebar.jobList.rows.length > 0,
     execute: () => {
       sidebar.reveal();
       view.prune();

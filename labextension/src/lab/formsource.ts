@@ -9,7 +9,7 @@ import { ServerConnection } from '@jupyterlab/services';
 import { URLExt } from '@jupyterlab/coreutils';
 import type { FormRequest, FormState } from '../form/state';
 import { Refusal } from '../ui/refusal';
-import { __ } from '../ui/trans';
+import { __, inLanguage, said } from '../ui/trans';
 
 const PAGE = "__import__('distdl_jupyter.magic.frontend_api', fromlist=['page'])";
 /** A kernel that is free answers in less; after this many milliseconds somebody has run a cell meanwhile. */
@@ -37,8 +37,8 @@ async function evaluated(kernel: Kernel.IKernelConnection, name: string, asked: 
   if (answer?.status === 'error') throw new Refusal(mishap(answer));
   const data = answer?.data?.['application/json'];
   const error = (data as { error?: { message: string; hint: string; field: string } } | undefined)?.error;
-  if (error) throw new Refusal(error.message, error.hint, error.field);
-  return data ?? null;
+  if (error) throw new Refusal(said(error.message), said(error.hint), error.field);
+  return inLanguage(data) ?? null;
 }
 
 interface Expression {
@@ -77,6 +77,6 @@ async function posted(path: string, body: unknown, wanted: AbortSignal | null = 
     throw new Refusal(__('The Jupyter server does not answer.'));
   }
   const told = (await response.json().catch(() => ({}))) as { message?: string; hint?: string; field?: string };
-  if (response.ok) return told;
-  throw new Refusal(told.message ?? `${response.status} ${response.statusText}`, told.hint, told.field);
+  if (response.ok) return inLanguage(told);
+  throw new Refusal(said(told.message ?? `${response.status} ${response.statusText}`), said(told.hint ?? ''), told.field);
 }

@@ -3,10 +3,10 @@ import type { JupyterFrontEnd } from '@jupyterlab/application';
 import { LabIcon } from '@jupyterlab/ui-components';
 import { Signal, type ISignal } from '@lumino/signaling';
 import { Menu, Widget } from '@lumino/widgets';
-import { firstChoice } from '../job/firstchoice';
+import { curveDefaults } from '../job/curvedefaults';
 import type { JobMessage } from '../job/jobview';
 import { JobPageView, type PageHost, type PageState } from '../job/jobpageview';
-import { capital, shortId } from '../ui/words';
+import { capital, shortId } from '../ui/format';
 import { connection, jobHost } from './jobhost';
 import { ranksIcon } from './icons';
 import type { DistDL } from './live';
@@ -34,7 +34,7 @@ export class JobPage extends Widget {
     private readonly app: JupyterFrontEnd,
     private readonly distdl: DistDL,
     private readonly openCell: OpenCell,
-    { tab = 'overview', choice = firstChoice() }: Partial<PageState>,
+    { tab = 'overview', choice = curveDefaults() }: Partial<PageState>,
   ) {
     super();
     this.id = `distdl-job-${jobId}`;

@@ -3,11 +3,11 @@ import { ILabShell, ILayoutRestorer, type JupyterFrontEnd, type JupyterFrontEndP
 import { ISettingRegistry } from '@jupyterlab/settingregistry';
 import { Token } from '@lumino/coreutils';
 import { Widget } from '@lumino/widgets';
-import { setFirstChoice } from '../job/firstchoice';
+import { setCurveDefaults } from '../job/curvedefaults';
 import type { Watch } from '../job/jobview';
 import type { Actions, JobRow } from '../sidebar/types';
 import { SidebarView } from '../sidebar/view';
-import { Board } from './board';
+import { JobList } from './jobs';
 import { told } from './clusteractions';
 import { ranksIcon } from './icons';
 import { NAME, SETTINGS } from './ids';
@@ -18,7 +18,7 @@ import { __ } from '../ui/trans';
 
 /** The jobs of the page and the sidebar that shows them. */
 export interface ISidebar {
-  readonly board: Board;
+  readonly jobList: JobList;
   readonly view: SidebarView;
   /** Bring the sidebar to the front, with the focus in its list. */
   reveal(): void;
@@ -67,14 +67,14 @@ function followSettings(sidebar: Sidebar, loaded: ISettingRegistry.ISettings): v
       confirmCancel: confirm === 'always' || confirm === 'never' ? confirm : 'minute',
       showClusters: loaded.get('showClusters').composite !== false,
     };
-    setFirstChoice(loaded.get('curveMode').composite === 'ranks' ? 'ranks' : 'band', loaded.get('curveLog').composite === true);
+    setCurveDefaults(loaded.get('curveMode').composite === 'ranks' ? 'ranks' : 'band', loaded.get('curveLog').composite === true);
   };
   loaded.changed.connect(read);
   read();
 }
 
 class Sidebar extends Widget implements ISidebar {
-  readonly board: Board;
+  readonly jobList: JobList;
   readonly view: SidebarView;
   #target: string | null = null;
   #clusters: Watch | null = null;
@@ -87,15 +87,15 @@ class Sidebar extends Widget implements ISidebar {
     this.title.caption = __('Distributed training');
     this.node.setAttribute('role', 'region');
     this.node.setAttribute('aria-label', __('Distributed training'));
-    this.board = new Board(distdl.live);
+    this.jobList = new JobList(distdl.live);
     this.view = new SidebarView(this.node, actionsOf(app, distdl, () => this.view), () => this.#point());
-    this.board.changed.connect(() => this.#draw());
+    this.jobList.changed.connect(() => this.#draw());
     distdl.live.onState(() => this.#connection());
     this.#connection();
   }
 
   get target(): JobRow | null {
-    return (this.#target === null ? undefined : this.board.get(this.#target)) ?? null;
+    return (this.#target === null ? undefined : this.jobList.get(this.#target)) ?? null;
   }
 
   reveal(): void {
@@ -112,7 +112,7 @@ class Sidebar extends Widget implements ISidebar {
   override dispose(): void {
     if (this.isDisposed) return;
     this.#rest();
-    this.board.dispose();
+    this.jobList.dispose();
     super.dispose();
   }
 
@@ -146,7 +146,7 @@ class Sidebar extends Widget implements ISidebar {
   }
 
   #draw(): void {
-    if (this.board.answered && this.isVisible) this.view.jobs(this.board.rows);
+    if (this.jobList.answered && this.isVisible) this.view.jobs(this.jobList.rows);
   }
 
   #point(): void {

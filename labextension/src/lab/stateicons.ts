@@ -1,7 +1,7 @@
 /** The shapes of a job's states as icons of JupyterLab, for the tabs of pages; `style/page.css` gives them their colours. */
 import { LabIcon } from '@jupyterlab/ui-components';
 import { icon } from '../ui/icons';
-import type { State } from '../ui/words';
+import type { State } from '../ui/format';
 
 const made = new Map<State, LabIcon>();
 

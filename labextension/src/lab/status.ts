@@ -7,10 +7,10 @@ import { Signal } from '@lumino/signaling';
 import { Widget } from '@lumino/widgets';
 import { h, onClick, setText } from '../ui/dom';
 import { icon } from '../ui/icons';
-import { lineText, secondLine } from '../sidebar/jobwords';
+import { lineText, secondLine } from '../sidebar/jobtext';
 import type { JobRow } from '../sidebar/types';
-import { shortId } from '../ui/words';
-import type { Board } from './board';
+import { shortId } from '../ui/format';
+import type { JobList } from './jobs';
 import { NAME, SETTINGS } from './ids';
 import { ILanguage } from './language';
 import { IDistDL, type DistDL } from './live';
@@ -28,13 +28,13 @@ const plugin: JupyterFrontEndPlugin<void> = {
     app,
     _language: unknown,
     distdl: DistDL,
-    { board }: ISidebar,
+    { jobList }: ISidebar,
     bar: IStatusBar | null,
     running: IRunningSessionManagers | null,
     settings: ISettingRegistry | null,
   ) => {
-    if (bar) addItem(app, board, bar, settings);
-    running?.add(new RunningJobs(app, distdl, board));
+    if (bar) addItem(app, jobList, bar, settings);
+    running?.add(new RunningJobs(app, distdl, jobList));
   },
 };
 
@@ -42,29 +42,29 @@ const plugin: JupyterFrontEndPlugin<void> = {
 class ActiveJobs extends Widget {
   readonly #text = h('span', {});
 
-  constructor(app: JupyterFrontEnd, private readonly board: Board) {
+  constructor(app: JupyterFrontEnd, private readonly jobList: JobList) {
     super();
     const button = h('button', { type: 'button', class: 'dd-status-item', title: __('Show the jobs in the sidebar') }, icon('ranks', 14), this.#text);
     onClick(button, () => void app.commands.execute('distdl:focus-sidebar'));
     this.node.append(button);
     this.update();
-    board.changed.connect(() => this.update());
+    jobList.changed.connect(() => this.update());
   }
 
   protected override onUpdateRequest(): void {
-    setText(this.#text, _n('%1 job active', '%1 jobs active', this.board.active.length));
+    setText(this.#text, _n('%1 job active', '%1 jobs active', this.jobList.active.length));
   }
 }
 
-function addItem(app: JupyterFrontEnd, board: Board, bar: IStatusBar, settings: ISettingRegistry | null): void {
+function addItem(app: JupyterFrontEnd, jobList: JobList, bar: IStatusBar, settings: ISettingRegistry | null): void {
   let wanted = true;
-  const changed = new Signal<Board, void>(board);
-  board.changed.connect(() => changed.emit());
+  const changed = new Signal<JobList, void>(jobList);
+  jobList.changed.connect(() => changed.emit());
   bar.registerStatusItem(`${NAME}:active`, {
-    item: new ActiveJobs(app, board),
+    item: new ActiveJobs(app, jobList),
     align: 'left',
     rank: 5,
-    isActive: () => wanted && board.active.length > 0,
+    isActive: () => wanted && jobList.active.length > 0,
     activeStateChanged: changed,
   });
   void settings?.load(SETTINGS).then((loaded) => {
@@ -84,18 +84,18 @@ class RunningJobs implements IRunningSessions.IManager {
   readonly shutdownAllLabel = __('Cancel all');
   readonly runningChanged: Signal<RunningJobs, void> = new Signal<RunningJobs, void>(this);
 
-  constructor(private readonly app: JupyterFrontEnd, private readonly distdl: DistDL, private readonly board: Board) {
-    board.changed.connect(() => this.runningChanged.emit());
+  constructor(private readonly app: JupyterFrontEnd, private readonly distdl: DistDL, private readonly jobList: JobList) {
+    jobList.changed.connect(() => this.runningChanged.emit());
   }
 
-  readonly shutdownAllConfirmationText = (): string => _n('Cancel %1 job?', 'Cancel %1 jobs?', this.board.active.length);
+  readonly shutdownAllConfirmationText = (): string => _n('Cancel %1 job?', 'Cancel %1 jobs?', this.jobList.active.length);
 
   running(): IRunningSessions.IRunningItem[] {
-    return this.board.active.map((row) => this.#item(row));
+    return this.jobList.active.map((row) => this.#item(row));
   }
 
   shutdownAll(): void {
-    for (const { id } of this.board.active) void this.distdl.api.cancelJob(id);
+    for (const { id } of this.jobList.active) void this.distdl.api.cancelJob(id);
   }
 
   refreshRunning(): void {

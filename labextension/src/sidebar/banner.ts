@@ -2,7 +2,7 @@
 import { h, onClick, setText, show } from '../ui/dom';
 import { icon } from '../ui/icons';
 import { __ } from '../ui/trans';
-import { clock, duration } from '../ui/words';
+import { clock, duration } from '../ui/format';
 import type { Connection } from './types';
 
 export class Banner {

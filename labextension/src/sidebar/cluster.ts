@@ -2,7 +2,7 @@
 import { assign, fill, h, onClick, setText, show } from '../ui/dom';
 import { icon } from '../ui/icons';
 import { __, _n } from '../ui/trans';
-import { Question } from '../ui/question';
+import { InlineConfirm } from '../ui/inlineconfirm';
 import { sentences } from '../ui/refusal';
 import { CheckView } from './checkview';
 import { MachinesView, type MachineActions } from './machines';
@@ -205,7 +205,7 @@ export class ClusterView {
   }
 
   async #confirm(text: string, yes: string): Promise<boolean> {
-    const question = new Question(text, yes, __('Keep'));
+    const question = new InlineConfirm(text, yes, __('Keep'));
     this.#ask(question.element);
     question.focus();
     const answer = await question.answered;

@@ -2,7 +2,7 @@
 import { arrowKeys, assign, h, onClick, setText } from '../ui/dom';
 import { icon } from '../ui/icons';
 import { __ } from '../ui/trans';
-import type { Filter } from './jobwords';
+import type { Filter } from './jobtext';
 
 export class FilterBar {
   readonly element: HTMLElement;

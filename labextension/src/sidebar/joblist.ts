@@ -4,7 +4,7 @@
  */
 import { assign, h } from '../ui/dom';
 import { __ } from '../ui/trans';
-import type { Question } from '../ui/question';
+import type { InlineConfirm } from '../ui/inlineconfirm';
 import { heightOf, JobRowView, type RowActions } from './jobrow';
 import type { JobRow } from './types';
 import { Track } from './virtual';
@@ -39,7 +39,7 @@ export class JobList {
   #items: readonly Item[] = [];
   #index = new Map<string, number>();
   #active: string | null = null;
-  #asked: { id: string; question: Question; height: number } | null = null;
+  #asked: { id: string; question: InlineConfirm; height: number } | null = null;
   #moment = { now: 0, stale: false };
   #pressing = false;
 
@@ -105,7 +105,7 @@ export class JobList {
   }
 
   /** Ask a question below the row of a job; the focus goes to it and comes back. Null when the row is not shown. */
-  async ask(id: string, question: Question): Promise<boolean> {
+  async ask(id: string, question: InlineConfirm): Promise<boolean> {
     this.#asked?.question.close(false);
     this.#asked = { id, question, height: 0 };
     this.#content.append(question.element);

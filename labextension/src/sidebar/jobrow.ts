@@ -5,8 +5,8 @@
 import { assign, fill, h, onClick, setText, show } from '../ui/dom';
 import { icon } from '../ui/icons';
 import { __ } from '../ui/trans';
-import { shortId, stateWord } from '../ui/words';
-import { figure, isActive, lineText, secondLine, share, spoken } from './jobwords';
+import { shortId, stateWord } from '../ui/format';
+import { figure, isActive, lineText, secondLine, share, spoken } from './jobtext';
 import { Sparkline } from './sparkline';
 import type { JobRow } from './types';
 

@@ -2,10 +2,10 @@
 import { h, onClick, setText, show } from '../ui/dom';
 import { icon } from '../ui/icons';
 import { __ } from '../ui/trans';
-import { Question } from '../ui/question';
+import { InlineConfirm } from '../ui/inlineconfirm';
 import { Refusal, sentences } from '../ui/refusal';
 import { propertiesOf, SchemaField } from '../form/schemafields';
-import { forecastWords } from './moneywords';
+import { forecastWords } from './costtext';
 import type { Choice, Machines } from './types';
 
 export interface MachineFormActions {
@@ -77,7 +77,7 @@ export class MachineForm {
   }
 
   async #agreed(text: string): Promise<boolean> {
-    const question = new Question(text, __('Create'), __('Back'));
+    const question = new InlineConfirm(text, __('Create'), __('Back'));
     this.#question.replaceChildren(question.element);
     show(this.#submit, false);
     question.focus();

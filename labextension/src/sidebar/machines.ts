@@ -3,7 +3,7 @@ import { fill, h, onClick, setText, show } from '../ui/dom';
 import { icon } from '../ui/icons';
 import { __, _n } from '../ui/trans';
 import { MachineForm } from './machineform';
-import { billWords, keptUpWords } from './moneywords';
+import { billWords, keptUpWords } from './costtext';
 import type { Actions, Cluster } from './types';
 
 export type MachineActions = Pick<Actions, 'kinds' | 'choices' | 'forecast' | 'createMachines' | 'deleteMachines' | 'scaleCluster'>;

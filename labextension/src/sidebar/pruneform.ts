@@ -4,7 +4,7 @@ import { icon } from '../ui/icons';
 import { __, _n } from '../ui/trans';
 import { sentences } from '../ui/refusal';
 import { fieldId } from '../form/schemafields';
-import { ago, bytes, count, listing, shortId, stateWord } from '../ui/words';
+import { ago, bytes, count, listing, shortId, stateWord } from '../ui/format';
 import type { KeptJobs, OldJob, Prune, Pruned } from './types';
 
 export interface PruneFormActions {

@@ -7,15 +7,15 @@
 import { fill, h, onClick, setText, show } from '../ui/dom';
 import { icon } from '../ui/icons';
 import { __ } from '../ui/trans';
-import { Question } from '../ui/question';
+import { InlineConfirm } from '../ui/inlineconfirm';
 import { sentences } from '../ui/refusal';
-import { shortId, stateWord } from '../ui/words';
+import { shortId, stateWord } from '../ui/format';
 import { Banner } from './banner';
 import { ClusterList } from './clusterlist';
 import { FilterBar } from './filterbar';
 import { JobList, type Item } from './joblist';
-import { asksBeforeCancel, isActive, matches, passes } from './jobwords';
-import { billWords, total } from './moneywords';
+import { asksBeforeCancel, isActive, matches, passes } from './jobtext';
+import { billWords, total } from './costtext';
 import { NothingFound, nothingYet, waiting } from './placeholders';
 import { PruneForm } from './pruneform';
 import { Section } from './section';
@@ -190,7 +190,7 @@ export class SidebarView {
     if (!row || !isActive(row)) return;
     const now = row.state === 'canceling';
     const text = now ? __('Kill %1 now?', row.name) : __('Cancel %1?', row.name);
-    if (this.asksToCancel(row) && !(await this.#list.ask(id, new Question(text)))) return;
+    if (this.asksToCancel(row) && !(await this.#list.ask(id, new InlineConfirm(text)))) return;
     await this.#do(this.actions.cancel(row, now));
   }
 
@@ -199,7 +199,7 @@ export class SidebarView {
     const row = this.#known.get(id)?.row;
     if (!row || isActive(row)) return;
     const text = __('Delete 1 job, %1 %2, with its log and outputs?', row.name, shortId(id));
-    if (await this.#list.ask(id, new Question(text, __('Delete'), __('Keep')))) await this.#do(this.actions.remove(row));
+    if (await this.#list.ask(id, new InlineConfirm(text, __('Delete'), __('Keep')))) await this.#do(this.actions.remove(row));
   }
 
   /** Open the form that deletes old jobs. */

@@ -1,5 +1,5 @@
 /** The panel "Sign in to Azure" as a widget: its kernel answers what JupyterLab's sidebar asks the server. */
-import { Bin, type Context } from './model';
+import { Disposables, type Context } from './model';
 import { kernelActions } from '../azure/asked';
 import { SignIn } from '../azure/signin';
 import { adopt, h } from '../ui/dom';
@@ -9,14 +9,14 @@ import { __ } from '../ui/trans';
 
 export default {
   render({ model, el }: Context): () => void {
-    const bin = new Bin();
-    const view = new SignIn(kernelActions(questions(model, bin)));
+    const disposables = new Disposables();
+    const view = new SignIn(kernelActions(questions(model, disposables)));
     const title = h('h2', { class: 'dd-title dd-row' }, icon('cloud'), __('Sign in to Azure'));
     const panel = h('section', { class: 'dd-azure-panel', 'aria-label': __('Sign in to Azure') }, title, view.element);
     adopt(panel);
     el.replaceChildren(panel);
     view.wake();
-    bin.add(() => view.rest());
-    return bin.empty;
+    disposables.add(() => view.rest());
+    return disposables.empty;
   },
 };

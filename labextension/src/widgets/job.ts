@@ -1,5 +1,5 @@
 /** A job as a widget: the view of JupyterLab's pages, told by the widget's kernel. */
-import { Bin, whenAttached, type Context, type Model } from './model';
+import { Disposables, whenAttached, type Context, type Model } from './model';
 import type { Card, Stacks } from '../job/card';
 import type { CurveRequest } from '../job/curveview';
 import { JobView, type JobHost } from '../job/jobview';
@@ -8,7 +8,7 @@ import { KernelSocket } from './kernelsocket';
 import { Live } from '../api/stream';
 import { __ } from '../ui/trans';
 import type { Changes } from '../job/logstore';
-import { ENDED } from '../ui/words';
+import { ENDED } from '../ui/format';
 
 /** Seconds of silence after which the kernel counts as gone, and between two tries to reach it. */
 const PATIENCE = { silence: 5, retry: [2, 30] } as const;
@@ -24,7 +24,7 @@ interface Shared {
 const shared = new WeakMap<Model, Shared>();
 
 function made(model: Model): Shared {
-  const ask = questions(model, new Bin());
+  const ask = questions(model, new Disposables());
   const older = async (before: number): Promise<Changes> => (await ask('log', { before })) as Changes;
   const live = new Live(() => new KernelSocket(model), () => Promise.reject(new Error()), () => older, PATIENCE);
   shared.set(model, { ask, live });
@@ -32,7 +32,7 @@ function made(model: Model): Shared {
 }
 
 function render({ model, el }: Context): () => void {
-  const bin = new Bin();
+  const disposables = new Disposables();
   const id = model.get('job_id') as string;
   const { ask, live } = shared.get(model) ?? made(model);
   let drawn: CurveRequest | null = null;
@@ -54,13 +54,13 @@ function render({ model, el }: Context): () => void {
     if (ENDED.has(card.state)) holdHeight(el);
   };
   const view = new JobView(el, host, { detachable: true, extras: { silence }, changed });
-  bin.add(() => {
+  disposables.add(() => {
     const kept = live.watchJob(id, { log: true, curve: drawn }, {});
     setTimeout(() => kept.dispose(), KEPT);
     view.dispose();
   });
   whenAttached(el, () => view.refresh());
-  return bin.empty;
+  return disposables.empty;
 }
 
 /**

@@ -1,6 +1,7 @@
 /** Questions of a page to its kernel: each message is answered by another one with the same id. */
-import { tell, type Bin, type Model } from './model';
+import { send, type Disposables, type Model } from './model';
 import { Refusal } from '../ui/refusal';
+import { inLanguage, said } from '../ui/trans';
 
 /** What the kernel answers to one question. */
 interface Answer {
@@ -14,12 +15,12 @@ interface Answer {
 export type Ask = (name: string, given?: Record<string, unknown>) => Promise<unknown>;
 
 /** Return the function that asks a widget's kernel; what is refused rejects with a Refusal. */
-export function questions(model: Model, bin: Bin): Ask {
+export function questions(model: Model, disposables: Disposables): Ask {
   const open = new Map<string, (answer: Answer) => void>();
   // Every view of a widget, on any page, hears every answer.
   const page = Math.random().toString(36).slice(2);
   let serial = 0;
-  bin.on(model, 'msg:custom', (message) => {
+  disposables.on(model, 'msg:custom', (message) => {
     const answer = message as Answer;
     if (answer.type !== 'answer' || answer.id === undefined) return;
     open.get(answer.id)?.(answer);
@@ -27,7 +28,7 @@ export function questions(model: Model, bin: Bin): Ask {
   });
   return (ask, given = {}) => new Promise((resolve, reject) => {
     const id = `${page}-${(serial += 1)}`;
-    open.set(id, ({ value, error }) => (error ? reject(new Refusal(error.message, error.hint, error.field)) : resolve(value)));
-    tell(model, 'ask', { id, ask, given });
+    open.set(id, ({ value, error }) => (error ? reject(new Refusal(said(error.message), said(error.hint), error.field)) : resolve(inLanguage(value))));
+    send(model, 'ask', { id, ask, given });
   });
 }

@@ -5,7 +5,7 @@
  * When the job has ended and all was told, the kernel falls silent for good: that is no broken connection. A kernel that
  * is busy may not hear a page; what it tells everybody meanwhile is taken as the answer.
  */
-import { tell, type Model } from './model';
+import { send, type Model } from './model';
 import type { Socket } from '../api/stream';
 
 interface Told {
@@ -48,14 +48,14 @@ export class KernelSocket implements Socket {
     const subscription = JSON.parse(text) as { number: number };
     this.#number = subscription.number;
     this.#overheard = false;
-    tell(this.model, 'subscribe', { viewer: this.#viewer, subscription });
+    send(this.model, 'subscribe', { viewer: this.#viewer, subscription });
   }
 
   close(): void {
     this.readyState = 3;
     clearInterval(this.#beat);
     this.model.off('msg:custom', this.#hear);
-    tell(this.model, 'leave', { viewer: this.#viewer });
+    send(this.model, 'leave', { viewer: this.#viewer });
   }
 
   readonly #hear = (message: unknown, buffers: DataView[] = []): void => {

@@ -1,5 +1,5 @@
 /** The launch form as a widget: its kernel works the form out, starts the job, names clusters and signs in to Azure. */
-import { Bin, type Context } from './model';
+import { Disposables, type Context } from './model';
 import { kernelActions } from '../azure/asked';
 import { questions, type Ask } from './kernel';
 import { __ } from '../ui/trans';
@@ -33,13 +33,13 @@ function clustersOf(ask: Ask): NamedClusterActions {
 
 export default {
   render({ model, el }: Context): () => void {
-    const bin = new Bin();
-    const ask = questions(model, bin);
+    const disposables = new Disposables();
+    const ask = questions(model, disposables);
     const frame = new FormFrame(textOf(ask), { clusters: clustersOf(ask), azure: kernelActions(ask) });
     el.replaceChildren(frame.element);
     return () => {
       frame.dispose();
-      bin.empty();
+      disposables.empty();
     };
   },
 };

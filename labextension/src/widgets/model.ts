@@ -18,7 +18,7 @@ export interface Context {
 }
 
 /** Runs what must be undone when a view goes away. */
-export class Bin {
+export class Disposables {
   #undo: (() => void)[] = [];
 
   /** Listen to a model's event until the view goes away. */
@@ -43,7 +43,7 @@ export class Bin {
 }
 
 /** Send a message to the kernel; without one the view stays what it is. */
-export function tell(model: Model, type: string, more: Record<string, unknown> = {}): void {
+export function send(model: Model, type: string, more: Record<string, unknown> = {}): void {
   try {
     model.send({ type, ...more });
   } catch {
@@ -52,7 +52,7 @@ export function tell(model: Model, type: string, more: Record<string, unknown> =
 }
 
 /** Set a trait here and in the kernel. */
-export function put(model: Model, name: string, value: unknown): void {
+export function setTrait(model: Model, name: string, value: unknown): void {
   model.set(name, value);
   try {
     model.save_changes();

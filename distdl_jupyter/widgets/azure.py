@@ -1,0 +1,38 @@
+"""The panel "Sign in to Azure" in a kernel: ``azure_sign_in()`` shows it as a cell's last value.
+
+The page asks its kernel what JupyterLab's sidebar asks the server, and the same component draws both.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import traitlets
+
+from distdl_jupyter.views import azure
+from distdl_jupyter.widgets.widget import PageWidget, made_for_page
+
+if TYPE_CHECKING:
+    from distdl_jupyter.widgets.widget import Calls
+
+
+class AzurePanel(PageWidget):
+    """The panel on the page. Its text, which a notebook keeps, names nobody."""
+
+    _view_name = traitlets.Unicode("azure").tag(sync=True)
+
+    def __repr__(self) -> str:
+        return "Sign in to Azure: run this cell to see who is signed in."
+
+    @property
+    def calls(self) -> Calls:
+        """What the page may ask for."""
+        return azure.CALLS
+
+
+def azure_sign_in() -> AzurePanel:
+    """Return the panel that shows who is signed in to Azure, and signs in and out. It never shows a token.
+
+    Raises PluginUnavailable in a front end that needs anywidget and has none.
+    """
+    return made_for_page(AzurePanel)()

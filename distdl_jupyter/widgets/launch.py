@@ -1,0 +1,139 @@
+"""The launch form as a widget: ``launcher(train)`` shows it, Submit starts a job and shows its panel below.
+
+The page asks for the form's state after each change and for a job at the end; here it only meets the job's panel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import ipywidgets
+import msgspec
+import traitlets
+
+from distdl_jupyter.form import defaults, naming
+from distdl_jupyter.form.schema import FormRequest, FormState, Variable
+from distdl_jupyter.form.state import Form, state, submit_options, variables_of
+from distdl_jupyter.form.subject import CachedSubject, FunctionSubject, Look
+from distdl_jupyter.views import azure, requests
+from distdl_jupyter.widgets.widget import PageWidget, made_for_page
+
+if TYPE_CHECKING:
+    from distdl_jupyter.client import Job
+    from distdl_jupyter.widgets.widget import Calls
+
+
+class LaunchForm(PageWidget):
+    """The form of a function. ``on_submitted`` hears of each job that was started."""
+
+    _view_name = traitlets.Unicode("launch").tag(sync=True)
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        on_submitted: Callable[[Job], None],
+        **given: Any,
+    ) -> None:
+        self._on_submitted = on_submitted
+        self._call = FunctionSubject(function, args, kwargs or {})
+        self._looks: dict[Hashable, Look] = {}
+        self._form = Form(subject=CachedSubject(self._call, self._looks, ""), given=defaults.read(given))
+        #: What was chosen last, for a page that opens later. Values of secrets stay here.
+        self._request = FormRequest()
+        super().__init__()
+
+    @property
+    def calls(self) -> Calls:
+        """What the page may ask for."""
+        return {
+            **azure.CALLS,
+            **naming.CALLS,
+            "form.state": lambda request: self.state(requests.from_data(FormRequest, request)),
+            "form.submit": lambda request: _name_and_id(self.submit(requests.from_data(FormRequest, request))),
+        }
+
+    def state(self, request: FormRequest | None = None) -> FormState:
+        """Return the form as it follows from what a page has chosen; without that, from what was chosen last."""
+        if request is None or request.chosen is None:
+            request = msgspec.structs.replace(self._request, apply="", again=False, look=False)
+        request = self._with_secrets(request)
+        if request.again:
+            self._looks.clear()
+        found = state(self._form, request)
+        self._request = msgspec.structs.replace(request, chosen=found.chosen, apply="")
+        return found
+
+    def submit(self, request: FormRequest | None = None) -> Job:
+        """Start a job with what the form shows. Raises what ``client.submit`` raises."""
+        from distdl_jupyter import client
+
+        chosen = self.state(request).chosen
+        variables = variables_of(self._form, self._request)
+        options = submit_options(chosen, variables, self._form.subject.look())
+        given = {name: value for name, value in options.items() if value is not None}
+        job = client.submit(self._call.function, self._call.args, self._call.kwargs, **given)
+        self._on_submitted(job)
+        return job
+
+    def _with_secrets(self, request: FormRequest) -> FormRequest:
+        """Return a request with the secrets that were typed before: a page is told none."""
+        if request.environment is None:
+            return request
+        typed = {one.name: one.value for one in self._request.environment or () if one.value is not None}
+        known = tuple(
+            Variable(one.name, typed.get(one.name) if one.value is None else one.value) for one in request.environment
+        )
+        return msgspec.structs.replace(request, environment=known)
+
+
+def _name_and_id(job: Job) -> dict[str, str]:
+    return {"name": job.spec.name, "job": job.id}
+
+
+class Launcher(ipywidgets.VBox):  # type: ignore[misc]
+    """A form with the panel of the newest job below it. ``jobs`` are all jobs that it started, oldest first."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.jobs: list[Job] = []
+        self.form = made_for_page(LaunchForm)(*args, on_submitted=self._show, **kwargs)
+        super().__init__(children=[self.form])
+
+    @property
+    def job(self) -> Job | None:
+        """The newest job, None before the first Submit."""
+        return self.jobs[-1] if self.jobs else None
+
+    def submit(self) -> Job:
+        """Do what the button Submit does and return the job. Raises DistDLError when it is refused."""
+        return self.form.submit()
+
+    def _show(self, job: Job) -> None:
+        from distdl_jupyter.widgets import panel
+
+        self.jobs.append(job)
+        self.children = [self.form, panel(job)]
+
+
+def launcher(
+    function: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    **defaults: Any,
+) -> Launcher:
+    """Return the form that runs ``function(*args, **kwargs)`` on several processes; shown as a cell's last value.
+
+    ``defaults`` are options of ``submit`` that the form begins with (``node_count``, ``process_count_per_node``,
+    ``distributed_backend``, ``vm_size``, ``name``, ``environment_variables``, ``max_run_duration_seconds``,
+    ``use_gpu``, ``compute_target``, ``data``, ``outputs``), under their names or aliases.
+
+    Raises InvalidSpec for an option or a value that is unknown, TypeError when ``function`` is no function.
+    """
+    if not callable(function):
+        raise TypeError(
+            f"launcher() takes the training function, not {type(function).__name__}: write launcher(train)."
+        )
+    return Launcher(function, args, kwargs, **defaults)

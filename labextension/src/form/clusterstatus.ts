@@ -1,0 +1,54 @@
+/** The machines of the chosen cluster as they are now, and what would keep the job from running there. */
+import { checkItem } from '../ui/checks';
+import { fill, h } from '../ui/dom';
+import { icon } from '../ui/icons';
+import { __, _n } from '../ui/trans';
+import { link } from './controls';
+import type { ClusterNow, NodeInfo, Part, Store } from './state';
+
+const MARKS: Record<NodeInfo['state'], [string, string]> = {
+  up: ['running', 'dd-ink-brand'],
+  down: ['close', 'dd-ink-err'],
+  starting: ['starting', 'dd-ink-brand'],
+  unknown: ['lost', 'dd-ink-warn'],
+};
+/** More machines than these are only counted. */
+const MOST = 8;
+
+export class ClusterStatusView implements Part {
+  readonly element = h('div', { class: 'dd-place-now dd-s12', hidden: true });
+
+  constructor(private readonly store: Store) {}
+
+  update(): void {
+    const place = this.store.get('place');
+    this.element.hidden = place === null;
+    fill(this.element, JSON.stringify(place), () => (place ? this.#parts(place) : []));
+  }
+
+  #parts({ known, problem, remedy, nodes, checks, checked, looking }: ClusterNow): (Node | false)[] {
+    const state = h('div', { class: 'dd-place-state', role: 'status' }, h('span', { class: 'dd-sub' }, stateOf(known, checked, looking, checks.length)), !looking && link(__('Check again'), () => this.store.send({ type: 'refresh' })));
+    return [
+      nodes.length > 0 && h('ul', { class: 'dd-place-nodes' }, ...nodes.filter(({ state }, at) => at < MOST || state !== 'up').slice(0, 2 * MOST).map(node)),
+      nodes.length > MOST && h('div', { class: 'dd-sub' }, _n('%1 node', '%1 nodes', nodes.length)),
+      Boolean(problem) && h('div', { class: 'dd-ink-err' }, [problem, remedy].filter(Boolean).join(' ')),
+      checks.length > 0 && h('ul', { class: 'dd-check-list' }, ...checks.map(checkItem)),
+      state,
+    ];
+  }
+}
+
+function stateOf(known: boolean, checked: boolean, looking: boolean, found: number): string {
+  if (looking) return known ? __('Checking the nodes') : __('Reaching the nodes');
+  if (!known) return __('Its nodes have not answered yet.');
+  if (!checked) return '';
+  return found ? _n('%1 finding', '%1 findings', found) : __('All checks of the nodes passed');
+}
+
+function node({ name, state, detail, gpus, gpu_name }: NodeInfo): HTMLElement {
+  const [mark, ink] = MARKS[state];
+  const words = { up: __('up'), down: __('does not answer'), starting: __('starting'), unknown: __('unknown') };
+  const more = [gpus ? `${gpus} × ${gpu_name || 'GPU'}` : '', detail].filter(Boolean).join(', ');
+  const title = h('span', { role: 'img', title: words[state], 'aria-label': words[state] }, icon(mark, 12, ink));
+  return h('li', {}, title, h('span', { class: 'dd-b' }, name), more && h('span', { class: state === 'down' ? 'dd-ink-err' : 'dd-sub' }, more));
+}

@@ -1,0 +1,129 @@
+/** What travels with the job, what could be better, and the button that starts it. */
+import { copy } from '../ui/clipboard';
+import { fill, h, onClick, setText, show } from '../ui/dom';
+import { icon } from '../ui/icons';
+import { __, _n } from '../ui/trans';
+import { count, processes } from '../ui/format';
+import { heading, link, setLine } from './controls';
+import type { Advice, Part, Store } from './state';
+
+export class CapturedNames implements Part {
+  readonly element: HTMLElement;
+  readonly #summary = h('span', { class: 'dd-sub dd-s12 dd-num' });
+  readonly #list = h('table', { class: 'dd-captured' });
+
+  constructor(private readonly store: Store) {
+    this.element = h('section', { class: 'dd-form-part' }, h('div', { class: 'dd-form-row' }, heading(__('Captured names')), this.#summary), this.#list);
+  }
+
+  update(): void {
+    const { items, size, known } = this.store.get('captured');
+    setText(this.#summary, known ? summaryOf(items.length, size) : __('known when the kernel is free'));
+    fill(this.#list, JSON.stringify(items), () => items.map(({ name, detail, size }) => h('tr', {},
+      h('td', { class: 'dd-mono dd-ell', title: name }, name),
+      h('td', { class: 'dd-sub dd-ell', title: detail }, detail),
+      h('td', { class: 'dd-right dd-num dd-nw' }, size))));
+  }
+}
+
+function summaryOf(names: number, size: string): string {
+  return names ? _n('%1 name, %2', '%1 names, %2', names, size) : __('nothing');
+}
+
+/** Advice is shown costliest first; more than these are folded. */
+const FIRST = 3;
+
+export class AdviceList implements Part {
+  readonly element: HTMLElement;
+  readonly #count = h('span', { class: 'dd-sub' });
+  readonly #waiting = h('span', { class: 'dd-sub dd-s12', role: 'status' });
+  readonly #list = h('div', {});
+  #all = false;
+
+  constructor(private readonly store: Store) {
+    this.element = h('section', { class: 'dd-form-part dd-grow' },
+      h('div', { class: 'dd-form-row' }, h('span', { class: 'dd-form-row dd-advice-head' }, heading(__('Advice')), this.#count), this.#waiting), this.#list);
+  }
+
+  /** Say that the kernel has not answered the last change yet. */
+  wait(text: string): void {
+    setText(this.#waiting, text);
+    this.#list.classList.toggle('dd-stale', Boolean(text));
+  }
+
+  update(): void {
+    const all = this.store.get('advice');
+    setText(this.#count, all.length ? String(all.length) : '');
+    fill(this.#list, JSON.stringify([all, this.#all]), () => {
+      if (!all.length) return [h('div', { class: 'dd-sub dd-s12' }, __('Nothing to say: this fits.'))];
+      const shown = this.#all ? all : all.slice(0, FIRST);
+      const rest = all.length - shown.length;
+      return [...shown.map((one) => this.#item(one)), rest > 0 && link(_n('Show %1 more', 'Show %1 more', rest), () => this.#showAll())];
+    });
+  }
+
+  #showAll(): void {
+    this.#all = true;
+    this.update();
+  }
+
+  #item(advice: Advice): HTMLElement {
+    const [name, ink] = advice.level === 'info' ? ['info', 'dd-ink-brand'] : ['warn', advice.level === 'error' ? 'dd-ink-err' : 'dd-ink-warn'];
+    const title = advice.source ? __('Source: %1', advice.source) : null;
+    return h('div', { class: 'dd-advice' },
+      icon(name ?? 'info', 16, ink ?? ''),
+      h('div', { class: 'dd-advice-text', title },
+        h('div', { class: 'dd-b' }, advice.headline),
+        h('div', { class: 'dd-sub dd-s12' }, advice.reason),
+        advice.action ? this.#action(advice) : null));
+  }
+
+  #action(advice: Advice): HTMLElement {
+    if (!advice.snippet) return link(advice.action, () => this.store.send({ type: 'apply', code: advice.code }), { class: 'dd-link dd-s12' });
+    const button = h('button', { type: 'button', class: 'dd-link dd-s12 dd-copy-link' }, advice.action, icon('copy', 14));
+    return onClick(button, () => void copy(advice.snippet, button));
+  }
+}
+
+export class Submit implements Part {
+  readonly element: HTMLElement;
+  readonly #button: HTMLButtonElement;
+  readonly #total = h('span', { class: 'dd-b dd-num dd-nw' });
+  readonly #where = h('span', { class: 'dd-sub dd-num dd-ell' });
+  readonly #done = h('div', { class: 'dd-submit-status dd-s12', role: 'status' });
+  readonly #refused = h('div', { class: 'dd-submit-status dd-s12 dd-ink-err', role: 'alert' });
+
+  constructor(private readonly store: Store) {
+    this.#button = onClick(h('button', { type: 'button', class: 'dd-btn dd-primary dd-submit', 'aria-keyshortcuts': 'Control+Enter' }, __('Submit')), () => this.press());
+    const keys = navigator.platform.startsWith('Mac') ? '⌘ Enter' : 'Ctrl Enter';
+    this.element = h('section', { class: 'dd-form-part dd-submit-part' },
+      h('div', { class: 'dd-row dd-submit-row' }, this.#button, h('kbd', { class: 'dd-kbd' }, keys), this.#total, this.#where),
+      this.#done, this.#refused);
+  }
+
+  /** Submit when that is possible. */
+  press(): void {
+    if (!this.#button.disabled) this.store.send({ type: 'submit' });
+  }
+
+  update(): void {
+    const status = this.store.get('status');
+    const checks = this.store.get('checks');
+    this.#button.disabled = status.level === 'busy' || checks.level === 'error';
+    this.#button.title = checks.level === 'error' ? checks.items.filter(({ level }) => level === 'error').map(({ text }) => text).join(' ') : '';
+    setText(this.#total, processes(this.store.get('node_count'), this.store.get('process_count_per_node')));
+    const batch = this.store.get('global_batch');
+    const target = this.store.get('compute_target');
+    setText(this.#where, batch ? __('on %1, global batch %2', target, count(batch)) : __('on %1', target));
+    setLine(this.#refused, status.level === 'error' ? (status.text ?? '') : '');
+    this.#showDone();
+  }
+
+  #showDone(): void {
+    const { level, name = '', job = '' } = this.store.get('status');
+    show(this.#done, level === 'busy' || level === 'ok');
+    fill(this.#done, JSON.stringify([level, name, job]), () => level === 'ok'
+      ? [icon('check', 14, 'dd-ink-ok'), h('span', {}, __('Submitted %1', name), ' ', h('span', { class: 'dd-mono dd-sub' }, job))]
+      : [level === 'busy' && __('Submitting')]);
+  }
+}

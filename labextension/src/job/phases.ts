@@ -1,0 +1,72 @@
+/** The seven phases of a job that sets up, with a time each, and what the curve will start with. */
+import type { Card, Clock, Phase } from './card';
+import { assign, fill, h, setText, show } from '../ui/dom';
+import { icon } from '../ui/icons';
+import { __ } from '../ui/trans';
+import { Staging } from './staging';
+import { PHASES, phaseWord, secondsTaken } from '../ui/format';
+
+type Look = 'done' | 'now' | 'next';
+
+export class Phases {
+  #card: Card | null = null;
+  readonly #rows = PHASES.map((phase) => new Row(phase));
+  readonly #staging = new Staging();
+  readonly #hint = h(
+    'div',
+    { class: 'dd-setup-hint' },
+    h('div', { class: 'dd-sub' }, __('The curve starts with the first')),
+    h('div', { class: 'dd-mono' }, 'log(step=step, loss=loss.item())'),
+  );
+
+  constructor(root: HTMLElement, private readonly clock: Clock) {
+    root.classList.add('dd-setup');
+    root.append(h('ol', { 'aria-label': __('Phases') }, ...this.#rows.map((row) => row.root)), this.#hint, this.#staging.root);
+  }
+
+  /** Show a newer card; the hint gives way to the log as soon as there are lines. */
+  update(card: Card): void {
+    this.#card = card;
+    // Data on its way has more to say than the hint; cards of older notebooks know of none.
+    const bars = (card.staging as Card['staging'] | undefined) ?? [];
+    this.#staging.update(bars);
+    show(this.#hint, card.lines === 0 && !bars.length);
+    this.tick();
+  }
+
+  /** Redraw the time of the phase that lasts. */
+  tick(): void {
+    if (!this.#card) return;
+    const known = new Map(this.#card.phases.map((phase) => [phase.phase, phase]));
+    for (const row of this.#rows) row.draw(known.get(row.phase), this.clock.now());
+  }
+}
+
+class Row {
+  readonly root: HTMLLIElement;
+  readonly #mark = h('span');
+  readonly #word = h('span');
+  readonly #detail = h('span', { class: 'dd-sub dd-ell' });
+  readonly #time = h('span', { class: 'dd-num dd-sub' });
+
+  constructor(readonly phase: (typeof PHASES)[number]) {
+    setText(this.#word, phaseWord(phase));
+    this.root = h('li', { class: 'dd-phase dd-s12' }, this.#mark, this.#word, this.#detail, this.#time);
+  }
+
+  draw(view: Phase | undefined, now: number): void {
+    const look: Look = view === undefined ? 'next' : view.seconds === null ? 'now' : 'done';
+    assign(this.root, { 'data-look': look, 'aria-current': look === 'now' ? 'step' : null });
+    fill(this.#mark, look, () => [MARKS[look]()]);
+    setText(this.#detail, view?.detail ?? '');
+    assign(this.#detail, { title: view?.detail });
+    const seconds = view?.seconds ?? (view?.begun ? now - view.begun : null);
+    setText(this.#time, seconds === null ? '' : secondsTaken(seconds));
+  }
+}
+
+const MARKS: Record<Look, () => SVGSVGElement> = {
+  done: () => icon('check', 14, 'dd-ink-ok'),
+  now: () => icon('starting', 14, 'dd-ink-brand dd-turn'),
+  next: () => icon('queued', 14, 'dd-sub'),
+};

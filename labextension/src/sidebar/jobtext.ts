@@ -1,0 +1,115 @@
+/** What a row of the job list says, as text: pure, so that it can be tested without a page. */
+import { __, _n } from '../ui/trans';
+import { ENDED, ago, clock, count, duration, number, pastDay, percent, shortId, stateWord, type State } from '../ui/format';
+import type { JobRow } from './types';
+
+/** The second line: where it runs, and what is most worth knowing, of which `strong` stands out. */
+export interface Line {
+  place: string;
+  strong: string;
+  tell: string;
+  tone: 'plain' | 'failed' | 'lost' | 'stalled';
+}
+
+const SETUP: ReadonlySet<State> = new Set(['queued', 'preparing', 'starting']);
+const DAY = 86_400;
+
+export const isActive = (row: JobRow): boolean => !ENDED.has(row.state);
+
+/** Return how much is done, between 0 and 1, or null when that is not known. */
+export function share(row: JobRow): number | null {
+  return row.total && row.done !== null ? Math.max(0, Math.min(1, row.done / row.total)) : null;
+}
+
+/**
+ * Return the second line of a row at the moment `now`; `heard` is when the row was sent (the time left shrinks from
+ * there), and `stale` says that the server does not answer any more.
+ */
+export function secondLine(row: JobRow, now: number, heard: number, stale: boolean): Line {
+  const place = `${row.compute_target}, ${row.node_count} × ${row.process_count_per_node}`;
+  const line = (tell: string, more: Partial<Line> = {}): Line => ({ place, strong: '', tell, tone: 'plain', ...more });
+  if (SETUP.has(row.state)) return line(row.says || stateWord(row.state).toLowerCase());
+  if (row.state === 'running') return runningLine(row, now, heard, stale, line);
+  if (row.state === 'canceling') return line(__('canceling'));
+  const when = moment(row.ended ?? row.last_sign, now);
+  if (row.state === 'completed') return line(`${duration((row.ended ?? now) - row.created)}, ${when}`);
+  if (row.state === 'canceled') return line(canceledWords(row));
+  const what = row.says || (row.state === 'failed' ? __('failed') : __('no result'));
+  return { place: '', strong: '', tell: `${what}, ${when}`, tone: row.state === 'failed' ? 'failed' : 'lost' };
+}
+
+function runningLine(row: JobRow, now: number, heard: number, stale: boolean, line: (tell: string, more?: Partial<Line>) => Line): Line {
+  const strong = row.total && row.done !== null ? percent(row.done, row.total) : '';
+  if (row.stalled && !stale) return { place: '', strong: '', tell: row.says, tone: 'stalled' };
+  if (stale) return line(strong ? __('%1 at %2', strong, clock(heard)) : __('running at %1', clock(heard)));
+  const left = row.left === null ? '' : __('%1 left', duration(Math.max(0, row.left - (now - heard))));
+  if (strong) return line(left, { strong });
+  if (row.done !== null) return line(__('%1 done', count(row.done)));
+  // Ranks that stay say what they run.
+  return line(row.says || (row.value === null ? __('running') : __('%1 elapsed', duration(now - row.created))));
+}
+
+function canceledWords(row: JobRow): string {
+  return row.total && row.done !== null ? __('canceled at %1', percent(row.done, row.total)) : __('canceled');
+}
+
+/** Return the line as one text. */
+export function lineText(line: Line): string {
+  return [line.place, line.strong, line.tell].filter(Boolean).join(', ');
+}
+
+/** Return when something was: "16 min ago", "yesterday 12:04", "20 Nov 12:04". */
+export function moment(then: number, now: number): string {
+  if (now - then < DAY / 2) return ago(Math.max(0, now - then));
+  const [day, today] = [new Date(then * 1000), new Date(now * 1000)];
+  const time = clock(then).slice(0, 5);
+  if (day.toDateString() === today.toDateString()) return ago(now - then);
+  const before = new Date(today.getFullYear(), today.getMonth(), today.getDate() - 1);
+  if (day.toDateString() === before.toDateString()) return __('yesterday %1', time);
+  return `${pastDay(then, now)} ${time}`;
+}
+
+/** Return the number at the right with what it is: the newest value of the metric, else how long it runs. */
+export function figure(row: JobRow, now: number): { value: string; label: string } {
+  if (row.value !== null) return { value: number(row.value), label: row.metric };
+  if (isActive(row)) return { value: brief(now - row.created), label: __('elapsed') };
+  return { value: '', label: '' };
+}
+
+/** Return a span in its greatest unit, for a narrow column: "4 s", "12 min". */
+function brief(seconds: number): string {
+  const unit = seconds >= DAY ? DAY : seconds >= 3600 ? 3600 : seconds >= 60 ? 60 : 1;
+  return duration(Math.floor(Math.max(0, seconds) / unit) * unit);
+}
+
+/** Return what a screen reader says of a row: without the seconds, which would make it speak all the time. */
+export function spoken(row: JobRow, { place, strong, tell }: Line): string {
+  const value = row.value === null ? '' : `${row.metric} ${number(row.value)}`;
+  return [`${row.name} ${shortId(row.id)}`, stateWord(row.state), place, strong || tell, value].filter(Boolean).join(', ');
+}
+
+/** Whether a job must be asked about before it is canceled: an older one holds work that would be lost. */
+export function asksBeforeCancel(row: JobRow, now: number, setting: 'minute' | 'always' | 'never'): boolean {
+  if (setting !== 'minute') return setting === 'always';
+  return now - row.created >= 60;
+}
+
+/** Whether a search finds a row: every word stands somewhere in what the row is about. */
+export function matches(row: JobRow, words: readonly string[]): boolean {
+  if (!words.length) return true;
+  const text = [row.name, row.id, row.state, stateWord(row.state), row.compute_target, row.backend, row.notebook, row.says].join('\n').toLowerCase();
+  return words.every((word) => text.includes(word));
+}
+
+export type Filter = 'all' | 'active' | 'failed';
+
+/** Whether a filter lets a row through. */
+export function passes(row: JobRow, filter: Filter): boolean {
+  if (filter === 'active') return isActive(row);
+  return filter === 'all' || row.state === 'failed';
+}
+
+/** Return what the list says of how many there are: "3 of 8 jobs". */
+export function found(shown: number, total: number): string {
+  return shown === total ? _n('%1 job', '%1 jobs', total) : _n('%2 of %1 job', '%2 of %1 jobs', total, shown);
+}

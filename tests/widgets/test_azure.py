@@ -1,0 +1,48 @@
+"""What a kernel's panel answers to its page; and the magic that shows it."""
+
+import pytest
+
+from distdl_jupyter.azure import settings
+from distdl_jupyter.magic import topics
+from distdl_jupyter.views.azure import CALLS
+from distdl_jupyter.widgets.azure import AzurePanel, azure_sign_in
+from distdl_jupyter.widgets.widget import answer
+from tests.standin.login import CLIENT
+
+
+def test_the_page_asks_and_is_answered(signed_in):
+    told = answer(CALLS, {"id": "1", "ask": "azure.sign_in", "given": {"credential": "environment"}})["value"]
+    assert (told["state"], told["account"]["name"]) == ("signed_in", f"app {CLIENT}")
+    assert not [secret for secret in signed_in.login.given if secret in repr(told)]
+    assert answer(CALLS, {"ask": "azure.sign_out"})["value"]["state"] == "signed_out"
+
+
+def test_what_cannot_be_is_refused_with_its_field(azure):
+    error = answer(CALLS, {"ask": "azure.settings", "given": {"cloud": "Nimbus"}})["error"]
+    assert (error["type"], error["field"]) == ("InvalidSpec", "cloud")
+    assert "which it does not know" in answer(CALLS, {"ask": "dance"})["error"]["message"]
+
+
+def test_in_a_terminal_the_magic_says_who_is_signed_in_and_how_else_one_could(azure, capsys):
+    topics.azure({}, paged=False)
+    text = capsys.readouterr().out
+    assert text.startswith("Nobody is signed in to Azure.\nWays to sign in:\n")
+    assert "(suggested here)" in text
+
+
+def test_what_a_notebook_keeps_names_nobody(signed_in):
+    data = azure_sign_in()._repr_mimebundle_()
+    assert data["text/plain"] == "Sign in to Azure: run this cell to see who is signed in."
+    assert CLIENT not in repr(data)
+
+
+def test_the_magic_sets_and_signs_in(signed_in, capsys):
+    settings.change(credential="")
+    topics.azure({"credential": "environment", "subscription_id": "s-9"}, paged=False)
+    text = capsys.readouterr().out
+    assert text.startswith(f"Signed in to Azure as app {CLIENT}, by environment.")
+    assert "subscription_id s-9" in text
+    assert isinstance(topics.azure({"subscription_id": ""}), AzurePanel)
+    assert settings.read().subscription_id == ""
+    with pytest.raises(Exception, match="setting for Azure"):
+        topics.azure({"tenant": "x"})

@@ -1,0 +1,116 @@
+"""The launch form as a widget: what the page sends is carried out, and the job's panel appears below."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import ipywidgets
+import pytest
+
+from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.widgets.job import JobPanel
+from distdl_jupyter.widgets.launch import Launcher, launcher
+from tests.conftest import wait_for
+
+
+def alone() -> str:
+    return "done"
+
+
+def page(form: Any, **message: Any) -> None:
+    """Send what the page would send."""
+    form._handle_custom_msg(message, [])
+
+
+def opened(**defaults: Any) -> Launcher:
+    return launcher(alone, **{"process_count_per_node": 1, "distributed_backend": "plain", **defaults})
+
+
+def test_it_is_a_widget_with_the_form_alone() -> None:
+    shown = opened()
+    assert isinstance(shown, ipywidgets.VBox)
+    assert shown.children == (shown.form,)
+    assert shown.job is None
+
+
+def answered(form: Any, monkeypatch: pytest.MonkeyPatch, ask: str, **given: Any) -> Any:
+    """Return what the page is answered to one question."""
+    sent: list[Any] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(form, "send", lambda content, buffers=None: sent.append(content))
+        page(form, type="ask", id="a-1", ask=ask, given=given)
+        wait_for(lambda: sent, what="an answer")
+    assert (sent[0]["type"], sent[0]["id"]) == ("answer", "a-1")
+    return sent[0].get("value", sent[0].get("error"))
+
+
+def test_neither_widget_nor_answer_holds_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    form = opened(environment_variables={"HF_TOKEN": "hf_abc"}).form
+    typed = [{"name": "HF_TOKEN", "value": None}, {"name": "MY_KEY", "value": "hf_def"}]
+    found = answered(form, monkeypatch, "form.state", request={"environment": typed, "chosen": {}})
+    assert [one["secret"] for one in found["environment"]] == [True, True]
+    assert "hf_" not in repr(found)
+    assert "hf_" not in repr(form.get_state())
+    assert form.state().options == found["options"]
+
+
+def test_the_page_is_answered_what_follows_from_what_it_has_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    form = opened(vm_size="NC96ads_A100_v4", node_count=2, distributed_backend="torch").form
+    first = answered(form, monkeypatch, "form.state", request={})
+    assert first["chosen"]["node_count"] == 2
+    found = answered(form, monkeypatch, "form.state", request={"chosen": first["chosen"], "apply": "no-infiniband"})
+    assert found["chosen"]["node_count"] == 1
+    again = answered(form, monkeypatch, "form.state", request={})
+    assert again["chosen"] == found["chosen"], "a page that is opened again goes on"
+    wrong = answered(form, monkeypatch, "form.state", request={"chosen": {**first["chosen"], "node_count": 0}})
+    assert (wrong["field"], wrong["message"]) == ("node_count", "node_count takes a number from 1 to 10,000.")
+    page(form, type="nonsense")
+
+
+def test_a_question_about_clusters_is_answered_to_who_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path))
+    form = opened().form
+    assert answered(form, monkeypatch, "clusters.add", name="mine", kind="local", options={}) is None
+    refused = answered(form, monkeypatch, "clusters.remove", name="other")
+    assert refused["type"] == "ClusterNotFound"
+    assert answered(form, monkeypatch, "azure.status")["state"] == "signed_out"
+
+
+def test_rows_of_data_from_the_page_keep_no_signature(monkeypatch: pytest.MonkeyPatch) -> None:
+    form = opened().form
+    chosen = {"data": [{"name": "x", "place": "blob://acct/cont?sig=SECRET"}], "outputs": "blob://acct/out"}
+    found = answered(form, monkeypatch, "form.state", request={"chosen": chosen})
+    assert found["data_now"]["sources"][0]["level"] == "error"
+    assert "SECRET" not in repr(found)
+    assert "--outputs blob://acct/out" in found["magic"]
+
+
+def test_submit_shows_the_panel_of_the_newest_job_below(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = opened()
+    chosen = answered(shown.form, monkeypatch, "form.state", request={})["chosen"]
+    told = answered(shown.form, monkeypatch, "form.submit", request={"chosen": {**chosen, "name": "mine"}})
+    first = shown.job
+    assert first is not None
+    assert told == {"name": "mine", "job": first.id}
+    assert isinstance(shown.children[1], JobPanel)
+    assert first.result(120) == "done"
+    second = shown.submit()
+    assert shown.jobs == [first, second]
+    assert len(shown.children) == 2
+    assert shown.children[1].job == second
+    assert second.result(120) == "done"
+
+
+def test_a_refused_submit_says_why() -> None:
+    shown = opened(process_count_per_node=2)
+    with pytest.raises(InvalidSpec, match="plain"):
+        shown.submit()
+    assert shown.children == (shown.form,)
+
+
+def test_what_is_no_function_is_refused_in_one_sentence() -> None:
+    with pytest.raises(TypeError, match=r"write launcher\(train\)"):
+        launcher(alone())  # type: ignore[arg-type]
+    with pytest.raises(InvalidSpec, match="Did you mean"):
+        launcher(alone, node_cuont=2)
