@@ -24,7 +24,7 @@ ELSEWHERE = {"__main__.py", "cli", "magic", "testing", "compat", "monitoring", "
 SHOWN = {"label", "title", "help", "headline", "action", "remedy", "hint", "reason"}
 _CODE = re.compile(
     r"[\\<>|^\n\x1b]|\(\?|^\W*$|--\w+=|^%1(?: %\d)*$| eq '|color-mix|max-age|stroke|\bcase \""
-    r"|has no attribute|get_ipython' is|customdata|meta\["
+    r"|has no attribute|get_ipython' is|customdata|meta\[|^uname |^import |hread 0x|^\{|^%1[%\d\W]*\b\w?$"
 )
 #: What ``str.format`` replaces.
 _FIELD = re.compile(r"\{[a-z_]*(?:![rs])?\}")
@@ -71,7 +71,8 @@ def written(node: ast.AST) -> str:
 
 def sentence(text: str) -> bool:
     """Say whether a text reads like a sentence or a part of one: several words, and nothing that only programs read."""
-    return not _CODE.search(text) and len(_WORD.findall(text)) >= 2 and len(text.split()) > 2
+    words = len(text.split())
+    return words > 1 and not _CODE.search(text) and len(_WORD.findall(text)) >= min(words - 1, 2)
 
 
 def main() -> None:

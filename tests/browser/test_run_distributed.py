@@ -250,7 +250,7 @@ def test_the_form_speaks_the_language_of_jupyterlab(notebook: Open, lab: Lab) ->
         expect(form.get_by_role("button", name="送信")).to_be_disabled()
         expect(form).to_contain_text("2 プロセス")
         # What Python says of the code.
-        expect(form).to_contain_text("1 行目で使っている undefined_here は、セルでもノートブックでも定義されていません。")
+        expect(form).to_contain_text("undefined_here は、セルでもノートブックでも定義されていません。")
         book.picture("run-distributed-japanese")
         assert form.evaluate("(form) => form.scrollWidth <= form.clientWidth")
     finally:

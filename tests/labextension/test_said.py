@@ -70,6 +70,7 @@ CATALOGUE = {
         ("It takes 100 % of gpu1", "gpu1 AT 100 %"),
         ("rank 3 did not start.", "rank 3 NOT STARTED"),
         ("up", "UP"),
+        ("gpu1: up, 2 of 3 nodes; 3 min.", "gpu1: UP, 3 NODES, 2; 3 M."),
         ("epoch 1 loss 0.5", "epoch 1 loss 0.5"),
         ("", ""),
         ("日本語", "日本語"),

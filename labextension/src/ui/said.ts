@@ -53,11 +53,17 @@ export class Sentences {
     if (found === undefined) {
       const parts = text.split(/(?<=[.!?]) (?=["'`]?\p{Lu})/u);
       const each = parts.map((part) => this.#whole(part));
-      found = each.every((part) => part !== null) ? each.join('') : (this.#whole(text) ?? parts.map((part, at) => each[at] ?? `${part} `).join('').trimEnd());
+      found = each.every((part) => part !== null) ? each.join('') : (this.#whole(text) ?? parts.map((part, at) => each[at] ?? `${this.#list(part)} `).join('').trimEnd());
       if (this.#known.size >= KNOWN) this.#known.clear();
       this.#known.set(text, found);
     }
     return found;
+  }
+
+  /** Return a list of phrases with each phrase in this language, as far as it is known. */
+  #list(text: string): string {
+    const end = text.endsWith('.') ? '.' : '';
+    return text.slice(0, text.length - end.length).split(/([,;:] )/).map((part) => this.#whole(part) ?? part).join('') + end;
   }
 
   #whole(text: string): string | null {
