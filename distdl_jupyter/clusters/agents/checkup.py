@@ -7,6 +7,7 @@ falls silent in the middle costs the others nothing.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import secrets
 import time
@@ -83,18 +84,32 @@ def look(
     *,
     processes: int = 0,
     seconds: float = LOOK_SECONDS,
+    several_per_host: bool = False,
 ) -> Checkup:
     """Ask all hosts and return what was found, after ``seconds`` at the latest.
 
     ``here`` is what ``node.facts.gather`` says of this machine (None: it is asked now), ``processes`` how many are
-    wanted on each host (0: not known yet). Raises InvalidSpec when the option ``network`` is none.
+    wanted on each host (0: not known yet). With ``several_per_host`` connections may lead to one machine.
+    Raises InvalidSpec when the option ``network`` is none.
     """
     wanted = (*modules, *(name for name in _ALWAYS if name not in modules))
     reports, silent, found = _Look(connections, options, time.monotonic() + seconds).ask(wanted, programs)
+    if several_per_host:
+        found = _with_twins(found, findings.twins(reports))
     own = _whole(own_facts.gather(wanted, packages=COMPARED) if here is None else here)
-    asked = Wanted(options, wanted, tuple(programs), processes)
+    asked = Wanted(options, wanted, tuple(programs), processes, several_per_host)
     rows = judge(reports, [*unreachable, *silent], found, own, asked)
     return Checkup(tuple(rows), found.common, {one.host: one.facts for one in reports})
+
+
+def _with_twins(met: Met, twins: Mapping[str, str]) -> Met:
+    """Return what was met with the endpoints of hosts that are a machine already named."""
+    common = met.common
+    if common is None:
+        return met
+    known = {endpoint.host for endpoint in common.endpoints}
+    more = (dataclasses.replace(common.endpoint(name), host=host) for host, name in twins.items() if name in known)
+    return dataclasses.replace(met, common=dataclasses.replace(common, endpoints=(*common.endpoints, *more)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +120,7 @@ class Wanted:
     modules: tuple[str, ...] = ()
     programs: tuple[str, ...] = ()
     processes: int = 0
+    several_per_host: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +139,7 @@ def judge(
     return [
         *findings.reached(reports),
         *(findings.unreachable(trouble) for trouble in troubles),
-        *findings.twice(reports),
+        *(() if wanted.several_per_host else findings.twice(reports)),
         *software.python(reports, here),
         *software.packages(reports, here, wanted.modules),
         *software.programs(reports, wanted.programs),

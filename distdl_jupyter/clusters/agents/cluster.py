@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from distdl_jupyter.clusters.agents import data, placing, staging
 from distdl_jupyter.clusters.agents import run as agent_run
@@ -40,6 +40,8 @@ class AgentCluster(Cluster):
     complete = False
     far = True
     stages = True
+    #: Whether a host may have several nodes of a job.
+    several_per_host: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self._connections: list[Connection] = []
@@ -84,7 +86,7 @@ class AgentCluster(Cluster):
         context.tell("stage", f"checking {plural(len(self._connections) + len(unreachable), 'host')}")
         found = checkup.look(
             self._connections, unreachable, options, context.modules, context.programs,
-            processes=spec.process_count_per_node,
+            processes=spec.process_count_per_node, several_per_host=self.several_per_host,
         )  # fmt: skip
         if found.errors:
             raise LaunchFailed(placing.refusal(found.errors))

@@ -1,0 +1,302 @@
+"""Jobs on a real standalone Spark of two hosts, as users see them."""
+
+import dataclasses
+import os
+import signal
+import socket
+import ssl
+import time
+
+import pytest
+
+from distdl_jupyter import cluster_configs, clusters, submit
+from distdl_jupyter.clusters.spark import Order, SparkCluster, SparkOptions, _certificate, _Stage
+from distdl_jupyter.core.errors import InvalidSpec, JobFailed, LaunchFailed
+from distdl_jupyter.core.state import State
+from distdl_jupyter.node import processes
+from tests.clusters.spark.conftest import CORES
+from tests.conftest import wait_for
+from tests.hosts import needs_hosts
+from tests.supervisor.test_far_clusters import supervisor_of
+
+pytestmark = [needs_hosts, pytest.mark.timeout(300)]
+
+
+def trains():
+    import horovod.torch as hvd
+    import torch
+
+    hvd.init()
+    total = hvd.allreduce(torch.tensor([float(hvd.rank() + 1)]), op=hvd.Sum)
+    print(f"rank {hvd.rank()} of {hvd.size()}", flush=True)
+    return float(total)
+
+
+def sums():
+    import os
+
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    value = torch.tensor([float(dist.get_rank() + 1)])
+    dist.all_reduce(value)
+    spark = [name for name in os.environ if name.startswith(("SPARK_", "PYSPARK_"))]
+    return float(value), spark
+
+
+def breaks():
+    import os
+
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    if os.environ["RANK"] == "1":
+        raise ValueError("a bad batch")
+    dist.barrier()
+
+
+def waits():
+    print("begun", flush=True)
+    time.sleep(600)
+
+
+def shows_gpus(seconds):
+    import os
+
+    print("begun", flush=True)
+    time.sleep(seconds)
+    return os.environ["CUDA_VISIBLE_DEVICES"], os.environ["DISTDL_GPU"]
+
+
+TWO = {"compute_target": "lab", "node_count": 2, "process_count_per_node": 1, "distributed_backend": "torch"}
+
+
+def begun(job, ranks=2):
+    def all_have():
+        assert not job.view().state.ended, job.view().reason
+        return all(any(line.text == "begun" for line in job.logs(rank)) for rank in range(ranks))
+
+    wait_for(all_have, 120, "the first lines")
+
+
+def detail(job):
+    phases = job.view().phases
+    return phases[-1].detail if phases else ""
+
+
+def drivers(job):
+    return processes.marked(processes.table(), {"DISTDL_SPARK_DRIVER": job.id})
+
+
+def test_horovod_trains_on_the_executors(on_spark):
+    job = submit(trains, **{**TWO, "distributed_backend": "horovod-gloo"})
+    assert job.results() == [3.0, 3.0]
+    assert [rank.host for rank in job.view().ranks] == on_spark.names
+    assert [line.text for line in job.logs(1) if line.text.startswith("rank")] == ["rank 1 of 2"]
+
+
+@pytest.mark.full
+def test_horovod_trains_under_mpirun(on_spark):
+    assert submit(trains, **{**TWO, "distributed_backend": "horovod-mpi"}).results() == [3.0, 3.0]
+
+
+def test_torch_trains_without_variables_of_spark(on_spark):
+    assert submit(sums, **TWO).results() == [(3.0, []), (3.0, [])]
+
+
+@pytest.mark.full
+def test_two_processes_on_each_executor(on_spark):
+    job = submit(sums, **{**TWO, "process_count_per_node": 2})
+    assert [value for value, _ in job.results()] == [10.0] * 4
+
+
+def test_rank_that_raises_is_named_with_its_line(on_spark):
+    job = submit(breaks, **TWO)
+    with pytest.raises(JobFailed, match="a bad batch") as failed:
+        job.result()
+    assert 'raise ValueError("a bad batch")' in str(failed.value)
+    assert "Rank 1" in job.view().reason
+    wait_for(lambda: not drivers(job), 10, "the end of Spark's driver")
+
+
+def test_cancel_frees_slots_for_the_job_that_waits(on_spark):
+    cluster_configs.add("all", "spark", {**on_spark.options, "cpus_per_process": CORES})
+    options = {**TWO, "compute_target": "all"}
+    first = submit(waits, **options)
+    begun(first)
+    second = submit(sums, **options)
+    wait_for(lambda: "none is up" in detail(second), 120, "the reason")
+    assert detail(second).startswith("waiting for 2 executors of Spark with 4 cores each")
+    assert second.view().state is State.QUEUED
+    first.cancel()
+    canceled = time.monotonic()
+    assert first.wait(60).state is State.CANCELED
+    wait_for(lambda: second.view().state is not State.QUEUED, 30, "the second job's turn")
+    print(f"the second job had its slots {time.monotonic() - canceled:.1f} s after the cancel")
+    assert [value for value, _ in second.results()] == [3.0, 3.0]
+    wait_for(lambda: not on_spark.agents(), 10, "no agent on any host")
+
+
+@pytest.mark.full
+def test_cancel_frees_slots_within_five_seconds(on_spark):
+    job = submit(waits, **TWO)
+    begun(job)
+    job.cancel(now=True)
+    wait_for(lambda: job.view().state.ended, 30, "the end")
+    wait_for(lambda: not any(on_spark.executors(name) for name in on_spark.names), 5, "no executor on any host")
+
+
+@pytest.mark.full
+def test_cancel_of_a_waiting_job_leaves_nothing(on_spark):
+    cluster_configs.add("large", "spark", {**on_spark.options, "cpus_per_process": CORES + 1})
+    job = submit(waits, **{**TWO, "compute_target": "large"})
+    wait_for(lambda: "none is up" in detail(job), 120, "the reason")
+    job.cancel()
+    assert job.wait(30).state is State.CANCELED
+    assert not drivers(job)
+
+
+@pytest.mark.full
+@pytest.mark.fault("supervisor", "nothing of a job on Spark is left when its supervisor was killed")
+def test_supervisor_killed_leaves_nothing(on_spark):
+    job = submit(waits, **TWO)
+    begun(job)
+    os.kill(supervisor_of(job), signal.SIGKILL)
+    wait_for(lambda: not on_spark.agents(), 10, "no agent on any host")
+    wait_for(lambda: not drivers(job), 15, "the end of Spark's driver")
+    wait_for(lambda: not any(on_spark.executors(name) for name in on_spark.names), 10, "no executor on any host")
+    assert list(SparkCluster().sweep(job.id, {})) == []
+    assert job.wait(30).state is State.LOST
+
+
+@pytest.mark.full
+@pytest.mark.fault("rank", "an executor of Spark that is lost is named, and the others end")
+@pytest.mark.parametrize("words", ["CoarseGrainedExecutorBackend", "org.apache.spark"])
+def test_lost_executor_or_worker_is_named(on_spark, words):
+    job = submit(waits, **TWO)
+    begun(job)
+    lost = on_spark.names[1]
+    on_spark.kill(lost, words)
+    try:
+        assert job.wait(60).state is State.FAILED
+        assert lost in job.view().reason
+        wait_for(lambda: not on_spark.agents(), 30, "no agent on any host")
+    finally:
+        if words == "org.apache.spark":
+            on_spark.join(lost)
+
+
+@pytest.mark.full
+def test_ranks_get_the_gpus_that_spark_has_given_to_the_job(on_spark):
+    cluster_configs.add("gpus", "spark", {**on_spark.options, "gpus_per_node": 1})
+    options = {**TWO, "compute_target": "gpus"}
+    first = submit(shows_gpus, (600,), **options)
+    begun(first)
+    second = submit(shows_gpus, (0,), **options).results()
+    given = [str(rank.gpu) for rank in first.view().ranks]
+    first.cancel(now=True)
+    first.wait(60)
+    for (own, marked), other in zip(second, given, strict=True):
+        assert own == marked
+        assert {own, other} == {"0", "1"}, "two jobs on one host have one GPU each"
+
+
+@pytest.mark.full
+def test_nodes_are_listed(on_spark):
+    (mine,) = [cluster for cluster in clusters() if cluster.name == "lab"]
+    addresses = [on_spark.hosts.address(name) for name in on_spark.names]
+    assert sorted((node.name, node.state, node.cores) for node in mine.nodes()) == [(a, "up", CORES) for a in addresses]
+
+
+def test_master_that_does_not_answer_is_refused_with_the_remedy():
+    with pytest.raises(LaunchFailed, match="spark://127.0.0.1:1 does not answer: Connection refused") as refused:
+        SparkCluster().nodes(SparkOptions(master="spark://127.0.0.1:1"))
+    assert "correct the option master" in refused.value.hint
+
+
+@pytest.mark.full
+def test_executors_without_the_python_are_refused_with_the_remedy(on_spark):
+    cluster_configs.add("other", "spark", {**on_spark.options, "python": "/nowhere/python3"})
+    job = submit(sums, **{**TWO, "compute_target": "other"})
+    assert job.wait(120).state is State.FAILED
+    assert "The executors have no Python at /nowhere/python3" in job.view().reason
+
+
+@pytest.mark.full
+def test_address_that_executors_do_not_reach_is_refused_with_the_remedy(on_spark):
+    options = SparkOptions(**on_spark.options)
+    stage = _Stage(dataclasses.replace(options, conf=options.conf), Order("closed", tasks=2, least=2))
+    try:
+        stage._server.close()
+        with pytest.raises(LaunchFailed, match="node-. does not reach 10.203") as refused:
+            stage.await_tasks(lambda _why: None, 90)
+        assert "option host" in refused.value.hint
+    finally:
+        stage.close()
+
+
+def refusal(options):
+    with pytest.raises(InvalidSpec) as refused:
+        SparkCluster().validate(SparkOptions(**options))
+    return refused.value
+
+
+def test_options_that_are_no_cluster_are_refused():
+    assert "either a master or a remote" in str(refusal({}))
+    assert "either a master or a remote" in str(refusal({"master": "yarn", "remote": "sc://a"}))
+    assert refusal({"remote": "http://a"}).field == "remote"
+    assert "SPARK_CONNECT_AUTHENTICATE_TOKEN" in refusal({"remote": "sc://a:443/;token=abcdefgh"}).hint
+    assert refusal({"master": "yarn", "conf": "many"}).field == "conf"
+    assert "list of processes" in str(
+        refusal({"master": "yarn", "conf": '{"spark.authenticate.secret": "s3cr3tvalue"}'})
+    )
+    assert refusal({"master": "yarn", "cpus_per_process": 0}).field == "cpus_per_process"
+
+
+@pytest.fixture
+def stage(monkeypatch):
+    """A stage whose process only waits, so that connections can be made by hand."""
+    from distdl_jupyter.clusters import spark
+
+    monkeypatch.setattr(spark, "_reach", lambda _options: None)
+    stage = _Stage(SparkOptions(master="spark://127.0.0.1:1"), Order("by-hand", tasks=2, least=2))
+    yield stage
+    stage.close()
+
+
+def test_certificate_is_of_its_own_for_each_job():
+    (first, one), (_, two) = _certificate(), _certificate()
+    assert one != two
+    assert first.minimum_version is ssl.TLSVersion.TLSv1_3
+
+
+def test_connection_without_the_secret_is_closed_and_not_counted(stage):
+    host, port = stage._server.sockets[0].getsockname()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    hello = '{"secret": "%s", "partition": %d, "attempt": %d, "hostname": "a", "address": "b", "gpus": []}\n'
+    for said in (hello % ("no", 0, 0), hello % (stage._secret, 0, 1), "{}\n", "[]\n", "what\n", "x" * 100_000 + "\n"):
+        with socket.create_connection((host, port)) as plain, context.wrap_socket(plain) as tls:
+            assert tls.version() == "TLSv1.3"
+            tls.sendall(said.encode())
+            tls.settimeout(5)
+            try:
+                assert tls.recv(1) == b""
+            except OSError:
+                pass
+    assert stage._tasks == {}
+
+
+@pytest.mark.full
+def test_connect_trains_on_the_executors_of_its_server(connect_server, tmp_path, monkeypatch):
+    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path / "configuration"))
+    cluster_configs.add("remote", "spark", {"remote": connect_server})
+    job = submit(trains, **{**TWO, "compute_target": "remote", "distributed_backend": "horovod-gloo"})
+    assert job.results() == [3.0, 3.0]
+
+
+@pytest.mark.full
+def test_connect_that_does_not_answer_is_refused_with_the_remedy():
+    with pytest.raises(LaunchFailed, match="sc://127.0.0.1:1 does not answer"):
+        SparkCluster().nodes(SparkOptions(remote="sc://127.0.0.1:1"))
