@@ -13,69 +13,58 @@ code is pickled by value, so executors need this package as little as hosts of `
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import dataclasses
-import datetime
-import functools
-import hmac
 import ipaddress
 import json
+import math
 import os
 import re
-import secrets
 import shutil
 import signal
 import socket
-import ssl
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.clusters import package
-from distdl_jupyter.clusters.agents import bootstrap, placing, wire
-from distdl_jupyter.clusters.agents.agent import Host, Unreachable
+from distdl_jupyter.clusters.agents import placing
 from distdl_jupyter.clusters.agents.cluster import AgentCluster
 from distdl_jupyter.clusters.agents.connection import DIRECTORY, Connection, end_all
 from distdl_jupyter.clusters.agents.nodes import AgentNodes
 from distdl_jupyter.clusters.agents.options import DIRECTORY_HELP, NETWORK_HELP, OVERSUBSCRIBE_HELP, SHARED_HELP
-from distdl_jupyter.clusters.agents.wire import Link, Wire
+from distdl_jupyter.clusters.agents.tcp_link import Port, distinct
 from distdl_jupyter.clusters.base import Check, Context, NodeInfo
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, LaunchFailed
 from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.plan import Placement
 from distdl_jupyter.core.redact import is_secret
-from distdl_jupyter.node import frames, processes
+from distdl_jupyter.node import connect_back, processes
 
 if TYPE_CHECKING:
+    from distdl_jupyter.clusters.agents.agent import Unreachable
     from distdl_jupyter.clusters.agents.staging import Job
     from distdl_jupyter.core.spec import JobSpec
 
 #: The variable that the process with the session and all of its children have: the job's id.
 _MARK = "DISTDL_SPARK_DRIVER"
-#: Seconds in which a task must say who it is.
-_HELLO_SECONDS = 10.0
 #: Seconds between two looks whether all tasks run.
 _LOOK_SECONDS = 0.1
 #: Seconds in which the process with the session ends in order: the slots are given back.
 _END_SECONDS = 10.0
 #: Seconds for all executors to register before a job begins with fewer, or a check with those that are there.
 _SETTLE_SECONDS = 15.0
-_PIECE = 256 * 1024
-#: Channels of a task: the agent's input, output and errors.
-_INPUT, _OUTPUT, _ERRORS = 0, 1, 2
 #: Variables that would lead the session elsewhere.
-_LEADING = ("SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_CONNECT_MODE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_API_MODE",
-            "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "PYSPARK_SUBMIT_ARGS", "PYSPARK_DRIVER_PYTHON")  # fmt: skip
+_LEADING = ("SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_CONNECT_MODE", "SPARK_CONNECT_MODE_ENABLED",
+            "SPARK_API_MODE", "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "PYSPARK_SUBMIT_ARGS",
+            "PYSPARK_DRIVER_PYTHON")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +178,7 @@ class SparkCluster(AgentCluster):
             self.validate(options)
             stage = _Stage(options, Order(name="check", tasks=_MOST_CHECKED, least=1, whole=True))
             stage.await_tasks(lambda _why: None, _CHECK_SECONDS)
-            connections = stage.connect(options)
+            connections = stage.port.connect(options.directory or DIRECTORY)
             return list(checkup.look(connections, [], options, modules, programs, several_per_host=True).checks)
         except DistDLError as error:
             return [Check("", "Spark", "error", error.message, error.hint or "See the log of Spark's master.")]
@@ -226,7 +215,7 @@ class SparkCluster(AgentCluster):
         self._stage_run = _Stage(options, order)
         count = self._stage_run.await_tasks(lambda why: context.tell("queue", why))
         context.tell("stage", f"starting agents on {plural(count, 'executor')}")
-        self._connections = self._stage_run.connect(options)
+        self._connections = self._stage_run.port.connect(options.directory or DIRECTORY)
         return dataclasses.replace(spec, node_count=count), []
 
     def _nodes_of(self, job: Job, placement: Placement, context: Context) -> AgentNodes:
@@ -304,286 +293,73 @@ _MOST_CHECKED = 1000
 _CHECK_SECONDS = 30.0
 
 
-class _Task(NamedTuple):
-    """A task that has connected: its machine, and what leads there."""
-
-    partition: int
-    hostname: str
-    address: str
-    gpus: list[str]
-    link: _TcpLink
-
-
 class _Stage:
-    """One barrier stage: a process that runs it, and a port to which its tasks connect. Any thread may use it."""
+    """One barrier stage: the process that runs it, and the port to which its tasks connect."""
 
     def __init__(self, options: SparkOptions, order: Order) -> None:
-        """Begin. Raises LaunchFailed, InvalidSpec."""
+        """Begin. Raises LaunchFailed."""
         self._options = options
-        self._tasks: dict[int, _Task] = {}
-        self._secret = secrets.token_urlsafe(32)
-        self._why = f"Spark at {options.address} is being reached"
+        self._why = f"reaching Spark at {options.address}"
         self._error: LaunchFailed | None = None
         self._closing = False
-        #: How many tasks the stage has, once that is known.
+        #: How many tasks the stage has, 0 while that is not known.
         self._count = order.tasks if order.least == order.tasks else 0
-        self._ending = threading.Lock()
-        host = options.host or _own_address(options)
-        context, certificate = _certificate()
-        self._server = _on_loop(self._listen(host, context))
-        try:
-            self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by ``close``
-            self._process = _started("stage", options, self._errors, order.name)
-            port = self._server.sockets[0].getsockname()[1]
-            back = {"host": host, "port": port, "certificate": certificate, "secret": self._secret}
-            _give(self._process.stdin, {"options": dataclasses.asdict(options), "order": dataclasses.asdict(order),
-                                        "back": back})  # fmt: skip
-        except BaseException:
-            self._server.close()
-            raise
+        self.port = Port(_host(options), "Spark's executor on {} is gone: its task ended before the job did.")
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by ``close``
+        self._process = _started("stage", options, order, self.port.back, self._errors)
         self._thread = threading.Thread(target=self._follow, name="spark", daemon=True)
         self._thread.start()
 
-    # tasks connect, on the loop -------------------------------------------------------------------
-
-    async def _listen(self, host: str, context: ssl.SSLContext) -> asyncio.Server:
-        more: dict[str, Any] = {"ssl": context, "ssl_handshake_timeout": _HELLO_SECONDS, "backlog": 1024}
-        try:
-            return await asyncio.start_server(self._admit, host, 0, **more)
-        except OSError:  # an address that another machine translates
-            return await asyncio.start_server(self._admit, None, 0, family=socket.AF_INET, **more)
-
-    async def _admit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Keep the connection of a task of this stage, and end any other one."""
-        try:
-            hello = json.loads(await asyncio.wait_for(reader.readline(), _HELLO_SECONDS))
-            if not hmac.compare_digest(str(hello["secret"]).encode(), self._secret.encode()):
-                raise ValueError
-            task = _Task(int(hello["partition"]), str(hello["hostname"]), str(hello["address"]),
-                         list(hello["gpus"]), _TcpLink(self, reader, writer))  # fmt: skip
-            if hello["attempt"] or task.partition in self._tasks or self._closing:
-                raise ValueError
-        except (OSError, ValueError, KeyError, TypeError, asyncio.TimeoutError):
-            writer.transport.abort()
-            return
-        self._tasks[task.partition] = task
-
-    # the process says -----------------------------------------------------------------------------
-
     def _follow(self) -> None:
-        assert self._process.stdout is not None, "it is a pipe"
-        for line in self._process.stdout:
-            with contextlib.suppress(ValueError, KeyError):
-                self._take(json.loads(line))
+        for message in _messages(self._process):
+            if "waits" in message:
+                self._why = str(message["waits"])
+            elif "tasks" in message:
+                self._count = int(message["tasks"])
+            elif "error" in message:
+                self._error = LaunchFailed(str(message["error"]), hint=str(message["hint"]))
         code = self._process.wait()
-        if not self._closing and self._error is None and len(self._tasks) < (self._count or 1):
-            self._error = LaunchFailed(f"Spark's driver ended with code {code}.", output=self._said())
-        # Where the session is elsewhere tasks could go on.
-        wire.loop().call_soon_threadsafe(self._cut)
+        if not self._closing and self._error is None:
+            self._errors.seek(0)
+            said = self._errors.read().decode(errors="replace").strip()
+            self._error = LaunchFailed(f"Spark's driver ended with code {code}.", output=said[-2000:])
+        self.port.cut()  # where the session is elsewhere tasks could go on
 
-    def _take(self, message: dict[str, Any]) -> None:
-        if "waits" in message:
-            self._why = str(message["waits"])
-        elif "tasks" in message:
-            self._count = int(message["tasks"])
-        elif "error" in message:
-            self._error = LaunchFailed(str(message["error"]), hint=str(message["hint"]))
+    def await_tasks(self, tell: Callable[[str], object], seconds: float = math.inf) -> int:
+        """Wait until all tasks have connected and return how many there are; ``tell`` hears why they have not.
 
-    def _cut(self) -> None:
-        for task in self._tasks.values():
-            task.link.cut()
-
-    def _said(self) -> str:
-        self._errors.seek(0)
-        return self._errors.read().decode(errors="replace").strip()[-2000:]
-
-    @property
-    def failure(self) -> str:
-        """Why Spark has ended the stage, "" when it has not said so."""
-        return self._error.message if self._error is not None else ""
-
-    # for the supervisor ---------------------------------------------------------------------------
-
-    def await_tasks(self, tell: Callable[[str], object], seconds: float | None = None) -> int:
-        """Wait until all tasks have connected and return how many there are. Raises LaunchFailed, and what ``tell`` does.
-
-        ``tell`` hears why they have not.
+        Raises LaunchFailed, and what ``tell`` raises.
         """
-        until = None if seconds is None else time.monotonic() + seconds
-        while not self._count or len(self._tasks) < self._count:
+        until = time.monotonic() + seconds
+        while not self._count or len(self.port.callers) < self._count:
             if self._error is not None:
                 raise self._error
-            if until is not None and time.monotonic() > until:
+            if time.monotonic() > until:
                 raise LaunchFailed(f"Spark at {self._options.address} has no free executor: {self._why}.",
-                                   hint="Look when its jobs have ended.")  # fmt: skip
+                                   hint="Look again when its jobs have ended.")  # fmt: skip
             tell(self._why)
             time.sleep(_LOOK_SECONDS)
-        self._server.close()
+        self.port.close()
         return self._count
 
-    def connect(self, options: SparkOptions) -> list[Connection]:
-        """Start an agent in each task and return the connections, in the order of the hosts' names. Raises Unreachable."""
-        patience = ["20"]  # seconds; the agent's input ends with the task, and that with the supervisor
-        first = bootstrap.first_input("", options.directory or DIRECTORY, package.built(), patience)
-        program = first.partition(b"\n")[2]
-        found: list[Connection] = []
-        tasks = sorted(self._tasks.values(), key=lambda task: (task.hostname, task.partition))
-        for name, task in zip(told_apart([task.hostname for task in tasks]), tasks, strict=True):
-            task.link.name = name
-            found.append(Connection(Host(name, task.address), "", functools.partial(Wire, name, task.link, program)))
-            found[-1].shell = f"on {name}:"
-            found[-1].start()
-        try:
-            for one in found:
-                one.await_greeting(functools.partial(_not_started, one.host))
-        except BaseException:
-            end_all(found)
-            raise
-        return found
-
     def close(self) -> None:
-        """End the stage and its process; idempotent."""
-        with self._ending:
-            if self._closing:
-                return
-            self._closing = True
-        self._server.close()
-        assert self._process.stdin is not None, "it is a pipe"
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
-        try:
+        """End the stage and its process, which gives the slots back; idempotent."""
+        if self._closing:
+            return
+        self._closing = True
+        self.port.close()
+        _end_input(self._process)
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_SECONDS)
-        except subprocess.TimeoutExpired:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-        self._thread.join(_END_SECONDS)
-        assert self._process.stdout is not None, "it is a pipe"
-        self._process.stdout.close()
+        _kill(self._process)  # Java, too, should it still be there
+        self._thread.join()
         self._errors.close()
 
 
-class _TcpLink(Link):
-    """The bytes of an agent in a task of Spark, as frames on one connection. Used on the loop."""
-
-    def __init__(self, stage: _Stage, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        super().__init__()
-        self._stage_run = stage
-        self._reader = reader
-        self._writer = writer
-        self._frames = frames.Reader(greeting=False)
-        self._code: int | None = None
-        self._input_ended = False
-        #: The name of the node.
-        self.name = ""
-
-    async def read(self) -> bytes:
-        """Return what the agent has sent next."""
-        while self._code is None:
-            try:
-                content = await self._reader.read(_PIECE)
-            except OSError:
-                content = b""
-            if not content:
-                break
-            if output := b"".join(map(self._take, self._frames.feed(content))):
-                return output
-        return b""
-
-    def _take(self, frame: frames.Message | frames.Data) -> bytes:
-        """Return what of a frame is the agent's output."""
-        if isinstance(frame, frames.Message):
-            self._code = int(frame.data["code"])
-        elif frame.channel == _OUTPUT:
-            return frame.bytes
-        else:
-            self.last_words = (self.last_words + frame.bytes)[-wire._LAST_WORDS :]
-        return b""
-
-    async def write(self, content: bytes) -> None:
-        """Write to the agent's standard input."""
-        self._writer.write(frames.data(_INPUT, content))
-        await self._writer.drain()
-
-    @property
-    def code(self) -> int | None:
-        """The exit code of the agent, 255 where nothing is known of it."""
-        return self._code
-
-    def close_input(self) -> None:
-        """End its standard input; idempotent."""
-        if not self._input_ended:
-            self._input_ended = True
-            self._writer.write(frames.data(_INPUT, b""))
-
-    async def end(self, patience: float = 0.0) -> None:
-        """Wait for its end, after ``patience`` seconds by force."""
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._drain(), patience)
-        self._code = 255 if self._code is None else self._code
-        self.cut()
-
-    async def _drain(self) -> None:
-        while await self.read():
-            pass
-
-    def cut(self) -> None:
-        """End the connection, and with it the task; idempotent."""
-        self._writer.transport.abort()
-
-    async def why_ended(self, silent: float) -> str:
-        """Return what the end of its output means."""
-        if self._code is not None:
-            return f"The agent on {self.name} ended with code {self._code}{self.last_line}."
-        return f"Spark's executor on {self.name} is gone: its task ended before the agent did."
-
-
-def _not_started(host: str, said: str, _code: int | None) -> Unreachable:
-    return Unreachable(host, "other", f"The agent did not start there: {said or 'it said nothing'}.")
-
-
-def told_apart(hostnames: Sequence[str]) -> list[str]:
-    """Return a name for each executor: its host's, with -0, -1, ... where a host has several."""
-    several = {name for name, count in Counter(hostnames).items() if count > 1}
-    seen: Counter[str] = Counter()
-    found = []
-    for name in hostnames:
-        found.append(f"{name}-{seen[name]}" if name in several else name)
-        seen[name] += 1
-    return found
-
-
-def _on_loop(work: Any) -> Any:
-    return asyncio.run_coroutine_threadsafe(work, wire.loop()).result()
-
-
-def _certificate() -> tuple[ssl.SSLContext, str]:
-    """Return what a server needs that proves itself by a certificate made for it, and the certificate (PEM)."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "distdl")])
-    now, day = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)
-    made = x509.CertificateBuilder(
-        name, name, key.public_key(), x509.random_serial_number(), now - day, now + 365 * day
-    )
-    signed = made.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True).sign(key, hashes.SHA256())
-    certificate = signed.public_bytes(serialization.Encoding.PEM)
-    secret = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8,
-                               serialization.NoEncryption())  # fmt: skip
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    with tempfile.TemporaryDirectory(prefix="distdl-") as folder:  # mode 0700
-        file = Path(folder, "pair.pem")
-        file.touch(0o600)
-        file.write_bytes(secret + certificate)
-        context.load_cert_chain(file)
-    return context, certificate.decode()
-
-
-def _own_address(options: SparkOptions) -> str:
-    """Return the address of this machine that leads to the master. Raises LaunchFailed."""
+def _host(options: SparkOptions) -> str:
+    """Return the address of this machine that executors reach: that which leads to the master. Raises LaunchFailed."""
+    if options.host:
+        return options.host
     if options.master.startswith("local"):
         return "127.0.0.1"
     # TEST-NET-1 stands for a master that has no address, such as yarn. Nothing is sent.
@@ -610,42 +386,58 @@ def _has_java() -> bool:
     return bool(Path(home, "bin", "java").exists() if home else shutil.which("java"))
 
 
-def _started(what: str, options: SparkOptions, errors: Any, job: str) -> subprocess.Popen[bytes]:
-    """Start this module as a program; it gets what it needs on its standard input."""
-    environment = {name: value for name, value in os.environ.items() if name not in _LEADING} | {_MARK: job}
-    # In the session of the supervisor, so that its watchdog leaves it the time to give the slots back.
-    return subprocess.Popen(
-        [sys.executable, "-P", "-m", __name__, what],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=environment, process_group=0,
+def _started(what: str, options: SparkOptions, order: Order, back: dict[str, Any], errors: Any) -> Any:
+    """Start this module as a program, which gets all that it needs on its standard input."""
+    environment = {name: value for name, value in os.environ.items() if name not in _LEADING}
+    # In the session of the supervisor, whose watchdog leaves it the time to give the slots back.
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", __name__, what], process_group=0, env=environment | {_MARK: order.name},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
     )  # fmt: skip
+    given = {"options": dataclasses.asdict(options), "order": dataclasses.asdict(order), "back": back}
+    assert process.stdin is not None, "it is a pipe"
+    with contextlib.suppress(BrokenPipeError):  # its end tells
+        process.stdin.write(json.dumps(given).encode() + b"\n")
+        process.stdin.flush()
+    return process
+
+
+def _messages(process: subprocess.Popen[bytes]) -> Iterator[dict[str, Any]]:
+    """Yield what the program tells, until it ends."""
+    assert process.stdout is not None, "it is a pipe"
+    with process.stdout as lines:
+        yield from map(json.loads, lines)
+
+
+def _end_input(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdin is not None, "it is a pipe"
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.close()
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _ask_nodes(options: SparkOptions) -> list[dict[str, Any]]:
     """Return the executors, found by a short session in a process of its own. Raises LaunchFailed."""
-    order = {"options": dataclasses.asdict(options), "order": dataclasses.asdict(Order("nodes")),
-             "back": {"host": options.host or _own_address(options)}}  # fmt: skip
-    with tempfile.TemporaryFile() as errors, _started("nodes", options, errors, "nodes") as process:
-        timer = threading.Timer(_ASK_SECONDS, os.killpg, (process.pid, signal.SIGKILL))
+    with tempfile.TemporaryFile() as errors:
+        process = _started("nodes", options, Order("nodes"), {"host": _host(options)}, errors)
+        timer = threading.Timer(_ASK_SECONDS, _kill, [process])
         timer.start()
         try:
-            assert process.stdin is not None, "it is a pipe"
-            assert process.stdout is not None, "it is a pipe"
-            _give(process.stdin, order)
-            found = [json.loads(line) for line in process.stdout]
+            found = list(_messages(process))
         finally:
             timer.cancel()
+            _end_input(process)
+            process.wait()
     for message in found:
         if "error" in message:
             raise LaunchFailed(str(message["error"]), hint=str(message["hint"]))
         if "nodes" in message:
             return list(message["nodes"])
     raise LaunchFailed(f"Spark at {options.address} does not answer within {_ASK_SECONDS:.0f} s.", hint=_LOOK_AT_MASTER)
-
-
-def _give(stream: Any, order: dict[str, Any]) -> None:
-    with contextlib.suppress(BrokenPipeError):  # its end tells
-        stream.write(json.dumps(order).encode() + b"\n")
-        stream.flush()
 
 
 _ASK_SECONDS = 45.0
@@ -658,113 +450,35 @@ _Carrier = Callable[[Iterable[Any]], Iterator[Any]]
 # on an executor -----------------------------------------------------------------------------------
 
 
-def carrier(back: Mapping[str, Any], python: str) -> _Carrier:
-    """Return what a task of the stage runs: an agent, and the way of its bytes to the supervisor.
+def _carrier(source: str, back: Mapping[str, Any], python: str) -> _Carrier:
+    """Return what a task of the stage runs: ``connect_back``, whose text is ``source``.
 
-    It runs where this package need not be: nothing in it is looked up outside of it.
+    It is pickled by value, for executors need not have this package: nothing in it is looked up outside of it.
     """
-    host, port, certificate, secret = back["host"], back["port"], back["certificate"], back["secret"]
 
     def run(rows: Iterable[Any]) -> Iterator[Any]:
-        import asyncio
-        import contextlib
-        import json
         import os
-        import socket
-        import ssl
-        import struct
-        import subprocess
-        import sys
 
         from pyspark import BarrierTaskContext
 
         for _ in rows:  # Spark expects that a task reads them
             pass
-        task = BarrierTaskContext.get()
-        gpus = task.resources().get("gpu")
-        addresses = list(gpus.addresses) if gpus is not None else []
-
-        def environment() -> dict[str, str]:
-            """Return what Spark has not set for its own processes."""
-            own = ("SPARK_", "PYSPARK_", "_PYSPARK_", "PYTHON_", "DISTDL_")
-            names = ("PYTHONHASHSEED", "PYTHONUNBUFFERED", "OMP_NUM_THREADS", "SIMPLIFIED_TRACEBACK")
-            found = {n: v for n, v in os.environ.items() if not n.startswith(own) and n not in names}
-            home = os.environ.get("SPARK_HOME") or "\0"
-            paths = [path for path in found.pop("PYTHONPATH", "").split(os.pathsep) if path]
-            archives = ("pyspark", "py4j", "spark-")
-            kept = [p for p in paths if not p.startswith(home) and not os.path.basename(p).startswith(archives)]  # noqa: PTH119
-            if kept:
-                found["PYTHONPATH"] = os.pathsep.join(kept)
-            if addresses:
-                found["CUDA_VISIBLE_DEVICES"] = ",".join(addresses)
-            return found
-
-        async def send(stream: asyncio.StreamReader, channel: int, writer: asyncio.StreamWriter) -> None:
-            while content := await stream.read(65536):
-                writer.write(struct.pack(">cII", b"D", len(content) + 4, channel) + content)
-                await writer.drain()
-
-        async def feed(reader: asyncio.StreamReader, agent: asyncio.subprocess.Process) -> None:
-            stdin = agent.stdin
-            assert stdin is not None
-            try:
-                while length := struct.unpack(">cII", await reader.readexactly(9))[1] - 4:
-                    stdin.write(await reader.readexactly(length))
-                    await stdin.drain()
-                stdin.close()
-                await reader.read()
-            except (OSError, asyncio.IncompleteReadError):
-                pass
-            stdin.close()  # the supervisor is gone: the agent ends what it has started
-            await asyncio.sleep(30)
-            agent.kill()
-
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            hello = {"secret": secret, "partition": task.partitionId(), "attempt": task.attemptNumber(),
-                     "hostname": socket.gethostname(), "address": writer.get_extra_info("sockname")[0],
-                     "gpus": addresses, "python": sys.executable}  # fmt: skip
-            writer.write(json.dumps(hello).encode() + b"\n")
-            await writer.drain()
-            program = "import sys;exec(bytes.fromhex(sys.stdin.buffer.raw.readline().decode()))"
-            agent = await asyncio.create_subprocess_exec(
-                python or sys.executable, "-c", program, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE, env=environment(), start_new_session=True,
-            )  # fmt: skip
-            feeding = asyncio.ensure_future(feed(reader, agent))
-            try:
-                assert agent.stdout is not None
-                assert agent.stderr is not None
-                await asyncio.gather(send(agent.stdout, 1, writer), send(agent.stderr, 2, writer))
-                body = json.dumps({"type": "exit", "code": await agent.wait()}).encode()
-                writer.write(struct.pack(">cI", b"J", len(body)) + body)
-                await writer.drain()
-            finally:
-                feeding.cancel()
-                if agent.returncode is None:
-                    assert agent.stdin is not None
-                    agent.stdin.close()
-
-        async def carry() -> None:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-            context.check_hostname = False
-            context.minimum_version = ssl.TLSVersion.TLSv1_3
-            context.load_verify_locations(cadata=certificate)
-            try:
-                opening = asyncio.open_connection(host, port, ssl=context)
-                reader, writer = await asyncio.wait_for(opening, 20)
-            except (OSError, asyncio.TimeoutError) as error:
-                why = str(error) or "timed out"
-                raise RuntimeError(f"distdl: {socket.gethostname()} does not reach {host}:{port}: {why}") from error
-            try:
-                await serve(reader, writer)
-            except OSError:
-                pass  # the supervisor is gone
-            finally:
-                writer.close()
-                with contextlib.suppress(OSError, asyncio.TimeoutError):
-                    await asyncio.wait_for(writer.wait_closed(), 5)  # all is sent
-
-        asyncio.run(carry())
+        # What Spark has set for its own processes is not the agent's.
+        own = ("SPARK_", "PYSPARK_", "_PYSPARK_", "PYTHON_", "DISTDL_", "PYTHONHASHSEED", "PYTHONUNBUFFERED",
+               "OMP_NUM_THREADS", "SIMPLIFIED_TRACEBACK")  # fmt: skip
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(own)}
+        ours = ("pyspark", "py4j", "spark-")
+        paths = [path for path in environment.pop("PYTHONPATH", "").split(os.pathsep)
+                 if path and not path.rpartition("/")[2].startswith(ours)]  # fmt: skip
+        if paths:
+            environment["PYTHONPATH"] = os.pathsep.join(paths)
+        task: Any = BarrierTaskContext.get()
+        if "gpu" in task.resources():
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(task.resources()["gpu"].addresses)
+        scope: dict[str, Any] = {"__name__": "connect_back"}
+        exec(source, scope)  # noqa: S102 - it is this package's own
+        place = {"number": task.partitionId(), "attempt": task.attemptNumber()}
+        scope["serve"](back, place, python, environment)
         return iter(())
 
     return run
@@ -823,7 +537,8 @@ class _Classic(_Session):
         return sum(int(one.maxTasks()) for one in executors), up
 
     def _executors(self) -> list[Any]:
-        found = self._spark._jsc.sc().statusStore().executorList(True)  # noqa: SLF001 - Spark's own status page asks it
+        store = self._spark._jsc.sc().statusStore()  # noqa: SLF001 - Spark's own pages read it
+        found = store.executorList(True)  # noqa: FBT003 - Java has no names for arguments
         rows = [found.apply(at) for at in range(found.size())]
         return [
             one for one in rows if one.isActive() and (one.id() != "driver" or self._spark.master.startswith("local["))
@@ -836,14 +551,17 @@ class _Classic(_Session):
         self.open(Order("nodes", tasks=_MOST_CHECKED, whole=True))
         _settled(self, 1, _MOST_CHECKED)
         found = self._executors()
-        names = told_apart([_host_name(one.hostPort().rpartition(":")[0]) for one in found])
+        names = distinct([_host_name(one.hostPort().rpartition(":")[0]) for one in found])
         return [{"name": name, "cores": int(one.totalCores()), "gpus": self.options.gpus_per_node}
                 for name, one in zip(names, found, strict=True)]  # fmt: skip
 
     def stop(self) -> None:
         if self._spark is not None:
+            java = self._spark._gateway.proc  # noqa: SLF001 - nothing else says when it has ended
             self._spark.cancelAllJobs()
             self._spark.stop()
+            java.stdin.close()
+            java.wait()
 
 
 class _Connect(_Session):
@@ -907,13 +625,13 @@ def _described() -> _Carrier:
         import socket
         import time
 
-        import pyarrow
+        import pyarrow as pa
 
         for _ in batches:
             pass
         time.sleep(0.2)  # so that no executor takes all of the tasks
-        yield pyarrow.RecordBatch.from_pydict(
-            {"host": [socket.gethostname()], "cores": pyarrow.array([os.cpu_count() or 0], pyarrow.int32())}
+        yield pa.RecordBatch.from_pydict(
+            {"host": [socket.gethostname()], "cores": pa.array([os.cpu_count() or 0], pa.int32())}
         )
 
     return run
@@ -963,7 +681,7 @@ def _host_name(address: str) -> str:
 
 
 def _settled(session: _Session, least: int, most: int) -> int:
-    """Wait until executors for ``most`` tasks are up, or no more come; return how many tasks there are, at least some."""
+    """Return for how many tasks executors are up, when these are enough or no more come: at least for ``least``."""
     until, seen, since = time.monotonic() + _SETTLE_SECONDS, 0, time.monotonic()
     while (found := session.slots()) is not None:
         if found[0] != seen:
@@ -984,7 +702,8 @@ def _work(session: _Session, order: Order, back: Mapping[str, Any], tell: Callab
     tell(tasks=count)
     waiting = threading.Thread(target=_tell_slots, args=(session, count, order, tell), daemon=True)
     waiting.start()
-    session.run(count, carrier(back, session.options.python), order)
+    source = Path(connect_back.__file__).read_text(encoding="utf-8")
+    session.run(count, _carrier(source, back, session.options.python), order)
 
 
 def _tell_slots(session: _Session, count: int, order: Order, tell: Callable[..., object]) -> None:
@@ -1021,14 +740,16 @@ def _reach(options: SparkOptions) -> None:
 
 #: What Spark's own words mean.
 _WORDS: tuple[tuple[str, str, str], ...] = (
-    (r"distdl: (\S+ does not reach \S+: [^\n]*)", "{0}.", "Set the option host to an address of this machine that "
+    (r"distdl: ([\w.-]+ does not reach \S+: [^\n]*)", "{0}.", "Set the option host to an address of this machine that "
      "Spark's executors reach, and open its ports to them."),
     (r"JAVA_GATEWAY_EXITED|UnsupportedClassVersionError", *_NO_JAVA),
     (r"different version: \(?([\d., ]+)\)? than that in driver:? \(?([\d., ]+)\)?",
-     "The executors run Python {0}, and this job {1}.", "Set the option python to a Python there of the job's version."),
+     "The executors run Python {0}, and this job {1}.",
+     "Set the option python to a Python there of the job's version."),
     (r'Cannot run program "([^"]+)"', "The executors have no Python at {0}.",
      "Set the option python to the path of Python there."),
-    (r"No module named '?(py[\w.]+)", "Python on the executors lacks {0}.", "Install it there, or set the option python."),
+    (r"No module named '?(py[\w.]+)", "Python on the executors lacks {0}.",
+     "Install it there, or set the option python."),
     (r"All masters are unresponsive|StatusCode.UNAVAILABLE|failed to connect to all addresses",
      "Spark does not answer.", _LOOK_AT_MASTER),
 )  # fmt: skip

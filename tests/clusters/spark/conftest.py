@@ -26,7 +26,7 @@ CONF = {
     "spark.executor.memory": "512m",
     "spark.driver.extraJavaOptions": JAVA,
     "spark.executor.extraJavaOptions": JAVA,
-    "spark.driver.memory": "512m",
+    "spark.driver.memory": "1g",
 }
 MASTER, WORKER = "org.apache.spark.deploy.master.Master", "org.apache.spark.deploy.worker.Worker"
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
@@ -102,7 +102,8 @@ class SparkHosts:
     def start_connect(self, **settings):
         """Start a Spark Connect server on the first host and return its address."""
         first = self.hosts.address(self.names[0])
-        told = {"spark.connect.grpc.binding.port": CONNECT_PORT, "spark.driver.host": first, "spark.ui.enabled": "false",
+        told = {"spark.connect.grpc.binding.port": CONNECT_PORT, "spark.driver.host": first,
+                "spark.ui.enabled": "false",
                 "spark.connect.grpc.binding.address": first, "spark.executor.cores": 2, "spark.cores.max": 4,
                 "spark.pyspark.python": sys.executable, **CONF, **settings}  # fmt: skip
         words = [word for name, value in told.items() for word in ("--conf", f"'{name}={value}'")]

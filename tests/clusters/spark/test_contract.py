@@ -1,7 +1,5 @@
 """Executors of Spark hold the contract of clusters."""
 
-import pytest
-
 from distdl_jupyter.testing import ClusterContract
 
 

@@ -1,6 +1,7 @@
 """Jobs on a real standalone Spark of two hosts, as users see them."""
 
-import dataclasses
+import contextlib
+import json
 import os
 import signal
 import socket
@@ -10,7 +11,8 @@ import time
 import pytest
 
 from distdl_jupyter import cluster_configs, clusters, submit
-from distdl_jupyter.clusters.spark import Order, SparkCluster, SparkOptions, _certificate, _Stage
+from distdl_jupyter.clusters.agents.tcp_link import Port
+from distdl_jupyter.clusters.spark import Order, SparkCluster, SparkOptions, _Stage
 from distdl_jupyter.core.errors import InvalidSpec, JobFailed, LaunchFailed
 from distdl_jupyter.core.state import State
 from distdl_jupyter.node import processes
@@ -210,7 +212,7 @@ def test_nodes_are_listed(on_spark):
 
 
 def test_master_that_does_not_answer_is_refused_with_the_remedy():
-    with pytest.raises(LaunchFailed, match="spark://127.0.0.1:1 does not answer: Connection refused") as refused:
+    with pytest.raises(LaunchFailed, match=r"spark://127\.0\.0\.1:1 does not answer: Connection refused") as refused:
         SparkCluster().nodes(SparkOptions(master="spark://127.0.0.1:1"))
     assert "correct the option master" in refused.value.hint
 
@@ -225,11 +227,10 @@ def test_executors_without_the_python_are_refused_with_the_remedy(on_spark):
 
 @pytest.mark.full
 def test_address_that_executors_do_not_reach_is_refused_with_the_remedy(on_spark):
-    options = SparkOptions(**on_spark.options)
-    stage = _Stage(dataclasses.replace(options, conf=options.conf), Order("closed", tasks=2, least=2))
+    stage = _Stage(SparkOptions(**on_spark.options), Order("closed", tasks=2, least=2))
     try:
-        stage._server.close()
-        with pytest.raises(LaunchFailed, match="node-. does not reach 10.203") as refused:
+        stage.port.close()
+        with pytest.raises(LaunchFailed, match=r"node-. does not reach 10\.203") as refused:
             stage.await_tasks(lambda _why: None, 90)
         assert "option host" in refused.value.hint
     finally:
@@ -255,37 +256,55 @@ def test_options_that_are_no_cluster_are_refused():
 
 
 @pytest.fixture
-def stage(monkeypatch):
-    """A stage whose process only waits, so that connections can be made by hand."""
-    from distdl_jupyter.clusters import spark
-
-    monkeypatch.setattr(spark, "_reach", lambda _options: None)
-    stage = _Stage(SparkOptions(master="spark://127.0.0.1:1"), Order("by-hand", tasks=2, least=2))
-    yield stage
-    stage.close()
+def port():
+    port = Port("127.0.0.1", "{} is gone.")
+    yield port
+    port.cut()
+    port.close()
 
 
-def test_certificate_is_of_its_own_for_each_job():
-    (first, one), (_, two) = _certificate(), _certificate()
-    assert one != two
-    assert first.minimum_version is ssl.TLSVersion.TLSv1_3
-
-
-def test_connection_without_the_secret_is_closed_and_not_counted(stage):
-    host, port = stage._server.sockets[0].getsockname()
+def connected(port, certificate=""):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    hello = '{"secret": "%s", "partition": %d, "attempt": %d, "hostname": "a", "address": "b", "gpus": []}\n'
-    for said in (hello % ("no", 0, 0), hello % (stage._secret, 0, 1), "{}\n", "[]\n", "what\n", "x" * 100_000 + "\n"):
-        with socket.create_connection((host, port)) as plain, context.wrap_socket(plain) as tls:
+    context.check_hostname = False
+    context.load_verify_locations(cadata=certificate or port.back["certificate"])
+    with socket.create_connection((port.back["host"], port.back["port"])) as plain:
+        return context.wrap_socket(plain)  # takes the descriptor over
+
+
+def hello(port, **fields):
+    given = {"secret": port.back["secret"], "number": 0, "attempt": 0, "hostname": "a", "address": "b", **fields}
+    return json.dumps(given) + "\n"
+
+
+def test_connection_without_the_secret_is_closed_and_not_counted(port):
+    wrong = (hello(port, secret="no"), hello(port, attempt=1), "{}\n", "[]\n", "what\n", "x" * 100_000 + "\n")
+    for said in wrong:
+        with connected(port) as tls:
             assert tls.version() == "TLSv1.3"
             tls.sendall(said.encode())
             tls.settimeout(5)
-            try:
+            with contextlib.suppress(ConnectionError, ssl.SSLError):
                 assert tls.recv(1) == b""
-            except OSError:
-                pass
-    assert stage._tasks == {}
+    assert port.callers == {}
+
+
+def test_place_connects_once(port):
+    with connected(port) as first, connected(port) as second:
+        first.sendall(hello(port).encode())
+        wait_for(lambda: port.callers, 5, "the first connection")
+        second.sendall(hello(port, hostname="other").encode())
+        second.settimeout(5)
+        with contextlib.suppress(ConnectionError, ssl.SSLError):
+            assert second.recv(1) == b""
+        assert [caller.hostname for caller in port.callers.values()] == ["a"]
+
+
+def test_each_port_has_a_certificate_and_a_secret_of_its_own(port):
+    other = Port("127.0.0.1", "{} is gone.")
+    assert other.back["secret"] != port.back["secret"]
+    with pytest.raises(ssl.SSLCertVerificationError):
+        connected(other, port.back["certificate"])
+    other.close()
 
 
 @pytest.mark.full
@@ -298,5 +317,5 @@ def test_connect_trains_on_the_executors_of_its_server(connect_server, tmp_path,
 
 @pytest.mark.full
 def test_connect_that_does_not_answer_is_refused_with_the_remedy():
-    with pytest.raises(LaunchFailed, match="sc://127.0.0.1:1 does not answer"):
+    with pytest.raises(LaunchFailed, match=r"sc://127\.0\.0\.1:1 does not answer"):
         SparkCluster().nodes(SparkOptions(remote="sc://127.0.0.1:1"))

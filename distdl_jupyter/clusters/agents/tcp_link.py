@@ -1,0 +1,234 @@
+"""Agents that connect back: a port of the supervisor, and the link of each connection (``node.connect_back``).
+
+A scheduler runs the other side somewhere; it knows the port, a secret, and the certificate that was made for the job.
+Who does not say the secret in time is not counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime as dt
+import functools
+import hmac
+import json
+import secrets
+import socket
+import ssl
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from distdl_jupyter.clusters import package
+from distdl_jupyter.clusters.agents import bootstrap, wire
+from distdl_jupyter.clusters.agents.agent import Host, Unreachable
+from distdl_jupyter.clusters.agents.connection import Connection, end_all
+from distdl_jupyter.clusters.agents.wire import Link, Wire
+from distdl_jupyter.node import frames
+
+#: Seconds in which who connects must have said who it is.
+_HELLO_SECONDS = 10.0
+_PIECE = 256 * 1024
+_INPUT, _OUTPUT = 0, 1
+#: Bytes of errors that are kept.
+_LAST_WORDS = 8192
+#: Seconds an agent waits for a silent supervisor; its input ends before, with the connection.
+_PATIENCE = "20"
+
+
+class Caller(NamedTuple):
+    """A place of the job that has connected: its number, its host, and the link to its agent."""
+
+    number: int
+    hostname: str
+    address: str
+    link: TcpLink
+
+
+class Port:
+    """A port to which the places of one job connect, each once; ``callers`` are those that have."""
+
+    def __init__(self, host: str, lost: str) -> None:
+        """``host`` is the address that they connect to; ``lost`` is what is said of one that is gone: "... on {}."."""
+        self._lost = lost
+        self._secret = secrets.token_urlsafe(32)
+        self._host = host
+        self.callers: dict[int, Caller] = {}
+        context, self._certificate = _certificate()
+        self._server: asyncio.Server = _on_loop(self._listen(context))
+
+    @property
+    def back(self) -> dict[str, Any]:
+        """What ``connect_back.serve`` needs; it holds the secret."""
+        port = self._server.sockets[0].getsockname()[1]
+        return {"host": self._host, "port": port, "certificate": self._certificate, "secret": self._secret}
+
+    async def _listen(self, context: ssl.SSLContext) -> asyncio.Server:
+        more: dict[str, Any] = {"ssl": context, "ssl_handshake_timeout": _HELLO_SECONDS, "backlog": 1024}
+        try:
+            return await asyncio.start_server(self._admit, self._host, 0, **more)
+        except OSError:  # an address that another machine translates
+            return await asyncio.start_server(self._admit, None, 0, family=socket.AF_INET, **more)
+
+    async def _admit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Keep the connection of a place of this job, and end any other one."""
+        caller = None
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # and TimeoutError, an OSError
+            hello = json.loads(await asyncio.wait_for(reader.readline(), _HELLO_SECONDS))
+            if hmac.compare_digest(str(hello["secret"]).encode(), self._secret.encode()) and not hello["attempt"]:
+                link = TcpLink(reader, writer, self._lost)
+                caller = Caller(int(hello["number"]), str(hello["hostname"]), str(hello["address"]), link)
+        if caller is None or caller.number in self.callers or not self._server.is_serving():
+            writer.transport.abort()
+        else:
+            self.callers[caller.number] = caller
+
+    def close(self) -> None:
+        """Let nobody connect any more; idempotent."""
+        wire.loop().call_soon_threadsafe(self._server.close)
+
+    def cut(self) -> None:
+        """End all connections, and with them the agents."""
+        wire.loop().call_soon_threadsafe(lambda: [caller.link.cut() for caller in self.callers.values()])
+
+    def connect(self, directory: str) -> list[Connection]:
+        """Start an agent at each place; return the connections in the order of the hosts' names. Raises Unreachable."""
+        program = bootstrap.first_input("", directory, package.built(), [_PATIENCE]).partition(b"\n")[2]
+        callers = sorted(self.callers.values(), key=lambda one: (one.hostname, one.number))
+        found: list[Connection] = []
+        for name, caller in zip(distinct([one.hostname for one in callers]), callers, strict=True):
+            caller.link.name = name
+            wire_of = functools.partial(Wire, name, caller.link, program)
+            found.append(Connection(Host(name, caller.address), "", wire_of))
+            found[-1].shell = f"on {name}:"
+            found[-1].start()
+        try:
+            for one in found:
+                one.await_greeting(functools.partial(_not_started, one.host))
+        except BaseException:
+            end_all(found)
+            raise
+        return found
+
+
+class TcpLink(Link):
+    """The bytes of an agent that has connected back, as frames on one connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, lost: str) -> None:
+        super().__init__()
+        self._reader = reader
+        self._writer = writer
+        self._lost = lost
+        self._frames = frames.Reader(greeting=False)
+        self._code: int | None = None
+        self._input_ended = False
+        #: The name of the node.
+        self.name = ""
+
+    async def read(self) -> bytes:
+        """Return what the agent has sent next."""
+        while self._code is None:
+            try:
+                content = await self._reader.read(_PIECE)
+            except OSError:
+                content = b""
+            if not content:
+                break
+            if output := b"".join(map(self._take, self._frames.feed(content))):
+                return output
+        return b""
+
+    def _take(self, frame: frames.Message | frames.Data) -> bytes:
+        """Return what of a frame is the agent's output."""
+        if isinstance(frame, frames.Message):
+            self._code = int(frame.data["code"])
+        elif frame.channel == _OUTPUT:
+            return frame.bytes
+        else:
+            self.last_words = (self.last_words + frame.bytes)[-_LAST_WORDS:]
+        return b""
+
+    async def write(self, content: bytes) -> None:
+        """Write to the agent's standard input."""
+        self._writer.write(frames.data(_INPUT, content))
+        await self._writer.drain()
+
+    @property
+    def code(self) -> int | None:
+        """The exit code of the agent, 255 where nothing is known of it."""
+        return self._code
+
+    def close_input(self) -> None:
+        """End its standard input; idempotent."""
+        if not self._input_ended:
+            self._input_ended = True
+            self._writer.write(frames.data(_INPUT, b""))
+
+    async def end(self, patience: float = 0.0) -> None:
+        """Wait for its end, after ``patience`` seconds by force."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._drain(), patience)
+        self._code = 255 if self._code is None else self._code
+        self.cut()
+
+    async def _drain(self) -> None:
+        while await self.read():
+            pass
+
+    def cut(self) -> None:
+        """End the connection, and with it the agent; idempotent. Called on the loop."""
+        self._writer.transport.abort()
+
+    async def why_ended(self, silent: float) -> str:
+        """Return what the end of its output means."""
+        if self._code is not None:
+            return f"The agent on {self.name} ended with code {self._code}{self.last_line}."
+        return self._lost.format(self.name)
+
+
+def distinct(hostnames: Sequence[str]) -> list[str]:
+    """Return a name for each place: its host's, with -0, -1, ... where a host has several."""
+    several = {name for name, count in Counter(hostnames).items() if count > 1}
+    seen: Counter[str] = Counter()
+    found = []
+    for name in hostnames:
+        found.append(f"{name}-{seen[name]}" if name in several else name)
+        seen[name] += 1
+    return found
+
+
+def _not_started(host: str, said: str, _code: int | None) -> Unreachable:
+    return Unreachable(host, "other", f"The agent did not start there: {said or 'it said nothing'}.")
+
+
+def _on_loop(work: Any) -> Any:
+    return asyncio.run_coroutine_threadsafe(work, wire.loop()).result()
+
+
+def _certificate() -> tuple[ssl.SSLContext, str]:
+    """Return what a server needs that proves itself by a certificate made for it, and the certificate (PEM)."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "distdl")])
+    now, day = dt.datetime.now(dt.UTC), dt.timedelta(days=1)
+    made = x509.CertificateBuilder(
+        name, name, key.public_key(), x509.random_serial_number(), now - day, now + 365 * day
+    )
+    signed = made.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True).sign(key, hashes.SHA256())
+    certificate = signed.public_bytes(serialization.Encoding.PEM)
+    secret = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    with tempfile.TemporaryDirectory(prefix="distdl-") as folder:  # mode 0700
+        file = Path(folder, "pair.pem")
+        file.touch(0o600)
+        file.write_bytes(secret + certificate)
+        context.load_cert_chain(file)
+    return context, certificate.decode()

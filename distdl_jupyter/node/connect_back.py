@@ -1,0 +1,115 @@
+"""Runs where a scheduler has given the job a place: it connects to the supervisor and starts an agent there.
+
+The scheduler's own program (a task of Spark) executes the text of this file, so it needs nothing but the standard
+library. The way is TLS 1.3 to a port of the supervisor, whose certificate is known beforehand. First goes one line of
+JSON: the job's secret, which place this is, and on which host. Then come and go the agent's bytes, in frames as
+``frames`` has them: channel 0 its input, whose end is an empty piece, 1 its output and 2 its errors; the last message
+tells its exit code. When the connection ends, so does the agent's input, and the agent ends what it has started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import ssl
+import struct
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+#: Seconds in which the supervisor is reached, the last words are sent, and an agent without a supervisor ends.
+_CONNECT_SECONDS, _LAST_SECONDS, _AGENT_SECONDS = 20.0, 5.0, 30.0
+_PIECE = 64 * 1024
+_PROGRAM = "import sys;exec(bytes.fromhex(sys.stdin.buffer.raw.readline().decode()))"
+
+
+class NotReached(RuntimeError):
+    """The supervisor's port cannot be reached from here."""
+
+
+def serve(back: Mapping[str, Any], place: Mapping[str, Any], python: str, environment: Mapping[str, str]) -> None:
+    """Run an agent until it ends. Raises NotReached.
+
+    ``back`` says how the supervisor is reached (host, port, certificate, secret), ``place`` is told to it, ``python``
+    runs the agent ("": this one).
+    """
+    asyncio.run(_serve(back, place, python or sys.executable, environment))
+
+
+async def _serve(
+    back: Mapping[str, Any], place: Mapping[str, Any], python: str, environment: Mapping[str, str]
+) -> None:
+    reader, writer = await _connected(back)
+    own = {"hostname": socket.gethostname(), "address": writer.get_extra_info("sockname")[0]}
+    try:
+        writer.write(json.dumps({**place, **own, "secret": back["secret"]}).encode() + b"\n")
+        await writer.drain()
+        await _carry(reader, writer, python, environment)
+    except OSError:
+        pass  # the supervisor is gone
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError, asyncio.TimeoutError):
+            await asyncio.wait_for(writer.wait_closed(), _LAST_SECONDS)
+
+
+async def _connected(back: Mapping[str, Any]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False  # the certificate is the job's own, and no other one is trusted
+    context.load_verify_locations(cadata=back["certificate"])
+    host, port = back["host"], back["port"]
+    try:
+        return await asyncio.wait_for(asyncio.open_connection(host, port, ssl=context), _CONNECT_SECONDS)
+    except (TimeoutError, OSError) as error:
+        why = str(error) or f"no answer in {_CONNECT_SECONDS:.0f} s"
+        raise NotReached(f"distdl: {socket.gethostname()} does not reach {host}:{port}: {why}") from None
+
+
+async def _carry(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, python: str, environment: Mapping[str, str]
+) -> None:
+    """Start the agent and move its bytes until it has ended."""
+    agent = await asyncio.create_subprocess_exec(
+        python, "-c", _PROGRAM, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment,
+        start_new_session=True,
+    )  # fmt: skip
+    assert agent.stdout is not None, "it is a pipe"
+    assert agent.stderr is not None, "it is a pipe"
+    feeding = asyncio.create_task(_feed(reader, agent))
+    try:
+        await asyncio.gather(_send(agent.stdout, 1, writer), _send(agent.stderr, 2, writer))
+        body = json.dumps({"type": "exit", "code": await agent.wait()}).encode()
+        writer.write(struct.pack(">cI", b"J", len(body)) + body)
+        await writer.drain()
+    finally:
+        feeding.cancel()
+        _end_input(agent)
+
+
+async def _send(stream: asyncio.StreamReader, channel: int, writer: asyncio.StreamWriter) -> None:
+    while content := await stream.read(_PIECE):
+        writer.write(struct.pack(">cII", b"D", len(content) + 4, channel) + content)
+        await writer.drain()
+
+
+async def _feed(reader: asyncio.StreamReader, agent: asyncio.subprocess.Process) -> None:
+    """Give the agent what comes for it; without a supervisor it ends, in the end by force."""
+    assert agent.stdin is not None, "it is a pipe"
+    with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+        while length := struct.unpack(">cII", await reader.readexactly(9))[1] - 4:
+            agent.stdin.write(await reader.readexactly(length))
+            await agent.stdin.drain()
+        _end_input(agent)
+        await reader.read()
+    _end_input(agent)
+    await asyncio.sleep(_AGENT_SECONDS)
+    agent.kill()
+
+
+def _end_input(agent: asyncio.subprocess.Process) -> None:
+    assert agent.stdin is not None, "it is a pipe"
+    agent.stdin.close()
