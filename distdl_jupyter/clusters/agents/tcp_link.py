@@ -91,7 +91,8 @@ class Port:
 
     def cut(self) -> None:
         """End all connections, and with them the agents."""
-        wire.loop().call_soon_threadsafe(lambda: [caller.link.cut() for caller in self.callers.values()])
+        for caller in list(self.callers.values()):
+            wire.loop().call_soon_threadsafe(caller.link.cut)
 
     def connect(self, directory: str) -> list[Connection]:
         """Start an agent at each place; return the connections in the order of the hosts' names. Raises Unreachable."""

@@ -72,11 +72,11 @@ class SparkHosts:
         """The options of a cluster of these hosts."""
         return {"master": self.address, "conf": json.dumps(CONF)}
 
-    def _start(self, name, program, *words):
+    def _start(self, name, program, *words, memory="256m"):
         home = _home()
         command = [
             "setsid", "env", f"PATH={self.folder}/bin:/usr/local/bin:/usr/bin:/bin", f"SPARK_HOME={home}",
-            f"SPARK_DAEMON_JAVA_OPTS='{JAVA}'", "SPARK_DAEMON_MEMORY=256m", f"SPARK_LOCAL_DIRS={self.folder}",
+            f"SPARK_DAEMON_JAVA_OPTS='{JAVA}'", f"SPARK_DAEMON_MEMORY={memory}", f"SPARK_LOCAL_DIRS={self.folder}",
             f"SPARK_LOCAL_IP={self.hosts.address(name)}", f"PYSPARK_PYTHON={sys.executable}",
             str(home / "bin" / "spark-class"), program, "--properties-file", str(self._settings), *map(str, words),
             f">>{self.folder}/{name}.log", "2>&1", "</dev/null", "&",
@@ -108,7 +108,7 @@ class SparkHosts:
                 "spark.pyspark.python": sys.executable, **CONF, **settings}  # fmt: skip
         words = [word for name, value in told.items() for word in ("--conf", f"'{name}={value}'")]
         self._start(self.names[0], "org.apache.spark.deploy.SparkSubmit", "--class", SERVER, "--master", self.address,
-                    *words, "spark-internal")  # fmt: skip
+                    *words, "spark-internal", memory="1g")  # fmt: skip
         self.await_port(first, CONNECT_PORT)
         return f"sc://{first}:{CONNECT_PORT}"
 

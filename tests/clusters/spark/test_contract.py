@@ -1,10 +1,49 @@
-"""Executors of Spark hold the contract of clusters."""
+"""Executors of Spark hold the contract of clusters: of two hosts by their master and by Spark Connect, and of this one."""
 
-from distdl_jupyter.testing import ClusterContract
+import pytest
+
+from distdl_jupyter.testing import ClusterContract, QueueContract
+from tests.clusters.spark.conftest import CORES
+from tests.hosts import needs_hosts
+
+pytestmark = [needs_hosts, pytest.mark.timeout(300)]
 
 
+class TestConnect(ClusterContract):
+    name = "spark"
+    node_count = 2
+    process_count_per_node = 1
+
+    @pytest.fixture(autouse=True)
+    def _on(self, connect_server):
+        self.options = {"remote": connect_server}
+
+
+@pytest.mark.full
+class TestTwoHosts(ClusterContract):
+    name = "spark"
+    node_count = 2
+    process_count_per_node = 1
+
+    @pytest.fixture(autouse=True)
+    def _on(self, spark_hosts):
+        self.options = spark_hosts.options
+
+
+@pytest.mark.full
 class TestLocalCluster(ClusterContract):
+    """Its two executors are on one host."""
+
     name = "spark"
     node_count = 2
     process_count_per_node = 1
     options = {"master": "local-cluster[2,1,1024]"}  # noqa: RUF012
+
+
+@pytest.mark.full
+class TestNoRoom(QueueContract):
+    name = "spark"
+
+    @pytest.fixture(autouse=True)
+    def _on(self, spark_hosts):
+        self.options = {**spark_hosts.options, "cpus_per_process": CORES + 1}
