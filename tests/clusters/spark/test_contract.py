@@ -1,4 +1,4 @@
-"""Executors of Spark hold the contract of clusters: of two hosts by their master and by Spark Connect, and of this one."""
+"""Executors of Spark hold the contract of clusters: on two hosts, by their master and by Spark Connect, and on one."""
 
 import pytest
 

@@ -12,7 +12,8 @@ import pytest
 
 from distdl_jupyter import cluster_configs, clusters, submit
 from distdl_jupyter.clusters.agents.tcp_link import Port
-from distdl_jupyter.clusters.spark import Order, SparkCluster, SparkOptions, _Stage
+from distdl_jupyter.clusters.spark.cluster import SparkCluster, _Stage
+from distdl_jupyter.clusters.spark.options import Order, SparkOptions
 from distdl_jupyter.core.errors import InvalidSpec, JobFailed, LaunchFailed
 from distdl_jupyter.core.state import State
 from distdl_jupyter.node import processes
@@ -129,7 +130,9 @@ def test_cancel_frees_slots_for_the_job_that_waits(on_spark):
     begun(first)
     second = submit(sums, **options)
     wait_for(lambda: "none is up" in detail(second), 120, "the reason")
-    assert detail(second).startswith("waiting for 2 executors of Spark with 4 cores each")
+    assert detail(second) == (
+        "waiting for 2 executors of Spark with 4 cores each; none is up; 2 applications share 2 workers with 8 cores"
+    )
     assert second.view().state is State.QUEUED
     first.cancel()
     canceled = time.monotonic()
@@ -153,7 +156,7 @@ def test_cancel_frees_slots_within_five_seconds(on_spark):
 def test_cancel_of_a_waiting_job_leaves_nothing(on_spark):
     cluster_configs.add("large", "spark", {**on_spark.options, "cpus_per_process": CORES + 1})
     job = submit(waits, **{**TWO, "compute_target": "large"})
-    wait_for(lambda: "none is up" in detail(job), 120, "the reason")
+    wait_for(lambda: "none is up; this job has 2 workers with 8 cores" in detail(job), 120, "the reason")
     job.cancel()
     assert job.wait(30).state is State.CANCELED
     assert not drivers(job)
@@ -208,7 +211,8 @@ def test_ranks_get_the_gpus_that_spark_has_given_to_the_job(on_spark):
 def test_nodes_are_listed(on_spark):
     (mine,) = [cluster for cluster in clusters() if cluster.name == "lab"]
     addresses = [on_spark.hosts.address(name) for name in on_spark.names]
-    assert sorted((node.name, node.state, node.cores) for node in mine.nodes()) == [(a, "up", CORES) for a in addresses]
+    found = sorted((node.name, node.state, node.cores, node.gpus) for node in mine.nodes())
+    assert found == [(address, "up", CORES, 2) for address in addresses]
 
 
 def test_master_that_does_not_answer_is_refused_with_the_remedy():

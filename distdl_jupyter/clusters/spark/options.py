@@ -1,0 +1,86 @@
+"""The options of a Spark cluster, and what the process with the session is asked for."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from distdl_jupyter.clusters.agents.options import DIRECTORY_HELP, NETWORK_HELP, OVERSUBSCRIBE_HELP, SHARED_HELP
+from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core.redact import is_secret
+
+#: What to do when nothing answers.
+LOOK_AT_MASTER = "See whether its master is up, and correct the option master or remote."
+
+
+@dataclass(frozen=True, slots=True)
+class SparkOptions:
+    """Which Spark cluster, and what of each executor a job takes."""
+
+    master: str = field(
+        default="",
+        metadata={"help": "the cluster's master: spark://10.0.0.4:7077, yarn, or local-cluster[2,1,1024]",
+                  "first": True},
+    )  # fmt: skip
+    remote: str = field(
+        default="", metadata={"help": "instead of master: a Spark Connect server, sc://10.0.0.4:15002", "first": True}
+    )
+    cpus_per_process: int = field(default=1, metadata={"help": "Spark's cores for each process", "first": True})
+    gpus_per_node: int = field(default=0, metadata={"help": "GPUs on each node", "first": True})
+    conf: str = field(
+        default="", metadata={"help": 'settings of Spark, as JSON: {"spark.executor.memory": "4g"}'}
+    )  # fmt: skip
+    python: str = field(
+        default="", metadata={"help": "the path of Python on the executors (default: the path of the job's own)"}
+    )
+    host: str = field(
+        default="",
+        metadata={"help": "the address of this machine that executors reach (default: that which leads to the master)"},
+    )
+    directory: str = field(default="", metadata={"help": DIRECTORY_HELP})
+    network: str = field(default="", metadata={"help": NETWORK_HELP})
+    shared: bool | None = field(default=None, metadata={"help": SHARED_HELP})
+    oversubscribe: bool = field(default=False, metadata={"help": OVERSUBSCRIBE_HELP})
+
+    @property
+    def address(self) -> str:
+        """The master or the server."""
+        return self.remote or self.master
+
+    def settings(self) -> dict[str, str]:
+        """Return the user's settings of Spark. Raises InvalidSpec."""
+        try:
+            found = {str(name): value if isinstance(value, str) else json.dumps(value)
+                     for name, value in json.loads(self.conf or "{}").items()}  # fmt: skip
+        except (ValueError, AttributeError):
+            raise InvalidSpec(f"conf takes JSON such as {{\"spark.executor.memory\": \"4g\"}}, not {self.conf!r}.",
+                              field="conf") from None  # fmt: skip
+        if hidden := [name for name, value in found.items() if is_secret(name, value)]:
+            raise InvalidSpec(f"conf holds a secret ({hidden[0]}), which would be seen in the list of processes.",
+                              field="conf", hint="Put it into spark-defaults.conf of SPARK_CONF_DIR.")  # fmt: skip
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What the process with the session is to run: so many tasks, at ``least`` some, each with ``cpus``.
+
+    ``whole``: an executor is as large as its worker allows, and each gets one task.
+    """
+
+    name: str
+    tasks: int = 1
+    least: int = 1
+    cpus: int = 1
+    python: str = ""
+    whole: bool = False
+
+
+def addresses(options: SparkOptions) -> Iterator[tuple[str, int]]:
+    """Yield host and port of each master, or of the server, as far as they are named."""
+    for found in re.finditer(r"([^/,;:]+|\[[0-9a-fA-F:]+\]):(\d+)", options.address.partition("://")[2].split("/")[0]):
+        yield found[1].strip("[]"), int(found[2])
+    if options.remote and not re.search(r":\d+", options.remote):
+        yield options.remote.removeprefix("sc://").split("/")[0], 15002
