@@ -28,14 +28,14 @@ def test_a_name_is_kept_found_changed_and_forgotten(rack, config):
     cluster_configs.add("mini", "rack", {"machines": 3})
     found = cluster_configs.find("mini")
     assert (found.kind, found.options, found.named) == ("rack", {"machines": 3}, True)
-    assert cluster_configs.names() == ["azureml", "local", "rack", "ray", "slurm", "ssh", "mini"]
+    assert cluster_configs.names() == ["azureml", "local", "rack", "ray", "slurm", "spark", "ssh", "mini"]
     cluster_configs.change("mini", {"machines": 4})
     assert cluster_configs.find("mini").options == {"machines": 4}
     cluster_configs.remove("mini")
     assert cluster_configs.named() == []
     with pytest.raises(ClusterNotFound):
         cluster_configs.remove("mini")
-    with pytest.raises(InvalidSpec, match=r"'mini' is no cluster\. .*Allowed: azureml, local, rack, ray, slurm, ssh\."):
+    with pytest.raises(InvalidSpec, match=r"'mini' is no cluster\. .*Allowed: azureml, local, rack, ray, slurm, spark, ssh\."):
         cluster_configs.find("mini")
 
 
