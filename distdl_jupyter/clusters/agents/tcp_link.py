@@ -17,7 +17,7 @@ import socket
 import ssl
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,8 +50,8 @@ class Caller(NamedTuple):
 class Port:
     """A port to which the places of one job connect, each once; ``callers`` are those that have."""
 
-    def __init__(self, host: str, lost: str) -> None:
-        """``host`` is the address that they connect to; ``lost`` is what is said of one that is gone: "... on {}."."""
+    def __init__(self, host: str, lost: Callable[[str], str]) -> None:
+        """``host`` is the address that they connect to; ``lost`` says of the node with a name that it is gone."""
         self._lost = lost
         self._secret = secrets.token_urlsafe(32)
         self._host = host
@@ -64,6 +64,11 @@ class Port:
         """What ``connect_back.serve`` needs; it holds the secret."""
         port = self._server.sockets[0].getsockname()[1]
         return {"host": self._host, "port": port, "certificate": self._certificate, "secret": self._secret}
+
+    @property
+    def crowded(self) -> bool:
+        """Whether several have connected from one host."""
+        return len({caller.hostname for caller in self.callers.values()}) < len(self.callers)
 
     async def _listen(self, context: ssl.SSLContext) -> asyncio.Server:
         more: dict[str, Any] = {"ssl": context, "ssl_handshake_timeout": _HELLO_SECONDS, "backlog": 1024}
@@ -117,7 +122,7 @@ class Port:
 class TcpLink(Link):
     """The bytes of an agent that has connected back, as frames on one connection."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, lost: str) -> None:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, lost: Callable[[str], str]) -> None:
         super().__init__()
         self._reader = reader
         self._writer = writer
@@ -186,7 +191,7 @@ class TcpLink(Link):
         """Return what the end of its output means."""
         if self._code is not None:
             return f"The agent on {self.name} ended with code {self._code}{self.last_line}."
-        return self._lost.format(self.name)
+        return self._lost(self.name)
 
 
 def distinct(hostnames: Sequence[str]) -> list[str]:

@@ -150,6 +150,10 @@ class SparkCluster(AgentCluster):
         )  # fmt: skip
         self._stage_run = _Stage(options, order)
         count = self._stage_run.await_tasks(lambda why: context.tell("queue", why))
+        if "mpirun" in context.programs and self._stage_run.port.crowded:
+            raise LaunchFailed("Open MPI tells nodes apart by their hosts' names, but Spark has given the job several "
+                               "executors of one host.",
+                               hint="Use horovod-gloo, or one node for each host with more processes.")  # fmt: skip
         context.tell("stage", f"starting agents on {plural(count, 'executor')}")
         self._connections = self._stage_run.port.connect(options.directory or DIRECTORY)
         return dataclasses.replace(spec, node_count=count), []
@@ -226,7 +230,7 @@ class _Stage:
         self._closing = False
         #: How many tasks the stage has, 0 while that is not known.
         self._count = order.tasks if order.least == order.tasks else 0
-        self.port = Port(_host(options), "Spark's executor on {} is gone: its task ended before the job did.")
+        self.port = Port(_host(options), self._lost)
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by ``close``
         self._process = _started("stage", options, order, self.port.back, self._errors)
         self._thread = threading.Thread(target=self._follow, name="spark", daemon=True)
@@ -244,6 +248,10 @@ class _Stage:
         if not self._closing and self._error is None:
             self._error = self._failed(f"Spark's driver ended with code {code}.")
         self.port.cut()  # where the session is elsewhere tasks could go on
+
+    def _lost(self, name: str) -> str:
+        why = f" {self._error.message}" if self._error is not None else ""
+        return f"Spark's executor on {name} is gone: its task ended before the job did.{why}"
 
     def _failed(self, message: str, hint: str = "") -> LaunchFailed:
         """Return the error with what the driver has printed, where it has not begun or has ended by itself."""

@@ -6,7 +6,9 @@ import os
 import signal
 import socket
 import ssl
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -229,6 +231,60 @@ def test_executors_without_the_python_are_refused_with_the_remedy(on_spark):
     assert "The executors have no Python at /nowhere/python3" in job.view().reason
 
 
+def other_python():
+    """Return the path of a Python of another minor version that stands beside this one, "" without one."""
+    found = [f"python3.{minor}" for minor in (10, 12, 13, 14) if minor != sys.version_info.minor]
+    beside = (path for name in found for path in Path(sys.base_prefix).parent.glob(f"*/bin/{name}"))
+    return str(next(beside, ""))
+
+
+@pytest.mark.full
+@pytest.mark.skipif(not other_python(), reason="there is no other Python")
+def test_executors_with_another_python_are_refused_with_the_remedy(on_spark):
+    cluster_configs.add("other", "spark", {**on_spark.options, "python": other_python()})
+    job = submit(sums, **{**TWO, "compute_target": "other"})
+    assert job.wait(120).state is State.FAILED
+    assert "The executors run Python 3." in job.view().reason
+    assert "and this job 3." in job.view().reason
+
+
+@pytest.mark.full
+def test_restart_begins_with_the_executors_that_are_there(on_spark):
+    order = Order("fewer", tasks=3, least=1, cpus=CORES)
+    stage = _Stage(SparkOptions(**on_spark.options), order)
+    try:
+        assert stage.await_tasks(lambda _why: None, 90) == 2
+    finally:
+        stage.close()
+
+
+@pytest.mark.full
+def test_checks_look_at_each_host_once(on_spark):
+    rows = SparkCluster().checks(SparkOptions(**on_spark.options))
+    assert [row.node for row in rows if row.what == "Reachable"] == on_spark.names
+
+
+@pytest.mark.full
+@pytest.mark.fault("rank", "a driver of Spark that is lost is named, and the ranks end")
+def test_driver_killed_is_named(on_spark):
+    job = submit(waits, **TWO)
+    begun(job)
+    for pid in drivers(job):
+        os.kill(pid, signal.SIGKILL)
+    assert job.wait(60).state is State.FAILED
+    assert "Spark's driver ended with code -9" in job.view().reason
+    wait_for(lambda: not on_spark.agents(), 10, "no agent on any host")
+
+
+@pytest.mark.full
+def test_mpirun_refuses_several_executors_of_one_host(tmp_path, monkeypatch):
+    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path / "configuration"))
+    cluster_configs.add("here", "spark", {"master": "local-cluster[2,1,1024]"})
+    job = submit(trains, **{**TWO, "compute_target": "here", "distributed_backend": "horovod-mpi"})
+    assert job.wait(120).state is State.FAILED
+    assert "several executors of one host" in job.view().reason
+
+
 @pytest.mark.full
 def test_address_that_executors_do_not_reach_is_refused_with_the_remedy(on_spark):
     stage = _Stage(SparkOptions(**on_spark.options), Order("closed", tasks=2, least=2))
@@ -261,7 +317,7 @@ def test_options_that_are_no_cluster_are_refused():
 
 @pytest.fixture
 def port():
-    port = Port("127.0.0.1", "{} is gone.")
+    port = Port("127.0.0.1", "{} is gone.".format)
     yield port
     port.cut()
     port.close()
@@ -304,7 +360,7 @@ def test_place_connects_once(port):
 
 
 def test_each_port_has_a_certificate_and_a_secret_of_its_own(port):
-    other = Port("127.0.0.1", "{} is gone.")
+    other = Port("127.0.0.1", "{} is gone.".format)
     assert other.back["secret"] != port.back["secret"]
     with pytest.raises(ssl.SSLCertVerificationError):
         connected(other, port.back["certificate"])
@@ -312,11 +368,34 @@ def test_each_port_has_a_certificate_and_a_secret_of_its_own(port):
 
 
 @pytest.mark.full
-def test_connect_trains_on_the_executors_of_its_server(connect_server, tmp_path, monkeypatch):
-    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path / "configuration"))
-    cluster_configs.add("remote", "spark", {"remote": connect_server})
+def test_connect_trains_on_the_executors_of_its_server(on_connect):
     job = submit(trains, **{**TWO, "compute_target": "remote", "distributed_backend": "horovod-gloo"})
     assert job.results() == [3.0, 3.0]
+
+
+@pytest.mark.full
+def test_connect_waits_and_has_the_slots_of_a_canceled_job(on_connect):
+    cluster_configs.add("all", "spark", {**on_connect, "cpus_per_process": 2})
+    options = {**TWO, "compute_target": "all"}
+    first = submit(waits, **options)
+    begun(first)
+    second = submit(sums, **options)
+    wait_for(lambda: detail(second).startswith("waiting for 2 executors of Spark with 2 cores each"), 60, "the reason")
+    first.cancel(now=True)
+    canceled = time.monotonic()
+    assert [value for value, _ in second.results()] == [3.0, 3.0]
+    print(f"the second job had ended {time.monotonic() - canceled:.1f} s after the cancel")
+
+
+@pytest.mark.full
+@pytest.mark.fault("supervisor", "nothing of a job on Spark Connect is left when its supervisor was killed")
+def test_connect_supervisor_killed_leaves_nothing(on_connect, spark_hosts):
+    job = submit(waits, **{**TWO, "compute_target": "remote"})
+    begun(job)
+    os.kill(supervisor_of(job), signal.SIGKILL)
+    wait_for(lambda: not spark_hosts.agents(), 10, "no agent on any host")
+    wait_for(lambda: not drivers(job), 15, "the end of Spark's driver")
+    assert submit(sums, **{**TWO, "compute_target": "remote"}).results(timeout=60) == [(3.0, []), (3.0, [])]
 
 
 @pytest.mark.full
