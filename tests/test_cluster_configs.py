@@ -35,7 +35,9 @@ def test_a_name_is_kept_found_changed_and_forgotten(rack, config):
     assert cluster_configs.named() == []
     with pytest.raises(ClusterNotFound):
         cluster_configs.remove("mini")
-    with pytest.raises(InvalidSpec, match=r"'mini' is no cluster\. .*Allowed: azureml, local, rack, ray, slurm, spark, ssh\."):
+    with pytest.raises(
+        InvalidSpec, match=r"'mini' is no cluster\. .*Allowed: azureml, local, rack, ray, slurm, spark, ssh\."
+    ):
         cluster_configs.find("mini")
 
 

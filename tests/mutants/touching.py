@@ -15,7 +15,8 @@ FURTHER = {
     "distdl_jupyter/views": "panels form cluster_handles azure server cli magic labextension ranks client browser",
     "distdl_jupyter/live": "server browser",
     "distdl_jupyter/server": "form cluster_handles labextension security faults notebooks browser",
-    "distdl_jupyter/clusters/agents": "clusters/ssh clusters/slurm clusters/ray clusters/spark multihost storage security faults",
+    "distdl_jupyter/clusters/agents": "clusters/ssh clusters/slurm clusters/ray clusters/spark multihost storage"
+    " security faults",
     "distdl_jupyter/clusters/ssh": "clusters/agents multihost storage security server form cli faults",
     "distdl_jupyter/clusters/slurm": "storage multihost server form faults security",
     "distdl_jupyter/clusters/azureml": "azure cluster_handles server form cli storage faults browser",
