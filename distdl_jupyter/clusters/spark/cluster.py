@@ -153,7 +153,7 @@ class SparkCluster(AgentCluster):
         if "mpirun" in context.programs and self._stage_run.port.crowded:
             raise LaunchFailed("Open MPI tells nodes apart by their hosts' names, but Spark has given the job several "
                                "executors of one host.",
-                               hint="Use horovod-gloo, or one node for each host with more processes.")  # fmt: skip
+                               hint="Use another backend, or one node for each host with more processes.")  # fmt: skip
         context.tell("stage", f"starting agents on {plural(count, 'executor')}")
         self._connections = self._stage_run.port.connect(options.directory or DIRECTORY)
         return dataclasses.replace(spec, node_count=count), []
@@ -213,10 +213,9 @@ class _SparkNodes(AgentNodes):
 
 # the stage, as the supervisor sees it -------------------------------------------------------------
 
-
 #: Executors that a check looks at, and seconds for them to be there.
 _MOST_CHECKED = 1000
-_CHECK_SECONDS = 30.0
+_CHECK_SECONDS = 20.0
 
 
 class _Stage:
@@ -232,7 +231,12 @@ class _Stage:
         self._count = order.tasks if order.least == order.tasks else 0
         self.port = Port(_host(options), self._lost)
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by ``close``
-        self._process = _started("stage", options, order, self.port.back, self._errors)
+        try:
+            self._process = _started("stage", options, order, self.port.back, self._errors)
+        except OSError as error:
+            self.port.close()
+            self._errors.close()
+            raise LaunchFailed(f"Spark's driver cannot be started: {error.strerror or error}.") from error
         self._thread = threading.Thread(target=self._follow, name="spark", daemon=True)
         self._thread.start()
 
@@ -285,9 +289,10 @@ class _Stage:
         self._closing = True
         self.port.close()
         _end_input(self._process)
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        try:
             self._process.wait(_END_SECONDS)
-        _kill(self._process)  # Java, too, should it still be there
+        except subprocess.TimeoutExpired:
+            _kill(self._process)
         self._thread.join()
         self._errors.close()
 
@@ -348,6 +353,10 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
+#: Seconds for the list of executors, Java's start included.
+_ASK_SECONDS = 45.0
+
+
 def _ask_nodes(options: SparkOptions) -> list[dict[str, Any]]:
     """Return the executors, found by a short session in a process of its own. Raises LaunchFailed."""
     with tempfile.TemporaryFile() as errors:
@@ -366,6 +375,3 @@ def _ask_nodes(options: SparkOptions) -> list[dict[str, Any]]:
         if "nodes" in message:
             return list(message["nodes"])
     raise LaunchFailed(f"Spark at {options.address} does not answer within {_ASK_SECONDS:.0f} s.", hint=LOOK_AT_MASTER)
-
-
-_ASK_SECONDS = 45.0

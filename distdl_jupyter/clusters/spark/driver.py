@@ -115,6 +115,7 @@ class _Classic(_Session):
 
     _spark: Any = None
     _master: _Master | None = None
+    _asks = True
 
     def open(self, order: Order) -> None:
         from pyspark import SparkConf, SparkContext
@@ -174,9 +175,14 @@ class _Classic(_Session):
 
     def _asked(self) -> _State | None:
         """Return what the master of a standalone cluster says, None where there is none to be asked."""
+        if not self._asks:
+            return None
+        self._asks = False  # unless it goes well
         with contextlib.suppress(Exception):  # of Spark's own parts, which other versions may not have
             self._master = self._master or _Master(self.options, self.host)
-            return self._master.state()
+            found = self._master.state()
+            self._asks = True
+            return found
         return None
 
     def stop(self) -> None:
@@ -217,14 +223,19 @@ class _Master:
         self._question = self._object(f"{messages}RequestMasterState")
         answer = self._jvm.java.lang.Class.forName(f"{messages}MasterStateResponse")
         self._tag = self._object("scala.reflect.ClassTag").apply(answer)
-        at = [self._jvm.org.apache.spark.rpc.RpcAddress(*address) for address in addresses(options)]
-        self._masters = [environment.setupEndpointRef(address, "Master") for address in at]
+        self._masters = []
+        for host_and_port in addresses(options):
+            address = self._jvm.org.apache.spark.rpc.RpcAddress(*host_and_port)
+            with contextlib.suppress(Exception):  # one that stands by may be down
+                self._masters.append(environment.setupEndpointRef(address, "Master"))
 
     def _object(self, name: str) -> Any:
         return self._jvm.java.lang.Class.forName(f"{name}$").getField("MODULE$").get(None)
 
     def state(self) -> _State:
         """Ask. Masters that stand by know nothing."""
+        if not self._masters:
+            raise ValueError("no master answers")
         found = [master.askSync(self._question, self._tag) for master in self._masters]
         workers = [worker for one in found for worker in one.workers()]
         return _State(workers, sum(len(one.activeApps()) for one in found))
@@ -410,19 +421,19 @@ def _reach(options: SparkOptions) -> None:
 
 
 #: What Spark's own words mean.
-_WORDS: tuple[tuple[str, str, str], ...] = (
-    (r"distdl: ([\w.-]+ does not reach \S+: [^\n]*)", "{0}.", "Set the option host to an address of this machine that "
+_WORDS: tuple[tuple[str, Callable[..., str], str], ...] = (
+    (r"distdl: ([\w.-]+ does not reach \S+: [^\n]*)", lambda why: f"{why}.", "Set the option host to an address of this machine that "
      "Spark's executors reach, and open its ports to them."),
-    (r"JAVA_GATEWAY_EXITED", "Spark's driver did not start.", "See what it says; Spark 4 needs Java 17 or newer."),
+    (r"JAVA_GATEWAY_EXITED", lambda: "Spark's driver did not start.", "See what it says; Spark 4 needs Java 17 or newer."),
     (r"different version: \(?([\d., ]+)\)? than that in driver:? \(?([\d., ]+)\)?",
-     "The executors run Python {0}, and this job {1}.",
+     lambda there, here: f"The executors run Python {there}, and this job {here}.",
      "Set the option python to a Python there of the job's version."),
-    (r'Cannot run program "([^"]+)"', "The executors have no Python at {0}.",
+    (r'Cannot run program "([^"]+)"', lambda path: f"The executors have no Python at {path}.",
      "Set the option python to the path of Python there."),
-    (r"No module named '?(py[\w.]+)", "Python on the executors lacks {0}.",
+    (r"No module named '?(py[\w.]+)", lambda name: f"Python on the executors lacks {name}.",
      "Install it there, or set the option python."),
     (r"All masters are unresponsive|StatusCode.UNAVAILABLE|failed to connect to all addresses",
-     "Spark does not answer.", LOOK_AT_MASTER),
+     lambda: "Spark does not answer.", LOOK_AT_MASTER),
 )  # fmt: skip
 
 
@@ -430,7 +441,7 @@ def _explained(said: str, options: SparkOptions) -> tuple[str, str]:
     """Return one sentence for an error of Spark, and its remedy."""
     for pattern, sentence, hint in _WORDS:
         if found := re.search(pattern, said):
-            return sentence.format(*(part.strip().replace(", ", ".") for part in found.groups())), hint
+            return sentence(*(part.strip().replace(", ", ".") for part in found.groups())), hint
     return (
         f"Spark at {options.address} has ended the job's stage: {_first_line(said)}.",
         "See the log of its executors.",
@@ -485,7 +496,9 @@ def main(what: str) -> None:
     stopping = threading.Thread(target=session.stop, daemon=True)
     stopping.start()
     stopping.join(_STOP_SECONDS)
-    os._exit(0)  # neither threads nor Java are waited for: it ends with its standard input
+    if stopping.is_alive():
+        os.killpg(0, signal.SIGKILL)  # with Java
+    os._exit(0)  # no thread is waited for
 
 
 if __name__ == "__main__":
