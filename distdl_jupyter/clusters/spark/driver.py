@@ -142,7 +142,7 @@ class _Classic(_Session):
         executors = self._executors()
         if executors:
             own = plural(sum(int(one.totalCores()) for one in executors), "core")
-            return f"{plural(len(executors), 'executor')} {'is' if len(executors) == 1 else 'are'} up with {own}"
+            return f"{plural(len(executors), 'executor')} with {own} so far"
         if (found := self._asked()) is None:
             return "none is up"
         workers = [one for one in found.workers if one.isAlive()]
@@ -422,9 +422,10 @@ def _reach(options: SparkOptions) -> None:
 
 #: What Spark's own words mean.
 _WORDS: tuple[tuple[str, Callable[..., str], str], ...] = (
-    (r"distdl: ([\w.-]+ does not reach \S+: [^\n]*)", lambda why: f"{why}.", "Set the option host to an address of this machine that "
-     "Spark's executors reach, and open its ports to them."),
-    (r"JAVA_GATEWAY_EXITED", lambda: "Spark's driver did not start.", "See what it says; Spark 4 needs Java 17 or newer."),
+    (r"distdl: ([\w.-]+ does not reach \S+: [^\n]*)", lambda why: f"{why}.",
+     "Set the option host to an address of this machine that Spark's executors reach, and open its ports to them."),
+    (r"JAVA_GATEWAY_EXITED", lambda: "Spark's driver did not start.",
+     "See what it says; Spark 4 needs Java 17 or newer."),
     (r"different version: \(?([\d., ]+)\)? than that in driver:? \(?([\d., ]+)\)?",
      lambda there, here: f"The executors run Python {there}, and this job {here}.",
      "Set the option python to a Python there of the job's version."),
