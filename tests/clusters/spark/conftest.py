@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from distdl_jupyter import cluster_configs
+from tests.conftest import wait_for
 from tests.hosts import Hosts, missing
 
 #: Java starts faster with these, and has little to do.
@@ -146,12 +147,12 @@ def spark_hosts():
         hosts.down()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def connect_server(spark_hosts):
-    """The address of a Spark Connect server with an executor on each host."""
-    address = spark_hosts.start_connect()
-    yield address
+    """The address of a Spark Connect server with an executor on each host; other jobs lack the cores of these."""
+    yield spark_hosts.start_connect()
     spark_hosts.kill(spark_hosts.names[0], SERVER)
+    wait_for(lambda: not any(map(spark_hosts.executors, spark_hosts.names)), 30, "the end of its executors")
 
 
 @pytest.fixture
