@@ -30,10 +30,10 @@ from distdl_jupyter.clusters import package
 from distdl_jupyter.clusters.agents import bootstrap, placing
 from distdl_jupyter.clusters.agents.agent import Host, Unreachable
 from distdl_jupyter.clusters.agents.cluster import AgentCluster
-from distdl_jupyter.clusters.agents.connection import DIRECTORY, Connection, end_all
+from distdl_jupyter.clusters.agents.connection import DIRECTORY, PATIENCE, Connection, end_all, start_all
 from distdl_jupyter.clusters.agents.nodes import AgentNodes
 from distdl_jupyter.clusters.agents.options import DIRECTORY_HELP, NETWORK_HELP, OVERSUBSCRIBE_HELP, SHARED_HELP
-from distdl_jupyter.clusters.agents.wire import Link, Wire
+from distdl_jupyter.clusters.agents.wire import Link
 from distdl_jupyter.clusters.base import Check, Context, NodeInfo
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, LaunchFailed
 from distdl_jupyter.core.humanize import plural
@@ -133,15 +133,7 @@ class RayCluster(AgentCluster):
     def preview(self, spec: JobSpec, options: RayOptions) -> Placement:
         """Place rank r on node r // process_count_per_node; Ray names the nodes when the job gets them."""
         options.bundle(spec.process_count_per_node)
-        if spec.use_gpu and options.gpus_per_node < spec.process_count_per_node:
-            raise InvalidSpec(
-                f"use_gpu asks for {plural(spec.process_count_per_node, 'GPU')} on each node, but the cluster's "
-                f"gpus_per_node is {options.gpus_per_node}.",
-                field="use_gpu",
-                hint=f"Set the cluster's option gpus_per_node to {spec.process_count_per_node}.",
-            )
-        names = [f"node-{node}" for node in range(spec.node_count)]
-        return Placement(placing.places(spec, names), address="", ports=(), interface="")
+        return placing.before_contact(spec, options.gpus_per_node)
 
     # start ------------------------------------------------------------------------------------
 
@@ -258,10 +250,6 @@ class _AgentActor:
             return None
 
 
-def _not_started(host: str, said: str, _code: int | None) -> Unreachable:
-    return Unreachable(host, "other", f"The agent did not start there: {said or 'it said nothing'}.")
-
-
 def _actor(ray: Any, group: Any, at: int, options: RayOptions, spec: JobSpec) -> Any:
     """Return an actor that has a bundle of the placement group for itself."""
     bundle = options.bundle(spec.process_count_per_node)
@@ -281,28 +269,19 @@ def _visitor(ray: Any, node: dict[str, Any]) -> Any:
 
 def _agents(ray: Any, actors: Sequence[Any], options: RayOptions) -> list[Connection]:
     """Start an agent in each actor and return the connections. Raises LaunchFailed, Unreachable."""
-    patience = ["20"]  # seconds; the agent's input ends with the actor, and Ray ends that with the supervisor
-    first = bootstrap.first_input("{python}", options.directory or DIRECTORY, package.built(), patience)
+    # The agent's input ends with the actor, and Ray ends that with the supervisor.
+    first = bootstrap.first_input("{python}", options.directory or DIRECTORY, package.built(), [PATIENCE])
     try:
         told = ray.get([actor.begin.remote(first, list(_HIDDEN)) for actor in actors], timeout=_ACTOR_SECONDS)
     except ray.exceptions.RayError as error:
         raise LaunchFailed(f"Ray could not start the agents: {_first_line(error)}.") from error
-    found: list[Connection] = []
+    links: dict[str, tuple[Host, Link]] = {}
     # Ray gives bundles to nodes in no order.
     ordered = sorted(zip(actors, told, strict=True), key=lambda one: one[1])
     for at, (actor, (hostname, address)) in enumerate(ordered):
-        name = f"{hostname}-{at}" if hostname in [one.host for one in found] else hostname
-        link = _ActorLink(ray, actor, name)
-        found.append(Connection(Host(name, address), "", functools.partial(Wire, name, link, b"")))
-        found[-1].shell = f"on {name}:"
-        found[-1].start()
-    try:
-        for one in found:
-            one.await_greeting(functools.partial(_not_started, one.host))
-    except BaseException:
-        end_all(found)
-        raise
-    return found
+        name = f"{hostname}-{at}" if hostname in links else hostname
+        links[name] = Host(name, address), _ActorLink(ray, actor, name)
+    return start_all(links.values())
 
 
 class _ActorLink(Link):

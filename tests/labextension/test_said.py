@@ -83,12 +83,14 @@ def test_a_text_is_found_by_its_words(said, text, shown):
 def test_only_sentences_of_a_message_are_put_into_the_language(said):
     message = {
         "name": "up", "code": "up", "rows": [[0, 1.5, 0, "out", "up", 0, {}, []]],
+        "jobs": {"rows": [{"name": "up", "says": "2 of 3 nodes"}]}, "open": [],
         "kept": [{"reason": "up", "id": "up"}],
         "checks": [{"says": "No cluster is named lab.", "ok": True, "remedy": None}], "failure": {"traceback": "up"},
     }  # fmt: skip
     (shown,) = said(CATALOGUE, [message])
     changed = json.loads(json.dumps(message))
     changed["kept"][0]["reason"] = "UP"
+    changed["jobs"]["rows"][0]["says"] = "3 NODES, 2"
     changed["checks"][0]["says"] = "CLUSTER <lab>?"
     assert shown == changed
 

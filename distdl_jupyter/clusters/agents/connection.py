@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import threading
 import time
@@ -15,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters import package
 from distdl_jupyter.clusters.agents import bootstrap
-from distdl_jupyter.clusters.agents.agent import AgentConnection, HostFailed
+from distdl_jupyter.clusters.agents.agent import AgentConnection, Host, HostFailed, Unreachable
 from distdl_jupyter.clusters.agents.channels import PipeEnd
 from distdl_jupyter.clusters.agents.wire import Wire
 from distdl_jupyter.node import frames
 
 if TYPE_CHECKING:
-    from distdl_jupyter.clusters.agents.agent import Host, Unreachable
+    from distdl_jupyter.clusters.agents.wire import Link
     from distdl_jupyter.node.stacks import Answer
 
 #: Seconds to an agent's first word: 10 that ssh has for the way there, then Python's start on a slow disk.
@@ -30,6 +31,8 @@ REACH_SECONDS = 25.0
 _END_SECONDS = 10.0
 #: Where jobs keep their files on a host by default.
 DIRECTORY = "~/.cache/distdl"
+#: Seconds that an agent which a scheduler has started waits for a silent supervisor; its input ends before.
+PATIENCE = "20"
 
 
 class Connection(AgentConnection):
@@ -191,6 +194,26 @@ class Connection(AgentConnection):
     def close(self) -> None:
         """End the agent, and with it whatever it started; idempotent."""
         self._wire.close()
+
+
+def start_all(links: Iterable[tuple[Host, Link]], first: bytes = b"") -> list[Connection]:
+    """Speak to the agents that a scheduler has started, each of which reads ``first`` first. Raises Unreachable."""
+    found: list[Connection] = []
+    for host, link in links:
+        found.append(Connection(host, "", functools.partial(Wire, host.name, link, first)))
+        found[-1].shell = f"on {host.name}:"
+        found[-1].start()
+    try:
+        for one in found:
+            one.await_greeting(functools.partial(_not_started, one.host))
+    except BaseException:
+        end_all(found)
+        raise
+    return found
+
+
+def _not_started(host: str, said: str, _code: int | None) -> Unreachable:
+    return Unreachable(host, "other", f"The agent did not start there: {said or 'it said nothing'}.")
 
 
 def end_all(connections: Iterable[Connection], keep: Iterable[str] = ()) -> None:

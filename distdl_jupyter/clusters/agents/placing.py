@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from distdl_jupyter.core.errors import LaunchFailed
+from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.humanize import listing, plural
-from distdl_jupyter.core.plan import RankSlot
+from distdl_jupyter.core.plan import Placement, RankSlot
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.agents.checkup import Checkup
@@ -35,6 +35,22 @@ def places(
             )
         )  # fmt: skip
     return tuple(found_places)
+
+
+def before_contact(spec: JobSpec, gpus: int, said: object = None) -> Placement:
+    """Return where ranks run on nodes whose names are not known yet. Raises InvalidSpec where they lack GPUs.
+
+    ``gpus`` is how many GPUs a job gets of each node, ``said`` the option gpus_per_node where that is another value.
+    """
+    if spec.use_gpu and gpus < spec.process_count_per_node:
+        raise InvalidSpec(
+            f"use_gpu asks for {plural(spec.process_count_per_node, 'GPU')} on each node, but the cluster's "
+            f"gpus_per_node is {gpus if said is None else said}.",
+            field="use_gpu",
+            hint=f"Set the cluster's option gpus_per_node to {spec.process_count_per_node}.",
+        )
+    names = [f"node-{node}" for node in range(spec.node_count)]
+    return Placement(places(spec, names), address="", ports=(), interface="")
 
 
 def check_gpus(spec: JobSpec, found: Checkup) -> None:

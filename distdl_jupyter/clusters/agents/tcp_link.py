@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime as dt
-import functools
 import hmac
 import json
 import secrets
@@ -23,19 +22,15 @@ from typing import Any, NamedTuple
 
 from distdl_jupyter.clusters import package
 from distdl_jupyter.clusters.agents import bootstrap, wire
-from distdl_jupyter.clusters.agents.agent import Host, Unreachable
-from distdl_jupyter.clusters.agents.connection import Connection, end_all
-from distdl_jupyter.clusters.agents.wire import Link, Wire
+from distdl_jupyter.clusters.agents.agent import Host
+from distdl_jupyter.clusters.agents.connection import PATIENCE, Connection, start_all
+from distdl_jupyter.clusters.agents.wire import Link
 from distdl_jupyter.node import frames
 
 #: Seconds in which who connects must have said who it is.
 _HELLO_SECONDS = 10.0
 _PIECE = 256 * 1024
 _INPUT, _OUTPUT = 0, 1
-#: Bytes of errors that are kept.
-_LAST_WORDS = 8192
-#: Seconds an agent waits for a silent supervisor; its input ends before, with the connection.
-_PATIENCE = "20"
 
 
 class Caller(NamedTuple):
@@ -101,22 +96,11 @@ class Port:
 
     def connect(self, directory: str) -> list[Connection]:
         """Start an agent at each place; return the connections in the order of the hosts' names. Raises Unreachable."""
-        program = bootstrap.first_input("", directory, package.built(), [_PATIENCE]).partition(b"\n")[2]
+        program = bootstrap.first_input("", directory, package.built(), [PATIENCE]).partition(b"\n")[2]
         callers = sorted(self.callers.values(), key=lambda one: (one.hostname, one.number))
-        found: list[Connection] = []
         for name, caller in zip(distinct([one.hostname for one in callers]), callers, strict=True):
             caller.link.name = name
-            wire_of = functools.partial(Wire, name, caller.link, program)
-            found.append(Connection(Host(name, caller.address), "", wire_of))
-            found[-1].shell = f"on {name}:"
-            found[-1].start()
-        try:
-            for one in found:
-                one.await_greeting(functools.partial(_not_started, one.host))
-        except BaseException:
-            end_all(found)
-            raise
-        return found
+        return start_all(((Host(one.link.name, one.address), one.link) for one in callers), program)
 
 
 class TcpLink(Link):
@@ -153,7 +137,7 @@ class TcpLink(Link):
         elif frame.channel == _OUTPUT:
             return frame.bytes
         else:
-            self.last_words = (self.last_words + frame.bytes)[-_LAST_WORDS:]
+            self.keep(frame.bytes)
         return b""
 
     async def write(self, content: bytes) -> None:
@@ -203,10 +187,6 @@ def distinct(hostnames: Sequence[str]) -> list[str]:
         found.append(f"{name}-{seen[name]}" if name in several else name)
         seen[name] += 1
     return found
-
-
-def _not_started(host: str, said: str, _code: int | None) -> Unreachable:
-    return Unreachable(host, "other", f"The agent did not start there: {said or 'it said nothing'}.")
 
 
 def _on_loop(work: Any) -> Any:

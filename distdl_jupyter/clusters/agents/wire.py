@@ -149,11 +149,15 @@ class Link(ABC):
         """Close what is open."""
         self.close_input()
 
+    def keep(self, errors: bytes) -> None:
+        """Take more of what was printed as errors."""
+        self.last_words = (self.last_words + errors)[-_LAST_WORDS:]
+
     async def keep_errors(self, next_: Callable[[], Coroutine[Any, Any, bytes]]) -> None:
         """Keep the end of what ``next_`` returns, until that is b""."""
         with contextlib.suppress(OSError):
             while content := await next_():
-                self.last_words = (self.last_words + content)[-_LAST_WORDS:]
+                self.keep(content)
 
     @property
     def last_line(self) -> str:

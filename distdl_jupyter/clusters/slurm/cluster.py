@@ -87,17 +87,10 @@ class SlurmCluster(AgentCluster):
 
     def preview(self, spec: JobSpec, options: SlurmOptions) -> Placement:
         """Place rank r on node r // process_count_per_node; Slurm names the nodes when the job begins."""
+        found = placing.before_contact(spec, options.gpus, options.gpus_per_node or "not set")
         gpus = options.gpus if spec.use_gpu is not False else 0
-        if spec.use_gpu and gpus < spec.process_count_per_node:
-            raise InvalidSpec(
-                f"use_gpu asks for {spec.process_count_per_node} GPUs on each node, but the cluster's gpus_per_node is "
-                f"{options.gpus_per_node or 'not set'}.",
-                field="use_gpu",
-                hint=f"Set the cluster's option gpus_per_node to {spec.process_count_per_node}.",
-            )
-        places = placing.places(spec, [f"node-{node}" for node in range(spec.node_count)])
-        ranks = (dataclasses.replace(place, gpu=place.local_rank % gpus if gpus else None) for place in places)
-        return Placement(tuple(ranks), address="", ports=(), interface="")
+        ranks = (dataclasses.replace(place, gpu=place.local_rank % gpus if gpus else None) for place in found.ranks)
+        return dataclasses.replace(found, ranks=tuple(ranks))
 
     # start ------------------------------------------------------------------------------------
 

@@ -126,15 +126,7 @@ class SparkCluster(AgentCluster):
     def preview(self, spec: JobSpec, options: SparkOptions) -> Placement:
         """Place rank r on node r // process_count_per_node; Spark names the nodes when the job gets them."""
         self.validate(options)
-        if spec.use_gpu and options.gpus_per_node < spec.process_count_per_node:
-            raise InvalidSpec(
-                f"use_gpu asks for {plural(spec.process_count_per_node, 'GPU')} on each node, but the cluster's "
-                f"gpus_per_node is {options.gpus_per_node}.",
-                field="use_gpu",
-                hint=f"Set the cluster's option gpus_per_node to {spec.process_count_per_node}.",
-            )
-        names = [f"node-{node}" for node in range(spec.node_count)]
-        return Placement(placing.places(spec, names), address="", ports=(), interface="")
+        return placing.before_contact(spec, options.gpus_per_node)
 
     # start ------------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ const plugin: JupyterFrontEndPlugin<Bundle> = {
   activate: async (_app, translator: ITranslator): Promise<Bundle> => {
     const bundle = translator.load(DOMAIN);
     const catalogue = await CATALOGUES[translator.languageCode]?.();
-    setBundle(bundle, catalogue ? new Sentences({ ...catalogue.default }) : null);
+    setBundle(bundle, catalogue ? new Sentences(catalogue.default as Record<string, unknown>) : null);
     return bundle;
   },
 };

@@ -7,7 +7,7 @@
 
 /** The keys of messages under which sentences stand, and those below which none does. */
 const SENTENCES = new Set(['action', 'detail', 'headline', 'help', 'hint', 'how', 'label', 'note', 'notes', 'problem', 'quota', 'reason', 'remedy', 'restriction', 'says', 'successor_reason', 'summary', 'text', 'title', 'warning', 'what', 'why', 'words']);
-const NONE = new Set(['code', 'data', 'layout', 'open', 'rows', 'source', 'traceback', 'chosen']);
+const NONE = new Set(['code', 'data', 'layout', 'source', 'traceback', 'chosen']);
 /** Longer texts are no sentences of ours, and so many are remembered. */
 const [LONG, KNOWN] = [2000, 5000];
 /** Letters of a text without its values: one with fewer would be found in too many others, so its values are numbers. */
@@ -104,9 +104,14 @@ function filled(text: string, found: Readonly<Record<string, string>>, said: (va
 export function spoken<T>(message: T, said: (text: string) => string): T {
   const walk = (value: unknown, sentence: boolean): unknown => {
     if (typeof value === 'string') return sentence ? said(value) : value;
-    if (Array.isArray(value)) return value.map((one) => walk(one, sentence));
+    if (Array.isArray(value)) return sentence || isOfObjects(value) ? value.map((one) => walk(one, sentence)) : value;
     if (typeof value !== 'object' || value === null) return value;
     return Object.fromEntries(Object.entries(value).map(([key, one]) => [key, NONE.has(key) ? one : walk(one, SENTENCES.has(key))]));
   };
   return walk(message, false) as T;
+}
+
+/** Whether a list may hold sentences; those of numbers, names or rows of a log do not, and are long. */
+function isOfObjects(list: readonly unknown[]): boolean {
+  return typeof list[0] === 'object' && !Array.isArray(list[0]);
 }

@@ -1,42 +1,15 @@
 """Jobs on a real Ray cluster of two nodes, as users see them."""
 
-import time
-
 import pytest
 
 from distdl_jupyter import cluster_configs, clusters, submit
 from distdl_jupyter.core.errors import JobFailed, LaunchFailed
 from distdl_jupyter.core.state import State
+from tests.clusters.functions import breaks, shows_gpus, trains, waits
 from tests.conftest import wait_for
 from tests.hosts import needs_hosts
 
 pytestmark = [needs_hosts, pytest.mark.timeout(300)]
-
-
-def trains():
-    import horovod.torch as hvd
-    import torch
-
-    hvd.init()
-    total = hvd.allreduce(torch.tensor([float(hvd.rank() + 1)]), op=hvd.Sum)
-    print(f"rank {hvd.rank()} of {hvd.size()}", flush=True)
-    return float(total)
-
-
-def breaks():
-    import os
-
-    import torch.distributed as dist
-
-    dist.init_process_group("gloo")
-    if os.environ["RANK"] == "1":
-        raise ValueError("a bad batch")
-    dist.barrier()
-
-
-def waits():
-    print("begun", flush=True)
-    time.sleep(600)
 
 
 @pytest.mark.parametrize("backend", ["horovod-gloo", pytest.param("horovod-mpi", marks=pytest.mark.full)])
@@ -45,14 +18,6 @@ def test_horovod_trains_on_the_nodes_of_ray(on_ray, backend):
     assert job.results() == [3.0, 3.0]
     assert [rank.host for rank in job.view().ranks] == on_ray.names
     assert [line.text for line in job.logs(1) if line.text.startswith("rank")] == ["rank 1 of 2"]
-
-
-def shows_gpus(seconds):
-    import os
-
-    print("begun", flush=True)
-    time.sleep(seconds)
-    return os.environ["CUDA_VISIBLE_DEVICES"], os.environ["DISTDL_GPU"]
 
 
 def test_ranks_get_the_gpus_that_ray_has_given_to_the_job(on_ray):

@@ -19,22 +19,13 @@ from distdl_jupyter.clusters.spark.options import Order, SparkOptions
 from distdl_jupyter.core.errors import InvalidSpec, JobFailed, LaunchFailed
 from distdl_jupyter.core.state import State
 from distdl_jupyter.node import processes
+from tests.clusters.functions import breaks, shows_gpus, trains, waits
 from tests.clusters.spark.conftest import CORES
 from tests.conftest import wait_for
 from tests.hosts import needs_hosts
 from tests.supervisor.test_far_clusters import supervisor_of
 
 pytestmark = [needs_hosts, pytest.mark.timeout(300)]
-
-
-def trains():
-    import horovod.torch as hvd
-    import torch
-
-    hvd.init()
-    total = hvd.allreduce(torch.tensor([float(hvd.rank() + 1)]), op=hvd.Sum)
-    print(f"rank {hvd.rank()} of {hvd.size()}", flush=True)
-    return float(total)
 
 
 def sums():
@@ -48,30 +39,6 @@ def sums():
     dist.all_reduce(value)
     spark = [name for name in os.environ if name.startswith(("SPARK_", "PYSPARK_"))]
     return float(value), spark
-
-
-def breaks():
-    import os
-
-    import torch.distributed as dist
-
-    dist.init_process_group("gloo")
-    if os.environ["RANK"] == "1":
-        raise ValueError("a bad batch")
-    dist.barrier()
-
-
-def waits():
-    print("begun", flush=True)
-    time.sleep(600)
-
-
-def shows_gpus(seconds):
-    import os
-
-    print("begun", flush=True)
-    time.sleep(seconds)
-    return os.environ["CUDA_VISIBLE_DEVICES"], os.environ["DISTDL_GPU"]
 
 
 TWO = {"compute_target": "lab", "node_count": 2, "process_count_per_node": 1, "distributed_backend": "torch"}

@@ -1,0 +1,37 @@
+"""What jobs on schedulers' clusters run."""
+
+import time
+
+
+def trains():
+    import horovod.torch as hvd
+    import torch
+
+    hvd.init()
+    total = hvd.allreduce(torch.tensor([float(hvd.rank() + 1)]), op=hvd.Sum)
+    print(f"rank {hvd.rank()} of {hvd.size()}", flush=True)
+    return float(total)
+
+
+def breaks():
+    import os
+
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    if os.environ["RANK"] == "1":
+        raise ValueError("a bad batch")
+    dist.barrier()
+
+
+def waits():
+    print("begun", flush=True)
+    time.sleep(600)
+
+
+def shows_gpus(seconds):
+    import os
+
+    print("begun", flush=True)
+    time.sleep(seconds)
+    return os.environ["CUDA_VISIBLE_DEVICES"], os.environ["DISTDL_GPU"]
