@@ -68,7 +68,7 @@ def build(draft: CapturedCode, options: Mapping[str, Any], *, id_: str) -> tuple
         kind=draft.kind,
         process_count_per_node=check_count(per_node, "process_count_per_node"),
         distributed_backend=label,
-        backend_options=backend_given,
+        backend_options={name: getattr(backend_options, name) for name in backend_given},
         compute_target=target.name,
         cluster=target.kind,
         cluster_options=cluster_given,

@@ -45,7 +45,7 @@ class TorchBackend(Backend):
         "torch-nccl": {"transport": "nccl"},
     }
     aliases: ClassVar[dict[str, str]] = {"gloo": "torch-gloo", "nccl": "torch-nccl"}
-    replaces: ClassVar[dict[str, str]] = {"torchrun": "torch", "deepspeed": "torch", "accelerate": "torch"}
+    replaces: ClassVar[dict[str, str]] = {"torchrun": "torch", "accelerate": "torch"}
     ports = 1
     order = 2
     usage = Usage(

@@ -1,27 +1,35 @@
 """The files that a job's training wrote for keeping: a list, and each as a download.
 
-Nothing outside the job's ``outputs`` folder is ever read, whatever a path or a link says.
+A checkpoint that the ranks have written in parts is one line of the list and comes as one archive. Nothing outside the
+job's ``outputs`` folder is ever read, whatever a path or a link says.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
+import re
 import stat
+import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from distdl_jupyter.core.errors import JobNotFound
+from distdl_jupyter.node import files
 from distdl_jupyter.server.base import Handler, answers
 from distdl_jupyter.server.jobs import attached
 from distdl_jupyter.server.schema import Output, OutputList
+from distdl_jupyter.worker.watch import frameworks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 _CHUNK = 1 << 20
 #: Files that are listed at most.
 MOST = 10_000
+_SHARD = re.compile(frameworks.SHARDS)
 
 
 class Outputs(Handler):
@@ -35,8 +43,24 @@ class Outputs(Handler):
 
 def _listed(id_: str) -> OutputList:
     root = attached(id_).folder.outputs
-    found = itertools.islice(_files(root), MOST)
+    found = _together(itertools.islice(_files(root), MOST))
     return OutputList(tuple(sorted(found, key=lambda one: one.path)))
+
+
+def _together(found: Iterable[Output]) -> Iterator[Output]:
+    """Yield the files, those of a sharded checkpoint as one."""
+    folders: dict[str, list[Output]] = {}
+    for one in found:
+        folders.setdefault(one.path.rpartition("/")[0], []).append(one)
+    for folder, inside in folders.items():
+        if folder and _is_sharded(one.path for one in inside):
+            yield Output(folder, sum(one.size for one in inside), max(one.modified for one in inside), len(inside))
+        else:
+            yield from inside
+
+
+def _is_sharded(paths: Iterable[str]) -> bool:
+    return any(_SHARD.fullmatch(path.rpartition("/")[2]) for path in paths)
 
 
 def _files(root: Path) -> Iterator[Output]:
@@ -65,17 +89,19 @@ def _status(root: Path, path: Path) -> os.stat_result | None:
 
 
 class OutputFile(Handler):
-    """One file."""
+    """One file, or a sharded checkpoint as a tar archive."""
 
     @answers(media="application/octet-stream", refuses=(404,))
     async def get(self, id_: str, path: str) -> None:
-        """Download one file."""
+        """Download one file, or a sharded checkpoint as a tar archive."""
         file = await self.run_in_thread(_opened, id_, path)
         try:
-            left = os.fstat(file.fileno()).st_size
-            self.set_header("Content-Length", left)
+            known = os.fstat(file.fileno())
+            left = known.st_size if stat.S_ISREG(known.st_mode) else sys.maxsize
+            if left < sys.maxsize:
+                self.set_header("Content-Length", left)
             self.set_header("Content-Type", "application/octet-stream")
-            self.set_attachment_header(Path(path).name)
+            self.set_attachment_header(Path(path).name + (".tar" if left == sys.maxsize else ""))
             self.set_header("Cache-Control", "no-store")
             # A file that still grows is sent as long as it was.
             while left > 0 and (chunk := await self.run_in_thread(file.read, min(_CHUNK, left))):
@@ -92,4 +118,19 @@ def _opened(id_: str, path: str) -> BinaryIO:
     if "\0" not in path and _status(root, root / path) is not None:
         # Between the look and the opening nobody but the user's own processes can put a link here.
         return (root / path).resolve().open("rb")
+    if any(one.path == path and one.files > 1 for one in _listed(id_).outputs):
+        return _packed(root, path)
     raise JobNotFound(f"Job {id_} has no such output.", hint="Reload the list of its outputs.")
+
+
+def _packed(root: Path, path: str) -> BinaryIO:
+    """Return what is below ``path`` as a tar archive, made while it is read."""
+    end, begin = os.pipe()
+
+    def pack() -> None:
+        # Who reads may be gone before the end.
+        with contextlib.suppress(OSError, files.Refused), open(begin, "wb") as archive:  # noqa: PTH123
+            files.pack(root, [path], archive.write)
+
+    threading.Thread(target=pack, name="distdl archive", daemon=True).start()
+    return open(end, "rb")  # noqa: PTH123  a number, not a path

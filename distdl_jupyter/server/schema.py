@@ -219,11 +219,12 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One file below a job's outputs."""
+    """One file below a job's outputs, or the folder of a sharded checkpoint, which has several."""
 
     path: str
     size: int
     modified: float
+    files: int = 1
 
 
 @dataclass(frozen=True, slots=True)

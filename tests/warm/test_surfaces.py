@@ -19,6 +19,7 @@ pytestmark = pytest.mark.timeout(300)
 
 def test_the_command_tells_of_a_template_and_its_memory(distdl_home, capsys):
     assert submit(abs, (-3,), distributed_backend="plain").result(timeout=120) == 3
+    assert template_client.wait_until_ready(template_files.of())
     assert cli.main(["warm"]) == 0
     said = capsys.readouterr().out
     assert "Warm starts are on; a template that nobody needs ends after 30 minutes." in said

@@ -54,9 +54,13 @@ export function capturedPart({ captured }: JobDetail): HTMLElement[] {
 export function outputsPart(files: OutputFile[], address: (path: string) => string): HTMLElement[] {
   if (!files.length) return [empty(__('No files yet. What a rank writes into the folder $DISTDL_JOB_DIR/outputs is kept here.'))];
   const now = Date.now() / 1000;
-  const rows = files.map(({ path, size, modified }) => [fileLink(path, address(path)), bytes(size), when(modified, now)]);
+  const rows = files.map(({ path, size, modified, files: parts }) => [
+    h('span', { class: 'dd-row' }, fileLink(path, address(path)), parts > 1 ? h('span', { class: 'dd-sub' }, _n('checkpoint of %1 file', 'checkpoint of %1 files', parts)) : null),
+    bytes(size), when(modified, now),
+  ]);
   const total = files.reduce((sum, one) => sum + one.size, 0);
-  const said = h('span', { class: 'dd-sub dd-s12' }, `${_n('%1 file', '%1 files', files.length)}, ${bytes(total)}`);
+  const count = files.reduce((sum, one) => sum + one.files, 0);
+  const said = h('span', { class: 'dd-sub dd-s12' }, `${_n('%1 file', '%1 files', count)}, ${bytes(total)}`);
   return [box(__('Outputs'), said, grid([__('File'), __('Size'), __('Written')], rows))];
 }
 
