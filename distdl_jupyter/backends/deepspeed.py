@@ -104,21 +104,21 @@ class DeepSpeedBackend(TorchBackend):
         words=r"\bimport deepspeed\b|\bfrom deepspeed\b|\bdeepspeed\.initialize\b",
     )
 
-    def unavailable(self, options: DeepSpeedOptions) -> str:
+    def unavailable(self, options: Any) -> str:
         """Torch and DeepSpeed must be installed; they are looked for without importing them."""
         if find_spec("deepspeed") is None:
             return "DeepSpeed is not installed in this environment: run 'pip install distdl-jupyter[deepspeed]'."
         return super().unavailable(options)
 
-    def modules(self, options: DeepSpeedOptions) -> tuple[str, ...]:
+    def modules(self, options: Any) -> tuple[str, ...]:
         """Return torch and DeepSpeed."""
         return ("torch", "deepspeed")
 
-    def packages(self, options: DeepSpeedOptions) -> tuple[Package, ...]:
+    def packages(self, options: Any) -> tuple[Package, ...]:
         """Return torch and DeepSpeed."""
         return (TORCH, Package("DeepSpeed", "deepspeed"))
 
-    def plan(self, spec: JobSpec, placement: Placement, options: DeepSpeedOptions) -> Plan:
+    def plan(self, spec: JobSpec, placement: Placement, options: Any) -> Plan:
         """Meet as torch's ranks do; every rank has the config. Raises InvalidSpec where it cannot work."""
         plan = super().plan(spec, placement, options)
         config = options.config()

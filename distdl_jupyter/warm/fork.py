@@ -19,6 +19,8 @@ from distdl_jupyter.worker.watch import shutdown
 
 #: ``python -P -m MODULE ARGUMENTS``: the one form of a command line that is understood here.
 _BEFORE = ("-P", "-m")
+#: Seconds after which the system no longer counts a thread that was joined.
+_JOINED_SECONDS = 0.1
 
 
 class Forked:
@@ -96,7 +98,7 @@ class Forker:
         # What was injected into the template lives by its end, which a forked process does not have.
         if any(environment.get(name) for name in shutdown.INJECTED):
             return "a library is injected into it (LD_PRELOAD)"
-        return "the supervisor has started threads" if preconditions.threads() > 1 else ""
+        return "the supervisor has started threads" if _has_threads() else ""
 
     def _become(self, program: Program, stdin: int) -> None:
         environment = program.environment
@@ -117,6 +119,16 @@ class Forker:
         rank = environment.get("DISTDL_RANK")
         who = f"rank {rank} of {environment[processes.MARK]}" if rank else f"service of {environment[processes.MARK]}"
         self._prepared.room.say([*arguments[1:], f"({who})"], f"{processes.MARK}={environment[processes.MARK]}")
+
+
+def _has_threads() -> bool:
+    """Say whether there are threads; the system still counts one for a moment after it was joined."""
+    until = time.monotonic() + _JOINED_SECONDS
+    while preconditions.threads() > 1:
+        if time.monotonic() > until:
+            return True
+        time.sleep(0.001)
+    return False
 
 
 def _can_enter(directory: str | None) -> bool:

@@ -66,7 +66,7 @@ def test_the_choices_are_plain_json() -> None:
 
 def test_backends_are_offered_once_with_their_options() -> None:
     offered = {choice.label: choice for choice in menu.backends()}
-    assert list(offered) == ["horovod-gloo", "horovod-mpi", "torch", "tensorflow", "ray", "plain"]
+    assert list(offered) == ["horovod-gloo", "horovod-mpi", "torch", "deepspeed", "tensorflow", "ray", "plain"]
     assert [option.name for option in offered["torch"].options] == ["transport"]
     assert offered["torch"].options[0].kind == "choice"
     assert "controller" not in [option.name for option in offered["horovod-mpi"].options]
