@@ -51,7 +51,7 @@ RACK = """
 FORGE = """
     import json, os, pathlib
     from dataclasses import dataclass, field
-    from distdl_jupyter.clusters.base import Cluster, NodeInfo, Remark
+    from distdl_jupyter.clusters.base import Cluster, NodeInfo, Notice
     from distdl_jupyter.clusters.local import LocalCluster
     from distdl_jupyter.clusters.machines import Choice, Machines
     from distdl_jupyter.core.errors import ClusterRefused, InvalidSpec
@@ -140,7 +140,7 @@ FORGE = """
 
         def afterwards(self, options):
             up = (kept() or {"min": 0})["min"]
-            return [Remark("warning", f"{up} anvils stay up.", "nodes-stay-up")] if up else []
+            return [Notice("warning", f"{up} anvils stay up.", "nodes-stay-up")] if up else []
 """
 #: One that cannot be imported, and one that fails when it is asked.
 BROKEN = """

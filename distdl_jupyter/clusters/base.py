@@ -102,7 +102,7 @@ class Context:
     #: now, for people to see.
     tell: Tell = _ignore
     #: Called with what the user should read.
-    note: Callable[[Remark], object] = _unnoted
+    note: Callable[[Notice], object] = _unnoted
     #: Called with plain data for ``Cluster.sweep`` when something was begun that outlives the supervisor; another one
     #: that places the job gets it as ``handle``.
     record_handle: Callable[[dict[str, Any]], object] = _unnoted
@@ -190,7 +190,7 @@ class NodeInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Remark:
+class Notice:
     """Something about a run that the user should read; ``code`` is for programs."""
 
     level: Literal["info", "warning", "error"]
@@ -217,7 +217,7 @@ class Run(ABC):
         """Return why the ranks have not been started yet ("pending: Resources"), "" when they were."""
         return ""
 
-    def remarks(self) -> list[Remark]:
+    def notices(self) -> list[Notice]:
         """Return what the user should read since the last call."""
         return []
 
@@ -397,7 +397,7 @@ class Cluster(ABC):
         """Ask for the end of its machines; return when that was accepted. Raises ClusterRefused, DistDLError."""
         raise ClusterRefused(_FIXED.format(self.title or self.name))
 
-    def afterwards(self, options: Any) -> list[Remark]:
+    def afterwards(self, options: Any) -> list[Notice]:
         """Return what a user should know when a job has ended there, above all what goes on costing money."""
         return []
 

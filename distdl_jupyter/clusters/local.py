@@ -17,7 +17,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.clusters.base import Cluster, Context, NodeInfo, Remark, Run
+from distdl_jupyter.clusters.base import Cluster, Context, NodeInfo, Notice, Run
 from distdl_jupyter.core import gpus, limits
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.humanize import listing, plural, short_id
@@ -63,7 +63,7 @@ class LocalCluster(Cluster):
         #: The numbers of the GPUs that were taken for the job, None before it was its turn.
         self._taken: list[int] | None = None
         self._data: dict[int, dict[str, str]] = {}
-        self._remarks: list[Remark] = []
+        self._notices: list[Notice] = []
 
     def unavailable(self, options: Any) -> str:
         """Return "" on Linux and macOS, else the remedy."""
@@ -118,12 +118,12 @@ class LocalCluster(Cluster):
     def _look_for_room(self, spec: JobSpec, context: Context) -> None:
         from distdl_jupyter.node import headroom
 
-        self._remarks = []
+        self._notices = []
         for short in limits.shortages(spec.process_count, headroom.room()):
             if short.level == "error":
                 raise LaunchFailed(f"{short.says}.", hint=short.remedy)
             if not context.restart:
-                self._remarks.append(Remark(short.level, f"{short.says}. {short.remedy}", "room"))
+                self._notices.append(Notice(short.level, f"{short.says}. {short.remedy}", "room"))
 
     def _rank_ports(self, _place: RankSlot, ports: int) -> RankPorts:
         return _ADDRESS, tuple(self._ports.reserve(ports, _ADDRESS))
@@ -197,7 +197,7 @@ class LocalCluster(Cluster):
         from distdl_jupyter.clusters.local_node import LocalNodes
 
         nodes = LocalNodes(spec, context, self._ports, self._held, self._data)
-        nodes.remarks += self._remarks
+        nodes.notices += self._notices
         return agent_run.start(placement, plan, context, nodes)
 
     def sweep(self, job_id: str, handle: dict[str, Any]) -> list[int]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters import stagers
 from distdl_jupyter.clusters.agents.agent import AgentConnection, HostFailed, Node, Nodes
-from distdl_jupyter.clusters.base import Remark
+from distdl_jupyter.clusters.base import Notice
 from distdl_jupyter.core import gpus
 from distdl_jupyter.node import children, processes, requests, spawn
 from distdl_jupyter.node.job import Job
@@ -233,9 +233,9 @@ class LocalNodes(Nodes[Node]):
             return
         reasons = dict.fromkeys(spawn.reasons) if not launcher else {f"{launcher} starts them": None}
         spawn.reasons.clear()
-        self.remarks += [
-            Remark("info", f"Processes of this job start cold, because {why}.", "cold-start") for why in reasons
-        ] or [Remark("info", spawn.WARM, "warm-start")]
+        self.notices += [
+            Notice("info", f"Processes of this job start cold, because {why}.", "cold-start") for why in reasons
+        ] or [Notice("info", spawn.WARM, "warm-start")]
 
     def handle(self) -> dict[str, Any]:
         """Return nothing: a sweep goes by the job's mark."""

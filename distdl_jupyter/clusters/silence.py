@@ -5,11 +5,11 @@ from __future__ import annotations
 import queue
 import time
 
-from distdl_jupyter.clusters.base import Remark
+from distdl_jupyter.clusters.base import Notice
 
 
 class Silence:
-    """Remarks on their way to the supervisor. A silence is told once, and its end where it was told.
+    """Notices on their way to the supervisor. A silence is told once, and its end where it was told.
 
     ``patience`` is how many seconds without an answer pass before that.
     """
@@ -18,28 +18,28 @@ class Silence:
         self._patience = patience
         self._since: float | None = None
         self._told = False
-        self._remarks: queue.SimpleQueue[Remark] = queue.SimpleQueue()
+        self._notices: queue.SimpleQueue[Notice] = queue.SimpleQueue()
 
-    def put(self, remark: Remark) -> None:
+    def put(self, notice: Notice) -> None:
         """Let the user read this."""
-        self._remarks.put(remark)
+        self._notices.put(notice)
 
-    def missed(self, asked_at: float, remark: Remark, *, at_once: bool = False) -> None:
-        """Take that a question of ``asked_at`` (monotonic) got no answer, of which ``remark`` tells."""
+    def missed(self, asked_at: float, notice: Notice, *, at_once: bool = False) -> None:
+        """Take that a question of ``asked_at`` (monotonic) got no answer, of which ``notice`` tells."""
         self._since = self._since or asked_at
         if not self._told and (at_once or time.monotonic() - self._since > self._patience):
             self._told = True
-            self._remarks.put(remark)
+            self._notices.put(notice)
 
-    def answered(self, remark: Remark) -> None:
-        """Take that there was an answer; ``remark`` tells of it when the silence was told."""
+    def answered(self, notice: Notice) -> None:
+        """Take that there was an answer; ``notice`` tells of it when the silence was told."""
         if self._told:
-            self._remarks.put(remark)
+            self._notices.put(notice)
         self._since, self._told = None, False
 
-    def remarks(self) -> list[Remark]:
+    def notices(self) -> list[Notice]:
         """Return what is new to tell."""
         found = []
-        while not self._remarks.empty():
-            found.append(self._remarks.get())
+        while not self._notices.empty():
+            found.append(self._notices.get())
         return found

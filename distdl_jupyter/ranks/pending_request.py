@@ -50,7 +50,7 @@ class PendingRequest:
         self._pause = _SHORTEST
         self._interrupts_passed = 0
         self._interrupted_at = self._failed_at = float("inf")
-        self._remarked: set[str] = set()
+        self._warned: set[str] = set()
         number = next(iter(requests.values()))[0]["id"]
         spoken = [rank for rank, (asked, _) in requests.items() if asked["do"] in ("run", "distributed")]
         self._output = CellOutput(job.folder, spoken, number)
@@ -66,7 +66,7 @@ class PendingRequest:
                 while self._running or self._done:
                     self._look(selector)
                     self._pass_interrupts(interrupts)
-                    self._remark()
+                    self._warn()
             except Gone:
                 self._read_last_output()
                 raise why_ended(self._job) from None
@@ -128,13 +128,13 @@ class PendingRequest:
     def _pass_interrupts(self, interrupts: Interrupts) -> None:
         while self._interrupts_passed < interrupts.count:
             self._interrupts_passed += 1
-            if "deaf" in self._remarked:
+            if "deaf" in self._warned:
                 raise Stuck(self._job, sorted(self._running)).end()
             self._interrupted_at = min(self._interrupted_at, time.monotonic())
             for rank in self._running:
                 self._links[rank].send({"do": "interrupt"})
 
-    def _remark(self) -> None:
+    def _warn(self) -> None:
         if not self._running:
             return
         now, who = time.monotonic(), _capital(ranks_in_words(sorted(self._running)))
@@ -148,8 +148,8 @@ class PendingRequest:
                        f"perhaps waiting for {whom}. Interrupt to end the wait.")  # fmt: skip
 
     def _once(self, what: str, text: str) -> None:
-        if what not in self._remarked:
-            self._remarked.add(what)
+        if what not in self._warned:
+            self._warned.add(what)
             self._tell(Notice(text))
 
 

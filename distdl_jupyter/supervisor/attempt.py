@@ -118,7 +118,7 @@ class Attempt:
                     # A run that was reattached returns every exit, also those that are recorded.
                     if exit_.rank in self._living:
                         self._record_exit(exit_)
-            self.record_remarks()
+            self.record_notices()
             self._follow_phases()
             self._obey_requests()
             self._notice_time_limit()
@@ -287,10 +287,10 @@ class Attempt:
         self._reader.drain()
         self._recorder.log(messages.endings(self._recorder.view.ranks))
 
-    def record_remarks(self) -> None:
-        """Record the remarks of the run for the user."""
-        for remark in self._run.remarks():
-            self._recorder.remark(remark)
+    def record_notices(self) -> None:
+        """Record the notices of the run for the user."""
+        for notice in self._run.notices():
+            self._recorder.record_notice(notice)
 
     def end_leftovers(self) -> None:
         """End what ranks have left running: nothing of a job may stay alive."""

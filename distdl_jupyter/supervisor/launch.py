@@ -224,7 +224,7 @@ class Launch:
             self._job_environment(),
             environment.for_ranks_here(os.environ),
             tell=self._report_phase,
-            note=self._recorder.remark,
+            note=self._recorder.record_notice,
             record_handle=partial(self._record_handle, begun=False),
             handle=self._handle,
             restart=self._recorder.view.restart_count,

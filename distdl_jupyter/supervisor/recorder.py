@@ -30,7 +30,7 @@ from distdl_jupyter.worker.secret_patterns import MASK
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from distdl_jupyter.clusters.base import Remark, Stream
+    from distdl_jupyter.clusters.base import Notice, Stream
     from distdl_jupyter.core.buckets import Series
     from distdl_jupyter.core.rank import RankView
     from distdl_jupyter.core.series import SeriesBook
@@ -181,10 +181,10 @@ class EventRecorder:
         if self.view.state is not state:
             self.write("state", state=state.value, reason=reason)
 
-    def remark(self, remark: Remark) -> None:
+    def record_notice(self, notice: Notice) -> None:
         """Write what the user should read; the log shows it between the lines of its time."""
-        self.note(remark.level, remark.text, remark.code)
-        self.log(remark.text)
+        self.note(notice.level, notice.text, notice.code)
+        self.log(notice.text)
 
     def phase(self, phase: str, detail: str = "") -> None:
         """Write that a phase began, or a new detail of the one that lasts."""

@@ -196,7 +196,7 @@ class Supervisor:
             run.collect()
         except (DistDLError, OSError) as error:
             self._recorder.note("error", str(error), "not-collected")
-        attempt.record_remarks()
+        attempt.record_notices()
         self._recorder.phase("collect", self._collected())
 
     def _note_remaining_costs(self) -> None:
@@ -206,8 +206,8 @@ class Supervisor:
             return
         with contextlib.suppress(DistDLError):
             options = registry.check_options("clusters", self._spec.cluster, self._spec.cluster_options)
-            for remark in cluster.afterwards(options):
-                self._recorder.note(remark.level, remark.text, remark.code)
+            for notice in cluster.afterwards(options):
+                self._recorder.note(notice.level, notice.text, notice.code)
 
     def _deliver(self) -> None:
         failed = self._recorder.view.failure is not None or self._stopped_by in ("time", "hang")

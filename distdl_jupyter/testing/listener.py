@@ -10,7 +10,7 @@ from distdl_jupyter.supervisor.log_reader import LogReader, LogText
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from distdl_jupyter.clusters.base import Exit, Remark, Run, Stream
+    from distdl_jupyter.clusters.base import Exit, Notice, Run, Stream
     from distdl_jupyter.supervisor.log_reader import Item
 
 _TICK = 0.05
@@ -28,7 +28,7 @@ class Listener:
         #: What each rank had said when its end was told.
         self.lines_at_end: dict[Which, list[str]] = {}
         self.reports: dict[int, list[dict[str, Any]]] = {}
-        self.remarks: list[Remark] = []
+        self.notices: list[Notice] = []
         #: How far each kept stream was written down, for ``attach``.
         self.positions: dict[tuple[int, str], int] = {}
         self._reader = LogReader(run.streams, nonce, self)
@@ -64,7 +64,7 @@ class Listener:
             self.exits[exit_.rank] = exit_
             for which in ((exit_.rank, "out"), (exit_.rank, "err")):
                 self.lines_at_end[which] = list(self.lines.get(which, []))
-        self.remarks += self.run.remarks()
+        self.notices += self.run.notices()
 
     def until(self, condition: Callable[[], object], patience: float, what: str) -> None:
         """Listen until ``condition()`` is true. Raises AssertionError after ``patience`` seconds."""
@@ -83,7 +83,7 @@ class Listener:
 
     def _seen(self) -> str:
         tail = {which: lines[-5:] for which, lines in self.lines.items()}
-        return f"Ended: {list(self.exits.values())}. Said: {tail}. Remarks: {[one.text for one in self.remarks]}."
+        return f"Ended: {list(self.exits.values())}. Said: {tail}. Notices: {[one.text for one in self.notices]}."
 
     def drain(self) -> None:
         """Read what is left."""

@@ -75,7 +75,7 @@ def test_a_host_gives_the_values_of_its_own_ranks_only(folder):
     staging.bring_back(staging.Job(JobSpec(id=folder.id, name="n"), folder, None), node, set(), {1})
     assert [path.name for path in folder.results.iterdir()] == ["rank-1.pkl"]
     assert (folder.outputs / "a").exists()
-    assert node.remarks == [
+    assert node.notices == [
         "node-b: results/rank-0.pkl is the value of a rank that did not run there. It stayed there.",
         "node-b: results/planted.pkl is no rank's value. It stayed there.",
     ]

@@ -4,10 +4,10 @@ import time
 
 import pytest
 
-from distdl_jupyter.clusters.base import Remark
+from distdl_jupyter.clusters.base import Notice
 from distdl_jupyter.clusters.silence import Silence
 
-SILENT, ANSWERS = Remark("warning", "It is silent.", "silent"), Remark("info", "It answers.", "answers")
+SILENT, ANSWERS = Notice("warning", "It is silent.", "silent"), Notice("info", "It answers.", "answers")
 
 
 @pytest.fixture
@@ -21,25 +21,25 @@ def test_a_long_silence_is_told_once_and_so_is_its_end(now):
     silence.missed(now, SILENT)
     silence.answered(ANSWERS)
     silence.answered(ANSWERS)
-    assert silence.remarks() == [SILENT, ANSWERS]
-    assert silence.remarks() == []
+    assert silence.notices() == [SILENT, ANSWERS]
+    assert silence.notices() == []
     silence.missed(now - 6, SILENT)
-    assert silence.remarks() == [SILENT], "another silence is told as well"
+    assert silence.notices() == [SILENT], "another silence is told as well"
 
 
 def test_a_short_silence_is_not_told_unless_it_must_be_at_once(now):
     silence = Silence(5.0)
     silence.missed(now, SILENT)
     silence.answered(ANSWERS)
-    assert silence.remarks() == []
+    assert silence.notices() == []
     silence.missed(now, SILENT, at_once=True)
-    assert silence.remarks() == [SILENT]
+    assert silence.notices() == [SILENT]
 
 
 def test_a_silence_counts_from_the_first_question_without_an_answer(now):
     silence = Silence(5.0)
     silence.missed(now - 6, SILENT)
-    silence.remarks()
+    silence.notices()
     silence.answered(ANSWERS)
     silence.missed(now - 1, SILENT)
-    assert silence.remarks() == [ANSWERS]
+    assert silence.notices() == [ANSWERS]

@@ -14,7 +14,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 
-from distdl_jupyter.clusters.base import Check, Cluster, Exit, NodeInfo, Remark, Run, Stream
+from distdl_jupyter.clusters.base import Check, Cluster, Exit, NodeInfo, Notice, Run, Stream
 from distdl_jupyter.clusters.local import LocalCluster
 from distdl_jupyter.core.errors import DistDLError, LaunchFailed
 from distdl_jupyter.core.store import JobStore
@@ -174,7 +174,7 @@ class SlowRun(Wrapped):
 # failing --------------------------------------------------------------------------------------
 
 
-FAILURES = ("", "start", "second start", "node", "sweep", "attach", "watch", "collect", "remark")
+FAILURES = ("", "start", "second start", "node", "sweep", "attach", "watch", "collect", "notice")
 
 
 @dataclass(frozen=True)
@@ -226,12 +226,12 @@ class FailingCluster(LocalCluster):
 
 
 class FailingRun(Wrapped):
-    """Loses node 1, remarks on something, or cannot bring the values."""
+    """Loses node 1, has a notice for the user, or cannot bring the values."""
 
     def __init__(self, inner, spec, fails):
         super().__init__(inner)
         self._spec, self._fails = spec, fails
-        self._remarks = [Remark("warning", "node-a has two networks; net0 is taken.", "which-network")]
+        self._notices = [Notice("warning", "node-a has two networks; net0 is taken.", "which-network")]
         self._began = time.monotonic()
         self._lost = set()
 
@@ -248,8 +248,8 @@ class FailingRun(Wrapped):
         processes.send(processes.descendants(pids, processes.table()), signal.SIGKILL)
         return [Exit(rank, None, None, "node-1 has not answered for 10 s.") for rank in sorted(self._lost)]
 
-    def remarks(self):
-        told, self._remarks = (self._remarks, []) if self._fails == "remark" else ([], [])
+    def notices(self):
+        told, self._notices = (self._notices, []) if self._fails == "notice" else ([], [])
         return told
 
     def collect(self):

@@ -230,7 +230,7 @@ def test_values_that_cannot_be_brought_are_said_with_the_node():
 
 
 def test_what_a_cluster_remarks_is_a_note_of_the_job_and_stands_in_its_log():
-    job = on("failing", fails="remark")
+    job = on("failing", fails="notice")
     job.wait(60)
     (note,) = [note for note in job.view().notes if note["code"] == "which-network"]
     assert (note["level"], note["text"]) == ("warning", "node-a has two networks; net0 is taken.")

@@ -15,7 +15,7 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
-from distdl_jupyter.clusters.base import Remark
+from distdl_jupyter.clusters.base import Notice
 from distdl_jupyter.core.errors import LaunchFailed
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ class Nodes(ABC, Generic[N]):
     def __init__(self, nodes: Sequence[N]) -> None:
         self.nodes = list(nodes)
         #: What the user should read; the run takes it.
-        self.remarks: list[Remark] = []
+        self.notices: list[Notice] = []
         #: What is printed there by no process that an agent has started.
         self.streams: tuple[Stream, ...] = ()
 

@@ -16,7 +16,7 @@ from distdl_jupyter.clusters.agents import run as agent_run
 from distdl_jupyter.clusters.agents.connection import DIRECTORY, Connection, end_all
 from distdl_jupyter.clusters.agents.nodes import AgentNodes
 from distdl_jupyter.clusters.agents.staging import Job
-from distdl_jupyter.clusters.base import Cluster, Context, Remark, Run
+from distdl_jupyter.clusters.base import Cluster, Context, Notice, Run
 from distdl_jupyter.core import limits
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.humanize import listing, plural, size
@@ -94,7 +94,7 @@ class AgentCluster(Cluster):
             placing.check_gpus(spec, found)
         for check in found.checks:
             if check.level == "warning" and check.what != software.READS_DATA:  # the stager says it where it is needed
-                context.note(Remark("warning", placing.sentence(check), "host-check"))
+                context.note(Notice("warning", placing.sentence(check), "host-check"))
         return found
 
     def _placed(self, spec: JobSpec, ports: int, found: Checkup, context: Context) -> Placement:
@@ -103,7 +103,7 @@ class AgentCluster(Cluster):
         endpoint = common.endpoint(first.host)
         reply = first.ask("ports", count=ports, address=endpoint.address)
         names = [one.host for one in self._connections]
-        context.note(Remark("info", placing.met(spec, names, common), "network"))
+        context.note(Notice("info", placing.met(spec, names, common), "network"))
         return Placement(
             ranks=placing.places(spec, names, found, common),
             address=endpoint.address,
@@ -142,7 +142,7 @@ class AgentCluster(Cluster):
         lacking = [node.host for node in apart if node.work_is_empty]
         if lacking:
             text = placing.empty_work(lacking, job.spec.working_directory)
-            context.note(Remark("info", text, "working-directory"))
+            context.note(Notice("info", text, "working-directory"))
 
     def start(self, spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> Run:
         """Start services, then ranks (or the launcher that starts them)."""

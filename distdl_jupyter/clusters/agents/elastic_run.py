@@ -52,7 +52,7 @@ class ElasticRun(AgentRun):
             self._launcher.discovery,
             Counter(place.host for place in self._placement.ranks),
             self._send_hosts,
-            functools.partial(self.remark, "warning", code="host-discovery"),
+            functools.partial(self.add_notice, "warning", code="host-discovery"),
         )
         self._driver = _DriverInput(self._nodes.nodes[0].connection)
 
@@ -118,7 +118,7 @@ class ElasticRun(AgentRun):
             self._take_message(event.data["message"])
         elif kind == "not-started":
             rank = int(event.data["rank"])
-            self.remark("warning", f"Rank {rank} could not be started: {event.data['reason']}", "not-started")
+            self.add_notice("warning", f"Rank {rank} could not be started: {event.data['reason']}", "not-started")
             self._report_exit(rank, _NOT_STARTED)
         elif kind == "back":
             self._take_back(event.node)
@@ -131,7 +131,7 @@ class ElasticRun(AgentRun):
         """Take what the driver reports of a rank or of the job (``distdl_jupyter.backends.elastic.messages``)."""
         kind = message["type"]
         if kind == "note":
-            self.remark(message["level"], message["text"], message["code"])
+            self.add_notice(message["level"], message["text"], message["code"])
         elif kind == "gave-up":
             self._gave_up = message["text"]
         elif kind == "ended":

@@ -10,7 +10,7 @@ from distdl_jupyter.clusters.agents import staging
 from distdl_jupyter.clusters.agents.agent import Nodes
 from distdl_jupyter.clusters.agents.connection import end_all
 from distdl_jupyter.clusters.agents.staging import AgentNode
-from distdl_jupyter.clusters.base import Remark
+from distdl_jupyter.clusters.base import Notice
 from distdl_jupyter.core.errors import DistDLError, LaunchFailed
 from distdl_jupyter.core.humanize import plural
 
@@ -56,7 +56,7 @@ class AgentNodes(Nodes[AgentNode]):
         if not missing and len(apart) == len(self.nodes):
             staging.forget_checkpoints(self._job, brought)
         for node in self.nodes:
-            self.remarks += [Remark("warning", text, "collected") for text in node.remarks]
+            self.notices += [Notice("warning", text, "collected") for text in node.notices]
         if missing:
             raise LaunchFailed(
                 f"Values and files of {plural(len(missing), 'host')} did not come back: {' '.join(missing)}",
@@ -68,7 +68,7 @@ class AgentNodes(Nodes[AgentNode]):
         for node in self.nodes:
             if node.connection.lost and not node.shared:
                 text = f"What ranks have written on {node.host} did not come back, because it was lost: {node.folder}."
-                self.remarks.append(Remark("warning", text, "collected"))
+                self.notices.append(Notice("warning", text, "collected"))
         self.nodes = self.living
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distdl_jupyter.clusters import identity
 from distdl_jupyter.clusters.agents.agent import ANSWER_SECONDS, HostFailed
-from distdl_jupyter.clusters.base import Exit, Remark, Run, Start, Stream, Unkillable
+from distdl_jupyter.clusters.base import Exit, Notice, Run, Start, Stream, Unkillable
 from distdl_jupyter.clusters.readiness import await_line
 from distdl_jupyter.core import limits
 from distdl_jupyter.core.errors import LaunchFailed
@@ -63,7 +63,7 @@ class AgentRun(Run):
         self._exits: list[Exit] = []
         self._ended: set[int] = set()
         self._started: list[Start] = []
-        self._remarks: list[Remark] = []
+        self._notices: list[Notice] = []
 
     # start ------------------------------------------------------------------------------------
 
@@ -173,14 +173,14 @@ class AgentRun(Run):
         """Return every rank's process, as its machine counts them."""
         return list(self._started)
 
-    def remark(self, level: Any, text: str, code: str = "") -> None:
+    def add_notice(self, level: Any, text: str, code: str = "") -> None:
         """Keep a sentence for the user."""
-        self._remarks.append(Remark(level, text, code))
+        self._notices.append(Notice(level, text, code))
 
-    def remarks(self) -> list[Remark]:
+    def notices(self) -> list[Notice]:
         """Return what the user should read since the last call."""
-        found = [*self._nodes.remarks, *self._remarks]
-        self._nodes.remarks, self._remarks = [], []
+        found = [*self._nodes.notices, *self._notices]
+        self._nodes.notices, self._notices = [], []
         return found
 
     def poll(self) -> list[Exit]:

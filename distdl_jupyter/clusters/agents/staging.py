@@ -54,7 +54,7 @@ class AgentNode(Node):
     #: The variables that tell ranks where their data is.
     data: dict[str, str] = field(default_factory=dict)
     #: What came back and what did not, for the user.
-    remarks: list[str] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
 
 
 class Job(NamedTuple):
@@ -202,7 +202,7 @@ def _get(node: AgentNode, target: Path, ranks: Collection[int]) -> None:
             return True
         why = returned.refusal(path.relative_to(RESULTS), bytes_, ranks)
         if why and not path.name.startswith("."):  # such are halves of files that a killed rank has left
-            node.remarks.append(f"{node.host}: {why}. It stayed there.")
+            node.notices.append(f"{node.host}: {why}. It stayed there.")
         return not why
 
     channel, end = node.connection.pipe()
@@ -218,7 +218,7 @@ def _get(node: AgentNode, target: Path, ranks: Collection[int]) -> None:
     told = node.connection.result(answer, "get", _PREPARE_SECONDS)
     if skipped := [str(name) for name in told.get("skipped") or ()]:
         shown = ", ".join(skipped[:3]) + (" ..." if len(skipped) > 3 else "")
-        node.remarks.append(f"{node.host}: {shown} stayed there, because only files of the job's own folder come back.")
+        node.notices.append(f"{node.host}: {shown} stayed there, because only files of the job's own folder come back.")
 
 
 def _keep(path: Path, folder: Path, name: Path, node: AgentNode, brought: set[Path]) -> None:
@@ -229,7 +229,7 @@ def _keep(path: Path, folder: Path, name: Path, node: AgentNode, brought: set[Pa
         return  # the first host's, or what was laid out there for all
     if target in brought and not same:
         target = folder / node.host / name
-        node.remarks.append(f"{name} came from several hosts: that of {node.host} is {target.relative_to(folder)}.")
+        node.notices.append(f"{name} came from several hosts: that of {node.host} is {target.relative_to(folder)}.")
     target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     path.replace(target)
     brought.add(target)

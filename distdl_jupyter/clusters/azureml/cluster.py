@@ -14,7 +14,7 @@ from distdl_jupyter.clusters.azureml.managed import Managed
 from distdl_jupyter.clusters.azureml.node import node_plan
 from distdl_jupyter.clusters.azureml.options import AzureMLOptions
 from distdl_jupyter.clusters.azureml.wanted import known_size
-from distdl_jupyter.clusters.base import Check, Context, Remark, Run
+from distdl_jupyter.clusters.base import Check, Context, Notice, Run
 from distdl_jupyter.core.errors import AzureRefused, DistDLError, InvalidSpec, LaunchFailed
 from distdl_jupyter.core.humanize import listing, size
 from distdl_jupyter.core.plan import Placement, Plan, RankPorts, RankSlot, with_ports
@@ -107,11 +107,11 @@ class AzureMLCluster(Managed):
             studio = _submitted(spec, options, plan, workspace, str(folder))
         finally:
             code.remove(context.folder)
-        told = [Remark("info", f"Azure ML runs it as {job.run_name(spec.id)}: {studio}", "azureml")]
+        told = [Notice("info", f"Azure ML runs it as {job.run_name(spec.id)}: {studio}", "azureml")]
         if any(source.mode == "mount" for source in spec.data):
-            told.append(Remark("warning", "Mounted data is read over the network while ranks train; download it where "
+            told.append(Notice("warning", "Mounted data is read over the network while ranks train; download it where "
                                "it fits the nodes' disks and is read more than once.", "mounted"))  # fmt: skip
-        return run.AzureMLRun(spec, workspace, job.run_name(spec.id), context, studio=studio, remarks=told)
+        return run.AzureMLRun(spec, workspace, job.run_name(spec.id), context, studio=studio, notices=told)
 
     def attach(
         self, spec: JobSpec, handle: dict[str, Any], context: Context, read: Mapping[tuple[int, str], int]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter.clusters.azureml import choices, refusals
 from distdl_jupyter.clusters.azureml.computes import Compute, Computes, Place
 from distdl_jupyter.clusters.azureml.wanted import ComputeWanted, check_name, known_size, minutes
-from distdl_jupyter.clusters.base import Cluster, NodeInfo, NodeState, Remark
+from distdl_jupyter.clusters.base import Cluster, NodeInfo, NodeState, Notice
 from distdl_jupyter.clusters.machines import Choice, Machines
 from distdl_jupyter.core.errors import ClusterRefused, InvalidSpec
 from distdl_jupyter.core.humanize import plural
@@ -202,14 +202,14 @@ class Managed(Cluster, ABC):
         Computes(options).delete()
         forget()
 
-    def afterwards(self, options: Any) -> list[Remark]:
+    def afterwards(self, options: Any) -> list[Notice]:
         """Say which nodes go on costing money: those that stay up without a job."""
         compute = see(options, fresh=True).compute if options.compute else None
         if compute is None or not compute.min_nodes:
             return []
         stay = "stays up without a job and costs" if compute.min_nodes == 1 else "stay up without a job and cost"
         text = f"{plural(compute.min_nodes, 'node')} of {compute.name} {stay} money"
-        return [Remark("warning", f"{text}; let them go with min_nodes=0.", "nodes-stay-up")]
+        return [Notice("warning", f"{text}; let them go with min_nodes=0.", "nodes-stay-up")]
 
 
 def _existing(options: Any) -> Compute:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter.clusters.azureml import code, outputs, states
 from distdl_jupyter.clusters.azureml.logs import Logs
 from distdl_jupyter.clusters.azureml.watch import Watch
-from distdl_jupyter.clusters.base import Context, Exit, Remark, Run, Start, Stream
+from distdl_jupyter.clusters.base import Context, Exit, Notice, Run, Start, Stream
 from distdl_jupyter.core import limits
 from distdl_jupyter.core.errors import DistDLError
 
@@ -29,14 +29,14 @@ class AzureMLRun(Run):
 
     def __init__(
         self, spec: JobSpec, workspace: Workspace, name: str, context: Context, *, studio: str = "",
-        read: Mapping[tuple[int, str], int] | None = None, remarks: Sequence[Remark] = (),
+        read: Mapping[tuple[int, str], int] | None = None, notices: Sequence[Notice] = (),
     ) -> None:  # fmt: skip
         self._workspace = workspace
         self._name = name
         self._folder = context.folder
         self._studio = studio
         self._ranks = spec.process_count
-        self._remarks = list(remarks)
+        self._notices = list(notices)
         limits.allow_files(4 * spec.process_count)
         kept = context.folder.path / KEPT
         self._logs = Logs(workspace, context.own["DISTDL_NONCE"], spec.process_count, kept, read or {})
@@ -62,9 +62,9 @@ class AzureMLRun(Run):
         why = states.waiting(self._watch.status)
         return f"Azure ML job {self._name}: {why}" if why else ""
 
-    def remarks(self) -> list[Remark]:
+    def notices(self) -> list[Notice]:
         """Return what the user should know of the job."""
-        found, self._remarks = self._remarks + self._watch.remarks(), []
+        found, self._notices = self._notices + self._watch.notices(), []
         return found
 
     # ends -------------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ class AzureMLRun(Run):
     def collect(self) -> None:
         """Bring values and outputs home."""
         stayed = outputs.collect(self._workspace, self._name, self._folder, self._ranks)
-        self._remarks += [Remark("warning", text, "collected") for text in stayed]
+        self._notices += [Notice("warning", text, "collected") for text in stayed]
 
     def close(self) -> None:
         """Stop watching."""

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 from distdl_jupyter.clusters.azureml import states
-from distdl_jupyter.clusters.base import Remark
+from distdl_jupyter.clusters.base import Notice
 from distdl_jupyter.clusters.silence import Silence
 from distdl_jupyter.core.errors import AzureRefused, DistDLError, NotSignedIn
 
@@ -86,9 +86,9 @@ class Watch(threading.Thread):
         self._hurry_until = time.monotonic() + _HURRY
         self._wake.set()
 
-    def remarks(self) -> list[Remark]:
+    def notices(self) -> list[Notice]:
         """Return what is new to tell."""
-        return self._silence.remarks()
+        return self._silence.notices()
 
     def stop(self) -> None:
         """End the thread; a request that is under way is waited for a moment."""
@@ -110,7 +110,7 @@ class Watch(threading.Thread):
             signed_out = getattr(error, "status", None) == _UNAUTHORIZED
             self._miss(asked_at, error.message, "azure-signed-out" if signed_out else "azure-silent")
         else:
-            self._silence.answered(Remark("info", "Azure ML answers again.", "azure-answers"))
+            self._silence.answered(Notice("info", "Azure ML answers again.", "azure-answers"))
 
     def _send_cancel(self) -> None:
         if not self._cancel_wanted or self.ended or time.monotonic() - self._canceled_at < _AGAIN:
@@ -145,7 +145,7 @@ class Watch(threading.Thread):
 
     def _becomes(self, status: str) -> None:
         if self.status == "Running" and status in _BACK:
-            self._silence.put(Remark("warning", "Azure ML took the nodes away and put the job into its queue again, as "
+            self._silence.put(Notice("warning", "Azure ML took the nodes away and put the job into its queue again, as "
                                      "happens to low-priority nodes; it will begin anew, from a checkpoint where the "
                                      "code looks for one.", "preempted"))  # fmt: skip
         if status != self.status:
@@ -168,5 +168,5 @@ class Watch(threading.Thread):
 
     def _miss(self, asked_at: float, why: str, code: str) -> None:
         self._pause = _SLOW
-        remark = Remark("warning", f"Azure ML cannot be asked; the job goes on meanwhile. {why}", code)
-        self._silence.missed(asked_at, remark, at_once=code == "azure-signed-out")
+        notice = Notice("warning", f"Azure ML cannot be asked; the job goes on meanwhile. {why}", code)
+        self._silence.missed(asked_at, notice, at_once=code == "azure-signed-out")

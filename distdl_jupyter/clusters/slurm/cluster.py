@@ -131,8 +131,8 @@ class SlurmCluster(AgentCluster):
         assert self._slurm is not None, "a job was submitted"
         watch = self._slurm.watch
         while not condition():
-            for remark in watch.remarks():
-                context.note(remark)
+            for notice in watch.notices():
+                context.note(notice)
             if self._connections:
                 self._slurm.listen(self._slurm.printed())
             if watch.ended or any(one.lost for one in self._connections):

@@ -14,7 +14,7 @@ from distdl_jupyter.clusters.agents.connection import Connection
 from distdl_jupyter.clusters.agents.folder_link import FolderLink, Tail
 from distdl_jupyter.clusters.agents.nodes import AgentNodes
 from distdl_jupyter.clusters.agents.wire import Wire
-from distdl_jupyter.clusters.base import Exit, Remark, Stream
+from distdl_jupyter.clusters.base import Exit, Notice, Stream
 from distdl_jupyter.clusters.slurm import commands, words
 from distdl_jupyter.clusters.slurm.watch import Watch
 from distdl_jupyter.core.errors import LaunchFailed
@@ -180,7 +180,7 @@ class SlurmNodes(AgentNodes):
     def poll(self) -> None:
         """Take what Slurm said that the user should act on."""
         super().poll()
-        self.remarks += self._slurm.watch.remarks()
+        self.notices += self._slurm.watch.notices()
 
     def on_launcher_output(self, text: str) -> None:
         """Take srun's words."""
@@ -240,7 +240,7 @@ class SlurmNodes(AgentNodes):
             stayed = self._slurm.site.collect(self._context.folder, len(self._placement.ranks))
         except OSError as error:
             raise LaunchFailed(f"Results cannot be brought from {self._slurm.site.job}: {error}.") from error
-        self.remarks += [Remark("warning", text, "collected") for text in stayed]
+        self.notices += [Notice("warning", text, "collected") for text in stayed]
 
     def close(self) -> None:
         """End the agents, and wait until Slurm has freed the nodes."""

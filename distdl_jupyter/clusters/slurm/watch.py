@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from distdl_jupyter.clusters.base import Remark
+from distdl_jupyter.clusters.base import Notice
 from distdl_jupyter.clusters.silence import Silence
 from distdl_jupyter.clusters.slurm import commands, words
 from distdl_jupyter.clusters.slurm.commands import JobState, SlurmFailed, SlurmSilent, UnknownJob
@@ -75,9 +75,9 @@ class Watch(threading.Thread):
         self._errands.put(errands)
         self.hurry()
 
-    def remarks(self) -> list[Remark]:
+    def notices(self) -> list[Notice]:
         """Return what is new to tell."""
-        return self._silence.remarks()
+        return self._silence.notices()
 
     def stop(self) -> None:
         """End the thread; a command that runs is waited for a moment."""
@@ -111,15 +111,15 @@ class Watch(threading.Thread):
             self._miss(error, now)
             return
         self.asked_at, self.state = now, state
-        self._silence.answered(Remark("info", "Slurm's controller answers again.", "slurm-answers"))
-        if state.pending and (remark := words.never(state, commands.number(self.job))) is not None:
-            self._tell_once(remark)
+        self._silence.answered(Notice("info", "Slurm's controller answers again.", "slurm-answers"))
+        if state.pending and (notice := words.never(state, commands.number(self.job))) is not None:
+            self._tell_once(notice)
 
     def _miss(self, error: SlurmFailed, asked_at: float) -> None:
         text = f"Slurm's controller does not answer; a job that runs goes on meanwhile. ({error.message})"
-        self._silence.missed(asked_at, Remark("warning", text, "slurm-silent"))
+        self._silence.missed(asked_at, Notice("warning", text, "slurm-silent"))
 
-    def _tell_once(self, remark: Remark) -> None:
-        if remark.code not in self._told:
-            self._told.add(remark.code)
-            self._silence.put(remark)
+    def _tell_once(self, notice: Notice) -> None:
+        if notice.code not in self._told:
+            self._told.add(notice.code)
+            self._silence.put(notice)

@@ -5,7 +5,7 @@ The reasons are those of squeue(1), "JOB REASON CODES"; the states those of "JOB
 
 from __future__ import annotations
 
-from distdl_jupyter.clusters.base import NodeInfo, NodeState, Remark
+from distdl_jupyter.clusters.base import NodeInfo, NodeState, Notice
 from distdl_jupyter.clusters.slurm.commands import JobState
 from distdl_jupyter.clusters.slurm.sinfo import Node
 
@@ -73,19 +73,19 @@ def waiting(state: JobState) -> str:
     return f"{text} ({state.reason})" if state.reason else text
 
 
-def never(state: JobState, job: str) -> Remark | None:
+def never(state: JobState, job: str) -> Notice | None:
     """Return what to do about a job that will not begin by itself, None for one that only waits its turn."""
     reason = state.reason.split(",")[0]
     if reason in _NEVER:
         why, remedy = _NEVER[reason]
-        return Remark(
+        return Notice(
             "warning", f"The Slurm job {job} cannot begin: {why} ({reason}). {remedy.format(job=job)}", reason
         )
     if reason.startswith(("QOSMax", "QOSMin", "AssocMaxCpuPer", "AssocMaxNodePer", "AssocMaxGRESPer")):
         text = f"The Slurm job {job} asks for more than you may have at once ({reason}): ask for fewer nodes or GPUs."
-        return Remark("warning", text, reason)
+        return Notice("warning", text, reason)
     if reason.startswith(("ReqNodeNotAvail", "Nodes_required")):
-        return Remark("warning", f"The Slurm job {job} waits for nodes that are down, drained or reserved ({reason}): "
+        return Notice("warning", f"The Slurm job {job} waits for nodes that are down, drained or reserved ({reason}): "
                       "choose another partition or fewer nodes, or wait.", "nodes-down")  # fmt: skip
     return None
 

@@ -13,7 +13,7 @@ from distdl_jupyter.clusters.agents import placing
 from distdl_jupyter.clusters.agents.agent import Host, HostTrouble, Unreachable
 from distdl_jupyter.clusters.agents.cluster import AgentCluster
 from distdl_jupyter.clusters.agents.connection import Connection, end_all
-from distdl_jupyter.clusters.base import Check, Context, NodeInfo, Remark
+from distdl_jupyter.clusters.base import Check, Context, NodeInfo, Notice
 from distdl_jupyter.clusters.ssh import hosts as hostlist
 from distdl_jupyter.clusters.ssh.nodes import SshNodes
 from distdl_jupyter.clusters.ssh.options import SshOptions
@@ -137,7 +137,7 @@ class SshCluster(AgentCluster):
             found, self._connections = self._connections, [*known, *self._connections]
             replaced = zip(found, unreachable, strict=False)
             for one, gone in replaced:
-                context.note(Remark("warning", hostlist.replacement(one.host, gone.host), "spare-host"))
+                context.note(Notice("warning", hostlist.replacement(one.host, gone.host), "spare-host"))
             return list(unreachable[len(found) :])
         return list(unreachable)
 

@@ -87,7 +87,7 @@ def test_nodes_that_are_taken_away_are_told_and_the_job_begins_anew(ml):
     with Lab(ml).counting(60) as heard:
         ml.holds.add("Queued")
         ml.preempt(next(iter(ml.jobs.values())))
-        heard.until(lambda: any(one.code == "preempted" for one in heard.remarks), 60, "the remark")
+        heard.until(lambda: any(one.code == "preempted" for one in heard.notices), 60, "the notice")
         ml.holds.clear()
         said = Lab(ml).ended(heard)
         assert heard.exits[0].code == 0
@@ -103,7 +103,7 @@ def test_azure_that_is_silent_for_a_while_costs_nothing(ml, monkeypatch):
         ml.faults.append(("GET", "/details", refusal(429, "TooManyRequests", "Too many requests.")))
         ml.expire()
         assert Lab(ml).ended(heard) == [f"line {number}" for number in range(60)]
-        told = lambda: [one.code for one in heard.remarks if one.code != "azureml"]  # noqa: E731
+        told = lambda: [one.code for one in heard.notices if one.code != "azureml"]  # noqa: E731
         heard.until(lambda: told() in (["azure-silent", "azure-answers"], []), 30.0, "that Azure answers again")
 
 
@@ -115,7 +115,7 @@ def test_a_sign_in_that_ends_while_a_job_runs_loses_nothing_of_it(ml, signed_in)
         ml.expire()
         assert Lab(ml).ended(heard) == [f"line {number}" for number in range(120)]
         assert heard.exits[0].code == 0
-        codes = [one.code for one in heard.remarks if one.code.startswith("azure-")]
+        codes = [one.code for one in heard.notices if one.code.startswith("azure-")]
         assert codes == ["azure-signed-out", "azure-answers"]
 
 

@@ -102,19 +102,19 @@ def test_that_no_node_is_free_is_no_warning(monkeypatch, message, level):
 
 
 @pytest.mark.parametrize(
-    ("state", "remarks"),
+    ("state", "notices"),
     [
         (JobState("PENDING", "Resources"), 0),
         (JobState("PENDING", "JobHeldUser"), 1),
         (JobState("RUNNING", "JobHeldUser"), 0),
     ],
 )
-def test_why_a_job_cannot_begin_is_told_once_while_it_waits(monkeypatch, state, remarks):
+def test_why_a_job_cannot_begin_is_told_once_while_it_waits(monkeypatch, state, notices):
     monkeypatch.setattr(commands, "state", lambda _job: state)
     watch = Watch("12")
     watch._look()
     watch._look()
-    assert len(watch.remarks()) == remarks
+    assert len(watch.notices()) == notices
 
 
 @pytest.mark.parametrize(("seconds", "limit"), [(None, ""), (1, 1), (60, 1), (61, 2)])

@@ -182,7 +182,7 @@ def test_a_job_waits_with_its_reason_and_then_runs(slurm):  # noqa: F811
 
 def test_what_can_never_begin_is_said_with_its_remedy_and_can_be_canceled(slurm):  # noqa: F811
     job = submit("1", partition="short", time_limit="5")
-    wait_for(lambda: notes(job, "PartitionTimeLimit"), what="the remark")
+    wait_for(lambda: notes(job, "PartitionTimeLimit"), what="the notice")
     assert "Set a shorter time_limit" in notes(job, "PartitionTimeLimit")[0]
     assert job.state is State.QUEUED
     job.cancel()
@@ -278,7 +278,7 @@ def test_scancel_from_outside_is_named_as_the_cause(slurm):  # noqa: F811
 @pytest.mark.full
 def test_scancel_of_a_job_that_waits_is_named(slurm):  # noqa: F811
     job = submit("1", extra="--hold")
-    wait_for(lambda: notes(job, "JobHeldUser"), what="the remark that it is held")
+    wait_for(lambda: notes(job, "JobHeldUser"), what="the notice that it is held")
     slurm.run("scancel", next(iter(slurm_jobs(slurm))))
     assert job.wait(90).state is State.FAILED
     assert "scancel" in job.view().reason
@@ -359,7 +359,7 @@ def test_a_job_that_ended_while_nobody_looked_is_found_whole(slurm):  # noqa: F8
 
 def test_a_waiting_job_is_found_again_in_the_queue(slurm):  # noqa: F811
     job = submit("7", extra="--hold")
-    wait_for(lambda: notes(job, "JobHeldUser"), what="the remark that it is held")
+    wait_for(lambda: notes(job, "JobHeldUser"), what="the notice that it is held")
     os.kill(supervisor_of(job), signal.SIGKILL)
     wait_for(lambda: attach(job.id).view() and notes(job, "found-again"), what="another supervisor")
     assert job.state is State.QUEUED
@@ -373,7 +373,7 @@ def test_a_job_goes_on_while_slurm_s_controller_is_down(slurm, tmp_path):  # noq
     wait_for(lambda: len(lines(job, 0)) > 5)
     slurm.stop_controller()
     try:
-        wait_for(lambda: notes(job, "slurm-silent"), what="the remark that Slurm is silent")
+        wait_for(lambda: notes(job, "slurm-silent"), what="the notice that Slurm is silent")
     finally:
         slurm.start_controller()
     go.touch()

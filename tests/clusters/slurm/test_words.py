@@ -108,10 +108,10 @@ def test_what_never_begins_has_a_remedy_and_a_turn_has_none():
     assert words.never(JobState("PENDING", "Resources"), "12") is None
     assert words.never(JobState("PENDING", "Priority"), "12") is None
     for reason in ("PartitionTimeLimit", "JobHeldUser", "QOSMaxGRESPerUser", "ReqNodeNotAvail,UnavailableNodes:n1"):
-        remark = words.never(JobState("PENDING", reason), "12")
-        assert "12" in remark.text
-        assert remark.code
-        assert remark.text.endswith(".")
+        notice = words.never(JobState("PENDING", reason), "12")
+        assert "12" in notice.text
+        assert notice.code
+        assert notice.text.endswith(".")
 
 
 def test_a_name_can_pass_for_no_field_of_slurm():

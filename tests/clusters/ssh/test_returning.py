@@ -25,7 +25,7 @@ class Nodes(SshNodes):
 
 def host(name, *, lost="", shared=True):
     return SimpleNamespace(
-        host=name, connection=SimpleNamespace(lost=lost), shared=shared, folder=f"/jobs/{name}", remarks=[]
+        host=name, connection=SimpleNamespace(lost=lost), shared=shared, folder=f"/jobs/{name}", notices=[]
     )
 
 
@@ -67,7 +67,7 @@ def test_what_stays_on_a_lost_host_of_its_own_folder_is_noted(monkeypatch, tmp_p
     monkeypatch.setattr("distdl_jupyter.clusters.agents.staging.written_here", lambda _job: set())
     nodes = Nodes(host("a"), one)
     nodes.collect(replaced=True)
-    assert [remark.text for remark in nodes.remarks] == [
+    assert [notice.text for notice in nodes.notices] == [
         "What ranks have written on b did not come back, because it was lost: /jobs/b."
     ] * noted
     assert [node.host for node in nodes.nodes] == ["a"] if one.connection.lost else ["a", "b"]
@@ -77,7 +77,7 @@ def test_what_stays_on_a_lost_host_of_its_own_folder_is_noted(monkeypatch, tmp_p
 def test_each_event_goes_where_it_belongs(run, monkeypatch, kind):
     taken = []
     run._take_message = lambda message: taken.append("message")
-    run.remark = lambda *words: None
+    run.add_notice = lambda *words: None
     run._report_exit = lambda rank, end: taken.append("not-started")
     run._take_back = lambda node: taken.append("back")
     run._lose = lambda node, reason: taken.append("lost")
