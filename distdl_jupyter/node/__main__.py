@@ -16,7 +16,7 @@ PATIENCE = 20.0
 def main(arguments: list[str]) -> int:
     """Serve the supervisor at the standard streams and return the exit code."""
     patience = float(arguments[0]) if arguments else PATIENCE
-    return serve(lambda guardian: Agent(*_take_streams(), patience, guardian))
+    return serve(lambda watchdog: Agent(*_take_streams(), patience, watchdog))
 
 
 def _take_streams() -> tuple[int, int]:

@@ -25,7 +25,7 @@ from distdl_jupyter.node.mpi_relay import Shells
 from distdl_jupyter.node.outbox import Outbox
 from distdl_jupyter.node.ports import Ports
 from distdl_jupyter.node.tar_stream import Incoming
-from distdl_jupyter.node.watchdog import Guardian
+from distdl_jupyter.node.watchdog import Watchdog
 from distdl_jupyter.node.workdir import Workdir
 
 #: Exit code where an agent cannot run (EX_UNAVAILABLE).
@@ -44,10 +44,10 @@ class Agent:
     #: Seconds between two signs of life.
     beat_seconds: ClassVar[float] = 1.0
 
-    def __init__(self, source: int, sink: int, patience: float, guardian: Guardian) -> None:
+    def __init__(self, source: int, sink: int, patience: float, watchdog: Watchdog) -> None:
         self._source = source
         self._patience = patience
-        self._guardian = guardian
+        self._watchdog = watchdog
         self._reader = frames.Reader(greeting=False)
         self._selector = selectors.DefaultSelector()
         self._urgent = selectors.DefaultSelector()
@@ -74,9 +74,9 @@ class Agent:
         if self.job is not None:
             self.job.kill()
             self.job.clear(None)
-        self.job = Job(name, place, self.channels, [self._guardian.pid], base)
+        self.job = Job(name, place, self.channels, [self._watchdog.pid], base)
         run = self.job.pipes.folder
-        self._guardian.watch(self.job.marks, run, place.folder if place.copied else None, base)
+        self._watchdog.watch(self.job.marks, run, place.folder if place.copied else None, base)
         self.shells.listen(run / pipes.SOCKET)
 
     def later(self, fields: Mapping[str, Any], work: Callable[[], dict[str, Any]]) -> None:
@@ -140,7 +140,7 @@ class Agent:
             self._give_up()
             raise
         finally:
-            self._guardian.dismiss()
+            self._watchdog.dismiss()
         return 0
 
     def _prepare_signals(self) -> None:
@@ -287,16 +287,16 @@ class Agent:
             self.job.clear(workdir.abandon)
 
 
-def serve(build: Callable[[Guardian], Agent]) -> int:
+def serve(build: Callable[[Watchdog], Agent]) -> int:
     """Prepare this process for an agent, let it serve to its end, and return the exit code."""
     if sys.platform != "linux":
         sys.stderr.write(f"Ranks run on Linux hosts only, and this one runs {sys.platform}: choose another host.\n")
         return UNAVAILABLE
     # What starts the agent may block signals, and its ranks would inherit that (signal(7)).
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    guardian = Guardian()
+    watchdog = Watchdog()
     processes.adopt_orphans()
-    return build(guardian).run()
+    return build(watchdog).run()
 
 
 class _Forsaken(Exception):

@@ -149,8 +149,8 @@ class FolderAgent(Agent):
 
     beat_seconds: ClassVar[float] = BEAT_SECONDS
 
-    def __init__(self, folder: Path, mailbox: _Mailbox, guardian: Any) -> None:
-        super().__init__(mailbox.source, mailbox.sink, PATIENCE, guardian)
+    def __init__(self, folder: Path, mailbox: _Mailbox, watchdog: Any) -> None:
+        super().__init__(mailbox.source, mailbox.sink, PATIENCE, watchdog)
         self._failed = folder / FAILED
         #: Whether SIGTERM was passed on to the ranks.
         self._passed_on = False
@@ -197,10 +197,10 @@ def main(folder: Path, node: int) -> int:
     """Serve the supervisor at the files of a node and return the exit code."""
     mailboxes: list[_Mailbox] = []
 
-    def build(guardian: Any) -> Agent:
-        # Threads come after the guardian, which is forked.
+    def build(watchdog: Any) -> Agent:
+        # Threads come after the watchdog, which is forked.
         mailboxes.append(_Mailbox(folder, node))
-        return FolderAgent(folder, mailboxes[0], guardian)
+        return FolderAgent(folder, mailboxes[0], watchdog)
 
     code = serve(build)
     for mailbox in mailboxes:

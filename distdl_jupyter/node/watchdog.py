@@ -19,14 +19,14 @@ from distdl_jupyter.node import processes, workdir
 _GOODBYE = "goodbye"
 
 
-class Guardian:
+class Watchdog:
     """The agent's end of the pipe. Raises OSError when no process can be forked."""
 
     def __init__(self) -> None:
         read, self._write = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
-            _guard(read)
+            _watch(read)
         os.close(read)
 
     def watch(self, marks: Mapping[str, str], run: Path, copied: Path | None, base: str = "") -> None:
@@ -43,7 +43,7 @@ class Guardian:
         os.write(self._write, json.dumps(content).encode() + b"\n")
 
 
-def _guard(read: int) -> None:
+def _watch(read: int) -> None:
     """Run in the forked child: never returns."""
     try:
         os.setsid()

@@ -424,7 +424,7 @@ def test_a_time_limit_ends_the_job_and_says_so():
 
 
 @pytest.mark.fault("supervisor", "ranks that are stuck in a library are gone within 10 s")
-def test_ranks_stuck_in_a_library_go_even_when_supervisor_and_guardian_were_both_killed():
+def test_ranks_stuck_in_a_library_go_even_when_supervisor_and_watchdog_were_both_killed():
     def stuck():
         import ctypes
 
@@ -434,7 +434,7 @@ def test_ranks_stuck_in_a_library_go_even_when_supervisor_and_guardian_were_both
     job = submit(stuck, process_count_per_node=2, distributed_backend="torch")
     wait_for(lambda: [line.text for line in job.logs()].count("stuck") == 2, what="both ranks")
     supervisor = hurt.found_supervisor_of(job)
-    for process in (*hurt.guardians_of(supervisor), supervisor):
+    for process in (*hurt.watchdogs_of(supervisor), supervisor):
         process.kill()
     assert not until_gone(job.id, 10.0)
     job.wait(30)

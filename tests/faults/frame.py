@@ -49,7 +49,7 @@ Every fault is injected for real: signals sent to real processes, real browsers,
 One line is one test; an injection has held when all of its promise was seen to be true.
 
 What is not promised: a process that has left its session, its parents and its environment gets away when supervisor and
-guardian are killed in the same moment.
+watchdog are killed in the same moment.
 """
 
 

@@ -1,4 +1,4 @@
-"""Jobs to hurt, and what of them is in this machine: supervisor, guardian, files they hold, numbers they printed."""
+"""Jobs to hurt, and what of them is in this machine: supervisor, watchdog, files they hold, numbers they printed."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def start(backend, function=train, args=None, **options):
 
 def supervisor_of(job):
     """Return the process of a job's supervisor, None where there is none."""
-    # Its guardian is its parent, and a child of it that is about to become a rank still has its name.
+    # Its watchdog is its parent, and a child of it that is about to become a rank still has its name.
     text, named = job.folder.lock.read_text().strip(), _named_after(job)
     pid = json.loads(text)["pid"] if text else None
     named.sort(key=lambda process: (process.pid == pid, process.pid))
@@ -80,7 +80,7 @@ def found_supervisor_of(job):
     return process
 
 
-def guardians_of(supervisor):
+def watchdogs_of(supervisor):
     """Return the parents of a supervisor that do nothing but wait for its end."""
     with contextlib.suppress(psutil.Error):
         parent = supervisor.parent()
@@ -89,10 +89,10 @@ def guardians_of(supervisor):
     return []
 
 
-def kill_supervisor(job, *, guardian=False, also=()):
-    """Kill a job's supervisor, with its guardian and others at the same moment; return what files the job held.
+def kill_supervisor(job, *, watchdog=False, also=()):
+    """Kill a job's supervisor, with its watchdog and others at the same moment; return what files the job held.
 
-    In its first moments a process is about to become the guardian of a supervisor that is not there yet; so it is done
+    In its first moments a process is about to become the watchdog of a supervisor that is not there yet; so it is done
     again until nobody holds the job's lock.
     """
     held = set()
@@ -100,7 +100,7 @@ def kill_supervisor(job, *, guardian=False, also=()):
     while True:
         supervisor = found_supervisor_of(job)
         held |= shared_files([supervisor.pid, *processes.of_job({processes.MARK: job.id})])
-        for process in (*(guardians_of(supervisor) if guardian else ()), supervisor, *also):
+        for process in (*(watchdogs_of(supervisor) if watchdog else ()), supervisor, *also):
             with contextlib.suppress(psutil.Error):
                 process.kill()
         psutil.wait_procs([supervisor], 5.0)

@@ -1,4 +1,4 @@
-"""A supervisor that is killed at any moment, alone or with its guardian: the job is lost and nothing else is."""
+"""A supervisor that is killed at any moment, alone or with its watchdog: the job is lost and nothing else is."""
 
 import os
 import random
@@ -50,14 +50,14 @@ def is_lost(job, held, told):
 def test_a_supervisor_killed_at_random_moments(chance, injected):
     backends = list(jobs.BACKENDS)
     for turn in range(few_or_all(4, 50)):
-        backend, guardian = backends[turn % len(backends)], chance.random() < 0.4
+        backend, watchdog = backends[turn % len(backends)], chance.random() < 0.4
         moment = chance.uniform(*SPANS[turn % len(SPANS)])
         job = jobs.start(backend)
         time.sleep(moment)
         is_lost(
             job,
-            jobs.kill_supervisor(job, guardian=guardian),
-            f"{backend}, {moment:.4f} s after submit, guardian too: {guardian}",
+            jobs.kill_supervisor(job, watchdog=watchdog),
+            f"{backend}, {moment:.4f} s after submit, watchdog too: {watchdog}",
         )
         injected()
 
@@ -65,24 +65,24 @@ def test_a_supervisor_killed_at_random_moments(chance, injected):
 @pytest.mark.fault("supervisor", "lost within 10 s of the next look, ranks and their files gone, log whole")
 @pytest.mark.parametrize("backend", [pytest.param("plain", marks=pytest.mark.full), "torch",
                                      pytest.param("horovod-gloo", marks=pytest.mark.full), "horovod-mpi"])  # fmt: skip
-@pytest.mark.parametrize("guardian", [False, pytest.param(True, marks=pytest.mark.full)])
-def test_a_supervisor_killed_in_the_middle_of_training(backend, guardian):
+@pytest.mark.parametrize("watchdog", [False, pytest.param(True, marks=pytest.mark.full)])
+def test_a_supervisor_killed_in_the_middle_of_training(backend, watchdog):
     job = jobs.start(backend)
     wait_for(lambda: all(jobs.numbers(job, rank) for rank in range(job.spec.process_count)), what="the training")
-    is_lost(job, jobs.kill_supervisor(job, guardian=guardian), backend)
+    is_lost(job, jobs.kill_supervisor(job, watchdog=watchdog), backend)
 
 
 @pytest.mark.fault("supervisor", "who looks only once, as a command does, sees it too: job, list and show say lost")
 def test_one_look_is_enough():
     job = jobs.start("plain")
     wait_for(lambda: jobs.numbers(job, 0), what="the first line")
-    jobs.kill_supervisor(job, guardian=False)
+    jobs.kill_supervisor(job, watchdog=False)
     assert not until_gone(job.id, PROMISED)
     time.sleep(2)
     assert "lost" in distdl("ls")
     job = jobs.start("plain")
     wait_for(lambda: jobs.numbers(job, 0), what="the first line")
-    jobs.kill_supervisor(job, guardian=False)
+    jobs.kill_supervisor(job, watchdog=False)
     time.sleep(2)
     assert attach(job.id).state is State.LOST
     shown = distdl("show", job.id)
@@ -112,12 +112,12 @@ def distdl(*words):
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
 
 
-@pytest.mark.fault("supervisor", "a job goes on without its guardian and ends as ever")
-def test_a_guardian_that_is_killed_harms_nobody():
+@pytest.mark.fault("supervisor", "a job goes on without its watchdog and ends as ever")
+def test_a_watchdog_that_is_killed_harms_nobody():
     job = jobs.start("torch", args=("torch", 300, 0.01))
     wait_for(lambda: jobs.numbers(job, 0), what="the training")
-    (guardian,) = jobs.guardians_of(jobs.found_supervisor_of(job))
-    guardian.kill()
+    (watchdog,) = jobs.watchdogs_of(jobs.found_supervisor_of(job))
+    watchdog.kill()
     assert job.wait(120).state is State.COMPLETED
     assert jobs.numbers(job, 0) == jobs.numbers(job, 1) == list(range(300))
     assert not until_gone(job.id)

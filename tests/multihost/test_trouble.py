@@ -100,7 +100,7 @@ def supervisor_of(job):
     listed = subprocess.run(["ps", "-eo", "pid,args", "ww"], capture_output=True, text=True, check=True).stdout
     found = [int(line.split()[0]) for line in listed.splitlines()
              if f"-m distdl_jupyter.supervisor {job.folder.path}" in line]  # fmt: skip
-    return max(found)  # its guardian is its parent
+    return max(found)  # its watchdog is its parent
 
 
 # before a job begins --------------------------------------------------------------------------

@@ -404,7 +404,7 @@ def test_when_nobody_reads_any_more_all_are_gone(agent, tmp_path):
     gone(one, pids.values())
 
 
-def test_when_the_agent_is_killed_its_guardian_ends_the_job(ready):
+def test_when_the_agent_is_killed_its_watchdog_ends_the_job(ready):
     pids = two_daemons(ready)[:3]  # the fourth has neither marks nor parents, only the agent could know it
     cleared = two = up(ready, 3)
     ready.process.kill()
@@ -415,16 +415,16 @@ def test_when_the_agent_is_killed_its_guardian_ends_the_job(ready):
         os.kill(int(pid), signal.SIGKILL)
 
 
-def test_when_agent_and_guardian_are_killed_ranks_end_by_the_lifeline(ready):
+def test_when_agent_and_watchdog_are_killed_ranks_end_by_the_lifeline(ready):
     watching = "import sys, time; from pathlib import Path; import os; from distdl_jupyter.worker import streams\n"
     watching += "streams._attend(Path(os.environ['DISTDL_PIPES']) / 'alive'); print('up', flush=True); time.sleep(600)"
     pid = ready.start(ready.python(watching))["pids"]["0"]
     up(ready)
     children = Path(f"/proc/{ready.process.pid}/task/{ready.process.pid}/children").read_text().split()
-    (guardian,) = {int(child) for child in children} - {pid}
-    os.kill(guardian, signal.SIGKILL)
+    (watchdog,) = {int(child) for child in children} - {pid}
+    os.kill(watchdog, signal.SIGKILL)
     ready.process.kill()
-    until(lambda: not is_alive(pid), "the rank outlives agent and guardian")
+    until(lambda: not is_alive(pid), "the rank outlives agent and watchdog")
     subprocess.run(["rm", "-r", ready.run, ready.folder], check=True)
 
 

@@ -64,7 +64,7 @@ def supervisor_of(job):
     words = ["-m", "distdl_jupyter.supervisor", str(job.folder.path)]
     listed = subprocess.run(["ps", "-eo", "pid,args", "ww"], capture_output=True, text=True, check=True).stdout
     found = [int(line.split()[0]) for line in listed.splitlines() if " ".join(words) in line]
-    return max(found) if found else None  # its guardian is its parent
+    return max(found) if found else None  # its watchdog is its parent
 
 
 def kill_supervisor(job):

@@ -1,4 +1,4 @@
-"""A warm job's supervisor, killed at any moment, also together with its guardian and the template that forked them."""
+"""A warm job's supervisor, killed at any moment, also together with its watchdog and the template that forked them."""
 
 import os
 import random
@@ -28,8 +28,8 @@ PROMISED = 10.0
     "also",
     [
         pytest.param("alone", marks=pytest.mark.full),
-        pytest.param("with its guardian", marks=pytest.mark.full),
-        "with guardian and template",
+        pytest.param("with its watchdog", marks=pytest.mark.full),
+        "with watchdog and template",
     ],
 )
 def test_a_supervisor_killed_at_random_moments(distdl_home, also, injected):
@@ -63,4 +63,4 @@ def kill(job, also):
         besides.append(
             psutil.Process(wait_for(lambda: template_client.status(template_files.of()), what="a template")["pid"])
         )
-    return jobs.kill_supervisor(job, guardian="guardian" in also, also=tuple(besides))
+    return jobs.kill_supervisor(job, watchdog="watchdog" in also, also=tuple(besides))

@@ -40,7 +40,7 @@ def started(kwargs=None, **options):
 def supervisor_of(job):
     wanted = {"distdl_jupyter.supervisor", str(job.folder.path)}
     found = [p for p in psutil.process_iter(["cmdline"]) if wanted <= set(p.info["cmdline"] or ())]
-    return max(found, key=lambda process: process.pid)  # its guardian is its parent
+    return max(found, key=lambda process: process.pid)  # its watchdog is its parent
 
 
 def test_ranks_carry_the_mark_and_their_names_and_the_supervisor_does_not(distdl_home):

@@ -55,7 +55,7 @@ class Lab:
         folder = str(JobStore().find(self.job.id).path)
         supervisors = [one for one in psutil.process_iter() if _is_supervisor(one, folder)]
         assert supervisors
-        for one in sorted(supervisors, key=lambda one: one.pid):  # the guardian first
+        for one in sorted(supervisors, key=lambda one: one.pid):  # the watchdog first
             one.send_signal(signal.SIGKILL)
 
 
