@@ -174,7 +174,7 @@ def _gloo_plan(spec: JobSpec, placement: Placement, options: HorovodOptions) -> 
             for place in placement.ranks
         ),
         services=(Service("Horovod rendezvous", arguments, rendezvous.READY),),
-        started_as="mpi",
+        distribution="mpi",
     )
 
 
@@ -204,7 +204,7 @@ def _elastic_plan(spec: JobSpec, placement: Placement, options: HorovodOptions) 
             reports_exits=True,
             discovery=discovery,
         ),
-        started_as="mpi",
+        distribution="mpi",
     )
 
 
@@ -266,7 +266,7 @@ def _mpi_plan(spec: JobSpec, placement: Placement, options: HorovodOptions) -> P
     return Plan(
         environments=tuple(common_environment(placement, place) | environment for place in placement.ranks),
         launcher=(_mpirun_over_nodes if placement.node_count > 1 else _mpirun_here)(spec, placement),
-        started_as="mpi",
+        distribution="mpi",
     )
 
 

@@ -61,7 +61,7 @@ class RayBackend(Backend):
                 field="process_count_per_node",
                 hint="Set it to 1, and say with @ray.remote(num_cpus=..., num_gpus=...) what a task takes.",
             )
-        return Plan(tuple(_environment(placement, place) for place in placement.ranks), started_as="ray")
+        return Plan(tuple(_environment(placement, place) for place in placement.ranks), distribution="ray")
 
 
 def _environment(placement: Placement, place: RankSlot) -> dict[str, str]:

@@ -70,7 +70,7 @@ class TensorFlowBackend(Backend):
         workers = [_listens(spec, place) for place in placement.ranks]
         return Plan(
             environments=tuple(_environment(placement, place, workers) for place in placement.ranks),
-            started_as="tensorflow",
+            distribution="tensorflow",
         )
 
 

@@ -117,7 +117,7 @@ class Launcher:
     discovery: str = ""
 
 
-StartedAs = Literal["mpi", "torch", "tensorflow", "ray"]
+Distribution = Literal["mpi", "torch", "tensorflow", "ray"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class Plan:
     services: tuple[Service, ...] = ()
     launcher: Launcher | None = None
     #: How a platform that starts ranks itself, and lets nobody bring a launcher, is asked to start them.
-    started_as: StartedAs = "torch"
+    distribution: Distribution = "torch"
     #: What to write into the log before the start, e.g. versions.
     notes: tuple[str, ...] = ()
 

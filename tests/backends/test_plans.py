@@ -81,7 +81,7 @@ def test_mpi_over_nodes_is_refused_without_a_shell_that_open_mpi_can_start(shell
 
 
 def test_a_platform_that_starts_ranks_itself_is_told_how():
-    assert [plan(label).started_as for label in ("horovod-mpi", "horovod-gloo", "torch")] == ["mpi", "mpi", "torch"]
+    assert [plan(label).distribution for label in ("horovod-mpi", "horovod-gloo", "torch")] == ["mpi", "mpi", "torch"]
 
 
 def test_horovod_settings_become_its_variables():

@@ -54,7 +54,7 @@ def test_every_rank_is_a_worker_at_a_port_of_its_own_node():
     assert [one["cluster"] for one in told] == [{"worker": ["10.0.0.1:20001", "10.0.0.2:20007"]}] * 2
     assert [one["task"] for one in told] == [{"type": "worker", "index": 0}, {"type": "worker", "index": 1}]
     assert [environment["TF_NUM_INTRAOP_THREADS"] for environment in made.environments] == ["3", "3"]
-    assert made.started_as == "tensorflow"
+    assert made.distribution == "tensorflow"
     assert "CUDA_VISIBLE_DEVICES" not in made.environments[0]
 
 

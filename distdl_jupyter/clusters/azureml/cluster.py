@@ -146,7 +146,7 @@ def _submitted(spec: JobSpec, options: AzureMLOptions, plan: Plan, workspace: Wo
     try:
         with submitting(workspace.address) as client:
             image = job.environment(options, workspace)
-            wanted = job.command(spec, options, Path(folder), image, plan.started_as)
+            wanted = job.command(spec, options, Path(folder), image, plan.distribution)
             return str(client.jobs.create_or_update(wanted).studio_url or "")
     except DistDLError as error:
         raise job.refused(error) if isinstance(error, AzureRefused) else error from None

@@ -95,13 +95,13 @@ def plan_data(spec: JobSpec, placement: Placement, plan: Plan, context: Context)
     hidden = (*spec.secret_variables, "DISTDL_JOB_DIR")
     own = {name: value for name, value in context.own.items() if name not in hidden}
     environments = [{**plan.environments[place.rank], **_identity(placement, place.rank)} for place in placement.ranks]
-    if plan.started_as == "ray":
+    if plan.distribution == "ray":
         environments = [_without_late(environment) for environment in environments]
     services = [{"name": one.name, "arguments": list(one.arguments), "ready": one.ready} for one in plan.services]
     return {
         "job": spec.id,
         "ranks": spec.process_count,
-        "started_as": plan.started_as,
+        "distribution": plan.distribution,
         "per_node": spec.process_count_per_node,
         "grace": spec.stop_grace_seconds,
         "ports": len(placement.ports),

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.clusters.azureml.client import Workspace
     from distdl_jupyter.clusters.azureml.options import AzureMLOptions
     from distdl_jupyter.core.data import DataSource
-    from distdl_jupyter.core.plan import StartedAs
+    from distdl_jupyter.core.plan import Distribution
     from distdl_jupyter.core.spec import JobSpec
 
 #: The name under which the generated image is kept in the workspace; its version is the Dockerfile's digest.
@@ -59,7 +59,7 @@ def _check_source(source: DataSource) -> None:
                           hint="Leave ?shard out, or share the files out in the code by rank.")  # fmt: skip
 
 
-def command(spec: JobSpec, options: AzureMLOptions, code: Path, environment: Any, started_as: StartedAs) -> Any:
+def command(spec: JobSpec, options: AzureMLOptions, code: Path, environment: Any, distribution: Distribution) -> Any:
     """Return the job for ``MLClient.jobs``."""
     from azure.ai.ml import command as command_job
 
@@ -77,7 +77,7 @@ def command(spec: JobSpec, options: AzureMLOptions, code: Path, environment: Any
         compute=options.compute or None,
         instance_count=spec.node_count,
         instance_type=None if options.compute else options.vm_size,
-        distribution=distribution(spec, started_as),
+        distribution=azure_distribution(spec, distribution),
         shm_size=options.shm_size or None,
     )
     if spec.max_run_duration_seconds is not None:
@@ -96,19 +96,19 @@ def _line(spec: JobSpec, options: AzureMLOptions) -> str:
     return " ".join(words)
 
 
-def distribution(spec: JobSpec, started_as: StartedAs) -> Any:
+def azure_distribution(spec: JobSpec, distribution: Distribution) -> Any:
     """Return how Azure ML starts the ranks. Raises InvalidSpec."""
     from azure.ai.ml import MpiDistribution, PyTorchDistribution, TensorFlowDistribution
 
     per_node = spec.process_count_per_node
-    if started_as == "mpi":
+    if distribution == "mpi":
         return MpiDistribution(process_count_per_instance=per_node)
-    if started_as == "torch":
+    if distribution == "torch":
         return PyTorchDistribution(process_count_per_instance=per_node)
     if per_node > 1:
         raise InvalidSpec(f"On Azure ML {spec.distributed_backend} runs one process on each node.",
                           field="process_count_per_node", hint="Set it to 1.")  # fmt: skip
-    if started_as == "tensorflow":
+    if distribution == "tensorflow":
         return TensorFlowDistribution(parameter_server_count=0, worker_count=spec.node_count)
     return _ray()
 

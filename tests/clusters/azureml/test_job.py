@@ -36,13 +36,13 @@ def spec(**more):
 
 
 def test_each_way_to_start_ranks_is_one_of_azures_distributions():
-    assert job.distribution(spec(process_count_per_node=4), "mpi").process_count_per_instance == 4
-    assert job.distribution(spec(), "torch").type == "pytorch"
-    tensorflow = job.distribution(spec(), "tensorflow")
+    assert job.azure_distribution(spec(process_count_per_node=4), "mpi").process_count_per_instance == 4
+    assert job.azure_distribution(spec(), "torch").type == "pytorch"
+    tensorflow = job.azure_distribution(spec(), "tensorflow")
     assert (tensorflow.worker_count, tensorflow.parameter_server_count) == (2, 0)
-    assert job.distribution(spec(), "ray").type == "ray"
+    assert job.azure_distribution(spec(), "ray").type == "ray"
     with pytest.raises(InvalidSpec) as refused:
-        job.distribution(spec(process_count_per_node=2), "tensorflow")
+        job.azure_distribution(spec(process_count_per_node=2), "tensorflow")
     assert refused.value.field == "process_count_per_node"
 
 
@@ -56,7 +56,7 @@ def test_tensorflows_workers_are_ranks(ml):
     sample = Sample(
         "azureml", ml.options, 'import os\nprint(os.environ["DISTDL_RANK"], os.environ["TF_CONFIG"][:9])', 2, 1
     )
-    plan = Plan(({"RANK": "0"}, {"RANK": "1"}), started_as="tensorflow")
+    plan = Plan(({"RANK": "0"}, {"RANK": "1"}), distribution="tensorflow")
     heard = Listener(sample.cluster.start(sample.spec, sample.place(), plan, sample.context), sample.nonce)
     try:
         heard.until_ended(2, 120)

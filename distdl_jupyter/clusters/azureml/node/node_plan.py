@@ -95,7 +95,7 @@ class NodePlan:
     @property
     def leads_alone(self) -> bool:
         """Whether Azure ML starts this process alone: with Ray the other nodes lend their machines to its head."""
-        return bool(self.plan["started_as"] == "ray")
+        return bool(self.plan["distribution"] == "ray")
 
     def learn(self, found: Rendezvous) -> None:
         """Take in where the ranks meet."""

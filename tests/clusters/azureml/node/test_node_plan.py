@@ -13,7 +13,7 @@ from distdl_jupyter.clusters.azureml.node.rendezvous import Rendezvous
 
 def node_plan(tmp_path, **plan):
     given = {"job": "j", "ranks": 2, "per_node": 2, "ports": 1, "common": {}, "environments": [], "services": [],
-             "started_as": "torch"}  # fmt: skip
+             "distribution": "torch"}  # fmt: skip
     (tmp_path / "plan.json").write_text(json.dumps({**given, **plan}))
     found = NodePlan(tmp_path, Who(0, 2, None))
     found.node = "node-x"
