@@ -36,19 +36,19 @@ def distdl_home(tmp_path, monkeypatch):
         assert not left, f"processes {left} of job {folder.name} outlived the test"
 
 
-def until_gone(job_id, patience=10.0):
-    """Wait until no process of a job is left; return who is left after ``patience`` seconds."""
-    until = time.monotonic() + patience
+def until_gone(job_id, timeout=10.0):
+    """Wait until no process of a job is left; return who is left after ``timeout`` seconds."""
+    until = time.monotonic() + timeout
     while (left := processes.of_job({processes.MARK: job_id})) and time.monotonic() < until:
         time.sleep(0.05)
     return sorted(left)
 
 
-def wait_for(condition, patience=60.0, what="the condition"):
+def wait_for(condition, timeout=60.0, what="the condition"):
     """Poll until ``condition()`` is true and return its value."""
-    until = time.monotonic() + patience
+    until = time.monotonic() + timeout
     while not (value := condition()):
-        assert time.monotonic() < until, f"{what} did not come true in {patience:g} s"
+        assert time.monotonic() < until, f"{what} did not come true in {timeout:g} s"
         time.sleep(0.05)
     return value
 

@@ -184,8 +184,8 @@ class Slurm:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _until(condition, what, patience=60):
-    until = time.monotonic() + patience
+def _until(condition, what, timeout=60):
+    until = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < until, f"{what} did not come up"
         time.sleep(0.05)

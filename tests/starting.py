@@ -49,7 +49,7 @@ def template(runtime, tmp_path_factory):
         patch.setenv("DISTDL_WARM_DIR", str(tmp_path_factory.mktemp("template")))
         patch.setenv("DISTDL_WARM", "off" if os.environ.get("DISTDL_TEST_START") == "cold" else "on")
         # A machine that does much else is slow to answer; that is another test's affair.
-        patch.setattr(template_client, "_PATIENCE", 30.0)
+        patch.setattr(template_client, "_TIMEOUT", 30.0)
         where, ask = template_files.of(), template_client.start
         import_history.Learned(where.learned).add(AHEAD)
 

@@ -165,10 +165,10 @@ _lock = threading.Lock()
 _questions: dict[tuple[str, str, str], tuple[float, threading.Thread, list[str]]] = {}
 
 
-def look(size: str, region: str = "", *, low_priority: bool = False, patience: float = 1.0) -> Look:
+def look(size: str, region: str = "", *, low_priority: bool = False, timeout: float = 1.0) -> Look:
     """Return what is known of a size's price in a region (the settings' by default); ask in a thread when it is old.
 
-    Waits ``patience`` seconds at most. Without any region nothing is asked.
+    Waits ``timeout`` seconds at most. Without any region nothing is asked.
     """
     try:
         region, currency = place(region)
@@ -176,7 +176,7 @@ def look(size: str, region: str = "", *, low_priority: bool = False, patience: f
         return Look(problem=str(error))
     thread, problems = _question(size, region, currency, low_priority=low_priority)
     if thread is not None:
-        thread.join(patience)
+        thread.join(timeout)
     price = known(size, region, currency, low_priority=low_priority)
     looking = thread is not None and thread.is_alive()
     return Look(price, "" if price or looking else " ".join(problems) or _none(size, region), looking)

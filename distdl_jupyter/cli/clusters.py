@@ -1,7 +1,7 @@
 """``distdl clusters``: the clusters that there are, and those of the user's own made, looked at, checked and removed.
 
 The flags of ``add`` and ``change`` come from the options of the kind. A silent cluster costs the others nothing: after
-``PATIENCE`` seconds it is shown as such.
+``TIMEOUT`` seconds it is shown as such.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from distdl_jupyter.form.arguments import Parser, add_option
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-PATIENCE = 5.0
+TIMEOUT = 5.0
 
 
 def add_to(commands: Any) -> None:
@@ -65,7 +65,7 @@ def _list(chosen: argparse.Namespace) -> int:
     from distdl_jupyter.views import table
     from distdl_jupyter.views.clusters import cluster_rows
 
-    found = cluster_handles.clusters().look(PATIENCE)
+    found = cluster_handles.clusters().look(TIMEOUT)
     if chosen.json:
         print(json.dumps([_plain(one) for one in found], indent=1))
         return 0
@@ -126,7 +126,7 @@ def _show(chosen: argparse.Namespace) -> int:
     from distdl_jupyter.views.clusters import cluster_line, node_rows
 
     place = cluster_handles.ClusterHandle(chosen.name)
-    (found,) = cluster_handles.look_at_all([place.target], 2 * PATIENCE)
+    (found,) = cluster_handles.look_at_all([place.target], 2 * TIMEOUT)
     print(cluster_line(found))
     for name, value in place.options.items():
         print(f"{name}: {value}")

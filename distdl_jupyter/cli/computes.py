@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from distdl_jupyter.cluster_handles import ClusterHandle
 
-_PATIENCE = 10.0
+_TIMEOUT = 10.0
 
 
 def add_to(verbs: Any) -> None:
@@ -77,7 +77,7 @@ def _list(chosen: argparse.Namespace) -> int:
     if not makers:
         print("No cluster here has machines that are made from here. Example: distdl clusters add gpu azureml --help")
         return 0
-    print(table.text(cluster_rows(cluster_handles.look_at_all(makers, _PATIENCE))))
+    print(table.text(cluster_rows(cluster_handles.look_at_all(makers, _TIMEOUT))))
     return 0
 
 

@@ -41,9 +41,9 @@ _known: dict[str, CachedStatus] = {}
 
 
 def cached_status(
-    target: ClusterConfig, needs: Mapping[str, Sequence[str]], *, patience: float = 1.0, fresh: bool = False
+    target: ClusterConfig, needs: Mapping[str, Sequence[str]], *, timeout: float = 1.0, fresh: bool = False
 ) -> CachedStatus:
-    """Return what is known of a cluster; wait ``patience`` seconds at most, and only when that is nothing.
+    """Return what is known of a cluster; wait ``timeout`` seconds at most, and only when that is nothing.
 
     ``needs`` holds the ``modules`` and ``programs`` of the backend; ``fresh`` begins a new look.
     """
@@ -55,7 +55,7 @@ def cached_status(
         if found is None or (not found.looking and (fresh or time.monotonic() - found.begun > NODES_FRESH)):
             found = _known[key] = _begun(target, needs, found, fresh=fresh)
     if found.standing is None:
-        found.seen.wait(patience)
+        found.seen.wait(timeout)
     return found
 
 

@@ -19,7 +19,7 @@ from distdl_jupyter.views import clusters as views
 from distdl_jupyter.views import table
 
 #: Seconds after which a table of clusters shows a silent one as such.
-PATIENCE = 5.0
+TIMEOUT = 5.0
 #: Seconds that ``create(wait=True)`` waits at most.
 CREATION = 900.0
 
@@ -143,7 +143,7 @@ class ClusterHandle:
         cluster_list.remove(self.name, active_jobs(self.name))
 
     def __repr__(self) -> str:
-        (found,) = status.look_at_all([self.target], PATIENCE)
+        (found,) = status.look_at_all([self.target], TIMEOUT)
         return views.cluster_line(found)
 
     def __eq__(self, other: object) -> bool:
@@ -179,7 +179,7 @@ class ClusterList(Sequence[ClusterHandle]):
     def _rows(self) -> list[tuple[str, ...]]:
         return views.cluster_rows(self.look())
 
-    def look(self, seconds: float = PATIENCE) -> list[ClusterStatus]:
+    def look(self, seconds: float = TIMEOUT) -> list[ClusterStatus]:
         """Return how all stand now, within ``seconds``."""
         return status.look_at_all(self._targets, seconds)
 

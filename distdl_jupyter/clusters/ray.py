@@ -30,7 +30,7 @@ from distdl_jupyter.clusters import package
 from distdl_jupyter.clusters.agents import bootstrap, placing
 from distdl_jupyter.clusters.agents.agent import Host, Unreachable
 from distdl_jupyter.clusters.agents.cluster import AgentCluster
-from distdl_jupyter.clusters.agents.connection import DIRECTORY, PATIENCE, Connection, end_all, start_all
+from distdl_jupyter.clusters.agents.connection import DIRECTORY, TIMEOUT, Connection, end_all, start_all
 from distdl_jupyter.clusters.agents.nodes import AgentNodes
 from distdl_jupyter.clusters.agents.options import DIRECTORY_HELP, NETWORK_HELP, OVERSUBSCRIBE_HELP, SHARED_HELP
 from distdl_jupyter.clusters.agents.wire import Link
@@ -270,7 +270,7 @@ def _visitor(ray: Any, node: dict[str, Any]) -> Any:
 def _agents(ray: Any, actors: Sequence[Any], options: RayOptions) -> list[Connection]:
     """Start an agent in each actor and return the connections. Raises LaunchFailed, Unreachable."""
     # The agent's input ends with the actor, and Ray ends that with the supervisor.
-    first = bootstrap.first_input("{python}", options.directory or DIRECTORY, package.built(), [PATIENCE])
+    first = bootstrap.first_input("{python}", options.directory or DIRECTORY, package.built(), [TIMEOUT])
     try:
         told = ray.get([actor.begin.remote(first, list(_HIDDEN)) for actor in actors], timeout=_ACTOR_SECONDS)
     except ray.exceptions.RayError as error:
@@ -333,11 +333,11 @@ class _ActorLink(Link):
         with self._reaching():
             self._actor.end_input.remote()
 
-    async def end(self, patience: float = 0.0) -> None:
-        """Wait for its end, after ``patience`` seconds by force."""
+    async def end(self, grace: float = 0.0) -> None:
+        """Wait for its end, after ``grace`` seconds by force."""
         if self._code is None and not self._why:
             with contextlib.suppress(Exception):
-                self._code = await asyncio.wait_for(self._actor.wait.remote(patience), patience + 5.0)
+                self._code = await asyncio.wait_for(self._actor.wait.remote(grace), grace + 5.0)
         with contextlib.suppress(Exception):
             self._ray.kill(self._actor)
         self._code = 255 if self._code is None else self._code

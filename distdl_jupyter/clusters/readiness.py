@@ -11,12 +11,12 @@ from collections.abc import Callable
 _POLL_SECONDS = 0.5
 
 
-def await_line(fd: int, wanted: str, patience: float, while_waiting: Callable[[], object] = bool) -> str:
-    """Read until ``wanted`` was said, the stream ended or ``patience`` seconds are over; return what was said.
+def await_line(fd: int, wanted: str, timeout: float, while_waiting: Callable[[], object] = bool) -> str:
+    """Read until ``wanted`` was said, the stream ended or ``timeout`` seconds are over; return what was said.
 
     ``while_waiting`` is called meanwhile, and ends the wait by raising.
     """
-    said, until = "", time.monotonic() + patience
+    said, until = "", time.monotonic() + timeout
     while wanted not in said and (left := until - time.monotonic()) > 0:
         if select.select([fd], [], [], min(left, _POLL_SECONDS))[0]:
             content = os.read(fd, 65_536)

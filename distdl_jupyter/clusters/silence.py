@@ -11,11 +11,11 @@ from distdl_jupyter.clusters.base import Notice
 class Silence:
     """Notices on their way to the supervisor. A silence is told once, and its end where it was told.
 
-    ``patience`` is how many seconds without an answer pass before that.
+    ``timeout`` is how many seconds without an answer pass before that.
     """
 
-    def __init__(self, patience: float) -> None:
-        self._patience = patience
+    def __init__(self, timeout: float) -> None:
+        self._timeout = timeout
         self._since: float | None = None
         self._told = False
         self._notices: queue.SimpleQueue[Notice] = queue.SimpleQueue()
@@ -27,7 +27,7 @@ class Silence:
     def missed(self, asked_at: float, notice: Notice, *, at_once: bool = False) -> None:
         """Take that a question of ``asked_at`` (monotonic) got no answer, of which ``notice`` tells."""
         self._since = self._since or asked_at
-        if not self._told and (at_once or time.monotonic() - self._since > self._patience):
+        if not self._told and (at_once or time.monotonic() - self._since > self._timeout):
             self._told = True
             self._notices.put(notice)
 

@@ -51,7 +51,7 @@ def rented(compute_target: str, vm_size: str) -> Rented:
     )
 
 
-def shown(nodes: Rented, own: str, node_count: int, patience: float) -> CostNow | None:
+def shown(nodes: Rented, own: str, node_count: int, timeout: float) -> CostNow | None:
     """Return what all nodes cost now, None where the cluster costs nothing and no price was given.
 
     A question to the price list is waited for so many seconds, and goes on by itself.
@@ -59,7 +59,7 @@ def shown(nodes: Rented, own: str, node_count: int, patience: float) -> CostNow 
     if not nodes.bills and not own.strip():
         return None
     try:
-        found, problem, looking = _price(nodes, own, patience)
+        found, problem, looking = _price(nodes, own, timeout)
     except InvalidSpec as error:
         return CostNow(bills=nodes.bills, nodes=node_count, problem=str(error), wrong=True)
     told = CostNow(bills=nodes.bills, nodes=node_count, looking=looking, problem=problem)
@@ -73,7 +73,7 @@ def shown(nodes: Rented, own: str, node_count: int, patience: float) -> CostNow 
     )
 
 
-def _price(nodes: Rented, own: str, patience: float) -> tuple[cost.Rate | None, str, bool]:
+def _price(nodes: Rented, own: str, timeout: float) -> tuple[cost.Rate | None, str, bool]:
     """Return the price of a node, why there is none, and whether it is being asked for. Raises InvalidSpec."""
     if own.strip():
         return cost.own(own), "", False
@@ -82,7 +82,7 @@ def _price(nodes: Rented, own: str, patience: float) -> tuple[cost.Rate | None, 
     if not nodes.size:
         return None, "No VM size is chosen, so the price is not known.", False
     try:
-        look = prices.look(nodes.size, patience=patience)
+        look = prices.look(nodes.size, timeout=timeout)
     except DistDLError as error:
         return None, str(error), False
     price = look.price

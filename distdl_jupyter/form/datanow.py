@@ -33,7 +33,7 @@ class Where:
     nodes: int
     directory: Path
     #: Seconds to wait for a look that begins now, whether to begin one at all, and whether whatever is known.
-    patience: float = 0.0
+    timeout: float = 0.0
     look: bool = False
     fresh: bool = False
 
@@ -57,7 +57,7 @@ def shown(rows: Sequence[DataRow], outputs: str, where: Where | None) -> DataNow
     refused = jobspec.data_refusal(where.cluster) if where else None
     known = [_row(rows, number, where) for number in range(len(rows))] if where and not refused else [None] * len(rows)
     target = _outputs(outputs, where) if where else None
-    datalook.wait((one for one in (*known, target) if isinstance(one, Look)), where.patience if where else 0.0)
+    datalook.wait((one for one in (*known, target) if isinstance(one, Look)), where.timeout if where else 0.0)
     sources = tuple(_answer(one.name, one.place, now, where) for one, now in zip(rows, known, strict=True))
     delivery = _answer("", outputs, target, where)
     return DataNow(

@@ -15,7 +15,7 @@ from distdl_jupyter.views.clusters import merge_hosts
 _FOUND = {"error": 0, "warning": 1}
 
 
-def look(compute_target: str, backend: str, patience: float, *, fresh: bool = False) -> CachedStatus | None:
+def look(compute_target: str, backend: str, timeout: float, *, fresh: bool = False) -> CachedStatus | None:
     """Return what is known of a cluster, None when it is not of other machines; it looks on by itself."""
     try:
         target = cluster_configs.find(compute_target)
@@ -24,7 +24,7 @@ def look(compute_target: str, backend: str, patience: float, *, fresh: bool = Fa
         needs = status.needs(backend)
     except DistDLError:
         return None
-    return cached_status(target, needs, patience=patience, fresh=fresh)
+    return cached_status(target, needs, timeout=timeout, fresh=fresh)
 
 
 def shown(found: CachedStatus | None) -> ClusterNow | None:

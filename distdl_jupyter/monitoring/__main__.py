@@ -1,6 +1,6 @@
 """``python -m distdl_jupyter.monitoring JOB_FOLDER``: tell of one ended job, then end.
 
-It prints one line: what was sent, or why not. Whatever happens, it ends within ``PATIENCE`` seconds.
+It prints one line: what was sent, or why not. Whatever happens, it ends within ``TIMEOUT`` seconds.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from distdl_jupyter.monitoring.account import account
 from distdl_jupyter.monitoring.exporting import CannotSend, send
 
 #: Seconds after which an endpoint that does not answer is left alone.
-PATIENCE = 20
+TIMEOUT = 20
 
 
 def main() -> None:
     """Read, send, say, end; without any patience for threads that others started."""
     signal.signal(signal.SIGALRM, _give_up)
-    signal.alarm(PATIENCE)
+    signal.alarm(TIMEOUT)
     # What exporters write of a failure may quote the address and what was sent.
     logging.disable(logging.CRITICAL)
     _end(_tell(JobFolder(Path(sys.argv[1]))))
@@ -43,7 +43,7 @@ def _tell(folder: JobFolder) -> str:
 
 
 def _give_up(*_: object) -> NoReturn:
-    _end(f"not sent, nobody answered within {PATIENCE} s")
+    _end(f"not sent, nobody answered within {TIMEOUT} s")
 
 
 def _end(said: str) -> NoReturn:

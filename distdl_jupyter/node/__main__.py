@@ -1,6 +1,6 @@
-"""The agent as a program: ``python -m distdl_jupyter.node [PATIENCE]`` speaks frames on its standard streams.
+"""The agent as a program: ``python -m distdl_jupyter.node [TIMEOUT]`` speaks frames on its standard streams.
 
-``PATIENCE`` are the seconds without a word from the supervisor after which it ends everything (default 20).
+``TIMEOUT`` are the seconds without a word from the supervisor after which it ends everything (default 20).
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import sys
 
 from distdl_jupyter.node.agent import Agent, serve
 
-PATIENCE = 20.0
+TIMEOUT = 20.0
 
 
 def main(arguments: list[str]) -> int:
     """Serve the supervisor at the standard streams and return the exit code."""
-    patience = float(arguments[0]) if arguments else PATIENCE
-    return serve(lambda watchdog: Agent(*_take_streams(), patience, watchdog))
+    timeout = float(arguments[0]) if arguments else TIMEOUT
+    return serve(lambda watchdog: Agent(*_take_streams(), timeout, watchdog))
 
 
 def _take_streams() -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """The agent: one loop on another host that serves one supervisor over a pair of byte streams.
 
 It starts what it is told to, carries each process's output apart, hears each end exactly, and ends everything when
-the supervisor is gone: at once when its input ends, after ``patience`` seconds when nothing comes any more. The loop
+the supervisor is gone: at once when its input ends, after ``timeout`` seconds when nothing comes any more. The loop
 never waits for anything but its descriptors; what takes long is done in threads.
 """
 
@@ -44,9 +44,9 @@ class Agent:
     #: Seconds between two signs of life.
     beat_seconds: ClassVar[float] = 1.0
 
-    def __init__(self, source: int, sink: int, patience: float, watchdog: Watchdog) -> None:
+    def __init__(self, source: int, sink: int, timeout: float, watchdog: Watchdog) -> None:
         self._source = source
-        self._patience = patience
+        self._timeout = timeout
         self._watchdog = watchdog
         self._reader = frames.Reader(greeting=False)
         self._selector = selectors.DefaultSelector()
@@ -178,7 +178,7 @@ class Agent:
 
     def is_forsaken(self) -> bool:
         """Say whether to end everything: a signal asked for it, or the supervisor has been silent for too long."""
-        return self.terminating or self.silence > self._patience
+        return self.terminating or self.silence > self._timeout
 
     @property
     def silence(self) -> float:

@@ -31,13 +31,13 @@ from distdl_jupyter.node.processes import signal_number
 
 #: Seconds without a word from the supervisor after which the node is given back: before ranks were started, and after
 #: their ends.
-PATIENCE, _LEAVE = 60.0, 20.0
+TIMEOUT, _LEAVE = 60.0, 20.0
 #: Seconds between two signs of life, from both sides: each is a write to a file that machines share.
 BEAT_SECONDS = 5.0
 #: The file in which the exit code of the rank that failed first is written down.
 FAILED = "failed"
 #: Seconds that ranks may go on after another one has failed, when no supervisor ends them.
-_FAILED_PATIENCE = 60.0
+_FAILED_TIMEOUT = 60.0
 #: Seconds between two looks at a file: while something comes, and the most.
 _SOON, _LATER = 0.02, 0.2
 #: Seconds of silence after which looks become rarer.
@@ -150,7 +150,7 @@ class FolderAgent(Agent):
     beat_seconds: ClassVar[float] = BEAT_SECONDS
 
     def __init__(self, folder: Path, mailbox: _Mailbox, watchdog: Any) -> None:
-        super().__init__(mailbox.source, mailbox.sink, PATIENCE, watchdog)
+        super().__init__(mailbox.source, mailbox.sink, TIMEOUT, watchdog)
         self._failed = folder / FAILED
         #: Whether SIGTERM was passed on to the ranks.
         self._passed_on = False
@@ -166,7 +166,7 @@ class FolderAgent(Agent):
             if self.silence <= _LEAVE:
                 return False
             return (self.job.count() == 0 and not self.job.unreported) or self._others_failed()
-        return self.silence > PATIENCE
+        return self.silence > TIMEOUT
 
     def _has_ended_after_term(self) -> bool:
         if self.job is None:
@@ -181,7 +181,7 @@ class FolderAgent(Agent):
             found = self._failed.stat()
         except OSError:
             return False
-        return found.st_size > 0 and time.time() - found.st_mtime > _FAILED_PATIENCE
+        return found.st_size > 0 and time.time() - found.st_mtime > _FAILED_TIMEOUT
 
     def process_ended(self, end: Mapping[str, Any]) -> None:
         """Write down the code of a rank that has failed first, with which the batch system ends the job."""

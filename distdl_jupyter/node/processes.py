@@ -236,14 +236,14 @@ def send(pids: Iterable[int], number: int) -> None:
 
 
 def kill_all(
-    find: Callable[[], Iterable[int]], patience: float = 5.0, meanwhile: Callable[[], object] = int
+    find: Callable[[], Iterable[int]], timeout: float = 5.0, meanwhile: Callable[[], object] = int
 ) -> set[int]:
-    """KILL what ``find`` finds until that is nothing, for ``patience`` seconds; return all that was found.
+    """KILL what ``find`` finds until that is nothing, for ``timeout`` seconds; return all that was found.
 
     ``meanwhile`` is called between two looks.
     """
     seen: set[int] = set()
-    until = time.monotonic() + patience
+    until = time.monotonic() + timeout
     while (left := set(find())) and time.monotonic() < until:
         seen |= left
         send(left, signal.SIGKILL)
@@ -252,9 +252,9 @@ def kill_all(
     return seen
 
 
-def kill_job(job: str, patience: float = 5.0, *, orphans: bool = False) -> set[int]:
-    """KILL every process of a job here (see ``of_job``), for ``patience`` seconds; return all that was found."""
-    return kill_all(lambda: of_job({MARK: job}, orphans=orphans), patience)
+def kill_job(job: str, timeout: float = 5.0, *, orphans: bool = False) -> set[int]:
+    """KILL every process of a job here (see ``of_job``), for ``timeout`` seconds; return all that was found."""
+    return kill_all(lambda: of_job({MARK: job}, orphans=orphans), timeout)
 
 
 def signal_name(number: int) -> str:

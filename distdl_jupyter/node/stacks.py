@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 #: Seconds in which a rank that can answer does so.
-PATIENCE = 5.0
+TIMEOUT = 5.0
 #: Seconds without a further word after which an answer is whole.
 _QUIET = 0.15
 #: Bytes of an answer that are read: a hundred threads with deep stacks stay far below.
@@ -109,7 +109,7 @@ class _Question:
             text = self._read()
             if text.endswith("\n") and (self._of_main() in text or now - self._grew > 1.0):
                 return self._given(text=text)
-        return self.last() if now - self._since > PATIENCE else None
+        return self.last() if now - self._since > TIMEOUT else None
 
     def _of_main(self) -> str:
         return str(self._about.get("main") or "hread 0x")
@@ -127,7 +127,7 @@ class _Question:
             return self._given(missing=_ENDED)
         self._state = _STATES.get(letter, "")
         shown = f"; its process is {self._state}" if self._state else ""
-        return self._given(missing=f"It has not answered within {PATIENCE:.0f} s{shown}.")
+        return self._given(missing=f"It has not answered within {TIMEOUT:.0f} s{shown}.")
 
     def _read(self) -> str:
         with contextlib.suppress(OSError), self._path.open("rb") as file:
@@ -160,7 +160,7 @@ class Asking:
 
 
 def gather(folder: Path, ranks: Iterable[int]) -> dict[int, Answer]:
-    """Ask and wait until all have answered, at most ``PATIENCE`` seconds."""
+    """Ask and wait until all have answered, at most ``TIMEOUT`` seconds."""
     asking, found = Asking(folder, ranks), dict[int, Answer]()
     while True:
         found |= asking.answers()

@@ -74,7 +74,7 @@ def _all(fd: int) -> str:
 
 
 def _end(job: dict[str, Any]) -> None:
-    processes.kill_all(lambda: processes.of_job(job["marks"]), patience=10.0)
+    processes.kill_all(lambda: processes.of_job(job["marks"]), timeout=10.0)
     shutil.rmtree(job["run"], ignore_errors=True)
     workdir.forget_data(job["marks"]["DISTDL_JOB_ID"], job["base"])
     if job["copied"]:

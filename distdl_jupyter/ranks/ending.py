@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
     from distdl_jupyter.client import Job
 
-_PATIENCE = 15.0
+_TIMEOUT = 15.0
 _POLL = 0.02
 _AGAIN = "Start new ones with %dist_ranks start, or ranks.start()."
 
 
 def why_ended(job: Job) -> DistDLError:
     """Return the exception for a session of which a rank is gone, as soon as its reason is known."""
-    until = time.monotonic() + _PATIENCE
+    until = time.monotonic() + _TIMEOUT
     while (view := job.view()).failure is None and not view.state.ended and time.monotonic() < until:
         time.sleep(_POLL)
     if view.failure is not None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.store import JobFolder
 
 #: Seconds within which a rank's other threads must answer; its own code may hold Python's lock that long.
-_PATIENCE = 60.0
+_TIMEOUT = 60.0
 _READ = 1024 * 1024
 
 
@@ -82,7 +82,7 @@ def linked(folder: JobFolder, rank: int) -> Link:
         raise Gone(f"Rank {rank} does not listen.") from error
     link = Link(rank, connection)
     try:
-        connection.settimeout(_PATIENCE)
+        connection.settimeout(_TIMEOUT)
         connection.connect(str(note["socket"]))
         _check_own(connection, str(note["socket"]))
         _greet(link, str(note["token"]))

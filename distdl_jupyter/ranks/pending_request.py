@@ -29,7 +29,7 @@ _SHORTEST, _LONGEST = 0.0005, 0.02
 _WAITS_FOR_FAILED = 2.0
 _DEAF = 5.0
 #: Seconds that the log may take to bring a rank's last lines.
-_LOG_PATIENCE = 15.0
+_LOG_TIMEOUT = 15.0
 
 Tell = Callable[[Event], None]
 Request = tuple[dict[str, Any], bytes]
@@ -109,7 +109,7 @@ class PendingRequest:
         for output in _joined(outputs):
             self._tell(output)
         for rank, (done, since) in list(self._done.items()):
-            late = time.monotonic() - since > _LOG_PATIENCE
+            late = time.monotonic() - since > _LOG_TIMEOUT
             if late:
                 self._tell(Notice(f"The last lines of rank {rank} have not come; the job's log will have them."))
             if late or self._output.complete(rank):
@@ -119,7 +119,7 @@ class PendingRequest:
 
     def _read_last_output(self) -> None:
         """A rank is gone: what it and the others still said comes before the reason."""
-        until = time.monotonic() + _LOG_PATIENCE
+        until = time.monotonic() + _LOG_TIMEOUT
         while not self._job.view().state.ended and self._job.view().failure is None and time.monotonic() < until:
             self._read_output()
             time.sleep(_LONGEST)

@@ -45,8 +45,8 @@ class ClusterStatusCache:
         """Return a cluster as it is now, or as it was known last."""
         key = _key(target)
         look = self._begun(key, target)
-        patience = min(self._seconds, AGAIN if key in self._known else FIRST)
-        await asyncio.wait([asyncio.wrap_future(look.answer)], timeout=patience)
+        timeout = min(self._seconds, AGAIN if key in self._known else FIRST)
+        await asyncio.wait([asyncio.wrap_future(look.answer)], timeout=timeout)
         if look.answer.done():
             self._known[key] = look.answer.result()
             return self._known[key]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 #: Seconds that an answer with a signature may take: someone may have to sign in first.
-_PATIENCE = 600.0
+_TIMEOUT = 600.0
 #: Seconds before its end at which a signature is renewed; a quarter of its life where that is less.
 _AHEAD = 120.0
 #: Signatures in a row that may be refused before nothing was read with one.
@@ -249,9 +249,9 @@ def _signed(
     account = endpoint.rpartition("/")[2].partition(".")[0]
     while True:
         try:
-            told = ask(_PATIENCE)
+            told = ask(_TIMEOUT)
         except TimeoutError:
-            raise Failure(f"The right to read {source} was not renewed within {_PATIENCE / 60:.0f} minutes.",
+            raise Failure(f"The right to read {source} was not renewed within {_TIMEOUT / 60:.0f} minutes.",
                           "Sign in to Azure again and start the job anew.", source) from None  # fmt: skip
         if told.get("refused"):
             raise Failure(str(told["refused"]), str(told.get("remedy") or ""), source)

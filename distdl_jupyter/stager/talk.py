@@ -43,14 +43,14 @@ class Talk:
         self._over = True
         self.tell(message)
 
-    def ask(self, message: dict[str, Any], patience: float) -> dict[str, Any]:
+    def ask(self, message: dict[str, Any], timeout: float) -> dict[str, Any]:
         """Write a message about a source and return the answer. Raises TimeoutError."""
         answers = self._answers.setdefault(message["source"], queue.SimpleQueue())
         while not answers.empty():  # one that came too late for an earlier question
             answers.get()
         self.tell(message)
         try:
-            return answers.get(timeout=patience)
+            return answers.get(timeout=timeout)
         except queue.Empty:
             raise TimeoutError from None
 

@@ -51,9 +51,9 @@ def account(name: str) -> Account:
 
     cloud = identity.endpoints()
     endpoint = cloud.blob_endpoint(name)
-    patience = ExponentialRetry(initial_backoff=1, increment_base=2, retry_total=5, random_jitter_range=1)
+    retry = ExponentialRetry(initial_backoff=1, increment_base=2, retry_total=5, random_jitter_range=1)
     settings: dict[str, Any] = {
-        "audience": cloud.storage_audience, "connection_timeout": 10, "read_timeout": 60, "retry_policy": patience,
+        "audience": cloud.storage_audience, "connection_timeout": 10, "read_timeout": 60, "retry_policy": retry,
     }  # fmt: skip
     variable, key = _key_of(name)
     try:

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 _TICK = 0.1
 #: Seconds after which ranks that never meet are taken to be training all the same.
-_MEET_PATIENCE = 15.0
+_MEET_TIMEOUT = 15.0
 #: The same once one of them has printed something.
-_PRINT_PATIENCE = 2.0
+_PRINT_TIMEOUT = 2.0
 
 
 class Clock:
@@ -202,8 +202,8 @@ class Attempt:
         now = time.monotonic()
         if self._printed_at is None and any(rank.lines > rank.error_lines for rank in self._recorder.view.ranks):
             self._printed_at = now
-        printed = self._printed_at is not None and now - self._printed_at > _PRINT_PATIENCE
-        return not self._recorder.in_rendezvous and (printed or now - self._all_connected_at > _MEET_PATIENCE)
+        printed = self._printed_at is not None and now - self._printed_at > _PRINT_TIMEOUT
+        return not self._recorder.in_rendezvous and (printed or now - self._all_connected_at > _MEET_TIMEOUT)
 
     def _obey_requests(self) -> None:
         for request in self._control.read():

@@ -47,7 +47,7 @@ def _wait_for(supervisor: int, job_id: str) -> NoReturn:
     os.closerange(3, os.sysconf("SC_OPEN_MAX") if os.sysconf("SC_OPEN_MAX") > 0 else 65_536)
     _, status = os.waitpid(supervisor, 0)
     if status != 0:
-        processes.kill_job(job_id, patience=10.0, orphans=True)
+        processes.kill_job(job_id, timeout=10.0, orphans=True)
         with contextlib.suppress(OSError):
             _remove_run_folder(job_id)
     os._exit(0)

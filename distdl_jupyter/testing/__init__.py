@@ -23,7 +23,7 @@ A package with a plug-in of its own adds one test file and needs nothing but pyt
 
 Nothing is simulated: jobs of two processes are placed, started, listened to, stopped and collected, in a data
 directory of their own, and a process that holds a job is killed to see what becomes of it. ``node_count`` and
-``process_count_per_node`` say how a job is spread, ``patience`` how many seconds anything may take.
+``process_count_per_node`` say how a job is spread, ``timeout`` how many seconds anything may take.
 
 What the tests ask for stands in ``distdl_jupyter.clusters.base``; each test's docstring says why it matters.
 """

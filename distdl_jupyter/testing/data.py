@@ -98,7 +98,7 @@ class DataContract(Subject):
         self.data(sample).mkdir()
         (self.data(sample) / "hello").write_text("world")
         with self._started(sample) as heard:
-            heard.until_ended(self.ranks, self.patience)
+            heard.until_ended(self.ranks, self.timeout)
             for rank in range(self.ranks):
                 assert "found world" in heard.said(rank), heard.lines
         assert sorted(staging.ordered) == list(range(self.node_count)), "an order for each node, and one only"
@@ -110,7 +110,7 @@ class DataContract(Subject):
         said = []
         try:
             with self._started(sample) as heard:
-                heard.until_ended(self.ranks, self.patience)
+                heard.until_ended(self.ranks, self.timeout)
                 assert all(exit_.code != 0 for exit_ in heard.exits.values()), "ranks ran without their data"
                 said += [exit_.evidence for exit_ in heard.exits.values()]
         except DataUnavailable as error:
@@ -129,9 +129,9 @@ class DataContract(Subject):
 
         sample.context.tell = tell
         with contextlib.suppress(_Wanted), self._started(sample) as heard:
-            heard.until(staging.asked.is_set, self.patience, "a question of a stager")
+            heard.until(staging.asked.is_set, self.timeout, "a question of a stager")
             heard.run.signal("TERM")
-            heard.until_ended(self.ranks, self.patience)
+            heard.until_ended(self.ranks, self.timeout)
         assert staging.asked.is_set()
         assert not list(sample.folder.outputs.glob("ran-*"))
         self.leaves_nothing(sample.id)

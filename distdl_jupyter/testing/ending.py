@@ -57,9 +57,9 @@ class EndingContract(Subject):
             self.until_said(heard, "here")
             assert heard.run.alive()
             heard.run.signal("KILL")
-            heard.until_ended(self.ranks, self.patience)
+            heard.until_ended(self.ranks, self.timeout)
             assert {exit_.signal for exit_ in heard.exits.values()} == {"KILL"}, heard.exits
-            heard.until_gone(self.patience)
+            heard.until_gone(self.timeout)
             self.leaves_nothing(sample.id)
 
     def test_an_interrupt_reaches_training_code_which_may_save_and_choose_its_code(self) -> None:
@@ -67,7 +67,7 @@ class EndingContract(Subject):
         with self.running(SAVES) as (_, heard):
             self.until_said(heard, "here")
             heard.run.signal("INT")
-            heard.until_ended(self.ranks, self.patience)
+            heard.until_ended(self.ranks, self.timeout)
             for rank in range(self.ranks):
                 assert "saved" in heard.lines_at_end[rank, "out"]
                 assert heard.exits[rank].code == 5
@@ -76,17 +76,17 @@ class EndingContract(Subject):
         """A supervisor stops a job within seconds of the first failure, so it must hear of it alone."""
         first_fails = "import os, time\nprint('here')\nos.environ['RANK'] == '0' and os._exit(9)\ntime.sleep(600)"
         with self.running(first_fails) as (_, heard):
-            heard.until(lambda: heard.exits, self.patience, "the end of rank 0")
+            heard.until(lambda: heard.exits, self.timeout, "the end of rank 0")
             assert (heard.exits[0].code, list(heard.exits)) == (9, [0])
             heard.run.signal("TERM")
-            heard.until_ended(self.ranks, self.patience)
+            heard.until_ended(self.ranks, self.timeout)
 
     def test_what_a_rank_leaves_running_is_seen_and_ended(self) -> None:
         """A process that cut all ties still carries the job's mark."""
         with self.running(_DAEMON) as (sample, heard):
-            heard.until_ended(self.ranks, self.patience)
+            heard.until_ended(self.ranks, self.timeout)
             heard.run.signal("KILL")
-            heard.until_gone(self.patience)
+            heard.until_gone(self.timeout)
             self.leaves_nothing(sample.id)
 
     def test_a_job_is_swept_by_its_handle(self) -> None:
@@ -96,8 +96,8 @@ class EndingContract(Subject):
             handle = json.loads(json.dumps(heard.run.handle()))
             assert handle == heard.run.handle(), "a handle is plain data: another process reads it"
             assert len(self.cluster.sweep(sample.id, handle)) > 0
-            heard.until_ended(self.ranks, self.patience)
-            heard.until_gone(self.patience)
+            heard.until_ended(self.ranks, self.timeout)
+            heard.until_gone(self.timeout)
             assert list(self.cluster.sweep(sample.id, handle)) == []
 
     def test_a_job_that_never_started_is_swept_without_a_handle(self) -> None:
@@ -122,7 +122,7 @@ class EndingContract(Subject):
 
     def _goes_on(self, heard: Listener, before: list[Any]) -> None:
         try:
-            heard.until_ended(self.ranks, self.patience)
+            heard.until_ended(self.ranks, self.timeout)
             heard.drain()
             assert {exit_.code for exit_ in heard.exits.values()} == {4}, heard.exits
             for rank, name, lines in before:
@@ -136,7 +136,7 @@ class EndingContract(Subject):
     def _orphan(self) -> Iterator[dict[str, Any]]:
         """Start a job in another process, kill that, and yield what it had written down."""
         asked = {"name": self.name, "options": dict(self.options), "code": _COUNTS, "lines": 20,
-                 "patience": self.patience, "nodes": self.node_count,
+                 "timeout": self.timeout, "nodes": self.node_count,
                  "per_node": self.process_count_per_node}  # fmt: skip
         with subprocess.Popen(
             [sys.executable, "-m", "distdl_jupyter.testing.orphan"],

@@ -66,20 +66,20 @@ class Listener:
                 self.lines_at_end[which] = list(self.lines.get(which, []))
         self.notices += self.run.notices()
 
-    def until(self, condition: Callable[[], object], patience: float, what: str) -> None:
-        """Listen until ``condition()`` is true. Raises AssertionError after ``patience`` seconds."""
-        until = time.monotonic() + patience
+    def until(self, condition: Callable[[], object], timeout: float, what: str) -> None:
+        """Listen until ``condition()`` is true. Raises AssertionError after ``timeout`` seconds."""
+        until = time.monotonic() + timeout
         while not condition():
-            assert time.monotonic() < until, f"not within {patience:g} s: {what}. {self._seen()}"
+            assert time.monotonic() < until, f"not within {timeout:g} s: {what}. {self._seen()}"
             self.listen()
 
-    def until_ended(self, ranks: int, patience: float) -> None:
+    def until_ended(self, ranks: int, timeout: float) -> None:
         """Listen until every rank has ended."""
-        self.until(lambda: len(self.exits) == ranks, patience, f"the end of {ranks} ranks")
+        self.until(lambda: len(self.exits) == ranks, timeout, f"the end of {ranks} ranks")
 
-    def until_gone(self, patience: float) -> None:
+    def until_gone(self, timeout: float) -> None:
         """Listen until no process of the job lives."""
-        self.until(lambda: not self.run.alive(), patience, "the end of every process")
+        self.until(lambda: not self.run.alive(), timeout, "the end of every process")
 
     def _seen(self) -> str:
         tail = {which: lines[-5:] for which, lines in self.lines.items()}
@@ -89,9 +89,9 @@ class Listener:
         """Read what is left."""
         self._reader.drain()
 
-    def close(self, patience: float = 20.0) -> None:
+    def close(self, timeout: float = 20.0) -> None:
         """End what still lives, hear of it, and free what the run holds, whatever a test has done."""
-        until = time.monotonic() + patience
+        until = time.monotonic() + timeout
         while time.monotonic() < until and self._lives():
             self.run.signal("KILL")
             self.run.poll()

@@ -23,7 +23,7 @@ def main() -> None:
     streams = [(rank, name) for rank in ranks for name in ("out", "err")]
     heard.until(
         lambda: all(len(heard.said(*which)) >= asked["lines"] for which in streams),
-        asked["patience"],
+        asked["timeout"],
         f"{asked['lines']} lines of every rank",
     )
     told = {

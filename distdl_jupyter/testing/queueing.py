@@ -48,15 +48,15 @@ class _Wait:
             self.reasons.append(detail)
             self._says_why.set()
 
-    def until_it_waits(self, patience: float) -> None:
-        assert self._says_why.wait(patience), "the job does not say why it waits"
+    def until_it_waits(self, timeout: float) -> None:
+        assert self._says_why.wait(timeout), "the job does not say why it waits"
         assert self.error is None, self.error
 
     def end(self) -> None:
         self._ending = True
 
-    def until_over(self, patience: float) -> BaseException | None:
-        self._thread.join(patience)
+    def until_over(self, timeout: float) -> BaseException | None:
+        self._thread.join(timeout)
         assert not self._thread.is_alive(), "the wait did not end"
         return self.error
 
@@ -71,7 +71,7 @@ class QueueContract(Subject):
         assert self.cluster.queues, "a cluster on which jobs wait says so in 'queues'"
         sample = self.sample(self.code)
         wait = _Wait(sample)
-        wait.until_it_waits(self.patience)
+        wait.until_it_waits(self.timeout)
         return sample, wait
 
     def test_a_wait_says_why_and_ends_at_once_when_the_job_is_canceled(self) -> None:
@@ -81,7 +81,7 @@ class QueueContract(Subject):
         assert "\n" not in wait.reasons[0]
         assert json.loads(json.dumps(wait.handles)) == wait.handles, "a handle is plain data: another process reads it"
         wait.end()
-        assert isinstance(wait.until_over(self.patience), _Ended)
+        assert isinstance(wait.until_over(self.timeout), _Ended)
         assert list(self.cluster.sweep(sample.id, wait.handles[-1])) == []
         self.leaves_nothing(sample.id)
 
@@ -91,5 +91,5 @@ class QueueContract(Subject):
         sample, wait = self.waiting()
         handle = wait.handles[-1] if known else {}
         assert list(self.cluster.sweep(sample.id, handle))
-        assert isinstance(wait.until_over(self.patience), LaunchFailed)
+        assert isinstance(wait.until_over(self.timeout), LaunchFailed)
         assert list(self.cluster.sweep(sample.id, handle)) == []

@@ -57,8 +57,8 @@ class RunningContract(Subject):
         Metrics and values travel in the same stream as printed text, marked with the job's nonce.
         """
         with self.running(_ENDS) as (_, heard):
-            heard.until_ended(self.ranks, self.patience)
-            heard.until_gone(self.patience)
+            heard.until_ended(self.ranks, self.timeout)
+            heard.until_gone(self.timeout)
             heard.drain()
             assert {rank: exit_.code for rank, exit_ in heard.exits.items()} == {r: 3 * r for r in range(self.ranks)}
             for rank in range(self.ranks):
@@ -70,7 +70,7 @@ class RunningContract(Subject):
     def test_what_was_said_before_an_end_can_be_read_when_the_end_is_told(self) -> None:
         """The last lines say why a rank failed; the log would begin to end without them."""
         with self.running(_MUCH) as (_, heard):
-            heard.until_ended(self.ranks, self.patience)
+            heard.until_ended(self.ranks, self.timeout)
             for rank in range(self.ranks):
                 assert heard.exits[rank].code == 7
                 said = [line for line in heard.lines_at_end[rank, "out"] if " says " in line]
@@ -81,7 +81,7 @@ class RunningContract(Subject):
     def test_a_rank_that_leaves_with_code_0_before_its_end_is_told_like_that(self) -> None:
         """Its job has failed, which is seen by the report that is missing; so no explanation may stand in for it."""
         with self.running(_LEAVES) as (_, heard):
-            heard.until_ended(self.ranks, self.patience)
+            heard.until_ended(self.ranks, self.timeout)
             for rank in range(self.ranks):
                 exit_ = heard.exits[rank]
                 assert (exit_.code, exit_.signal, exit_.evidence) == (0, None, ""), exit_
@@ -90,7 +90,7 @@ class RunningContract(Subject):
     def test_a_rank_knows_who_it_is_and_has_the_users_variables(self) -> None:
         """The worker's own names say it wherever the launcher's differ."""
         with self.running(_WHO, variables={"MY_SETTING": "ünï & 'quoted' $HOME"}) as (sample, heard):
-            heard.until_ended(self.ranks, self.patience)
+            heard.until_ended(self.ranks, self.timeout)
             for rank in range(self.ranks):
                 who, own = (json.loads(line) for line in heard.said(rank) if line[:1] in "{[")
                 node, local = divmod(rank, self.process_count_per_node)
@@ -119,14 +119,14 @@ class RunningContract(Subject):
         try:
             named = {(stream.rank, stream.name) for stream in heard.run.streams if stream.rank is not None}
             assert named == {(rank, name) for rank in range(self.ranks) for name in ("out", "err")}
-            heard.until_ended(self.ranks, self.patience)
+            heard.until_ended(self.ranks, self.timeout)
         finally:
             heard.close()
 
     def test_files_and_values_come_back(self) -> None:
         """Where ranks do not write into the job's own folder, it is brought there."""
         with self.running(_BRINGS) as (sample, heard):
-            heard.until_ended(self.ranks, self.patience)
+            heard.until_ended(self.ranks, self.timeout)
             assert {exit_.code for exit_ in heard.exits.values()} == {0}, heard.lines
             heard.run.collect()
             for rank in range(self.ranks):
@@ -145,7 +145,7 @@ class RunningContract(Subject):
         else:
             heard = Listener(run, sample.nonce)
             try:
-                heard.until_ended(self.ranks, self.patience)
+                heard.until_ended(self.ranks, self.timeout)
                 assert all(exit_.code != 0 for exit_ in heard.exits.values())
             finally:
                 heard.close()
@@ -178,12 +178,12 @@ class RunningContract(Subject):
             for heard in (first, second):
                 self.until_said(heard, "here")
             first.run.signal("KILL")
-            first.until_ended(self.ranks, self.patience)
+            first.until_ended(self.ranks, self.timeout)
             second.listen()
             assert second.exits == {}
             assert second.run.alive()
             second.run.signal("INT")
-            second.until_ended(self.ranks, self.patience)
+            second.until_ended(self.ranks, self.timeout)
             assert {exit_.code for exit_ in second.exits.values()} == {5}, second.exits
 
 

@@ -29,7 +29,7 @@ class Subject:
     #: How many nodes a job that is only asked about has.
     preview_nodes = 2
     #: Seconds that anything may take.
-    patience = 90.0
+    timeout = 90.0
 
     @property
     def cluster(self) -> Cluster:
@@ -66,7 +66,7 @@ class Subject:
         """Listen until every rank has said this line."""
         heard.until(
             lambda: all(line in heard.said(rank) for rank in range(self.ranks)),
-            self.patience,
+            self.timeout,
             f"{line!r} of every rank",
         )
 
@@ -76,7 +76,7 @@ class Subject:
 
     def leaves_nothing(self, job_id: str) -> None:
         """Wait until nothing of a job lives."""
-        until = time.monotonic() + self.patience
+        until = time.monotonic() + self.timeout
         while left := self.left(job_id):
             assert time.monotonic() < until, f"{left} of job {job_id} are left"
             time.sleep(0.1)

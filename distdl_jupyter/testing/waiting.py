@@ -25,7 +25,7 @@ class WaitingContract(Subject):
         """Start a job and yield it when it says why it waits."""
         assert self.cluster.queues, "a cluster on which jobs wait says so in 'queues'"
         with self.running(self.code) as (sample, heard):
-            heard.until(heard.run.waiting, self.patience, "a reason why the job waits")
+            heard.until(heard.run.waiting, self.timeout, "a reason why the job waits")
             try:
                 yield sample.id, heard
             finally:
@@ -44,13 +44,13 @@ class WaitingContract(Subject):
         """There is nobody who could clean up, so nothing is waited for."""
         with self.waiting() as (_, heard):
             heard.run.signal(name)
-            heard.until_ended(self.ranks, self.patience)
+            heard.until_ended(self.ranks, self.timeout)
             assert all(exit_.signal for exit_ in heard.exits.values()), heard.exits
-            heard.until_gone(self.patience)
+            heard.until_gone(self.timeout)
 
     def test_a_waiting_job_without_a_supervisor_is_swept(self) -> None:
         """Otherwise it would begin when nobody hears it."""
         with self.waiting() as (job_id, heard):
             self.cluster.sweep(job_id, json.loads(json.dumps(heard.run.handle())))
-            heard.until_ended(self.ranks, self.patience)
+            heard.until_ended(self.ranks, self.timeout)
             assert list(self.cluster.sweep(job_id, heard.run.handle())) == []

@@ -41,7 +41,7 @@ from distdl_jupyter.worker.watch import frameworks, rendezvous
 #: Seconds between two looks at what makes a template end.
 _TICK = 2.0
 #: Seconds that one conversation may take.
-_PATIENCE = 5.0
+_TIMEOUT = 5.0
 
 
 class Ended(Exception):
@@ -177,7 +177,7 @@ class Template:
         except OSError:
             return
         with connection:
-            connection.settimeout(_PATIENCE)
+            connection.settimeout(_TIMEOUT)
             if sockets.peer_uid(connection) == os.getuid():
                 self._converse(connection)
 
@@ -273,11 +273,11 @@ def _empty(fd: int) -> None:
             pass
 
 
-def only_one(place: TemplateFiles, patience: float = 5.0) -> int | None:
+def only_one(place: TemplateFiles, timeout: float = 5.0) -> int | None:
     """Take the lock of the place and return its descriptor; None when another template keeps it."""
     place.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     fd = os.open(place.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    until = time.monotonic() + patience
+    until = time.monotonic() + timeout
     while True:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 #: Seconds that a submitter waits for a template's answer, which may be importing one more module: a cold start costs
 #: more than that.
-_PATIENCE = 1.0
+_TIMEOUT = 1.0
 
 
 def start(
@@ -76,7 +76,7 @@ def _none_there(where: TemplateFiles) -> str:
 def _connected(where: TemplateFiles) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        connection.settimeout(_PATIENCE)
+        connection.settimeout(_TIMEOUT)
         connection.connect(str(where.socket))
         own = sockets.peer_uid(connection) == os.getuid()
     except BaseException:
@@ -101,7 +101,7 @@ def status(where: TemplateFiles) -> dict[str, Any] | None:
     return _asked(where, "status")
 
 
-def stop(where: TemplateFiles, patience: float = 10.0) -> bool:
+def stop(where: TemplateFiles, timeout: float = 10.0) -> bool:
     """End the template and wait until it has gone; jobs that it has started go on.
 
     False when there was none, or one that cannot be proven to run on this host: such a process gets no signal.
@@ -112,7 +112,7 @@ def stop(where: TemplateFiles, patience: float = 10.0) -> bool:
     if not is_being_made(where):
         return False
     heard = _asked(where, "stop") is not None
-    until = time.monotonic() + patience
+    until = time.monotonic() + timeout
     while is_being_made(where) and time.monotonic() < until:
         # It still imports. The lock's file names its owner, which may live on another host that shares this folder.
         with contextlib.suppress(OSError):
@@ -158,9 +158,9 @@ def _shown(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if not is_secret(name, value)}
 
 
-def wait_until_ready(where: TemplateFiles, patience: float = 120.0) -> dict[str, Any] | None:
-    """Return the status of a template as soon as it serves, None when it does not within ``patience`` seconds."""
-    until = time.monotonic() + patience
+def wait_until_ready(where: TemplateFiles, timeout: float = 120.0) -> dict[str, Any] | None:
+    """Return the status of a template as soon as it serves, None when it does not within ``timeout`` seconds."""
+    until = time.monotonic() + timeout
     while (said := status(where)) is None and time.monotonic() < until:
         time.sleep(0.05)
     return said

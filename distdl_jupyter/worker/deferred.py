@@ -20,7 +20,7 @@ from distdl_jupyter.worker.channel import Channel
 from distdl_jupyter.worker.watch.tensors import cuda_event
 
 #: Seconds that ``flush`` waits at most: a GPU that hangs must not hold the end of the process for ever.
-PATIENCE = 10.0
+TIMEOUT = 10.0
 
 
 class Waiting(NamedTuple):
@@ -52,8 +52,8 @@ def add(out: Channel, step: float, tensors: dict[str, Any]) -> None:
 
 
 def flush() -> None:
-    """Wait until the queue is empty, PATIENCE seconds at most."""
-    until = time.monotonic() + PATIENCE
+    """Wait until the queue is empty, TIMEOUT seconds at most."""
+    until = time.monotonic() + TIMEOUT
     while _queue.unfinished_tasks and time.monotonic() < until:
         time.sleep(0.002)
 

@@ -38,7 +38,7 @@ from pathlib import Path
 from distdl_jupyter.worker.descriptors import lifted
 
 #: Seconds to wait until somebody reads a named pipe.
-PATIENCE = 30.0
+TIMEOUT = 30.0
 #: Seconds between the request to end and the end, when the lifeline breaks.
 GRACE = 2.0
 #: Seconds after which text without a line's end leaves the process.
@@ -81,7 +81,7 @@ def _replace(fd: int, path: Path) -> None:
 
 def _open_for_writing(path: Path) -> int:
     """Open a named pipe without waiting forever for its reader. Raises OSError (ENXIO: nobody reads)."""
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + TIMEOUT
     while True:
         try:
             pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -105,7 +105,7 @@ def test_without_a_region_nothing_is_known_and_asking_says_what_to_set(service) 
 
 def test_a_look_waits_a_moment_and_knows_more_the_next_time(service) -> None:
     service.held = threading.Event()
-    first = prices.look("NC4as_T4_v3", patience=0.05)
+    first = prices.look("NC4as_T4_v3", timeout=0.05)
     assert (first.price, first.looking, first.problem) == (None, True, "")
     service.held.set()
     found = wait_for(lambda: prices.look("NC4as_T4_v3").price)
@@ -116,7 +116,7 @@ def test_a_look_waits_a_moment_and_knows_more_the_next_time(service) -> None:
 
 def test_a_price_that_nobody_tells_is_said_to_be_unknown_and_not_asked_for_again_at_once(service) -> None:
     for _ in range(2):
-        look = prices.look("NC48ads_A100_v4", patience=60)
+        look = prices.look("NC48ads_A100_v4", timeout=60)
         assert (look.price, look.looking) == (None, False)
         assert look.problem == "The Retail Prices API gives no price of NC48ads_A100_v4 in westeurope."
     assert len(service.server.asked("/api/retail/prices")) == 1
@@ -126,7 +126,7 @@ def test_a_refusal_is_told_in_the_services_words(service) -> None:
     service.refuses = (400, "BadRequest", "Invalid filter.")
     with pytest.raises(AzureRefused, match=r"answered 400 BadRequest: Invalid filter\."):
         prices.ask()
-    assert "Invalid filter" in prices.look("NC4as_T4_v3", patience=60).problem
+    assert "Invalid filter" in prices.look("NC4as_T4_v3", timeout=60).problem
 
 
 def test_the_next_page_may_name_the_port_of_https() -> None:

@@ -24,7 +24,7 @@ from tests.benchmarks.peers import Environment
 SUBJECTS = Path(__file__).parent / "subjects"
 RANKS = 2
 #: A launch that takes longer than this hangs.
-PATIENCE = 100.0
+TIMEOUT = 100.0
 
 
 class Told:
@@ -86,7 +86,7 @@ def run(command: Sequence[str], environment: dict[str, str], scratch: Path) -> f
 
 def _ended(process: subprocess.Popen[bytes]) -> int:
     try:
-        return process.wait(PATIENCE)
+        return process.wait(TIMEOUT)
     except subprocess.TimeoutExpired:
         return signal.SIGALRM
     finally:

@@ -29,7 +29,7 @@ from tests.benchmarks import finished, report
 from tests.benchmarks.launchers import workplace
 from tests.benchmarks.report import Report, interleaved
 from tests.benchmarks.scheduler import Scheduler
-from tests.browser.conftest import _FLAGS, PATIENCE, Lab
+from tests.browser.conftest import _FLAGS, TIMEOUT, Lab
 
 SIZES = (1, 10, 100, 1_000)
 GOAL_MS = 100
@@ -192,7 +192,7 @@ def _answers(lab: Lab, many: int) -> dict[str, float]:
 def _asked(lab: Lab, path: str) -> float:
     request = urllib.request.Request(f"{lab.url}{path}", headers={"Authorization": f"token {lab.token}"})
     begun = time.perf_counter()
-    with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+    with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
         answer.read()
     return time.perf_counter() - begun
 
@@ -206,7 +206,7 @@ def _pages(stack: ExitStack, lab: Lab) -> dict[str, float]:
     browser = playwright.chromium.launch(executable_path=program, args=_FLAGS)
     stack.callback(browser.close)
     page = browser.new_page(viewport={"width": 1440, "height": 980})
-    page.set_default_timeout(PATIENCE * 1000)
+    page.set_default_timeout(TIMEOUT * 1000)
     page.goto(f"{lab.url}lab?token={lab.token}&reset")
     page.wait_for_function("() => window.jupyterapp?.restored")
     page.wait_for_function("() => document.activeElement.closest('.jp-Launcher')")

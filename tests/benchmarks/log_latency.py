@@ -30,7 +30,7 @@ from distdl_jupyter.node import processes
 from tests.benchmarks import report
 from tests.benchmarks.launchers import SUBJECTS, as_in_a_cell, workplace
 from tests.benchmarks.report import Report
-from tests.browser.conftest import _FLAGS, PATIENCE, Book, Lab
+from tests.browser.conftest import _FLAGS, TIMEOUT, Book, Lab
 
 RANKS, PACE, SECONDS, SKIPPED = 2, 500.0, 12.0, 2.0
 #: Watches an element and keeps for each rank which line was the newest, and when. The newest lines stand at the end.
@@ -103,7 +103,7 @@ def notebook(scratch: Path) -> Iterator[Book]:
         browser = playwright.chromium.launch(executable_path=program, args=_FLAGS)
         stack.callback(browser.close)
         page = browser.new_page(viewport={"width": 1440, "height": 980})
-        page.set_default_timeout(PATIENCE * 1000)
+        page.set_default_timeout(TIMEOUT * 1000)
         book = Book(page, lab)
         book.open_desk("bench.ipynb")
         yield book
@@ -121,7 +121,7 @@ def _job_page(book: Book, told: str) -> None:
     book.page.evaluate(WATCH, f"#distdl-job-{job.id} .dd-text")
     Path(f"{told}-go").touch()
     _until_shown(book, [int(PACE * SECONDS) - 1] * RANKS)
-    job.result(PATIENCE)
+    job.result(TIMEOUT)
     book.page.evaluate("() => window.jupyterapp.shell.currentWidget.close()")
 
 
@@ -132,7 +132,7 @@ def _panel(book: Book, told: str) -> None:
     book.page.evaluate(WATCH, ".jp-OutputArea .dd-text")
     Path(f"{told}-go").touch()
     _until_shown(book, [int(PACE * SECONDS) - 1] * RANKS)
-    job.result(PATIENCE)
+    job.result(TIMEOUT)
     _set(book, "1")
 
 
@@ -157,7 +157,7 @@ def _until_shown(book: Book, last: list[int]) -> None:
     except TookTooLong:
         seen: dict[str, list[list[float]]] = book.page.evaluate("() => window.benchSeen")
         came = {rank: list_[-1][0] for rank, list_ in seen.items()}
-        raise SystemExit(f"The page showed lines up to {came} of {last} in {PATIENCE:g} s.") from None
+        raise SystemExit(f"The page showed lines up to {came} of {last} in {TIMEOUT:g} s.") from None
 
 
 def _set(book: Book, code: str) -> None:

@@ -25,7 +25,7 @@ from tests.benchmarks.launchers import RANKS, SUBJECTS, free_port, warm, workpla
 from tests.benchmarks.peers import environment
 from tests.benchmarks.report import Report, interleaved
 
-PATIENCE = 180.0
+TIMEOUT = 180.0
 CELLS = {"1 + 1": "1 + 1", "a line printed by each rank": "print('loss 0.25')", "an optimizer step": "step()"}
 ENGINES = f"""
 import ipyparallel
@@ -48,13 +48,13 @@ class Kernel:
         self._manager.start_kernel(env=dict(variables), cwd=str(folder), stderr=subprocess.DEVNULL)
         self._client: Any = self._manager.blocking_client()
         self._client.start_channels()
-        self._client.wait_for_ready(timeout=PATIENCE)
+        self._client.wait_for_ready(timeout=TIMEOUT)
 
     def run(self, code: str) -> float:
         """Run a cell; return the seconds until its reply and the kernel's rest; raise SystemExit when it fails."""
         begun = time.perf_counter()
         asked = self._client.execute(code)
-        reply = self._client._recv_reply(asked, timeout=PATIENCE)
+        reply = self._client._recv_reply(asked, timeout=TIMEOUT)
         printed = self._until_idle(asked)
         taken = time.perf_counter() - begun
         if reply["content"]["status"] != "ok":
@@ -70,7 +70,7 @@ class Kernel:
         came = []
         while True:
             try:
-                message = self._client.get_iopub_msg(timeout=PATIENCE)
+                message = self._client.get_iopub_msg(timeout=TIMEOUT)
             except queue.Empty:
                 raise SystemExit("The kernel does not come to rest.") from None
             if message["parent_header"].get("msg_id") != asked:

@@ -47,7 +47,7 @@ class Answering(Talk):
 
     last = tell
 
-    def ask(self, message: dict[str, Any], patience: float) -> dict[str, Any]:
+    def ask(self, message: dict[str, Any], timeout: float) -> dict[str, Any]:
         return {"sas": self._sas}
 
 

@@ -34,7 +34,7 @@ from tests.installation import Installation
 
 ARTIFACTS = Path(__file__).parent.parent / "artifacts"
 #: Everything is slow on a small machine that others share.
-PATIENCE = 90.0
+TIMEOUT = 90.0
 _FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -46,7 +46,7 @@ _FLAGS = [
     "--disable-dev-shm-usage",
     "--force-color-profile=srgb",
 ]
-expect.set_options(timeout=PATIENCE * 1000)
+expect.set_options(timeout=TIMEOUT * 1000)
 
 
 class Lab:
@@ -175,7 +175,7 @@ class Lab:
 
     def _address(self, server: subprocess.Popen[bytes]) -> str:
         """Wait until the server has written where it listens, which it does a little before it listens."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while time.monotonic() < deadline and server.poll() is None:
             for file in self._listening():
                 with suppress(ValueError, KeyError, OSError):
@@ -240,22 +240,22 @@ class Book:
 
     def open(self, name: str) -> None:
         """Load the page of the notebook ``name`` (one document, without side bars) and wait for its kernel."""
-        self.page.goto(f"{self.lab.url}doc/tree/{name}?token={self.lab.token}&reset", timeout=PATIENCE * 1000)
-        self.page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=PATIENCE * 1000)
+        self.page.goto(f"{self.lab.url}doc/tree/{name}?token={self.lab.token}&reset", timeout=TIMEOUT * 1000)
+        self.page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=TIMEOUT * 1000)
         self.kernel_idle()
 
     def open_desk(self, name: str, *, reset: bool = True) -> None:
         """Load JupyterLab as a whole, in a workspace of its own, with the notebook ``name``."""
         self.name = name
         where = f"{self.lab.url}lab/workspaces/{Path(name).stem}/tree/{name}?token={self.lab.token}"
-        self.page.goto(where + ("&reset" if reset else ""), timeout=PATIENCE * 1000)
-        self.page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=PATIENCE * 1000)
+        self.page.goto(where + ("&reset" if reset else ""), timeout=TIMEOUT * 1000)
+        self.page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=TIMEOUT * 1000)
         self.kernel_idle()
 
     def open_lab(self, *, reset: bool = True) -> None:
         """Load JupyterLab as a whole, in a workspace named like ``name``, without a notebook and without a kernel."""
         where = f"{self.lab.url}lab/workspaces/{Path(self.name).stem}?token={self.lab.token}"
-        self.page.goto(where + ("&reset" if reset else ""), timeout=PATIENCE * 1000)
+        self.page.goto(where + ("&reset" if reset else ""), timeout=TIMEOUT * 1000)
         self.page.wait_for_function("() => window.jupyterapp?.restored.then(() => true)")
         if reset:  # The launcher comes a little later than the rest, and takes the focus.
             self.page.wait_for_function("() => document.activeElement.closest('.jp-Launcher') !== null")
@@ -321,7 +321,7 @@ class Book:
         """Make a cell the active one."""
         self.page.evaluate("(n) => { window.jupyterapp.shell.currentWidget.content.activeCellIndex = n; }", number)
 
-    def kernel_idle(self, timeout: float = PATIENCE) -> None:
+    def kernel_idle(self, timeout: float = TIMEOUT) -> None:
         """Wait until the kernel is there and free."""
         self.page.wait_for_function(
             """() => {
@@ -385,7 +385,7 @@ def new_book(chromium: Browser, lab: Lab, width: int, height: int, scale: float 
         viewport={"width": width, "height": height}, device_scale_factor=scale, reduced_motion="no-preference"
     )
     context.grant_permissions(["clipboard-read", "clipboard-write"])
-    context.set_default_timeout(PATIENCE * 1000)
+    context.set_default_timeout(TIMEOUT * 1000)
     return Book(context.new_page(), lab)
 
 

@@ -21,7 +21,7 @@ from urllib.error import URLError
 import psutil
 from playwright.sync_api import Page
 
-from tests.browser.conftest import PATIENCE, Lab
+from tests.browser.conftest import TIMEOUT, Lab
 from tests.conftest import wait_for
 from tests.installation import ROOT, Installation
 
@@ -53,7 +53,7 @@ class Hub:
             self._process = subprocess.Popen(
                 command, env=self.installed.environment(HOME=str(self.folder)), stdout=log, stderr=log, cwd=self.folder
             )
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while time.monotonic() < deadline and self._process.poll() is None:
             with suppress(URLError, ConnectionError):
                 self.request("GET", "")
@@ -76,7 +76,7 @@ class Hub:
         """Ask the hub's API something, as an administrator; return its answer."""
         headers = {"Authorization": f"token {_TOKEN}"}
         request = urllib.request.Request(f"{self.url}hub/api/{path}", method=method, headers=headers)
-        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+        with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
             return json.loads(answer.read() or "null")
 
     def log_in(self, page: Page, user: str) -> None:
@@ -142,12 +142,12 @@ class HubLab(Lab):
     def start(self) -> None:
         """Let the hub start the server."""
         self.hub.request("POST", f"users/{self.user}/server")
-        wait_for(lambda: self._servers().get("", {}).get("ready"), PATIENCE, "the user's server")
+        wait_for(lambda: self._servers().get("", {}).get("ready"), TIMEOUT, "the user's server")
 
     def stop(self) -> None:
         """Let the hub stop the server, and its kernels with it; a job goes on."""
         self.hub.request("DELETE", f"users/{self.user}/server")
-        wait_for(lambda: not self._servers(), PATIENCE, "the end of the user's server")
+        wait_for(lambda: not self._servers(), TIMEOUT, "the end of the user's server")
 
     @property
     def log(self) -> Path:

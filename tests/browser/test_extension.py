@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from tests.browser.conftest import PATIENCE
+from tests.browser.conftest import TIMEOUT
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 #: What says nothing of the extension: network interfaces that tests of several hosts make beside this one, upon which
@@ -19,7 +19,7 @@ OF_JUPYTERLAB = "@jupyterlab/translation-extension:plugin"
 @pytest.fixture
 def page(chromium):
     context = chromium.new_context()
-    context.set_default_timeout(PATIENCE * 1000)
+    context.set_default_timeout(TIMEOUT * 1000)
     yield context.new_page()
     context.close()
 

@@ -13,7 +13,7 @@ from distdl_jupyter import client
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.node import processes
 from tests.browser import pages
-from tests.browser.conftest import PATIENCE, Book, Lab
+from tests.browser.conftest import TIMEOUT, Book, Lab
 from tests.conftest import until_gone, wait_for
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
@@ -74,7 +74,7 @@ class Story:
         now = sum(1 for _ in self.job.logs(0))
         shown = pages.lines(self.output)
         wait_for(
-            lambda: max(map(step_of, shown.all_inner_texts()), default=0) > now, PATIENCE, "another line in the cell"
+            lambda: max(map(step_of, shown.all_inner_texts()), default=0) > now, TIMEOUT, "another line in the cell"
         )
 
     def kernels(self) -> list[psutil.Process]:

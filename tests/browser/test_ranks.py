@@ -10,7 +10,7 @@ from playwright.sync_api import Locator, expect
 
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.node import processes
-from tests.browser.conftest import PATIENCE, Book, Lab
+from tests.browser.conftest import TIMEOUT, Book, Lab
 from tests.conftest import until_gone, wait_for
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
@@ -75,11 +75,11 @@ def test_a_prompt_on_every_rank_outlives_its_kernel(desk: Callable[..., Book]) -
     # Lab's own stop button reaches the code on the ranks.
     book.page.evaluate("() => { window.jupyterapp.shell.currentWidget.content.activeCellIndex = 3; }")
     book.page.evaluate("() => { void window.jupyterapp.commands.execute('notebook:run-cell'); }")
-    expect(output(book, 3)).to_contain_text("second 1", timeout=PATIENCE * 1000)
+    expect(output(book, 3)).to_contain_text("second 1", timeout=TIMEOUT * 1000)
     expect(output(book, 3).locator(".dd-rankcell")).to_have_count(1)
     book.picture("ranks-live")
     book.page.get_by_title("Interrupt the kernel").click()
-    expect(output(book, 3)).to_contain_text("Interrupted on ranks 0-2.", timeout=PATIENCE * 1000)
+    expect(output(book, 3)).to_contain_text("Interrupted on ranks 0-2.", timeout=TIMEOUT * 1000)
     expect(output(book, 3)).to_contain_text("the ranks wait for the next one")
     book.kernel_idle()
 

@@ -18,7 +18,7 @@ from tests.browser.conftest import Book
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
 #: Milliseconds after the kernel is there in which what is saved would have run.
-PATIENCE = 5_000
+TIMEOUT = 5_000
 ESM = "window.distdlRan = true; export default { initialize() {}, render() {} };"
 
 
@@ -55,7 +55,7 @@ def test_the_saved_widgets_of_an_untrusted_notebook_run_no_code(desk: Callable[.
     page = book.page
     assert page.evaluate("() => window.jupyterapp.shell.currentWidget.content.model.cells.get(0).trusted") is False
     try:
-        page.wait_for_function("() => window.distdlRan === true", timeout=PATIENCE)
+        page.wait_for_function("() => window.distdlRan === true", timeout=TIMEOUT)
     except NothingRan:
         return
     raise CodeRanError("The notebook is not trusted, nothing was clicked, and its code ran.")

@@ -150,7 +150,7 @@ def launched_on_nodes(*args, **options):
 def test_ranks_on_emulated_mpi_nodes_have_the_host_name_of_their_node_and_save_before_a_cancel():
     # Two at once: their nodes have the same names, and one must not end the other.
     other, job = launched_on_nodes(), launched_on_nodes(stop_grace_seconds=20)
-    wait_for(lambda: heard(job) == heard(other) == {0, 1, 2, 3}, patience=200, what="all ranks of both jobs")
+    wait_for(lambda: heard(job) == heard(other) == {0, 1, 2, 3}, timeout=200, what="all ranks of both jobs")
     for rank in range(4):
         name = f"node-{rank // 2}"
         assert [str(line) for line in job.logs(rank)] == [f"{name} {name} [6.0, 6.0, 6.0]"]
@@ -385,7 +385,7 @@ def test_cancel_ends_code_that_ignores_signals_and_its_runaway_children():
     tree = wait_for(lambda: daemons(job), what="both daemons")
     job.cancel()
     assert job.wait(60).state is State.CANCELED
-    wait_for(lambda: not [pid for pid in tree if alive(pid)], patience=10, what="the end of every process")
+    wait_for(lambda: not [pid for pid in tree if alive(pid)], timeout=10, what="the end of every process")
     signals = [job.view().stop.signal]
     assert signals == ["KILL"]
 

@@ -38,9 +38,9 @@ def of(pid: int) -> Census:
     )
 
 
-def settled(pid: int, before: Census, memory: float, patience: float = 90.0) -> Census:
+def settled(pid: int, before: Census, memory: float, timeout: float = 90.0) -> Census:
     """Wait until a process holds no more than before, and return what it holds."""
-    until = time.monotonic() + patience
+    until = time.monotonic() + timeout
     while not (now := of(pid)).no_more_than(before, memory):
         assert time.monotonic() < until, f"process {pid} held {before} and holds {now}; {described(pid)}"
         time.sleep(0.2)

@@ -83,7 +83,7 @@ def until_step(job, step, **wanted):
         assert not view.state.ended, f"{view.reason}\n" + "\n".join(map(str, job.logs()))
         return max(steps(job, **wanted), default=0) >= step
 
-    wait_for(reached, patience=150, what=f"step {step} with {wanted}")
+    wait_for(reached, timeout=150, what=f"step {step} with {wanted}")
 
 
 def descendants(job):

@@ -54,9 +54,9 @@ def alone(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "work")
 
 
-def run(code, patience=120, **options):
+def run(code, timeout=120, **options):
     job = submit_source(code, options=options)
-    job.wait(patience)
+    job.wait(timeout)
     return job
 
 

@@ -71,9 +71,9 @@ def told(kernel, code):
     return json.loads(kernel.ok(f"import json; print(json.dumps({code}))").text)
 
 
-def ended(ids, patience):
+def ended(ids, timeout):
     handles = [client.attach(one) for one in ids]
-    wait_for(lambda: all(job.state.ended for job in handles), patience, "the end of all jobs")
+    wait_for(lambda: all(job.state.ended for job in handles), timeout, "the end of all jobs")
     return handles
 
 

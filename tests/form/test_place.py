@@ -121,7 +121,7 @@ def test_checks_that_the_nodes_belie_and_those_asked_for_during_a_look_are_done_
     count = tmp_path / "count"
     cluster_configs.add("lab", "far", {"count": str(count)})
     target, needs = cluster_configs.find("lab"), {"modules": (), "programs": ()}
-    first = cached_status(target, needs, patience=60)
+    first = cached_status(target, needs, timeout=60)
     wait_for(lambda: not first.looking, what="the first look")
     assert count.read_text() == "x"
     later = cached_status(target, needs, fresh=True)

@@ -15,7 +15,7 @@ import pytest
 from jupyter_client.manager import KernelManager
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
-PATIENCE = 120
+TIMEOUT = 120
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Kernel:
         self.manager.start_kernel(cwd=str(folder), env=environment)
         self.client = self.manager.client()
         self.client.start_channels()
-        self.client.wait_for_ready(timeout=PATIENCE)
+        self.client.wait_for_ready(timeout=TIMEOUT)
 
     def run(
         self, code: str, *, cell_id: str = "", during: Callable[[str], None] | None = None, by_program: bool = False
@@ -83,7 +83,7 @@ class Kernel:
 
         session.msg = msg
         try:
-            return self.client.execute_interactive(code, output_hook=hook, timeout=PATIENCE, allow_stdin=not by_program)
+            return self.client.execute_interactive(code, output_hook=hook, timeout=TIMEOUT, allow_stdin=not by_program)
         finally:
             session.msg = make
 

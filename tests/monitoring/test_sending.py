@@ -147,7 +147,7 @@ def test_a_job_does_not_wait_for_an_endpoint_that_never_answers(endpoint, monkey
 def test_an_endpoint_that_never_answers_is_left_alone_in_the_end(endpoint):
     job = trained(SECRET)
     endpoint.answers.clear()
-    code = "import sys, distdl_jupyter.monitoring.__main__ as m; m.PATIENCE = 3; sys.argv = ['', sys.argv[1]]; m.main()"
+    code = "import sys, distdl_jupyter.monitoring.__main__ as m; m.TIMEOUT = 3; sys.argv = ['', sys.argv[1]]; m.main()"
     environment = {**os.environ, settings.CONNECTION_STRING: endpoint.connection_string}
     told = subprocess.run([sys.executable, "-c", code, str(job.folder.path)], env=environment, capture_output=True,
                           text=True, timeout=120)  # fmt: skip

@@ -18,14 +18,14 @@ pytestmark = pytest.mark.timeout(300)
 
 
 def trains(job):
-    return wait_for(lambda: len(job.metrics()) > 20, patience=120, what="the first metrics")
+    return wait_for(lambda: len(job.metrics()) > 20, timeout=120, what="the first metrics")
 
 
-def nothing_left(hosts, patience=60):
-    """Wait until no process of ours is on any host; a cut host's agent ends itself after its patience."""
+def nothing_left(hosts, timeout=60):
+    """Wait until no process of ours is on any host; a cut host's agent ends itself after its timeout."""
     wait_for(
         lambda: not [name for name in hosts.names if hosts.running(name, "distdl_jupyter")],
-        patience=patience,
+        timeout=timeout,
         what="the end of every process on every host",
     )
 

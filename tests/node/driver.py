@@ -11,10 +11,10 @@ from pathlib import Path
 
 from distdl_jupyter.node import frames
 
-PATIENCE = 60
+TIMEOUT = 60
 
 
-def until(condition, what="", seconds=PATIENCE):
+def until(condition, what="", seconds=TIMEOUT):
     """Poll until ``condition()`` is true and return what it gave."""
     end = time.monotonic() + seconds
     while not (found := condition()):
@@ -56,9 +56,9 @@ class Driven:
     ``listen`` False leaves its output unread until ``listen`` is called.
     """
 
-    def __init__(self, *, patience=20, listen=True, environment=None, shell=()):
+    def __init__(self, *, timeout=20, listen=True, environment=None, shell=()):
         self.process = subprocess.Popen(
-            [*shell, sys.executable, "-m", "distdl_jupyter.node", str(patience)],
+            [*shell, sys.executable, "-m", "distdl_jupyter.node", str(timeout)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -102,7 +102,7 @@ class Driven:
     def exits(self):
         return {message["process"]: message for message in self.of("exit")}
 
-    def exit(self, process, seconds=PATIENCE):
+    def exit(self, process, seconds=TIMEOUT):
         return until(lambda: self.exits().get(process), f"process {process} did not end", seconds)
 
     def text(self, channel):
@@ -126,7 +126,7 @@ class Driven:
         threading.Thread(target=beat, daemon=True).start()
         return self
 
-    def ask(self, type_, *, within=PATIENCE, **fields):
+    def ask(self, type_, *, within=TIMEOUT, **fields):
         number = self.request(type_, **fields)
         return until(lambda: self.reply(number), f"{type_} was not answered", within)
 
@@ -160,7 +160,7 @@ class Driven:
         with self._lock:
             self.process.stdin.close()
 
-    def wait(self, seconds=PATIENCE):
+    def wait(self, seconds=TIMEOUT):
         self._beating.set()
         code = self.process.wait(seconds)
         if self._thread is not None:

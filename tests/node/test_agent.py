@@ -355,8 +355,8 @@ def test_when_the_input_ends_all_are_gone(ready):
     assert not ready.folder.exists()
 
 
-def test_when_nobody_speaks_for_the_time_of_patience_all_are_gone(agent, tmp_path):
-    one = agent(patience=3)
+def test_when_nobody_speaks_for_the_timeout_all_are_gone(agent, tmp_path):
+    one = agent(timeout=3)
     one.prepare(tmp_path)
     pids = two_daemons(one)
     assert one.wait(40) == 1
@@ -364,7 +364,7 @@ def test_when_nobody_speaks_for_the_time_of_patience_all_are_gone(agent, tmp_pat
 
 
 def test_beats_are_signs_of_life_both_ways(agent, tmp_path):
-    one = agent(patience=2).beat()
+    one = agent(timeout=2).beat()
     one.prepare(tmp_path)
     one.start(one.python(WAIT))
     up(one)

@@ -242,7 +242,7 @@ def test_while_the_disk_is_behind_no_more_is_read(folder):
 
 
 def test_a_get_that_nobody_reads_does_not_hold_up_the_agent(agent, tmp_path):
-    one = agent(listen=False, patience=3)
+    one = agent(listen=False, timeout=3)
     number = one.request("prepare", job=one.job, folder="/none", proof=None, base=str(tmp_path))
     fd = one.process.stdout.fileno()
     until(lambda: one.hear(os.read(fd, 65_536)) or one.reply(number))

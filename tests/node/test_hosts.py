@@ -45,7 +45,7 @@ def test_one_host_reaches_the_other_and_says_where_it_does_not(on):
 
 
 def test_a_host_that_is_cut_off_ends_its_ranks_by_itself(on, tmp_path):
-    one = on("node-b", patience=4)
+    one = on("node-b", timeout=4)
     one.prepare(tmp_path)
     deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True: print('x' * 1000)"
     pid = one.start(one.python(deaf))["pids"]["0"]
@@ -58,7 +58,7 @@ def test_a_host_that_is_cut_off_ends_its_ranks_by_itself(on, tmp_path):
 
 
 def test_a_connection_that_is_killed_ends_everything_at_once(on, tmp_path):
-    one = on("node-a", patience=600)
+    one = on("node-a", timeout=600)
     one.prepare(tmp_path)
     pid = one.start(one.python("import time; time.sleep(600)"))["pids"]["0"]
     one.process.kill()

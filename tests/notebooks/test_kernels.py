@@ -155,10 +155,10 @@ def test_a_waiting_cell_is_canceled_by_an_interrupt(kernel):
     assert reply["content"]["status"] in ("ok", "error")
 
 
-def wait_for_reply(kernel, message, patience=60):
-    until = time.monotonic() + patience
+def wait_for_reply(kernel, message, timeout=60):
+    until = time.monotonic() + timeout
     while time.monotonic() < until:
-        reply = kernel.client.get_shell_msg(timeout=patience)
+        reply = kernel.client.get_shell_msg(timeout=timeout)
         if reply["parent_header"].get("msg_id") == message:
             return reply
     raise AssertionError("the kernel did not answer")

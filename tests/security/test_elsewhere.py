@@ -16,7 +16,7 @@ from tests.security import planted
 from tests.slurm import needs_slurm, slurm, two_nodes  # noqa: F401 - fixtures
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.full]
-PATIENCE = 240
+TIMEOUT = 240
 
 
 def _tells(go):
@@ -34,12 +34,12 @@ def _tells(go):
 
 def look(job, go, home, *places):
     """Search everything while the ranks run, and once more when they have failed."""
-    wait_for(lambda: sum(str(line) == "here" for line in job.logs()) == 2, PATIENCE, "both ranks")
+    wait_for(lambda: sum(str(line) == "here" for line in job.logs()) == 2, TIMEOUT, "both ranks")
     assert [line for line in planted.command_lines() if planted.found_in(line)] == []
     assert [written_below(place) for place in places] == [{} for _ in places]
     go.touch()
     with pytest.raises(JobFailed) as caught:
-        job.result(PATIENCE)
+        job.result(TIMEOUT)
     assert "refused" in str(caught.value)
     assert planted.found_in(f"{caught.value} {caught.value.traceback} {job.view()}") == []
     assert "\n".join(map(str, job.logs())).count("plain •••") == 12

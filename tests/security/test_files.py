@@ -19,7 +19,7 @@ from distdl_jupyter.rerun import EarlierCode, ResumedCode
 from distdl_jupyter.worker import owned
 from distdl_jupyter.worker.payload import CannotLoad, Payload, extend_path, load
 
-PATIENCE = 240
+TIMEOUT = 240
 #: What the user's own code makes is as open as the user wants; the folder around it is not.
 USERS = ("outputs",)
 
@@ -119,7 +119,7 @@ def test_a_data_directory_of_another_user_is_refused():
 
 def finished():
     job = client.submit(_pair, process_count_per_node=1)
-    assert job.wait(PATIENCE).results() == [("a", 1)]
+    assert job.wait(TIMEOUT).results() == [("a", 1)]
     return job
 
 

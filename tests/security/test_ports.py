@@ -18,7 +18,7 @@ from tests.conftest import wait_for
 from tests.security import listening
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.skipif(sys.platform != "linux", reason="/proc lists sockets")]
-PATIENCE = 300
+TIMEOUT = 300
 
 
 def _meet(backend, go):
@@ -66,13 +66,13 @@ def test_a_job_here_listens_on_the_loopback_only(distdl_home, tmp_path, backend,
     job = client.submit(_meet, (backend, str(go)), process_count_per_node=count, distributed_backend=backend)
     wait_for(
         lambda: job.view().state.ended or sum("met" in str(line) for line in job.logs()) >= count,
-        PATIENCE, f"all ranks of {backend}",
+        TIMEOUT, f"all ranks of {backend}",
     )  # fmt: skip
     pids = processes.of_job({processes.MARK: job.id})
     found = listening.of_processes(pids)
     launchers = listening.of_processes([pid for pid in pids if listening.program(pid) in LAUNCHERS])
     go.touch()
-    assert all(job.results(PATIENCE)), "\n".join(map(str, job.logs()))
+    assert all(job.results(TIMEOUT)), "\n".join(map(str, job.logs()))
     assert (backend == "plain") == (not found), "a backend of several processes meets over TCP"
     away = {where for where in found if not where[0].startswith("127.") and where[0] not in ("::1", "::ffff:127.0.0.1")}
     if backend == "tensorflow":
@@ -93,7 +93,7 @@ def _asked(port, path, method="GET", value=None):
 def test_where_horovods_ranks_meet_a_stranger_is_turned_away(distdl_home, tmp_path):
     go = tmp_path / "go"
     job = client.submit(_meet, ("horovod-gloo", str(go)), process_count_per_node=2, distributed_backend="horovod-gloo")
-    wait_for(lambda: job.view().state.ended or "met" in "".join(map(str, job.logs())), PATIENCE, "the ranks")
+    wait_for(lambda: job.view().state.ended or "met" in "".join(map(str, job.logs())), TIMEOUT, "the ranks")
     pid = job.view().ranks[1].pid
     start = dict(line.split("=", 1) for line in Path(f"/proc/{pid}/environ").read_text().split("\0") if "=" in line)
     port, secret = int(start[rendezvous_secret.PORT]), rendezvous_secret.of(start["DISTDL_NONCE"])
@@ -107,7 +107,7 @@ def test_where_horovods_ranks_meet_a_stranger_is_turned_away(distdl_home, tmp_pa
         with contextlib.suppress(OSError):
             assert secret.encode() not in Path(f"/proc/{one}/cmdline").read_bytes()
     go.touch()
-    job.result(PATIENCE)
+    job.result(TIMEOUT)
 
 
 def test_the_meeting_of_nodes_tells_nothing_to_who_does_not_know_the_nonce():

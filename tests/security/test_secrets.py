@@ -14,7 +14,7 @@ from tests.conftest import wait_for
 from tests.security import planted
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.skipif(sys.platform != "linux", reason="/proc lists processes")]
-PATIENCE = 240
+TIMEOUT = 240
 
 CELL = f'''
 import base64, os, sys, time, urllib.parse, warnings
@@ -102,7 +102,7 @@ def test_a_script_s_arguments_and_code_stay_out_of_all_views(server, distdl_home
         environment_variables=planted.VARIABLES,
     )  # fmt: skip
     with pytest.raises(JobFailed) as caught:
-        job.result(PATIENCE)
+        job.result(TIMEOUT)
     assert "0.1" in str(caught.value)
     assert planted.found_in(f"{caught.value} {caught.value.traceback}") == []
     assert planted.written_below(distdl_home) == {}
@@ -149,10 +149,10 @@ def test_no_command_line_shows_a_secret(distdl_home, backend, tmp_path):
         _stay, (str(tmp_path / "go"),), process_count_per_node=2, distributed_backend=backend,
         environment_variables=planted.VARIABLES,
     )  # fmt: skip
-    wait_for(lambda: sum("here" in str(line) for line in job.logs()) == 2, PATIENCE, "both ranks")
+    wait_for(lambda: sum("here" in str(line) for line in job.logs()) == 2, TIMEOUT, "both ranks")
     assert [line for line in planted.command_lines() if planted.found_in(line)] == []
     (tmp_path / "go").touch()
-    assert job.results(PATIENCE) == [True, True]
+    assert job.results(TIMEOUT) == [True, True]
     assert planted.written_below(distdl_home) == {}
 
 
@@ -180,7 +180,7 @@ def test_what_is_refused_shows_no_secret():
 
 
 def test_the_command_line_shows_no_secret():
-    job = client.submit(_fails, environment_variables=planted.VARIABLES).wait(PATIENCE)
+    job = client.submit(_fails, environment_variables=planted.VARIABLES).wait(TIMEOUT)
     for words in (["show", job.id], ["logs", job.id], ["ls"]):
         done = subprocess.run(
             [sys.executable, "-m", "distdl_jupyter.cli", *words],

@@ -68,12 +68,12 @@ class Page:
         """Messages of a type with some fields."""
         return [m for m in list(self.messages) if m["type"] == type_ and fields.items() <= m.items()]
 
-    def until(self, condition, what, patience=60):
+    def until(self, condition, what, timeout=60):
         def there():
             assert self.problem is None, self.problem
             return condition(self)
 
-        return wait_for(there, patience, what)
+        return wait_for(there, timeout, what)
 
     def until_told(self, type_, many=1, **fields):
         return self.until(lambda page: len(page.of(type_, **fields)) >= many and page.of(type_, **fields), type_)

@@ -14,7 +14,7 @@ import { createInterface } from 'node:readline';
 import { Live } from './stream.mjs';
 import { Api } from './api.mjs';
 import { LogStore } from './logstore.mjs';
-let [base, token, patience] = JSON.parse(process.argv[2]);
+let [base, token, timeouts] = JSON.parse(process.argv[2]);
 const move = (to) => { base = to; };
 // The subscriptions of all WebSockets, and how many of these there were.
 const asked = [];
@@ -34,7 +34,7 @@ const transport = (path, init) => {
 };
 const root = base.replace('/distdl/api/', '');
 const api = new Api((address, init) => transport(address.slice(`${root}/distdl/api/`.length), init), root);
-const live = new Live(dial, transport, (id) => (before) => api.log(id, { before, limit: 1000 }), patience);
+const live = new Live(dial, transport, (id) => (before) => api.log(id, { before, limit: 1000 }), timeouts);
 const seen = {}, watches = {}, states = [];
 live.onState(() => states.push(live.state));
 // What a view of a job keeps of what it is told.
@@ -73,7 +73,7 @@ QUICK = {"silence": 6, "retry": [0.1, 0.5]}
 class NodePage:
     """A page without a browser."""
 
-    def __init__(self, folder, url, token, patience=None):
+    def __init__(self, folder, url, token, timeouts=None):
         for name in ("api/stream", "api/api", "job/logstore"):
             target = folder / f"{Path(name).name}.mjs"
             command = [FRONT_END / "node_modules/.bin/esbuild", FRONT_END / "src" / f"{name}.ts", "--bundle",
@@ -82,7 +82,7 @@ class NodePage:
         (folder / "driver.mjs").write_text(DRIVER)
         node = shutil.which("node")
         assert node, "These tests need Node.js, as the build of the front end does."
-        settings = json.dumps([url, token, patience or QUICK])
+        settings = json.dumps([url, token, timeouts or QUICK])
         command = [node, "--experimental-websocket", folder / "driver.mjs", settings]  # Node 20 has none by itself
         self._process = subprocess.Popen(command, stdin=-1, stdout=-1, text=True)
 
@@ -94,8 +94,8 @@ class NodePage:
         assert "error" not in answer, answer["error"]
         return answer["value"]
 
-    def until(self, code, patience=60):
-        return wait_for(lambda: self(f"return {code};"), patience, code)
+    def until(self, code, timeout=60):
+        return wait_for(lambda: self(f"return {code};"), timeout, code)
 
     def close(self):
         self._process.stdin.close()

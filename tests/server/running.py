@@ -50,14 +50,14 @@ class Running:
     def submit(self, code, **fields):
         return self.post("/jobs", {"code": code, **fields})["id"]
 
-    def until(self, id_, *states, patience=120.0):
+    def until(self, id_, *states, timeout=120.0):
         """Wait until the job is in one of the states and return its result."""
 
         def there():
             found = self.get(f"/jobs/{id_}/result")
             return found if found["state"] in states else None
 
-        return wait_for(there, patience, f"job {id_} in {states}")
+        return wait_for(there, timeout, f"job {id_} in {states}")
 
     def until_ended(self, id_):
         return self.until(id_, "completed", "failed", "canceled", "lost")

@@ -45,7 +45,7 @@ def installed_cheats(tmp_path, monkeypatch, distdl_home):
     ],
 )
 def test_a_cheat_is_noticed(cheat, test, words):
-    contract = type("Checked", (ClusterContract,), {"name": cheat, "patience": 3.0})()
+    contract = type("Checked", (ClusterContract,), {"name": cheat, "timeout": 3.0})()
     with pytest.raises((AssertionError, DistDLError)) as noticed:
         getattr(contract, f"test_{test}")()
     assert words in str(noticed.value)
@@ -60,13 +60,13 @@ def test_a_cheat_is_noticed(cheat, test, words):
     ],
 )
 def test_a_cheat_with_data_is_noticed(cheat, test, words):
-    contract = type("Checked", (DataContract,), {"name": cheat, "patience": 3.0})()
+    contract = type("Checked", (DataContract,), {"name": cheat, "timeout": 3.0})()
     with pytest.raises((AssertionError, DistDLError)) as noticed:
         getattr(contract, f"test_{test}")()
     assert words in str(noticed.value)
 
 
 def test_a_label_that_does_not_exist_is_named():
-    contract = type("Checked", (ClusterContract,), {"name": "twcie", "patience": 5.0})()
+    contract = type("Checked", (ClusterContract,), {"name": "twcie", "timeout": 5.0})()
     with pytest.raises(DistDLError, match="twice"):
         contract.test_it_is_called_as_its_entry_point_and_has_a_title()

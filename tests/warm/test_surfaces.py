@@ -62,7 +62,7 @@ def test_stop_signals_no_process_that_is_not_proven_to_be_the_template(own_home,
         mark = {**json.loads(processes.mark()), **true, **(other or {})}
         lock.write(json.dumps(mark) if other else str(innocent.pid))
         lock.flush()
-        assert not template_client.stop(where, patience=0.2)
+        assert not template_client.stop(where, timeout=0.2)
         assert innocent.poll() is None
         innocent.kill()
 

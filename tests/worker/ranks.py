@@ -12,7 +12,7 @@ import cloudpickle
 from distdl_jupyter.worker import protocol
 
 NONCE = "5f0c7d1e9ab2"
-PATIENCE = 240
+TIMEOUT = 240
 
 
 class Folder:
@@ -113,7 +113,7 @@ def start(folder, rank=0, size=1, *, env=None, stdout=subprocess.PIPE, stderr=su
 
 def end(process):
     try:
-        out, err = process.communicate(timeout=PATIENCE)
+        out, err = process.communicate(timeout=TIMEOUT)
     finally:
         process.kill()
     return Ended(process.returncode, out or b"", err or b"")

@@ -161,7 +161,7 @@ def test_a_pipe_that_does_not_block_loses_nothing(folder):
     os.close(write)
     with os.fdopen(read, "rb") as stream:
         out = stream.read()
-    _, err = process.communicate(timeout=ranks.PATIENCE)
+    _, err = process.communicate(timeout=ranks.TIMEOUT)
     assert len(ranks.Ended(process.returncode, out, err).of("metric")) == 20_000
 
 
@@ -170,7 +170,7 @@ def test_a_reader_that_is_gone_does_not_break_training(folder):
     os.close(read)
     process = ranks.start(folder.cell(LOG + "log(loss=1.0)\nprogress(1, 2)\nopen('done', 'w').close()"), stdout=write)
     os.close(write)
-    process.communicate(timeout=ranks.PATIENCE)
+    process.communicate(timeout=ranks.TIMEOUT)
     assert (folder.path / "done").exists()
 
 

@@ -56,7 +56,7 @@ def test_a_pipe_that_nobody_reads_leaves_the_inherited_stream(tmp_path, folder, 
     os.mkfifo(tmp_path / "rank-0.out")
     read, write = os.pipe()
     saved = os.dup(2)
-    monkeypatch.setattr(streams, "PATIENCE", 0.1)
+    monkeypatch.setattr(streams, "TIMEOUT", 0.1)
     os.dup2(write, 2)
     try:
         streams._replace(1, tmp_path / "rank-0.out")

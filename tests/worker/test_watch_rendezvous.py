@@ -98,7 +98,7 @@ def test_a_rank_that_waits_in_vain_for_one_that_is_done_learns_it_at_once(folder
     assert failed.code == 1
     assert "Connection closed by peer" in failed.error["message"]
     assert ["step", "4"] in failed.error["values"]
-    assert failed.error["time"] - ended[1 - longer].result["t"] < shutdown.PATIENCE / 2
+    assert failed.error["time"] - ended[1 - longer].result["t"] < shutdown.TIMEOUT / 2
 
 
 def test_a_rank_that_is_done_after_the_store_is_gone_says_nothing_of_it(folder):

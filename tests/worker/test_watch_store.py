@@ -33,7 +33,7 @@ def test_a_port_listens_when_somebody_listens_there(bound):
 
 @linux
 def test_a_rank_goes_on_as_soon_as_the_store_is_there(bound, monkeypatch):
-    monkeypatch.setattr(store, "PATIENCE", 60.0)
+    monkeypatch.setattr(store, "TIMEOUT", 60.0)
     went_on = threading.Event()
 
     def rank():
@@ -54,13 +54,13 @@ def test_a_rank_goes_on_as_soon_as_the_store_is_there(bound, monkeypatch):
      ({}, {"MASTER_ADDR": "10.0.0.1"}), ({}, {"MASTER_PORT": ""})],
 )  # fmt: skip
 def test_whoever_needs_no_store_of_this_machine_is_not_held_up(bound, arguments, more, monkeypatch):
-    monkeypatch.setattr(store, "PATIENCE", 600.0)
+    monkeypatch.setattr(store, "TIMEOUT", 600.0)
     store.await_listener(arguments, variables(bound.getsockname()[1], **more))
 
 
 @linux
 def test_a_store_that_never_comes_is_torch_s_affair(bound, monkeypatch):
-    monkeypatch.setattr(store, "PATIENCE", 0.2)
+    monkeypatch.setattr(store, "TIMEOUT", 0.2)
     begun = time.monotonic()
     store.await_listener({"init_method": "env://"}, variables(bound.getsockname()[1]))
     assert time.monotonic() - begun >= 0.2

@@ -196,15 +196,15 @@ class _Look:
                 self._silent.setdefault(host, trouble)
         return found
 
-    def _patience(self, most: float) -> float:
+    def _timeout(self, most: float) -> float:
         return max(0.5, min(most, self._until - time.monotonic()))
 
     def _facts(self, one: Asked, modules: Sequence[str], programs: Sequence[str], proof: str) -> HostReport:
         looked_for = [*programs, proof] if proof else list(programs)
         # Room for connecting stays.
-        patience = self._patience(min(_FACTS_SECONDS, self._until - time.monotonic() - _LISTEN_SECONDS))
+        timeout = self._timeout(min(_FACTS_SECONDS, self._until - time.monotonic() - _LISTEN_SECONDS))
         asked = time.time()
-        answer = one.ask("facts", timeout=patience, modules=list(modules), programs=looked_for, packages=COMPARED)
+        answer = one.ask("facts", timeout=timeout, modules=list(modules), programs=looked_for, packages=COMPARED)
         answered = time.time()
         facts = _whole(answer)
         return HostReport(
@@ -234,7 +234,7 @@ class _Look:
         """Return the port on which a host listens at each of its addresses."""
         return {
             endpoint.address: int(
-                one.ask("listen", timeout=self._patience(_LISTEN_SECONDS), address=endpoint.address)["port"]
+                one.ask("listen", timeout=self._timeout(_LISTEN_SECONDS), address=endpoint.address)["port"]
             )
             for endpoint in endpoints
         }
@@ -243,7 +243,7 @@ class _Look:
         targets = [
             [address, port] for host, own in listening.items() if host != one.host for address, port in own.items()
         ]
-        seconds = self._patience(_REACH_SECONDS)
+        seconds = self._timeout(_REACH_SECONDS)
         answer = one.ask("reach", timeout=seconds + 4.0, targets=targets, seconds=seconds)
         return {(one.host, str(address)): str(why) for address, _port, why in answer["reached"]}
 

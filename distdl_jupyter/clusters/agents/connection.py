@@ -32,7 +32,7 @@ _END_SECONDS = 10.0
 #: Where jobs keep their files on a host by default.
 DIRECTORY = "~/.cache/distdl"
 #: Seconds that an agent which a scheduler has started waits for a silent supervisor; its input ends before.
-PATIENCE = "20"
+TIMEOUT = "20"
 
 
 class Connection(AgentConnection):

@@ -146,7 +146,7 @@ class FolderLink(wire.Link):
         self._forgetting.cancel()
         self._tail.stop()
 
-    async def end(self, patience: float = 0.0) -> None:
+    async def end(self, grace: float = 0.0) -> None:
         """Do nothing: the batch system takes the agent away."""
 
     async def why_ended(self, silent: float) -> str:

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from distdl_jupyter.clusters import package
 from distdl_jupyter.clusters.agents import bootstrap, wire
 from distdl_jupyter.clusters.agents.agent import Host
-from distdl_jupyter.clusters.agents.connection import PATIENCE, Connection, start_all
+from distdl_jupyter.clusters.agents.connection import TIMEOUT, Connection, start_all
 from distdl_jupyter.clusters.agents.wire import Link
 from distdl_jupyter.node import frames
 
@@ -96,7 +96,7 @@ class Port:
 
     def connect(self, directory: str) -> list[Connection]:
         """Start an agent at each place; return the connections in the order of the hosts' names. Raises Unreachable."""
-        program = bootstrap.first_input("", directory, package.built(), [PATIENCE]).partition(b"\n")[2]
+        program = bootstrap.first_input("", directory, package.built(), [TIMEOUT]).partition(b"\n")[2]
         callers = sorted(self.callers.values(), key=lambda one: (one.hostname, one.number))
         for name, caller in zip(distinct([one.hostname for one in callers]), callers, strict=True):
             caller.link.name = name
@@ -156,10 +156,10 @@ class TcpLink(Link):
             self._input_ended = True
             self._writer.write(frames.data(_INPUT, b""))
 
-    async def end(self, patience: float = 0.0) -> None:
-        """Wait for its end, after ``patience`` seconds by force."""
+    async def end(self, grace: float = 0.0) -> None:
+        """Wait for its end, after ``grace`` seconds by force."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._drain(), patience)
+            await asyncio.wait_for(self._drain(), grace)
         self._code = 255 if self._code is None else self._code
         self.cut()
 

@@ -138,8 +138,8 @@ class Link(ABC):
         """End what the agent reads; idempotent."""
 
     @abstractmethod
-    async def end(self, patience: float = 0.0) -> None:
-        """Wait for the agent's end, after ``patience`` seconds by force."""
+    async def end(self, grace: float = 0.0) -> None:
+        """Wait for the agent's end, after ``grace`` seconds by force."""
 
     @abstractmethod
     async def why_ended(self, silent: float) -> str:
@@ -242,14 +242,14 @@ class Wire:
             with self._lock:
                 self._hurried -= 1
 
-    def close(self, patience: float = 5.0) -> None:
+    def close(self, timeout: float = 5.0) -> None:
         """End what the agent reads, then the agent; idempotent."""
         self._closing = True
         if not self._begun:
             self.start()
         own = loop()
         own.call_soon_threadsafe(self._more.set)
-        if not self._ended.wait(patience):
+        if not self._ended.wait(timeout):
             own.call_soon_threadsafe(self._cut.set)
             self._ended.wait()
 

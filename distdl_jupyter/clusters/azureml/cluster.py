@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.spec import JobSpec
 
 #: Seconds that the end of a swept job is waited for.
-_PATIENCE = 60.0
+_TIMEOUT = 60.0
 
 
 class AzureMLCluster(Managed):
@@ -130,7 +130,7 @@ class AzureMLCluster(Managed):
         workspace, name = Workspace(address), job.run_name(job_id)
         if not run.cancel(workspace, name):
             return []
-        until = time.monotonic() + _PATIENCE
+        until = time.monotonic() + _TIMEOUT
         while workspace.job(name)["properties"].get("status") not in states.ENDED and time.monotonic() < until:
             time.sleep(1.0)
         return [f"Azure ML job {name}"]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.spec import JobSpec
 
 #: Seconds that the end of a swept job is waited for.
-_PATIENCE = 15.0
+_TIMEOUT = 15.0
 #: Seconds between two looks whether the nodes are there.
 _LOOK = 0.1
 
@@ -224,7 +224,7 @@ def _cancel(job: str) -> list[str]:
     for kill in nodes.killing(job):
         _unless_ended(kill)
     _unless_ended(partial(commands.cancel, job))
-    until = time.monotonic() + _PATIENCE
+    until = time.monotonic() + _TIMEOUT
     with contextlib.suppress(commands.UnknownJob):
         while not commands.state(job).ended and time.monotonic() < until:
             time.sleep(0.2)

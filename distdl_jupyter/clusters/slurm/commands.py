@@ -18,9 +18,9 @@ PROGRAMS = ("sbatch", "squeue", "scontrol", "scancel", "sinfo")
 #: What of an own allocation may reach Slurm's commands; the rest would be taken for wishes about the new job.
 _KEPT = frozenset(("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_DEBUG_FLAGS"))
 #: Seconds that a command may take; sites let sbatch run checks of their own.
-_PATIENCE = 30.0
+_TIMEOUT = 30.0
 #: Seconds that a mere question may take.
-_STATE_PATIENCE = 8.0
+_STATE_TIMEOUT = 8.0
 _SILENT = re.compile(
     r"unable to contact slurm controller|connection (refused|timed out)|timed out on send/recv|zero bytes were"
     r"|socket timed out|unexpected message received|controller not responding",
@@ -87,14 +87,14 @@ def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
     return {**own, **(more or {})}
 
 
-def run(*command: str, given: str = "", more: Mapping[str, str] | None = None, patience: float = _PATIENCE) -> str:
+def run(*command: str, given: str = "", more: Mapping[str, str] | None = None, timeout: float = _TIMEOUT) -> str:
     """Run a command of Slurm and return what it printed. Raises SlurmFailed, SlurmSilent, UnknownJob."""
     try:
         done = subprocess.run(
-            command, input=given, capture_output=True, text=True, env=environment(more), timeout=patience, check=False
+            command, input=given, capture_output=True, text=True, env=environment(more), timeout=timeout, check=False
         )
     except subprocess.TimeoutExpired:
-        raise SlurmSilent(f"Slurm did not answer {command[0]} within {patience:g} s.") from None
+        raise SlurmSilent(f"Slurm did not answer {command[0]} within {timeout:g} s.") from None
     except OSError as error:
         raise SlurmFailed(absent() or f"{command[0]} cannot be started: {error.strerror}.") from None
     if done.returncode == 0:
@@ -142,7 +142,7 @@ def state(job: str) -> JobState:
     """Return how a job stands. Raises UnknownJob when Slurm has forgotten it, SlurmSilent."""
     try:
         return _job_state(
-            run("scontrol", "show", "job", "--oneliner", number(job), more=_at(job), patience=_STATE_PATIENCE)
+            run("scontrol", "show", "job", "--oneliner", number(job), more=_at(job), timeout=_STATE_TIMEOUT)
         )
     except UnknownJob:
         found = _from_accounting(job)
@@ -153,7 +153,7 @@ def state(job: str) -> JobState:
 
 def hosts(nodes: str) -> list[str]:
     """Return the hosts of Slurm's list, as ``node[1-3],gpu7``. Raises SlurmFailed."""
-    return run("scontrol", "show", "hostnames", nodes, patience=_STATE_PATIENCE).split()
+    return run("scontrol", "show", "hostnames", nodes, timeout=_STATE_TIMEOUT).split()
 
 
 def _job_state(text: str) -> JobState:

@@ -38,15 +38,15 @@ _RETRY = {"denied": 300.0, "unknown-key": 30.0, "changed-key": 60.0, "python": 6
 _SILENT = frozenset(("timeout", "route", "refused"))
 
 
-def nodes(options: SshOptions, patience: float = FIRST_SECONDS) -> list[NodeInfo]:
+def nodes(options: SshOptions, timeout: float = FIRST_SECONDS) -> list[NodeInfo]:
     """Return all hosts as they were a few seconds ago, in the cluster's order. Raises InvalidSpec.
 
-    Waits ``patience`` seconds at most, and only for hosts of which nothing is known: they are "unknown" then.
+    Waits ``timeout`` seconds at most, and only for hosts of which nothing is known: they are "unknown" then.
     """
     watched = [_watch(host, options) for host in hosts.listed(options)]
     for one in watched:  # all are asked before anybody waits for one
         one.begin()
-    until = time.monotonic() + patience
+    until = time.monotonic() + timeout
     return [one.look(until) for one in watched]
 
 

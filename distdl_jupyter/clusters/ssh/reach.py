@@ -74,9 +74,9 @@ class SshProcess(wire.Link):
         with contextlib.suppress(OSError):
             self._pipes[0].close()
 
-    async def end(self, patience: float = 0.0) -> None:
-        """Wait for its end, after ``patience`` seconds by force."""
-        until = time.monotonic() + patience
+    async def end(self, grace: float = 0.0) -> None:
+        """Wait for its end, after ``grace`` seconds by force."""
+        until = time.monotonic() + grace
         while self.code is None:
             if time.monotonic() >= until:
                 self._process.kill()

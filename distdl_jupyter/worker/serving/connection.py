@@ -20,7 +20,7 @@ from distdl_jupyter.worker.serving.listener import Door
 Heard = Callable[["Line", frames.Message], None]
 _READ = 1024 * 1024
 #: Seconds in which the other end has to say who it is.
-_GREETING_PATIENCE = 10.0
+_GREETING_TIMEOUT = 10.0
 
 
 class Line:
@@ -65,7 +65,7 @@ class Line:
     def _read(self) -> None:
         try:
             with contextlib.suppress(OSError, frames.Broken):
-                self._connection.settimeout(_GREETING_PATIENCE)
+                self._connection.settimeout(_GREETING_TIMEOUT)
                 reader = frames.Reader(strict=True)
                 self._admit(reader)
                 data = b""

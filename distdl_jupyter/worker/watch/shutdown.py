@@ -21,12 +21,12 @@ from typing import Any, NoReturn
 from distdl_jupyter.worker.watch.hooks import guarded
 
 #: Seconds to wait for the other ranks' ends. Connections that were opened this long ago are all up.
-PATIENCE = 15.0
+TIMEOUT = 15.0
 #: The same where the ranks have worked together in all groups, so that all connections are up. A rank that still waits
 #: for this one in a collective operation waits in vain, and learns it by this one's end.
-SHORT_PATIENCE = 1.0
+SHORT_TIMEOUT = 1.0
 #: Seconds that rank 0 gives the others to see that all have arrived.
-LAST_PATIENCE = 2.0
+LAST_TIMEOUT = 2.0
 #: Seconds in which a store answers.
 _ANSWERS = 2.0
 #: Variables by which profilers and other tools get into a process.
@@ -64,11 +64,11 @@ def _await_peers(c10d: Any, rank: int, size: int) -> None:
     if rank != 0 and _is_gone(store):
         return  # so its rank has left already
     store.add("distdl/arrived", 1)
-    all_arrived = _until(store, "distdl/arrived", size, SHORT_PATIENCE if _have_met(c10d) else PATIENCE)
+    all_arrived = _until(store, "distdl/arrived", size, SHORT_TIMEOUT if _have_met(c10d) else TIMEOUT)
     if rank != 0:
         store.add("distdl/gone", 1)
     elif all_arrived:
-        _until(store, "distdl/gone", size - 1, LAST_PATIENCE)
+        _until(store, "distdl/gone", size - 1, LAST_TIMEOUT)
 
 
 def _is_gone(store: Any) -> bool:
@@ -94,8 +94,8 @@ def _have_met(c10d: Any) -> bool:
         return False
 
 
-def _until(store: Any, counter: str, wanted: int, patience: float) -> bool:
-    until = time.monotonic() + patience
+def _until(store: Any, counter: str, wanted: int, timeout: float) -> bool:
+    until = time.monotonic() + timeout
     while int(store.add(counter, 0)) < wanted:
         if time.monotonic() > until:
             return False

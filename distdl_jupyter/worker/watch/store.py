@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 #: Seconds after which torch is left to its own way: the store may be elsewhere, or rank 0 busy with something else.
-PATIENCE = 5.0
+TIMEOUT = 5.0
 _PAUSE, _LONGEST_PAUSE = 0.001, 0.02
 #: The kernel's tables of connections, and its word for one that listens (include/net/tcp_states.h).
 _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
@@ -32,7 +32,7 @@ def await_listener(arguments: Mapping[str, Any], environment: Mapping[str, str] 
         return
     if environment.get("RANK", "0") == "0" or not _TABLES[0].exists():
         return
-    until, pause = time.monotonic() + PATIENCE, _PAUSE
+    until, pause = time.monotonic() + TIMEOUT, _PAUSE
     while not listens(int(port)) and time.monotonic() < until:
         time.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE)

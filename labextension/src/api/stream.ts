@@ -28,7 +28,7 @@ export interface Jobs {
 export type State = 'live' | 'connecting' | 'down';
 
 /** Seconds of silence after which a connection counts as broken, and the first and the longest pause before the next try. */
-export interface Patience {
+export interface Timeouts {
   silence: number;
   retry: readonly [number, number];
 }
@@ -47,7 +47,7 @@ export interface Socket {
 /** Opens a WebSocket at an address of the API. */
 export type Dial = (path: string) => Socket;
 
-const PATIENCE: Patience = { silence: 20, retry: [0.5, 8] };
+const TIMEOUTS: Timeouts = { silence: 20, retry: [0.5, 8] };
 const ADDRESS = 'events';
 /** `WebSocket.OPEN`. */
 const OPEN = 1;
@@ -107,7 +107,7 @@ export class Live {
   /** Why the server does not answer as it should, null while it does. */
   problem: ApiError | null = null;
 
-  constructor(private readonly dial: Dial, private readonly transport: Transport, private readonly older: (id: string) => Older, private readonly patience: Patience = PATIENCE) {}
+  constructor(private readonly dial: Dial, private readonly transport: Transport, private readonly older: (id: string) => Older, private readonly timeouts: Timeouts = TIMEOUTS) {}
 
   get state(): State {
     return this.#state;
@@ -207,7 +207,7 @@ export class Live {
       return;
     }
     if (this.#state === 'down') this.#setState('connecting');
-    this.#connection = new Connection(this.dial(ADDRESS), this.patience.silence, {
+    this.#connection = new Connection(this.dial(ADDRESS), this.timeouts.silence, {
       opened: () => this.#ask(),
       told: (message) => this.#take(message),
       ended: (heard) => this.#broke(heard),
@@ -230,7 +230,7 @@ export class Live {
 
   #broke(heard: boolean): void {
     this.#disconnect();
-    const [first, longest] = this.patience.retry;
+    const [first, longest] = this.timeouts.retry;
     const pause = Math.min(longest, first * 2 ** this.#failures) * (0.8 + 0.4 * Math.random());
     this.#failures += 1;
     this.nextTry = Date.now() / 1000 + pause;

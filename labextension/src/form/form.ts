@@ -20,7 +20,7 @@ import type { Fields, FormCheck, Part, Store } from './state';
 import { VmTable } from './vmtable';
 
 /** After this many milliseconds without an answer the advice is marked as old. */
-const PATIENCE = 500;
+const TIMEOUT = 500;
 /** Milliseconds between two questions while other machines are being looked at. */
 const LOOK = 1500;
 const MARKS: Record<FormCheck['level'], [string, string]> = {
@@ -102,7 +102,7 @@ export class Form {
   #ask(): void {
     this.#asked = this.#store.get('answered');
     clearTimeout(this.#timer);
-    this.#timer = setTimeout(() => this.#advice.wait(this.place.waiting ?? __('No answer from the kernel yet')), PATIENCE);
+    this.#timer = setTimeout(() => this.#advice.wait(this.place.waiting ?? __('No answer from the kernel yet')), TIMEOUT);
   }
 
   #answered(): void {

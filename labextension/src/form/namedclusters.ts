@@ -10,7 +10,7 @@ import type { Part, Store } from './state';
 /** What runs when the chosen cluster is gone: this machine is always there. */
 const HERE = 'local';
 /** After this many milliseconds without an answer it is said that nobody answers. */
-const PATIENCE = 3000;
+const TIMEOUT = 3000;
 
 export interface NamedClusterActions extends ClusterActions {
   /** The line that says that nobody answers yet. */
@@ -116,7 +116,7 @@ export class NamedClusters implements Part {
 
   /** Say that nobody answers while that lasts. */
   async #awaited<T>(request: Promise<T>): Promise<T> {
-    const timer = setTimeout(() => setLine(this.#waiting, this.actions.waiting), PATIENCE);
+    const timer = setTimeout(() => setLine(this.#waiting, this.actions.waiting), TIMEOUT);
     try {
       return await request;
     } finally {

@@ -30,8 +30,8 @@ export class Clock {
   /** Whether the kernel was heard at all; a view of a saved notebook never hears one. */
   live = false;
 
-  /** `patience` are the seconds of silence after which the time stands still and the view counts as paused. */
-  constructor(readonly patience = 5) {}
+  /** `timeout` are the seconds of silence after which the time stands still and the view counts as paused. */
+  constructor(readonly timeout = 5) {}
 
   /** Take the kernel's time from a message that came just now. */
   sync(kernel: number): void {
@@ -61,6 +61,6 @@ export class Clock {
   /** The kernel's time now; after too long a silence it stays where it was heard last. */
   now(): number {
     const silence = this.silence();
-    return this.#kernel + (silence > this.patience ? 0 : silence);
+    return this.#kernel + (silence > this.timeout ? 0 : silence);
   }
 }

@@ -249,7 +249,7 @@ export class Header {
   }
 
   #isPaused(card: Card): boolean {
-    return !ENDED.has(card.state) && this.clock.silence() > this.clock.patience;
+    return !ENDED.has(card.state) && this.clock.silence() > this.clock.timeout;
   }
 
   #drawPaused(card: Card, paused: boolean): void {

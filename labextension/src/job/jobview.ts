@@ -100,7 +100,7 @@ export interface Options {
 
 const SETUP: ReadonlySet<string> = new Set(['queued', 'preparing', 'starting']);
 /** Seconds of silence after which the view counts as paused. */
-const PATIENCE = 5;
+const TIMEOUT = 5;
 
 export class JobView {
   readonly #parts: Parts;
@@ -124,7 +124,7 @@ export class JobView {
   #drawing: Watch | null = null;
 
   constructor(private readonly root: HTMLElement, private readonly host: JobHost, private readonly options: Options = {}) {
-    const clock = new Clock(PATIENCE);
+    const clock = new Clock(TIMEOUT);
     this.#place = options.place ?? newLogViewState();
     this.#curve = new CurveView(options.choice ?? curveDefaults(), (request) => this.#draw(request), (on) => this.#zoom(on));
     this.#parts = { head: h('div'), failure: h('div'), setup: h('div'), stacks: h('div'), pictures: h('div'), curve: this.#curve.root, log: h('div'), foot: h('div') };

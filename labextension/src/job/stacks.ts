@@ -20,7 +20,7 @@ export interface StacksSource {
 }
 
 /** Milliseconds that ranks have to answer; the job's supervisor gives up before that. */
-const PATIENCE = 20_000;
+const TIMEOUT = 20_000;
 /** So many ranks of a group are chips of their own. */
 const CHIPS = 8;
 
@@ -104,7 +104,7 @@ export class StacksView {
   #ask(): void {
     clearTimeout(this.#asked?.timer);
     this.#problem = '';
-    const timer = setTimeout(() => this.#answered(__('The ranks have not answered.')), PATIENCE);
+    const timer = setTimeout(() => this.#answered(__('The ranks have not answered.')), TIMEOUT);
     this.#asked = { after: this.#card?.stacks.at(-1)?.number ?? 0, timer };
     this.#draw();
     this.source.ask().catch((error: unknown) => this.#answered(wordsOf(error)));

@@ -13,11 +13,11 @@ import { __, inLanguage, said } from '../ui/trans';
 
 const PAGE = "__import__('distdl_jupyter.magic.frontend_api', fromlist=['page'])";
 /** A kernel that is free answers in less; after this many milliseconds somebody has run a cell meanwhile. */
-const PATIENCE = 8000;
+const TIMEOUT = 8000;
 
 /** Return the form as the kernel knows it, null when the kernel did not come to it. Raises Refusal. */
 export async function askKernel(kernel: Kernel.IKernelConnection, request: FormRequest): Promise<FormState | null> {
-  const found = await evaluated(kernel, 'form', request, PATIENCE);
+  const found = await evaluated(kernel, 'form', request, TIMEOUT);
   return found as FormState | null;
 }
 
@@ -26,12 +26,12 @@ export async function keepSecrets(kernel: Kernel.IKernelConnection, secrets: Rec
   await evaluated(kernel, 'keep', secrets, null);
 }
 
-/** Return what a function of `magic/page.py` answers; null after `patience` milliseconds without an answer. */
-async function evaluated(kernel: Kernel.IKernelConnection, name: string, asked: unknown, patience: number | null): Promise<unknown> {
+/** Return what a function of `magic/page.py` answers; null after `timeout` milliseconds without an answer. */
+async function evaluated(kernel: Kernel.IKernelConnection, name: string, asked: unknown, timeout: number | null): Promise<unknown> {
   // JSON of a string is a literal of Python too.
   const expression = `${PAGE}.${name}(${JSON.stringify(JSON.stringify(asked))})`;
   const future = kernel.requestExecute({ code: '', silent: true, store_history: false, stop_on_error: false, allow_stdin: false, user_expressions: { answer: expression } });
-  const reply = await (patience === null ? future.done : Promise.race([future.done, late(patience)]));
+  const reply = await (timeout === null ? future.done : Promise.race([future.done, late(timeout)]));
   if (!reply || reply.content.status !== 'ok') return null;
   const answer = reply.content.user_expressions['answer'] as Expression | undefined;
   if (answer?.status === 'error') throw new Refusal(mishap(answer));

@@ -32,7 +32,7 @@ const VERSION = 1;
 /** Before the live widget, which stands at -10. */
 const RANK = -20;
 /** Milliseconds after which what the notebook kept is shown while the server is silent. */
-const PATIENCE = 3000;
+const TIMEOUT = 3000;
 
 /** Where renderers of the other forms come from: the notebook around an element. */
 type Renderers = (element: HTMLElement) => IRenderMimeRegistry;
@@ -91,7 +91,7 @@ class JobOutput extends Panel implements IRenderMime.IRenderer {
       gone: () => this.#isGone(),
     });
     clearTimeout(this.#timer);
-    this.#timer = setTimeout(() => this.#unanswered(), PATIENCE);
+    this.#timer = setTimeout(() => this.#unanswered(), TIMEOUT);
   }
 
   #answered(): void {

@@ -22,7 +22,7 @@ import { Section } from './section';
 import type { Actions, Cluster, Connection, JobRow } from './types';
 
 /** Milliseconds before grey bars say that the first answer is not here yet. */
-const PATIENCE = 300;
+const DELAY = 300;
 
 export interface Preferences {
   confirmCancel: 'minute' | 'always' | 'never';
@@ -71,7 +71,7 @@ export class SidebarView {
     root.addEventListener('keydown', (event) => this.#key(event));
     this.#drawClusters();
     show(this.#waiting, false);
-    setTimeout(() => show(this.#waiting, !this.#answered), PATIENCE);
+    setTimeout(() => show(this.#waiting, !this.#answered), DELAY);
     this.#draw();
   }
 

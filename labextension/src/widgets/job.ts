@@ -11,7 +11,7 @@ import type { Changes } from '../job/logstore';
 import { ENDED } from '../ui/format';
 
 /** Seconds of silence after which the kernel counts as gone, and between two tries to reach it. */
-const PATIENCE = { silence: 5, retry: [2, 30] } as const;
+const TIMEOUTS = { silence: 5, retry: [2, 30] } as const;
 /** Milliseconds for which what is known is kept when a view goes away: the same may be drawn anew. */
 const KEPT = 5_000;
 
@@ -26,7 +26,7 @@ const shared = new WeakMap<Model, Shared>();
 function made(model: Model): Shared {
   const ask = questions(model, new Disposables());
   const older = async (before: number): Promise<Changes> => (await ask('log', { before })) as Changes;
-  const live = new Live(() => new KernelSocket(model), () => Promise.reject(new Error()), () => older, PATIENCE);
+  const live = new Live(() => new KernelSocket(model), () => Promise.reject(new Error()), () => older, TIMEOUTS);
   shared.set(model, { ask, live });
   return { ask, live };
 }

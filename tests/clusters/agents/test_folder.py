@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="agents run on L
 
 AGENT = (
     "import os, sys; from pathlib import Path; from distdl_jupyter.node import folder;"
-    "folder.PATIENCE, folder._LEAVE, folder._FAILED_PATIENCE = map(float, sys.argv[2:]);"
+    "folder.TIMEOUT, folder._LEAVE, folder._FAILED_TIMEOUT = map(float, sys.argv[2:]);"
     "code = folder.main(Path(sys.argv[1]), 0); os._exit(code)"
 )
 
@@ -41,9 +41,9 @@ class Node:
         self.pipes = []
         self.lost = ""
 
-    def start(self, patience=60.0, leave=20.0, failed=60.0):
+    def start(self, timeout=60.0, leave=20.0, failed=60.0):
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-c", AGENT, str(self.path), str(patience), str(leave), str(failed)]
+            [sys.executable, "-P", "-c", AGENT, str(self.path), str(timeout), str(leave), str(failed)]
         )
 
     def connect(self, *, takeover=False):
@@ -156,7 +156,7 @@ def test_a_supervisor_that_prepares_anew_ends_what_an_earlier_one_had_begun(node
 
 @pytest.mark.parametrize("begun", [False, True])
 def test_without_a_supervisor_the_node_is_given_back_when_no_rank_runs(node, begun):
-    node.start(patience=60.0 if begun else 1.0, leave=1.0)
+    node.start(timeout=60.0 if begun else 1.0, leave=1.0)
     if begun:
         connection = node.prepared()
         connection._wire._link.beat_seconds = 1e9

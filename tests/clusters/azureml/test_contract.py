@@ -11,7 +11,7 @@ class TestTwoNodes(ClusterContract):
     name = "azureml"
     node_count = 2
     process_count_per_node = 1
-    patience = 120.0
+    timeout = 120.0
 
     @pytest.fixture(autouse=True)
     def _workspace(self, ml):

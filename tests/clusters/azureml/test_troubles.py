@@ -23,7 +23,7 @@ for number in range({lines}):
 class Lab(Subject):
     name = "azureml"
     process_count_per_node = 1
-    patience = 120.0
+    timeout = 120.0
 
     def __init__(self, ml, **options):
         self.options = {**ml.options, **options}
@@ -32,12 +32,12 @@ class Lab(Subject):
     def counting(self, lines):
         """Start a job that counts, and yield its listener when it has begun to."""
         with self.running(COUNT.format(lines=lines)) as (_, heard):
-            heard.until(lambda: len(heard.said(0)) > 5, self.patience, "the first lines")
+            heard.until(lambda: len(heard.said(0)) > 5, self.timeout, "the first lines")
             yield heard
 
     def ended(self, heard):
         """Return what the rank said, when it has ended."""
-        heard.until_ended(1, self.patience)
+        heard.until_ended(1, self.timeout)
         heard.drain()
         return [line for line in heard.said(0) if line.startswith("line")]
 
@@ -45,7 +45,7 @@ class Lab(Subject):
 class TestWaiting(WaitingContract):
     name = "azureml"
     process_count_per_node = 1
-    patience = 120.0
+    timeout = 120.0
 
     @pytest.fixture(autouse=True)
     def _held(self, ml):

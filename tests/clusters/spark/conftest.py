@@ -91,8 +91,8 @@ class SparkHosts:
                     "--memory", "4g", "--work-dir", f"{self.folder}/work-{name}", self.address)  # fmt: skip
         self.await_port(address, 7078)
 
-    def await_port(self, address, port, patience=60):
-        until = time.monotonic() + patience
+    def await_port(self, address, port, timeout=60):
+        until = time.monotonic() + timeout
         while True:
             with contextlib.suppress(OSError), socket.create_connection((address, port), 1):
                 return

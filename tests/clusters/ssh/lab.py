@@ -28,14 +28,14 @@ class Lab:
         found = all_written(JobStore().find(self.job.id))
         return [event for event in found if not types or event["type"] in types]
 
-    def until_state(self, *states, patience=120):
-        wait_for(lambda: self.job.state in states, patience, f"the state {states}")
+    def until_state(self, *states, timeout=120):
+        wait_for(lambda: self.job.state in states, timeout, f"the state {states}")
 
-    def until_said(self, text, rank=0, patience=120):
+    def until_said(self, text, rank=0, timeout=120):
         def said():
             return any(text in event["text"] for event in self.events("log") if event["rank"] == rank)
 
-        wait_for(said, patience, f"{text!r} of rank {rank}")
+        wait_for(said, timeout, f"{text!r} of rank {rank}")
 
     def of_job(self, name):
         """Return the pids on a host that carry the job's mark."""
@@ -45,9 +45,9 @@ class Lab:
     def agents(self, name):
         return self.hosts.running(name, "distdl_jupyter.node")
 
-    def until_nothing_is_left(self, patience=60):
+    def until_nothing_is_left(self, timeout=60):
         for name in self.hosts.names:
-            wait_for(lambda name=name: not self.of_job(name) and not self.agents(name), patience,
+            wait_for(lambda name=name: not self.of_job(name) and not self.agents(name), timeout,
                      f"the end of everything on {name}")  # fmt: skip
 
     def kill_supervisor(self):

@@ -35,8 +35,8 @@ def soon(monkeypatch):
     monkeypatch.setitem(command._SETTINGS, "ConnectTimeout", "3")
 
 
-def states(options, patience=0.0):
-    return {node.name: node.state for node in host_monitor.nodes(options, patience)}
+def states(options, timeout=0.0):
+    return {node.name: node.state for node in host_monitor.nodes(options, timeout)}
 
 
 def options_of(lab, **more):
@@ -109,7 +109,7 @@ def test_the_first_look_waits_for_all_at_once(monkeypatch):
         return Answers()
 
     monkeypatch.setattr(host_monitor, "_opened", opened)
-    assert states(SshOptions(hosts="a,b"), patience=30.0) == {"a": "up", "b": "up"}
+    assert states(SshOptions(hosts="a,b"), timeout=30.0) == {"a": "up", "b": "up"}
 
 
 @needs_hosts

@@ -91,7 +91,7 @@ def test_a_host_that_is_cut_off_is_named_and_the_job_ends(lab_of, backend):
     lab.until_said("step 40")
     lab.hosts.cut("node-b")
     began = time.monotonic()
-    lab.until_state("failed", patience=60)
+    lab.until_state("failed", timeout=60)
     assert time.monotonic() - began < 30
     with pytest.raises(JobFailed) as told:
         lab.job.result()
@@ -106,7 +106,7 @@ def test_the_host_of_the_launcher_is_cut_off(lab_of):
     lab.submit(train, (100_000,), distributed_backend="horovod-mpi")
     lab.until_said("step 40")
     lab.hosts.cut("node-a")
-    lab.until_state("failed", patience=60)
+    lab.until_state("failed", timeout=60)
     with pytest.raises(JobFailed, match="node-a has not answered for"):
         lab.job.result()
     lab.until_nothing_is_left()
@@ -120,7 +120,7 @@ def test_a_job_is_canceled_while_a_host_is_cut_off(lab_of):
     lab.until_said("waits", 1)
     lab.hosts.cut("node-b")
     lab.job.cancel()
-    lab.until_state("canceled", patience=60)
+    lab.until_state("canceled", timeout=60)
     lab.until_nothing_is_left()
 
 

@@ -53,21 +53,21 @@ class Run:
     def _read_errors(self):
         self._errors = self.process.stderr.read()
 
-    def until(self, condition, patience=60):
+    def until(self, condition, timeout=60):
         """Wait for a message that ``condition`` fits, and return it."""
         with self._news:
-            assert self._news.wait_for(lambda: any(map(condition, self.messages)), patience), self.messages[-5:]
+            assert self._news.wait_for(lambda: any(map(condition, self.messages)), timeout), self.messages[-5:]
             return next(filter(condition, self.messages))
 
     def kill(self):
         self.process.kill()
         return self.end()
 
-    def end(self, patience=120):
+    def end(self, timeout=120):
         """Wait for the end and return the last message."""
-        self.code = self.process.wait(patience)
+        self.code = self.process.wait(timeout)
         for thread in self._threads:
-            thread.join(patience)
+            thread.join(timeout)
         for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
             with contextlib.suppress(OSError):
                 stream.close()

@@ -21,7 +21,7 @@ RANGE = 4 * MB
 
 def feed(address, ca=""):
     """Return a feed of Blob at an address, with a signature."""
-    access = stores.access("train", "blob", address, ca=ca, ask=lambda patience: {"sas": "sv=1&sig=secret"})
+    access = stores.access("train", "blob", address, ca=ca, ask=lambda timeout: {"sas": "sv=1&sig=secret"})
     return Feed("train", "blob", address, access, lambda size: None, lambda code, text: None)
 
 

@@ -42,7 +42,7 @@ def test_a_connection_that_was_ended_while_it_was_idle_costs_no_wait(container, 
     waits, counted = [], []
     address = f"{blob_proxy.endpoint}/{container.name}"
     ca = Path(container.azurite.ca).read_text()
-    access = stores.access("train", "blob", address, ca=ca, ask=lambda patience: {"sas": container.sas()})
+    access = stores.access("train", "blob", address, ca=ca, ask=lambda timeout: {"sas": container.sas()})
     feed = Feed("train", "blob", address, access, counted.append, lambda code, text: None)
     fetcher = Fetcher(waits.append)
     for index in (0, 1):
@@ -131,7 +131,7 @@ def test_signatures_stand_in_no_text():
 
 @pytest.mark.parametrize("given", ["", "sv=1&sig=a b", "sv=1\r\nHost: evil", "sv=1#x", "é"])
 def test_what_would_change_the_request_is_no_signature(given):
-    access = stores.access("train", "blob", "https://host/account/c", ask=lambda patience: {"sas": given})
+    access = stores.access("train", "blob", "https://host/account/c", ask=lambda timeout: {"sas": given})
     with pytest.raises(Failure, match="no shared access signature"):
         access.store()
 
@@ -139,8 +139,8 @@ def test_what_would_change_the_request_is_no_signature(given):
 def test_many_workers_ask_for_one_signature():
     asked = []
 
-    def ask(patience):
-        asked.append(patience)
+    def ask(timeout):
+        asked.append(timeout)
         time.sleep(0.2)
         return {"sas": "sv=1&sig=x"}
 

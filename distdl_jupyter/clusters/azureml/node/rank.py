@@ -37,7 +37,7 @@ RESULTS = "distdl/results"
 _LAST_WORDS = 0.3
 _TICK = 0.5
 #: Seconds in which a service has to say that it is ready.
-_SERVICE_PATIENCE = 60.0
+_SERVICE_TIMEOUT = 60.0
 #: How a rank ends that has only lent its node.
 _ENDED_WELL = {"code": 0, "signal": None, "evidence": ""}
 
@@ -87,7 +87,7 @@ class Services:
             ready, said = threading.Event(), bytearray()
             threading.Thread(target=_pass_on, args=(process, service["ready"].encode(), ready, said),
                              daemon=True).start()  # fmt: skip
-            ready.wait(_SERVICE_PATIENCE)
+            ready.wait(_SERVICE_TIMEOUT)
             if service["ready"].encode() not in said:
                 sys.stderr.write(said.decode(errors="replace"))
                 raise RendezvousFailed(f"{service['name']} did not start on {self._node.node}.")

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from distdl_jupyter.node.interfaces import interfaces
 
 #: Seconds that nodes wait for the one of rank 0: it can be the last one that the platform gets ready.
-PATIENCE = 300.0
+TIMEOUT = 300.0
 _STEP = 0.2
 #: Seconds in which the others may hear why there is no meeting.
 _FAREWELL = 10.0
@@ -97,26 +97,26 @@ class Host:
 
     def _speak(self, connection: socket.socket) -> None:
         with connection, contextlib.suppress(OSError):
-            connection.settimeout(PATIENCE)
+            connection.settimeout(TIMEOUT)
             if connection.makefile("rb").readline(200).strip() != self._nonce.encode():
                 return
-            self._ready.wait(PATIENCE)
+            self._ready.wait(TIMEOUT)
             connection.sendall(self._answer)
             self._told += 1
             if self._told >= self._others:
                 self._done.set()
 
 
-def join(address: str, port: int, nonce: str, stopped: Callable[[], object], patience: float = PATIENCE) -> Rendezvous:
+def join(address: str, port: int, nonce: str, stopped: Callable[[], object], timeout: float = TIMEOUT) -> Rendezvous:
     """Return what rank 0 tells. Raises RendezvousFailed, also when ``stopped`` says so."""
-    until = time.monotonic() + patience
+    until = time.monotonic() + timeout
     while not stopped():
         with contextlib.suppress(OSError), socket.create_connection((address, port), timeout=5.0) as connection:
             connection.sendall(nonce.encode() + b"\n")
             if (answer := _line(connection, until, stopped)) is not None:
                 return _rendezvous_from(answer)
         if time.monotonic() > until:
-            raise RendezvousFailed(f"Rank 0 has not begun at {address} within {patience:g} s.")
+            raise RendezvousFailed(f"Rank 0 has not begun at {address} within {timeout:g} s.")
         time.sleep(_STEP)
     raise RendezvousFailed("It was stopped before it began.")
 

@@ -56,7 +56,7 @@ def test_the_wait_ends_when_somebody_stops_it_or_nobody_comes(port):
     with pytest.raises(RendezvousFailed, match="stopped"):
         join("127.0.0.1", port, NONCE, lambda: True)
     with pytest.raises(RendezvousFailed, match="has not begun"):
-        join("127.0.0.1", port, NONCE, never, patience=0.3)
+        join("127.0.0.1", port, NONCE, never, timeout=0.3)
 
 
 @pytest.mark.parametrize(
