@@ -47,26 +47,26 @@ class _Reader:
         self.view = JobView.of(self.spec)
         #: Bytes of the events and of the log that were read.
         self.cursor = self.log_cursor = 0
-        self._heard = 0.0
+        self._received_at = 0.0
 
     def read(self) -> list[Event]:
         """Return the next events (some megabytes at most) and fold them into ``view``; [] when nothing is new."""
         found = self._next()
-        return self.read() if self.listen(heard=bool(found)) else found
+        return self.read() if self.listen(received=bool(found)) else found
 
-    def listen(self, *, heard: bool) -> bool:
-        """Note whether something was heard; after some silence of a living job ask whether it still has a writer.
+    def listen(self, *, received: bool) -> bool:
+        """Note whether something was received; after some silence of a living job ask whether it still has a writer.
 
         Returns True when this call wrote the job's end, which is there to be read then.
         """
         now = time.monotonic()
-        if heard:
-            if self._heard:  # what stood there before anybody listened is no sign of life
-                self._heard = now - self._age()
+        if received:
+            if self._received_at:  # what stood there before anybody listened is no sign of life
+                self._received_at = now - self._age()
             if self.view.elsewhere is not None:
                 self._note_writer()
-        elif not self.view.state.ended and now - self._heard > _SILENCE:
-            self._heard = now
+        elif not self.view.state.ended and now - self._received_at > _SILENCE:
+            self._received_at = now
             return self._asked()
         return False
 

@@ -84,6 +84,6 @@ class Reading(CurveReader):
         """Read all there is now and return the view."""
         while self.step():
             pass
-        if self.listen(heard=False):
+        if self.listen(received=False):
             self.catch_up()
         return self.view

@@ -73,9 +73,9 @@ class Pruned:
         """Return count and size of what goes, and why the others stay."""
         gone = [job for job in self.jobs if not job.problem]
         much = f"{humanize.plural(len(gone), 'job')}, {humanize.size(sum(job.size for job in gone))}"
-        told = f"Would delete {much} (a dry run: nothing is deleted)." if self.dry_run else f"Deleted {much}."
+        deleted = f"Would delete {much} (a dry run: nothing is deleted)." if self.dry_run else f"Deleted {much}."
         kept = ", ".join(f"{humanize.count(one.count)} {_REASON_WORDS[one.reason]}" for one in self.kept)
-        return f"{told if self.jobs else 'No job is to be deleted.'}{f' Kept: {kept}.' if kept else ''}"
+        return f"{deleted if self.jobs else 'No job is to be deleted.'}{f' Kept: {kept}.' if kept else ''}"
 
     def __repr__(self) -> str:
         lines = [f"{job.id} could not be deleted: {job.problem}" for job in self.failed]

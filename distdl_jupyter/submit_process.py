@@ -47,14 +47,14 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
         return {"error": disk.refusal(error, store.home()).to_json()}
 
 
-def error_from(told: Mapping[str, str]) -> DistDLError:
+def error_from(body: Mapping[str, str]) -> DistDLError:
     """Return the error that ``answer`` told of, of its own class."""
-    kind = getattr(errors, told.get("type", ""), errors.LaunchFailed)
-    message, hint = told.get("message", ""), told.get("hint", "")
+    kind = getattr(errors, body.get("type", ""), errors.LaunchFailed)
+    message, hint = body.get("message", ""), body.get("hint", "")
     if kind is InvalidSpec:
-        return InvalidSpec(message, field=told.get("field", ""), hint=hint)
+        return InvalidSpec(message, field=body.get("field", ""), hint=hint)
     if kind is errors.LaunchFailed:
-        return errors.LaunchFailed(message, hint=hint, output=told.get("output", ""))
+        return errors.LaunchFailed(message, hint=hint, output=body.get("output", ""))
     known = isinstance(kind, type) and issubclass(kind, DistDLError)
     found: DistDLError = kind(message, hint=hint) if known else errors.LaunchFailed(message, hint=hint)
     return found

@@ -25,7 +25,7 @@ def barred_size(case: Case) -> Advice | None:
     return Advice(
         "barred-size", "warning", "Size not available",
         f"{size.name} is {size.restriction}. Choose another size, or another region by %dist_config azure region=....",
-        source="; ".join(size.told),
+        source="; ".join(size.origin_texts),
     )  # fmt: skip
 
 

@@ -58,15 +58,15 @@ def seen() -> Status | None:
     """Return the attempt that waits or has failed, None where there is none or its process has ended."""
     try:
         with file().open(encoding="utf-8") as source:
-            told = json.load(source)
-            error = Problem(**told["error"]) if told["error"] else None
-            prompt = Prompt(**told["prompt"]) if told["prompt"] else None
+            document = json.load(source)
+            error = Problem(**document["error"]) if document["error"] else None
+            prompt = Prompt(**document["prompt"]) if document["prompt"] else None
             own = os.fstat(source.fileno()).st_uid == os.geteuid()
             is_late = prompt is not None and prompt.until < time.time()
             if not own or (error is None and (is_late or locks.is_free(source.fileno()))):
                 return None
             state: State = "failed" if error else "waiting"
-            return Status(state=state, kind=str(told["kind"]), prompt=prompt, problem=error)
+            return Status(state=state, kind=str(document["kind"]), prompt=prompt, problem=error)
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -82,7 +82,7 @@ class _Attempt:
         self._descriptor, temporary = tempfile.mkstemp(prefix=f".{FILE}-", dir=path.parent)
         with contextlib.suppress(OSError):
             fcntl.flock(self._descriptor, fcntl.LOCK_EX)
-        self._tell()
+        self._publish()
         Path(temporary).replace(path)
 
     def run(self) -> None:
@@ -90,10 +90,10 @@ class _Attempt:
         try:
             self._sign_in()
         except DistDLError as error:
-            self._tell(error=Problem(message=error.message, hint=error.hint))
+            self._publish(error=Problem(message=error.message, hint=error.hint))
         except Exception as error:  # noqa: BLE001 - whoever waits has to hear of the end
-            told = errors.explain(error)
-            self._tell(error=Problem(message=told.message, hint=told.hint))
+            explained = errors.explain(error)
+            self._publish(error=Problem(message=explained.message, hint=explained.hint))
         finally:
             os.close(self._descriptor)
             self.shown.set()
@@ -132,10 +132,10 @@ class _Attempt:
             raise errors.explain(error) from None
 
     def _show(self, address: str, code: str, until: float) -> None:
-        self._tell(prompt=Prompt(user_code=code, address=address, until=until))
+        self._publish(prompt=Prompt(user_code=code, address=address, until=until))
         self.shown.set()
 
-    def _tell(self, *, prompt: Prompt | None = None, error: Problem | None = None) -> None:
-        told = {"kind": self.settings.credential, "prompt": prompt and dataclasses.asdict(prompt),
+    def _publish(self, *, prompt: Prompt | None = None, error: Problem | None = None) -> None:
+        document = {"kind": self.settings.credential, "prompt": prompt and dataclasses.asdict(prompt),
                 "error": error and dataclasses.asdict(error)}  # fmt: skip
-        os.pwrite(self._descriptor, json.dumps(told).encode().ljust(_SIZE), 0)
+        os.pwrite(self._descriptor, json.dumps(document).encode().ljust(_SIZE), 0)

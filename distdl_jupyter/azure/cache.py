@@ -42,8 +42,8 @@ def read(*name: str) -> Kept | None:
 
 @functools.lru_cache(maxsize=32)
 def _read(path: Path, _changed: int) -> Kept:
-    told = json.loads(path.read_text(encoding="utf-8"))
-    return Kept(float(told["when"]), told["data"])
+    document = json.loads(path.read_text(encoding="utf-8"))
+    return Kept(float(document["when"]), document["data"])
 
 
 def write(*name: str, data: Any) -> Kept:

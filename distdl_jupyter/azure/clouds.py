@@ -82,9 +82,9 @@ def cloud(name: str) -> Cloud:
         raise InvalidSpec(f"{name!r} is no cloud of Azure.", field="cloud",
                           hint=f"There are: {', '.join(CLOUDS)}; or a JSON file with its addresses.")  # fmt: skip
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(path.read_text(encoding="utf-8"))
         fields = {field.name for field in dataclasses.fields(Cloud)}
-        found = Cloud(**{key: str(value).rstrip("/") for key, value in told.items() if key in fields})
+        found = Cloud(**{key: str(value).rstrip("/") for key, value in document.items() if key in fields})
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise InvalidSpec(f"The cloud described in {path} cannot be read ({error}).", field="cloud") from None
     for field in dataclasses.fields(found):

@@ -34,7 +34,12 @@ MARGIN_SECONDS = 300.0
 _SECRET = "AZURE_CLIENT_SECRET"  # noqa: S105 - a variable's name
 _CERTIFICATE = "AZURE_CLIENT_CERTIFICATE_PATH"
 #: One of these says that a managed identity is told by variables (App Service, Azure ML, Arc, Kubernetes).
-_TOLD = ("IDENTITY_ENDPOINT", "MSI_ENDPOINT", "AZURE_FEDERATED_TOKEN_FILE", "AZURE_POD_IDENTITY_AUTHORITY_HOST")
+_IDENTITY_VARIABLES = (
+    "IDENTITY_ENDPOINT",
+    "MSI_ENDPOINT",
+    "AZURE_FEDERATED_TOKEN_FILE",
+    "AZURE_POD_IDENTITY_AUTHORITY_HOST",
+)
 #: Azure's machines all have this tag, by which cloud-init knows them too.
 _CHASSIS, _AZURES = Path("/sys/class/dmi/id/chassis_asset_tag"), "7783-7084-3265-9085-8269-3286-77"
 #: Where a virtual machine of Azure asks for its identity (Instance Metadata Service).
@@ -154,7 +159,7 @@ def variables_missing() -> list[str]:
 
 def has_identity_variables() -> bool:
     """Say whether variables tell of a managed identity."""
-    return any(os.environ.get(name) for name in _TOLD)
+    return any(os.environ.get(name) for name in _IDENTITY_VARIABLES)
 
 
 def on_azure() -> bool:

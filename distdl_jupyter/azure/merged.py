@@ -58,13 +58,13 @@ def _in_region(size: VmSize, region: Region) -> VmSize:
         return dataclasses.replace(
             size, restriction=missing, origins=_origins(region, "restriction") if missing else ()
         )
-    told = _status(sku, region)
+    values = _status(sku, region)
     if size.infiniband is None and sku.rdma is not None:
-        told["infiniband"] = sku.rdma
+        values["infiniband"] = sku.rdma
     for name in ("vcpus", "ram_gib"):
         if getattr(sku, name) is not None:
-            told[name] = getattr(sku, name)
-    return dataclasses.replace(size, **told, origins=_origins(region, *told))
+            values[name] = getattr(sku, name)
+    return dataclasses.replace(size, **values, origins=_origins(region, *values))
 
 
 def _status(sku: Sku, region: Region) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def _origins(region: Region, *fields: str) -> tuple[tuple[str, str], ...]:
 
 
 def _new(sku: Sku, region: Region) -> VmSize:
-    told: dict[str, Any] = {field.name: _UNKNOWN.get(field.name) for field in dataclasses.fields(VmSize)}
+    values: dict[str, Any] = {field.name: _UNKNOWN.get(field.name) for field in dataclasses.fields(VmSize)}
     own = {
         "name": sku.name,
         "series": re.sub(r"^standard|family$", "", sku.family, flags=re.IGNORECASE) or sku.name,
@@ -93,7 +93,7 @@ def _new(sku: Sku, region: Region) -> VmSize:
         **_status(sku, region),
     }
     notes = "Arm host" if sku.arm_host else "Listed by Azure alone; no page was read."
-    return VmSize(**{**told, **own, "notes": notes, "origins": _origins(region, *own)})
+    return VmSize(**{**values, **own, "notes": notes, "origins": _origins(region, *own)})
 
 
 def _model(word: str) -> str:

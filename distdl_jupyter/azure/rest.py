@@ -106,12 +106,14 @@ class Rest:
 def refused(response: Any) -> AzureRefused:
     """Return the error that a response with a status of 400 and more tells."""
     try:
-        told = response.json()
-        inner = told.get("error", told) if isinstance(told, dict) else {}
+        document = response.json()
+        inner = document.get("error", document) if isinstance(document, dict) else {}
     except ValueError:
         inner = {}
     inner = (
-        inner if isinstance(inner, dict) else {"code": str(inner), "message": str(told.get("error_description", ""))}
+        inner
+        if isinstance(inner, dict)
+        else {"code": str(inner), "message": str(document.get("error_description", ""))}
     )
     code, said = str(inner.get("code") or ""), masked(str(inner.get("message") or "")).strip()
     status, host = response.status_code, _host(response.request.url)

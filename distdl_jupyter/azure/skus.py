@@ -125,20 +125,20 @@ def _subscription() -> str:
 
 
 def _skus(listed: Iterable[Mapping[str, Any]], region: str) -> Iterator[Sku]:
-    for told in listed:
-        can = {one["name"]: one["value"] for one in told.get("capabilities") or ()}
-        if told.get("resourceType") != "virtualMachines" or float(can.get("GPUs") or 0) <= 0:
+    for item in listed:
+        can = {one["name"]: one["value"] for one in item.get("capabilities") or ()}
+        if item.get("resourceType") != "virtualMachines" or float(can.get("GPUs") or 0) <= 0:
             continue
         yield Sku(
-            name=str(told["name"]).removeprefix(PREFIX),
-            family=str(told.get("family") or ""),
+            name=str(item["name"]).removeprefix(PREFIX),
+            family=str(item.get("family") or ""),
             vcpus=_whole(can.get("vCPUs")),
             ram_gib=_whole(can.get("MemoryGB")),
             gpus=str(can["GPUs"]),
             rdma={"true": True, "false": False}.get(str(can.get("RdmaEnabled")).lower()),
             arm_host=str(can.get("CpuArchitectureType")).lower() == "arm64",
-            zones=_zones(told, region),
-            restriction=_restriction(told, region),
+            zones=_zones(item, region),
+            restriction=_restriction(item, region),
         )
 
 
@@ -146,10 +146,10 @@ def _whole(text: str | None) -> int | None:
     return None if text is None else round(float(text))
 
 
-def _zones(told: Mapping[str, Any], region: str) -> tuple[str, ...]:
+def _zones(item: Mapping[str, Any], region: str) -> tuple[str, ...]:
     """Return the availability zones that have it, without those that are barred."""
-    there = {zone for one in told.get("locationInfo") or () for zone in one.get("zones") or () if _is(one, region)}
-    barred = {zone for one in told.get("restrictions") or () if one.get("type") == "Zone"
+    there = {zone for one in item.get("locationInfo") or () for zone in one.get("zones") or () if _is(one, region)}
+    barred = {zone for one in item.get("restrictions") or () if one.get("type") == "Zone"
               for zone in (one.get("restrictionInfo") or {}).get("zones") or ()}  # fmt: skip
     return tuple(sorted(there - barred))
 
@@ -158,8 +158,8 @@ def _is(info: Mapping[str, Any], region: str) -> bool:
     return str(info.get("location", "")).lower() == region
 
 
-def _restriction(told: Mapping[str, Any], region: str) -> str:
-    for one in told.get("restrictions") or ():
+def _restriction(item: Mapping[str, Any], region: str) -> str:
+    for one in item.get("restrictions") or ():
         places = {*(one.get("values") or ()), *((one.get("restrictionInfo") or {}).get("locations") or ())}
         if one.get("type") == "Location" and region in {place.lower() for place in places}:
             return str(one.get("reasonCode") or "restricted")
@@ -178,10 +178,10 @@ def _quotas(service: Rest, subscription: str, region: str) -> dict[str, list[dic
     return found
 
 
-def _quota(owner: str, told: Mapping[str, Any]) -> Quota:
-    limit = int(told.get("limit") or 0)
-    low = "lowpriority" in str(told.get("type", "")).lower()
-    return Quota(service=owner, used=int(told.get("currentValue") or 0), limit=None if limit < 0 else limit,
+def _quota(owner: str, item: Mapping[str, Any]) -> Quota:
+    limit = int(item.get("limit") or 0)
+    low = "lowpriority" in str(item.get("type", "")).lower()
+    return Quota(service=owner, used=int(item.get("currentValue") or 0), limit=None if limit < 0 else limit,
                  low_priority=low)  # fmt: skip
 
 

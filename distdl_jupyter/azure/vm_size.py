@@ -154,10 +154,10 @@ class VmSize:
     def sources(self) -> tuple[str, ...]:
         """Return the pages that this row was read from, and who else told some of its values."""
         pages = tuple(part.strip() for part in self.source.split("; ") if part.strip())
-        return (*pages, *self.told)
+        return (*pages, *self.origin_texts)
 
     @property
-    def told(self) -> tuple[str, ...]:
+    def origin_texts(self) -> tuple[str, ...]:
         """Return who told values that are not from the row's own pages, and which those are."""
         others = dict.fromkeys(who for _, who in self.origins)
         return tuple(f"{who}: {', '.join(name for name, by in self.origins if by == who)}" for who in others)

@@ -149,17 +149,17 @@ def vm_sizes(
         table[name] = table[name].astype("Int64")
     for name in _YES_OR_NO:
         table[name] = table[name].astype("boolean")
-    _add_told(table, chosen, region)
+    _add_azure_columns(table, chosen, region)
     table.attrs["catalogue_date"] = str(catalogue_date())
     return table.set_index("name")
 
 
-def _add_told(table: pd.DataFrame, chosen: list[VmSize], region: str) -> None:
+def _add_azure_columns(table: pd.DataFrame, chosen: list[VmSize], region: str) -> None:
     """Add what Azure said of each size, and its price, as far as they are known."""
     found = [prices.known(size.name, region) for size in chosen]
     table["zones"] = [", ".join(size.zones) for size in chosen]
     table["quota"] = [size.quota.text if size.quota else "" for size in chosen]
-    table["told_by_azure"] = ["; ".join(size.told) for size in chosen]
+    table["told_by_azure"] = ["; ".join(size.origin_texts) for size in chosen]
     table["price_per_hour"] = [price.per_hour if price else float("nan") for price in found]
     table["currency"] = [price.currency if price else "" for price in found]
     table["price_source"] = [price.source if price else "" for price in found]

@@ -153,7 +153,7 @@ async def _main(address: str, port: int) -> None:
     asyncio.get_running_loop().add_reader(0, lambda: os.read(0, 4096) or serving.cancel())
     sys.stdout.write(READY + "\n")
     sys.stdout.flush()
-    import_recorder.tell()
+    import_recorder.record()
     with contextlib.suppress(asyncio.CancelledError):
         await serving
 

@@ -243,7 +243,7 @@ def _submit(chosen: argparse.Namespace) -> int:
     options = _options(chosen)
     if chosen.script is not None:
         draft = capture.capture_script(chosen.script, None, chosen.arguments)
-        _tell_of_arguments(chosen)
+        _warn_of_arguments(chosen)
     elif chosen.explain:
         return batchai.explain(chosen)
     else:
@@ -278,7 +278,7 @@ def _replaced_programs() -> dict[str, str]:
 _OF_SCRIPTS = ("-b", "--name", "--data", "--env", "--outputs", "--use-gpu", "--vm-size", "--price-per-hour")
 
 
-def _tell_of_arguments(chosen: argparse.Namespace) -> None:
+def _warn_of_arguments(chosen: argparse.Namespace) -> None:
     """Say that words behind the script are its own, where they look like what was meant for this command."""
     ours = {flag for name in ABOUT for flag in flags(name)}.difference(_OF_SCRIPTS)
     meant = [word for word in chosen.arguments if word.partition("=")[0] in ours]

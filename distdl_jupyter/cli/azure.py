@@ -53,9 +53,9 @@ def _status(chosen: argparse.Namespace) -> int:
     from distdl_jupyter.views import azure
     from distdl_jupyter.views.wire import to_json
 
-    told = azure.sign_in_view()
-    print(json.dumps(to_json(told), indent=1) if chosen.json else "\n".join(azure.sign_in_lines(told)))
-    return 0 if told.state == "signed_in" else 1
+    view = azure.sign_in_view()
+    print(json.dumps(to_json(view), indent=1) if chosen.json else "\n".join(azure.sign_in_lines(view)))
+    return 0 if view.state == "signed_in" else 1
 
 
 def _sign_in(chosen: argparse.Namespace) -> int:

@@ -78,9 +78,9 @@ def _list(chosen: argparse.Namespace) -> int:
 def _plain(one: Any) -> dict[str, Any]:
     from distdl_jupyter.views.wire import to_json
 
-    told: dict[str, Any] = to_json(one)
-    target = told.pop("target")
-    return {**target, **told}
+    row: dict[str, Any] = to_json(one)
+    target = row.pop("target")
+    return {**target, **row}
 
 
 def _add(chosen: argparse.Namespace) -> int:

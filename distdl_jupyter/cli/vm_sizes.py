@@ -84,17 +84,17 @@ def _sources(priced: list[tuple[VmSize, Price | None]], region: str) -> list[str
     """Return who says what is shown, and since when."""
     from distdl_jupyter.azure import catalogue_date, skus
 
-    told = skus.known(region)
+    listed = skus.known(region)
     lines = [f"{plural(len(priced), 'size')}. Catalogue: Microsoft's pages, {catalogue_date()}."]
-    lines += [f"Availability and quota: {told.source}."] if told else []
+    lines += [f"Availability and quota: {listed.source}."] if listed else []
     lines += [f"Prices: {one}." for one in dict.fromkeys(price.source for _, price in priced if price)]
     return lines
 
 
 def _data(size: VmSize, price: Price | None) -> dict[str, Any]:
-    told = dataclasses.asdict(size)
+    row = dataclasses.asdict(size)
     return {
-        **told,
+        **row,
         "gpu_count": float(size.gpu_count),
         "status_date": str(size.status_date or ""),
         "retirement_date": str(size.retirement_date or ""),

@@ -272,12 +272,12 @@ def _agents(ray: Any, actors: Sequence[Any], options: RayOptions) -> list[Connec
     # The agent's input ends with the actor, and Ray ends that with the supervisor.
     first = bootstrap.first_input("{python}", options.directory or DIRECTORY, package.built(), [TIMEOUT])
     try:
-        told = ray.get([actor.begin.remote(first, list(_HIDDEN)) for actor in actors], timeout=_ACTOR_SECONDS)
+        answers = ray.get([actor.begin.remote(first, list(_HIDDEN)) for actor in actors], timeout=_ACTOR_SECONDS)
     except ray.exceptions.RayError as error:
         raise LaunchFailed(f"Ray could not start the agents: {_first_line(error)}.") from error
     links: dict[str, tuple[Host, Link]] = {}
     # Ray gives bundles to nodes in no order.
-    ordered = sorted(zip(actors, told, strict=True), key=lambda one: one[1])
+    ordered = sorted(zip(actors, answers, strict=True), key=lambda one: one[1])
     for at, (actor, (hostname, address)) in enumerate(ordered):
         name = f"{hostname}-{at}" if hostname in links else hostname
         links[name] = Host(name, address), _ActorLink(ray, actor, name)

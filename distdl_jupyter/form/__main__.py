@@ -26,14 +26,14 @@ _TIMEOUT = 5.0
 def main() -> None:
     """Read a request, answer it."""
     asked = json.load(sys.stdin)
-    told: object
+    answer: object
     try:
         request = msgspec.convert(asked["request"], FormRequest)
         timeouts = Timeouts(_TIMEOUT, _TIMEOUT, _TIMEOUT)
-        told = _given_up(cell_state(request, directory=asked["directory"], timeouts=timeouts))
+        answer = _given_up(cell_state(request, directory=asked["directory"], timeouts=timeouts))
     except DistDLError as error:
-        told = {"error": error.to_json()}
-    print(encode(told).decode(), flush=True)  # noqa: T201 - the answer
+        answer = {"error": error.to_json()}
+    print(encode(answer).decode(), flush=True)  # noqa: T201 - the answer
 
 
 def _given_up(found: FormState) -> FormState:

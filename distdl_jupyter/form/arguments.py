@@ -166,7 +166,7 @@ def add_job_flags(parser: argparse.ArgumentParser, *, by_default: str = "") -> N
     names = {"clusters": ", ".join(registry.names("clusters")), "backends": _BACKENDS}
     for name, about in ABOUT.items():
         default = by_default or about.by_default
-        told = f" (default{':' if ' ' in default else ''} {default})" if default else ""
+        default_text = f" (default{':' if ' ' in default else ''} {default})" if default else ""
         takes: dict[str, Any] = {"type": about.word, "metavar": about.metavar}
         if about.auto:
             takes["type"] = _count_or_auto
@@ -174,7 +174,7 @@ def add_job_flags(parser: argparse.ArgumentParser, *, by_default: str = "") -> N
             takes = {"action": "append", "metavar": about.metavar}
         if about.switch:
             takes = {"action": argparse.BooleanOptionalAction}
-        text = f"{about.help.format_map(names)}{told}."
+        text = f"{about.help.format_map(names)}{default_text}."
         parser.add_argument(*flags(name), dest=name, default=argparse.SUPPRESS, help=text, **takes)
 
 
@@ -216,8 +216,8 @@ def add_option(group: argparse._ActionsContainer, field: dataclasses.Field[Any])
 
 def _default(field: dataclasses.Field[Any]) -> str:
     """Return the default in words, where the help does not tell what it means."""
-    told = field.default in (None, "", dataclasses.MISSING) or "(default" in field.metadata.get("help", "")
-    return "" if told else f" (default {field.default})"
+    explained = field.default in (None, "", dataclasses.MISSING) or "(default" in field.metadata.get("help", "")
+    return "" if explained else f" (default {field.default})"
 
 
 def _add_aliases(parser: Parser, known: set[str]) -> None:

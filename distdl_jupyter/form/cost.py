@@ -62,11 +62,11 @@ def shown(nodes: Rented, own: str, node_count: int, timeout: float) -> CostNow |
         found, problem, looking = _price(nodes, own, timeout)
     except InvalidSpec as error:
         return CostNow(bills=nodes.bills, nodes=node_count, problem=str(error), wrong=True)
-    told = CostNow(bills=nodes.bills, nodes=node_count, looking=looking, problem=problem)
+    unpriced = CostNow(bills=nodes.bills, nodes=node_count, looking=looking, problem=problem)
     if found is None:
-        return told
+        return unpriced
     return replace(
-        told,
+        unpriced,
         per_hour=money(found.per_hour * node_count, found.currency),
         words=hourly_cost_text(found.per_hour, found.currency, node_count),
         source=found.source,

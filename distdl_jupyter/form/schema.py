@@ -118,7 +118,7 @@ class VmSizeChoice:
     words: str
     sources: tuple[str, ...]
     #: Those of the sources that are Azure's own answers.
-    told: tuple[str, ...]
+    origin_texts: tuple[str, ...]
     notes: str
     #: What it costs in an hour, with who says so.
     price: str = ""

@@ -53,7 +53,7 @@ def _row(size: VmSize) -> VmSizeChoice:
         quota=size.quota.text if size.quota else "",
         words=" ".join([size.name, size.series, size.gpu_model, size.gpu]).lower(),
         sources=size.sources,
-        told=size.told,
+        origin_texts=size.origin_texts,
         notes=size.notes,
     )
 

@@ -77,7 +77,7 @@ class LiveJob:
             if time.monotonic() > until:
                 break
             time.sleep(0.0005)  # another thread, such as that of the event loop, is let in
-        self._reading.listen(heard=moved)
+        self._reading.listen(received=moved)
         return moved
 
     def look(self) -> bool | None:

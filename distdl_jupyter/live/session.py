@@ -110,7 +110,7 @@ class JobSession:
             self._thread = None
 
     def _turn(self) -> float | None:
-        """Read and tell once; return the seconds until the next turn, None when there is nothing more to tell."""
+        """Read and send once; return the seconds until the next turn, None when there is nothing more to tell."""
         live, began = self.live, time.monotonic()
         assert live is not None
         moved = live.look()
@@ -122,12 +122,12 @@ class JobSession:
             self._news = False
             self._change.took(0)
             live.use(self._listener.on_change)
-        if self._tell(settled=settled):
+        if self._send(settled=settled):
             return None
         return max(_POLL, spent / _SHARE - spent) if moved else _QUIET_POLL
 
-    def _tell(self, *, settled: bool) -> bool:
-        """Tell all viewers what is due; say whether all is told that will ever be."""
+    def _send(self, *, settled: bool) -> bool:
+        """Send all viewers what is due; say whether all is sent that will ever be."""
         with self._lock:
             viewers, new = dict(self._viewers), dict(self._new)
             self._new.clear()

@@ -77,8 +77,8 @@ class RanksMagic:
         place = capture.here()
         label = "" if place.execution_count is None else f"In [{place.execution_count}]"
 
-        def run(heard: Heard) -> Answer:
-            return ranks.run(cell, on=on, label=label, raw_cell=place.raw, on_event=heard)
+        def run(on_event: EventHandler) -> Answer:
+            return ranks.run(cell, on=on, label=label, raw_cell=place.raw, on_event=on_event)
 
         values = self._shown(ranks, on, run, quiet=chosen.quiet)
         if chosen.out is None:
@@ -89,27 +89,29 @@ class RanksMagic:
     def run_draft(self, draft: CapturedCode) -> Any:
         """Run what ``%%distributed --on-ranks`` captured and return the values. Raises CellFailed."""
         ranks = self._session.ranks.get()
-        return self._shown(ranks, None, lambda heard: ranks.run_distributed(draft, on_event=heard), quiet=False)
+        return self._shown(ranks, None, lambda on_event: ranks.run_distributed(draft, on_event=on_event), quiet=False)
 
-    def _shown(self, ranks: Ranks, on: Sequence[int] | None, run: Callable[[Heard], Answer], *, quiet: bool) -> Any:
+    def _shown(
+        self, ranks: Ranks, on: Sequence[int] | None, run: Callable[[EventHandler], Answer], *, quiet: bool
+    ) -> Any:
         """Run something on ranks with its output shown; return the values. Raises CellFailed."""
         from distdl_jupyter.ranks import Interrupted, viewerrors
         from distdl_jupyter.widgets.rankvalues import Values, ValuesOf
 
         asked = tuple(range(ranks.size)) if on is None else tuple(on)
         output = self._output(asked, ranks, quiet=quiet)
-        told = False
+        shown = False
         try:
-            answer = run(Heard(output, self._hinted))
+            answer = run(EventHandler(output, self._hinted))
         except Interrupted as interrupt:
             shown_as(interrupt, [f"KeyboardInterrupt: {interrupt}"])
             raise
         finally:
-            told = output.finish()
+            shown = output.finish()
         errors = {rank: self._hinted(error) for rank, error in answer.errors.items()}
         failed = viewerrors.failures(errors, asked)
         if failed is not None:
-            raise viewerrors.CellFailed(failed, errors, told=told)
+            raise viewerrors.CellFailed(failed, errors, shown=shown)
         forms = {rank: done.shown for rank, done in answer.dones.items()}
         if not any(forms.values()):
             return None
@@ -131,7 +133,7 @@ class RanksMagic:
         return CellOutput(asked, short_id(ranks.id), quiet=quiet)
 
 
-class Heard:
+class EventHandler:
     """Hands what a cell's ranks say to its output; ``hinted`` adds to an error what this notebook knows of it."""
 
     def __init__(self, output: Output, hinted: Callable[[dict[str, Any]], dict[str, Any]]) -> None:

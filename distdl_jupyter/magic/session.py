@@ -69,9 +69,9 @@ def short_errors() -> Iterator[None]:
         shown_as(error, [f"{type(error).__name__}: {error}"])
         raise
     except SyntaxError as error:
-        told = InvalidSpec(f"Line {error.lineno} of the cell is no Python: {error.msg}.", field="cell")
-        shown_as(told, "".join(traceback.format_exception_only(error)).splitlines())
-        raise told from None
+        shortened = InvalidSpec(f"Line {error.lineno} of the cell is no Python: {error.msg}.", field="cell")
+        shown_as(shortened, "".join(traceback.format_exception_only(error)).splitlines())
+        raise shortened from None
 
 
 def shown_as(error: BaseException, lines: list[str]) -> None:

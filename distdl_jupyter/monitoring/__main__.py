@@ -27,19 +27,19 @@ def main() -> None:
     signal.alarm(TIMEOUT)
     # What exporters write of a failure may quote the address and what was sent.
     logging.disable(logging.CRITICAL)
-    _end(_tell(JobFolder(Path(sys.argv[1]))))
+    _end(_report(JobFolder(Path(sys.argv[1]))))
 
 
-def _tell(folder: JobFolder) -> str:
+def _report(folder: JobFolder) -> str:
     try:
         events = (event for batch, _ in batches(folder.events) for event in batch)
-        told = account(folder.spec(), events)
-        send(told)
+        collected = account(folder.spec(), events)
+        send(collected)
     except CannotSend as error:
         return f"not sent, {error}"
     except Exception as error:  # noqa: BLE001 - the text of another's error may hold what is secret
         return f"not sent, {type(error).__name__}"
-    return f"sent {len(told.spans)} spans and {len(told.measures)} measures"
+    return f"sent {len(collected.spans)} spans and {len(collected.measures)} measures"
 
 
 def _give_up(*_: object) -> NoReturn:

@@ -79,17 +79,17 @@ def _shared(spec: JobSpec, view: JobView) -> dict[str, Value]:
 
 
 def _own(spec: JobSpec, view: JobView) -> dict[str, Value]:
-    told: dict[str, Value] = {"distdl.job.id": spec.id, "distdl.node_count": spec.node_count}
+    attributes: dict[str, Value] = {"distdl.job.id": spec.id, "distdl.node_count": spec.node_count}
     failure = view.failure if view.state in _FAILED else None
     if failure is not None:
         rank = view.ranks[failure.rank]
-        told["distdl.failed_rank"] = failure.rank
-        told["distdl.exit"] = (
+        attributes["distdl.failed_rank"] = failure.rank
+        attributes["distdl.exit"] = (
             f"SIG{rank.signal}" if rank.signal else str(rank.code) if rank.code is not None else "lost"
         )
     elif view.state is State.COMPLETED:
-        told["distdl.exit"] = "0"
-    return told
+        attributes["distdl.exit"] = "0"
+    return attributes
 
 
 def _exit(rank: RankView) -> str:

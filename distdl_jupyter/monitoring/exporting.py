@@ -32,11 +32,11 @@ class CannotSend(Exception):
     """Nothing can be sent; the message says what is missing."""
 
 
-def send(told: Account) -> None:
+def send(account: Account) -> None:
     """Send an account with every exporter that the environment describes. Raises CannotSend."""
     os.environ.update(SILENCE)
     failed = [
-        why for spans, metrics in exporters() for why in (_send_spans(told, spans), _send_measures(told, metrics))
+        why for spans, metrics in exporters() for why in (_send_spans(account, spans), _send_measures(account, metrics))
     ]
     if any(failed):
         raise CannotSend("; ".join(sorted({why for why in failed if why})))
@@ -70,10 +70,10 @@ def _otlp() -> tuple[Any, Any]:
     return OTLPSpanExporter(), OTLPMetricExporter()
 
 
-def _resource(told: Account) -> Any:
+def _resource(account: Account) -> Any:
     from opentelemetry.sdk.resources import Resource
 
-    id_ = str(told.spans[0].attributes["distdl.job.id"])
+    id_ = str(account.spans[0].attributes["distdl.job.id"])
     return Resource.create({
         "service.name": os.environ.get("OTEL_SERVICE_NAME") or _NAME,
         "service.version": __version__,
@@ -82,16 +82,16 @@ def _resource(told: Account) -> Any:
     })  # fmt: skip
 
 
-def _send_spans(told: Account, exporter: Any) -> str:
+def _send_spans(account: Account, exporter: Any) -> str:
     """Send the spans at once; return why they did not arrive, "" when they did."""
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import SpanExportResult
     from opentelemetry.sdk.trace.sampling import ALWAYS_ON
     from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_context
 
-    tracer = TracerProvider(sampler=ALWAYS_ON, resource=_resource(told), shutdown_on_exit=False).get_tracer(_NAME)
+    tracer = TracerProvider(sampler=ALWAYS_ON, resource=_resource(account), shutdown_on_exit=False).get_tracer(_NAME)
     made: list[Any] = []
-    for one in told.spans:
+    for one in account.spans:
         # A job is something that was taken from a queue; Application Insights shows it as a request with its parts.
         kind = SpanKind.INTERNAL if made else SpanKind.CONSUMER
         context = set_span_in_context(made[0]) if made else None
@@ -100,26 +100,26 @@ def _send_spans(told: Account, exporter: Any) -> str:
         )
         span.set_status(Status(StatusCode.ERROR if one.failed else StatusCode.OK))
         made.append(span)
-    for one, span in zip(told.spans, made, strict=True):
+    for one, span in zip(account.spans, made, strict=True):
         span.end(_nanoseconds(one.end))
     result = exporter.export(made)
     exporter.shutdown()
     return "" if result is SpanExportResult.SUCCESS else "spans were not taken"
 
 
-def _send_measures(told: Account, exporter: Any) -> str:
+def _send_measures(account: Account, exporter: Any) -> str:
     from opentelemetry.sdk.metrics import MeterProvider
     from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricExportResult
 
     # What the exporter asks for (sums since the last time, in Azure's case) is what is collected.
     reader = InMemoryMetricReader(exporter._preferred_temporality, exporter._preferred_aggregation)  # noqa: SLF001
-    provider = MeterProvider([reader], resource=_resource(told), shutdown_on_exit=False)
+    provider = MeterProvider([reader], resource=_resource(account), shutdown_on_exit=False)
     meter = provider.get_meter(_NAME)
-    for one in told.measures:
+    for one in account.measures:
         if one.kind == "count":
-            meter.create_counter(one.name, unit=one.unit).add(one.number, told.shared)
+            meter.create_counter(one.name, unit=one.unit).add(one.number, account.shared)
         else:
-            meter.create_histogram(one.name, unit=one.unit).record(one.number, told.shared)
+            meter.create_histogram(one.name, unit=one.unit).record(one.number, account.shared)
     result = exporter.export(reader.get_metrics_data())
     exporter.shutdown()
     provider.shutdown()

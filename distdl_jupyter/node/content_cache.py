@@ -52,11 +52,11 @@ class Copy:
     def finish(self, unpack: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Let ``unpack`` fill the folder, show it, and return where it is with what ``unpack`` says."""
         try:
-            told = unpack()
+            answer = unpack()
             with contextlib.suppress(OSError):  # another job brought the same meanwhile
                 self.folder.rename(self._final)
             if not permissions.is_own(self._final):
                 raise OSError(f"{self._final} cannot be made.")
-            return {"path": str(self._final), **told}
+            return {"path": str(self._final), **answer}
         finally:
             shutil.rmtree(self.folder, ignore_errors=True)

@@ -18,11 +18,11 @@ _LONGEST = 1024 * 1024
 
 
 class Shells:
-    """All relays of this host. ``tell`` sends a message to the supervisor."""
+    """All relays of this host. ``send`` sends a message to the supervisor."""
 
-    def __init__(self, selector: selectors.BaseSelector, tell: Callable[..., None]) -> None:
+    def __init__(self, selector: selectors.BaseSelector, send: Callable[..., None]) -> None:
         self._selector = selector
-        self._tell = tell
+        self._send = send
         self._relays: dict[int, socket.socket] = {}
         self._said: dict[int, bytes] = {}
         self._number = 0
@@ -56,7 +56,7 @@ class Shells:
         self._said[number] += content
         if not content or len(self._said[number]) > _LONGEST:
             self._close(number)
-            self._tell("shell-closed", shell=number)
+            self._send("shell-closed", shell=number)
         elif self._said[number].endswith(b"\n"):
             self._on_request(number)
 
@@ -68,7 +68,7 @@ class Shells:
             self._close(number)
             return
         self._said[number] = b""
-        self._tell("shell", shell=number, host=host, command=command)
+        self._send("shell", shell=number, host=host, command=command)
 
     def answer(self, number: int, fields: Mapping[str, Any]) -> None:
         """Pass on what the command printed and, with ``code``, its end. A relay that has gone hears nothing."""

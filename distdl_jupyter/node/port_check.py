@@ -80,7 +80,7 @@ class _Attempt:
 
     def __init__(self, pairs: Sequence[tuple[str, int]]) -> None:
         self._why: dict[tuple[str, int], str] = dict.fromkeys(pairs, "timed out")
-        self._heard: dict[tuple[str, int], bytes] = {}
+        self._received: dict[tuple[str, int], bytes] = {}
         self._selector = selectors.DefaultSelector()
 
     def run(self, until: float) -> dict[tuple[str, int], str]:
@@ -125,11 +125,11 @@ class _Attempt:
         """Take what came and say whether that is all that is needed."""
         expected = _greeting(*pair)
         piece = guest.recv(_LONGEST)
-        heard = self._heard[pair] = self._heard.get(pair, b"") + piece
-        if heard == expected:
+        received = self._received[pair] = self._received.get(pair, b"") + piece
+        if received == expected:
             self._why[pair] = ""
             return True
-        if not piece or not expected.startswith(heard):
+        if not piece or not expected.startswith(received):
             self._why[pair] = "something else answers there"
             return True
         return False

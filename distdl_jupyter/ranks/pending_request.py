@@ -1,7 +1,7 @@
 """One request to some ranks, from the first byte to the last rank's answer.
 
-Events are told in order of arrival: a rank's output before its end. While ranks are waited for, sentences say for whom
-and what can be done; a rank that dies ends the session, and its reason is raised.
+Events are reported in order of arrival: a rank's output before its end. While ranks are waited for, sentences say for
+whom and what can be done; a rank that dies ends the session, and its reason is raised.
 """
 
 from __future__ import annotations
@@ -25,24 +25,26 @@ if TYPE_CHECKING:
 
 #: Seconds between two looks at the log: the first while a short cell runs, the last while a long one does.
 _SHORTEST, _LONGEST = 0.0005, 0.02
-#: Seconds after which ranks that go on without a failed one are told of, and those that do not hear an interrupt.
+#: Seconds after which ranks that go on without a failed one are spoken of, and those that do not hear an interrupt.
 _WAITS_FOR_FAILED = 2.0
 _DEAF = 5.0
 #: Seconds that the log may take to bring a rank's last lines.
 _LOG_TIMEOUT = 15.0
 
-Tell = Callable[[Event], None]
+OnEvent = Callable[[Event], None]
 Request = tuple[dict[str, Any], bytes]
 
 
 class PendingRequest:
     """One request under way. ``links`` are those of all ranks, ``requests`` what some of them are asked."""
 
-    def __init__(self, job: Job, links: Mapping[int, Link], requests: Mapping[int, Request], tell: Tell | None) -> None:
+    def __init__(
+        self, job: Job, links: Mapping[int, Link], requests: Mapping[int, Request], on_event: OnEvent | None
+    ) -> None:
         self._job = job
         self._links = links
         self._requests = requests
-        self._tell: Tell = _silently if tell is None else tell
+        self._on_event: OnEvent = _silently if on_event is None else on_event
         self._answer = Answer()
         self._running = set(requests)
         self._done: dict[int, tuple[Done, float]] = {}
@@ -104,17 +106,17 @@ class PendingRequest:
         self._done[rank] = (done, time.monotonic())
 
     def _read_output(self) -> bool:
-        """Tell what was printed, then the ends of ranks whose output is complete."""
+        """Report what was printed, then the ends of ranks whose output is complete."""
         outputs = self._output.read()
         for output in _joined(outputs):
-            self._tell(output)
+            self._on_event(output)
         for rank, (done, since) in list(self._done.items()):
             late = time.monotonic() - since > _LOG_TIMEOUT
             if late:
-                self._tell(Notice(f"The last lines of rank {rank} have not come; the job's log will have them."))
+                self._on_event(Notice(f"The last lines of rank {rank} have not come; the job's log will have them."))
             if late or self._output.complete(rank):
                 del self._done[rank]
-                self._tell(done)
+                self._on_event(done)
         return bool(outputs)
 
     def _read_last_output(self) -> None:
@@ -150,7 +152,7 @@ class PendingRequest:
     def _once(self, what: str, text: str) -> None:
         if what not in self._warned:
             self._warned.add(what)
-            self._tell(Notice(text))
+            self._on_event(Notice(text))
 
 
 def _joined(outputs: list[Output]) -> list[Output]:
@@ -169,4 +171,4 @@ def _capital(text: str) -> str:
 
 
 def _silently(_event: Event) -> None:
-    """Tell nobody."""
+    """Report to nobody."""

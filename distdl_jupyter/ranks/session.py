@@ -19,7 +19,7 @@ from distdl_jupyter.ranks import request
 from distdl_jupyter.ranks.answer import Answer, Standing
 from distdl_jupyter.ranks.ending import reason, why_ended
 from distdl_jupyter.ranks.link import Gone, Link, linked, note_of
-from distdl_jupyter.ranks.pending_request import PendingRequest, Request, Tell
+from distdl_jupyter.ranks.pending_request import OnEvent, PendingRequest, Request
 from distdl_jupyter.ranks.turn import busy, holder, turn
 from distdl_jupyter.worker.serving.listener import NOTES
 
@@ -66,7 +66,7 @@ class Ranks:
         label: str = "",
         raw_cell: str = "",
         values: Mapping[str, Any] | None = None,
-        on_event: Tell | None = None,
+        on_event: OnEvent | None = None,
     ) -> Answer:
         """Run a cell on all ranks, or those of ``on``, and wait for their answers.
 
@@ -94,7 +94,7 @@ class Ranks:
         asked = {"do": "pull", "id": _number(), "name": name, "label": f"pull({name})"}
         return dict(self._ask(self._chosen(on), asked, b"").check().values)
 
-    def run_distributed(self, draft: CapturedCode, *, on_event: Tell | None = None) -> Answer:
+    def run_distributed(self, draft: CapturedCode, *, on_event: OnEvent | None = None) -> Answer:
         """Run a job's code on these ranks: what it captured travels with it, into a namespace of its own.
 
         Where the ranks have met before they stay together. Raises InvalidSpec when a check of the code fails, and what
@@ -113,13 +113,13 @@ class Ranks:
         finally:
             shutil.rmtree(folder.path, ignore_errors=True)
 
-    def _ask(self, on: list[int], asked: dict[str, Any], body: bytes, tell: Tell | None = None) -> Answer:
+    def _ask(self, on: list[int], asked: dict[str, Any], body: bytes, on_event: OnEvent | None = None) -> Answer:
         requests: dict[int, Request] = dict.fromkeys(on, (asked, body))
         with turn(self.job.folder, str(asked.get("label") or ""), self._owner) as again:
             try:
                 if not (again and self._links):
                     self._refuse_busy(on)
-                return PendingRequest(self.job, self._links, requests, tell).wait()
+                return PendingRequest(self.job, self._links, requests, on_event).wait()
             except BaseException:
                 # What still comes on these connections answers nobody's question.
                 self._hang_up()

@@ -60,8 +60,8 @@ class Failures:
     def rest(self) -> list[str]:
         """Return one sentence for each group of the other failed ranks."""
         partly = self.alike and len(self.alike) + 1 < len(self.asked)
-        told = [(self.alike, "the same error", 0.0)] if partly else []
-        return [_said(*one) for one in (*told, *self.others)]
+        same = [(self.alike, "the same error", 0.0)] if partly else []
+        return [_said(*one) for one in (*same, *self.others)]
 
 
 class CellFailed(DistDLError):
@@ -70,20 +70,20 @@ class CellFailed(DistDLError):
     ``rank`` failed first, ``error`` is its exception as data, ``errors`` those of all ranks that failed.
     """
 
-    def __init__(self, failures: Failures, errors: Mapping[int, Error], *, told: bool = False) -> None:
+    def __init__(self, failures: Failures, errors: Mapping[int, Error], *, shown: bool = False) -> None:
         super().__init__(failures.sentence(), hint=str(failures.error.get("hint", "")))
         self.rank = failures.first
         self.error = failures.error
         self.errors = dict(errors)
         self._rest = failures.rest()
-        self._told = told
+        self._shown = shown
 
     def __str__(self) -> str:
         return "\n".join([super().__str__(), str(self.error.get("traceback", "")).rstrip(), *self._rest]).strip()
 
     def _render_traceback_(self) -> list[str]:
         """Show one line where the cell's output already tells the rest, else all: local frames mend nothing."""
-        return [f"CellFailed: {self.message}"] if self._told else f"CellFailed: {self}".splitlines()
+        return [f"CellFailed: {self.message}"] if self._shown else f"CellFailed: {self}".splitlines()
 
 
 def failures(errors: Mapping[int, Error], asked: Sequence[int]) -> Failures | None:

@@ -33,7 +33,7 @@ _NO_UPGRADE = "This address is a WebSocket, and something between the page and t
 class Events(WebSocketMixin, WebSocketHandler, Handler):
     """A page's WebSocket: the page sends a Subscription, in place of the one before, and is told Messages."""
 
-    _telling: asyncio.Task[None] | None = None
+    _sending: asyncio.Task[None] | None = None
 
     @answers(status=101, receives=Subscription, refuses=(426,))
     async def get(self) -> None:  # type: ignore[override]  # awaited all the same
@@ -54,14 +54,14 @@ class Events(WebSocketMixin, WebSocketHandler, Handler):
         return found
 
     def open(self) -> None:
-        """Begin to tell."""
+        """Begin to send messages."""
         WebSocketMixin.open(self)
         # Some browsers leave this out; JupyterHub logs a warning at each question who this is, once in some seconds.
         self.request.headers.setdefault("Sec-Fetch-Mode", "websocket")
         self._wanted: Subscription | None = None
         self._notify = asyncio.Event()
         self.app.sources.pages.add(self)
-        self._telling = asyncio.ensure_future(self._tell())
+        self._sending = asyncio.ensure_future(self._send_messages())
 
     def on_message(self, message: str | bytes) -> None:
         """Take a subscription, in place of the one before."""
@@ -72,11 +72,11 @@ class Events(WebSocketMixin, WebSocketHandler, Handler):
         self._notify.set()
 
     def on_close(self) -> None:
-        """Tell no more."""
+        """Send no more."""
         # What was sent last is let go at once: some pages connect often, and the list of jobs may be long.
-        if self._telling is not None:
-            self._telling.cancel()
-            self._telling = None
+        if self._sending is not None:
+            self._sending.cancel()
+            self._sending = None
         if (pings := vars(self).pop("ping_callback", None)) is not None:
             pings.stop()
         self.app.sources.pages.discard(self)
@@ -85,7 +85,7 @@ class Events(WebSocketMixin, WebSocketHandler, Handler):
         self.write_message(encode(Refused(error_body(error, 400), "refused")))
         self.close(_POLICY, "The subscription is refused.")
 
-    async def _tell(self) -> None:
+    async def _send_messages(self) -> None:
         subscriber = Subscriber(self.app.sources, Subscription(), self._notify)
         said = asked = time.monotonic()
         try:
@@ -93,7 +93,7 @@ class Events(WebSocketMixin, WebSocketHandler, Handler):
                 subscriber = self._newest(subscriber)
                 lines = await subscriber.due()
                 if self._wanted is not None:
-                    continue  # the page has forgotten what these would be told to
+                    continue  # the page has forgotten what these would be sent to
                 now, period = time.monotonic(), self.app.keep_alive_seconds
                 if now - asked >= period:
                     asked = now

@@ -120,14 +120,14 @@ class JobSource(Source):
         """Read the job's files."""
         if self.live is None:
             return await self._open()
-        live, told = self.live, self.live.complete
+        live, complete = self.live, self.live.complete
         moved = await self.run_in_thread(live.look)
         if moved is None:
             self._is_gone()
             return None
         if live.settled and not moved:
             return _ENDED_POLL
-        if moved or live.complete != told:
+        if moved or live.complete != complete:
             self._moved = time.monotonic()
             self.changed()
             return _POLL if live.complete else 0.0

@@ -97,8 +97,8 @@ class Request:
             "notebook": str(notebook or ""),
             "options": self.asked.options,
         }
-        told = ask(python, submit_process.__name__, request, notebook.parent if notebook else self.root, self.seconds)
-        return client.attach(str(told["id"]))
+        answer = ask(python, submit_process.__name__, request, notebook.parent if notebook else self.root, self.seconds)
+        return client.attach(str(answer["id"]))
 
 
 def beside(root: Path, path: str) -> Path | None:

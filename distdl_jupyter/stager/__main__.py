@@ -20,14 +20,14 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # what is on the disk is good at any moment
     talk = Talk(sys.stdin.buffer, sys.stdout.buffer)
     try:
-        told = talk.order()
+        request = talk.order()
     except ValueError:
         return _failed(talk, Failure("The order is no line of JSON."))
     try:
-        if isinstance(told, dict) and "forget" in told:
-            _forget(talk, told)
+        if isinstance(request, dict) and "forget" in request:
+            _forget(talk, request)
         else:
-            Stager(order.order(told), talk).run()
+            Stager(order.order(request), talk).run()
     except Failure as failure:
         return _failed(talk, failure)
     except OSError as error:
@@ -37,13 +37,13 @@ def main() -> int:
     return 0
 
 
-def _forget(talk: Talk, told: dict[str, Any]) -> None:
-    cache = Cache(str(told.get("base") or ""))
+def _forget(talk: Talk, request: dict[str, Any]) -> None:
+    cache = Cache(str(request.get("base") or ""))
     cache.prepare()
-    job = order.job(told["forget"])
+    job = order.job(request["forget"])
     tree.forget(cache, job)
-    if told.get("limit_bytes") is not None:
-        cache.make_room(0, int(told["limit_bytes"]))
+    if request.get("limit_bytes") is not None:
+        cache.make_room(0, int(request["limit_bytes"]))
     talk.last({"type": "forgotten", "job": job})
 
 

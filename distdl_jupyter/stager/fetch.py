@@ -77,14 +77,14 @@ class Fetcher:
                     feed.count(len(piece))
                 feed.access.worked()
             except stores.errors() as error:
-                told = stores.answer(error)
-                if feed.access.refuses(number, told):
-                    feed.access.refused(number, told)
+                answer = stores.answer(error)
+                if feed.access.refuses(number, answer):
+                    feed.access.refused(number, answer)
                     continue
                 attempt = 1 if got > before else attempt + 1
-                if not told.passing or attempt >= _ATTEMPTS:
-                    raise refusal(feed, item.name, told) from None
-                self._wait(feed, attempt, told)
+                if not answer.passing or attempt >= _ATTEMPTS:
+                    raise refusal(feed, item.name, answer) from None
+                self._wait(feed, attempt, answer)
         return view
 
     def _open(self, feed: Feed, store: Any, item: Item, start: int, end: int) -> Any:
@@ -99,27 +99,27 @@ class Fetcher:
             raise refusal(feed, item.name, stores.CHANGED)
         return found.stream(min_chunk_size=_PIECE)
 
-    def _wait(self, feed: Feed, attempt: int, told: Answer) -> None:
+    def _wait(self, feed: Feed, attempt: int, answer: Answer) -> None:
         usual = min(_FIRST * 2 ** (attempt - 1), _LONGEST) * random.uniform(0.7, 1.3)  # noqa: S311 - no secret
-        if told.status in stores.BUSY:
-            feed.note("throttled", f"{feed.title} asks for patience ({told.status} {told.code}).")
+        if answer.status in stores.BUSY:
+            feed.note("throttled", f"{feed.title} asks for patience ({answer.status} {answer.code}).")
             usual = max(usual, _THROTTLED)
         self._sleep(usual)
 
 
-def refusal(feed: Feed, name: str, told: Answer) -> Failure:
+def refusal(feed: Feed, name: str, answer: Answer) -> Failure:
     """Return the failure that an answer means after which nothing can be tried."""
     source, host = feed.source, feed.host
-    if told.untrusted:
-        return Failure(f"{host} shows a certificate that is not trusted ({told.untrusted}).",
+    if answer.untrusted:
+        return Failure(f"{host} shows a certificate that is not trusted ({answer.untrusted}).",
                        "Name the certificate of your proxy, or your service, in SSL_CERT_FILE.", source)  # fmt: skip
-    if told.passing:
-        why = f"{told.status} {told.code}" if told.status else told.code
+    if answer.passing:
+        why = f"{answer.status} {answer.code}" if answer.status else answer.code
         return Failure(f"{host} could not be read ({why}), so {name!r} is not whole.",
                        "Look at this node's network, then start the job again: it goes on there.", source)  # fmt: skip
-    if told.code == "RangesNotSupported":
+    if answer.code == "RangesNotSupported":
         return Failure(f"{host} gives no parts of a file, and {name!r} is too large to be read at once.",
                        "Put it into a store, or on a web server that answers requests with Range.", source)  # fmt: skip
-    text, remedy = _RULES.get(told.status, ("{title} answered {status} {code} for {name!r} of {source}.", ""))
-    return Failure(text.format(name=name, source=source, status=told.status, code=told.code or told.status,
+    text, remedy = _RULES.get(answer.status, ("{title} answered {status} {code} for {name!r} of {source}.", ""))
+    return Failure(text.format(name=name, source=source, status=answer.status, code=answer.code or answer.status,
                                title=feed.title), remedy, source)  # fmt: skip

@@ -62,63 +62,63 @@ class Order:
     ca: str = ""
 
 
-def order(told: Any) -> Order:
+def order(document: Any) -> Order:
     """Return the order that JSON data tells. Raises Failure for what cannot be followed."""
     try:
-        limit = told.get("limit_bytes")
+        limit = document.get("limit_bytes")
         return Order(
-            job=job(told["job"]),
-            node=int(told.get("node", 0)),
-            sources=[_source(one) for one in told["sources"]],
-            base=str(told.get("base") or ""),
+            job=job(document["job"]),
+            node=int(document.get("node", 0)),
+            sources=[_source(one) for one in document["sources"]],
+            base=str(document.get("base") or ""),
             limit=None if limit is None else int(limit),
-            workers=int(told.get("workers") or WORKERS),
-            ca=str(told.get("ca") or ""),
+            workers=int(document.get("workers") or WORKERS),
+            ca=str(document.get("ca") or ""),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise Failure(f"The order cannot be read ({type(error).__name__}: {error}).") from None
 
 
-def job(told: Any) -> str:
+def job(document: Any) -> str:
     """Return the id of a job, which names a folder. Raises Failure when it could lead elsewhere."""
-    if not _JOB.fullmatch(str(told)):
-        raise Failure(f"{told!r} is no id of a job.")
-    return str(told)
+    if not _JOB.fullmatch(str(document)):
+        raise Failure(f"{document!r} is no id of a job.")
+    return str(document)
 
 
-def _source(told: dict[str, Any]) -> Source:
-    name = str(told["name"])
+def _source(document: dict[str, Any]) -> Source:
+    name = str(document["name"])
     if not _NAME.fullmatch(name):
         raise Failure(f"{name!r} is no name of a source.")
-    variable, kind = str(told["variable"]), str(told["kind"])
+    variable, kind = str(document["variable"]), str(document["kind"])
     if kind == "path":
-        return Source(name, variable, kind, path=str(told["path"]), fingerprint=told.get("fingerprint"))
+        return Source(name, variable, kind, path=str(document["path"]), fingerprint=document.get("fingerprint"))
     if kind not in KINDS:
         raise Failure(f"{kind!r} is no kind of source.", source=name)
-    items = [Item(str(one[0]), int(one[1]), _version(str(one[2])), _md5(one[3])) for one in told["items"]]
-    settings = {str(key): str(value) for key, value in (told.get("settings") or {}).items()}
-    address = _address(str(told["address"]), kind, name)
-    return Source(name, variable, kind, address, str(told["prefix"]), items, settings)
+    items = [Item(str(one[0]), int(one[1]), _version(str(one[2])), _md5(one[3])) for one in document["items"]]
+    settings = {str(key): str(value) for key, value in (document.get("settings") or {}).items()}
+    address = _address(str(document["address"]), kind, name)
+    return Source(name, variable, kind, address, str(document["prefix"]), items, settings)
 
 
-def _address(told: str, kind: str, source: str) -> str:
-    split = urlsplit(told)
+def _address(text: str, kind: str, source: str) -> str:
+    split = urlsplit(text)
     scheme = "https" if kind == "blob" else kind
     if split.scheme != scheme or not split.hostname or split.query or split.fragment or "@" in split.netloc:
-        raise Failure(f"{told.split('?', maxsplit=1)[0]!r} is no {scheme} address of a store.", source=source)
-    return told.rstrip("/")
+        raise Failure(f"{text.split('?', maxsplit=1)[0]!r} is no {scheme} address of a store.", source=source)
+    return text.rstrip("/")
 
 
-def _version(told: str) -> str:
-    found = told.replace('"', "")
+def _version(text: str) -> str:
+    found = text.replace('"', "")
     if not _VERSION.fullmatch(found):
-        raise Failure(f"{told!r} is no ETag.")
+        raise Failure(f"{text!r} is no ETag.")
     return found
 
 
-def _md5(told: str) -> bytes:
+def _md5(text: str) -> bytes:
     try:
-        found = base64.b64decode(told, validate=True)
+        found = base64.b64decode(text, validate=True)
     except binascii.Error:
         return b""
     return found if len(found) == 16 else b""

@@ -1,4 +1,4 @@
-"""How far the sources are, counted by all workers and told at most four times a second."""
+"""How far the sources are, counted by all workers and sent at most four times a second."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Progress:
 
     def __init__(self) -> None:
         self._counts: dict[str, Count] = {}
-        self._told: dict[str, dict[str, Any]] = {}
+        self._sent: dict[str, dict[str, Any]] = {}
         self._lock = threading.Lock()
 
     def begin(self, source: str, total: int, of: int) -> None:
@@ -75,7 +75,7 @@ class Progress:
         for name, count in self._counts.items():
             with self._lock:
                 message = count.message()
-            if self._told.get(name) != message:
-                self._told[name] = message
+            if self._sent.get(name) != message:
+                self._sent[name] = message
                 found.append(message)
         return found

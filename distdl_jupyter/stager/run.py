@@ -25,7 +25,7 @@ from distdl_jupyter.stager.progress import Progress
 from distdl_jupyter.stager.talk import Talk
 
 #: Seconds between two messages of progress, and between two looks at a file that another program is fetching.
-_TELL, _LOOK = 0.25, 0.2
+_REPORT, _LOOK = 0.25, 0.2
 #: Times that a file may come damaged.
 _DAMAGED = 4
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
@@ -75,7 +75,7 @@ class Stager:
                 found |= self._bring(stored)
         except OSError as error:
             raise self._of_disk(error) from None
-        self._tell_progress()
+        self._send_progress()
         self._talk.last({"type": "staged", "paths": found, "bytes": self._progress.bytes,
                          "cached": self._progress.cached, "seconds": round(time.monotonic() - started, 3)})  # fmt: skip
 
@@ -125,8 +125,8 @@ class Stager:
             thread.start()
         for thread in threads:
             while thread.is_alive() and not self._failed:
-                thread.join(_TELL)
-                self._tell_progress()
+                thread.join(_REPORT)
+                self._send_progress()
         if self._failed:
             raise self._failed[0]
 
@@ -240,16 +240,16 @@ class Stager:
 
     # messages -----------------------------------------------------------------------------------
 
-    def _tell_progress(self) -> None:
+    def _send_progress(self) -> None:
         for message in self._progress.news():
-            self._talk.tell(message)
+            self._talk.send(message)
 
     def _note(self, source: str, code: str, text: str) -> None:
-        """Tell what is worth a word, once."""
+        """Report what is worth a word, once."""
         if (source, code) not in self._noted:
             self._noted.add((source, code))
             level = "info" if code in ("elsewhere", "resumed") else "warning"
-            self._talk.tell({"type": "note", "source": source, "level": level, "code": code, "text": masked(text)})
+            self._talk.send({"type": "note", "source": source, "level": level, "code": code, "text": masked(text)})
 
     def _of_disk(self, error: OSError) -> Failure:
         if error.errno in _FULL:

@@ -175,23 +175,23 @@ class Access:
             assert self._store is not None
             return self._store, self.number
 
-    def refused(self, number: int, told: Answer) -> None:
+    def refused(self, number: int, answer: Answer) -> None:
         """Take that the store of that number was refused. Raises Failure when another one will not help."""
         with self._lock:
             if number == self.number:
-                self._last = told if told.status or not self._last.status else self._last
+                self._last = answer if answer.status or not self._last.status else self._last
                 self._refused += 1
                 if self._refused >= _REFUSALS:
-                    raise self._end(told)
+                    raise self._end(answer)
                 self._open()
 
-    def refuses(self, number: int, told: Answer) -> bool:
+    def refuses(self, number: int, answer: Answer) -> bool:
         """Whether an answer of the store of that number is about its credentials.
 
         The role of a machine that has none, which is what a bucket is tried with last, gives no answer at all.
         """
         last = self._kind in ("s3", "gs") and number > 1 and not self._worked
-        return told.refused or (last and not told.status)
+        return answer.refused or (last and not answer.status)
 
     def worked(self) -> None:
         """Take that the store let something be read."""
@@ -220,13 +220,13 @@ def access(
     """
     more: dict[str, Any] = {"max_retries": retries, "retry_timeout": dt.timedelta(seconds=60)}
 
-    def end(told: Answer) -> Failure:
+    def end(answer: Answer) -> Failure:
         if kind == "blob":
-            return Failure(f"Azure Blob refuses to let {source} be read ({told.status} {told.code}).",
-                           _REMEDIES.get(told.code, _RIGHTS), source)  # fmt: skip
-        if not told.status:
-            return Failure(f"{address} cannot be read: {told.code}.", _REMEDIES[kind], source)
-        return Failure(f"{address} may not be read ({told.status} {told.code}).".replace(" )", ")"),
+            return Failure(f"Azure Blob refuses to let {source} be read ({answer.status} {answer.code}).",
+                           _REMEDIES.get(answer.code, _RIGHTS), source)  # fmt: skip
+        if not answer.status:
+            return Failure(f"{address} cannot be read: {answer.code}.", _REMEDIES[kind], source)
+        return Failure(f"{address} may not be read ({answer.status} {answer.code}).".replace(" )", ")"),
                        _REMEDIES[kind], source)  # fmt: skip
 
     def ways() -> Iterator[tuple[ObjectStore, float]]:
@@ -249,13 +249,13 @@ def _signed(
     account = endpoint.rpartition("/")[2].partition(".")[0]
     while True:
         try:
-            told = ask(_TIMEOUT)
+            answer = ask(_TIMEOUT)
         except TimeoutError:
             raise Failure(f"The right to read {source} was not renewed within {_TIMEOUT / 60:.0f} minutes.",
                           "Sign in to Azure again and start the job anew.", source) from None  # fmt: skip
-        if told.get("refused"):
-            raise Failure(str(told["refused"]), str(told.get("remedy") or ""), source)
-        sas = str(told.get("sas") or "").removeprefix("?")
+        if answer.get("refused"):
+            raise Failure(str(answer["refused"]), str(answer.get("remedy") or ""), source)
+        sas = str(answer.get("sas") or "").removeprefix("?")
         if not _WRITTEN.fullmatch(sas):
             raise Failure("What was given is no shared access signature.", source=source)
         life = _life(sas)

@@ -13,7 +13,7 @@ ALONE = 3
 
 
 class Talk:
-    """``tell`` writes a message, ``ask`` waits for the answer that names the same source; both from any thread."""
+    """``send`` writes a message, ``ask`` waits for the answer that names the same source; both from any thread."""
 
     def __init__(self, source: IO[bytes], sink: IO[bytes]) -> None:
         self._source = source
@@ -24,11 +24,11 @@ class Talk:
 
     def order(self) -> Any:
         """Return the first line; from then on the end of the input ends the program. Raises ValueError."""
-        told = json.loads(self._source.readline() or b"null")
+        message = json.loads(self._source.readline() or b"null")
         threading.Thread(target=self._listen, daemon=True).start()
-        return told
+        return message
 
-    def tell(self, message: dict[str, Any]) -> None:
+    def send(self, message: dict[str, Any]) -> None:
         """Write one message."""
         line = json.dumps(message).encode() + b"\n"
         with self._writing:
@@ -41,14 +41,14 @@ class Talk:
     def last(self, message: dict[str, Any]) -> None:
         """Write the last message: whoever read it may close both streams."""
         self._over = True
-        self.tell(message)
+        self.send(message)
 
     def ask(self, message: dict[str, Any], timeout: float) -> dict[str, Any]:
         """Write a message about a source and return the answer. Raises TimeoutError."""
         answers = self._answers.setdefault(message["source"], queue.SimpleQueue())
         while not answers.empty():  # one that came too late for an earlier question
             answers.get()
-        self.tell(message)
+        self.send(message)
         try:
             return answers.get(timeout=timeout)
         except queue.Empty:
@@ -57,8 +57,8 @@ class Talk:
     def _listen(self) -> None:
         for line in self._source:
             try:
-                told = json.loads(line)
-                self._answers.setdefault(str(told["source"]), queue.SimpleQueue()).put(told)
+                answer = json.loads(line)
+                self._answers.setdefault(str(answer["source"]), queue.SimpleQueue()).put(answer)
             except (ValueError, KeyError, TypeError):
                 continue
         if not self._over:

@@ -66,7 +66,7 @@ class JobStaging:
         self._prints: dict[str, dict[str, Any] | None] = {}
         self._signed: dict[str, tuple[float, str]] = {}
         self._signing = threading.Lock()
-        self._told: dict[tuple[int, str], float] = {}
+        self._written_at: dict[tuple[int, str], float] = {}
 
     def prepare(self) -> list[str]:
         """List every source and try its signature; return sentences for the user. It may take long; any thread.
@@ -167,8 +167,8 @@ class JobStaging:
         counts = {name: int(message.get(name) or 0) for name in ("done", "total", "files", "of", "cached")}
         key, now = (node, str(message.get("source"))), time.monotonic()
         complete = counts["done"] >= counts["total"] and counts["files"] >= counts["of"]
-        if complete or now - self._told.get(key, 0.0) >= _QUIET:
-            self._told[key] = now
+        if complete or now - self._written_at.get(key, 0.0) >= _QUIET:
+            self._written_at[key] = now
             self._write("staging", node=node, host=host, source=key[1], **counts)
 
     def _note(self, _node: int, host: str, message: dict[str, Any]) -> None:

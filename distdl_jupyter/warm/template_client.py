@@ -111,12 +111,12 @@ def stop(where: TemplateFiles, timeout: float = 10.0) -> bool:
         where.stopped.write_text(repr(time.time()), encoding="ascii")
     if not is_being_made(where):
         return False
-    heard = _asked(where, "stop") is not None
+    received = _asked(where, "stop") is not None
     until = time.monotonic() + timeout
     while is_being_made(where) and time.monotonic() < until:
         # It still imports. The lock's file names its owner, which may live on another host that shares this folder.
         with contextlib.suppress(OSError):
-            heard = heard or processes.send_marked(where.lock.read_text(encoding="utf-8"), signal.SIGTERM)
+            received = received or processes.send_marked(where.lock.read_text(encoding="utf-8"), signal.SIGTERM)
         time.sleep(0.02)
     return not is_being_made(where)
 

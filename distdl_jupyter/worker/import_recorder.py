@@ -25,7 +25,7 @@ def folder_of(job: Path) -> Path:
     return job / "modules"
 
 
-def tell() -> None:
+def record() -> None:
     """Write the names of the imported modules to the file that was asked for. Never raises."""
     path = os.environ.get(VARIABLE)
     if path:

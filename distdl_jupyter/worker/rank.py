@@ -46,11 +46,11 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     channel.opened(identity.nonce, identity.rank)
     rendezvous_secret.put(os.environ)
-    _tell("hello", pid=os.getpid(), host=identity.host, python=sys.version.split()[0], versions=versions())
-    _tell_exec()
+    _report("hello", pid=os.getpid(), host=identity.host, python=sys.version.split()[0], versions=versions())
+    _report_exec()
     listen.start()
     code = _run(identity, Sources())
-    import_recorder.tell()
+    import_recorder.record()
     return code
 
 
@@ -83,7 +83,7 @@ def _deliver(identity: Identity, value: Any) -> None:
     size, problem = results.save(identity.folder, identity.rank, value)
     if problem:
         report.note("warning", problem, "result")
-    _tell("result", ok=True, repr=_text(value), bytes=size, error=None, problem=problem)
+    _report("result", ok=True, repr=_text(value), bytes=size, error=None, problem=problem)
 
 
 def _text(value: Any) -> str:
@@ -102,23 +102,23 @@ def _exited(error: SystemExit, identity: Identity, sources: Sources) -> int:
         return 0
     if not isinstance(code, int):
         sys.stderr.write(f"{code}\n")
-    _tell_failure(error, identity, sources)
+    _report_failure(error, identity, sources)
     return code if isinstance(code, int) else 1
 
 
 def _failed(error: BaseException, identity: Identity, sources: Sources) -> int:
-    failure = _tell_failure(error, identity, sources)
+    failure = _report_failure(error, identity, sources)
     interrupted = isinstance(error, KeyboardInterrupt)
     sys.stderr.write(_interruption(failure) if interrupted else _printed(failure))
     sys.stderr.flush()
     return INTERRUPTED if interrupted else 1
 
 
-def _tell_failure(error: BaseException, identity: Identity, sources: Sources) -> dict[str, Any]:
+def _report_failure(error: BaseException, identity: Identity, sources: Sources) -> dict[str, Any]:
     from distdl_jupyter.worker import failure
 
     data = failure.describe(error, sources, identity.folder / "code")
-    _tell("result", ok=False, repr="", bytes=0, error=data)
+    _report("result", ok=False, repr="", bytes=0, error=data)
     return data
 
 
@@ -138,27 +138,27 @@ def _interruption(failure: dict[str, Any]) -> str:
     return f"Interrupted in {own[-1]['label']}, line {own[-1]['line']}.\n" if own else "Interrupted.\n"
 
 
-def _tell(type_: str, **fields: Any) -> None:
+def _report(type_: str, **fields: Any) -> None:
     out = channel.current()
     if out is not None:
         out.send(type_, **fields)
 
 
-def _tell_exec() -> None:
+def _report_exec() -> None:
     """Report when another program takes the place of this one (os.exec): that one will report no result."""
     rank = os.getpid()
 
-    def telling(replace: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
+    def reporting(replace: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
         @functools.wraps(replace)
-        def told(*args: Any, **kwargs: Any) -> NoReturn:
+        def replaced(*args: Any, **kwargs: Any) -> NoReturn:
             if os.getpid() == rank:  # no child that was forked to run a program
-                _tell("exec")
+                _report("exec")
             replace(*args, **kwargs)
 
-        return told
+        return replaced
 
     # The other functions of os for this call these two.
-    os.execv, os.execve = telling(os.execv), telling(os.execve)
+    os.execv, os.execve = reporting(os.execv), reporting(os.execve)
 
 
 def versions() -> dict[str, str]:

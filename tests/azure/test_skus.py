@@ -42,8 +42,8 @@ def test_values_of_azure_go_before_the_catalogue_and_say_so(service) -> None:
     size = named()["NC24ads_A100_v4"]
     assert (size.vcpus, size.ram_gib, size.zones) == (24, 220, ("1", "2"))
     assert {name for name, _ in size.origins} == {"vcpus", "ram_gib", "restriction", "zones", "quotas"}
-    assert size.told == (f"{region.source}: restriction, zones, quotas, vcpus, ram_gib",)
-    assert size.sources[-1] == size.told[0]
+    assert size.origin_texts == (f"{region.source}: restriction, zones, quotas, vcpus, ram_gib",)
+    assert size.sources[-1] == size.origin_texts[0]
     assert size.infiniband is False  # the page says so, whatever RdmaEnabled means
     assert named()["NC4as_T4_v3"].infiniband is False  # no page says it, so the API's word counts
     assert next(one for one in catalogue() if one.name == "NC4as_T4_v3").infiniband is None
@@ -83,7 +83,7 @@ def test_a_size_that_only_azure_lists_is_there_with_what_is_known(service) -> No
     assert (size.gpu, size.gpu_model, size.gpu_count, size.vcpus) == ("H200", "NVIDIA H200", Fraction(8), 999)
     assert (size.gpu_memory_gib, size.nvlink, size.infiniband, size.retired) == (None, None, True, False)
     assert size.arm_host
-    assert size.sources == size.told
+    assert size.sources == size.origin_texts
     assert "ND999isr_H200_v9" in vm_sizes(gpu="H200").index
     assert "D4s_v5" not in named()
 

@@ -42,10 +42,10 @@ class Answering(Talk):
     def __init__(self, sas: str) -> None:
         self._sas = sas
 
-    def tell(self, message: dict[str, Any]) -> None:
+    def send(self, message: dict[str, Any]) -> None:
         return
 
-    last = tell
+    last = send
 
     def ask(self, message: dict[str, Any], timeout: float) -> dict[str, Any]:
         return {"sas": self._sas}

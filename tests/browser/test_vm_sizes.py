@@ -78,7 +78,7 @@ def test_sizes_are_filtered_and_say_what_azure_and_the_price_list_said(notebook:
     form.get_by_role("radio", name="NC24ads_A100_v4").focus()
     book.page.keyboard.press("Space")
     expect(form.locator("tr.dd-chosen")).to_contain_text("NC24ads_A100_v4")
-    told = form.locator(".dd-vm-told")
+    told = form.locator(".dd-vm-origins")
     expect(told).to_contain_text("Quota: 0 of 24 vCPUs used (Azure Machine Learning).")
     expect(told).to_contain_text("Price: 3.50 USD/h (Retail Prices API, westeurope, dedicated, 20")
 

@@ -89,7 +89,7 @@ def test_rows_tell_what_azure_and_the_price_list_told(signed_in) -> None:
     Prices(signed_in.server)
     settings.change(region="westeurope")
     before = {row.name: row for row in sizes()}
-    assert not any(row.restriction or row.quota or row.price or row.told for row in before.values())
+    assert not any(row.restriction or row.quota or row.price or row.origin_texts for row in before.values())
     skus.refresh()
     prices.ask()
     rows = {row.name: row for row in sizes()}

@@ -43,7 +43,7 @@ def test_an_interrupt_is_no_failure_of_its_own():
 
 def test_the_exception_is_short_where_the_output_tells_the_rest():
     found = failures({0: KEY}, range(2))
-    short = CellFailed(found, {0: KEY}, told=True)._render_traceback_()
+    short = CellFailed(found, {0: KEY}, shown=True)._render_traceback_()
     assert short == ["CellFailed: Rank 0 of 2 failed first: KeyError: 'label', in Cell [7], line 3."]
     assert "Trace" in CellFailed(found, {0: KEY})._render_traceback_()
 

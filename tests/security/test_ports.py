@@ -115,7 +115,7 @@ def test_the_meeting_of_nodes_tells_nothing_to_who_does_not_know_the_nonce():
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     host = rendezvous.Host(port, "the-nonce", 1)
-    host.tell(rendezvous.Rendezvous("127.0.0.1", "127.0.0.0/8", (1, 2)))
+    host.announce(rendezvous.Rendezvous("127.0.0.1", "127.0.0.0/8", (1, 2)))
     for said in (b"guessed\n", b"\n", b"GET / HTTP/1.1\n", b"the-nonc\n", b"x" * 500):
         with socket.create_connection(("127.0.0.1", port), timeout=10) as stranger:
             stranger.sendall(said)

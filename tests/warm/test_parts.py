@@ -136,7 +136,7 @@ def test_only_installed_modules_are_told(tmp_path, monkeypatch):
     assert "json" in names
     assert not {"of_mine", "__main__", "distdl_jupyter", __name__} & set(names)
     monkeypatch.setenv(import_recorder.VARIABLE, str(tmp_path / "no" / "folder.json"))
-    import_recorder.tell()
+    import_recorder.record()
 
 
 def test_circumstances_are_compared_by_name():

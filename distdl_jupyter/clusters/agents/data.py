@@ -68,8 +68,8 @@ def bring(spec: JobSpec, nodes: Sequence[AgentNode], base: str, context: Context
 def _agree(path: str, nodes: Sequence[AgentNode]) -> None:
     """Raise DataUnavailable when hosts see different things at a path; one that sees nothing says so itself."""
     asked = [(node, node.connection.begin("look", path=path)) for node in nodes]
-    told = [(node.host, node.connection.result(answer, "look", _SECONDS)["fingerprint"]) for node, answer in asked]
-    seen = [(host, found) for host, found in told if found is not None]
+    answers = [(node.host, node.connection.result(answer, "look", _SECONDS)["fingerprint"]) for node, answer in asked]
+    seen = [(host, found) for host, found in answers if found is not None]
     for host, found in seen[1:]:
         if found != seen[0][1]:
             raise DataUnavailable(
@@ -92,11 +92,11 @@ class AgentStager(stagers.Stager):
 
     def fitted(self, order: dict[str, Any]) -> dict[str, Any]:
         """Return the order with the paths of this host."""
-        told = [
+        sources = [
             {**one, "path": self._moved[one["name"]], "fingerprint": None} if one["name"] in self._moved else one
             for one in order["sources"]
         ]
-        return {**order, "sources": told}
+        return {**order, "sources": sources}
 
     def write(self, line: bytes) -> None:
         """Give it a line, in pieces that do not hold up what else the connection carries."""
@@ -181,9 +181,9 @@ def _copy(copies: Sequence[_Copy], staging: Staging, tell: Callable[[str, str], 
 
 def _sees(one: _Copy) -> bool:
     """Ask whether the host has the same under the same path."""
-    told = one.node.connection.ask("look", _SECONDS, path=one.source)
+    answer = one.node.connection.ask("look", _SECONDS, path=one.source)
     try:
-        same = bool(told["fingerprint"] == fingerprint(one.source))
+        same = bool(answer["fingerprint"] == fingerprint(one.source))
     except OSError as error:
         raise DataUnavailable(f"{one.source} cannot be read: {error.strerror}.", hint="Check the path.") from None
     one.path = one.source if same else ""

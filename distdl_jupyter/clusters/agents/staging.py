@@ -76,9 +76,9 @@ def prepare(job: Job, connections: Sequence[Connection]) -> list[AgentNode]:
                       base=job.options.directory or DIRECTORY, working_directory=job.spec.working_directory)
             for one in connections
         ]  # fmt: skip
-        told = [one.result(answer, "prepare", _PREPARE_SECONDS)
-                for one, answer in zip(connections, answers, strict=True)]  # fmt: skip
-    return [_site(job, one, answer) for one, answer in zip(connections, told, strict=True)]
+        prepared = [one.result(answer, "prepare", _PREPARE_SECONDS)
+                    for one, answer in zip(connections, answers, strict=True)]  # fmt: skip
+    return [_site(job, one, answer) for one, answer in zip(connections, prepared, strict=True)]
 
 
 @contextlib.contextmanager
@@ -96,9 +96,9 @@ def _proof(job: Job) -> Iterator[list[str] | None]:
         path.unlink(missing_ok=True)
 
 
-def _site(job: Job, connection: Connection, told: dict[str, Any]) -> AgentNode:
-    folder, shared, wanted = str(told["folder"]), bool(told["shared"]), job.spec.working_directory
-    there = bool(told.get("working_directory_there")) or not wanted
+def _site(job: Job, connection: Connection, answer: dict[str, Any]) -> AgentNode:
+    folder, shared, wanted = str(answer["folder"]), bool(answer["shared"]), job.spec.working_directory
+    there = bool(answer.get("working_directory_there")) or not wanted
     if job.options.shared and not shared:
         raise HostFailed(
             connection.host,
@@ -112,7 +112,7 @@ def _site(job: Job, connection: Connection, told: dict[str, Any]) -> AgentNode:
             "Submit from a folder that all hosts mount, or set the cluster's option shared to False.",
         )
     directory = wanted if there else f"{folder}/{_WORK}"
-    return AgentNode(connection, folder, directory, str(told["run"]), shared=shared, work_is_empty=not there)
+    return AgentNode(connection, folder, directory, str(answer["run"]), shared=shared, work_is_empty=not there)
 
 
 def copy(job: Job, node: AgentNode) -> None:
@@ -215,8 +215,8 @@ def _get(node: AgentNode, target: Path, ranks: Collection[int]) -> None:
         except (tarfile.TarError, files.Refused) as error:
             node.connection.result(answer, "get", _PREPARE_SECONDS)  # a host that is lost says so itself
             raise HostFailed(node.host, f"What it sent back is no archive of files: {error}.") from error
-    told = node.connection.result(answer, "get", _PREPARE_SECONDS)
-    if skipped := [str(name) for name in told.get("skipped") or ()]:
+    result = node.connection.result(answer, "get", _PREPARE_SECONDS)
+    if skipped := [str(name) for name in result.get("skipped") or ()]:
         shown = ", ".join(skipped[:3]) + (" ..." if len(skipped) > 3 else "")
         node.notices.append(f"{node.host}: {shown} stayed there, because only files of the job's own folder come back.")
 

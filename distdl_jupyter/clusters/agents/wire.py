@@ -178,7 +178,7 @@ class Wire:
         self._unsent_bytes = len(first)
         self._lock = threading.Condition()
         self._pipes: list[PipeEnd] = []
-        self._heard_at = time.monotonic()
+        self._received_at = time.monotonic()
         self._hurried = 0
         self._closing = False
         self._done = False
@@ -285,11 +285,11 @@ class Wire:
         while True:
             while sum(pipe.pending for pipe in self._pipes) > _MOST_WAITING and not self._hurried:
                 await asyncio.sleep(_PAUSE)
-                self._heard_at = time.monotonic()  # the silence is ours
+                self._received_at = time.monotonic()  # the silence is ours
             content = await self._link.read()
             if not content:
-                return await self._link.why_ended(time.monotonic() - self._heard_at)
-            self._heard_at = time.monotonic()
+                return await self._link.why_ended(time.monotonic() - self._received_at)
+            self._received_at = time.monotonic()
             for frame in self._reader.feed(content):
                 self._listener.on_frame(frame)
             if self._reader.greeted:
@@ -325,7 +325,7 @@ class Wire:
                 continue
             if not self._unsent:  # what waits to be sent is a sign of life itself
                 self.send(frames.message("beat"))
-            if time.monotonic() - self._heard_at > self._link.silence_seconds:
+            if time.monotonic() - self._received_at > self._link.silence_seconds:
                 return f"{self._name} has not answered for {self._link.silence_seconds:.0f} s."
 
     async def _wait_for_cut(self) -> str:

@@ -107,11 +107,11 @@ class AzureMLCluster(Managed):
             studio = _submitted(spec, options, plan, workspace, str(folder))
         finally:
             code.remove(context.folder)
-        told = [Notice("info", f"Azure ML runs it as {job.run_name(spec.id)}: {studio}", "azureml")]
+        notices = [Notice("info", f"Azure ML runs it as {job.run_name(spec.id)}: {studio}", "azureml")]
         if any(source.mode == "mount" for source in spec.data):
-            told.append(Notice("warning", "Mounted data is read over the network while ranks train; download it where "
-                               "it fits the nodes' disks and is read more than once.", "mounted"))  # fmt: skip
-        return run.AzureMLRun(spec, workspace, job.run_name(spec.id), context, studio=studio, notices=told)
+            notices.append(Notice("warning", "Mounted data is read over the network while ranks train; download it "
+                                  "where it fits the nodes' disks and is read more than once.", "mounted"))  # fmt: skip
+        return run.AzureMLRun(spec, workspace, job.run_name(spec.id), context, studio=studio, notices=notices)
 
     def attach(
         self, spec: JobSpec, handle: dict[str, Any], context: Context, read: Mapping[tuple[int, str], int]

@@ -143,12 +143,12 @@ class Computes:
         """Return the address ranges of a subnet; () when this account may not read it."""
         with refusals.translated(self._place):
             try:
-                told = self._rest.get(id_, "2023-09-01").get("properties", {})
+                properties = self._rest.get(id_, "2023-09-01").get("properties", {})
             except AzureRefused as error:
                 if error.status == 403:
                     return ()
                 raise
-            return tuple(told.get("addressPrefixes") or filter(None, [told.get("addressPrefix")]))
+            return tuple(properties.get("addressPrefixes") or filter(None, [properties.get("addressPrefix")]))
 
     def _change(
         self, method: str, path: str, body: Mapping[str, Any] | None, parameters: Mapping[str, str] | None = None
@@ -163,25 +163,25 @@ class Computes:
         """Look for an early failure of what was accepted, as of a quota: later ones are told by the cluster itself."""
         until = time.monotonic() + WATCHED
         while True:
-            told = self._rest.get(operation)
-            if told.get("status") in ("Failed", "Canceled"):
-                error = told.get("error") or {}
+            answer = self._rest.get(operation)
+            if answer.get("status") in ("Failed", "Canceled"):
+                error = answer.get("error") or {}
                 raise AzureRefused(str(error.get("message") or "Azure gave it up."), code=str(error.get("code") or ""))
-            if told.get("status") == "Succeeded" or time.monotonic() > until:
+            if answer.get("status") == "Succeeded" or time.monotonic() > until:
                 return
             time.sleep(STEP)
 
 
-def read(told: Mapping[str, Any]) -> Compute:
+def read(answer: Mapping[str, Any]) -> Compute:
     """Return a compute cluster from what the resource manager tells."""
-    outer = told.get("properties") or {}
+    outer = answer.get("properties") or {}
     inner = outer.get("properties") or {}
     scale = inner.get("scaleSettings") or {}
     errors = [*(outer.get("provisioningErrors") or ()), *(inner.get("errors") or ())]
     return Compute(
-        name=str(told.get("name", "")),
+        name=str(answer.get("name", "")),
         kind=str(outer.get("computeType", "")),
-        location=str(told.get("location") or outer.get("computeLocation") or ""),
+        location=str(answer.get("location") or outer.get("computeLocation") or ""),
         state=str(outer.get("provisioningState", "")),
         vm_size=str(inner.get("vmSize", "")),
         low_priority=inner.get("vmPriority") == "LowPriority",

@@ -191,8 +191,8 @@ def refused(error: Exception) -> LaunchFailed:
     if isinstance(error, AzureRefused):
         return LaunchFailed(f"Azure ML did not take the job: {error.message}", hint=error.hint)
     status = getattr(error, "status_code", None)
-    told = getattr(getattr(error, "error", None), "message", None) or getattr(error, "message", None) or str(error)
-    said = masked(" ".join(str(told).split("\n", 1)[0].split()))[:400].rstrip(".")
+    message = getattr(getattr(error, "error", None), "message", None) or getattr(error, "message", None) or str(error)
+    said = masked(" ".join(str(message).split("\n", 1)[0].split()))[:400].rstrip(".")
     remedy = next((words for sign, words in _REMEDIES if sign in said.lower()), "")
     return LaunchFailed(f"Azure ML did not take the job: {said or type(error).__name__}.",
                         hint=_BY_STATUS.get(status or 0) or remedy)  # fmt: skip

@@ -51,9 +51,9 @@ class Pipe:
 
     def pass_on(self, content: bytes) -> None:
         """Write what was not heard before, waiting for the reader where it must. Raises BrokenPipeError."""
-        heard = min(self._skip, len(content))
-        self._skip -= heard
-        view = memoryview(content)[heard:]
+        skipped = min(self._skip, len(content))
+        self._skip -= skipped
+        view = memoryview(content)[skipped:]
         while view:
             view = view[os.write(self._write, view) :]
 
@@ -81,10 +81,10 @@ class Journal:
         with contextlib.suppress(OSError), self._path.open(encoding="utf-8") as file:
             for line in file:
                 with contextlib.suppress(ValueError, KeyError, TypeError):
-                    told = json.loads(line)
-                    self.positions[told["file"]] = int(told["to"])
-                    self._last = told["file"]
-                    self._pipe.pass_on(str(told["text"]).encode())
+                    entry = json.loads(line)
+                    self.positions[entry["file"]] = int(entry["to"])
+                    self._last = entry["file"]
+                    self._pipe.pass_on(str(entry["text"]).encode())
 
     def add(self, name: str, to: int, content: bytes) -> None:
         """Keep whole lines of a file that is now known up to ``to``, and pass them on."""
@@ -150,18 +150,18 @@ class Spoken(File):
             self._before.take(b"", last=True)
 
     def _word(self, word: str) -> None:
-        kind, _, told = word.partition(" ")
+        kind, _, value = word.partition(" ")
         if kind == "rank":
-            self._rank = self._logs.speaks(int(told))
+            self._rank = self._logs.speaks(int(value))
         elif kind == "end" and self._rank is not None:
-            self._logs.ends[self._rank] = json.loads(told)
+            self._logs.ends[self._rank] = json.loads(value)
 
     def _nobodys(self, content: bytes) -> None:
-        heard = min(self._known, len(content))
-        self._known -= heard
-        self._before.position += heard
-        if content[heard:]:
-            self._before.take(content[heard:])
+        skipped = min(self._known, len(content))
+        self._known -= skipped
+        self._before.position += skipped
+        if content[skipped:]:
+            self._before.take(content[skipped:])
 
 
 class Logs:

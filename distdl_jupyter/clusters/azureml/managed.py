@@ -223,14 +223,14 @@ def _existing(options: Any) -> Compute:
     return compute
 
 
-def _node(told: Mapping[str, Any], compute: Compute, price: Price | None) -> NodeInfo:
-    word = str(told.get("nodeState") or "").lower()
+def _node(answer: Mapping[str, Any], compute: Compute, price: Price | None) -> NodeInfo:
+    word = str(answer.get("nodeState") or "").lower()
     state, detail = _NODES.get(word, ("unknown", f"Azure says {word or 'nothing'}"))
-    run = str(told.get("runId") or "")
+    run = str(answer.get("runId") or "")
     size = known_size(compute.vm_size)
     billed = word not in _FREE
     return NodeInfo(
-        name=str(told.get("nodeId", "")),
+        name=str(answer.get("nodeId", "")),
         state=state,
         detail=f"runs {run}" if run and state == "up" else detail,
         gpus=int(size.gpu_count) if size else 0,

@@ -51,12 +51,12 @@ def error_of(details: dict[str, object]) -> str:
     return " ".join(dict.fromkeys(found))
 
 
-def _collect(told: object, found: list[str]) -> None:
-    if isinstance(told, dict):
-        if isinstance(message := told.get("message"), str) and message:
+def _collect(details: object, found: list[str]) -> None:
+    if isinstance(details, dict):
+        if isinstance(message := details.get("message"), str) and message:
             found.append(message)
         for name in ("error", "innerError", "innererror", "details"):
-            _collect(told.get(name), found)
-    elif isinstance(told, list):
-        for one in told:
+            _collect(details.get(name), found)
+    elif isinstance(details, list):
+        for one in details:
             _collect(one, found)

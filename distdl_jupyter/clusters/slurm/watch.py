@@ -36,7 +36,7 @@ class Watch(threading.Thread):
         self._began = time.monotonic()
         self._hurry_until = 0.0
         self._silence = Silence(_SILENCE)
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._errands: queue.SimpleQueue[tuple[Callable[[], None], ...]] = queue.SimpleQueue()
         self._wake = threading.Event()
         self._stop_wanted = False
@@ -113,13 +113,13 @@ class Watch(threading.Thread):
         self.asked_at, self.state = now, state
         self._silence.answered(Notice("info", "Slurm's controller answers again.", "slurm-answers"))
         if state.pending and (notice := words.never(state, commands.number(self.job))) is not None:
-            self._tell_once(notice)
+            self._report_once(notice)
 
     def _miss(self, error: SlurmFailed, asked_at: float) -> None:
         text = f"Slurm's controller does not answer; a job that runs goes on meanwhile. ({error.message})"
         self._silence.missed(asked_at, Notice("warning", text, "slurm-silent"))
 
-    def _tell_once(self, notice: Notice) -> None:
-        if notice.code not in self._told:
-            self._told.add(notice.code)
+    def _report_once(self, notice: Notice) -> None:
+        if notice.code not in self._reported:
+            self._reported.add(notice.code)
             self._silence.put(notice)

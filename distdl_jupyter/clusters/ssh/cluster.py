@@ -148,14 +148,14 @@ class SshCluster(AgentCluster):
 
         Returns the host of every process that was found. Raises LaunchFailed naming the hosts that do not answer.
         """
-        told = handle.get("hosts") or []
-        if not told:
+        recorded = handle.get("hosts") or []
+        if not recorded:
             return []
         options = SshOptions(
             ssh_config=handle.get("ssh_config", ""), python=handle.get("python", ""),
             directory=handle.get("directory", ""),
         )  # fmt: skip
-        hosts = [Host(str(one["name"]), str(one["target"])) for one in told]
+        hosts = [Host(str(one["name"]), str(one["target"])) for one in recorded]
         with ThreadPoolExecutor(min(len(hosts), _AT_ONCE)) as pool:
             found = list(pool.map(lambda host: _swept(job_id, host, options), hosts))
         silent = [one for one in found if isinstance(one, HostTrouble)]
@@ -195,8 +195,8 @@ def _swept(job_id: str, host: Host, options: SshOptions) -> list[str] | HostTrou
     except HostTrouble as trouble:
         return trouble
     try:
-        told = connection.ask("sweep", max(1.0, until - time.monotonic()), job=job_id, base=options.directory)
-        return [host.name] * int(told["found"])
+        answer = connection.ask("sweep", max(1.0, until - time.monotonic()), job=job_id, base=options.directory)
+        return [host.name] * int(answer["found"])
     except HostTrouble as trouble:
         return trouble
     finally:

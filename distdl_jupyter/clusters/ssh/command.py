@@ -70,9 +70,9 @@ def in_words(host: Host, ssh_config: str, *command: str) -> str:
 
 def explain(host: Host, ssh_config: str, python: str, said: str, code: int | None) -> Unreachable:
     """Return why no agent began, from what ssh, the login shell and Python said on standard error."""
-    for pattern, kind, tell in _CAUSES:
+    for pattern, kind, describe in _CAUSES:
         if found := re.search(pattern, said, re.IGNORECASE | re.MULTILINE):
-            says, remedy = tell(host, in_words(host, ssh_config), found)
+            says, remedy = describe(host, in_words(host, ssh_config), found)
             return Unreachable(host.name, kind, says.replace("{python}", python), remedy)
     return _unknown_cause(host, in_words(host, ssh_config), said, code)
 
@@ -91,11 +91,11 @@ def _last_line(said: str) -> str:
     return lines[-1][:300].rstrip(".") if lines else ""
 
 
-_Told = tuple[str, str]
-_Tell = Callable[["Host", str, "re.Match[str]"], _Told]
+_Explanation = tuple[str, str]
+_Explain = Callable[["Host", str, "re.Match[str]"], _Explanation]
 
 
-def _changed_key(host: Host, ssh: str, found: re.Match[str]) -> _Told:
+def _changed_key(host: Host, ssh: str, found: re.Match[str]) -> _Explanation:
     own = re.search(r"ssh-keygen -f \S+ -R \S+", found.string)
     forget = own[0] if own else f"ssh-keygen -R {host.name}"
     return (
@@ -104,7 +104,7 @@ def _changed_key(host: Host, ssh: str, found: re.Match[str]) -> _Told:
     )
 
 
-def _unknown_key(_host: Host, ssh: str, _found: re.Match[str]) -> _Told:
+def _unknown_key(_host: Host, ssh: str, _found: re.Match[str]) -> _Explanation:
     return (
         "Its host key is not known here.",
         f"Run {ssh} true once and compare the fingerprint with that of ssh-keygen -lf "
@@ -112,57 +112,57 @@ def _unknown_key(_host: Host, ssh: str, _found: re.Match[str]) -> _Told:
     )
 
 
-def _denied(host: Host, _ssh: str, found: re.Match[str]) -> _Told:
+def _denied(host: Host, _ssh: str, found: re.Match[str]) -> _Explanation:
     return (
         f"It accepts none of the keys offered ({found[1]})." if found[1] else "It accepts none of the keys offered.",
         f"Bring a key there with ssh-copy-id {host.target}, and load one that has a passphrase with ssh-add.",
     )
 
 
-def _no_name(_host: Host, _ssh: str, found: re.Match[str]) -> _Told:
+def _no_name(_host: Host, _ssh: str, found: re.Match[str]) -> _Explanation:
     return (
         f"The name {found[1]} has no address.",
         "Correct the name, or give its address as HostName in ~/.ssh/config.",
     )
 
 
-def _refused(_host: Host, _ssh: str, found: re.Match[str]) -> _Told:
+def _refused(_host: Host, _ssh: str, found: re.Match[str]) -> _Explanation:
     return (
         f"Nothing answers on its port {found[1]}.",
         "Start sshd there, or name its port in ~/.ssh/config.",
     )
 
 
-def _silent(_host: Host, ssh: str, _found: re.Match[str]) -> _Told:
+def _silent(_host: Host, ssh: str, _found: re.Match[str]) -> _Explanation:
     return "It does not answer.", f"See whether it is on and reachable: {ssh} true"
 
 
-def _no_route(_host: Host, ssh: str, found: re.Match[str]) -> _Told:
+def _no_route(_host: Host, ssh: str, found: re.Match[str]) -> _Explanation:
     return f"No way leads there ({found[1].strip()}).", f"See whether this machine's network reaches it: {ssh} true"
 
 
-def _no_python(_host: Host, _ssh: str, found: re.Match[str]) -> _Told:
+def _no_python(_host: Host, _ssh: str, found: re.Match[str]) -> _Explanation:
     return (
         f"There is no Python at {found[1].strip()}.",
         "Install the same environment there, or name its Python with the option python.",
     )
 
 
-def _old_python(_host: Host, _ssh: str, found: re.Match[str]) -> _Told:
+def _old_python(_host: Host, _ssh: str, found: re.Match[str]) -> _Explanation:
     return (
         f"Its Python at {{python}} is {found[1] or 'old'}, and 3.11 is the oldest that will do.",
         "Install a newer one there, or name it with the option python.",
     )
 
 
-def _no_folder(_host: Host, _ssh: str, found: re.Match[str]) -> _Told:
+def _no_folder(_host: Host, _ssh: str, found: re.Match[str]) -> _Explanation:
     return (
         f"Its folder {found[1].strip()} cannot be written: {found[2].strip()}.",
         "Name another one with the option directory.",
     )
 
 
-def _not_ours(_host: Host, _ssh: str, found: re.Match[str]) -> _Told:
+def _not_ours(_host: Host, _ssh: str, found: re.Match[str]) -> _Explanation:
     return (
         f"Its folder {found[1].strip()} {found[2].strip()}, so nothing in it is run.",
         "Name a folder of your own with the option directory, or take the right to write away from others with "
@@ -170,23 +170,23 @@ def _not_ours(_host: Host, _ssh: str, found: re.Match[str]) -> _Told:
     )
 
 
-def _bad_config(_host: Host, _ssh: str, found: re.Match[str]) -> _Told:
+def _bad_config(_host: Host, _ssh: str, found: re.Match[str]) -> _Explanation:
     return f"ssh cannot read its configuration: {found[1].strip()}.", "Correct that file or the option ssh_config."
 
 
-def _nologin(_host: Host, ssh: str, found: re.Match[str]) -> _Told:
+def _nologin(_host: Host, ssh: str, found: re.Match[str]) -> _Explanation:
     return (
         f"The account there lets nobody in: {found[1].strip().rstrip('.')}.",
         f"Ask for an account with a shell; this must print ok: {ssh} echo ok",
     )
 
 
-def _bad_key_file(_host: Host, _ssh: str, found: re.Match[str]) -> _Told:
+def _bad_key_file(_host: Host, _ssh: str, found: re.Match[str]) -> _Explanation:
     return f"ssh refuses the key {found[1]}, because others can read it.", f"Run chmod 600 {found[1]}"
 
 
 #: In this order: a later line of a changed key also says that verification failed.
-_CAUSES: tuple[tuple[str, str, _Tell], ...] = (
+_CAUSES: tuple[tuple[str, str, _Explain], ...] = (
     (r"REMOTE HOST IDENTIFICATION HAS CHANGED|host key for .* has changed", "changed-key", _changed_key),
     (r"REVOKED HOST KEY|host key .* revoked", "changed-key", _changed_key),
     (r"No \S+ host key is known for|Host key verification failed", "unknown-key", _unknown_key),

@@ -212,10 +212,10 @@ def _of_this_run(path: str) -> bool:
     try:
         with Path(path + RANGES).open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - 400))
-            word, _, told = file.read().decode("utf-8", "replace").rstrip("\n").rpartition("\n")[2].partition(" ")
+            word, _, value = file.read().decode("utf-8", "replace").rstrip("\n").rpartition("\n")[2].partition(" ")
     except FileNotFoundError:
         return True
-    (host, _, run), (own_host, _, own_run) = told.partition("/"), boot().partition("/")
+    (host, _, run), (own_host, _, own_run) = value.partition("/"), boot().partition("/")
     return word == BOOT and (run == own_run or host != own_host)
 
 

@@ -23,8 +23,8 @@ def fingerprint(path: str) -> dict[str, Any]:
         return {"entries": 1, "sum": _sum([f"{place.name}\0{place.stat().st_size}"])}
     with os.scandir(place) as found:
         entries = sorted(found, key=lambda entry: entry.name)
-    told = [f"{entry.name}\0{entry.stat().st_size if entry.is_file() else ''}" for entry in entries[:_MOST]]
-    return {"entries": len(entries), "sum": _sum(told)}
+    lines = [f"{entry.name}\0{entry.stat().st_size if entry.is_file() else ''}" for entry in entries[:_MOST]]
+    return {"entries": len(entries), "sum": _sum(lines)}
 
 
 def _sum(lines: list[str]) -> str:

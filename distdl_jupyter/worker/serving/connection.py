@@ -17,20 +17,20 @@ from typing import Any
 from distdl_jupyter.worker.serving import frames
 from distdl_jupyter.worker.serving.listener import Door
 
-Heard = Callable[["Line", frames.Message], None]
+OnMessage = Callable[["Line", frames.Message], None]
 _READ = 1024 * 1024
 #: Seconds in which the other end has to say who it is.
 _GREETING_TIMEOUT = 10.0
 
 
 class Line:
-    """A connection whose other end is the same user; ``heard`` is called for each message behind the token."""
+    """A connection whose other end is the same user; ``on_message`` is called for each message behind the token."""
 
-    def __init__(self, connection: socket.socket, door: Door, greeting: dict[str, Any], heard: Heard) -> None:
+    def __init__(self, connection: socket.socket, door: Door, greeting: dict[str, Any], on_message: OnMessage) -> None:
         self._connection = connection
         self._door = door
         self._greeting = greeting
-        self._heard = heard
+        self._on_message = on_message
         self._outbox: queue.SimpleQueue[list[Any] | None] = queue.SimpleQueue()
         self._sending = threading.Lock()
         #: Messages in the outbox that are not sent completely.
@@ -71,7 +71,7 @@ class Line:
                 data = b""
                 while True:
                     for message in reader.feed(data):
-                        self._heard(self, message)
+                        self._on_message(self, message)
                     if not (data := self._connection.recv(_READ)):
                         return
         finally:

@@ -185,9 +185,9 @@ class Server:
         return _value(work(asked, message.body))
 
     def _failed(self, error: BaseException) -> tuple[dict[str, Any], bytes, str]:
-        told = failure.describe(error, self._sources, self._identity.folder / "code")
+        described = failure.describe(error, self._sources, self._identity.folder / "code")
         interrupted = isinstance(error, KeyboardInterrupt)
-        return {"ok": False, "error": told}, b"", "Interrupted.\n" if interrupted else str(told["traceback"])
+        return {"ok": False, "error": described}, b"", "Interrupted.\n" if interrupted else str(described["traceback"])
 
 
 def _value(value: Any) -> tuple[dict[str, Any], bytes]:

@@ -79,7 +79,7 @@ def install() -> PostImport:
     return finder
 
 
-_told: set[str] = set()
+_reported: set[str] = set()
 
 
 def guarded(what: str, call: Callable[..., Any], *arguments: Any) -> Any:
@@ -88,7 +88,7 @@ def guarded(what: str, call: Callable[..., Any], *arguments: Any) -> Any:
         return call(*arguments)
     except Exception as error:  # noqa: BLE001  our failure must not become the user's
         text = f"Metrics are not picked up completely: {what} {type(error).__name__} was raised ({error!s:.200})."
-        if text not in _told:
-            _told.add(text)
+        if text not in _reported:
+            _reported.add(text)
             report.note("warning", text, "hook")
         return None

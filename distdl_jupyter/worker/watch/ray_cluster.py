@@ -79,12 +79,12 @@ class Node:
     shares_machine: bool
 
     @classmethod
-    def of(cls, told: dict[str, Any]) -> Node:
+    def of(cls, fields: dict[str, Any]) -> Node:
         """Return it from the variable's JSON."""
         identity = identify(os.environ)
-        return cls(identity.rank, int(os.environ["DISTDL_WORLD_SIZE"]), identity.nonce, str(told["address"]),
-                   tuple(map(int, told["ports"])), str(told["own_address"]), tuple(map(int, told["own_ports"])),
-                   int(told["cpus"]), bool(told["shares_machine"]))  # fmt: skip
+        return cls(identity.rank, int(os.environ["DISTDL_WORLD_SIZE"]), identity.nonce, str(fields["address"]),
+                   tuple(map(int, fields["ports"])), str(fields["own_address"]), tuple(map(int, fields["own_ports"])),
+                   int(fields["cpus"]), bool(fields["shares_machine"]))  # fmt: skip
 
     @property
     def hello(self) -> bytes:
@@ -93,16 +93,16 @@ class Node:
 
 
 @contextlib.contextmanager
-def in_cluster(told: str) -> Iterator[bool]:
+def in_cluster(variable: str) -> Iterator[bool]:
     """Be part of the job's Ray cluster and yield whether this rank only lends and has no code to run.
 
-    ``told`` is the backend's variable. Raises RayNotStarted, ConnectionError.
+    ``variable`` is the backend's variable. Raises RayNotStarted, ConnectionError.
     """
-    if told in (PLATFORM, ELSEWHERE):
-        _tell_ready(int(os.environ["DISTDL_WORLD_SIZE"]))
-        yield told == ELSEWHERE
+    if variable in (PLATFORM, ELSEWHERE):
+        _report_ready(int(os.environ["DISTDL_WORLD_SIZE"]))
+        yield variable == ELSEWHERE
     else:
-        with (_lead if os.environ["DISTDL_RANK"] == "0" else _lend)(Node.of(json.loads(told))):
+        with (_lead if os.environ["DISTDL_RANK"] == "0" else _lend)(Node.of(json.loads(variable))):
             yield os.environ["DISTDL_RANK"] != "0"
 
 
@@ -110,7 +110,7 @@ def in_cluster(told: str) -> Iterator[bool]:
 def _lead(node: Node) -> Iterator[None]:
     """Run the head while the code runs."""
     _settings(node)
-    _tell("rendezvous")
+    _report("rendezvous")
     with contextlib.ExitStack() as stack:
         # The other nodes hear of the end, whatever happens here, when these are closed.
         listener = stack.enter_context(socket.create_server((node.address, node.ports[2]), backlog=node.world_size))
@@ -119,7 +119,7 @@ def _lead(node: Node) -> Iterator[None]:
                   "--include-dashboard=false", f"--temp-dir={ray.folder}")  # fmt: skip
         for connection in _joined(listener, node):
             stack.enter_context(connection)
-        _tell_ready(node.world_size)
+        _report_ready(node.world_size)
         try:
             yield
         finally:
@@ -151,13 +151,13 @@ def _joined(listener: socket.socket, node: Node) -> list[socket.socket]:
 def _lend(node: Node) -> Iterator[None]:
     """Lend this machine until rank 0 has ended."""
     _settings(node)
-    _tell("rendezvous")
+    _report("rendezvous")
     with _at_rank_0(node) as connection, RayNode(node.own_address, node.cpus, node.own_ports) as ray:
         # One reader of the tasks' output on a machine; two would show every line twice.
         reader = ("--include-log-monitor=false",) if node.shares_machine else ()
         ray.start(f"--address={node.address}:{node.ports[0]}", *reader)
         connection.sendall(b"in\n")
-        _tell_ready(node.world_size)
+        _report_ready(node.world_size)
         connection.settimeout(_STEP)
         while not _closed(connection):
             ray.check()
@@ -224,11 +224,11 @@ def _leave() -> None:
         ray.shutdown()
 
 
-def _tell_ready(size: int) -> None:
-    _tell("ready", backend="ray", size=size)
+def _report_ready(size: int) -> None:
+    _report("ready", backend="ray", size=size)
 
 
-def _tell(type_: str, **fields: Any) -> None:
+def _report(type_: str, **fields: Any) -> None:
     out = channel.current()
     if out is not None:
         out.send(type_, **fields)

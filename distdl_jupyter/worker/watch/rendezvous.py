@@ -156,15 +156,15 @@ def _reporting(initialise: Callable[..., Any], facts: Callable[..., dict[str, An
 
     @functools.wraps(initialise)
     def watched(*args: Any, **kwargs: Any) -> Any:
-        guarded("before the ranks met", _tell, "rendezvous")
+        guarded("before the ranks met", _report, "rendezvous")
         result = initialise(*args, **kwargs)
-        guarded("after the ranks met", lambda: _tell("ready", **facts(*args[:1])))
+        guarded("after the ranks met", lambda: _report("ready", **facts(*args[:1])))
         return result
 
     return watched
 
 
-def _tell(type_: str, **fields: Any) -> None:
+def _report(type_: str, **fields: Any) -> None:
     out = channel.current()
     if out is not None:
         out.send(type_, **fields)

@@ -17,7 +17,7 @@ export class VmTable implements Part {
   readonly #body = h('tbody');
   readonly #frame: HTMLElement;
   readonly #caption = h('span', { role: 'status' });
-  readonly #told = h('div', { class: 'dd-form-note dd-vm-told', hidden: true });
+  readonly #origins = h('div', { class: 'dd-form-note dd-vm-origins', hidden: true });
   readonly #clear: HTMLButtonElement;
   readonly #pages = h('div', { class: 'dd-vm-pages dd-sub', hidden: true });
   readonly #sources: HTMLButtonElement;
@@ -32,7 +32,7 @@ export class VmTable implements Part {
     this.#fold = new Fold(__('VM series'), h('span', { class: 'dd-form-fold-action' }, open, h('span', { class: 'dd-when-open' }, this.#filter.words.element)),
       this.#filter.element,
       this.#frame,
-      this.#told,
+      this.#origins,
       h('div', { class: 'dd-form-note dd-vm-caption' }, h('span', {}, this.#caption, ' ', this.#sources), this.#clear),
       this.#pages,
     );
@@ -54,7 +54,7 @@ export class VmTable implements Part {
     setText(this.#caption, __('%1 of %2 sizes. Catalogue of %3,', found.length, sizes.length, catalogue_date));
     show(this.#clear, Boolean(chosen));
     const size = sizes.find(({ name }) => name === chosen);
-    setLine(this.#told, size ? toldOf(size) : '');
+    setLine(this.#origins, size ? originsOf(size) : '');
     this.#showPages(size, catalogue_date);
   }
 
@@ -154,12 +154,12 @@ function network(size: VmSizeChoice): HTMLElement[] {
 
 /** Return the cell of a size that the subscription cannot rent; it can be chosen all the same. */
 function barred(size: VmSizeChoice): HTMLElement {
-  return h('td', { colspan: 2, class: 'dd-ell', title: [size.restriction, ...size.told].join('\n') }, h('span', { class: 'dd-tag dd-tag-warn' }, size.restriction));
+  return h('td', { colspan: 2, class: 'dd-ell', title: [size.restriction, ...size.origin_texts].join('\n') }, h('span', { class: 'dd-tag dd-tag-warn' }, size.restriction));
 }
 
 /** Return what Azure and the price list say of a size: quota and price, each with who says so. */
-function toldOf({ quota, price, told }: VmSizeChoice): string {
-  const whole = [quota && __('Quota: %1.', quota), price && __('Price: %1.', price), told.length > 0 && told.map((one) => `${one.split(':')[0] ?? ''}.`).join(' ')];
+function originsOf({ quota, price, origin_texts: origins }: VmSizeChoice): string {
+  const whole = [quota && __('Quota: %1.', quota), price && __('Price: %1.', price), origins.length > 0 && origins.map((one) => `${one.split(':')[0] ?? ''}.`).join(' ')];
   return whole.filter(Boolean).join(' ');
 }
 

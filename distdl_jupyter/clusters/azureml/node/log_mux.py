@@ -36,9 +36,9 @@ class LogMux:
         self._stream = stream
         return change + content
 
-    def end(self, told: str) -> bytes:
-        """Return the last word: ``told`` is JSON."""
-        return mark(self._nonce, f"end {told}")
+    def end(self, outcome: str) -> bytes:
+        """Return the last word: ``outcome`` is JSON."""
+        return mark(self._nonce, f"end {outcome}")
 
 
 class Piece(NamedTuple):

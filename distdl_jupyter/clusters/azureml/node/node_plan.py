@@ -54,25 +54,25 @@ def who(environment: Mapping[str, str]) -> Who:
     return _of_tensorflow(json.loads(environment["TF_CONFIG"])) if "TF_CONFIG" in environment else Who(0, 1, None)
 
 
-def _of_tensorflow(told: Mapping[str, Mapping[str, object]]) -> Who:
-    task, order = told["task"], _workers(told)
+def _of_tensorflow(config: Mapping[str, Mapping[str, object]]) -> Who:
+    task, order = config["task"], _workers(config)
     return Who(list(order).index((str(task["type"]), int(str(task["index"])))), len(order), None)
 
 
-def _workers(told: Mapping[str, Mapping[str, object]]) -> dict[tuple[str, int], str]:
+def _workers(config: Mapping[str, Mapping[str, object]]) -> dict[tuple[str, int], str]:
     """Return where TensorFlow's workers listen, in the order of the ranks: {("worker", 0): "10.0.0.4:2222"}."""
     found: dict[tuple[str, int], str] = {}
     for kind in ("chief", "worker"):
-        addresses: Any = told["cluster"].get(kind) or ()
+        addresses: Any = config["cluster"].get(kind) or ()
         found |= {(kind, at): str(where) for at, where in enumerate(addresses)}
     return found
 
 
 def endpoints(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the words for each rank's own address and port, which Azure ML tells for TensorFlow alone."""
-    told = json.loads(environment.get("TF_CONFIG") or '{"cluster": {}}')
+    config = json.loads(environment.get("TF_CONFIG") or '{"cluster": {}}')
     found: dict[str, str] = {}
-    for rank, where in enumerate(_workers(told).values()):
+    for rank, where in enumerate(_workers(config).values()):
         address, _, port = where.rpartition(":")
         found |= {rank_address(rank): address, rank_port(rank, 0): port}
     return found

@@ -148,7 +148,7 @@ def meet(node: NodePlan, services: Services, stopped: Stopping) -> None:
     except RendezvousFailed as error:
         host.refuse(str(error))
         raise
-    host.tell(found)
+    host.announce(found)
 
 
 def _of_node_0(node: NodePlan) -> tuple[str, int]:
@@ -258,12 +258,12 @@ def main() -> int:
         return 64
     log = LogMux(node.plan["common"]["DISTDL_NONCE"], one.rank)
     write(log.head)
-    code, told = _life(node, log, given)
+    code, outcome = _life(node, log, given)
     if given.outputs:
         keep(folder / "outputs", Path(given.outputs))
-    write(log.end(json.dumps(told)))
+    write(log.end(json.dumps(outcome)))
     for rank in range(1, node.plan["ranks"] if node.leads_alone else 0):
-        write(LogMux(node.plan["common"]["DISTDL_NONCE"], rank).head + log.end(json.dumps({**told, **_ENDED_WELL})))
+        write(LogMux(node.plan["common"]["DISTDL_NONCE"], rank).head + log.end(json.dumps({**outcome, **_ENDED_WELL})))
     return code
 
 

@@ -66,7 +66,7 @@ class Host:
         self._nonce = nonce
         self._others = others
         self._answer = b""
-        self._told = 0
+        self._answered = 0
         self._ready = threading.Event()
         self._done = threading.Event()
         try:
@@ -75,7 +75,7 @@ class Host:
             raise RendezvousFailed(f"Rank 0 cannot listen on the port {port}: {error.strerror}.") from error
         threading.Thread(target=self._serve, name="distdl-meeting", daemon=True).start()
 
-    def tell(self, meeting: Rendezvous) -> None:
+    def announce(self, meeting: Rendezvous) -> None:
         """Let the others go to the meeting."""
         self._say(meeting._asdict())
 
@@ -91,7 +91,7 @@ class Host:
 
     def _serve(self) -> None:
         with self._socket, contextlib.suppress(OSError):
-            while self._told < self._others:
+            while self._answered < self._others:
                 connection, _ = self._socket.accept()
                 threading.Thread(target=self._speak, args=(connection,), daemon=True).start()
 
@@ -102,8 +102,8 @@ class Host:
                 return
             self._ready.wait(TIMEOUT)
             connection.sendall(self._answer)
-            self._told += 1
-            if self._told >= self._others:
+            self._answered += 1
+            if self._answered >= self._others:
                 self._done.set()
 
 

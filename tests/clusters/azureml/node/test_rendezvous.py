@@ -30,7 +30,7 @@ def test_the_others_hear_it_although_they_came_before_rank_0(port):
     others = [threading.Thread(target=lambda: found.append(join("127.0.0.1", port, NONCE, never))) for _ in range(3)]
     for other in others:
         other.start()
-    Host(port, NONCE, 3).tell(MEETING)
+    Host(port, NONCE, 3).announce(MEETING)
     for other in others:
         other.join(30)
     assert found == [MEETING] * 3
@@ -45,7 +45,7 @@ def test_the_others_hear_why_there_is_none(port):
 
 def test_a_stranger_is_told_nothing(port):
     host = Host(port, NONCE, 1)
-    host.tell(MEETING)
+    host.announce(MEETING)
     with socket.create_connection(("127.0.0.1", port), timeout=10) as stranger:
         stranger.sendall(b"another\n")
         assert stranger.recv(100) == b""
