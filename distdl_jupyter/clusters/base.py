@@ -100,7 +100,7 @@ class Context:
     rank_ports: int = 0
     #: Called with a phase (``queue`` while the job waits for its turn, ``stage`` or ``start``) and what is being done
     #: now, for people to see.
-    tell: Tell = _ignore
+    report: Report = _ignore
     #: Called with what the user should read.
     note: Callable[[Notice], object] = _unnoted
     #: Called with plain data for ``Cluster.sweep`` when something was begun that outlives the supervisor; another one
@@ -121,8 +121,8 @@ class Context:
         return {**self.inherited, **self.own}
 
 
-class Tell(Protocol):
-    """Hears what is being done."""
+class Report(Protocol):
+    """Is called with what is being done."""
 
     def __call__(self, phase: str, detail: str, /) -> None:
         """Take a phase and its detail."""

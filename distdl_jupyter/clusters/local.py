@@ -236,7 +236,7 @@ def _staged(spec: JobSpec, placement: Placement, staging: Staging, context: Cont
         for one in begun:
             one.end()
         raise limits.launch_failed("The program that brings the data cannot be started", error) from error
-    return stagers.run(begun, staging, context.tell)
+    return stagers.run(begun, staging, context.report)
 
 
 def _has_begun_this_one(owner: str) -> bool:

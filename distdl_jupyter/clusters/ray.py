@@ -139,7 +139,7 @@ class RayCluster(AgentCluster):
 
     def _connect(self, spec: JobSpec, options: RayOptions, context: Context) -> tuple[JobSpec, list[Unreachable]]:
         """Wait for a bundle on each of so many nodes, and start an agent in each."""
-        context.tell("stage", f"connecting to Ray at {options.address}")
+        context.report("stage", f"connecting to Ray at {options.address}")
         ray = _connected(options.address)
         if context.restart and context.least_node_count is not None:
             fitting = len(_fitting(ray.nodes(), options.bundle(spec.process_count_per_node)))
@@ -158,7 +158,7 @@ class RayCluster(AgentCluster):
         )
         while not self._group.wait(_LOOK_SECONDS):
             fitting = len(_fitting(ray.nodes(), bundle))
-            context.tell("stage", f"waiting for {plural(spec.node_count, 'node')} of Ray with {wanted} free; "
+            context.report("stage", f"waiting for {plural(spec.node_count, 'node')} of Ray with {wanted} free; "
                          f"{fitting or 'none'} of its nodes {'is' if fitting == 1 else 'are'} that large")  # fmt: skip
 
     def _nodes_of(self, job: Job, placement: Placement, context: Context) -> AgentNodes:

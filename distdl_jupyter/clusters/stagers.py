@@ -20,7 +20,7 @@ from distdl_jupyter.core.humanize import plural
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from distdl_jupyter.clusters.base import Staging, Tell
+    from distdl_jupyter.clusters.base import Report, Staging
 
 #: The stager, as the words behind a Python interpreter.
 PROGRAM = ("-P", "-m", "distdl_jupyter.stager")
@@ -112,16 +112,16 @@ class LocalStager(Stager):
             self._process.wait()
 
 
-def run(stagers: Sequence[Stager], staging: Staging, tell: Tell, *, base: str = "") -> dict[int, dict[str, str]]:
+def run(stagers: Sequence[Stager], staging: Staging, report: Report, *, base: str = "") -> dict[int, dict[str, str]]:
     """Let all work to their ends and return, for each node, the variables of its ranks.
 
-    Whoever hears ``tell`` may raise to end it. Raises DataUnavailable for the first failure; all are ended then.
+    ``report`` may raise to end it. Raises DataUnavailable for the first failure; all are ended then.
     """
     pool = ThreadPoolExecutor(max(1, min(2 * len(stagers), 16)), thread_name_prefix="staging")
     try:
         for one in stagers:
             pool.submit(one.write, _line(one.fitted(staging.order(one.node, base=base))))
-        _Watch(stagers, staging, tell, pool).until_done()
+        _Watch(stagers, staging, report, pool).until_done()
     finally:
         for one in stagers:
             one.end()
@@ -141,9 +141,9 @@ def _line(message: dict[str, Any]) -> bytes:
 
 
 class _Watch:
-    def __init__(self, stagers: Sequence[Stager], staging: Staging, tell: Tell, pool: ThreadPoolExecutor) -> None:
+    def __init__(self, stagers: Sequence[Stager], staging: Staging, report: Report, pool: ThreadPoolExecutor) -> None:
         self._staging = staging
-        self._tell = tell
+        self._report = report
         self._pool = pool
         self._answers: list[tuple[Stager, Future[dict[str, Any] | None]]] = []
         self._open = len(stagers)
@@ -155,7 +155,7 @@ class _Watch:
     def until_done(self) -> None:
         try:
             while self._open:
-                self._tell("stage", f"bringing data to {plural(self._total, 'node')}")
+                self._report("stage", f"bringing data to {plural(self._total, 'node')}")
                 for key, _ in self._selector.select(_HEED):
                     self._read(key.data)
                 self._answer()

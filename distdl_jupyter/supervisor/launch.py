@@ -96,7 +96,7 @@ class Launch:
         self._check(cluster_options, options)
         context = self._context_for(options)
         if cluster.far or spec.data or not restarted:
-            context.tell("stage", "" if cluster.far or spec.data else "nothing to copy")
+            context.report("stage", "" if cluster.far or spec.data else "nothing to copy")
         placement = cluster.place(spec, backend.ports, cluster_options, context)
         spec = self._placed(placement)
         plan = backend.plan(spec, placement, options)
@@ -223,7 +223,7 @@ class Launch:
             self._folder,
             self._job_environment(),
             environment.for_ranks_here(os.environ),
-            tell=self._report_phase,
+            report=self._report_phase,
             note=self._recorder.record_notice,
             record_handle=partial(self._record_handle, begun=False),
             handle=self._handle,

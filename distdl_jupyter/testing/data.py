@@ -123,11 +123,11 @@ class DataContract(Subject):
         """Bringing data may take hours."""
         sample, staging = self._sample(_MARKS, endless=True)
 
-        def tell(_phase: str, _detail: str) -> None:
+        def report(_phase: str, _detail: str) -> None:
             if staging.asked.is_set():
                 raise _Wanted
 
-        sample.context.tell = tell
+        sample.context.report = report
         with contextlib.suppress(_Wanted), self._started(sample) as heard:
             heard.until(staging.asked.is_set, self.timeout, "a question of a stager")
             heard.run.signal("TERM")

@@ -28,7 +28,7 @@ class _Wait:
         self.error: BaseException | None = None
         self._ending = False
         self._says_why = threading.Event()
-        sample.context.tell = self._tell
+        sample.context.report = self._report
         sample.context.record_handle = self.handles.append
         self._sample = sample
         self._thread = threading.Thread(target=self._place, daemon=True)
@@ -41,7 +41,7 @@ class _Wait:
             self.error = error
         self._says_why.set()
 
-    def _tell(self, phase: str, detail: str) -> None:
+    def _report(self, phase: str, detail: str) -> None:
         if self._ending:
             raise _Ended
         if phase == "queue" and self.handles:

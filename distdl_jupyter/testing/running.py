@@ -152,25 +152,25 @@ class RunningContract(Subject):
         self.leaves_nothing(sample.id)
 
     def test_a_wait_that_is_canceled_leaves_nothing(self) -> None:
-        """Whoever hears what is being done may have enough: at the first word, and at the last."""
+        """``report`` may raise: at the first word, and at the last."""
         calls = self._interrupted(after=None)
         for after in sorted({1, calls} - {0}):
             self._interrupted(after=after)
 
     def _interrupted(self, after: int | None) -> int:
         """Start a job and give up at the ``after``-th word; return how many words there were."""
-        teller = _Impatient(after)
-        sample = self.sample(_GATHERS, tell=teller)
+        impatient = _Impatient(after)
+        sample = self.sample(_GATHERS, report=impatient)
         try:
             heard = Listener(sample.start(), sample.nonce)
         except _EnoughError:
-            assert teller.calls == after, "the wait went on after it was canceled"
+            assert impatient.calls == after, "the wait went on after it was canceled"
         else:
             heard.run.signal("KILL")
             heard.close()
-            assert after is None or teller.calls < after, f"{plural(teller.calls, 'word')} did not end the wait"
+            assert after is None or impatient.calls < after, f"{plural(impatient.calls, 'word')} did not end the wait"
         self.leaves_nothing(sample.id)
-        return teller.calls
+        return impatient.calls
 
     def test_two_jobs_at_once_do_not_disturb_each_other(self) -> None:
         """Killing one goes by its mark; the other has ports, files and words of its own."""
@@ -192,7 +192,7 @@ class _EnoughError(Exception):
 
 
 class _Impatient:
-    """Counts what it is told and gives up at the ``after``-th word (None: never)."""
+    """Counts what is reported and gives up at the ``after``-th word (None: never)."""
 
     def __init__(self, after: int | None) -> None:
         self._after = after

@@ -21,7 +21,7 @@ from distdl_jupyter.core.store import JobStore, new_id
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from distdl_jupyter.clusters.base import Cluster, Run, Tell
+    from distdl_jupyter.clusters.base import Cluster, Report, Run
     from distdl_jupyter.core.plan import Service
 
 
@@ -53,7 +53,7 @@ class Sample:
     #: The user's environment variables.
     variables: Mapping[str, str] = field(default_factory=dict)
     services: tuple[Service, ...] = ()
-    tell: Tell = _ignore
+    report: Report = _ignore
     id: str = ""
     nonce: str = ""
 
@@ -76,7 +76,7 @@ class Sample:
             python=sys.executable,
             working_directory=str(self.folder.path),
         )
-        self.context = Context(self.folder, self._own(), dict(_inherited()), tell=self.tell)
+        self.context = Context(self.folder, self._own(), dict(_inherited()), report=self.report)
         self._write()
 
     def _own(self) -> dict[str, str]:

@@ -93,7 +93,7 @@ class Stopped(Exception):
 def test_a_start_is_stopped_between_some_ranks_and_leaves_none():
     cluster, told = registry.get("clusters", "local"), []
 
-    def tell(phase, detail):
+    def report(phase, detail):
         told.append((phase, detail))
         raise Stopped
 
@@ -101,7 +101,7 @@ def test_a_start_is_stopped_between_some_ranks_and_leaves_none():
     spec = JobSpec(id=folder.id, name="n", process_count_per_node=60, python=sys.executable)
     context = Context(folder, {"DISTDL_JOB_ID": folder.id, "DISTDL_JOB_DIR": str(folder.path)}, dict(os.environ))
     placement = cluster.place(spec, 0, None, context)
-    context.tell = tell
+    context.report = report
     with pytest.raises(Stopped):
         cluster.start(spec, placement, Plan(({},) * 60), context)
     assert told == [("start", "8 of 60 processes")]
@@ -115,11 +115,11 @@ def test_a_start_that_waits_for_a_service_is_stopped():
     context = Context(folder, {"DISTDL_JOB_ID": folder.id}, dict(os.environ))
     placement = cluster.place(spec, 0, None, context)
 
-    def tell(_phase, detail):
+    def report(_phase, detail):
         assert detail == "waiting for the meeting point"
         raise Stopped
 
-    context.tell = tell
+    context.report = report
     waits = Service("the meeting point", ("-c", "import time; time.sleep(600)"), "ready")
     with pytest.raises(Stopped):
         cluster.start(spec, placement, Plan(({},), services=(waits,)), context)

@@ -92,7 +92,7 @@ class SlowCluster(LocalCluster):
 
     def place(self, spec, ports, options, context):
         for step in ("reaching 1 host", "copying 3 files", "looking for ports"):
-            context.tell("stage", step)
+            context.report("stage", step)
             time.sleep(options.seconds)
         return super().place(spec, ports, options, context)
 
@@ -100,7 +100,7 @@ class SlowCluster(LocalCluster):
         inner = super().start(spec, placement, plan, context)
         try:
             for rank in range(spec.process_count):
-                context.tell("start", f"rank {rank}")
+                context.report("start", f"rank {rank}")
                 time.sleep(self.Options(**spec.cluster_options).seconds)
         except BaseException:
             inner.close()
@@ -312,7 +312,7 @@ class NeverCluster(Cluster):
         return checked(modules)
 
     def place(self, spec, ports, options, context):
-        context.tell("stage", "asking the queue")
+        context.report("stage", "asking the queue")
         return dataclasses.replace(self.preview(spec, options), ports=tuple(range(30_001, 30_001 + ports)))
 
     def start(self, spec, placement, plan, context):

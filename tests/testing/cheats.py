@@ -143,7 +143,7 @@ class Deaf(Cheat):
 
     def place(self, spec, ports, options, context):
         with contextlib.suppress(Exception):
-            context.tell("stage", "reaching hosts")
+            context.report("stage", "reaching hosts")
         return super().place(spec, ports, options, context)
 
 
@@ -155,7 +155,7 @@ class Messy(Cheat):
     def start(self, spec, placement, plan, context):
         run = super().start(spec, placement, plan, context)
         try:
-            context.tell("start", "all ranks")
+            context.report("start", "all ranks")
         except BaseException:
             threading.Thread(target=self.bury, args=(run, spec.process_count)).start()
             raise

@@ -83,7 +83,7 @@ class AgentCluster(Cluster):
     ) -> Checkup:
         from distdl_jupyter.clusters.agents import checkup, software
 
-        context.tell("stage", f"checking {plural(len(self._connections) + len(unreachable), 'host')}")
+        context.report("stage", f"checking {plural(len(self._connections) + len(unreachable), 'host')}")
         found = checkup.look(
             self._connections, unreachable, options, context.modules, context.programs,
             processes=spec.process_count_per_node, several_per_host=self.several_per_host,
@@ -133,10 +133,10 @@ class AgentCluster(Cluster):
         self._nodes = staging.prepare(job, self._connections)
         apart = [node for node in self._nodes if not node.shared]
         if not apart:
-            context.tell("stage", "nothing to copy")
+            context.report("stage", "nothing to copy")
             return
         names = listing([node.host for node in apart])
-        context.tell("stage", f"copying {size(staging.size(job))} to {names}")
+        context.report("stage", f"copying {size(staging.size(job))} to {names}")
         with ThreadPoolExecutor(min(len(apart), _AT_ONCE)) as pool:
             list(pool.map(lambda node: staging.copy(job, node), apart))
         lacking = [node.host for node in apart if node.work_is_empty]

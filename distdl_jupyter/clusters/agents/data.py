@@ -47,7 +47,7 @@ def bring(spec: JobSpec, nodes: Sequence[AgentNode], base: str, context: Context
     copies = [_Copy(number, node, source.name, source.path, base)
               for number, node in enumerate(nodes) for source in local]  # fmt: skip
     if copies:
-        _copy(copies, context.staging, context.tell)
+        _copy(copies, context.staging, context.report)
     moved: dict[int, dict[str, str]] = {number: {} for number in range(len(nodes))}
     for one in copies:
         if one.path != one.source:
@@ -56,7 +56,7 @@ def bring(spec: JobSpec, nodes: Sequence[AgentNode], base: str, context: Context
     try:
         for number, node in enumerate(nodes):
             begun.append(AgentStager(number, node, moved[number]))
-        found = stagers.run(begun, context.staging, context.tell, base=base)
+        found = stagers.run(begun, context.staging, context.report, base=base)
     except BaseException:
         for one_ in begun:
             one_.close()
@@ -153,7 +153,7 @@ class _Content:
     files: int
 
 
-def _copy(copies: Sequence[_Copy], staging: Staging, tell: Callable[[str, str], None]) -> None:
+def _copy(copies: Sequence[_Copy], staging: Staging, report: Callable[[str, str], None]) -> None:
     stop: list[bool] = []
     contents: dict[str, Future[_Content]] = {}
     pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="copy")
@@ -167,7 +167,7 @@ def _copy(copies: Sequence[_Copy], staging: Staging, tell: Callable[[str, str], 
         where = listing(list(dict.fromkeys(one.node.host for one in lacking)))
         pending = set(work)
         while pending:
-            tell("stage", f"copying {listing(sorted({one.name for one in lacking}))} to {where}")
+            report("stage", f"copying {listing(sorted({one.name for one in lacking}))} to {where}")
             done, pending = wait(pending, timeout=_HEED)
             for one in done:
                 one.result()

@@ -114,7 +114,7 @@ class AgentRun(Run):
 
     def progress(self, doing: str) -> Callable[[], None]:
         """Return what says what is being done, and raises when the start is to be stopped."""
-        return lambda: self._context.tell("start", doing)
+        return lambda: self._context.report("start", doing)
 
     def _listen(self, rank: int | None, name: str, pipe: PipeReader, start: int | None = None) -> None:
         """Add a stream to those that are read."""
@@ -302,7 +302,7 @@ class DirectRun(AgentRun):
         self._nodes.note_start()
 
     def _progress_of_start(self) -> None:
-        self._context.tell("start", f"{len(self._started)} of {plural(len(self._placement.ranks), 'process')}")
+        self._context.report("start", f"{len(self._started)} of {plural(len(self._placement.ranks), 'process')}")
 
     def _process_ended(self, node: Node, end: Mapping[str, Any]) -> None:
         if end["process"] < SERVICES:

@@ -91,7 +91,7 @@ class AzureMLCluster(Managed):
                 f"{listing(absent)} {'is' if len(absent) == 1 else 'are'} not in the image that is generated.",
                 hint="Set the cluster's option environment to an image of the workspace that has it.",
             )
-        context.tell("stage", "asking Azure ML for the workspace")
+        context.report("stage", "asking Azure ML for the workspace")
         with refusals.translated(options):
             Workspace(Address.of(options)).info()
         placement = with_ports(self.preview(spec, options), context.rank_ports, _rank_ports)
@@ -102,7 +102,7 @@ class AzureMLCluster(Managed):
         options = AzureMLOptions(**spec.cluster_options)
         workspace = Workspace(Address.of(options))
         folder = code.write(spec, placement, plan, context)
-        context.tell("start", f"submitting to Azure ML, {size(code.size(folder))} of code")
+        context.report("start", f"submitting to Azure ML, {size(code.size(folder))} of code")
         try:
             studio = _submitted(spec, options, plan, workspace, str(folder))
         finally:

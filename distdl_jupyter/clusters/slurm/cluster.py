@@ -111,9 +111,9 @@ class SlurmCluster(AgentCluster):
         _check_path(site)
         secrets = script.secrets_of(spec, context.own)
         if site.copied:
-            context.tell("stage", "copying the job's files")
+            context.report("stage", "copying the job's files")
         site.write(context.folder, spec, options)
-        context.tell("queue", "submitting to Slurm")
+        context.report("queue", "submitting to Slurm")
         try:
             job = commands.submit(script.arguments(site, spec, options, secrets), script.batch(site, spec), secrets)
         except commands.SlurmFailed as error:
@@ -137,7 +137,7 @@ class SlurmCluster(AgentCluster):
                 self._slurm.listen(self._slurm.printed())
             if watch.ended or any(one.lost for one in self._connections):
                 raise self._slurm.refusal()
-            context.tell(phase, f"Slurm job {self._slurm.number}{_why(watch.state)}")
+            context.report(phase, f"Slurm job {self._slurm.number}{_why(watch.state)}")
             time.sleep(_LOOK)
 
     def _job(self, spec: JobSpec, options: SlurmOptions, context: Context) -> Job:

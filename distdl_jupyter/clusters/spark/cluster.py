@@ -134,19 +134,19 @@ class SparkCluster(AgentCluster):
         """Wait for a task on each of so many nodes, and start an agent in each."""
         self.validate(options)
         context.record_handle(_handle())
-        context.tell("queue", f"waiting for Spark at {options.address}")
+        context.report("queue", f"waiting for Spark at {options.address}")
         fewer = context.least_node_count if context.restart else None
         order = Order(
             name=spec.id, tasks=spec.node_count, least=spec.node_count if fewer is None else fewer,
             cpus=options.cpus_per_process * spec.process_count_per_node, python=spec.python,
         )  # fmt: skip
         self._stage_run = _Stage(options, order)
-        count = self._stage_run.await_tasks(lambda why: context.tell("queue", why))
+        count = self._stage_run.await_tasks(lambda why: context.report("queue", why))
         if "mpirun" in context.programs and self._stage_run.port.crowded:
             raise LaunchFailed("Open MPI tells nodes apart by their hosts' names, but Spark has given the job several "
                                "executors of one host.",
                                hint="Use another backend, or one node for each host with more processes.")  # fmt: skip
-        context.tell("stage", f"starting agents on {plural(count, 'executor')}")
+        context.report("stage", f"starting agents on {plural(count, 'executor')}")
         self._connections = self._stage_run.port.connect(options.directory or DIRECTORY)
         return dataclasses.replace(spec, node_count=count), []
 
@@ -257,10 +257,10 @@ class _Stage:
             said = self._errors.read().decode(errors="replace").strip()
         return LaunchFailed(message, hint=hint, output=said[-2000:])
 
-    def await_tasks(self, tell: Callable[[str], object], seconds: float = math.inf) -> int:
-        """Wait until all tasks have connected and return how many there are; ``tell`` hears why they have not.
+    def await_tasks(self, report: Callable[[str], object], seconds: float = math.inf) -> int:
+        """Wait until all tasks have connected and return how many there are; ``report`` gets why they have not.
 
-        Raises LaunchFailed, and what ``tell`` raises.
+        Raises LaunchFailed, and what ``report`` raises.
         """
         until = time.monotonic() + seconds
         while not self._count or len(self.port.callers) < self._count:
@@ -269,7 +269,7 @@ class _Stage:
             if time.monotonic() > until:
                 raise LaunchFailed(f"Spark at {self._options.address} has no free executor: {self._why}.",
                                    hint="Look again when its jobs have ended.")  # fmt: skip
-            tell(self._why)
+            report(self._why)
             time.sleep(_LOOK_SECONDS)
         self.port.close()
         return self._count

@@ -112,7 +112,7 @@ class SshCluster(AgentCluster):
         return SshNodes(job, placement, context, self._nodes)
 
     def _reach(self, chosen: Sequence[Host], spec: JobSpec, options: SshOptions, context: Context) -> list[Unreachable]:
-        context.tell("stage", f"reaching {plural(len(chosen), 'host')}")
+        context.report("stage", f"reaching {plural(len(chosen), 'host')}")
         pool = ThreadPoolExecutor(min(len(chosen), _AT_ONCE))
         reached = [pool.submit(_reached, host, options, spec.python) for host in chosen]
         try:
@@ -179,7 +179,7 @@ def _await(reached: Sequence[Future[Connection | Unreachable]], context: Context
     pending = set(reached)
     while pending:
         _, pending = wait(pending, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)
-        context.tell("stage", f"reached {total - len(pending)} of {plural(total, 'host')}")
+        context.report("stage", f"reached {total - len(pending)} of {plural(total, 'host')}")
 
 
 def _close_reached(one: Future[Connection | Unreachable]) -> None:

@@ -67,25 +67,25 @@ def test_a_job_without_a_handle_has_nothing_to_sweep():
 
 @needs_hosts
 class TestOnHosts:
-    def place(self, lab, spec, tell=lambda *_: None, **options):
+    def place(self, lab, spec, report=lambda *_: None, **options):
         cluster = SshCluster()
         chosen = lab.options(**options)
         folder = JobStore().publish(JobStore().prepare(new_id()))
-        placement = cluster.place(spec, 2, SshOptions(**chosen), Context(folder, tell=tell))
+        placement = cluster.place(spec, 2, SshOptions(**chosen), Context(folder, report=report))
         cluster._let_go()
         return placement
 
     def test_a_start_is_stopped_between_some_ranks_and_leaves_none(self, hosts_of):
         lab, cluster, said = hosts_of(1), SshCluster(), []
 
-        def tell(phase, detail):
+        def report(phase, detail):
             said.append((phase, detail))
             if detail == "16 of 40 processes":
                 raise Stopped
 
         folder = JobStore().publish(JobStore().prepare(new_id()))
         spec = asked(1, 40, cluster_options=lab.options())
-        context = Context(folder, {"DISTDL_JOB_ID": spec.id}, tell=tell)
+        context = Context(folder, {"DISTDL_JOB_ID": spec.id}, report=report)
         placement = cluster.place(spec, 0, SshOptions(**lab.options()), context)
         (connection,) = cluster._connections
         with pytest.raises(Stopped):
