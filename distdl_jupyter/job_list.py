@@ -30,7 +30,7 @@ class Listing:
         self._lock = threading.Lock()
         self._store = JobStore()
         self._ended = Ended(self._store.ended)
-        self._living: dict[str, SummaryReader] = {}
+        self._readers: dict[str, SummaryReader] = {}
 
     def all(self, newest: int | None = None) -> list[Listed]:
         """Return every job as it is now, newest first, or the ``newest`` of them.
@@ -56,15 +56,15 @@ class Listing:
         with self._lock:
             store = JobStore()
             if store.jobs != self._store.jobs:
-                self._store, self._ended, self._living = store, Ended(store.ended), {}
+                self._store, self._ended, self._readers = store, Ended(store.ended), {}
             self._ended.refresh()
             ids = store.ids()
             self._forget(set(ids))
             return ids
 
     def _forget(self, ids: Collection[str]) -> None:
-        for id_ in [id_ for id_ in self._living if id_ not in ids]:
-            del self._living[id_]
+        for id_ in [id_ for id_ in self._readers if id_ not in ids]:
+            del self._readers[id_]
         self._ended.tidy(ids)
 
     def _read(self, ids: Iterable[str], seconds: float) -> list[Listed]:
@@ -73,7 +73,7 @@ class Listing:
         new: list[Listed] = []
         for id_ in ids:
             one = ended.rows.get(id_)
-            if one is None and (more or id_ in self._living):
+            if one is None and (more or id_ in self._readers):
                 with self._lock:
                     one = ended.rows.get(id_) or self._follow(id_)
                 if one is not None and not one.active:
@@ -88,15 +88,15 @@ class Listing:
 
     def _follow(self, id_: str) -> Listed | None:
         try:
-            reader = self._living.get(id_) or SummaryReader(self._store.folder(id_))
+            reader = self._readers.get(id_) or SummaryReader(self._store.folder(id_))
             reader.catch_up()
         except JobNotFound:
             return None
         found = listed(reader.folder, reader.view, reader.spec)
         if found.active:
-            self._living[id_] = reader
+            self._readers[id_] = reader
         else:
-            self._living.pop(id_, None)
+            self._readers.pop(id_, None)
         return found
 
 

@@ -158,7 +158,7 @@ def _tuning(options: HorovodOptions) -> dict[str, str]:
 def _gloo_plan(spec: JobSpec, placement: Placement, options: HorovodOptions) -> Plan:
     port = placement.ports[0]
     arguments = ("-P", "-m", rendezvous.__name__, placement.address, str(port))
-    meeting = {
+    rendezvous_variables = {
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": placement.address,
         "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
         "HOROVOD_CONTROLLER": "gloo",
@@ -168,7 +168,7 @@ def _gloo_plan(spec: JobSpec, placement: Placement, options: HorovodOptions) -> 
     return Plan(
         environments=tuple(
             common_environment(placement, place)
-            | meeting
+            | rendezvous_variables
             | {"HOROVOD_GLOO_IFACE": placement.interface_of(place)}
             | _slot(spec, place)
             for place in placement.ranks

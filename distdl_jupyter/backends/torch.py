@@ -86,17 +86,17 @@ class TorchBackend(Backend):
         """Rank 0 hosts the store at the reserved port of the first node."""
         if options.transport == "nccl":
             _check_gpus(placement)
-        meeting = {
+        rendezvous_variables = {
             "MASTER_ADDR": placement.address,
             "MASTER_PORT": str(placement.ports[0]),
         }
         if options.transport != "auto":
-            meeting["DISTDL_TORCH_TRANSPORT"] = options.transport
+            rendezvous_variables["DISTDL_TORCH_TRANSPORT"] = options.transport
         return Plan(
             environments=tuple(
                 common_environment(placement, place)
                 | _role(placement, place)
-                | meeting
+                | rendezvous_variables
                 | _interface(placement.interface_of(place))
                 for place in placement.ranks
             )

@@ -113,7 +113,7 @@ def refuse(dump: PickleReport, values: Mapping[str, Any], *, unit: str) -> None:
     """Raise InvalidSpec when names cannot be pickled: all of them, each with the place inside it and the remedy."""
     if not dump.errors:
         return
-    found: dict[int, unpicklable.Culprit] = {}
+    found: dict[int, unpicklable.Unpicklable] = {}
     for name, error in dump.errors.items():
         one = unpicklable.find(name, values[name], error)
         known = found.get(id(one.value))
@@ -124,7 +124,7 @@ def refuse(dump: PickleReport, values: Mapping[str, Any], *, unit: str) -> None:
     raise InvalidSpec(" ".join(sentences), field=first.path)
 
 
-def _sentence(one: unpicklable.Culprit, unit: str) -> str:
+def _sentence(one: unpicklable.Unpicklable, unit: str) -> str:
     names = [cls.__name__ for cls in type(one.value).__mro__]
     remedy = next((_REMEDIES[name] for name in names if name in _REMEDIES), "Create it inside the {unit}.")
     reason = str(one.error).strip().splitlines()[0].rstrip(".") if str(one.error).strip() else type(one.error).__name__

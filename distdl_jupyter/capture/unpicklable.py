@@ -21,7 +21,7 @@ _BASIC = (int, float, complex, bool, str, bytes, bytearray, type(None), types.Mo
 
 
 @dataclass(frozen=True, slots=True)
-class Culprit:
+class Unpicklable:
     """The innermost part that fails, with the path to it and the pickler's own words."""
 
     path: str
@@ -34,7 +34,7 @@ class Culprit:
         return type(self.value).__name__
 
 
-def find(name: str, value: object, error: Exception, clock: Callable[[], float] = time.monotonic) -> Culprit:
+def find(name: str, value: object, error: Exception, clock: Callable[[], float] = time.monotonic) -> Unpicklable:
     """Return the part of ``value`` that makes pickling fail with ``error``."""
     ends = clock() + _SECONDS
     path, seen = name, {id(value)}
@@ -44,7 +44,7 @@ def find(name: str, value: object, error: Exception, clock: Callable[[], float] 
             break
         path, value, error = step
         seen.add(id(value))
-    return Culprit(path, value, error)
+    return Unpicklable(path, value, error)
 
 
 def _failing_part(

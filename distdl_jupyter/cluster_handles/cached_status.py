@@ -26,7 +26,7 @@ NODES_FRESH, CHECKS_FRESH = 15.0, 300.0
 class CachedStatus:
     """What is known so far: nothing (None) until the cluster has answered; ``looking`` while more may come."""
 
-    standing: ClusterStatus | None = None
+    status: ClusterStatus | None = None
     checks: tuple[Check, ...] | None = None
     looking: bool = True
     begun: float = field(default_factory=time.monotonic)
@@ -54,7 +54,7 @@ def cached_status(
             found.again = found.again or fresh
         if found is None or (not found.looking and (fresh or time.monotonic() - found.begun > NODES_FRESH)):
             found = _known[key] = _begun(target, needs, found, fresh=fresh)
-    if found.standing is None:
+    if found.status is None:
         found.seen.wait(timeout)
     return found
 
@@ -64,7 +64,7 @@ def _begun(
 ) -> CachedStatus:
     one = CachedStatus()
     if last is not None:
-        one.standing, one.checks = last.standing, last.checks
+        one.status, one.checks = last.status, last.checks
         one.checked = float("-inf") if fresh else last.checked
     threading.Thread(target=_look, args=(one, target, needs), name="distdl-status", daemon=True).start()
     return one
@@ -91,14 +91,14 @@ def _wanted_again(one: CachedStatus) -> bool:
 
 
 def _look_once(one: CachedStatus, target: ClusterConfig, needs: Mapping[str, Sequence[str]]) -> None:
-    one.standing = status.look(target)
+    one.status = status.look(target)
     one.seen.set()
-    if one.standing.problem:
+    if one.status.problem:
         one.checks, one.checked = (), float("-inf")
-    elif _is_old(one, one.standing):
+    elif _is_old(one, one.status):
         one.checks, one.checked = tuple(status.check(target, needs)), time.monotonic()
-    if any(node.state != "up" for node in one.standing.nodes):
-        one.standing = status.look(target)  # who was slow to answer has answered by now
+    if any(node.state != "up" for node in one.status.nodes):
+        one.status = status.look(target)  # who was slow to answer has answered by now
 
 
 def _is_old(one: CachedStatus, now: ClusterStatus) -> bool:

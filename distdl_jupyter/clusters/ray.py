@@ -261,7 +261,7 @@ def _actor(ray: Any, group: Any, at: int, options: RayOptions, spec: JobSpec) ->
     ).remote()  # fmt: skip
 
 
-def _visitor(ray: Any, node: dict[str, Any]) -> Any:
+def _probe_actor(ray: Any, node: dict[str, Any]) -> Any:
     """Return an actor on a node that takes nothing of it."""
     strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
     return ray.remote(_AgentActor).options(num_cpus=0, max_concurrency=_CALLS, scheduling_strategy=strategy).remote()
@@ -450,7 +450,7 @@ def _checked(ray: Any, options: RayOptions, modules: Sequence[str], programs: Se
 
     nodes = ray.nodes()
     down = [_described(node) for node in nodes if not node["Alive"]]
-    connections = _agents(ray, [_visitor(ray, node) for node in nodes if node["Alive"]], options)
+    connections = _agents(ray, [_probe_actor(ray, node) for node in nodes if node["Alive"]], options)
     try:
         found = checkup.look(connections, [], options, modules, programs)
     finally:

@@ -9,7 +9,7 @@ import dataclasses
 import re
 from dataclasses import dataclass
 
-from distdl_jupyter.worker.watch.frameworks import MEETING
+from distdl_jupyter.worker.watch.frameworks import COLLECTIVES
 
 _THREAD = re.compile(r"(Current thread|Thread) (0x[0-9a-fA-F]+)(?: \[(.*)\])? \(most recent call first\):")
 _FRAME = re.compile(r'  File "(.*)", line (\d+|\?+) in (.*)')
@@ -80,7 +80,7 @@ class Thread:
         if any(frame.file.startswith("<frozen importlib") for frame in self.inside):
             return ""  # such a module is being imported, which waits for nobody
         for frame in reversed(self.inside):
-            for folder, module in MEETING:
+            for folder, module in COLLECTIVES:
                 if f"/{folder}" in frame.file and not frame.function.startswith(("_", "<")) and (
                     frame.function not in _WRAPPERS
                 ):  # fmt: skip

@@ -31,7 +31,7 @@ def shown(found: CachedStatus | None) -> ClusterNow | None:
     """Return what a page is told of it; of the checks only what needs a remedy."""
     if found is None:
         return None
-    known = found.standing
+    known = found.status
     wrong = [one for one in merge_hosts(found.checks or ()) if one.level in _FOUND]
     return ClusterNow(
         looking=found.looking,
@@ -46,5 +46,5 @@ def shown(found: CachedStatus | None) -> ClusterNow | None:
 
 def gpus_per_node(found: CachedStatus | None) -> int:
     """Return the GPUs that every node has, as far as it is known."""
-    nodes = [node for node in found.standing.nodes if node.state == "up"] if found and found.standing else []
+    nodes = [node for node in found.status.nodes if node.state == "up"] if found and found.status else []
     return min((node.gpus for node in nodes), default=0)

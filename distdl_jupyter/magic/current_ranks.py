@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.ranks import Ranks
 
 
-class Living:
+class CurrentRanks:
     """The ranks of one kernel."""
 
     def __init__(self) -> None:

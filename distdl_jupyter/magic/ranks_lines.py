@@ -83,9 +83,9 @@ class RankLines:
         return self._actions[action](rest.strip())
 
     def _status(self, _rest: str) -> RanksTable:
-        living = self._session.ranks
-        found = living.find()
-        return RanksTable(found, known=found is living.own(), ended=living.ended())
+        current = self._session.ranks
+        found = current.find()
+        return RanksTable(found, known=found is current.own(), ended=current.ended())
 
     def _start(self, rest: str) -> None:
         from distdl_jupyter import ranks

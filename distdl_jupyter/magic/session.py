@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobNotFound
-from distdl_jupyter.magic.current_ranks import Living
+from distdl_jupyter.magic.current_ranks import CurrentRanks
 
 if TYPE_CHECKING:
     from distdl_jupyter.client import Job
@@ -23,7 +23,7 @@ class Session:
     def __init__(self, ip: Any) -> None:
         self.ip = ip
         self.defaults: dict[str, Any] = {}
-        self.ranks = Living()
+        self.ranks = CurrentRanks()
         self._newest = ""
 
     def started(self, job: Job) -> None:

@@ -199,7 +199,7 @@ class Children:
         """Whether one was ever started."""
         return bool(self._children)
 
-    def living(self) -> list[Child]:
+    def running(self) -> list[Child]:
         """Return those that have not ended."""
         return [child for child in self._children if child.popen.poll() is None]
 

@@ -124,13 +124,13 @@ class Job:
 
     def alive(self) -> set[int]:
         """Return every living process of the job but its services, which end with it."""
-        living = processes.table()
-        services = processes.descendants((child.popen.pid for child in self._services()), living)
-        return self._all(living) - services
+        running = processes.table()
+        services = processes.descendants((child.popen.pid for child in self._services()), running)
+        return self._all(running) - services
 
     def stuck(self) -> list[int]:
         """Return those that no signal reaches, also when only some threads of what was started here are left."""
-        return processes.stuck({*self.alive(), *(child.popen.pid for child in self._children.living())})
+        return processes.stuck({*self.alive(), *(child.popen.pid for child in self._children.running())})
 
     def everything(self) -> set[int]:
         """Return every living process of the job."""
@@ -141,8 +141,8 @@ class Job:
         self._channels.drain_all()
         return self._children.evidence_of_kill()
 
-    def _all(self, living: dict[int, processes.Process]) -> set[int]:
-        return processes.of_job(self._sought, living, self._spared, orphans=True)
+    def _all(self, running: dict[int, processes.Process]) -> set[int]:
+        return processes.of_job(self._sought, running, self._spared, orphans=True)
 
     def count(self) -> int:
         """Return how many of them there were lately."""
@@ -153,7 +153,7 @@ class Job:
         return self._count
 
     def _services(self) -> list[Child]:
-        return [child for child in self._children.living() if child.open_input]
+        return [child for child in self._children.running() if child.open_input]
 
     # signal and end ---------------------------------------------------------------------------
 
@@ -176,15 +176,15 @@ class Job:
         return len(found)
 
     def _signal_ranks(self, number: int) -> int:
-        own = [child.popen.pid for child in self._children.living() if child.number < FIRST_OTHER]
+        own = [child.popen.pid for child in self._children.running() if child.number < FIRST_OTHER]
         for pid in own:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, number)
         if own:
             return len(own)
         # A launcher and its daemons would end the job at once; the ranks get the chance to clean up.
-        living = processes.table()
-        found = processes.descendants(processes.workers(self._all(living)), living)
+        running = processes.table()
+        found = processes.descendants(processes.workers(self._all(running)), running)
         processes.send(found, number)
         return len(found)
 
@@ -214,7 +214,7 @@ class Job:
     def _look_away(self) -> None:
         """Let nobody wait at a full pipe, and let no zombie count as living."""
         self._channels.discard_all()
-        self._children.living()
+        self._children.running()
 
     def clear(self, remove: Callable[[Path], None] | None) -> None:
         """Remove the private folder and, with ``remove``, the copied one."""

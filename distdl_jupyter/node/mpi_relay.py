@@ -62,8 +62,8 @@ class Shells:
 
     def _on_request(self, number: int) -> None:
         try:
-            wish = json.loads(self._said[number])
-            host, command = str(wish["host"]), str(wish["command"])
+            request = json.loads(self._said[number])
+            host, command = str(request["host"]), str(request["command"])
         except (ValueError, KeyError, TypeError):
             self._close(number)
             return

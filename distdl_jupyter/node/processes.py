@@ -87,10 +87,10 @@ def _environment(pid: int) -> set[bytes]:
     return set()
 
 
-def descendants(roots: Iterable[int], living: Mapping[int, Process]) -> set[int]:
+def descendants(roots: Iterable[int], running: Mapping[int, Process]) -> set[int]:
     """Return the living among ``roots`` and everything that descends from any of them."""
     children: dict[int, list[int]] = {}
-    for process in living.values():
+    for process in running.values():
         children.setdefault(process.parent, []).append(process.pid)
     found, waiting = set(), list(roots)
     while waiting:
@@ -98,12 +98,12 @@ def descendants(roots: Iterable[int], living: Mapping[int, Process]) -> set[int]
         if pid not in found:
             found.add(pid)
             waiting.extend(children.get(pid, ()))
-    return found & living.keys()
+    return found & running.keys()
 
 
 def of_job(
     marks: Mapping[str, str],
-    living: Mapping[int, Process] | None = None,
+    running: Mapping[int, Process] | None = None,
     spared: Iterable[int] = (),
     *,
     orphans: bool = False,
@@ -113,15 +113,15 @@ def of_job(
     With ``orphans`` also the children of this process, where it adopts orphans: it runs this one job, and what it runs
     for itself is ``spared`` or in its own session, where the job's processes never are.
     """
-    living = table() if living is None else living
+    running = table() if running is None else running
     spared = {*spared, os.getpid()}
-    roots = {*marked(living, marks), *(_adopted(living) if orphans and _adopts else ())} - spared
-    return descendants(roots, living) - spared
+    roots = {*marked(running, marks), *(_adopted(running) if orphans and _adopts else ())} - spared
+    return descendants(roots, running) - spared
 
 
-def _adopted(living: Mapping[int, Process]) -> list[int]:
+def _adopted(running: Mapping[int, Process]) -> list[int]:
     me, session = os.getpid(), os.getsid(0)
-    return [one.pid for one in living.values() if one.parent == me and one.session != session]
+    return [one.pid for one in running.values() if one.parent == me and one.session != session]
 
 
 def workers(pids: Iterable[int]) -> list[int]:

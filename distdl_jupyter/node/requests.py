@@ -244,8 +244,8 @@ def _signal(its: job.Job, fields: Fields) -> Answer:
 
 
 def _alive(its: job.Job, _fields: Fields) -> Answer:
-    living = its.alive()
-    return {"alive": len(living), "workers": len(processes.workers(living))}
+    running = its.alive()
+    return {"alive": len(running), "workers": len(processes.workers(running))}
 
 
 def _stuck(its: job.Job, _fields: Fields) -> Answer:

@@ -72,7 +72,7 @@ class _Question:
         if not self._about:
             return _STARTING
         pid, number = int(self._about["pid"]), int(self._about["signal"])
-        if sys.platform == "linux" and (why := self._doubt(pid, number)):
+        if sys.platform == "linux" and (why := self._refusal(pid, number)):
             return why
         self._after = _size(self._path)
         try:
@@ -83,7 +83,7 @@ class _Question:
             return "Its process belongs to another user now."
         return ""
 
-    def _doubt(self, pid: int, number: int) -> str:
+    def _refusal(self, pid: int, number: int) -> str:
         """Return why the signal must not be sent, "" when it may."""
         letter, started = _stat(pid)
         self._state = _STATES.get(letter, "")

@@ -17,13 +17,13 @@ from distdl_jupyter.ranks.answer import (
     Notice,
     Output,
     RanksBusy,
-    Standing,
+    RanksState,
     Unsent,
 )
 from distdl_jupyter.ranks.beginning import current, start
 from distdl_jupyter.ranks.session import Ranks
 
 __all__ = [
-    "Answer", "Done", "Event", "Interrupted", "Notice", "Output", "Ranks", "RanksBusy", "Standing", "Unsent", "current",
-    "start",
+    "Answer", "Done", "Event", "Interrupted", "Notice", "Output", "Ranks", "RanksBusy", "RanksState", "Unsent",
+    "current", "start",
 ]  # fmt: skip

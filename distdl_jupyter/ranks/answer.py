@@ -19,13 +19,13 @@ class RanksBusy(JobStillRunning):
     """The ranks run something else now; the message says what and whose."""
 
 
-class Standing(str):
+class RanksState(str):
     """``"idle"``, ``"busy"`` or ``"ended"``, with one sentence why in ``reason`` ("" when idle)."""
 
     __slots__ = ("reason",)
     reason: str
 
-    def __new__(cls, word: str, reason: str = "") -> Standing:
+    def __new__(cls, word: str, reason: str = "") -> RanksState:
         """Return the word with its reason."""
         made = super().__new__(cls, word)
         made.reason = reason

@@ -43,7 +43,7 @@ def current(only: str = "") -> Ranks | None:
     another host.
     """
     if not only:
-        sessions = (Ranks(client.Job(folder)) for folder in found.living())
+        sessions = (Ranks(client.Job(folder)) for folder in found.running())
         return next(filter(_answers, sessions), None)
     job = client.attach(only)
     if job.spec.kind != "ranks":

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.store import JobFolder
 
 
-def living() -> Iterator[JobFolder]:
+def running() -> Iterator[JobFolder]:
     """Yield the folders of sessions that live on this machine, newest first."""
     for folder in JobStore().folders():
         if (folder.path / NOTES).is_dir() and lives(folder):

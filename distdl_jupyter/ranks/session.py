@@ -16,7 +16,7 @@ from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobNotRunning
 from distdl_jupyter.core.humanize import short_id
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.ranks import request
-from distdl_jupyter.ranks.answer import Answer, Standing
+from distdl_jupyter.ranks.answer import Answer, RanksState
 from distdl_jupyter.ranks.ending import reason, why_ended
 from distdl_jupyter.ranks.link import Gone, Link, linked, note_of
 from distdl_jupyter.ranks.pending_request import OnEvent, PendingRequest, Request
@@ -153,16 +153,16 @@ class Ranks:
 
     # life -------------------------------------------------------------------------------------
 
-    def state(self) -> Standing:
+    def state(self) -> RanksState:
         """Return "idle", "busy" or "ended", with one sentence in ``reason`` (what runs, why it ended)."""
         if self.is_over:
-            return Standing("ended", reason(self.job))
+            return RanksState("ended", reason(self.job))
         try:
             doing = [self._query(rank) for rank in range(self.size)]
         except Gone:
-            return Standing("ended", str(why_ended(self.job).args[0]))
+            return RanksState("ended", str(why_ended(self.job).args[0]))
         runs = next(filter(None, doing), "")
-        return Standing("busy", busy(runs, holder(self.job.folder)).message) if runs else Standing("idle")
+        return RanksState("busy", busy(runs, holder(self.job.folder)).message) if runs else RanksState("idle")
 
     @property
     def is_over(self) -> bool:

@@ -285,7 +285,7 @@ def text(
         f"{_plain(view.name)} {view.id}: {ending}",
         ", ".join(_plain(fact) for fact in [*words.facts(view, spec), *words.took(view)[1:]]),
     ]
-    lines += map(_plain, filter(None, [_restarted(view), *_why(view), _standing(view, taken)]))
+    lines += map(_plain, filter(None, [_restarted(view), *_why(view), _stall(view, taken)]))
     lines += _metric_lines(view, book)
     if result_repr:
         lines.append(f"Result of rank 0: {_plain(result_repr)}")
@@ -313,7 +313,7 @@ def _restarted(view: JobView) -> str:
     return f"{title}. {reason}" if reason else title
 
 
-def _standing(view: JobView, taken: Stacks | None) -> str:
+def _stall(view: JobView, taken: Stacks | None) -> str:
     """Return that the job makes no progress, and where its ranks stood."""
     if view.stall is not None and not view.state.ended:
         return view.stall.text

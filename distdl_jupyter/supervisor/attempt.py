@@ -93,7 +93,7 @@ class Attempt:
         self._reader.watch(wake)
         recorder.on_launcher_output = run.on_launcher_output
         self._hangs = HangDetector(run, recorder)
-        self._living = {rank.rank for rank in recorder.view.ranks if rank.status != "ended"}
+        self._running = {rank.rank for rank in recorder.view.ranks if rank.status != "ended"}
         self._all_connected_at: float | None = None
         self._printed_at: float | None = None
         self._stopper: stop.Stopper | None = None
@@ -106,7 +106,7 @@ class Attempt:
     def watch(self) -> None:
         """Return when every rank has ended."""
         run, reader = self._run, self._reader
-        while self._living:
+        while self._running:
             reader.run(_TICK)
             exits = run.poll()
             if run.replaces:
@@ -116,7 +116,7 @@ class Attempt:
                 reader.drain()
                 for exit_ in exits:
                     # A run that was reattached returns every exit, also those that are recorded.
-                    if exit_.rank in self._living:
+                    if exit_.rank in self._running:
                         self._record_exit(exit_)
             self.record_notices()
             self._follow_phases()
@@ -143,7 +143,7 @@ class Attempt:
                 self._recorder.write("rank", rank=rank.rank, status="waiting", evidence=gone.exit.evidence)
 
     def _record_exit(self, exit_: Exit) -> None:
-        self._living.discard(exit_.rank)
+        self._running.discard(exit_.rank)
         self._recorder.flush()
         evidence = exit_.evidence
         if exit_.code == 0 and not evidence and self._recorder.view.ranks[exit_.rank].ok is None:
@@ -256,7 +256,7 @@ class Attempt:
         sent = self._stopper.tick() if self._stopper is not None else None
         if sent is not None:
             self._recorder.write("stop", signal=sent.signal, by=self.stopped_by, next=sent.next, next_in=sent.next_in,
-                               kill_in=sent.kill_in, remaining=sorted(self._living))  # fmt: skip
+                               kill_in=sent.kill_in, remaining=sorted(self._running))  # fmt: skip
 
     def _notice_unkillable(self, stopper: stop.Stopper) -> None:
         """Wait no longer for processes that KILL has not reached for some time: they may never end."""
@@ -277,7 +277,7 @@ class Attempt:
         self._recorder.log(text)
         if self.stopped_by == "user":
             self.reason = self.reason or f"{says}."
-        if rank is not None and rank.rank in self._living:
+        if rank is not None and rank.rank in self._running:
             self._record_exit(Exit(rank.rank, None, "KILL", f"{says}."))
 
     # end --------------------------------------------------------------------------------------

@@ -253,14 +253,14 @@ class StackCollector:
         if not self.busy:
             return None
         self._answers.update(self._run.stacks())
-        missing = [rank for rank in self._living() if rank.rank not in self._answers]
+        missing = [rank for rank in self._running() if rank.rank not in self._answers]
         if missing and not self._run.no_stacks() and time.monotonic() < self._until:
             return None
         why, self._why = self._why, ""
         self.last = self._keep(why)
         return self.last
 
-    def _living(self) -> list[RankView]:
+    def _running(self) -> list[RankView]:
         return [rank for rank in self._recorder.view.ranks if rank.status != "ended"]
 
     def _keep(self, why: str) -> Taken:

@@ -155,7 +155,7 @@ def _stop(view: JobView) -> Stop | None:
     stop = view.stop
     if stop is None:
         return None
-    living = [rank for rank in view.ranks if rank.status != "ended"]
+    running = [rank for rank in view.ranks if rank.status != "ended"]
     return Stop(
         by=stop.by,
         signal=stop.signal,
@@ -163,8 +163,8 @@ def _stop(view: JobView) -> Stop | None:
         next=stop.next,
         next_at=stop.next_at,
         kill_at=stop.kill_at,
-        remaining=len(living),
-        places=tuple(_rank_and_pid(rank) for rank in living) if len(living) <= _NAMED else (),
+        remaining=len(running),
+        places=tuple(_rank_and_pid(rank) for rank in running) if len(running) <= _NAMED else (),
     )
 
 

@@ -70,8 +70,8 @@ class Forker:
 
     def __call__(self, program: Program) -> Forked | None:
         """Fork into a program; None when it has to be started as a new interpreter."""
-        if doubt := self._doubt(program):
-            spawn.reasons.append(doubt)
+        if reason := self._refusal(program):
+            spawn.reasons.append(reason)
             return None
         given = os.pipe() if program.stdin == subprocess.PIPE else None
         sys.stdout.flush()
@@ -84,7 +84,7 @@ class Forker:
         os.close(given[0])
         return Forked(pid, os.fdopen(given[1], "wb"))
 
-    def _doubt(self, program: Program) -> str:
+    def _refusal(self, program: Program) -> str:
         """Return why this program cannot be forked, "" when it can; that it cannot be started at all is told later."""
         arguments, environment = program.arguments, program.environment
         if os.path.abspath(arguments[0]) != os.path.abspath(sys.executable) or tuple(arguments[1:3]) != _BEFORE:  # noqa: PTH100 - links are kept

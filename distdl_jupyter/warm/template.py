@@ -55,7 +55,7 @@ class Template:
         self._place = place
         self._room = room
         self._environment = dict(environment)
-        self._circumstances = process_context.now()
+        self._process_context = process_context.now()
         self._modules = modules.Modules()
         self._learned = import_history.Learned(place.learned)
         self._since = time.time()
@@ -203,10 +203,10 @@ class Template:
             self._start(connection, message, descriptors)
 
     def _start(self, connection: socket.socket, message: dict[str, Any], descriptors: list[int]) -> None:
-        doubt = self._doubt(message)
-        if doubt:
-            wire.send(connection, {"cold": doubt})
-            raise Ended(doubt)
+        reason = self._refusal(message)
+        if reason:
+            wire.send(connection, {"cold": reason})
+            raise Ended(reason)
         pid = os.fork()
         if pid == 0:
             supervisor.become(connection, message, descriptors, self._prepared())
@@ -214,13 +214,13 @@ class Template:
         self._started += 1
         self._last = time.monotonic()
 
-    def _doubt(self, message: dict[str, Any]) -> str:
+    def _refusal(self, message: dict[str, Any]) -> str:
         """Return why this job cannot start warm, "" when it can; a template that says so has had its day."""
         if path := self._modules.stamps.changed():
             return f"{path} has changed since the template was made"
         if name := self._prepared().differing(message["environment"]):
             return f"the environment variable {name} has another value than when the template was made"
-        if name := process_context.difference(self._circumstances, message["circumstances"]):
+        if name := process_context.difference(self._process_context, message["circumstances"]):
             return f"{name} are not those of the template" if name.startswith("the ") else f"{name} differs"
         if preconditions.threads() > 1:
             return "the template has started threads"

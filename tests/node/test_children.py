@@ -46,9 +46,9 @@ def children(wire):
         pytest.skip("the agent runs on Linux hosts")
     one = Children(wire[2])
     yield one
-    for child in one.living():
+    for child in one.running():
         child.popen.kill()
-    until(lambda: not one.living())
+    until(lambda: not one.running())
 
 
 def test_nothing_that_was_written_before_the_exit_comes_after_it(wire, children):
@@ -57,7 +57,7 @@ def test_nothing_that_was_written_before_the_exit_comes_after_it(wire, children)
     channels.add(read, 7)  # a rank's named pipe, of which the launcher's end says nothing
     os.write(write, b"the rank's last words")
     start(children, "print('launched')")
-    until(lambda: not children.living())
+    until(lambda: not children.running())
     assert children.ended(time.monotonic(), full=False) == []  # nobody has read to the end
     assert [told["code"] for told in children.ended(time.monotonic() + 5, full=False)] == [0]
     assert all_said(reading, outbox) == {1: b"launched\n", 7: b"the rank's last words"}
@@ -68,7 +68,7 @@ def test_nothing_that_was_written_before_the_exit_comes_after_it(wire, children)
 def test_while_the_reader_is_behind_a_process_with_unread_words_has_not_ended(wire, children):
     _, _, channels = wire
     start(children, "print('x')")
-    until(lambda: not children.living())
+    until(lambda: not children.running())
     children.ended(time.monotonic(), full=True)
     assert children.ended(time.monotonic() + 100, full=True) == []
     assert children.draining

@@ -29,16 +29,16 @@ def asked(agent, count=1):
 def test_the_relay_behaves_as_ssh_would(ready):
     argv = [*RELAY, "node-b", "prted --x 1;", "echo done"]
     ready.start({"process": 1_000_000, "argv": argv, "environment": {}, "directory": None, "out": 1, "err": 2})
-    wish = asked(ready)
-    assert (wish["host"], wish["command"]) == ("node-b", "prted --x 1; echo done")
-    ready.ask("answer", shell=wish["shell"], out="said\n")
-    ready.ask("answer", shell=wish["shell"], err="ünlucky\n")
+    request = asked(ready)
+    assert (request["host"], request["command"]) == ("node-b", "prted --x 1; echo done")
+    ready.ask("answer", shell=request["shell"], out="said\n")
+    ready.ask("answer", shell=request["shell"], err="ünlucky\n")
     until(lambda: ready.text(1) and ready.text(2))
     assert ready.exits() == {}
-    ready.ask("answer", shell=wish["shell"], code=3)
+    ready.ask("answer", shell=request["shell"], code=3)
     assert ready.exit(1_000_000)["code"] == 3
     assert (ready.text(1), ready.text(2)) == ("said\n", "ünlucky\n")
-    assert "error" not in ready.ask("answer", shell=wish["shell"], code=3), "who has gone hears nothing"
+    assert "error" not in ready.ask("answer", shell=request["shell"], code=3), "who has gone hears nothing"
 
 
 def test_several_relays_are_told_apart(ready):
@@ -48,8 +48,8 @@ def test_several_relays_are_told_apart(ready):
     ]  # fmt: skip
     ready.start(*start)
     asked(ready, 3)
-    for wish in ready.of("shell"):
-        ready.ask("answer", shell=wish["shell"], out=wish["host"], code=int(wish["host"][-1]))
+    for request in ready.of("shell"):
+        ready.ask("answer", shell=request["shell"], out=request["host"], code=int(request["host"][-1]))
     for number in (1_000_001, 1_000_002, 1_000_003):
         assert ready.exit(number)["code"] == number - 1_000_000
         assert ready.text(number) == f"node-{number}"
@@ -58,9 +58,9 @@ def test_several_relays_are_told_apart(ready):
 def test_a_relay_that_is_ended_is_told(ready):
     argv = [*RELAY, "node-b", "x"]
     pids = ready.start({"process": 1_000_000, "argv": argv, "environment": {}, "directory": None, "out": 1, "err": 2})
-    wish = asked(ready)
+    request = asked(ready)
     os.kill(pids["pids"]["1000000"], 9)
-    assert until(lambda: ready.of("shell-closed"))[0]["shell"] == wish["shell"]
+    assert until(lambda: ready.of("shell-closed"))[0]["shell"] == request["shell"]
 
 
 def test_without_an_agent_the_relay_ends_as_ssh_without_a_connection(tmp_path):
@@ -89,19 +89,19 @@ class Lab:
         done = 0
         first = self.agents[self.hosts.names[0]]
         while not self._over.wait(0.02):
-            for wish in first.of("shell")[done:]:
+            for request in first.of("shell")[done:]:
                 done += 1
-                number = 2_000_000 + wish["shell"]
-                self.agents[wish["host"]].start(
-                    {"process": number, "argv": ["/bin/sh", "-c", wish["command"]], "environment": {},
+                number = 2_000_000 + request["shell"]
+                self.agents[request["host"]].start(
+                    {"process": number, "argv": ["/bin/sh", "-c", request["command"]], "environment": {},
                      "directory": None, "out": number, "err": number}
                 )  # fmt: skip
-                self._numbers[number] = wish
-            for number, wish in list(self._numbers.items()):
-                told = self.agents[wish["host"]].exits().get(number)
+                self._numbers[number] = request
+            for number, request in list(self._numbers.items()):
+                told = self.agents[request["host"]].exits().get(number)
                 if told is not None:
                     del self._numbers[number]
-                    first.ask("answer", shell=wish["shell"], code=told["code"] if told["code"] is not None else 255)
+                    first.ask("answer", shell=request["shell"], code=told["code"] if told["code"] is not None else 255)
 
     def mpirun(self, per_host, *program):
         """Start ``program`` as ranks under Open MPI; their named pipes are channels 10 and on."""

@@ -74,9 +74,9 @@ def can_meet(slots: Sequence[Slot], min_size: int) -> bool:
 
     Those on a host that is gone have to wait too: they are in the middle of a step with the others until then.
     """
-    living = [slot for slot in slots if slot.alive]
-    staying = [slot for slot in living if slot.offered]
-    return len(staying) >= min_size and all(slot.ready for slot in living)
+    running = [slot for slot in slots if slot.alive]
+    staying = [slot for slot in running if slot.offered]
+    return len(staying) >= min_size and all(slot.ready for slot in running)
 
 
 def has_state(slots: Sequence[Slot]) -> bool:

@@ -186,7 +186,7 @@ class Nodes(ABC, Generic[N]):
         self.streams: tuple[Stream, ...] = ()
 
     @property
-    def living(self) -> list[N]:
+    def connected(self) -> list[N]:
         """The machines that answer."""
         return [node for node in self.nodes if not node.connection.lost]
 

@@ -41,7 +41,7 @@ _AT_ONCE = 64
 _Answer = TypeVar("_Answer")
 
 
-class Asked(Protocol):
+class HostConnection(Protocol):
     """A host that answers questions, as ``connection.Connection``."""
 
     @property
@@ -75,7 +75,7 @@ class Checkup:
 
 
 def look(
-    connections: Sequence[Asked],
+    connections: Sequence[HostConnection],
     unreachable: Sequence[Unreachable],
     options: AgentOptions,
     modules: Sequence[str] = (),
@@ -164,7 +164,7 @@ def _network(reports: Sequence[HostReport], troubles: Sequence[HostTrouble], met
 class _Look:
     """One round of questions to hosts that are connected."""
 
-    def __init__(self, connections: Sequence[Asked], options: AgentOptions, until: float) -> None:
+    def __init__(self, connections: Sequence[HostConnection], options: AgentOptions, until: float) -> None:
         self._connections = connections
         self._options = options
         self._until = until
@@ -182,7 +182,7 @@ class _Look:
         return answers, list(self._silent.values()), met
 
     def _each(
-        self, question: Callable[[Asked], _Answer], connections: Sequence[Asked] | None = None
+        self, question: Callable[[HostConnection], _Answer], connections: Sequence[HostConnection] | None = None
     ) -> dict[str, _Answer]:
         """Put a question to all hosts at once; those that fail are remembered and left out."""
         asked = self._connections if connections is None else connections
@@ -199,7 +199,7 @@ class _Look:
     def _timeout(self, most: float) -> float:
         return max(0.5, min(most, self._until - time.monotonic()))
 
-    def _facts(self, one: Asked, modules: Sequence[str], programs: Sequence[str], proof: str) -> HostReport:
+    def _facts(self, one: HostConnection, modules: Sequence[str], programs: Sequence[str], proof: str) -> HostReport:
         looked_for = [*programs, proof] if proof else list(programs)
         # Room for connecting stays.
         timeout = self._timeout(min(_FACTS_SECONDS, self._until - time.monotonic() - _LISTEN_SECONDS))
@@ -230,7 +230,7 @@ class _Look:
             return Met(offered, reached, None)
         return Met(offered, reached, network.choose(offered, reached))
 
-    def _listen(self, one: Asked, endpoints: Sequence[Endpoint]) -> dict[str, int]:
+    def _listen(self, one: HostConnection, endpoints: Sequence[Endpoint]) -> dict[str, int]:
         """Return the port on which a host listens at each of its addresses."""
         return {
             endpoint.address: int(
@@ -239,7 +239,7 @@ class _Look:
             for endpoint in endpoints
         }
 
-    def _reach(self, one: Asked, listening: Mapping[str, Mapping[str, int]]) -> dict[tuple[str, str], str]:
+    def _reach(self, one: HostConnection, listening: Mapping[str, Mapping[str, int]]) -> dict[tuple[str, str], str]:
         targets = [
             [address, port] for host, own in listening.items() if host != one.host for address, port in own.items()
         ]

@@ -110,7 +110,7 @@ class LauncherRun(AgentRun):
     def _process_ended(self, node: Node, end: Mapping[str, Any]) -> None:
         if end["process"] == LAUNCHER:
             self._end = end
-            self._drains = [node.connection.begin("drain") for node in self._nodes.living]
+            self._drains = [node.connection.begin("drain") for node in self._nodes.connected]
 
     def _look(self) -> None:
         """When the launcher has ended, all ranks have: recorded after the last words of all were read."""
@@ -137,7 +137,7 @@ class LauncherRun(AgentRun):
 
     def _end_idle_launcher(self) -> None:
         """End a launcher whose ranks have all gone; without the machine of the launcher count the ranks themselves."""
-        gone = self._watch.have_gone(self._living_workers)
+        gone = self._watch.have_gone(self._running_workers)
         first = self._nodes.nodes[0].connection
         if not first.lost:
             if gone and not self._idle:
@@ -147,13 +147,13 @@ class LauncherRun(AgentRun):
             for place in self._placement.ranks:
                 self.ended(Exit(place.rank, None, "TERM", "stopped"))
 
-    def _living_workers(self) -> list[int]:
+    def _running_workers(self) -> list[int]:
         """Return something for each rank that lived when the machines answered last; nothing is waited for."""
         if all(count.done() for count in self._counts):
             found = [count.result() for count in self._counts if count.exception() is None]
             if self._counts:
                 self._workers = sum(int(one["workers"]) for one in found)
-            self._counts = [node.connection.begin("alive") for node in self._nodes.living]
+            self._counts = [node.connection.begin("alive") for node in self._nodes.connected]
         return [0] * (self._workers or 0)
 
 
@@ -168,13 +168,13 @@ class RankWatch:
         self._next = 0.0
         self._missing_since: float | None = None
 
-    def have_gone(self, living: Callable[[], list[int]]) -> bool:
-        """Ask ``living`` every ``_PAUSE`` seconds; before the first rank was seen nothing counts as gone."""
+    def have_gone(self, running_workers: Callable[[], list[int]]) -> bool:
+        """Ask ``running_workers`` every ``_PAUSE`` seconds; before the first rank was seen nothing counts as gone."""
         now = time.monotonic()
         if now < self._next:
             return False
         self._next = now + _PAUSE
-        if living():
+        if running_workers():
             self._seen, self._missing_since = True, None
         elif self._seen and self._missing_since is None:
             self._missing_since = now

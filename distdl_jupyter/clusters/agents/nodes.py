@@ -69,7 +69,7 @@ class AgentNodes(Nodes[AgentNode]):
             if node.connection.lost and not node.shared:
                 text = f"What ranks have written on {node.host} did not come back, because it was lost: {node.folder}."
                 self.notices.append(Notice("warning", text, "collected"))
-        self.nodes = self.living
+        self.nodes = self.connected
 
     def close(self) -> None:
         """End the agents."""

@@ -229,7 +229,7 @@ class AgentRun(Run):
 
     def _ask_all(self, type_: str) -> list[tuple[Node, dict[str, Any]]]:
         """Ask all machines at the same time and return the answers that came."""
-        answers = [(node, node.connection.begin(type_)) for node in self._nodes.living]
+        answers = [(node, node.connection.begin(type_)) for node in self._nodes.connected]
         found = []
         for node, answer in answers:
             with contextlib.suppress(HostFailed), node.connection.hurried():
@@ -238,7 +238,7 @@ class AgentRun(Run):
 
     def signal(self, name: str) -> None:
         """INT goes to the ranks with what they started; TERM and KILL to everything. Nobody waits for an answer."""
-        for node in self._nodes.living:
+        for node in self._nodes.connected:
             node.connection.begin("signal", name=name, to="ranks" if name == "INT" else "all")
         self._nodes.signaled(name)
 

@@ -37,19 +37,19 @@ class Watch(threading.Thread):
         self._hurry_until = 0.0
         self._silence = Silence(_SILENCE)
         self._reported: set[str] = set()
-        self._errands: queue.SimpleQueue[tuple[Callable[[], None], ...]] = queue.SimpleQueue()
+        self._actions: queue.SimpleQueue[tuple[Callable[[], None], ...]] = queue.SimpleQueue()
         self._wake = threading.Event()
         self._stop_wanted = False
 
     def run(self) -> None:
-        """Look, run errands, rest."""
+        """Look, run actions, rest."""
         while not self._stop_wanted:
             self._wake.clear()
             with contextlib.suppress(queue.Empty):
-                for errand in self._errands.get_nowait():
-                    self._do(errand)
+                for action in self._actions.get_nowait():
+                    self._do(action)
             self._look()
-            if self.ended and self._errands.empty():
+            if self.ended and self._actions.empty():
                 return
             self._wake.wait(self._pause())
 
@@ -68,11 +68,11 @@ class Watch(threading.Thread):
         self._hurry_until = time.monotonic() + _HURRY
         self._wake.set()
 
-    def send(self, *errands: Callable[[], None]) -> None:
+    def send(self, *actions: Callable[[], None]) -> None:
         """Let Slurm's commands run in order, then look; those that wait to be run are dropped for them."""
         with contextlib.suppress(queue.Empty):
-            self._errands.get_nowait()
-        self._errands.put(errands)
+            self._actions.get_nowait()
+        self._actions.put(actions)
         self.hurry()
 
     def notices(self) -> list[Notice]:
@@ -92,10 +92,10 @@ class Watch(threading.Thread):
             return _SOON
         return _FIRST if now - self._began < _YOUNG else _LATER
 
-    def _do(self, errand: Callable[[], None]) -> None:
+    def _do(self, action: Callable[[], None]) -> None:
         now = time.monotonic()
         try:
-            errand()
+            action()
         except SlurmSilent as error:
             self._miss(error, now)
         except SlurmFailed:

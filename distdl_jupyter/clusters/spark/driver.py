@@ -297,7 +297,7 @@ class _Connect(_Session):
 
     def _hosts(self) -> list[tuple[str, int]]:
         """Return name and cores of each host on which the server has executors."""
-        rows = self._spark.range(0, _ASKED, 1, _ASKED).mapInArrow(_described(), "host string, cores int").collect()
+        rows = self._spark.range(0, _PROBES, 1, _PROBES).mapInArrow(_described(), "host string, cores int").collect()
         return sorted({(str(row.host), int(row.cores)) for row in rows})
 
     def stop(self) -> None:
@@ -310,7 +310,7 @@ class _Connect(_Session):
 _TELL_SECONDS = 1.0
 _STOP_SECONDS = 6.0
 #: Tasks of the short job that finds executors through Spark Connect.
-_ASKED = 32
+_PROBES = 32
 
 
 def _described() -> _Carrier:

@@ -31,7 +31,7 @@ CHECK_SECONDS = 28.0
 
 
 @dataclass(frozen=True, slots=True)
-class Visit:
+class Connected:
     """The hosts that answered, and why the others did not, both in the cluster's order."""
 
     connections: tuple[Connection, ...]
@@ -39,7 +39,7 @@ class Visit:
 
 
 @contextlib.contextmanager
-def visit(wanted: Sequence[Host], options: SshOptions, seconds: float = REACH_SECONDS) -> Iterator[Visit]:
+def connected(wanted: Sequence[Host], options: SshOptions, seconds: float = REACH_SECONDS) -> Iterator[Connected]:
     """Reach hosts side by side, give those that answered within ``seconds``, and leave them at the end."""
     calls = [_Call(host, options) for host in wanted]
     until = time.monotonic() + seconds
@@ -47,7 +47,7 @@ def visit(wanted: Sequence[Host], options: SshOptions, seconds: float = REACH_SE
         call.thread.join(max(0.0, until - time.monotonic()))
     try:
         met = [call.met(options) for call in calls]
-        yield Visit(
+        yield Connected(
             tuple(one for one in met if not isinstance(one, Unreachable)),
             tuple(one for one in met if isinstance(one, Unreachable)),
         )
@@ -117,7 +117,7 @@ def _leave(calls: Sequence[_Call]) -> None:
 def checks(options: SshOptions, modules: Sequence[str] = (), programs: Sequence[str] = ()) -> list[Check]:
     """Look at all hosts of a cluster anew and return the rows of a table, within 30 s. Raises InvalidSpec."""
     until = time.monotonic() + CHECK_SECONDS
-    with visit(hosts.listed(options), options) as met:
+    with connected(hosts.listed(options), options) as met:
         # Silent hosts have used up their time by now, and what is left is for those that answered.
         seconds = min(checkup.LOOK_SECONDS, until - time.monotonic())
         found = checkup.look(met.connections, met.troubles, options, modules, programs, seconds=seconds)

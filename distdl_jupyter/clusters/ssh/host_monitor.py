@@ -133,15 +133,15 @@ class _Watch:
     # the thread -------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        visitor = _Visitor(self._host, self._options)
+        link = _HostLink(self._host, self._options)
         try:
             while self._goes_on():
-                pause = self._ask(visitor)
+                pause = self._ask(link)
                 self._known.set()
                 self._bell.wait(pause)
                 self._bell.clear()
         finally:
-            visitor.leave()
+            link.leave()
 
     def _goes_on(self) -> bool:
         """Whether anybody still looks; if not, this thread is nobody's any more."""
@@ -151,11 +151,11 @@ class _Watch:
                 self._thread = None
             return watched
 
-    def _ask(self, visitor: _Visitor) -> float:
+    def _ask(self, link: _HostLink) -> float:
         """Ask once and return the seconds to the next time."""
         begun = time.time()
         try:
-            facts = visitor.facts()
+            facts = link.facts()
         except HostTrouble as trouble:
             self._failed_since = self._failed_since or self._answered_at or begun
             self._seen = NodeInfo(self._host.name, "down", _reason(trouble, self._failed_since)), time.monotonic()
@@ -165,7 +165,7 @@ class _Watch:
         return ASK_SECONDS
 
 
-class _Visitor:
+class _HostLink:
     """The connection to one host, opened when it is needed."""
 
     def __init__(self, host: Host, options: SshOptions) -> None:

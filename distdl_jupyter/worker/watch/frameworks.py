@@ -15,7 +15,7 @@ NOT_FORKED = (
     "horovod.keras", "horovod._keras", "deepspeed", "antigravity", "this",
 )  # fmt: skip
 #: Files in which ranks wait for each other, and how people call the module.
-MEETING = (("horovod/", "hvd"), ("torch/distributed/", "torch.distributed"), ("deepspeed/comm/", "deepspeed.comm"))
+COLLECTIVES = (("horovod/", "hvd"), ("torch/distributed/", "torch.distributed"), ("deepspeed/comm/", "deepspeed.comm"))
 #: Source that speaks of checkpoints, or that writes weights or a state, and a line that does so.
 SAVES = r"checkpoint|\b(?:torch|paddle|jax|pickle|joblib)\.(?:save|dump)\(|\.save(?:_weights|_pretrained|_state)?\("
 SAVE = 'torch.save({"model": model.state_dict(), "step": step}, "outputs/checkpoint.pt")  # on rank 0'

@@ -262,15 +262,15 @@ export class Header {
   }
 
   #drawButtons(card: Card, paused: boolean): void {
-    const living = !ENDED.has(card.state);
+    const running = !ENDED.has(card.state);
     const canceling = card.state === 'canceling';
     show(this.#question, this.#asking);
     show(this.#attach, this.#detached);
-    show(this.#detach, this.actions.detach !== undefined && living && !canceling && !SETUP.has(card.state) && !this.#detached && !this.#asking);
-    show(this.#cancel, living && !canceling && !this.#detached && !this.#asking);
+    show(this.#detach, this.actions.detach !== undefined && running && !canceling && !SETUP.has(card.state) && !this.#detached && !this.#asking);
+    show(this.#cancel, running && !canceling && !this.#detached && !this.#asking);
     show(this.#kill, canceling && !this.#detached);
-    show(this.#rerun, !living && card.can_rerun && card.state !== 'failed' && !this.#detached);
-    show(this.#resume, !living && card.can_resume && card.state !== 'failed' && !this.#detached);
+    show(this.#rerun, !running && card.can_rerun && card.state !== 'failed' && !this.#detached);
+    show(this.#resume, !running && card.can_resume && card.state !== 'failed' && !this.#detached);
     this.#drawStacks(card);
     const blocked = paused || this.#pressed !== null;
     for (const each of [this.#cancel, this.#kill, this.#rerun, this.#resume, this.#detach]) each.disabled = blocked;

@@ -134,7 +134,7 @@ def test_a_host_that_is_cut_off_is_named_within_half_a_minute_and_the_others_are
 def test_a_host_that_falls_silent_in_the_middle_costs_the_others_nothing(hosts_of):
     lab = hosts_of(3)
     options = SshOptions(**lab.options())
-    with connect_all.visit(hosts.listed(options), options) as met:
+    with connect_all.connected(hosts.listed(options), options) as met:
         assert len(met.connections) == 3
         lab.cut("node-b")
         begin = time.monotonic()
@@ -248,14 +248,14 @@ def test_a_host_that_does_not_see_the_folders_gets_a_copy(hosts_of, distdl_home)
 
 def test_fewer_slots_than_the_job_asks_for_are_a_warning(three_hosts):
     options = SshOptions(**three_hosts.options(hosts="node-a:2,node-b:4"))
-    with connect_all.visit(hosts.listed(options), options) as met:
+    with connect_all.connected(hosts.listed(options), options) as met:
         found = checkup.look(met.connections, (), options, processes=4)
     assert [(row.node, row.what) for row in found.checks if row.level == "warning"] == [("node-a", "Slots")]
 
 
 def test_one_whose_agent_dies_before_the_question_is_a_row(three_hosts):
     options = SshOptions(**three_hosts.options())
-    with connect_all.visit(hosts.listed(options), options) as met:
+    with connect_all.connected(hosts.listed(options), options) as met:
         for pid in three_hosts.running("node-a", "distdl_jupyter.node"):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, 9)
@@ -283,7 +283,7 @@ class Late:
 )
 def test_the_look_ends_in_time_whatever_is_not_answered(three_hosts, silent):
     options = SshOptions(**three_hosts.options())
-    with connect_all.visit(hosts.listed(options), options) as met:
+    with connect_all.connected(hosts.listed(options), options) as met:
         asked = [Late(one, (silent,)) if one.host == "node-b" else one for one in met.connections]
         begin = time.monotonic()
         found = checkup.look(asked, (), options, seconds=8)
@@ -297,7 +297,7 @@ def test_a_visit_leaves_one_that_comes_late(three_hosts):
     slow.write_text(f'#!/bin/sh\nsleep 3\nexec {sys.executable} "$@"\n')
     slow.chmod(0o755)
     options = SshOptions(**three_hosts.options(hosts="node-a", python=str(slow)))
-    with connect_all.visit(hosts.listed(options), options, seconds=0.5) as met:
+    with connect_all.connected(hosts.listed(options), options, seconds=0.5) as met:
         assert [trouble.kind for trouble in met.troubles] == ["timeout"]
         assert met.connections == ()
     wait_for(lambda: three_hosts.running("node-a", "slow-python") == [], what="the end of the slow start")

@@ -73,11 +73,11 @@ class Host:
             self._socket = socket.create_server(("", port), backlog=max(16, others))
         except OSError as error:
             raise RendezvousFailed(f"Rank 0 cannot listen on the port {port}: {error.strerror}.") from error
-        threading.Thread(target=self._serve, name="distdl-meeting", daemon=True).start()
+        threading.Thread(target=self._serve, name="distdl-rendezvous", daemon=True).start()
 
-    def announce(self, meeting: Rendezvous) -> None:
+    def announce(self, rendezvous: Rendezvous) -> None:
         """Let the others go to the meeting."""
-        self._say(meeting._asdict())
+        self._say(rendezvous._asdict())
 
     def refuse(self, why: str) -> None:
         """Let the others hear why there is none; return when they have, or after some seconds."""

@@ -11,7 +11,7 @@ from distdl_jupyter.clusters.azureml.node.rank import keep
 from distdl_jupyter.clusters.azureml.node.rendezvous import Host, Rendezvous, RendezvousFailed, join
 
 NONCE = "the-nonce"
-MEETING = Rendezvous("127.0.0.1", "127.0.0.0/8", (20_001, 20_002))
+RENDEZVOUS = Rendezvous("127.0.0.1", "127.0.0.0/8", (20_001, 20_002))
 
 
 @pytest.fixture
@@ -30,10 +30,10 @@ def test_the_others_hear_it_although_they_came_before_rank_0(port):
     others = [threading.Thread(target=lambda: found.append(join("127.0.0.1", port, NONCE, never))) for _ in range(3)]
     for other in others:
         other.start()
-    Host(port, NONCE, 3).announce(MEETING)
+    Host(port, NONCE, 3).announce(RENDEZVOUS)
     for other in others:
         other.join(30)
-    assert found == [MEETING] * 3
+    assert found == [RENDEZVOUS] * 3
 
 
 def test_the_others_hear_why_there_is_none(port):
@@ -45,11 +45,11 @@ def test_the_others_hear_why_there_is_none(port):
 
 def test_a_stranger_is_told_nothing(port):
     host = Host(port, NONCE, 1)
-    host.announce(MEETING)
+    host.announce(RENDEZVOUS)
     with socket.create_connection(("127.0.0.1", port), timeout=10) as stranger:
         stranger.sendall(b"another\n")
         assert stranger.recv(100) == b""
-    assert join("127.0.0.1", port, NONCE, never) == MEETING
+    assert join("127.0.0.1", port, NONCE, never) == RENDEZVOUS
 
 
 def test_the_wait_ends_when_somebody_stops_it_or_nobody_comes(port):
