@@ -97,10 +97,10 @@ class DataContract(Subject):
         sample, staging = self._sample(_READS)
         self.data(sample).mkdir()
         (self.data(sample) / "hello").write_text("world")
-        with self._started(sample) as heard:
-            heard.until_ended(self.ranks, self.timeout)
+        with self._started(sample) as listener:
+            listener.until_ended(self.ranks, self.timeout)
             for rank in range(self.ranks):
-                assert "found world" in heard.said(rank), heard.lines
+                assert "found world" in listener.said(rank), listener.lines
         assert sorted(staging.ordered) == list(range(self.node_count)), "an order for each node, and one only"
         assert sorted(staging.staged) == list(range(self.node_count)), "nodes whose end of staging was not passed on"
 
@@ -109,10 +109,10 @@ class DataContract(Subject):
         sample, _ = self._sample(_MARKS)
         said = []
         try:
-            with self._started(sample) as heard:
-                heard.until_ended(self.ranks, self.timeout)
-                assert all(exit_.code != 0 for exit_ in heard.exits.values()), "ranks ran without their data"
-                said += [exit_.evidence for exit_ in heard.exits.values()]
+            with self._started(sample) as listener:
+                listener.until_ended(self.ranks, self.timeout)
+                assert all(exit_.code != 0 for exit_ in listener.exits.values()), "ranks ran without their data"
+                said += [exit_.evidence for exit_ in listener.exits.values()]
         except DataUnavailable as error:
             said.append(str(error))
         assert any(str(self.data(sample)) in text for text in said), f"nobody said what is lacking: {said}"
@@ -128,10 +128,10 @@ class DataContract(Subject):
                 raise _Wanted
 
         sample.context.report = report
-        with contextlib.suppress(_Wanted), self._started(sample) as heard:
-            heard.until(staging.asked.is_set, self.timeout, "a question of a stager")
-            heard.run.signal("TERM")
-            heard.until_ended(self.ranks, self.timeout)
+        with contextlib.suppress(_Wanted), self._started(sample) as listener:
+            listener.until(staging.asked.is_set, self.timeout, "a question of a stager")
+            listener.run.signal("TERM")
+            listener.until_ended(self.ranks, self.timeout)
         assert staging.asked.is_set()
         assert not list(sample.folder.outputs.glob("ran-*"))
         self.leaves_nothing(sample.id)

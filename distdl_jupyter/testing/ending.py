@@ -53,51 +53,51 @@ class EndingContract(Subject):
 
     def test_a_signal_ends_every_process_and_is_named(self) -> None:
         """Training code starts processes of its own: they end with it."""
-        with self.running(_FAMILY) as (sample, heard):
-            self.until_said(heard, "here")
-            assert heard.run.alive()
-            heard.run.signal("KILL")
-            heard.until_ended(self.ranks, self.timeout)
-            assert {exit_.signal for exit_ in heard.exits.values()} == {"KILL"}, heard.exits
-            heard.until_gone(self.timeout)
+        with self.running(_FAMILY) as (sample, listener):
+            self.until_said(listener, "here")
+            assert listener.run.alive()
+            listener.run.signal("KILL")
+            listener.until_ended(self.ranks, self.timeout)
+            assert {exit_.signal for exit_ in listener.exits.values()} == {"KILL"}, listener.exits
+            listener.until_gone(self.timeout)
             self.leaves_nothing(sample.id)
 
     def test_an_interrupt_reaches_training_code_which_may_save_and_choose_its_code(self) -> None:
         """It is KeyboardInterrupt there, as at a terminal."""
-        with self.running(SAVES) as (_, heard):
-            self.until_said(heard, "here")
-            heard.run.signal("INT")
-            heard.until_ended(self.ranks, self.timeout)
+        with self.running(SAVES) as (_, listener):
+            self.until_said(listener, "here")
+            listener.run.signal("INT")
+            listener.until_ended(self.ranks, self.timeout)
             for rank in range(self.ranks):
-                assert "saved" in heard.lines_at_end[rank, "out"]
-                assert heard.exits[rank].code == 5
+                assert "saved" in listener.lines_at_end[rank, "out"]
+                assert listener.exits[rank].code == 5
 
     def test_one_end_is_told_while_the_others_go_on(self) -> None:
         """A supervisor stops a job within seconds of the first failure, so it must hear of it alone."""
         first_fails = "import os, time\nprint('here')\nos.environ['RANK'] == '0' and os._exit(9)\ntime.sleep(600)"
-        with self.running(first_fails) as (_, heard):
-            heard.until(lambda: heard.exits, self.timeout, "the end of rank 0")
-            assert (heard.exits[0].code, list(heard.exits)) == (9, [0])
-            heard.run.signal("TERM")
-            heard.until_ended(self.ranks, self.timeout)
+        with self.running(first_fails) as (_, listener):
+            listener.until(lambda: listener.exits, self.timeout, "the end of rank 0")
+            assert (listener.exits[0].code, list(listener.exits)) == (9, [0])
+            listener.run.signal("TERM")
+            listener.until_ended(self.ranks, self.timeout)
 
     def test_what_a_rank_leaves_running_is_seen_and_ended(self) -> None:
         """A process that cut all ties still carries the job's mark."""
-        with self.running(_DAEMON) as (sample, heard):
-            heard.until_ended(self.ranks, self.timeout)
-            heard.run.signal("KILL")
-            heard.until_gone(self.timeout)
+        with self.running(_DAEMON) as (sample, listener):
+            listener.until_ended(self.ranks, self.timeout)
+            listener.run.signal("KILL")
+            listener.until_gone(self.timeout)
             self.leaves_nothing(sample.id)
 
     def test_a_job_is_swept_by_its_handle(self) -> None:
         """The last resort, by a process that never spoke to the job: it finds all, and then nothing more."""
-        with self.running(_FAMILY) as (sample, heard):
-            self.until_said(heard, "here")
-            handle = json.loads(json.dumps(heard.run.handle()))
-            assert handle == heard.run.handle(), "a handle is plain data: another process reads it"
+        with self.running(_FAMILY) as (sample, listener):
+            self.until_said(listener, "here")
+            handle = json.loads(json.dumps(listener.run.handle()))
+            assert handle == listener.run.handle(), "a handle is plain data: another process reads it"
             assert len(self.cluster.sweep(sample.id, handle)) > 0
-            heard.until_ended(self.ranks, self.timeout)
-            heard.until_gone(self.timeout)
+            listener.until_ended(self.ranks, self.timeout)
+            listener.until_gone(self.timeout)
             assert list(self.cluster.sweep(sample.id, handle)) == []
 
     def test_a_job_that_never_started_is_swept_without_a_handle(self) -> None:
@@ -107,30 +107,30 @@ class EndingContract(Subject):
 
     def test_when_its_supervisor_is_killed_a_job_ends_or_is_found_again(self) -> None:
         """Nothing is left on any machine, or nothing of the job is lost: no line is missing and none is twice."""
-        with self._orphan() as told:
+        with self._orphan() as orphan:
             sample = Sample(self.name, self.options, _COUNTS, self.node_count, self.process_count_per_node,
-                            id=told["id"], nonce=told["nonce"])  # fmt: skip
-            read = {(rank, name): at for rank, name, at in told["positions"]}
+                            id=orphan["id"], nonce=orphan["nonce"])  # fmt: skip
+            read = {(rank, name): at for rank, name, at in orphan["positions"]}
             if self.cluster.can_attach:
-                run = self.cluster.attach(sample.spec, told["handle"], sample.context, read)
-                self._goes_on(Listener(run, sample.nonce), told["lines"])
+                run = self.cluster.attach(sample.spec, orphan["handle"], sample.context, read)
+                self._goes_on(Listener(run, sample.nonce), orphan["lines"])
             else:
                 with pytest.raises(LaunchFailed):
-                    self.cluster.attach(sample.spec, told["handle"], sample.context, read)
-                self.cluster.sweep(sample.id, told["handle"])
+                    self.cluster.attach(sample.spec, orphan["handle"], sample.context, read)
+                self.cluster.sweep(sample.id, orphan["handle"])
         self.leaves_nothing(sample.id)
 
-    def _goes_on(self, heard: Listener, before: list[Any]) -> None:
+    def _goes_on(self, listener: Listener, before: list[Any]) -> None:
         try:
-            heard.until_ended(self.ranks, self.timeout)
-            heard.drain()
-            assert {exit_.code for exit_ in heard.exits.values()} == {4}, heard.exits
+            listener.until_ended(self.ranks, self.timeout)
+            listener.drain()
+            assert {exit_.code for exit_ in listener.exits.values()} == {4}, listener.exits
             for rank, name, lines in before:
                 word = "line" if name == "out" else "error"
-                said = [line for line in lines + heard.said(rank, name) if line.startswith(word)]
+                said = [line for line in lines + listener.said(rank, name) if line.startswith(word)]
                 assert said == [f"{word} {number}" for number in range(80)], f"rank {rank}, {name}"
         finally:
-            heard.close()
+            listener.close()
 
     @contextlib.contextmanager
     def _orphan(self) -> Iterator[dict[str, Any]]:

@@ -18,22 +18,22 @@ def main() -> None:
     """Start, listen, tell, wait."""
     asked = json.loads(sys.stdin.readline())
     sample = Sample(asked["name"], asked["options"], asked["code"], asked["nodes"], asked["per_node"])
-    heard = Listener(sample.start(), sample.nonce)
+    listener = Listener(sample.start(), sample.nonce)
     ranks = range(asked["nodes"] * asked["per_node"])
     streams = [(rank, name) for rank in ranks for name in ("out", "err")]
-    heard.until(
-        lambda: all(len(heard.said(*which)) >= asked["lines"] for which in streams),
+    listener.until(
+        lambda: all(len(listener.said(*which)) >= asked["lines"] for which in streams),
         asked["timeout"],
         f"{asked['lines']} lines of every rank",
     )
-    told = {
+    answer = {
         "id": sample.id,
         "nonce": sample.nonce,
-        "handle": heard.run.handle(),
-        "positions": [[*which, at] for which, at in heard.positions.items()],
-        "lines": [[*which, heard.said(*which)] for which in streams],
+        "handle": listener.run.handle(),
+        "positions": [[*which, at] for which, at in listener.positions.items()],
+        "lines": [[*which, listener.said(*which)] for which in streams],
     }
-    sys.stdout.write(json.dumps(told) + "\n")
+    sys.stdout.write(json.dumps(answer) + "\n")
     sys.stdout.flush()
     time.sleep(3600)
 

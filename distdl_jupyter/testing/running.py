@@ -56,43 +56,43 @@ class RunningContract(Subject):
 
         Metrics and values travel in the same stream as printed text, marked with the job's nonce.
         """
-        with self.running(_ENDS) as (_, heard):
-            heard.until_ended(self.ranks, self.timeout)
-            heard.until_gone(self.timeout)
-            heard.drain()
-            assert {rank: exit_.code for rank, exit_ in heard.exits.items()} == {r: 3 * r for r in range(self.ranks)}
+        with self.running(_ENDS) as (_, listener):
+            listener.until_ended(self.ranks, self.timeout)
+            listener.until_gone(self.timeout)
+            listener.drain()
+            assert {rank: exit_.code for rank, exit_ in listener.exits.items()} == {r: 3 * r for r in range(self.ranks)}
             for rank in range(self.ranks):
-                assert f"rank {rank}" in heard.said(rank)
-                assert {"hello", "result"} <= {report["type"] for report in heard.reports[rank]}
-                assert {report.get("rank", rank) for report in heard.reports[rank]} == {rank}
-            assert heard.run.waiting() == ""
+                assert f"rank {rank}" in listener.said(rank)
+                assert {"hello", "result"} <= {report["type"] for report in listener.reports[rank]}
+                assert {report.get("rank", rank) for report in listener.reports[rank]} == {rank}
+            assert listener.run.waiting() == ""
 
     def test_what_was_said_before_an_end_can_be_read_when_the_end_is_told(self) -> None:
         """The last lines say why a rank failed; the log would begin to end without them."""
-        with self.running(_MUCH) as (_, heard):
-            heard.until_ended(self.ranks, self.timeout)
+        with self.running(_MUCH) as (_, listener):
+            listener.until_ended(self.ranks, self.timeout)
             for rank in range(self.ranks):
-                assert heard.exits[rank].code == 7
-                said = [line for line in heard.lines_at_end[rank, "out"] if " says " in line]
+                assert listener.exits[rank].code == 7
+                said = [line for line in listener.lines_at_end[rank, "out"] if " says " in line]
                 assert [int(line.split()[2]) for line in said] == list(range(5000))
                 assert {line.split()[0] for line in said} == {str(rank)}, "words of another rank"
-                assert "and this" in heard.lines_at_end[rank, "err"]
+                assert "and this" in listener.lines_at_end[rank, "err"]
 
     def test_a_rank_that_leaves_with_code_0_before_its_end_is_told_like_that(self) -> None:
         """Its job has failed, which is seen by the report that is missing; so no explanation may stand in for it."""
-        with self.running(_LEAVES) as (_, heard):
-            heard.until_ended(self.ranks, self.timeout)
+        with self.running(_LEAVES) as (_, listener):
+            listener.until_ended(self.ranks, self.timeout)
             for rank in range(self.ranks):
-                exit_ = heard.exits[rank]
+                exit_ = listener.exits[rank]
                 assert (exit_.code, exit_.signal, exit_.evidence) == (0, None, ""), exit_
-                assert "result" not in {report["type"] for report in heard.reports[rank]}
+                assert "result" not in {report["type"] for report in listener.reports[rank]}
 
     def test_a_rank_knows_who_it_is_and_has_the_users_variables(self) -> None:
         """The worker's own names say it wherever the launcher's differ."""
-        with self.running(_WHO, variables={"MY_SETTING": "ünï & 'quoted' $HOME"}) as (sample, heard):
-            heard.until_ended(self.ranks, self.timeout)
+        with self.running(_WHO, variables={"MY_SETTING": "ünï & 'quoted' $HOME"}) as (sample, listener):
+            listener.until_ended(self.ranks, self.timeout)
             for rank in range(self.ranks):
-                who, own = (json.loads(line) for line in heard.said(rank) if line[:1] in "{[")
+                who, own = (json.loads(line) for line in listener.said(rank) if line[:1] in "{[")
                 node, local = divmod(rank, self.process_count_per_node)
                 assert own == ["ünï & 'quoted' $HOME", sample.id]
                 assert {name: int(who[name]) for name in who if name != "HOST"} == {
@@ -115,20 +115,20 @@ class RunningContract(Subject):
         assert placement.address
         assert placement.interface
         assert [place.rank for place in placement.ranks] == list(range(self.ranks))
-        heard = Listener(sample.start(placement), sample.nonce)
+        listener = Listener(sample.start(placement), sample.nonce)
         try:
-            named = {(stream.rank, stream.name) for stream in heard.run.streams if stream.rank is not None}
+            named = {(stream.rank, stream.name) for stream in listener.run.streams if stream.rank is not None}
             assert named == {(rank, name) for rank in range(self.ranks) for name in ("out", "err")}
-            heard.until_ended(self.ranks, self.timeout)
+            listener.until_ended(self.ranks, self.timeout)
         finally:
-            heard.close()
+            listener.close()
 
     def test_files_and_values_come_back(self) -> None:
         """Where ranks do not write into the job's own folder, it is brought there."""
-        with self.running(_BRINGS) as (sample, heard):
-            heard.until_ended(self.ranks, self.timeout)
-            assert {exit_.code for exit_ in heard.exits.values()} == {0}, heard.lines
-            heard.run.collect()
+        with self.running(_BRINGS) as (sample, listener):
+            listener.until_ended(self.ranks, self.timeout)
+            assert {exit_.code for exit_ in listener.exits.values()} == {0}, listener.lines
+            listener.run.collect()
             for rank in range(self.ranks):
                 kept = sample.folder.outputs / "of" / f"rank-{rank}"
                 assert kept.read_bytes() == bytes(range(256)) * 1000
@@ -143,12 +143,12 @@ class RunningContract(Subject):
             said = f"{failed.message} {failed.output}"
             assert "cannot begin" in said
         else:
-            heard = Listener(run, sample.nonce)
+            listener = Listener(run, sample.nonce)
             try:
-                heard.until_ended(self.ranks, self.timeout)
-                assert all(exit_.code != 0 for exit_ in heard.exits.values())
+                listener.until_ended(self.ranks, self.timeout)
+                assert all(exit_.code != 0 for exit_ in listener.exits.values())
             finally:
-                heard.close()
+                listener.close()
         self.leaves_nothing(sample.id)
 
     def test_a_wait_that_is_canceled_leaves_nothing(self) -> None:
@@ -162,12 +162,12 @@ class RunningContract(Subject):
         impatient = _Impatient(after)
         sample = self.sample(_GATHERS, report=impatient)
         try:
-            heard = Listener(sample.start(), sample.nonce)
+            listener = Listener(sample.start(), sample.nonce)
         except _EnoughError:
             assert impatient.calls == after, "the wait went on after it was canceled"
         else:
-            heard.run.signal("KILL")
-            heard.close()
+            listener.run.signal("KILL")
+            listener.close()
             assert after is None or impatient.calls < after, f"{plural(impatient.calls, 'word')} did not end the wait"
         self.leaves_nothing(sample.id)
         return impatient.calls
@@ -175,8 +175,8 @@ class RunningContract(Subject):
     def test_two_jobs_at_once_do_not_disturb_each_other(self) -> None:
         """Killing one goes by its mark; the other has ports, files and words of its own."""
         with self.running(_GATHERS) as (_, first), self.running(SAVES) as (_, second):
-            for heard in (first, second):
-                self.until_said(heard, "here")
+            for listener in (first, second):
+                self.until_said(listener, "here")
             first.run.signal("KILL")
             first.until_ended(self.ranks, self.timeout)
             second.listen()

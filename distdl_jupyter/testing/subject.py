@@ -62,10 +62,10 @@ class Subject:
             listener.close()
         self.leaves_nothing(sample.id)
 
-    def until_said(self, heard: Listener, line: str) -> None:
+    def until_said(self, listener: Listener, line: str) -> None:
         """Listen until every rank has said this line."""
-        heard.until(
-            lambda: all(line in heard.said(rank) for rank in range(self.ranks)),
+        listener.until(
+            lambda: all(line in listener.said(rank) for rank in range(self.ranks)),
             self.timeout,
             f"{line!r} of every rank",
         )

@@ -24,33 +24,33 @@ class WaitingContract(Subject):
     def waiting(self) -> Iterator[tuple[str, Listener]]:
         """Start a job and yield it when it says why it waits."""
         assert self.cluster.queues, "a cluster on which jobs wait says so in 'queues'"
-        with self.running(self.code) as (sample, heard):
-            heard.until(heard.run.waiting, self.timeout, "a reason why the job waits")
+        with self.running(self.code) as (sample, listener):
+            listener.until(listener.run.waiting, self.timeout, "a reason why the job waits")
             try:
-                yield sample.id, heard
+                yield sample.id, listener
             finally:
-                heard.run.signal("KILL")
+                listener.run.signal("KILL")
 
     def test_a_waiting_job_says_why_and_has_neither_ranks_nor_ends(self) -> None:
         """The reason stands beside the word Queued."""
-        with self.waiting() as (_, heard):
-            assert "\n" not in heard.run.waiting()
-            assert heard.run.started() == []
-            assert heard.exits == {}
-            assert json.loads(json.dumps(heard.run.handle())) == heard.run.handle()
+        with self.waiting() as (_, listener):
+            assert "\n" not in listener.run.waiting()
+            assert listener.run.started() == []
+            assert listener.exits == {}
+            assert json.loads(json.dumps(listener.run.handle())) == listener.run.handle()
 
     @pytest.mark.parametrize("name", ["INT", "TERM", "KILL"])
     def test_any_signal_ends_a_waiting_job_at_once(self, name: str) -> None:
         """There is nobody who could clean up, so nothing is waited for."""
-        with self.waiting() as (_, heard):
-            heard.run.signal(name)
-            heard.until_ended(self.ranks, self.timeout)
-            assert all(exit_.signal for exit_ in heard.exits.values()), heard.exits
-            heard.until_gone(self.timeout)
+        with self.waiting() as (_, listener):
+            listener.run.signal(name)
+            listener.until_ended(self.ranks, self.timeout)
+            assert all(exit_.signal for exit_ in listener.exits.values()), listener.exits
+            listener.until_gone(self.timeout)
 
     def test_a_waiting_job_without_a_supervisor_is_swept(self) -> None:
         """Otherwise it would begin when nobody hears it."""
-        with self.waiting() as (job_id, heard):
-            self.cluster.sweep(job_id, json.loads(json.dumps(heard.run.handle())))
-            heard.until_ended(self.ranks, self.timeout)
-            assert list(self.cluster.sweep(job_id, heard.run.handle())) == []
+        with self.waiting() as (job_id, listener):
+            self.cluster.sweep(job_id, json.loads(json.dumps(listener.run.handle())))
+            listener.until_ended(self.ranks, self.timeout)
+            assert list(self.cluster.sweep(job_id, listener.run.handle())) == []

@@ -150,7 +150,9 @@ def launched_on_nodes(*args, **options):
 def test_ranks_on_emulated_mpi_nodes_have_the_host_name_of_their_node_and_save_before_a_cancel():
     # Two at once: their nodes have the same names, and one must not end the other.
     other, job = launched_on_nodes(), launched_on_nodes(stop_grace_seconds=20)
-    wait_for(lambda: heard(job) == heard(other) == {0, 1, 2, 3}, timeout=200, what="all ranks of both jobs")
+    wait_for(
+        lambda: ranks_in_log(job) == ranks_in_log(other) == {0, 1, 2, 3}, timeout=200, what="all ranks of both jobs"
+    )
     for rank in range(4):
         name = f"node-{rank // 2}"
         assert [str(line) for line in job.logs(rank)] == [f"{name} {name} [6.0, 6.0, 6.0]"]
@@ -333,7 +335,7 @@ def test_a_job_starts_until_all_its_ranks_have_met_and_says_who_is_waited_for(tm
     assert begun.index("rendezvous") < begun.index("train")
 
 
-def heard(job):
+def ranks_in_log(job):
     """The ranks that have printed something."""
     return {line.rank for line in job.logs()} - {None}
 
@@ -367,7 +369,7 @@ def stubborn():
 
 def test_cancel_ends_a_job_from_anywhere():
     job = submit(forever, process_count_per_node=2)
-    wait_for(lambda: heard(job), what="the first line")
+    wait_for(lambda: ranks_in_log(job), what="the first line")
     attach(job.id).cancel()
     assert job.wait(60).state is State.CANCELED
     assert not until_gone(job.id, 1.0)
@@ -381,7 +383,7 @@ def test_cancel_ends_a_job_from_anywhere():
 @pytest.mark.fault("stubborn", "gone after a cancel within the grace, the whole tree")
 def test_cancel_ends_code_that_ignores_signals_and_its_runaway_children():
     job = submit(stubborn, process_count_per_node=2, stop_grace_seconds=0.3)
-    wait_for(lambda: heard(job) == {0, 1}, what="both ranks")
+    wait_for(lambda: ranks_in_log(job) == {0, 1}, what="both ranks")
     tree = wait_for(lambda: daemons(job), what="both daemons")
     job.cancel()
     assert job.wait(60).state is State.CANCELED
@@ -392,7 +394,7 @@ def test_cancel_ends_code_that_ignores_signals_and_its_runaway_children():
 
 def test_cancel_now_does_not_wait():
     job = submit(stubborn, process_count_per_node=1, stop_grace_seconds=60)
-    wait_for(lambda: heard(job), what="the first line")
+    wait_for(lambda: ranks_in_log(job), what="the first line")
     job.cancel()
     wait_for(lambda: job.state is State.CANCELING)
     job.cancel(now=True)
@@ -458,7 +460,7 @@ def test_a_job_outlives_the_process_group_of_its_submitter_and_another_process_r
     )
     job_id = submitter.stdout.readline().strip()
     job = attach(job_id)
-    wait_for(lambda: heard(job), what="the first line")
+    wait_for(lambda: ranks_in_log(job), what="the first line")
     os.killpg(submitter.pid, signal.SIGINT)
     os.killpg(submitter.pid, signal.SIGKILL)
     submitter.communicate()

@@ -175,11 +175,11 @@ def test_report_after_a_restart_replaces_what_was_reported_again(folder):
 
 
 def test_held_reports_are_signs_of_progress(folder):
-    recorder, heard = EventRecorder(folder, SPEC), []
-    recorder.on_event = heard.append
+    recorder, events = EventRecorder(folder, SPEC), []
+    recorder.on_event = events.append
     for step in range(5000):
         recorder.metric(0, step, {"loss": 1.0})
-    assert len(heard) >= 5000
+    assert len(events) >= 5000
     recorder.close()
 
 

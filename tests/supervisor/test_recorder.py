@@ -85,13 +85,13 @@ def test_log_beyond_its_limit_keeps_the_first_and_the_last_lines_and_says_so_onc
 
 
 def test_what_a_launcher_and_the_system_say_is_heard_and_written_beyond_the_limit(folder):
-    recorder, heard = EventRecorder(folder, spec(max_log_bytes=10)), []
-    recorder.on_launcher_output = heard.append
+    recorder, lines = EventRecorder(folder, spec(max_log_bytes=10)), []
+    recorder.on_launcher_output = lines.append
     recorder.take(OUT, [LogText("y" * 50)])
     recorder.take(LAUNCHER, [LogText("rank 1 was killed")])
     recorder.log("2 ranks ended")
     recorder.close()
-    assert heard == ["rank 1 was killed\n"]
+    assert lines == ["rank 1 was killed\n"]
     assert logs(folder) == ["y" * 50, "rank 1 was killed", "2 ranks ended"]
 
 

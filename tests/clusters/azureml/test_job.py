@@ -57,12 +57,14 @@ def test_tensorflows_workers_are_ranks(ml):
         "azureml", ml.options, 'import os\nprint(os.environ["DISTDL_RANK"], os.environ["TF_CONFIG"][:9])', 2, 1
     )
     plan = Plan(({"RANK": "0"}, {"RANK": "1"}), distribution="tensorflow")
-    heard = Listener(sample.cluster.start(sample.spec, sample.place(), plan, sample.context), sample.nonce)
+    listener = Listener(sample.cluster.start(sample.spec, sample.place(), plan, sample.context), sample.nonce)
     try:
-        heard.until_ended(2, 120)
-        assert [heard.lines_at_end[rank, "out"] for rank in range(2)] == [[f'{rank} {{"cluster'] for rank in range(2)]
+        listener.until_ended(2, 120)
+        assert [listener.lines_at_end[rank, "out"] for rank in range(2)] == [
+            [f'{rank} {{"cluster'] for rank in range(2)
+        ]
     finally:
-        heard.close()
+        listener.close()
 
 
 def test_the_image_is_generated_once_and_named_afterwards(ml):
@@ -183,11 +185,11 @@ def test_a_name_that_leads_out_of_the_jobs_folder_is_left_where_it_is(folder):
 
 def test_the_requests_of_a_job_are_those_that_azures_sdk_was_seen_to_send(ml):
     sample = Sample("azureml", ml.options, "1", 1, 1)
-    heard = Listener(sample.start(), sample.nonce)
+    listener = Listener(sample.start(), sample.nonce)
     try:
-        heard.until_ended(1, 60)
+        listener.until_ended(1, 60)
     finally:
-        heard.close()
+        listener.close()
     asked = [f"{one.method} {re.sub('.*/workspaces/ws1', '', one.path)}" for one in ml.server.requests
              if "/workspaces/" in one.path]  # fmt: skip
     kinds = [re.sub(r"/(codes|environments)/[^/]+/versions(/[^/]+)?", r"/\1", one) for one in asked]

@@ -31,15 +31,15 @@ class Lab(Subject):
     @contextlib.contextmanager
     def counting(self, lines):
         """Start a job that counts, and yield its listener when it has begun to."""
-        with self.running(COUNT.format(lines=lines)) as (_, heard):
-            heard.until(lambda: len(heard.said(0)) > 5, self.timeout, "the first lines")
-            yield heard
+        with self.running(COUNT.format(lines=lines)) as (_, listener):
+            listener.until(lambda: len(listener.said(0)) > 5, self.timeout, "the first lines")
+            yield listener
 
-    def ended(self, heard):
+    def ended(self, listener):
         """Return what the rank said, when it has ended."""
-        heard.until_ended(1, self.timeout)
-        heard.drain()
-        return [line for line in heard.said(0) if line.startswith("line")]
+        listener.until_ended(1, self.timeout)
+        listener.drain()
+        return [line for line in listener.said(0) if line.startswith("line")]
 
 
 class TestWaiting(WaitingContract):
@@ -56,77 +56,79 @@ class TestWaiting(WaitingContract):
 def test_who_waits_sees_azures_state_and_the_images_build(ml):
     ml.holds.add("Preparing")
     ml.build_log = "Step 1/9 : FROM pytorch\nStep 2/9"
-    with Lab(ml).running("1") as (_, heard):
-        heard.until(lambda: "Step 1/9 : FROM pytorch" in heard.lines.get((None, "out"), []), 60, "the build's log")
+    with Lab(ml).running("1") as (_, listener):
+        listener.until(
+            lambda: "Step 1/9 : FROM pytorch" in listener.lines.get((None, "out"), []), 60, "the build's log"
+        )
         wanted = "its image is being prepared; the first build takes some minutes (Preparing)"
-        heard.until(lambda: heard.run.waiting().endswith(wanted), 60, "Azure's state")
-        assert "Step 2/9" not in heard.lines[None, "out"], "a line without its end"
+        listener.until(lambda: listener.run.waiting().endswith(wanted), 60, "Azure's state")
+        assert "Step 2/9" not in listener.lines[None, "out"], "a line without its end"
 
 
 def test_an_image_that_cannot_be_built_fails_the_job_with_azures_words_and_a_remedy(ml):
     ml.build_log, ml.build_error = "ERROR: no matching distribution", "Image build failed. See the log."
-    with Lab(ml).running("1") as (_, heard):
-        heard.until_ended(1, 60)
-        heard.drain()
-        end = heard.exits[0]
+    with Lab(ml).running("1") as (_, listener):
+        listener.until_ended(1, 60)
+        listener.drain()
+        end = listener.exits[0]
         assert (end.code, end.signal) == (None, None)
         assert "Image build failed" in end.evidence
         assert "option environment" in end.evidence
-        assert "ERROR: no matching distribution" in heard.lines[None, "out"]
+        assert "ERROR: no matching distribution" in listener.lines[None, "out"]
 
 
 def test_what_an_images_shell_complains_about_is_shown(ml):
-    with Lab(ml, python="/nowhere/python").running("1") as (_, heard):
-        heard.until_ended(1, 60)
-        heard.drain()
-        assert any("/nowhere/python" in line for line in heard.lines[None, "out"])
-        assert "exited with status code 127" in heard.exits[0].evidence
+    with Lab(ml, python="/nowhere/python").running("1") as (_, listener):
+        listener.until_ended(1, 60)
+        listener.drain()
+        assert any("/nowhere/python" in line for line in listener.lines[None, "out"])
+        assert "exited with status code 127" in listener.exits[0].evidence
 
 
 def test_nodes_that_are_taken_away_are_told_and_the_job_begins_anew(ml):
-    with Lab(ml).counting(60) as heard:
+    with Lab(ml).counting(60) as listener:
         ml.holds.add("Queued")
         ml.preempt(next(iter(ml.jobs.values())))
-        heard.until(lambda: any(one.code == "preempted" for one in heard.notices), 60, "the notice")
+        listener.until(lambda: any(one.code == "preempted" for one in listener.notices), 60, "the notice")
         ml.holds.clear()
-        said = Lab(ml).ended(heard)
-        assert heard.exits[0].code == 0
+        said = Lab(ml).ended(listener)
+        assert listener.exits[0].code == 0
         assert said[-60:] == [f"line {number}" for number in range(60)]
 
 
 def test_azure_that_is_silent_for_a_while_costs_nothing(ml, monkeypatch):
     monkeypatch.setattr(watch, "_SILENCE", 0.1)
-    with Lab(ml).counting(60) as heard:
+    with Lab(ml).counting(60) as listener:
         for _ in range(2):
             ml.faults.append(("GET", "/logs/", Answer("<Error/>", 503)))
             ml.faults.append(("GET", "/details", refusal(500, "InternalServerError", "An error occurred.")))
         ml.faults.append(("GET", "/details", refusal(429, "TooManyRequests", "Too many requests.")))
         ml.expire()
-        assert Lab(ml).ended(heard) == [f"line {number}" for number in range(60)]
-        told = lambda: [one.code for one in heard.notices if one.code != "azureml"]  # noqa: E731
-        heard.until(lambda: told() in (["azure-silent", "azure-answers"], []), 30.0, "that Azure answers again")
+        assert Lab(ml).ended(listener) == [f"line {number}" for number in range(60)]
+        codes = lambda: [one.code for one in listener.notices if one.code != "azureml"]  # noqa: E731
+        listener.until(lambda: codes() in (["azure-silent", "azure-answers"], []), 30.0, "that Azure answers again")
 
 
 def test_a_sign_in_that_ends_while_a_job_runs_loses_nothing_of_it(ml, signed_in):
     signed_in.login.lifetime = 4
-    with Lab(ml).counting(120) as heard:
+    with Lab(ml).counting(120) as listener:
         expired = refusal(401, "ExpiredAuthenticationToken", "The access token expiry is in the past.")
         ml.faults += [("GET", "/details", expired)] * 3
         ml.expire()
-        assert Lab(ml).ended(heard) == [f"line {number}" for number in range(120)]
-        assert heard.exits[0].code == 0
-        codes = [one.code for one in heard.notices if one.code.startswith("azure-")]
+        assert Lab(ml).ended(listener) == [f"line {number}" for number in range(120)]
+        assert listener.exits[0].code == 0
+        codes = [one.code for one in listener.notices if one.code.startswith("azure-")]
         assert codes == ["azure-signed-out", "azure-answers"]
 
 
 def test_a_job_that_is_canceled_in_azure_says_so(ml, monkeypatch):
     monkeypatch.setattr(watch, "_SETTLE", 1.0)
-    with Lab(ml).counting(600) as heard:
+    with Lab(ml).counting(600) as listener:
         job = next(iter(ml.jobs.values()))
         job.canceled = True
         ml._kill(job)
-        heard.until_ended(1, 60)
-        assert (heard.exits[0].signal, heard.exits[0].evidence) == ("TERM", "The job was canceled in Azure ML.")
+        listener.until_ended(1, 60)
+        assert (listener.exits[0].signal, listener.exits[0].evidence) == ("TERM", "The job was canceled in Azure ML.")
 
 
 @pytest.mark.parametrize(
@@ -162,9 +164,9 @@ def test_a_job_whose_answer_was_lost_is_followed_all_the_same(ml):
         return broken
 
     ml.server.route("PUT", r".*/jobs/(?P<name>[^/]+)", _with_words(lost))
-    with Lab(ml).running("print('here')") as (_, heard):
-        heard.until_ended(1, 60)
-        assert heard.exits[0].code == 0
+    with Lab(ml).running("print('here')") as (_, listener):
+        listener.until_ended(1, 60)
+        assert listener.exits[0].code == 0
 
 
 def _with_words(handler):
