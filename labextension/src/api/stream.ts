@@ -89,8 +89,8 @@ export class Live {
   readonly #clusterWatchers = new Set<(clusters: Cluster[]) => void>();
   readonly #watched = new Map<string, Watched>();
   readonly #stateWatchers = new Set<() => void>();
-  #jobs: { list: Map<string, JobRow>; told: Jobs; key: string } | null = null;
-  #clusters: { told: Cluster[]; key: string } | null = null;
+  #jobs: { list: Map<string, JobRow>; value: Jobs; key: string } | null = null;
+  #clusters: { value: Cluster[]; key: string } | null = null;
   #state: State = 'connecting';
   #connection: Connection | null = null;
   #timer: ReturnType<typeof setTimeout> | undefined;
@@ -119,15 +119,15 @@ export class Live {
   }
 
   /** Be told of all jobs, now when they are known, and whenever they change. */
-  watchJobs(told: (jobs: Jobs) => void): Watch {
-    if (this.#jobs) later(() => this.#jobWatchers.has(told) && this.#jobs && told(this.#jobs.told));
-    return this.#watch(this.#jobWatchers, told);
+  watchJobs(watcher: (jobs: Jobs) => void): Watch {
+    if (this.#jobs) later(() => this.#jobWatchers.has(watcher) && this.#jobs && watcher(this.#jobs.value));
+    return this.#watch(this.#jobWatchers, watcher);
   }
 
   /** Be told of all clusters, now when they are known, and whenever they change. */
-  watchClusters(told: (clusters: Cluster[]) => void): Watch {
-    if (this.#clusters) later(() => this.#clusterWatchers.has(told) && this.#clusters && told(this.#clusters.told));
-    return this.#watch(this.#clusterWatchers, told);
+  watchClusters(watcher: (clusters: Cluster[]) => void): Watch {
+    if (this.#clusters) later(() => this.#clusterWatchers.has(watcher) && this.#clusters && watcher(this.#clusters.value));
+    return this.#watch(this.#clusterWatchers, watcher);
   }
 
   /** Be told of one job what is asked for; at once what is known already, but never before this returned. */
@@ -209,8 +209,8 @@ export class Live {
     if (this.#state === 'down') this.#setState('connecting');
     this.#connection = new Connection(this.dial(ADDRESS), this.timeouts.silence, {
       opened: () => this.#ask(),
-      told: (message) => this.#take(message),
-      ended: (heard) => this.#broke(heard),
+      received: (message) => this.#take(message),
+      ended: (answered) => this.#broke(answered),
     });
   }
 
@@ -228,7 +228,7 @@ export class Live {
     this.#connection.say(body);
   }
 
-  #broke(heard: boolean): void {
+  #broke(answered: boolean): void {
     this.#disconnect();
     const [first, longest] = this.timeouts.retry;
     const pause = Math.min(longest, first * 2 ** this.#failures) * (0.8 + 0.4 * Math.random());
@@ -236,21 +236,21 @@ export class Live {
     this.nextTry = Date.now() / 1000 + pause;
     this.#timer = setTimeout(() => this.#connect(), pause * 1000);
     this.#setState('down');
-    if (!heard) void this.#findReason();
+    if (!answered) void this.#findReason();
   }
 
   async #findReason(): Promise<void> {
     const found = await reached(this.transport(ADDRESS, { cache: 'no-store' })).then(refusal, (error: unknown) => error);
     if (this.#state === 'live' || !(found instanceof ApiError)) return;
     this.problem = found;
-    tell(this.#stateWatchers, (changed) => changed());
+    notify(this.#stateWatchers, (changed) => changed());
   }
 
   #setState(state: State): void {
     if (state !== 'down') this.nextTry = null;
     if (state === this.#state && state !== 'down') return;
     this.#state = state;
-    tell(this.#stateWatchers, (changed) => changed());
+    notify(this.#stateWatchers, (changed) => changed());
   }
 
   // ---- messages ----
@@ -283,14 +283,14 @@ export class Live {
     for (const row of rows) list.set(row.id, row);
     // Ids sort by the time of their making.
     const newest = [...list.values()].sort((a, b) => (a.id < b.id ? 1 : -1));
-    const told = { rows: newest, total, active, failed };
-    this.#jobs = { list, told, key };
-    tell(this.#jobWatchers, (watcher) => watcher(told));
+    const value = { rows: newest, total, active, failed };
+    this.#jobs = { list, value, key };
+    notify(this.#jobWatchers, (watcher) => watcher(value));
   }
 
   #takeClusters({ clusters, key }: Of<'clusters'>): void {
-    this.#clusters = { told: clusters, key };
-    tell(this.#clusterWatchers, (watcher) => watcher(clusters));
+    this.#clusters = { value: clusters, key };
+    notify(this.#clusterWatchers, (watcher) => watcher(clusters));
   }
 
   #takeJob(message: Of<'job' | 'log' | 'curve' | 'gone'>): void {
@@ -300,10 +300,10 @@ export class Live {
     if (message.type === 'job') {
       watched.job = message;
       watched.gone = false;
-      tell(viewers, ({ handlers }) => handlers.job?.(message));
+      notify(viewers, ({ handlers }) => handlers.job?.(message));
     } else if (message.type === 'gone') {
       watched.gone = true;
-      tell(viewers, ({ handlers }) => handlers.gone?.());
+      notify(viewers, ({ handlers }) => handlers.gone?.());
     } else if (message.type === 'curve') this.#takeCurve(watched, message);
     else this.#takeLog(message.id, watched, message);
   }
@@ -312,7 +312,7 @@ export class Live {
     const name = curveName({ ...message, metric: message.asked });
     watched.curves.set(name, message);
     const viewers = [...watched.viewers].filter(({ request }) => request.curve && curveName(request.curve) === name);
-    tell(viewers, ({ handlers }) => handlers.curve?.(message));
+    notify(viewers, ({ handlers }) => handlers.curve?.(message));
   }
 
   #takeLog(id: string, watched: Watched, message: Of<'log'>): void {
@@ -320,7 +320,7 @@ export class Live {
     watched.store.apply(news, message.whole);
     watched.mark = message.mark;
     watched.logged = true;
-    tell([...watched.viewers].filter(({ request }) => request.log), ({ handlers }) => handlers.log?.(news));
+    notify([...watched.viewers].filter(({ request }) => request.log), ({ handlers }) => handlers.log?.(news));
   }
 }
 
@@ -349,30 +349,30 @@ function subscriptionOf(watched: Watched): JobSubscription {
 
 const curveName = ({ metric, mode, log, dark }: Omit<CurveRequest, 'mode'> & { mode: string }): string => JSON.stringify([metric, mode, log, dark]);
 
-interface Hearer {
+interface ConnectionListener {
   opened: () => void;
-  told: (message: Message) => void;
-  /** `heard` says whether the server has spoken. Not called for a connection that was closed here. */
-  ended: (heard: boolean) => void;
+  received: (message: Message) => void;
+  /** `answered` says whether the server has spoken. Not called for a connection that was closed here. */
+  ended: (answered: boolean) => void;
 }
 
 /** One WebSocket, until it ends or is silent too long. */
 class Connection {
-  #heard = false;
+  #answered = false;
   #since = Date.now();
   readonly #timer: ReturnType<typeof setInterval>;
 
-  constructor(private readonly socket: Socket, silence: number, hearer: Hearer) {
+  constructor(private readonly socket: Socket, silence: number, listener: ConnectionListener) {
     this.#timer = setInterval(() => {
-      if (Date.now() - this.#since > silence * 1000) this.#end(hearer);
+      if (Date.now() - this.#since > silence * 1000) this.#end(listener);
     }, LOOK);
-    socket.onopen = hearer.opened;
+    socket.onopen = listener.opened;
     // Not everywhere does an error close the socket.
-    socket.onclose = socket.onerror = () => this.#end(hearer);
+    socket.onclose = socket.onerror = () => this.#end(listener);
     socket.onmessage = ({ data }: MessageEvent<string>) => {
-      this.#heard = true;
+      this.#answered = true;
       this.#since = Date.now();
-      hearer.told(inLanguage(JSON.parse(data) as Message));
+      listener.received(inLanguage(JSON.parse(data) as Message));
     };
   }
 
@@ -390,17 +390,17 @@ class Connection {
     this.socket.close();
   }
 
-  #end(hearer: Hearer): void {
+  #end(listener: ConnectionListener): void {
     this.close();
-    hearer.ended(this.#heard);
+    listener.ended(this.#answered);
   }
 }
 
 /** Tell everybody, whatever one of them does with it. */
-function tell<T>(watchers: Iterable<T>, told: (watcher: T) => void): void {
+function notify<T>(watchers: Iterable<T>, call: (watcher: T) => void): void {
   for (const watcher of [...watchers]) {
     try {
-      told(watcher);
+      call(watcher);
     } catch (error) {
       console.error(error);
     }

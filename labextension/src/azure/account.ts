@@ -18,9 +18,9 @@ export class Account {
   readonly #select = h('select', { class: 'dd-input', id: fieldId() });
   readonly #note = h('span', { class: 'dd-sub dd-field-help', role: 'status' });
 
-  constructor(told: AzureSignIn, private readonly actions: SignInActions, around: Around) {
-    const { account, settings } = told;
-    const facts: [string, string][] = [[__('Way'), titleOf(told.kind as Kind)], [__('Tenant'), account?.tenant_id ?? ''], [__('Cloud'), settings.cloud === 'AzureCloud' ? '' : settings.cloud]];
+  constructor(status: AzureSignIn, private readonly actions: SignInActions, around: Around) {
+    const { account, settings } = status;
+    const facts: [string, string][] = [[__('Way'), titleOf(status.kind as Kind)], [__('Tenant'), account?.tenant_id ?? ''], [__('Cloud'), settings.cloud === 'AzureCloud' ? '' : settings.cloud]];
     const list = h('dl', { class: 'dd-azure-facts dd-s12' }, ...facts.filter(([, value]) => value).flatMap(([name, value]) => [h('dt', { class: 'dd-sub' }, name), h('dd', { class: 'dd-ell', title: value }, value)]));
     const field = h('div', { class: 'dd-schema-field' }, h('label', { for: this.#select.id, class: 'dd-s12' }, __('Subscription')), this.#select, this.#note);
     const out = button(__('Sign out'), () => around.changed(actions.signOut()));

@@ -4,13 +4,13 @@ import type { AzureSignIn, AzureSubscription, SignInActions } from './types';
 
 /** Return the actions for a function that asks the kernel. */
 export function kernelActions(ask: Ask): SignInActions {
-  const told = (what: string, given: Record<string, unknown> = {}): Promise<AzureSignIn> => ask(`azure.${what}`, given) as Promise<AzureSignIn>;
+  const request = (what: string, given: Record<string, unknown> = {}): Promise<AzureSignIn> => ask(`azure.${what}`, given) as Promise<AzureSignIn>;
   return {
-    status: () => told('status'),
-    signIn: (start) => told('sign_in', { ...start }),
-    cancel: () => told('cancel'),
-    signOut: () => told('sign_out'),
-    settle: (change) => told('settings', { ...change }),
+    status: () => request('status'),
+    signIn: (start) => request('sign_in', { ...start }),
+    cancel: () => request('cancel'),
+    signOut: () => request('sign_out'),
+    settle: (change) => request('settings', { ...change }),
     subscriptions: () => ask('azure.subscriptions') as Promise<AzureSubscription[]>,
   };
 }

@@ -18,8 +18,8 @@ export class Choices {
   readonly #submit = h('button', { type: 'submit', class: 'dd-btn dd-primary' }, __('Sign in'));
 
   /** `chosen` is called with what was chosen when the user presses "Sign in"; `closed` where there is a way back. */
-  constructor(told: AzureSignIn, chosen: (start: Start) => void, closed: (() => void) | null) {
-    const { settings, ways } = told;
+  constructor(status: AzureSignIn, chosen: (start: Start) => void, closed: (() => void) | null) {
+    const { settings, ways } = status;
     const first = settings.credential || ways.find(({ suggested }) => suggested)?.kind || 'device_code';
     this.#tenant.value = settings.tenant_id;
     this.#client.value = settings.client_id;

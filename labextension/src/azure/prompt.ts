@@ -12,9 +12,9 @@ export class Prompt {
   readonly #copy: HTMLButtonElement | null = null;
   #until = Infinity;
 
-  constructor(told: AzureSignIn, cancel: () => void) {
+  constructor(status: AzureSignIn, cancel: () => void) {
     const stop = onClick(h('button', { type: 'button', class: 'dd-btn' }, __('Cancel')), cancel);
-    const { prompt } = told;
+    const { prompt } = status;
     if (!prompt) {
       const text = __('A page for the sign-in opened in the browser of the machine where Jupyter runs. Go on there.');
       this.element = h('div', { class: 'dd-azure-prompt' }, h('p', {}, text), h('div', { class: 'dd-row' }, stop));

@@ -27,7 +27,7 @@ export class SignIn {
   readonly #lines = h('div', {});
   readonly #error = h('div', { class: 'dd-azure-line dd-s12', role: 'alert', hidden: true });
   readonly #live = h('div', { class: 'dd-sr', role: 'status', 'aria-live': 'polite' });
-  #told: AzureSignIn | null = null;
+  #status: AzureSignIn | null = null;
   #choices: Choices | null = null;
   #prompt: Prompt | null = null;
   /** Somebody who is signed in wants to sign in otherwise. */
@@ -37,7 +37,7 @@ export class SignIn {
   #timer: ReturnType<typeof setInterval> | undefined;
 
   /** `changed` hears of each answer. */
-  constructor(private readonly actions: SignInActions, private readonly changed: (told: AzureSignIn) => void = () => undefined) {
+  constructor(private readonly actions: SignInActions, private readonly changed: (status: AzureSignIn) => void = () => undefined) {
     setText(this.#head, __('Asking…'));
     this.element = h('div', { class: 'dd-azure' }, this.#head, this.#lines, this.#body, this.#error, this.#live);
     for (const event of ['pointerenter', 'focusin']) this.element.addEventListener(event, () => this.#lookAfter(FRESH));
@@ -71,7 +71,7 @@ export class SignIn {
 
   #tick(): void {
     const over = this.#prompt?.tick() ?? false;
-    const pause = this.#told?.state === 'waiting' ? (over ? TICK : WAITING) : QUIET;
+    const pause = this.#status?.state === 'waiting' ? (over ? TICK : WAITING) : QUIET;
     if (this.element.offsetParent !== null && !document.hidden) this.#lookAfter(pause);
   }
 
@@ -84,10 +84,10 @@ export class SignIn {
     if (own) this.#lock(true);
     const inside = this.element.contains(document.activeElement);
     try {
-      const told = await request;
+      const status = await request;
       if (own) this.#other = false;
       this.#say('');
-      this.#show(told);
+      this.#show(status);
     } catch (error) {
       this.#say(sentences(error));
     } finally {
@@ -102,43 +102,43 @@ export class SignIn {
     this.element.setAttribute('aria-busy', String(busy));
   }
 
-  #show(told: AzureSignIn): void {
-    const before = this.#told;
-    this.#told = told;
-    fill(this.#head, JSON.stringify([told.state, told.account]), () => head(told));
-    fill(this.#lines, JSON.stringify([told.problem, told.note, told.warning]), () => lines(told));
-    this.#draw(told);
-    if (before && whoIs(before) !== whoIs(told)) setText(this.#live, whoIs(told));
-    if (told.problem && before?.problem?.message !== told.problem.message) setText(this.#live, [told.problem.message, told.problem.hint].join(' '));
-    this.changed(told);
+  #show(status: AzureSignIn): void {
+    const before = this.#status;
+    this.#status = status;
+    fill(this.#head, JSON.stringify([status.state, status.account]), () => head(status));
+    fill(this.#lines, JSON.stringify([status.problem, status.note, status.warning]), () => lines(status));
+    this.#draw(status);
+    if (before && whoIs(before) !== whoIs(status)) setText(this.#live, whoIs(status));
+    if (status.problem && before?.problem?.message !== status.problem.message) setText(this.#live, [status.problem.message, status.problem.hint].join(' '));
+    this.changed(status);
   }
 
-  #draw(told: AzureSignIn): void {
-    const key = JSON.stringify([told.state, told.account, told.prompt?.user_code, told.ways, told.settings, this.#other]);
+  #draw(status: AzureSignIn): void {
+    const key = JSON.stringify([status.state, status.account, status.prompt?.user_code, status.ways, status.settings, this.#other]);
     fill(this.#body, key, () => {
       this.#prompt = null;
       this.#choices = null;
-      if (told.state === 'waiting') return [this.#waiting(told)];
-      if (told.account && !this.#other) return [new Account(told, this.actions, { changed: (next) => void this.#do(next), other: () => this.#openOther(told) }).element];
-      this.#choices = new Choices(told, (start) => void this.#do(this.actions.signIn(start)), told.account ? () => this.#closeOther(told) : null);
+      if (status.state === 'waiting') return [this.#waiting(status)];
+      if (status.account && !this.#other) return [new Account(status, this.actions, { changed: (next) => void this.#do(next), other: () => this.#openOther(status) }).element];
+      this.#choices = new Choices(status, (start) => void this.#do(this.actions.signIn(start)), status.account ? () => this.#closeOther(status) : null);
       return [this.#choices.element];
     });
   }
 
-  #waiting(told: AzureSignIn): HTMLElement {
-    this.#prompt = new Prompt(told, () => void this.#do(this.actions.cancel()));
+  #waiting(status: AzureSignIn): HTMLElement {
+    this.#prompt = new Prompt(status, () => void this.#do(this.actions.cancel()));
     return this.#prompt.element;
   }
 
-  #openOther(told: AzureSignIn): void {
+  #openOther(status: AzureSignIn): void {
     this.#other = true;
-    this.#draw(told);
+    this.#draw(status);
     this.focus();
   }
 
-  #closeOther(told: AzureSignIn): void {
+  #closeOther(status: AzureSignIn): void {
     this.#other = false;
-    this.#draw(told);
+    this.#draw(status);
     this.focus();
   }
 
@@ -148,10 +148,10 @@ export class SignIn {
   }
 }
 
-function head(told: AzureSignIn): Child[] {
-  const { account, state } = told;
+function head(status: AzureSignIn): Child[] {
+  const { account, state } = status;
   const mark = state === 'signed_in' ? icon('completed', 16, 'dd-ink-ok') : state === 'failed' ? icon('warn', 16, 'dd-ink-err') : icon('cloud', 16, 'dd-sub');
-  return [mark, h('span', { class: 'dd-b dd-ell', title: account?.object_id ? __('Object id %1', account.object_id) : null }, whoIs(told))];
+  return [mark, h('span', { class: 'dd-b dd-ell', title: account?.object_id ? __('Object id %1', account.object_id) : null }, whoIs(status))];
 }
 
 function lines({ problem, note, warning }: AzureSignIn): Child[] {

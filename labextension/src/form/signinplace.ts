@@ -21,7 +21,7 @@ export class SignInPlace {
     }
     this.#answered = false;
     const opener = document.activeElement;
-    this.#view = new SignIn(this.actions, ({ state }) => this.#heard(state));
+    this.#view = new SignIn(this.actions, ({ state }) => this.#changed(state));
     const close = h('button', { type: 'button', class: 'dd-btn dd-quiet dd-icon', title: __('Close'), 'aria-label': __('Close') }, icon('close', 14));
     const title = h('h3', { class: 'dd-title dd-row' }, icon('cloud'), h('span', { class: 'dd-grow' }, __('Sign in to Azure')), onClick(close, () => this.#close(opener)));
     this.element.replaceChildren(title, this.#view.element);
@@ -29,7 +29,7 @@ export class SignInPlace {
     this.#view.wake();
   }
 
-  #heard(state: string): void {
+  #changed(state: string): void {
     if (state === 'signed_in') {
       this.#close();
       this.done();

@@ -26,7 +26,7 @@ export type StackThread = Schemas['StackThread'];
 /** The kernel's clock as far as it is known here: it stands still when nothing was heard for a while. */
 export class Clock {
   #kernel = 0;
-  #heard = 0;
+  #receivedAt = 0;
   /** Whether the kernel was heard at all; a view of a saved notebook never hears one. */
   live = false;
 
@@ -36,26 +36,26 @@ export class Clock {
   /** Take the kernel's time from a message that came just now. */
   sync(kernel: number): void {
     this.#kernel = kernel;
-    this.#heard = performance.now();
+    this.#receivedAt = performance.now();
     this.live = true;
   }
 
   /** Start from a time that was told before the view was drawn: nobody may be there to tell another. */
   startAt(kernel: number): void {
     this.#kernel = kernel;
-    this.#heard = performance.now();
+    this.#receivedAt = performance.now();
   }
 
   /** Count this moment as a sign of life that brought no time along. */
   keep(): void {
     if (!this.live) return;
     this.#kernel += this.silence();
-    this.#heard = performance.now();
+    this.#receivedAt = performance.now();
   }
 
   /** Seconds since the kernel was heard. */
   silence(): number {
-    return (performance.now() - this.#heard) / 1000;
+    return (performance.now() - this.#receivedAt) / 1000;
   }
 
   /** The kernel's time now; after too long a silence it stays where it was heard last. */

@@ -64,7 +64,7 @@ export class JobPageView {
   readonly #tabs: Tabs;
   readonly #view: JobView;
   #detail: JobDetail | null = null;
-  #told = '';
+  #ended = '';
   readonly #opened = Date.now() / 1000;
 
   constructor(private readonly root: HTMLElement, private readonly host: PageHost, state: PageState, keep: (state: PageState) => void) {
@@ -146,9 +146,9 @@ export class JobPageView {
     show(this.#started, !ENDED.has(card.state));
     this.host.changed(message);
     // The spec is written once; what it cannot know until the end (files, versions) is asked for again then.
-    const told = String(ENDED.has(card.state));
-    if (told === this.#told) return;
-    this.#told = told;
+    const ended = String(ENDED.has(card.state));
+    if (ended === this.#ended) return;
+    this.#ended = ended;
     void this.#loadDetail();
     if (this.#tabs.current === 'outputs') this.#loadOutputs();
   }

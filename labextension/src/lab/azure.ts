@@ -38,7 +38,7 @@ class AzureSection {
   readonly #section: Section;
 
   constructor(api: Api) {
-    this.#view = new SignIn(azureActions(api), (now) => this.#heard(now));
+    this.#view = new SignIn(azureActions(api), (now) => this.#changed(now));
     this.#section = new Section('azure', __('Azure'), this.#view.element, [this.#who], (open) => this.#toggled(open));
     this.#section.open = false;
     this.element = this.#section.element;
@@ -62,7 +62,7 @@ class AzureSection {
     else this.#view.rest();
   }
 
-  #heard({ state, account }: AzureSignIn): void {
+  #changed({ state, account }: AzureSignIn): void {
     setText(this.#who, state === 'waiting' ? __('Waiting') : (account?.name ?? (state === 'failed' ? __('Not signed in') : '')));
   }
 }

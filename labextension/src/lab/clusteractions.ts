@@ -5,7 +5,7 @@ import { ApiError, type Api } from '../api/api';
 import { __ } from '../ui/trans';
 
 /** Return what a request gives; a refusal of the server becomes one that views can show. */
-export async function told<T>(request: Promise<T>): Promise<T> {
+export async function answerOf<T>(request: Promise<T>): Promise<T> {
   try {
     return await request;
   } catch (error) {
@@ -18,9 +18,9 @@ export async function told<T>(request: Promise<T>): Promise<T> {
 export function clusterActions(api: Api): NamedClusterActions {
   return {
     waiting: __('No answer from the server yet'),
-    kinds: async () => (await told(api.plugins())).clusters,
-    choices: (kind, option, options) => told(api.choices(kind, option, options)),
-    add: (name, kind, options) => told(api.addCluster(name, kind, options)),
-    remove: (name) => told(api.removeCluster(name)),
+    kinds: async () => (await answerOf(api.plugins())).clusters,
+    choices: (kind, option, options) => answerOf(api.choices(kind, option, options)),
+    add: (name, kind, options) => answerOf(api.addCluster(name, kind, options)),
+    remove: (name) => answerOf(api.removeCluster(name)),
   };
 }

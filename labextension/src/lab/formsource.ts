@@ -76,7 +76,7 @@ async function posted(path: string, body: unknown, wanted: AbortSignal | null = 
   } catch {
     throw new Refusal(__('The Jupyter server does not answer.'));
   }
-  const told = (await response.json().catch(() => ({}))) as { message?: string; hint?: string; field?: string };
-  if (response.ok) return inLanguage(told);
-  throw new Refusal(said(told.message ?? `${response.status} ${response.statusText}`), said(told.hint ?? ''), told.field);
+  const answer = (await response.json().catch(() => ({}))) as { message?: string; hint?: string; field?: string };
+  if (response.ok) return inLanguage(answer);
+  throw new Refusal(said(answer.message ?? `${response.status} ${response.statusText}`), said(answer.hint ?? ''), answer.field);
 }

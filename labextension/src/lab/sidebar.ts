@@ -8,7 +8,7 @@ import type { Watch } from '../job/jobview';
 import type { Actions, JobRow } from '../sidebar/types';
 import { SidebarView } from '../sidebar/view';
 import { JobList } from './jobs';
-import { told } from './clusteractions';
+import { answerOf } from './clusteractions';
 import { ranksIcon } from './icons';
 import { NAME, SETTINGS } from './ids';
 import { ILanguage } from './language';
@@ -168,28 +168,28 @@ function actionsOf(app: JupyterFrontEnd, { api, live }: DistDL, view: () => Side
   };
   return {
     open: ({ id }) => run('distdl:open-job', { id }),
-    cancel: ({ id }, now) => told(api.cancelJob(id, now)),
-    rerun: ({ id }) => told(api.rerunJob(id)),
-    remove: ({ id }) => told(api.removeJob(id)),
-    prune: (wanted) => told(api.pruneJobs(wanted)),
+    cancel: ({ id }, now) => answerOf(api.cancelJob(id, now)),
+    rerun: ({ id }) => answerOf(api.rerunJob(id)),
+    remove: ({ id }) => answerOf(api.removeJob(id)),
+    prune: (wanted) => answerOf(api.pruneJobs(wanted)),
     compare: (ids) => run('distdl:compare', { ids }),
     newJob: () => run('distdl:new-job'),
     quickstart: () => void openQuickstart(app),
     refresh: () => {
       live.tryNow();
-      void told(api.clusters()).then((clusters) => view().clusters(clusters), () => undefined);
+      void answerOf(api.clusters()).then((clusters) => view().clusters(clusters), () => undefined);
     },
     settings: () => run('settingeditor:open', { query: __('Distributed training') }),
-    kinds: async () => (await told(api.plugins())).clusters,
-    addCluster: (name, kind, options) => told(api.addCluster(name, kind, options)),
-    choices: (kind, option, options) => told(api.choices(kind, option, options)),
-    forecast: (name, wanted) => told(api.forecast(name, wanted)),
-    createMachines: async (name, wanted) => view().cluster(await told(api.createMachines(name, wanted))),
-    deleteMachines: async (name) => view().cluster(await told(api.deleteMachines(name))),
-    scaleCluster: async (name, nodes, minNodes) => view().cluster(await told(api.scaleCluster(name, nodes, minNodes))),
-    removeCluster: (name) => told(api.removeCluster(name)),
-    checkCluster: (name) => told(api.checkCluster(name)),
-    refreshCluster: async (name) => view().cluster(await told(api.cluster(name))),
+    kinds: async () => (await answerOf(api.plugins())).clusters,
+    addCluster: (name, kind, options) => answerOf(api.addCluster(name, kind, options)),
+    choices: (kind, option, options) => answerOf(api.choices(kind, option, options)),
+    forecast: (name, wanted) => answerOf(api.forecast(name, wanted)),
+    createMachines: async (name, wanted) => view().cluster(await answerOf(api.createMachines(name, wanted))),
+    deleteMachines: async (name) => view().cluster(await answerOf(api.deleteMachines(name))),
+    scaleCluster: async (name, nodes, minNodes) => view().cluster(await answerOf(api.scaleCluster(name, nodes, minNodes))),
+    removeCluster: (name) => answerOf(api.removeCluster(name)),
+    checkCluster: (name) => answerOf(api.checkCluster(name)),
+    refreshCluster: async (name) => view().cluster(await answerOf(api.cluster(name))),
   };
 }
 
