@@ -9,6 +9,7 @@ from tests.hosts import needs_hosts
 pytestmark = [needs_hosts, pytest.mark.timeout(300)]
 
 
+@pytest.mark.full
 class TestConnect(ClusterContract):
     name = "spark"
     node_count = 2
