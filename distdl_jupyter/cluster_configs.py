@@ -57,7 +57,7 @@ def names() -> list[str]:
 def find(name: str) -> ClusterConfig:
     """Return the cluster that ``compute_target`` names. Raises InvalidSpec that lists all."""
     if name in registry.names("clusters"):
-        return ClusterConfig(name, name)
+        return ClusterConfig(name, name, registry.get("clusters", name).by_itself() or {})
     found = next((target for target in named() if target.name == name), None)
     if found is None:
         raise InvalidSpec(unknown(name, names(), "cluster"), field="compute_target")

@@ -18,7 +18,7 @@ def every() -> list[ClusterConfig]:
 
 def kinds() -> list[ClusterConfig]:
     """Return the kinds that are a place without options."""
-    return [ClusterConfig(name, name) for name in registry.names("clusters") if _complete(name)]
+    return [found for name in registry.names("clusters") if (found := _by_itself(name)) is not None]
 
 
 def find(name: str) -> ClusterConfig:
@@ -47,8 +47,9 @@ def remove(name: str, active: Sequence[object]) -> None:
     cluster_configs.remove(name)
 
 
-def _complete(kind: str) -> bool:
+def _by_itself(kind: str) -> ClusterConfig | None:
     try:
-        return bool(registry.get("clusters", kind).complete)
+        options = registry.get("clusters", kind).by_itself()
     except PluginUnavailable:
-        return True  # shown with what is wrong with it
+        options = {}  # shown with what is wrong with it
+    return None if options is None else ClusterConfig(kind, kind, options)

@@ -318,6 +318,10 @@ class Cluster(ABC):
     #: Whether a job goes on without its supervisor, and another one can ``attach`` to it.
     can_attach: ClassVar[bool] = False
 
+    def by_itself(self) -> dict[str, Any] | None:
+        """Return the options of the place of this kind that is there without a name, None where there is none."""
+        return {} if self.complete else None
+
     @abstractmethod
     def unavailable(self, options: Any) -> str:
         """Return one sentence with the remedy when this cluster cannot be used here, else ""."""

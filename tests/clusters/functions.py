@@ -35,3 +35,16 @@ def shows_gpus(seconds):
     print("begun", flush=True)
     time.sleep(seconds)
     return os.environ["CUDA_VISIBLE_DEVICES"], os.environ["DISTDL_GPU"]
+
+
+def sums():
+    import os
+
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    value = torch.tensor([float(dist.get_rank() + 1)])
+    dist.all_reduce(value)
+    spark = [name for name in os.environ if name.startswith(("SPARK_", "PYSPARK_"))]
+    return float(value), spark

@@ -5,7 +5,7 @@ import pytest
 from tests.mutants import record
 from tests.mutants.copy import ROOT
 from tests.mutants.record import Mutant, NotFound
-from tests.mutants.touching import stages
+from tests.mutants.touching import FURTHER, stages
 
 
 def test_a_mutant_is_in_the_code_only_while_it_is_wanted(tmp_path):
@@ -36,3 +36,8 @@ def test_every_mutant_of_the_list_has_tests_that_touch_it():
         assert stages(ROOT, mutant.file)
     assert record.equivalent().keys() <= found.keys()
     assert record.killers("quick").keys() | record.killers("all").keys() <= found.keys()
+
+
+def test_the_folders_that_touch_a_file_are_there():
+    named = {name for folders in FURTHER.values() for name in folders.split()}
+    assert [name for name in sorted(named) if not (ROOT / "tests" / name).exists()] == []

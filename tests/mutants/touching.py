@@ -8,11 +8,11 @@ from tests.scheduling import recorded, scope
 
 #: Whose tests run the code of a folder, besides the folder's own.
 FURTHER = {
-    "distdl_jupyter/core": "views form capture supervisor panels monitoring labextension compat preflight cli"
+    "distdl_jupyter/core": "views form capture supervisor widgets monitoring labextension compat preflight cli"
     " server client magic worker ranks storage faults backends clusters notebooks warm security multihost browser",
     "distdl_jupyter/supervisor": "core monitoring client faults ranks backends warm clusters storage security magic",
-    "distdl_jupyter/form": "panels cluster_handles server magic cli browser",
-    "distdl_jupyter/views": "panels form cluster_handles azure server cli magic labextension ranks client browser",
+    "distdl_jupyter/form": "widgets cluster_handles server magic cli browser",
+    "distdl_jupyter/views": "widgets form cluster_handles azure server cli magic labextension ranks client browser",
     "distdl_jupyter/live": "server browser",
     "distdl_jupyter/server": "form cluster_handles labextension security faults notebooks browser",
     "distdl_jupyter/clusters/agents": "clusters/ssh clusters/slurm clusters/ray clusters/spark multihost storage"
@@ -24,7 +24,7 @@ FURTHER = {
     "distdl_jupyter/node": "clusters clusters/agents client supervisor warm faults clusters/ssh",
     "distdl_jupyter/clusters": "client backends supervisor environment ranks faults warm preflight server security"
     " clusters/agents clusters/ssh clusters/slurm clusters/azureml multihost",
-    "labextension/src": "panels server/test_live_client.py browser",
+    "labextension/src": "widgets server/test_live_client.py browser",
 }
 
 

@@ -8,7 +8,7 @@ stopped.
 from __future__ import annotations
 
 import contextlib
-import ipaddress
+import functools
 import json
 import os
 import re
@@ -20,7 +20,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from distdl_jupyter.clusters.agents.tcp_link import distinct
 from distdl_jupyter.clusters.spark.options import LOOK_AT_MASTER, Order, SparkOptions, addresses
@@ -84,6 +84,10 @@ class _Session(ABC):
     def __init__(self, options: SparkOptions, host: str) -> None:
         self.options = options
         self.host = host
+
+    def python(self, order: Order) -> str:
+        """Return the path of the agents' Python, "" for that of Spark's own workers."""
+        return self.options.python
 
     @abstractmethod
     def open(self, order: Order) -> None:
@@ -194,6 +198,58 @@ class _Classic(_Session):
             java.wait()
 
 
+class _Shared(_Classic):
+    """The session of this process, which has other work too and goes on."""
+
+    def __init__(self, options: SparkOptions, host: str, context: Any) -> None:
+        super().__init__(options, host)
+        self._spark = context
+        self._asks = False
+        self._group = f"distdl-{os.urandom(8).hex()}"
+        self._stopped = threading.Event()
+
+    def python(self, order: Order) -> str:
+        return self.options.python or order.python
+
+    def open(self, order: Order) -> None:
+        """Nothing: it is open."""
+
+    def run(self, count: int, work: _Carrier, order: Order) -> None:
+        self._spark.setJobGroup(self._group, f"distdl job {order.name}", interruptOnCancel=True)
+        tasks = self._spark.parallelize(range(count), count)
+        if (profile := _profile(self.options, order)) is not None:
+            tasks = tasks.withResources(profile)
+        _when_there_is_room(lambda: tasks.barrier().mapPartitions(work).collect(), self._stopped)
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._spark.cancelJobGroup(self._group)
+
+
+def _when_there_is_room(run: Callable[[], object], stopped: threading.Event) -> None:
+    """Run a stage as soon as the cluster has so many slots."""
+    while not stopped.is_set():
+        try:
+            run()
+        except Exception as error:
+            if "SPARK-24819" not in str(error):  # more slots than the cluster has at present
+                raise
+            stopped.wait(_TELL_SECONDS)
+        else:
+            return
+
+
+def _profile(options: SparkOptions, order: Order) -> Any:
+    """Return what each task needs beyond a core, None for no more."""
+    from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
+
+    gpus = options.gpus_per_node
+    if order.cpus == 1 and not gpus:
+        return None
+    wanted = TaskResourceRequests().cpus(order.cpus)
+    return ResourceProfileBuilder().require(wanted.resource("gpu", gpus) if gpus else wanted).build
+
+
 class _State(NamedTuple):
     """What the master of a standalone cluster knows: its workers, and how many applications it has."""
 
@@ -271,25 +327,10 @@ class _Connect(_Session):
         return max(order.least, min(len(self._hosts()), order.tasks)) if order.whole else order.tasks
 
     def run(self, count: int, work: _Carrier, order: Order) -> None:
-        while True:
-            try:
-                tasks = self._spark.range(0, count, 1, count)
-                tasks.mapInArrow(work, "id long", barrier=True, profile=self._profile(order)).collect()
-            except Exception as error:
-                if "SPARK-24819" not in str(error):  # more slots than the cluster has at present
-                    raise
-                time.sleep(_TELL_SECONDS)
-            else:
-                return
-
-    def _profile(self, order: Order) -> Any:
-        from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
-
-        gpus = self.options.gpus_per_node
-        if order.cpus == 1 and not gpus:
-            return None
-        wanted = TaskResourceRequests().cpus(order.cpus)
-        return ResourceProfileBuilder().require(wanted.resource("gpu", gpus) if gpus else wanted).build
+        profile, tasks = _profile(self.options, order), self._spark.range(0, count, 1, count)
+        _when_there_is_room(
+            lambda: tasks.mapInArrow(work, "id long", barrier=True, profile=profile).collect(), threading.Event()
+        )
 
     def nodes(self) -> list[dict[str, Any]]:
         self.open(Order("nodes"))
@@ -368,37 +409,40 @@ def _is_ours(host: str) -> bool:
 
 def _host_name(address: str) -> str:
     """Return the name of a host that Spark knows by its address."""
-    with contextlib.suppress(ValueError):
-        if ipaddress.ip_address(address).is_loopback:
-            return socket.gethostname()
+    if _is_ours(address):
+        return socket.gethostname()
     with contextlib.suppress(OSError):
         return socket.gethostbyaddr(address)[0].partition(".")[0]
     return address
 
 
-def _work(session: _Session, order: Order, back: Mapping[str, Any], tell: Callable[..., object]) -> None:
+def _work(
+    session: _Session, order: Order, back: Mapping[str, Any], tell: Callable[..., object], ended: threading.Event
+) -> None:
     """Run the stage."""
     _reach(session.options)
     tell(waits=f"starting a session of Spark at {session.options.address}")
     session.open(order)
     count = session.count(order)
     tell(tasks=count)
-    waiting = threading.Thread(target=_tell_slots, args=(session, count, order, tell), daemon=True)
+    waiting = threading.Thread(target=_tell_slots, args=(session, count, order, tell, ended), daemon=True)
     waiting.start()
     source = Path(connect_back.__file__).read_text(encoding="utf-8")
-    session.run(count, _carrier(source, back, session.options.python), order)
+    session.run(count, _carrier(source, back, session.python(order)), order)
 
 
-def _tell_slots(session: _Session, count: int, order: Order, tell: Callable[..., object]) -> None:
+def _tell_slots(
+    session: _Session, count: int, order: Order, tell: Callable[..., object], ended: threading.Event
+) -> None:
     """Tell from time to time what the stage waits for."""
     wanted = f"waiting for {plural(count, 'executor')} of Spark with {plural(order.cpus, 'core')}"
     if session.options.gpus_per_node:
         wanted += f" and {plural(session.options.gpus_per_node, 'GPU')}"
     wanted += " each" if count > 1 else ""
     with contextlib.suppress(Exception):  # the session ends
-        while True:
+        while not ended.is_set():
             tell(waits="; ".join(filter(None, (wanted, session.up()))))
-            time.sleep(_TELL_SECONDS)
+            ended.wait(_TELL_SECONDS)
 
 
 def _list(session: _Session, tell: Callable[..., object]) -> None:
@@ -424,6 +468,8 @@ def _reach(options: SparkOptions) -> None:
 _WORDS: tuple[tuple[str, Callable[..., str], str], ...] = (
     (r"distdl: ([\w.-]+ does not reach \S+: [^\n]*)", lambda why: f"{why}.",
      "Set the option host to an address of this machine that Spark's executors reach, and open its ports to them."),
+    (r"SPARK-24942", lambda: "This Spark adds and removes executors by itself, so tasks cannot begin together.",
+     "Begin the session with spark.dynamicAllocation.enabled=false."),
     (r"JAVA_GATEWAY_EXITED", lambda: "Spark's driver did not start.",
      "See what it says; Spark 4 needs Java 17 or newer."),
     (r"different version: \(?([\d., ]+)\)? than that in driver:? \(?([\d., ]+)\)?",
@@ -458,49 +504,65 @@ def _first_line(said: str) -> str:
     return (kept or ["it does not say why"])[0][:300].rstrip(".:")
 
 
-def main(what: str) -> None:
-    """Do what is read from standard input, tell of it in lines of JSON, and end when that input ends."""
-    say = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what Spark prints
+def serve(lines: IO[bytes], out: IO[bytes], ended: threading.Event, shared: Any = None) -> None:
+    """Do what is read from ``lines``, write of it to ``out`` in lines of JSON; end with ``lines``, or when ``ended``.
+
+    ``shared`` is the SparkContext of this process whose stage it shall be; without one a session is begun and ended.
+    """
 
     def tell(**fields: Any) -> None:
-        with contextlib.suppress(BrokenPipeError):
-            say.write(json.dumps(fields) + "\n")
-
-    given = json.loads(sys.stdin.buffer.readline())
-    options, order = SparkOptions(**given["options"]), Order(**given["order"])
-    os.environ["PYSPARK_PYTHON"] = options.python or order.python or sys.executable
-    session = (_Connect if options.remote else _Classic)(options, given["back"]["host"])
-    ended = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: ended.set())
-
-    def work() -> None:
-        try:
-            if what == "stage":
-                _work(session, order, given["back"], tell)
-            else:
-                _list(session, tell)
-        except DistDLError as error:
-            tell(error=error.message, hint=error.hint)
-        except Exception as error:  # noqa: BLE001 - whatever Spark raises is told
-            sentence, hint = _explained(str(error), options)
-            tell(error=sentence, hint=hint)
-        ended.set()
+        with contextlib.suppress(OSError, ValueError):  # nobody reads any more
+            out.write(json.dumps(fields).encode() + b"\n")
+            out.flush()
 
     def listen() -> None:
-        sys.stdin.buffer.read()
+        with contextlib.suppress(OSError, ValueError):
+            lines.read()
         ended.set()
 
-    for target in (work, listen):
+    given = json.loads(lines.readline())
+    session = _session(SparkOptions(**given["options"]), Order(**given["order"]), given["back"]["host"], shared)
+    for target in (functools.partial(_do, session, given, tell, ended), listen):
         threading.Thread(target=target, daemon=True).start()
     ended.wait()
     stopping = threading.Thread(target=session.stop, daemon=True)
     stopping.start()
     stopping.join(_STOP_SECONDS)
-    if stopping.is_alive():
+    if shared is None and stopping.is_alive():
         os.killpg(0, signal.SIGKILL)  # with Java
+
+
+def _session(options: SparkOptions, order: Order, host: str, shared: Any) -> _Session:
+    if shared is not None:
+        return _Shared(options, host, shared)
+    os.environ["PYSPARK_PYTHON"] = options.python or order.python or sys.executable
+    return (_Connect if options.remote else _Classic)(options, host)
+
+
+def _do(session: _Session, given: Mapping[str, Any], tell: Callable[..., object], ended: threading.Event) -> None:
+    """Do what was asked for, and tell what comes of it."""
+    try:
+        if given["what"] == "stage":
+            _work(session, Order(**given["order"]), given["back"], tell, ended)
+        else:
+            _list(session, tell)
+    except DistDLError as error:
+        tell(error=error.message, hint=error.hint)
+    except Exception as error:  # noqa: BLE001 - whatever Spark raises is told
+        sentence, hint = _explained(str(error), session.options)
+        tell(error=sentence, hint=hint)
+    ended.set()
+
+
+def main() -> None:
+    """Serve who started this process."""
+    out = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what Spark prints
+    ended = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    serve(sys.stdin.buffer, out, ended)
     os._exit(0)  # no thread is waited for
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -35,6 +35,10 @@ class SparkOptions:
     python: str = field(
         default="", metadata={"help": "the path of Python on the executors (default: the path of the job's own)"}
     )
+    session: str = field(
+        default="",
+        metadata={"help": "instead of master: the socket of the process whose session it is, found by itself"},
+    )
     host: str = field(
         default="",
         metadata={"help": "the address of this machine that executors reach (default: that which leads to the master)"},
@@ -47,7 +51,7 @@ class SparkOptions:
     @property
     def address(self) -> str:
         """The master or the server."""
-        return self.remote or self.master
+        return self.remote or self.master or "the notebook's session"
 
     def settings(self) -> dict[str, str]:
         """Return the user's settings of Spark. Raises InvalidSpec."""

@@ -73,3 +73,14 @@ def test_a_child_that_is_forked_takes_no_word_from_its_parent():
         assert found.ask("look", timeout=10, path="still heard")["path"] == "still heard"
     finally:
         found.close()
+
+
+def test_a_host_that_is_slow_to_begin_is_not_lost():
+    link = SshProcess("host", [sys.executable, "-c", "import time; time.sleep(1)\n" + AGENT])
+    link.beat_seconds, link.silence_seconds = 0.05, 0.3
+    found = Connection(Host("host", ""), "", lambda listener: Wire("host", link, b"", listener))
+    found.start()
+    try:
+        assert found._wire.greeted.wait(30)
+    finally:
+        found.close()

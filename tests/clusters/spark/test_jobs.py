@@ -14,31 +14,19 @@ import pytest
 
 from distdl_jupyter import cluster_configs, clusters, submit
 from distdl_jupyter.clusters.agents.tcp_link import Port
-from distdl_jupyter.clusters.spark.cluster import SparkCluster, _Stage
+from distdl_jupyter.clusters.spark.cluster import SparkCluster
 from distdl_jupyter.clusters.spark.options import Order, SparkOptions
+from distdl_jupyter.clusters.spark.stage import Stage
 from distdl_jupyter.core.errors import InvalidSpec, JobFailed, LaunchFailed
 from distdl_jupyter.core.state import State
 from distdl_jupyter.node import processes
-from tests.clusters.functions import breaks, shows_gpus, trains, waits
+from tests.clusters.functions import breaks, shows_gpus, sums, trains, waits
 from tests.clusters.spark.conftest import CORES
 from tests.conftest import wait_for
 from tests.hosts import needs_hosts
 from tests.supervisor.test_far_clusters import supervisor_of
 
 pytestmark = [needs_hosts, pytest.mark.timeout(300)]
-
-
-def sums():
-    import os
-
-    import torch
-    import torch.distributed as dist
-
-    dist.init_process_group("gloo")
-    value = torch.tensor([float(dist.get_rank() + 1)])
-    dist.all_reduce(value)
-    spark = [name for name in os.environ if name.startswith(("SPARK_", "PYSPARK_"))]
-    return float(value), spark
 
 
 TWO = {"compute_target": "lab", "node_count": 2, "process_count_per_node": 1, "distributed_backend": "torch"}
@@ -218,7 +206,7 @@ def test_executors_with_another_python_are_refused_with_the_remedy(on_spark):
 @pytest.mark.full
 def test_restart_begins_with_the_executors_that_are_there(on_spark):
     order = Order("fewer", tasks=3, least=1, cpus=CORES)
-    stage = _Stage(SparkOptions(**on_spark.options), order)
+    stage = Stage(SparkOptions(**on_spark.options), order)
     try:
         assert stage.await_tasks(lambda _why: None, 90) == 2
     finally:
@@ -254,7 +242,7 @@ def test_mpirun_refuses_several_executors_of_one_host(tmp_path, monkeypatch):
 
 @pytest.mark.full
 def test_address_that_executors_do_not_reach_is_refused_with_the_remedy(on_spark):
-    stage = _Stage(SparkOptions(**on_spark.options), Order("closed", tasks=2, least=2))
+    stage = Stage(SparkOptions(**on_spark.options), Order("closed", tasks=2, least=2))
     try:
         stage.port.close()
         with pytest.raises(LaunchFailed, match=r"node-. does not reach 10\.203") as refused:

@@ -1,0 +1,125 @@
+"""Jobs in the Spark session of the notebook that submits them, with ``compute_target="spark"`` and nothing else."""
+
+import contextlib
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from distdl_jupyter import attach, submit
+from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core.state import State
+from tests.clusters.functions import waits
+from tests.clusters.spark.conftest import CONF, PORT
+from tests.clusters.spark.test_jobs import begun
+from tests.conftest import wait_for
+from tests.hosts import needs_hosts
+
+pytestmark = [needs_hosts, pytest.mark.timeout(300)]
+
+
+def own_address(master):
+    """Return this machine's address that leads to the master."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        asking.connect((master.removeprefix("spark://").partition(":")[0], PORT))
+        return asking.getsockname()[0]
+
+
+@contextlib.contextmanager
+def kernel(name, settings):
+    """Run ``kernel`` with a session of these settings; yield its process and the job that it has submitted."""
+    words = [sys.executable, "-m", "tests.clusters.spark.kernel", name, json.dumps(settings)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process, attach(answer(process)["job"])
+        finally:
+            process.kill()
+
+
+def answer(process):
+    return json.loads(next(line for line in process.stdout if line.startswith("{")))
+
+
+@pytest.fixture
+def settings(on_spark):
+    address = own_address(on_spark.address)
+    return {**CONF, "spark.master": on_spark.address, "spark.driver.host": address, "spark.ui.enabled": "false",
+            "spark.driver.bindAddress": address, "spark.pyspark.python": sys.executable, "spark.cores.max": "4",
+            "spark.executor.cores": "2", "spark.log.level": "ERROR"}  # fmt: skip
+
+
+def test_job_runs_on_the_executors_of_its_notebook_which_go_on(on_spark, settings):
+    with kernel("sums", settings) as (process, job):
+        ended = answer(process)
+        assert (ended["state"], ended["reason"]) == ("completed", "")
+        assert ended["hosts"] == on_spark.names
+        assert ended["rows"] == 100
+        assert "kernel-session" in ended["notes"]
+        assert [value for value, _ in job.results()] == [3.0, 3.0]
+        assert not on_spark.agents()
+
+
+@pytest.mark.full
+def test_rank_that_raises_leaves_the_session_as_it_was(on_spark, settings):
+    with kernel("breaks", settings) as (process, _job):
+        ended = answer(process)
+        assert ended["state"] == "failed"
+        assert "Rank 1" in ended["reason"]
+        assert ended["rows"] == 100
+
+
+@pytest.mark.full
+def test_cancel_gives_the_notebook_its_slots_back(on_spark, settings):
+    with kernel("waits", {**settings, "spark.cores.max": "2", "spark.executor.cores": "1"}) as (process, job):
+        begun(job)
+        job.cancel()
+        ended = answer(process)
+        assert (ended["state"], ended["rows"]) == ("canceled", 100)
+        assert ended["seconds"] < 20
+        assert not on_spark.agents()
+
+
+@pytest.mark.full
+@pytest.mark.fault("supervisor", "a job in a notebook's Spark session ends by name when its kernel is killed")
+def test_kernel_that_is_killed_ends_the_job_and_is_named(on_spark, settings):
+    with kernel("waits", settings) as (process, job):
+        begun(job)
+        process.send_signal(signal.SIGKILL)
+        view = job.wait(60).view()
+        assert view.state is State.FAILED
+        assert "The kernel that has the job's Spark session has ended." in view.reason
+        wait_for(lambda: not on_spark.agents(), 15, "no agent on any host")
+
+
+@pytest.mark.full
+def test_executors_that_come_and_go_by_themselves_are_refused_with_the_remedy(on_spark, settings):
+    more = {"spark.dynamicAllocation.enabled": "true", "spark.dynamicAllocation.shuffleTracking.enabled": "true"}
+    with kernel("sums", {**settings, **more}) as (process, _job):
+        ended = answer(process)
+        assert ended["state"] == "failed"
+        assert "This Spark adds and removes executors by itself, so tasks cannot begin together." in ended["reason"]
+
+
+@pytest.mark.full
+def test_job_in_a_session_of_spark_connect_outlives_its_notebook(on_spark, connect_server):
+    with kernel("waits", {"remote": connect_server}) as (process, job):
+        assert job.spec.cluster_options == {"remote": connect_server}
+        begun(job)
+        process.kill()
+        process.wait()
+        time.sleep(3)
+        assert len(on_spark.agents()) >= 2
+        assert not job.view().state.ended
+        job.cancel()
+        assert job.wait(60).state is State.CANCELED
+
+
+def test_without_a_session_there_is_one_sentence(distdl_home):
+    with pytest.raises(InvalidSpec) as caught:
+        submit(waits, compute_target="spark")
+    assert caught.value.message == "There is no Spark session in this process, and the cluster has neither a master " \
+        "nor a remote."  # fmt: skip
