@@ -18,6 +18,7 @@ from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.machine import installed_version
 from distdl_jupyter.core.plan import NoOptions, Placement, Plan, RankSlot
 from distdl_jupyter.core.spec import JobSpec
+from distdl_jupyter.worker.watch import frameworks
 
 if TYPE_CHECKING:
     from distdl_jupyter.preflight.model import CapturedCode, Check
@@ -42,7 +43,7 @@ class Package:
 
 
 TORCH = Package("torch", "torch")
-TENSORFLOW = Package("TensorFlow", "tensorflow", ("tensorflow-cpu", "tensorflow-macos", "tf-nightly"))
+TENSORFLOW = Package("TensorFlow", frameworks.TENSORFLOW[0], frameworks.TENSORFLOW[1:])
 
 
 class Backend(ABC):

@@ -29,6 +29,8 @@ _ASKS_FOR_GPU = ("is_available", "device_count", "is_initialized", "accelerator"
 #: What torch.cuda does without one.
 _HARMLESS = ("manual_seed", "manual_seed_all", "empty_cache", "reset_peak_memory_stats")
 _DEVICE = re.compile(r"cuda(:\d+)?")
+#: Lines that import Horovod's wrappers of Keras.
+_WRAPPERS = re.compile(r"\s*(?:import|from) horovod(?:\.tensorflow)?(?:\.keras\b| import .*\bkeras\b)")
 #: Lets ``tf.keras`` be Keras 2, from the package tf_keras.
 _LEGACY = "TF_USE_LEGACY_KERAS"
 
@@ -99,7 +101,8 @@ def horovod_build(code: Code, spec: JobSpec) -> Check | None:
         "horovod-without-tensorflow",
         f"Horovod was built here without TensorFlow, so {ast.unparse(calls[0].node)[:60]} in {calls[0].place} fails on "
         "every rank.",
-        "Use horovod.torch, or the backend tensorflow (MultiWorkerMirroredStrategy).",
+        'Run "distdl install horovod --framework torch,tensorflow", or use the backend tensorflow '
+        "(MultiWorkerMirroredStrategy).",
     )
     return Check("Horovod's build", "without TensorFlow", (finding,))
 
@@ -138,7 +141,7 @@ def _elastic_findings(code: Code, spec: JobSpec, *, asked: bool, written: bool) 
         )
 
 
-def keras(code: Code, spec: JobSpec, environment: Mapping[str, str] = os.environ) -> Check | None:
+def keras(code: Code, draft: CapturedCode, spec: JobSpec, environment: Mapping[str, str] = os.environ) -> Check | None:
     """Keras trains with averaged gradients under Horovod; None when the two do not meet.
 
     Horovod's Keras wrappers override a method that Keras 3 no longer calls, so training goes on without any error and
@@ -154,11 +157,19 @@ def keras(code: Code, spec: JobSpec, environment: Mapping[str, str] = os.environ
         "error",
         "keras-3",
         f"Keras {version} with Horovod's Keras wrappers trains without averaging gradients, and without an error.",
-        'Use a torch or TensorFlow training loop with hvd.allreduce, or tf_keras: run "pip install tf-keras", give the '
-        f"job the environment variable {_LEGACY}=1, and put \"import sys, tf_keras; sys.modules['keras'] = tf_keras\" "
-        "before the import of Horovod.",
+        _averaging(draft),
     )
     return Check("Keras", "gradients would not be averaged", (finding,))
+
+
+def _averaging(draft: CapturedCode) -> str:
+    """Return which line to change into which."""
+    lines = [line.strip() for piece in draft.texts for line in piece.text.splitlines() if _WRAPPERS.match(line)]
+    name = re.search(r"\bas (\w+)", lines[0]) if lines else None
+    return (
+        f'Change "{lines[0] if lines else "import horovod.keras"}" to '
+        f'"import distdl_jupyter.compat.horovod.keras as {name[1] if name else "hvd"}", which averages them.'
+    )
 
 
 def keras_fit(

@@ -92,7 +92,7 @@ class HorovodBackend(Backend):
     usage = Usage(
         title="Horovod",
         meets=("init",),
-        package="horovod",
+        package=("horovod", "distdl_jupyter.compat.horovod"),
         call="hvd.init()",
         begin=_begin,
         alone="idle",
@@ -137,7 +137,7 @@ class HorovodBackend(Backend):
         yield from super().checks(code, draft, spec)
         yield checks.elastic(code, spec)
         yield checks.horovod_build(code, spec)
-        yield checks.keras(code, spec)
+        yield checks.keras(code, draft, spec)
 
     def plan(self, spec: JobSpec, placement: Placement, options: HorovodOptions) -> Plan:
         """Return the plan of the chosen controller."""

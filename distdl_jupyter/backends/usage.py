@@ -18,8 +18,8 @@ class Usage:
     title: str = ""
     #: Last words of the calls that let the ranks meet; empty where the backend does that itself.
     meets: tuple[str, ...] = ()
-    #: The package of those calls, where their last words alone do not say it.
-    package: str = ""
+    #: The packages of those calls, where their last words alone do not say it.
+    package: str | tuple[str, ...] = ""
     #: The call in full, as a cell would begin with it.
     call: str = ""
     #: Returns how code that imports these modules begins, for "Begin it with ...".

@@ -114,6 +114,8 @@ def _parser() -> argparse.ArgumentParser:
     one = _command(commands, "install", _install, "build and install what pip cannot")
     one.add_argument("what", choices=["horovod"], help="what to install")
     one.add_argument("--force", action="store_true", help="install again although it is there")
+    one.add_argument("--framework", metavar="NAMES", help="torch, or torch,tensorflow (default: torch, and what it is "
+                     "built for already)")  # fmt: skip
     return parser
 
 
@@ -360,4 +362,5 @@ def _doctor(_chosen: argparse.Namespace) -> int:
 def _install(chosen: argparse.Namespace) -> int:
     from distdl_jupyter.environment import horovod
 
-    return horovod.main(["--force"] if chosen.force else [])
+    framework = ["--framework", chosen.framework] if chosen.framework else []
+    return horovod.main([*framework, *(["--force"] if chosen.force else [])])

@@ -1,11 +1,13 @@
-"""Compile Horovod's last release for the torch that is installed here.
+"""Compile Horovod's last release for the torch, and the TensorFlow, that are installed here.
 
-Horovod 0.28.1 (2023) stops on its own against any torch since 2.1, for four reasons that are mended from outside:
+Horovod 0.28.1 (2023) stops on its own against any torch since 2.1, for reasons that are mended from outside:
 
 - it asks for C++11 and C++14 where torch's headers need C++17: a ``CXX`` wrapper rewrites the flag;
 - its copy of Gloo asks for a CMake that CMake 4 no longer imitates: CMake 3 comes from PyPI;
 - it must see the installed torch: no build isolation, its other build tools come from a private folder;
-- it finds Python.h through distutils, which Python 3.12 dropped: the compiler is told by ``CPLUS_INCLUDE_PATH``.
+- it finds Python.h through distutils, which Python 3.12 dropped: the compiler is told by ``CPLUS_INCLUDE_PATH``;
+- its XLA operations need headers that TensorFlow's wheels do not hold: their file is compiled as an empty one, so that
+  ``HOROVOD_ENABLE_XLA_OPS`` is all that is lost.
 
 Nothing of this touches the user's environment. Must not know how wheels are cached or installed.
 """
@@ -39,11 +41,12 @@ _BYTES_PER_COMPILER = 2 * 1024**3
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """One build: the compiler command, the MPI to include (None for Gloo alone) and the GPU operations."""
+    """One build: the compiler command, the MPI to include (None for Gloo alone), GPU operations and frameworks."""
 
     compiler: str
     mpi: Mpi | None
     gpu_operations: str = ""
+    tensorflow: bool = False
 
 
 def build_wheel(recipe: Recipe, workspace: Path, log: Path, progress: Callable[[str], None]) -> Path:
@@ -91,7 +94,7 @@ def build_environment(recipe: Recipe, workspace: Path) -> dict[str, str]:
         "TMPDIR": str(workspace),
         "HOROVOD_CMAKE": str(tools / "bin" / "cmake"),
         "HOROVOD_WITH_PYTORCH": "1",
-        "HOROVOD_WITHOUT_TENSORFLOW": "1",
+        ("HOROVOD_WITH_TENSORFLOW" if recipe.tensorflow else "HOROVOD_WITHOUT_TENSORFLOW"): "1",
         "HOROVOD_WITHOUT_MXNET": "1",
         "HOROVOD_WITH_GLOO": "1",
         **({"HOROVOD_WITH_MPI": "1"} if recipe.mpi else {"HOROVOD_WITHOUT_MPI": "1"}),

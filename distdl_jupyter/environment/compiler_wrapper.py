@@ -20,6 +20,7 @@ while [ "$left" -gt 0 ]; do
   left=$((left - 1))
   if [ -n "$skip" ]; then skip=; continue; fi
   case $argument in
+    */horovod/tensorflow/xla_mpi_ops.cc) set -- "$@" -x c++; argument=/dev/null ;;
     -std=c++11|-std=c++14|-std=gnu++11|-std=gnu++14|-std=c++0x|-std=c++1y) argument=-std=c++17 ;;
     -c|-E|-S|-M|-MM|--version|-v) link= ;;
     -g) continue ;;
@@ -40,11 +41,12 @@ def wrapper_script(compiler: str, *, keep_rpaths: bool, system: str | None = Non
 
     Language levels below C++17 become C++17. With ``keep_rpaths`` the library paths that CMake and mpicxx ask for
     stay (a system MPI may lie anywhere); without, they go, because they would point into the environment that
-    happened to build. Either way the environment's own lib directory and torch's are found relative to the extension
-    (``site-packages/horovod/torch``).
+    happened to build. Either way the environment's lib directory, torch's and TensorFlow's are found relative to the
+    extension (``site-packages/horovod/torch``). A unit that today's TensorFlow has no headers for becomes an empty one.
     """
     here = "@loader_path" if (system or platform.system()) == "Darwin" else "$ORIGIN"
-    rpaths = [f"-Wl,-rpath,{here}/../../../..", f"-Wl,-rpath,{here}/../../torch/lib"]
+    places = ("../../../..", "../../torch/lib", "../../tensorflow")
+    rpaths = [f"-Wl,-rpath,{here}/{place}" for place in places]
     return (
         _WRAPPER.replace("@RPATH_CASES@", "" if keep_rpaths else _DROP_RPATHS)
         .replace("@RPATHS@", " ".join(f"'{rpath}'" for rpath in rpaths))

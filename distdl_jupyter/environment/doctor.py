@@ -17,6 +17,7 @@ from distdl_jupyter.core.machine import installed_version
 from distdl_jupyter.environment.console import ConsoleProgress
 from distdl_jupyter.environment.inspection import CONTROLLER_NAMES
 from distdl_jupyter.environment.probe import Environment, probe
+from distdl_jupyter.worker.watch import frameworks
 
 Status = Literal["ok", "warn", "fail", "absent"]
 
@@ -100,7 +101,11 @@ def _horovod(seen: Environment) -> Row:
     found = seen.inspection
     if found.horovod_works:
         names = listing([CONTROLLER_NAMES[name] for name in found.controllers])
-        return Row("Horovod", "ok", f"{found.horovod_version} (controllers: {names or 'none'})")
+        value = f"{found.horovod_version} for {listing(found.frameworks)} (controllers: {names or 'none'})"
+        if found.tensorflow_error:
+            remedy = "Run `distdl install horovod --framework torch,tensorflow`."
+            return Row("Horovod", "warn", f"{value}; not for TensorFlow: {found.tensorflow_error}", remedy)
+        return Row("Horovod", "ok", value)
     if not found.horovod_version:
         return Row("Horovod", "fail", "not installed", _after(seen, "Run `distdl install horovod`."))
     broken = f"{found.horovod_version} cannot be imported: {found.horovod_error}"
@@ -204,7 +209,7 @@ def _frameworks() -> list[Row]:
 
 
 def _tensorflow_version() -> str:
-    return installed_version("tensorflow", "tensorflow-cpu", "tensorflow-macos")
+    return installed_version(*frameworks.TENSORFLOW)
 
 
 def _azure() -> list[Row]:

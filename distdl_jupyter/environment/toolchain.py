@@ -19,6 +19,8 @@ from importlib import metadata, util
 from pathlib import Path
 
 from distdl_jupyter.core.errors import PluginUnavailable
+from distdl_jupyter.core.machine import installed_version
+from distdl_jupyter.worker.watch import frameworks
 
 _PROBE_PROGRAM = "#include <string_view>\nint main() { return std::string_view().empty() ? 0 : 1; }\n"
 
@@ -91,6 +93,21 @@ def check_torch() -> Missing | None:
             "Run `pip install 'distdl-jupyter[torch]'` first.",
         )
     return None
+
+
+def tensorflow_version() -> str:
+    """Return the version of the installed TensorFlow, under whatever name it was installed; "" without one."""
+    return installed_version(*frameworks.TENSORFLOW)
+
+
+def check_tensorflow() -> Missing | None:
+    """Ask for TensorFlow: Horovod is compiled against the one that is installed."""
+    if tensorflow_version():
+        return None
+    return Missing(
+        "Horovod is compiled for the installed TensorFlow, and none is installed.",
+        "Run `pip install 'distdl-jupyter[tensorflow]'` first.",
+    )
 
 
 def check_compiler() -> Missing | None:

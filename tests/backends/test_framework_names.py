@@ -8,7 +8,7 @@ import distdl_jupyter
 
 ROOT = Path(distdl_jupyter.__file__).parent
 #: They know frameworks because that is their subject.
-MAY = ("backends/", "worker/watch/", "environment/")
+MAY = ("backends/", "worker/watch/", "environment/", "compat/horovod/")
 NAMES = re.compile(
     r"(?<![a-z0-9])(torch|pytorch|horovod|hvd|tensorflow|keras|deepspeed|lightning|transformers|accelerate|jax|jaxlib)"
     r"(?![a-z0-9])",

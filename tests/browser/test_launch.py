@@ -185,12 +185,12 @@ def test_everything_by_keyboard(
     expect(form.locator(".dd-auto")).to_be_focused()
     page.keyboard.press("Tab")
     expect(form.get_by_role("radio", name="horovod-gloo")).to_be_focused()
-    for label in ("horovod-mpi", "torch", "tensorflow", "ray", "plain"):
+    for label in ("horovod-mpi", "torch", "deepspeed", "tensorflow", "ray", "plain"):
         page.keyboard.press("ArrowRight")
         expect(form.get_by_role("radio", name=label)).to_be_checked()
     expect(form).to_contain_text("1 error")
     expect(form.get_by_role("button", name="Submit")).to_be_disabled()
-    for _ in range(5):
+    for _ in range(6):
         page.keyboard.press("ArrowLeft")
     expect(form.get_by_role("radio", name="horovod-gloo")).to_be_checked()
     nodes.focus()

@@ -561,7 +561,10 @@ def test_a_living_job_cannot_be_removed():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"distributed_backend": "horovdo"}, "Allowed: horovod-gloo, horovod-mpi, plain, ray, tensorflow, torch"),
+        (
+            {"distributed_backend": "horovdo"},
+            "Allowed: deepspeed, horovod-gloo, horovod-mpi, plain, ray",
+        ),
         ({"nodes": 2}, "Did you mean node_count"),
         ({"process_count_per_node": 0}, "takes a whole number from 1"),
         ({"process_count_per_node": 2, "distributed_backend": "plain"}, "runs one process"),

@@ -13,6 +13,7 @@ from distdl_jupyter.environment.toolchain import compiler_command
 
 HERE = "-Wl,-rpath,$ORIGIN/../../../.."
 TORCH = "-Wl,-rpath,$ORIGIN/../../torch/lib"
+TENSORFLOW = "-Wl,-rpath,$ORIGIN/../../tensorflow"
 
 
 def run_wrapper(tmp_path: Path, *arguments: str, keep_rpaths: bool = False) -> list[str]:
@@ -42,6 +43,11 @@ def test_other_arguments_stay_as_they_are(tmp_path: Path) -> None:
     assert run_wrapper(tmp_path, *odd) == ["--first", *odd]
 
 
+def test_a_unit_without_its_headers_becomes_an_empty_one(tmp_path: Path) -> None:
+    got = run_wrapper(tmp_path, "-std=c++14", "-c", "/build/horovod/tensorflow/xla_mpi_ops.cc", "-o", "a.o")
+    assert got == ["--first", "-std=c++17", "-c", "-x", "c++", "/dev/null", "-o", "a.o"]
+
+
 def test_debug_information_is_left_out(tmp_path: Path) -> None:
     assert "-g" not in run_wrapper(tmp_path, "-O3", "-g", "-c", "a.cc")
 
@@ -49,13 +55,13 @@ def test_debug_information_is_left_out(tmp_path: Path) -> None:
 def test_linking_finds_libraries_relative_to_the_extension(tmp_path: Path) -> None:
     wanted = ["-Wl,-rpath", "-Wl,/venv/lib", "-Wl,-rpath,/venv/torch/lib:/x", "-Wl,--enable-new-dtags", "-lmpi"]
     assert run_wrapper(tmp_path, "-shared", "a.o", *wanted) == [
-        "--first", "-shared", "a.o", "-Wl,--enable-new-dtags", "-lmpi", HERE, TORCH,
+        "--first", "-shared", "a.o", "-Wl,--enable-new-dtags", "-lmpi", HERE, TORCH, TENSORFLOW,
     ]  # fmt: skip
 
 
 def test_a_system_mpi_keeps_its_path(tmp_path: Path) -> None:
     got = run_wrapper(tmp_path, "-shared", "a.o", "-Wl,-rpath,/opt/mpi/lib", keep_rpaths=True)
-    assert got == ["--first", "-shared", "a.o", "-Wl,-rpath,/opt/mpi/lib", HERE, TORCH]
+    assert got == ["--first", "-shared", "a.o", "-Wl,-rpath,/opt/mpi/lib", HERE, TORCH, TENSORFLOW]
 
 
 def test_compiling_gets_no_link_options(tmp_path: Path) -> None:

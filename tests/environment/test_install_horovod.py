@@ -71,13 +71,13 @@ def borrow(source: Path, target: Path) -> None:
             (target / entry.name).symlink_to(entry)
 
 
-def run(python: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(python: Path, *arguments: str, timeout: float = 250) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [str(python), *arguments],
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
         capture_output=True,
         text=True,
-        timeout=250,
+        timeout=timeout,
         check=False,
     )
 
@@ -90,7 +90,8 @@ def test_another_environment_takes_the_wheel_built_earlier(cached_wheel: Path, o
     done = run(python, "-m", "distdl_jupyter.environment.horovod")
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(
-        r"Horovod 0\.28\.1 with Gloo and MPI is installed, from the wheel built earlier \(.*\)\.\n", done.stdout
+        r"Horovod 0\.28\.1 for torch with Gloo and MPI is installed, from the wheel built earlier \(.*\)\.\n",
+        done.stdout,
     )
     assert "compiling" not in done.stderr
     assert cached_wheel.stat().st_mtime_ns == before
@@ -110,3 +111,51 @@ def test_the_built_library_looks_nowhere_in_the_environment_that_built_it(
         dynamic = dynamic_section(Path(archive.extract(name, tmp_path)))
     assert "/../../../.." in dynamic
     assert sys.prefix not in dynamic
+
+
+KERAS = """
+import os
+import sys
+sys.path.insert(0, {repository!r})
+from tests.compat import test_horovod_keras as tests
+first, second = tests.train(2, backend="tensorflow", begin=tests.BEGIN)
+(alone,) = tests.train(1, backend="tensorflow", begin=tests.BEGIN)
+assert first["backend"] == "tensorflow"
+assert first["weights"] == second["weights"]
+tests.close(first["weights"], alone["weights"])
+print("same weights")
+"""
+TAPE = """
+import os, sys
+sys.path.insert(0, {repository!r})
+from distdl_jupyter.submit_process import submit_source
+code = '''
+import tensorflow as tf, horovod.tensorflow as hvd
+hvd.init()
+weight = tf.Variable([1.0, 2.0])
+hvd.broadcast_variables([weight], 0)
+with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
+    loss = tf.reduce_sum(weight * (hvd.rank() + 1.0))
+(gradient,) = tape.gradient(loss, [weight])
+gradient.numpy().tolist(), float(hvd.allreduce(tf.constant(hvd.rank() + 1.0), op=hvd.Sum))
+'''
+for backend in ("horovod-gloo", "horovod-mpi"):
+    job = submit_source(code.strip(), options={{"distributed_backend": backend, "process_count_per_node": 2}})
+    assert job.results(timeout=200) == [([1.5, 1.5], 3.0)] * 2, backend
+print("averaged")
+"""
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1500)
+def test_horovod_is_built_for_tensorflow_too_and_trains_with_it(other_environment: Path) -> None:
+    """Takes minutes where this wheel was never built; it is kept in the user's cache as the other one."""
+    python = other_environment / "bin" / "python"
+    done = run(python, "-m", "distdl_jupyter.environment.horovod", "--framework", "torch,tensorflow", timeout=1200)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Horovod 0.28.1 for torch and TensorFlow with Gloo and MPI is ")
+    again = run(python, "-m", "distdl_jupyter.environment.horovod")
+    assert "for torch and TensorFlow with Gloo and MPI is already installed and works" in again.stdout
+    for code, said in ((TAPE, "averaged"), (KERAS, "same weights")):
+        trained = run(python, "-c", code.format(repository=str(REPOSITORY)), timeout=600)
+        assert trained.stdout.rstrip().endswith(said), trained.stdout + trained.stderr

@@ -304,16 +304,23 @@ def test_files_of_a_package_that_stay_behind(tmp_path, monkeypatch):
 
 def test_keras_3_under_horovods_wrappers_is_refused():
     draft = capture_cell("import horovod.keras as hvd\nhvd.init()\nhvd.DistributedOptimizer(1)", {})
-    check = keras(read(draft), asked(), environment={})
+    check = keras(read(draft), draft, asked(), environment={})
     assert check is not None
     assert [f.level for f in check.findings] == ["error"], "keras 3 is installed with the tests"
-    assert keras(read(draft), asked(), environment={"TF_USE_LEGACY_KERAS": "1"}).passed
+    assert keras(read(draft), draft, asked(), environment={"TF_USE_LEGACY_KERAS": "1"}).passed
     given = dataclasses.replace(asked(), environment_variables={"TF_USE_LEGACY_KERAS": "1"})
-    assert keras(read(draft), given, environment={}).passed, "the ranks have what is given to the job"
-    assert keras(read(draft), asked(processes=1)) is None
+    assert keras(read(draft), draft, given, environment={}).passed, "the ranks have what is given to the job"
+    assert check.findings[0].remedy == (
+        'Change "import horovod.keras as hvd" to "import distdl_jupyter.compat.horovod.keras as hvd", which averages '
+        "them."
+    )
+    assert keras(read(draft), draft, asked(processes=1)) is None
+    mended = "import distdl_jupyter.compat.horovod.keras as hvd\nhvd.init()\nhvd.DistributedOptimizer(1)"
+    changed = capture_cell(mended, {})
+    assert [one for one in preflight.report(changed, asked()).checks if not one.passed] == []
     assert "Keras" not in {one.name for one in preflight.report(draft, asked("torch")).checks}
     plain = capture_cell("import horovod.torch as hvd\nhvd.init()", {})
-    assert keras(read(plain), asked()) is None
+    assert keras(read(plain), plain, asked()) is None
 
 
 def test_horovod_without_tensorflow_is_told_before_the_start(tmp_path, monkeypatch):

@@ -10,6 +10,7 @@ import pytest
 
 from distdl_jupyter import cli, submit
 from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core.humanize import listing
 from distdl_jupyter.magic import topics
 from distdl_jupyter.node import processes
 from distdl_jupyter.warm import report, settings, template_client, template_files
@@ -24,7 +25,8 @@ def test_the_command_tells_of_a_template_and_its_memory(distdl_home, capsys):
     said = capsys.readouterr().out
     assert "Warm starts are on; a template that nobody needs ends after 30 minutes." in said
     assert template_files.of().python in said
-    assert "horovod.torch" in said
+    own = template_client.status(template_files.of())
+    assert f"{own['modules']:,} modules: {listing(own['loads']) or 'no framework'}." in said
     assert "MB of memory" in said
     resident, share = report.memory(template_client.status(template_files.of())["pid"])
     assert 10 * 2**20 < share <= resident

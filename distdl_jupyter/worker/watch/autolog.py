@@ -3,12 +3,14 @@
 * A name that the user logs is never reported from here again; the first value of each name is held back until the next
   offer, because the user's own call for the same step often comes just after the framework's.
 * A name belongs to the framework that offered it first: Lightning writes its metrics through a ``SummaryWriter`` too.
+* Of frameworks inside each other (a Trainer drives Accelerate, which drives DeepSpeed) the outermost one reports.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
+import weakref
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -26,6 +28,7 @@ _owners: dict[str, str] = {}
 _held: list[Held] = []
 _lock = threading.RLock()
 _muted = threading.local()
+_driven = threading.local()
 
 
 def offer(source: str, step: float, metrics: dict[str, Any]) -> None:
@@ -68,6 +71,38 @@ def muted() -> Iterator[None]:
 def is_muted() -> bool:
     """Say whether this thread is inside ``muted``."""
     return getattr(_muted, "on", False)
+
+
+@contextlib.contextmanager
+def driving() -> Iterator[bool]:
+    """Within this block of this thread the engines inside report nothing; yields False where it is inside itself."""
+    before = is_driven()
+    _driven.on = True
+    try:
+        yield not before
+    finally:
+        _driven.on = before
+
+
+def is_driven() -> bool:
+    """Say whether this thread is inside ``driving``."""
+    return getattr(_driven, "on", False)
+
+
+class Losses:
+    """The losses of the batches since the last step of each engine."""
+
+    def __init__(self) -> None:
+        self._kept: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
+
+    def keep(self, engine: Any, loss: Any) -> None:
+        """Take the loss of a batch, a tensor with one number."""
+        self._kept.setdefault(engine, []).append(loss.detach())
+
+    def mean(self, engine: Any) -> dict[str, Any]:
+        """Return their mean as a metric, nothing without any, and forget them."""
+        losses = self._kept.pop(engine, [])
+        return {"loss": sum(losses) / len(losses)} if losses else {}
 
 
 def _is_ours(source: str, name: str, value: Any) -> bool:

@@ -13,20 +13,19 @@ import json
 import os
 import shutil
 import sys
-import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from distdl_jupyter import permissions
 from distdl_jupyter.worker import report
 from distdl_jupyter.worker.watch import autolog
 from distdl_jupyter.worker.watch.hooks import PostImport, guarded
 
 #: The config of the job, as JSON (``backends.deepspeed``).
 _VARIABLE = "DISTDL_DEEPSPEED_CONFIG"
-#: The losses of the batches since an engine's last step.
-_losses: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
+_losses = autolog.Losses()
 
 
 def watch(finder: PostImport) -> None:
@@ -65,7 +64,8 @@ def _watch_engine(module: ModuleType) -> None:
 
     @functools.wraps(backward)
     def watched_backward(self: Any, loss: Any, *args: Any, **kwargs: Any) -> Any:
-        guarded("in DeepSpeed's backward", _keep, self, loss)
+        if not autolog.is_driven():
+            guarded("in DeepSpeed's backward", _losses.keep, self, loss)
         return backward(self, loss, *args, **kwargs)
 
     @functools.wraps(step)
@@ -74,19 +74,10 @@ def _watch_engine(module: ModuleType) -> None:
         try:
             return step(self, *args, **kwargs)
         finally:
-            if self.global_steps > before:
-                guarded("in DeepSpeed's step", _offer_mean, self)
+            if self.global_steps > before and not autolog.is_driven():
+                guarded("in DeepSpeed's step", lambda: _offer(self, _losses.mean(self)))
 
     engine.backward, engine.step = watched_backward, watched_step
-
-
-def _keep(engine: Any, loss: Any) -> None:
-    _losses.setdefault(engine, []).append(loss.detach())
-
-
-def _offer_mean(engine: Any) -> None:
-    losses = _losses.pop(engine, [])
-    _offer(engine, {"loss": sum(losses) / len(losses)} if losses else {})
 
 
 def _watch_pipeline(module: ModuleType) -> None:
@@ -96,7 +87,8 @@ def _watch_pipeline(module: ModuleType) -> None:
     @functools.wraps(train_batch)
     def watched(self: Any, *args: Any, **kwargs: Any) -> Any:
         loss = train_batch(self, *args, **kwargs)
-        guarded("in DeepSpeed's train_batch", _offer, self, {"loss": loss.detach()})
+        if not autolog.is_driven():
+            guarded("in DeepSpeed's train_batch", _offer, self, {"loss": loss.detach()})
         return loss
 
     engine.train_batch = watched
@@ -113,28 +105,26 @@ def _watch_builds(module: ModuleType) -> None:
     original = builder.jit_load
     if shutil.which("ninja") is None:
         os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
-    own = "TORCH_EXTENSIONS_DIR" not in os.environ
-    if own:
-        os.environ["TORCH_EXTENSIONS_DIR"] = str(_folder())
+    if "TORCH_EXTENSIONS_DIR" in os.environ:
+        return
+    folder = _folder()
+    os.environ["TORCH_EXTENSIONS_DIR"] = str(folder)
 
     @functools.wraps(original)
     def jit_load(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not own:
-            return original(self, *args, **kwargs)
-        return _alone(functools.partial(original, self, *args, **kwargs), str(self.name))
+        return _alone(functools.partial(original, self, *args, **kwargs), folder, str(self.name))
 
     builder.jit_load = jit_load
 
 
 def _folder() -> Path:
+    """Return the folder of the builds, this user's alone, for ranks load what is there. Raises PermissionError."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     built_for = f"python{sys.version_info[0]}.{sys.version_info[1]}-torch{sys.modules['torch'].__version__}"
-    return cache / "distdl" / "torch_extensions" / built_for
+    return permissions.own(permissions.own(permissions.chosen(cache / "distdl") / "torch_extensions") / built_for)
 
 
-def _alone(build: Callable[[], Any], name: str) -> Any:
-    folder = _folder()
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+def _alone(build: Callable[[], Any], folder: Path, name: str) -> Any:
     with (folder / "building").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         for left in folder.glob("*/lock"):

@@ -3,6 +3,8 @@
 #: Distributions whose versions a rank tells.
 OF_RANKS = ("torch", "horovod", "tensorflow", "keras", "deepspeed", "lightning", "pytorch_lightning", "transformers",
             "numpy")  # fmt: skip
+#: Names under which TensorFlow is installed.
+TENSORFLOW = ("tensorflow", "tensorflow-cpu", "tensorflow-macos", "tf-nightly")
 #: Modules whose import takes seconds.
 SLOW = ("torch", "horovod.torch", "torch._dynamo", "tensorflow")
 #: Distributions whose versions must fit together on all hosts of a job, where they are installed.

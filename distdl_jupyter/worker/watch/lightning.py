@@ -36,7 +36,8 @@ def _watch_trainer(package: str, module: ModuleType) -> None:
     def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
         guarded("before Trainer.fit", _add_callback, package, self)
         try:
-            return original(self, *args, **kwargs)
+            with autolog.driving():
+                return original(self, *args, **kwargs)
         finally:
             guarded("after Trainer.fit", autolog.release)
 

@@ -1,21 +1,25 @@
 """Listens to the frameworks that training code imports."""
 
 from distdl_jupyter.worker.watch import (
+    accelerate,
     deepspeed,
     device,
     display,
     keras,
     lightning,
+    ray_train,
     rendezvous,
     tensorboard,
     transformers,
 )
 from distdl_jupyter.worker.watch.hooks import PostImport, install
 
+_PARTS = (device, display, rendezvous, keras, lightning, transformers, accelerate, deepspeed, ray_train, tensorboard)
+
 
 def start() -> PostImport:
     """Begin to listen; to be called once, before any user code is imported."""
     finder = install()
-    for part in (device, display, rendezvous, keras, lightning, transformers, deepspeed, tensorboard):
+    for part in _PARTS:
         part.watch(finder)
     return finder

@@ -176,8 +176,7 @@ def refuse_keras_3(module: str) -> None:
     if version.split(".")[0].isdigit() and int(version.split(".")[0]) >= 3:
         raise ImportError(
             f"{module} of Horovod 0.28 does not average gradients under Keras 3 ({version} is installed), so each rank "
-            "would train a model of its own: use horovod.torch, or tf_keras with TF_USE_LEGACY_KERAS=1 and "
-            "sys.modules['keras'] = tf_keras before this import.",
+            "would train a model of its own: write import distdl_jupyter.compat.horovod.keras as hvd, which does.",
             name=module,
         )
 

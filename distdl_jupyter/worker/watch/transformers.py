@@ -40,7 +40,8 @@ def _with_callback(original: Any) -> Any:
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         guarded("before the Trainer ran", _add_callback, self)
         try:
-            return original(self, *args, **kwargs)
+            with autolog.driving():
+                return original(self, *args, **kwargs)
         finally:
             guarded("after the Trainer ran", autolog.release)
 

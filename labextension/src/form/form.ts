@@ -7,7 +7,7 @@ import type { SignInActions } from '../azure/types';
 import { copy } from '../ui/clipboard';
 import { adopt, fill, h, onClick, setText } from '../ui/dom';
 import { icon } from '../ui/icons';
-import { __, _n } from '../ui/trans';
+import { __, _n, said } from '../ui/trans';
 import { AdviceList, CapturedNames, Submit } from './sidepanel';
 import { Problem, freshId, link } from './controls';
 import { Cost } from './cost';
@@ -172,7 +172,7 @@ function mark(level: FormCheck['level']): SVGSVGElement {
 }
 
 function item(check: FormCheck): HTMLElement {
-  return h('li', {}, mark(check.level), h('span', {}, h('span', { class: check.level === 'ok' ? 'dd-sub' : 'dd-b' }, `${check.name}: `), check.text, check.remedy && ` ${check.remedy}`));
+  return h('li', {}, mark(check.level), h('span', {}, h('span', { class: check.level === 'ok' ? 'dd-sub' : 'dd-b' }, `${said(check.name)}: `), check.text, check.remedy && ` ${check.remedy}`));
 }
 
 class Foot implements Part {

@@ -259,7 +259,7 @@ def refusal(options):
 
 
 def test_options_that_are_no_cluster_are_refused():
-    assert "either a master or a remote" in str(refusal({}))
+    assert "neither a master nor a remote" in str(refusal({}))
     assert "either a master or a remote" in str(refusal({"master": "yarn", "remote": "sc://a"}))
     assert refusal({"remote": "http://a"}).field == "remote"
     assert "SPARK_CONNECT_AUTHENTICATE_TOKEN" in refusal({"remote": "sc://a:443/;token=abcdefgh"}).hint
