@@ -308,9 +308,9 @@ def test_what_workers_of_ray_train_report_is_picked_up():
             run_config=RunConfig(storage_path=os.path.join(os.environ["DISTDL_JOB_DIR"], "outputs", "ray")),
         )
         result = trainer.fit()
-        result.metrics["loss"]
+        result.error
         """,
         distributed_backend="ray", process_count_per_node=1,
     )  # fmt: skip
-    assert values == [9.0]
+    assert values == [None]
     assert curve(metrics, "loss") == [(1, 3.0), (2, 6.0), (3, 9.0)]
