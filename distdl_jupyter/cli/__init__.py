@@ -104,7 +104,11 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("id", nargs="+", help="the jobs' ids, or their last parts")
 
     prune.add_to(commands)
-    _add_submit(commands)
+    _add_script_flags(_command(commands, "submit", _submit, "run a script on many processes"))
+    one = _add_script_flags(
+        _command(commands, "run", _submit, "run a script to its end, with its log, as torchrun does")
+    )
+    one.set_defaults(follow=True)
     clusters.add_to(commands)
     azure.add_to(commands)
     vm_sizes.add_to(commands)
@@ -129,8 +133,7 @@ def _command(
     return parser
 
 
-def _add_submit(commands: Any) -> None:
-    one = _command(commands, "submit", _submit, "run a script on many processes")
+def _add_script_flags(one: argparse.ArgumentParser) -> argparse.ArgumentParser:
     arguments.add_job_flags(one)
     arguments.name_backends(one)
     one.add_argument("-o", "--option", action="append", default=[], metavar="NAME=VALUE",
@@ -140,6 +143,7 @@ def _add_submit(commands: Any) -> None:
     batchai.add_flags(one)
     one.add_argument("script", nargs="?", help="the Python script that every rank runs")
     one.add_argument("arguments", nargs=argparse.REMAINDER, help="the script's own arguments")
+    return one
 
 
 #: Flags of horovodrun, mpirun and torchrun that are written otherwise than all others.

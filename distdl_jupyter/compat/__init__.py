@@ -1,1 +1,1 @@
-"""Jobs that were written for other tools, read into the words of this package; it says what each field became."""
+"""Jobs and calls of other tools: Batch AI's job files, and the calls of Databricks, Spark, Horovod by one import."""

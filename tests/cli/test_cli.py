@@ -126,7 +126,7 @@ def test_findings_are_told_and_an_interrupt_says_that_the_job_goes_on(tmp_path):
 def test_a_failing_script_is_a_failing_command(tmp_path):
     path = tmp_path / "broken.py"
     path.write_text("raise ValueError('no good')\n")
-    done = distdl("submit", "-f", path, code=1)
+    done = distdl("run", path, code=1)
     assert "ValueError: no good" in done.stdout
     assert "failed" in done.stderr
 

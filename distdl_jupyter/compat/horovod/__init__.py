@@ -1,1 +1,91 @@
-"""Horovod's own calls, where Horovod itself no longer does what they say."""
+"""Horovod's own calls: ``from distdl_jupyter.compat import horovod`` in place of ``import horovod``.
+
+``horovod.run`` (Horovod 0.28.1, https://horovod.readthedocs.io/en/stable/run_include.html) with live logs and the first
+failure; ``keras`` averages under Keras 3, ``spark.run`` runs in the notebook's session of Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from distdl_jupyter.compat import blocking
+from distdl_jupyter.core.errors import InvalidSpec
+
+
+def run(
+    func: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    num_proc: int | None = 1,
+    min_num_proc: int | None = None,
+    max_num_proc: int | None = None,
+    slots: int | None = None,
+    reset_limit: int | None = None,
+    cooldown_range: Any = None,
+    hosts: str | None = None,
+    hostfile: str | None = None,
+    host_discovery_script: str | None = None,
+    start_timeout: int | None = None,
+    ssh_port: int | None = None,
+    ssh_identity_file: str | None = None,
+    disable_cache: bool | None = None,
+    output_filename: str | None = None,
+    verbose: bool | None = None,
+    use_gloo: bool | None = None,
+    use_mpi: bool | None = None,
+    mpi_args: str | None = None,
+    network_interface: str | None = None,
+    network_interfaces: str | None = None,
+    executable: str | None = None,
+    np: int | None = None,
+    min_np: int | None = None,
+    max_np: int | None = None,
+) -> list[Any]:
+    """Run ``func(*args, **kwargs)`` on ``np`` ranks of this machine, or of ``hosts``; return the values of all of them.
+
+    What a job does by itself here is taken and has no meaning: ``start_timeout``, ``disable_cache``, ``verbose``,
+    ``cooldown_range``, ``network_interface(s)``. Raises InvalidSpec for what is done in another way, JobFailed, and
+    what ``submit`` raises.
+    """
+    _refuse(ssh_port=ssh_port, ssh_identity_file=ssh_identity_file, output_filename=output_filename,
+            mpi_args=mpi_args, executable=executable, slots=slots)  # fmt: skip
+    most, fewest = np or num_proc or 1, min_np or min_num_proc
+    options: dict[str, Any] = {"distributed_backend": "horovod-mpi" if use_mpi else "horovod-gloo"}
+    if hosts or hostfile:
+        options |= _on_hosts(most, hosts, hostfile)
+    else:
+        options["process_count_per_node"] = most
+    if fewest or host_discovery_script:
+        options |= {"elastic": True, "min_process_count": fewest or 1, "max_restarts": reset_limit or 3}
+        options |= {"host_discovery": host_discovery_script} if host_discovery_script else {}
+    return blocking.run(func, args, kwargs or {}, **options).results()
+
+
+_INSTEAD = {
+    "ssh_port": "Name the host with its port in ~/.ssh/config.",
+    "ssh_identity_file": "Name the key in ~/.ssh/config, or add it to your ssh agent.",
+    "output_filename": "job.logs(rank) has the output of each rank, and the job's folder keeps it.",
+    "mpi_args": "Use submit(..., distributed_backend=\"horovod-mpi\"), whose plan sets what Open MPI needs.",
+    "executable": "Ranks run with the Python of this process; a cluster's option python names another one.",
+    "slots": "Write the slots behind each host: hosts=\"a:2,b:2\".",
+}  # fmt: skip
+
+
+def _refuse(**given: Any) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise InvalidSpec(f"{name} of horovod.run is done in another way here.", field=name, hint=_INSTEAD[name])
+
+
+def _on_hosts(ranks: int, hosts: str | None, hostfile: str | None) -> dict[str, Any]:
+    """Return the options of a job on hosts, which are those of a cluster of the kind ssh."""
+    from distdl_jupyter.clusters.ssh.hosts import listed
+    from distdl_jupyter.clusters.ssh.options import SshOptions
+
+    given = {"hosts": hosts} if hosts else {"hostfile": hostfile}
+    count = len(listed(SshOptions(**given)))
+    if ranks % count:
+        raise InvalidSpec(f"np is {ranks}, which {count} hosts cannot share evenly.", field="np",
+                          hint=f"Set it to {ranks + count - ranks % count}.")  # fmt: skip
+    return {"compute_target": "ssh", "node_count": count, "process_count_per_node": ranks // count, **given}

@@ -87,7 +87,7 @@ class callbacks:  # noqa: N801  Horovod's module
     class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignore[misc]
         """Gives all ranks the model and the optimizer of ``root_rank`` when training begins."""
 
-        def __init__(self, root_rank: int = 0, device: str = "", local_variables: bool = False) -> None:  # noqa: FBT001, FBT002
+        def __init__(self, root_rank: int = 0, device: str = "", local_variables: bool = False) -> None:
             super().__init__()
             self._root = root_rank
             self._done = False

@@ -123,3 +123,12 @@ def test_without_a_session_there_is_one_sentence(distdl_home):
         submit(waits, compute_target="spark")
     assert caught.value.message == "There is no Spark session in this process, and the cluster has neither a master " \
         "nor a remote."  # fmt: skip
+
+
+@pytest.mark.full
+def test_old_calls_run_in_the_session_and_give_what_pysparks_own_gives(on_spark, settings):
+    words = [sys.executable, "-m", "tests.clusters.spark.old_calls", json.dumps(settings)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
+    assert found == {"ours": 3.0, "theirs": 3.0, "runner": 3.0, "horovod.spark": [3.0, 3.0], "rows": 100}

@@ -1,0 +1,51 @@
+"""What the old calls share: they submit, show the job where there is a page, and return when it has ended."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from distdl_jupyter.client import Job
+
+
+def run(what: Callable[..., Any] | str, args: Sequence[Any], kwargs: Mapping[str, Any], **options: Any) -> Job:
+    """Run a function, or a script with its arguments, on every rank and return the job when it has ended.
+
+    An interrupt cancels the job. Raises what ``submit`` raises, JobFailed, and TypeError for a script's keyword
+    arguments.
+    """
+    from distdl_jupyter import client  # ranks may import what calls this, and need nothing of it
+
+    if callable(what):
+        job = client.submit(what, args, kwargs, **options)
+    elif kwargs:
+        raise TypeError("A script takes arguments in their order, and no keyword arguments.")
+    else:
+        job = client.submit(entry_script=str(what), script_params=[*map(str, args)], **options)  # type: ignore[arg-type]
+    _show(job)
+    try:
+        job.wait()
+    except KeyboardInterrupt:
+        job.cancel()
+        raise
+    job.results()  # raises where the job has failed
+    return job
+
+
+def _show(job: Job) -> None:
+    """Show the job's panel, where a kernel runs this."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    if shell is not None and hasattr(shell, "kernel"):
+        from distdl_jupyter import widgets
+
+        widgets.show(job)
+
+
+def ranks(count: int, *, local: bool) -> dict[str, Any]:
+    """Return where the ranks of Spark's calls run: processes of this machine, or tasks of the notebook's session."""
+    if local:
+        return {"compute_target": "local", "process_count_per_node": count}
+    return {"compute_target": "spark", "node_count": count}
