@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import json
 import shutil
 import socket
 import sys
@@ -81,6 +82,10 @@ def _run(connection: socket.socket) -> None:
 
     with contextlib.suppress(OSError, ValueError), connection:
         try:
-            driver.serve(connection.makefile("rb"), connection.makefile("wb"), threading.Event(), _context())
+            if (context := _context()) is None:
+                error = {"error": "The notebook's Spark session has been stopped.", "hint": NONE_HINT}
+                connection.sendall(json.dumps(error).encode() + b"\n")
+            else:
+                driver.serve(connection.makefile("rb"), connection.makefile("wb"), threading.Event(), context)
         finally:
             connection.shutdown(socket.SHUT_RDWR)  # a thread may still read here

@@ -11,7 +11,9 @@ import time
 import pytest
 
 from distdl_jupyter import attach, submit
-from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.clusters.spark import session, stage
+from distdl_jupyter.clusters.spark.options import SparkOptions
+from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.state import State
 from tests.clusters.functions import waits
 from tests.clusters.spark.conftest import CONF, PORT
@@ -132,3 +134,13 @@ def test_old_calls_run_in_the_session_and_give_what_pysparks_own_gives(on_spark,
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
     assert found == {"ours": 3.0, "theirs": 3.0, "runner": 3.0, "horovod.spark": [3.0, 3.0], "rows": 100}
+
+
+def test_session_that_was_stopped_is_told_with_the_remedy(monkeypatch):
+    """The kernel goes on, and its socket with it; no other session is begun in its place."""
+    monkeypatch.setattr(session, "_context", lambda: None)
+    options = SparkOptions(session=session._socket(), host="127.0.0.1")
+    with pytest.raises(LaunchFailed) as caught:
+        stage.nodes(options)
+    assert caught.value.message == "The notebook's Spark session has been stopped."
+    assert "spark = SparkSession.builder.getOrCreate()" in caught.value.hint
