@@ -1,4 +1,4 @@
-"""Only backends, the worker's hooks and the build of Horovod know frameworks by name; ``ray`` is a cluster, too."""
+"""Only backends, the worker's hooks, the build of Horovod and the calls of other trainers know frameworks by name."""
 
 import ast
 import re
@@ -8,7 +8,7 @@ import distdl_jupyter
 
 ROOT = Path(distdl_jupyter.__file__).parent
 #: They know frameworks because that is their subject.
-MAY = ("backends/", "worker/watch/", "environment/", "compat/horovod/")
+MAY = ("backends/", "worker/watch/", "environment/", "compat/")
 NAMES = re.compile(
     r"(?<![a-z0-9])(torch|pytorch|horovod|hvd|tensorflow|keras|deepspeed|lightning|transformers|accelerate|jax|jaxlib)"
     r"(?![a-z0-9])",
@@ -24,9 +24,6 @@ EXCEPTIONS = {
     "clusters/azureml/options.py": "what the image holds that Azure ML builds",
     "clusters/environment.py": "prefixes of variables that go along to other machines",
     "clusters/ssh/options.py": "the format of a hostfile",
-    "compat/batchai/command.py": "command lines of Batch AI",
-    "compat/batchai/conversion.py": "sections of Batch AI's job files",
-    "compat/batchai/job_file.py": "sections of Batch AI's job files",
     "core/options.py": "the help of the option that chooses a backend",
     "core/plan.py": "Azure ML's names of how it starts processes",
     "form/arguments.py": "examples of a magic's help",
